@@ -1,0 +1,30 @@
+# `make check` and `make test` are the gate, here and in CI.
+
+.DEFAULT_GOAL := help
+.PHONY: help build test check bench
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-7s %s\n", $$1, $$2 }'
+
+build: ## build the release binary
+	cargo build --release
+
+test: ## run all tests
+	@if cargo nextest --version >/dev/null 2>&1; then \
+		set -x; cargo nextest run; \
+	else \
+		set -x; cargo test --lib --bins --tests; \
+	fi
+
+check: ## formatting, lints, documentation, licences
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+	@if cargo deny --version >/dev/null 2>&1; then \
+		set -x; cargo deny check licenses bans sources; \
+	else \
+		echo "cargo deny: skipped, it is not installed (cargo install cargo-deny)"; \
+	fi
+
+bench: ## measure the engine
+	cargo bench --bench engine

@@ -1,0 +1,128 @@
+//! The one place that reads the time and rolls dice, so that tests can hold both in their hand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::task::{BatchId, MessageId, SessionId, ShortId, Timestamp};
+
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub struct Clock(Arc<Inner>);
+
+struct Inner {
+    source: Source,
+    /// The last tick given out. Ids never run backwards, whatever the wall clock does.
+    tick: AtomicU64,
+}
+
+enum Source {
+    System { start: Instant },
+    Manual { start: i64, millis: AtomicI64 },
+}
+
+impl Clock {
+    pub fn system() -> Clock {
+        Clock::of(Source::System { start: Instant::now() })
+    }
+
+    /// Stands still until [`Clock::advance`].
+    pub fn manual(start: Timestamp) -> Clock {
+        let start = start.as_millis();
+        Clock::of(Source::Manual { start, millis: AtomicI64::new(start) })
+    }
+
+    fn of(source: Source) -> Clock {
+        Clock(Arc::new(Inner { source, tick: AtomicU64::new(0) }))
+    }
+
+    /// # Panics
+    /// When the clock is not a manual one.
+    pub fn advance(&self, duration: Duration) {
+        match &self.0.source {
+            Source::Manual { millis, .. } => {
+                millis.fetch_add(duration.as_millis() as i64, Ordering::SeqCst);
+            }
+            Source::System { .. } => panic!("the system's clock cannot be moved"),
+        }
+    }
+
+    /// Wall time: for showing and storing, not for measuring; it jumps.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+    pub fn now(&self) -> Timestamp {
+        match &self.0.source {
+            Source::System { .. } => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                Timestamp::from_millis(since.as_millis() as i64)
+            }
+            Source::Manual { millis, .. } => Timestamp::from_millis(millis.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Time since this clock was made: for measuring; it never jumps.
+    pub fn uptime(&self) -> Duration {
+        match &self.0.source {
+            Source::System { start } => start.elapsed(),
+            Source::Manual { start, .. } => self.now().since(Timestamp::from_millis(*start)),
+        }
+    }
+
+    /// Milliseconds times 4096, counted on within a millisecond.
+    pub fn tick(&self) -> u64 {
+        let now = (self.now().as_millis().max(0) as u64) << 12;
+        let next = |last: u64| Some(now.max(last + 1));
+        let last = self.0.tick.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+        let last = last.unwrap_or_else(|last| last);
+        now.max(last + 1)
+    }
+
+    pub fn session_id(&self) -> SessionId {
+        SessionId::mint(self.tick(), &dice())
+    }
+
+    pub fn message_id(&self) -> MessageId {
+        MessageId::mint(self.tick(), &dice())
+    }
+
+    pub fn batch_id(&self) -> BatchId {
+        BatchId::mint(self.tick(), &dice())
+    }
+
+    pub fn short_id(&self) -> ShortId {
+        ShortId::mint(&dice())
+    }
+
+    /// 128 bits that nobody can guess.
+    pub fn nonce(&self) -> String {
+        dice().iter().map(|die| format!("{die:02x}")).collect()
+    }
+}
+
+fn dice() -> [u8; 16] {
+    let mut dice = [0; 16];
+    getrandom::fill(&mut dice).expect("the system gives random bytes");
+    dice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_grow_also_when_the_clock_stands_still_or_jumps_back() {
+        let clock = Clock::manual(Timestamp::from_millis(1_000_000));
+        let first = clock.message_id();
+        let second = clock.message_id();
+        clock.0.source.jump(-500_000);
+        let third = clock.message_id();
+        assert!(first < second && second < third, "{first} {second} {third}");
+    }
+
+    impl Source {
+        fn jump(&self, by: i64) {
+            if let Source::Manual { millis, .. } = self {
+                millis.fetch_add(by, Ordering::SeqCst);
+            }
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Background agents for coding agents. The modules in reading order, lowest first.
+
+// decide: no async, no clock, no IO
+pub mod task;
+pub mod transcript;
+
+pub mod notice;
+
+// do
+pub mod clock;
+pub mod feed;
+pub mod store;
+
+pub mod host;
+
+pub mod supervisor;
+
+// speak
+pub mod wire;
+
+pub mod tools;
+
+// compose
+pub mod config;

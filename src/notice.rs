@@ -1,0 +1,291 @@
+//! What a parent is told: the visible line for people and the hidden hint for the model. Pure.
+
+use std::time::Duration;
+
+use crate::task::ShortId;
+use crate::task::lifecycle::RunEnd;
+use crate::task::time::say;
+
+/// One message of two parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub visible: String,
+    /// Sent with `synthetic: true`: the model reads it, people are not bothered with it.
+    pub hidden: String,
+}
+
+/// Everything a notice is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    pub short_id: ShortId,
+    pub description: String,
+    /// 0 for the launch, else the number of the resume.
+    pub run: u32,
+    pub news: News,
+    /// Of the batch, when the news was written down.
+    pub batch_ended: u64,
+    pub batch_total: u64,
+    /// `NODE_ENV=development` at the parent.
+    pub development: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    Ended {
+        how: RunEnd,
+        took: Duration,
+        result: Option<String>,
+        error: Option<String>,
+        open_todos: Vec<String>,
+    },
+    Stalled {
+        quiet: Duration,
+    },
+}
+
+/// `inline` is how many characters of the result travel with the notice.
+pub fn compose(facts: &Facts, inline: usize) -> Notice {
+    let mut visible = headline(facts);
+    visible.push_str(&format!("\nTask Progress: {}/{}", facts.batch_ended, facts.batch_total));
+    if facts.development {
+        visible.push_str("\n[hint attached]");
+    }
+    let hidden = match &facts.news {
+        News::Ended { .. } => end_hint(facts, inline),
+        News::Stalled { .. } => stall_hint(&facts.short_id),
+    };
+    Notice { visible, hidden }
+}
+
+fn headline(facts: &Facts) -> String {
+    let Facts { description, run, .. } = facts;
+    match (&facts.news, run) {
+        (News::Stalled { quiet }, _) => {
+            format!("⏸ **Agent \"{description}\" has shown no activity for {}.**", say(*quiet))
+        }
+        (News::Ended { how, took, .. }, run) => {
+            let took = say(*took);
+            match (how, run) {
+                (RunEnd::Completed, 0) => {
+                    format!("✓ **Agent \"{description}\" finished in {took}.**")
+                }
+                (RunEnd::Failed, 0) => format!("✗ **Agent \"{description}\" failed in {took}.**"),
+                (RunEnd::Cancelled, _) => {
+                    format!("⊘ **Agent \"{description}\" cancelled after {took}.**")
+                }
+                (RunEnd::Completed, n) => format!("✓ **Resume #{n} completed in {took}.**"),
+                (RunEnd::Failed, n) => format!("✗ **Resume #{n} failed in {took}.**"),
+            }
+        }
+    }
+}
+
+fn end_hint(facts: &Facts, inline: usize) -> String {
+    let News::Ended { how, result, error, open_todos, .. } = &facts.news else {
+        return String::new();
+    };
+    let id = &facts.short_id;
+    let mut sections = vec![hint_lines(facts)];
+    if let Some(error) = error {
+        let word = match how {
+            RunEnd::Completed | RunEnd::Failed => "Error",
+            RunEnd::Cancelled => "Reason",
+        };
+        sections.push(format!("{word}: {error}"));
+    }
+    if !open_todos.is_empty() {
+        sections.push(format!("Todos left open:\n- {}", open_todos.join("\n- ")));
+    }
+    if let Some(result) = result.as_deref().filter(|result| !result.is_empty()) {
+        let word = match how {
+            RunEnd::Completed => "Result",
+            RunEnd::Failed | RunEnd::Cancelled => "Partial result",
+        };
+        sections.push(format!("{word} of task {id}:\n{}", head(result, inline)));
+        let length = result.chars().count();
+        if length > inline {
+            sections.push(format!(
+                "[{} of {length} characters shown; asyncagents_output(task_id=\"{id}\") returns all]",
+                inline
+            ));
+        }
+    }
+    sections.join("\n\n")
+}
+
+/// The exact lines of the specification.
+fn hint_lines(facts: &Facts) -> String {
+    let Facts { short_id: id, batch_ended, batch_total: total, .. } = facts;
+    if total > batch_ended {
+        format!(
+            "If you need results immediately, use asyncagents_output(task_id=\"{id}\").\n\
+             You can continue working or just say 'waiting' and halt.\n\
+             WATCH OUT for leftovers, you will likely WANT to wait for all agents to complete."
+        )
+    } else {
+        format!(
+            "All {total} tasks finished.\n\
+             Use asyncagents_output tools to see agent responses."
+        )
+    }
+}
+
+fn stall_hint(id: &ShortId) -> String {
+    format!(
+        "The task is still running and nothing was stopped.\n\
+         Look at it with asyncagents_output(task_id=\"{id}\"), or stop it with \
+         asyncagents_cancel(task_id=\"{id}\")."
+    )
+}
+
+fn head(text: &str, characters: usize) -> &str {
+    match text.char_indices().nth(characters) {
+        Some((end, _)) => &text[..end],
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(how: RunEnd, result: Option<&str>, error: Option<&str>) -> News {
+        News::Ended {
+            how,
+            took: Duration::from_secs(125),
+            result: result.map(Into::into),
+            error: error.map(Into::into),
+            open_todos: Vec::new(),
+        }
+    }
+
+    fn facts(run: u32, news: News, batch: (u64, u64)) -> Facts {
+        Facts {
+            short_id: ShortId::new("ab12c3"),
+            description: "find the auth code".into(),
+            run,
+            news,
+            batch_ended: batch.0,
+            batch_total: batch.1,
+            development: false,
+        }
+    }
+
+    fn check(facts: Facts, visible: &str, hidden: &str) {
+        let expected = Notice { visible: visible.into(), hidden: hidden.into() };
+        assert_eq!(compose(&facts, 10), expected);
+    }
+
+    const STILL: &str = "If you need results immediately, use asyncagents_output(task_id=\"ab12c3\").\n\
+        You can continue working or just say 'waiting' and halt.\n\
+        WATCH OUT for leftovers, you will likely WANT to wait for all agents to complete.";
+    const ALL: &str = "All 3 tasks finished.\nUse asyncagents_output tools to see agent responses.";
+
+    #[test]
+    fn task_completion_notification_format() {
+        check(
+            facts(0, ended(RunEnd::Completed, Some("src/auth"), None), (1, 3)),
+            "✓ **Agent \"find the auth code\" finished in 2m 5s.**\nTask Progress: 1/3",
+            &format!("{STILL}\n\nResult of task ab12c3:\nsrc/auth"),
+        );
+    }
+
+    #[test]
+    fn task_failure_notification_format() {
+        check(
+            facts(0, ended(RunEnd::Failed, Some("half"), Some("model said no")), (3, 3)),
+            "✗ **Agent \"find the auth code\" failed in 2m 5s.**\nTask Progress: 3/3",
+            &format!("{ALL}\n\nError: model said no\n\nPartial result of task ab12c3:\nhalf"),
+        );
+    }
+
+    #[test]
+    fn task_cancellation_notification_format() {
+        check(
+            facts(0, ended(RunEnd::Cancelled, None, Some("aborted in the host")), (2, 3)),
+            "⊘ **Agent \"find the auth code\" cancelled after 2m 5s.**\nTask Progress: 2/3",
+            &format!("{STILL}\n\nReason: aborted in the host"),
+        );
+        check(
+            facts(2, ended(RunEnd::Cancelled, None, None), (3, 3)),
+            "⊘ **Agent \"find the auth code\" cancelled after 2m 5s.**\nTask Progress: 3/3",
+            ALL,
+        );
+    }
+
+    #[test]
+    fn resume_completion_notification_format() {
+        check(
+            facts(2, ended(RunEnd::Completed, Some("more"), None), (3, 3)),
+            "✓ **Resume #2 completed in 2m 5s.**\nTask Progress: 3/3",
+            &format!("{ALL}\n\nResult of task ab12c3:\nmore"),
+        );
+    }
+
+    #[test]
+    fn resume_failure_notification_format() {
+        check(
+            facts(1, ended(RunEnd::Failed, None, Some("gone")), (3, 3)),
+            "✗ **Resume #1 failed in 2m 5s.**\nTask Progress: 3/3",
+            &format!("{ALL}\n\nError: gone"),
+        );
+    }
+
+    #[test]
+    fn a_long_result_is_inlined_to_the_limit_with_a_pointer_to_the_rest() {
+        let hint = |result: &str, tail: &str| {
+            check(
+                facts(0, ended(RunEnd::Completed, Some(result), None), (3, 3)),
+                "✓ **Agent \"find the auth code\" finished in 2m 5s.**\nTask Progress: 3/3",
+                &format!("{ALL}\n\nResult of task ab12c3:\n{tail}"),
+            );
+        };
+        hint("äöüßäöüßäö", "äöüßäöüßäö");
+        hint(
+            "äöüßäöüßäöü",
+            "äöüßäöüßäö\n\n[10 of 11 characters shown; \
+             asyncagents_output(task_id=\"ab12c3\") returns all]",
+        );
+    }
+
+    #[test]
+    fn open_todos_are_named() {
+        let News::Ended { how, took, result, error, .. } =
+            ended(RunEnd::Completed, Some("done"), None)
+        else {
+            unreachable!()
+        };
+        let open_todos = vec!["write tests".to_owned(), "ship".to_owned()];
+        check(
+            facts(0, News::Ended { how, took, result, error, open_todos }, (3, 3)),
+            "✓ **Agent \"find the auth code\" finished in 2m 5s.**\nTask Progress: 3/3",
+            &format!(
+                "{ALL}\n\nTodos left open:\n- write tests\n- ship\n\nResult of task ab12c3:\ndone"
+            ),
+        );
+    }
+
+    #[test]
+    fn show_indicator_in_development_mode() {
+        let mut facts = facts(0, ended(RunEnd::Completed, None, None), (3, 3));
+        facts.development = true;
+        check(
+            facts,
+            "✓ **Agent \"find the auth code\" finished in 2m 5s.**\n\
+             Task Progress: 3/3\n[hint attached]",
+            ALL,
+        );
+    }
+
+    #[test]
+    fn a_stall_is_told_in_words_of_its_own() {
+        check(
+            facts(0, News::Stalled { quiet: Duration::from_secs(600) }, (0, 1)),
+            "⏸ **Agent \"find the auth code\" has shown no activity for 10m 0s.**\n\
+             Task Progress: 0/1",
+            "The task is still running and nothing was stopped.\n\
+             Look at it with asyncagents_output(task_id=\"ab12c3\"), or stop it with \
+             asyncagents_cancel(task_id=\"ab12c3\").",
+        );
+    }
+}

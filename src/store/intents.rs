@@ -1,0 +1,85 @@
+//! Intents: a launch is written down before anything of it exists elsewhere (T5).
+
+use rusqlite::Connection;
+
+use super::{Error, Store, Written};
+use crate::task::{SessionId, Timestamp};
+
+/// A launch that has begun. `launch` is what its owner needs to finish it; empty when abandoned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intent {
+    pub nonce: String,
+    pub host: String,
+    pub parent_session: SessionId,
+    pub created_at: Timestamp,
+    pub launch: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intended {
+    Yes,
+    /// The parent has as many queued tasks as it may have; nothing was written.
+    QueueFull,
+}
+
+impl Store {
+    /// Counts the parent's other intents as queued, so that the cap holds whatever runs at once.
+    pub fn intend(&self, intent: Intent, queued_per_parent: usize) -> Written<Intended> {
+        self.write(move |db, _| {
+            if queued(db, &intent.parent_session)? >= queued_per_parent {
+                return Ok(Intended::QueueFull);
+            }
+            let mut insert =
+                db.prepare_cached("INSERT OR REPLACE INTO intent VALUES (?1, ?2, ?3, ?4, ?5)")?;
+            insert.execute((
+                &intent.nonce,
+                &intent.host,
+                intent.parent_session.as_str(),
+                intent.created_at.as_millis(),
+                &intent.launch,
+            ))?;
+            Ok(Intended::Yes)
+        })
+    }
+
+    /// The caller was told that it failed: what there may be of it is to be deleted, not adopted.
+    pub fn abandon(&self, nonce: String) -> Written<()> {
+        self.write(move |db, _| {
+            db.prepare_cached("UPDATE intent SET launch = '' WHERE nonce = ?1")?
+                .execute([&nonce])?;
+            Ok(())
+        })
+    }
+
+    pub fn drop_intent(&self, nonce: String) -> Written<()> {
+        self.write(move |db, _| {
+            db.prepare_cached("DELETE FROM intent WHERE nonce = ?1")?.execute([&nonce])?;
+            Ok(())
+        })
+    }
+
+    /// Launches that were cut off.
+    pub fn intents(&self) -> Result<Vec<Intent>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached("SELECT * FROM intent ORDER BY created_at")?;
+            let rows = statement.query_map([], |row| {
+                Ok(Intent {
+                    nonce: row.get(0)?,
+                    host: row.get(1)?,
+                    parent_session: SessionId::new(row.get::<_, String>(2)?),
+                    created_at: Timestamp::from_millis(row.get(3)?),
+                    launch: row.get(4)?,
+                })
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+}
+
+fn queued(db: &Connection, parent: &SessionId) -> Result<usize, Error> {
+    let mut count = db.prepare_cached(
+        "SELECT (SELECT count(*) FROM task WHERE slot = 1 AND parent_session = ?1)
+              + (SELECT count(*) FROM intent WHERE parent_session = ?1)",
+    )?;
+    Ok(count.query_row([parent.as_str()], |row| row.get::<_, i64>(0))? as usize)
+}

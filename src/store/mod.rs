@@ -1,0 +1,164 @@
+//! Tasks, runs, notices and intents in SQLite. The only module that speaks SQL.
+//!
+//! One writer thread commits ([`writer`]), readers have connections of their own. Whatever a
+//! function here acknowledges is on disk.
+
+mod intents;
+mod open;
+mod outbox;
+mod pages;
+mod rows;
+mod tasks;
+mod writer;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::Connection;
+
+pub use intents::{Intended, Intent};
+pub use open::Opened;
+pub use outbox::{Owed, Unread};
+pub use pages::{Filter, Order, Page, Resolved, Tally};
+pub use rows::Run;
+pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement};
+pub use writer::{Committed, What, Written};
+
+use writer::{News, Writer};
+
+/// Idle reader connections that are kept; each has a page cache.
+const IDLE_READERS: usize = 4;
+
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    writer: Mutex<Option<Writer>>,
+    readers: Mutex<Vec<Connection>>,
+    path: std::path::PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the disk is full; free some space, nothing was changed")]
+    DiskFull,
+    #[error("the task store cannot be written; is its directory read-only? nothing was changed")]
+    ReadOnly,
+    #[error("the task store failed")]
+    Sql(#[source] Arc<rusqlite::Error>),
+    #[error("the task store failed and took the change back")]
+    RolledBack,
+    #[error("the task store holds something unreadable in `{column}`")]
+    Unreadable { column: &'static str },
+    #[error("the task store is closed")]
+    Closed,
+    #[error("a change to the task store panicked and was taken back")]
+    Panicked,
+    #[error(
+        "the task store was written by a newer asyncagents (schema {found}, this one knows {known}); \
+         upgrade asyncagents, or set ASYNCAGENTS_HOME to another directory"
+    )]
+    TooNew { found: i64, known: i64 },
+    #[error("`{0}` is a database of another program; set ASYNCAGENTS_HOME to another directory")]
+    Foreign(String),
+    #[error("cannot set the damaged task store `{path}` aside")]
+    SetAside {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("cannot open the task store")]
+    Io(#[from] std::io::Error),
+}
+
+impl Store {
+    /// Opens or creates the store. `publish` hears of every committed change, in order.
+    pub fn open(
+        path: &Path,
+        publish: impl Fn(Committed) + Send + 'static,
+    ) -> Result<(Store, Opened), Error> {
+        let (db, opened) = open::open(path)?;
+        let writer = Writer::start(db, publish)?;
+        let inner = Inner {
+            writer: Mutex::new(Some(writer)),
+            readers: Mutex::new(Vec::new()),
+            path: path.to_owned(),
+        };
+        Ok((Store(Arc::new(inner)), opened))
+    }
+
+    /// Finishes what is queued and closes the database. Later calls fail with [`Error::Closed`].
+    pub fn close(&self) {
+        let writer = self.0.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer {
+            writer.stop();
+        }
+        self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// A thorough look at the whole file. Slow on a large one; it blocks nobody but the caller.
+    pub fn check(&self) -> Result<Vec<String>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare("PRAGMA integrity_check(20)")?;
+            let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
+            let lines = lines.collect::<Result<Vec<_>, _>>()?;
+            Ok(lines.into_iter().filter(|line| line != "ok").collect())
+        })
+    }
+
+    fn write<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
+    ) -> Written<T> {
+        let writer = self.0.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        match writer.as_ref() {
+            Some(writer) => writer.submit(change),
+            None => Written::closed(),
+        }
+    }
+
+    /// Reads are short (a row, a page) and run where they are called.
+    fn read<T>(&self, query: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+        let idle = self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let db = match idle {
+            Some(db) => db,
+            None => open::reader(&self.0.path)?,
+        };
+        let answer = query(&db);
+        let mut readers = self.0.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        if readers.len() < IDLE_READERS {
+            readers.push(db);
+        }
+        answer
+    }
+}
+
+impl Error {
+    /// The same error for another caller of the same failed commit.
+    fn again(&self) -> Error {
+        match self {
+            Error::DiskFull => Error::DiskFull,
+            Error::ReadOnly => Error::ReadOnly,
+            Error::Sql(source) => Error::Sql(Arc::clone(source)),
+            Error::Closed => Error::Closed,
+            Error::RolledBack
+            | Error::Unreadable { .. }
+            | Error::Panicked
+            | Error::TooNew { .. }
+            | Error::Foreign(_)
+            | Error::SetAside { .. }
+            | Error::Io(_) => Error::RolledBack,
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Error {
+        match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => Error::DiskFull,
+            Some(rusqlite::ErrorCode::ReadOnly) => Error::ReadOnly,
+            Some(_) | None => Error::Sql(Arc::new(error)),
+        }
+    }
+}

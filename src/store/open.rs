@@ -1,0 +1,122 @@
+//! Opening the database: a damaged one is set aside, one that is too new or not ours is refused,
+//! an old one is brought up to date. Nothing that grows with the history is read here.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::Error;
+
+/// "asag": what tells our databases from others.
+const APPLICATION_ID: i64 = 0x6173_6167;
+
+/// Append only: the number of a migration is its place here.
+const MIGRATIONS: &[&str] = &[include_str!("../../migrations/0001_tasks.sql")];
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opened {
+    New,
+    Existing,
+    /// The file could not be read as a database. It was kept under this name, and a new one begun.
+    SetAside(PathBuf),
+}
+
+pub(super) fn open(path: &Path) -> Result<(Connection, Opened), Error> {
+    let existed = match fs::metadata(path) {
+        Ok(metadata) => metadata.len() > 0,
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        Err(error) => return Err(error.into()),
+    };
+    if !existed {
+        return Ok((migrated(path)?, Opened::New));
+    }
+    let readable = has_header(path)?;
+    match readable.then(|| migrated(path)) {
+        Some(Ok(db)) => Ok((db, Opened::Existing)),
+        Some(Err(error)) if !is_damage(&error) => Err(error),
+        Some(Err(_)) | None => {
+            let aside = set_aside(path)?;
+            Ok((migrated(path)?, Opened::SetAside(aside)))
+        }
+    }
+}
+
+pub(super) fn reader(path: &Path) -> Result<Connection, Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags)?;
+    db.busy_timeout(Duration::from_secs(10))?;
+    db.execute_batch("PRAGMA cache_size = -1024;")?;
+    db.set_prepared_statement_cache_capacity(64);
+    Ok(db)
+}
+
+fn migrated(path: &Path) -> Result<Connection, Error> {
+    let mut db = Connection::open(path)?;
+    db.busy_timeout(Duration::from_secs(10))?;
+    db.execute_batch(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;
+         PRAGMA cache_size = -2048; PRAGMA journal_size_limit = 16777216;",
+    )?;
+    db.set_prepared_statement_cache_capacity(128);
+    let known = MIGRATIONS.len() as i64;
+    let found: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    let owner: i64 = db.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+    if found > known && owner == APPLICATION_ID {
+        return Err(Error::TooNew { found, known });
+    }
+    let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if owner != APPLICATION_ID && tables > 0 {
+        return Err(Error::Foreign(path.display().to_string()));
+    }
+    let tx = db.transaction()?;
+    for (n, migration) in MIGRATIONS.iter().enumerate().skip(found as usize) {
+        tx.execute_batch(migration)?;
+        tx.pragma_update(None, "user_version", n as i64 + 1)?;
+    }
+    if owner != APPLICATION_ID {
+        tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+    }
+    tx.commit()?;
+    Ok(db)
+}
+
+fn has_header(path: &Path) -> Result<bool, Error> {
+    let mut header = [0; 16];
+    match File::open(path)?.read_exact(&mut header) {
+        Ok(()) => Ok(&header == b"SQLite format 3\0"),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_damage(error: &Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    match error {
+        Error::Sql(source) => {
+            matches!(source.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
+        }
+        _ => false,
+    }
+}
+
+/// Renames the database and its companions to a name that is still free.
+fn set_aside(path: &Path) -> Result<PathBuf, Error> {
+    let name = |suffix: &str| PathBuf::from(format!("{}{suffix}", path.display()));
+    let aside = (1..).map(|n| name(&format!(".damaged-{n}"))).find(|aside| !aside.exists());
+    let aside = aside.unwrap_or_else(|| name(".damaged"));
+    let failed = |source| Error::SetAside { path: path.display().to_string(), source };
+    for companion in ["-wal", "-shm"] {
+        let (from, to) =
+            (name(companion), PathBuf::from(format!("{}{companion}", aside.display())));
+        match fs::rename(from, to) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    fs::rename(path, &aside).map_err(failed)?;
+    Ok(aside)
+}

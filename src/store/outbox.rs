@@ -1,0 +1,184 @@
+//! Notices that are owed, delivered or waiting in a mailbox to be read.
+
+use std::time::Duration;
+
+use rusqlite::Row;
+
+use super::rows::{self, RUN, Run};
+use super::{Error, Store, Written};
+use crate::task::{MessageId, SessionId, ShortId, TaskId, Timestamp};
+
+/// A notice and everything its text is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Owed {
+    pub seq: i64,
+    pub task: TaskId,
+    pub short_id: ShortId,
+    pub description: String,
+    pub development: bool,
+    pub parent_host: String,
+    pub parent_session: SessionId,
+    pub parent_agent: String,
+    pub message_id: MessageId,
+    /// Whether the parent is to answer it.
+    pub wake: bool,
+    pub batch_ended: u64,
+    pub batch_total: u64,
+    /// How long the task had been quiet, when the notice is about a stall.
+    pub quiet: Option<Duration>,
+    pub attempts: u32,
+    pub run: Run,
+}
+
+/// A notice in the mailbox of a parent that is no conversation.
+pub type Unread = Owed;
+
+const OWED: &str = "n.seq, t.id, t.short_id, t.description, t.development, n.parent_host, \
+    n.parent_session, t.parent_agent, n.message_id, n.wake, n.batch_ended, n.batch_total, \
+    n.quiet_seconds, n.attempts";
+const OWED_COLUMNS: usize = 14;
+const FROM: &str = "FROM notice n JOIN task t ON t.seq = n.task \
+    JOIN run r ON r.task = n.task AND r.n = n.run";
+
+fn owed(row: &Row<'_>) -> Result<Owed, Error> {
+    Ok(Owed {
+        seq: row.get(0)?,
+        task: TaskId::new(row.get::<_, String>(1)?),
+        short_id: ShortId::new(row.get::<_, String>(2)?),
+        description: row.get(3)?,
+        development: row.get(4)?,
+        parent_host: row.get(5)?,
+        parent_session: SessionId::new(row.get::<_, String>(6)?),
+        parent_agent: row.get(7)?,
+        message_id: MessageId::new(row.get::<_, String>(8)?),
+        wake: row.get(9)?,
+        batch_ended: row.get::<_, i64>(10)? as u64,
+        batch_total: row.get::<_, i64>(11)? as u64,
+        quiet: row.get::<_, Option<i64>>(12)?.map(|seconds| Duration::from_secs(seconds as u64)),
+        attempts: row.get(13)?,
+        run: rows::run(row, OWED_COLUMNS)?,
+    })
+}
+
+impl Store {
+    /// Undelivered notices that may be tried now, oldest first; none that would overtake an older
+    /// one of the same parent. A due time further away than `furthest` was set before the clock
+    /// jumped back and does not count.
+    pub fn due_notices(&self, now: Timestamp, furthest: Duration) -> Result<Vec<Owed>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT {OWED}, {RUN} {FROM}
+                 WHERE n.delivered_at IS NULL AND (n.due_at <= ?1 OR n.due_at > ?2)
+                   AND NOT EXISTS (SELECT 1 FROM notice o
+                     WHERE o.parent_session = n.parent_session AND o.delivered_at IS NULL
+                       AND o.seq < n.seq AND o.due_at > ?1 AND o.due_at <= ?2)
+                 ORDER BY n.seq LIMIT 512"
+            ))?;
+            let times = (now.as_millis(), now.plus(furthest).as_millis());
+            let mut found = statement.query(times)?;
+            let mut due = Vec::new();
+            while let Some(row) = found.next()? {
+                due.push(owed(row)?);
+            }
+            Ok(due)
+        })
+    }
+
+    /// When the next undelivered notice may be tried.
+    pub fn next_due(&self) -> Result<Option<Timestamp>, Error> {
+        self.read(|db| {
+            let mut statement =
+                db.prepare_cached("SELECT min(due_at) FROM notice WHERE delivered_at IS NULL")?;
+            let millis: Option<i64> = statement.query_row([], |row| row.get(0))?;
+            Ok(millis.map(Timestamp::from_millis))
+        })
+    }
+
+    /// The newest notice there is: later ones were certainly never sent by an earlier daemon.
+    pub fn newest_notice(&self) -> Result<i64, Error> {
+        self.read(|db| {
+            let newest: Option<i64> =
+                db.query_row("SELECT max(seq) FROM notice", [], |row| row.get(0))?;
+            Ok(newest.unwrap_or(0))
+        })
+    }
+
+    pub fn delivered(&self, seq: i64, at: Timestamp) -> Written<()> {
+        self.write(move |db, _| {
+            db.prepare_cached("UPDATE notice SET delivered_at = ?2 WHERE seq = ?1")?
+                .execute((seq, at.as_millis()))?;
+            Ok(())
+        })
+    }
+
+    /// There is nobody left to tell.
+    pub fn undeliverable(&self, seq: i64, why: String, at: Timestamp) -> Written<()> {
+        self.write(move |db, _| {
+            db.prepare_cached(
+                "UPDATE notice SET delivered_at = ?2, undeliverable = ?3 WHERE seq = ?1",
+            )?
+            .execute((seq, at.as_millis(), why))?;
+            Ok(())
+        })
+    }
+
+    pub fn postpone(&self, seq: i64, until: Timestamp) -> Written<()> {
+        self.write(move |db, _| {
+            db.prepare_cached(
+                "UPDATE notice SET attempts = attempts + 1, due_at = ?2 WHERE seq = ?1",
+            )?
+            .execute((seq, until.as_millis()))?;
+            Ok(())
+        })
+    }
+
+    /// The caller has the end in hand: its notice is recorded without a reply (N3).
+    pub fn hush(&self, task: &TaskId) -> Written<()> {
+        let task = task.clone();
+        self.write(move |db, _| {
+            db.prepare_cached(
+                "UPDATE notice SET wake = 0 WHERE delivered_at IS NULL AND kind = 'end'
+                   AND task = (SELECT seq FROM task WHERE id = ?1)",
+            )?
+            .execute([task.as_str()])?;
+            Ok(())
+        })
+    }
+
+    /// Takes the unread notices out of a mailbox, oldest first.
+    pub async fn read_mailbox(
+        &self,
+        parent: &SessionId,
+        at: Timestamp,
+    ) -> Result<Vec<Unread>, Error> {
+        let parent = parent.clone();
+        let unread = self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM notice
+                 WHERE parent_host = 'mailbox' AND read_at IS NULL AND parent_session = ?1)",
+            )?;
+            Ok(statement.query_row([parent.as_str()], |row| row.get::<_, bool>(0))?)
+        })?;
+        if !unread {
+            return Ok(Vec::new());
+        }
+        let take = self.write(move |db, _| {
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT {OWED}, {RUN} {FROM} WHERE n.parent_host = 'mailbox'
+                   AND n.read_at IS NULL AND n.parent_session = ?1 ORDER BY n.seq"
+            ))?;
+            let mut found = statement.query([parent.as_str()])?;
+            let mut unread = Vec::new();
+            while let Some(row) = found.next()? {
+                unread.push(owed(row)?);
+            }
+            db.prepare_cached(
+                "UPDATE notice SET read_at = ?2 WHERE parent_host = 'mailbox'
+                   AND read_at IS NULL AND parent_session = ?1",
+            )?
+            .execute((parent.as_str(), at.as_millis()))?;
+            Ok(unread)
+        });
+        take.await
+    }
+}

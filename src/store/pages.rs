@@ -1,0 +1,248 @@
+//! Looking things up: one task, the live ones, pages of the history, totals. From indexes and
+//! counter rows, so that the size of the history does not matter.
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, params_from_iter};
+
+use super::rows::{self, TASK};
+use super::{Error, Run, Store};
+use crate::task::stats::Counts;
+use crate::task::{BatchId, SessionId, Status, Task, TaskId};
+
+/// Which tasks to show. An empty filter shows the whole history.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub status: Option<Status>,
+    pub agent: Option<String>,
+    pub parent: Option<SessionId>,
+    pub batch: Option<BatchId>,
+    /// Leave out what was cleared from its parent's list.
+    pub listed_only: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    #[default]
+    NewestFirst,
+    OldestFirst,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page {
+    pub tasks: Vec<Task>,
+    /// How many match, on all pages.
+    pub total: u64,
+}
+
+/// What a typed id means.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Resolved {
+    One(Box<Task>),
+    Ambiguous(Vec<Task>),
+    None,
+}
+
+/// A counter row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally {
+    pub status: Status,
+    pub agent: String,
+    pub tasks: u64,
+    pub tool_calls: u64,
+}
+
+impl Store {
+    pub fn task(&self, id: &TaskId) -> Result<Option<Task>, Error> {
+        self.read(|db| Ok(rows::find_task(db, "t.id = ?1", id.as_str())?.map(|(_, task)| task)))
+    }
+
+    pub fn task_by_nonce(&self, nonce: &str) -> Result<Option<Task>, Error> {
+        self.read(|db| Ok(rows::find_task(db, "t.nonce = ?1", nonce)?.map(|(_, task)| task)))
+    }
+
+    /// The full id, the short id or any unique prefix of the full one.
+    pub fn resolve(&self, reference: &str) -> Result<Resolved, Error> {
+        self.read(|db| {
+            for condition in ["t.id = ?1", "t.short_id = ?1"] {
+                if let Some((_, task)) = rows::find_task(db, condition, reference)? {
+                    return Ok(Resolved::One(Box::new(task)));
+                }
+            }
+            if reference.is_empty() {
+                return Ok(Resolved::None);
+            }
+            let end = format!("{reference}\u{10ffff}");
+            let mut tasks = query(
+                db,
+                "t.id >= ? AND t.id < ? ORDER BY t.id LIMIT 10",
+                vec![reference.to_owned().into(), end.into()],
+            )?;
+            Ok(match tasks.len() {
+                0 => Resolved::None,
+                1 => Resolved::One(Box::new(tasks.remove(0))),
+                _ => Resolved::Ambiguous(tasks),
+            })
+        })
+    }
+
+    pub fn run(&self, id: &TaskId, n: u32) -> Result<Option<Run>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT {} FROM run r WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
+                rows::RUN
+            ))?;
+            let mut found = statement.query((id.as_str(), n))?;
+            found.next()?.map(|row| rows::run(row, 0)).transpose()
+        })
+    }
+
+    pub fn page(
+        &self,
+        filter: &Filter,
+        order: Order,
+        limit: u64,
+        offset: u64,
+    ) -> Result<Page, Error> {
+        self.read(|db| {
+            let (mut condition, mut values) = filter.condition();
+            let total = match filter.counted() {
+                true => counted(db, filter)?,
+                false => count(db, &condition, &values)?,
+            };
+            condition.push_str(match order {
+                Order::NewestFirst => " ORDER BY t.seq DESC LIMIT ? OFFSET ?",
+                Order::OldestFirst => " ORDER BY t.seq LIMIT ? OFFSET ?",
+            });
+            values.extend([Value::from(limit as i64), Value::from(offset as i64)]);
+            Ok(Page { tasks: query(db, &condition, values)?, total })
+        })
+    }
+
+    /// Queued or active, of this parent; of all parents when there is none. Oldest first.
+    pub fn live(&self, parent: Option<&SessionId>) -> Result<Vec<Task>, Error> {
+        self.read(|db| match parent {
+            Some(parent) => query(
+                db,
+                "t.slot IN (1, 2) AND t.slot > 0 AND t.parent_session = ? ORDER BY t.seq",
+                vec![parent.as_str().to_owned().into()],
+            ),
+            None => query(db, "t.slot > 0 ORDER BY t.seq", Vec::new()),
+        })
+    }
+
+    /// The parents that have live tasks, with their hosts.
+    pub fn live_parents(&self) -> Result<Vec<(String, SessionId)>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT DISTINCT parent_host, parent_session FROM task WHERE slot > 0",
+            )?;
+            let rows = statement
+                .query_map([], |row| Ok((row.get(0)?, SessionId::new(row.get::<_, String>(1)?))))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    pub fn live_in_batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
+        self.read(|db| {
+            let batch = vec![batch.as_str().to_owned().into()];
+            query(db, "t.batch = ? AND t.slot > 0 ORDER BY t.seq", batch)
+        })
+    }
+
+    pub fn batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
+        self.read(|db| {
+            query(db, "t.batch = ? ORDER BY t.seq", vec![batch.as_str().to_owned().into()])
+        })
+    }
+
+    /// How many of a parent's listed tasks are in each state.
+    pub fn listed_counts(&self, parent: &SessionId) -> Result<Counts, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT status, count(*) FROM task
+                 WHERE parent_session = ?1 AND cleared_at IS NULL GROUP BY status",
+            )?;
+            let mut found = statement.query([parent.as_str()])?;
+            let mut counts = Counts::default();
+            while let Some(row) = found.next()? {
+                let status = rows::parse_status(row.get_ref(0)?.as_str().unwrap_or_default())?;
+                counts.add(status, row.get::<_, i64>(1)? as u64);
+            }
+            Ok(counts)
+        })
+    }
+
+    /// The counter rows: few, whatever the size of the history.
+    pub fn tallies(&self) -> Result<Vec<Tally>, Error> {
+        self.read(|db| {
+            let mut statement =
+                db.prepare_cached("SELECT status, agent, n, tool_calls FROM tally WHERE n > 0")?;
+            let mut found = statement.query([])?;
+            let mut tallies = Vec::new();
+            while let Some(row) = found.next()? {
+                tallies.push(Tally {
+                    status: rows::parse_status(row.get_ref(0)?.as_str().unwrap_or_default())?,
+                    agent: row.get(1)?,
+                    tasks: row.get::<_, i64>(2)? as u64,
+                    tool_calls: row.get::<_, i64>(3)? as u64,
+                });
+            }
+            Ok(tallies)
+        })
+    }
+}
+
+impl Filter {
+    /// Whether counter rows know the total.
+    fn counted(&self) -> bool {
+        let Filter { status: _, agent: _, parent, batch, listed_only } = self;
+        parent.is_none() && batch.is_none() && !listed_only
+    }
+
+    fn condition(&self) -> (String, Vec<Value>) {
+        let Filter { status, agent, parent, batch, listed_only } = self;
+        let mut terms = vec!["1"];
+        let mut values = Vec::new();
+        let mut equal = |term, value: Option<&str>| {
+            if let Some(value) = value {
+                terms.push(term);
+                values.push(Value::from(value.to_owned()));
+            }
+        };
+        equal("t.status = ?", status.map(Status::name));
+        equal("t.agent = ?", agent.as_deref());
+        equal("t.parent_session = ?", parent.as_ref().map(SessionId::as_str));
+        equal("t.batch = ?", batch.as_ref().map(BatchId::as_str));
+        if *listed_only {
+            terms.push("t.cleared_at IS NULL");
+        }
+        (terms.join(" AND "), values)
+    }
+}
+
+fn counted(db: &Connection, filter: &Filter) -> Result<u64, Error> {
+    let mut statement = db.prepare_cached(
+        "SELECT coalesce(sum(n), 0) FROM tally
+         WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR agent = ?2)",
+    )?;
+    let values = (filter.status.map(Status::name), filter.agent.as_deref());
+    Ok(statement.query_row(values, |row| row.get::<_, i64>(0))? as u64)
+}
+
+fn count(db: &Connection, condition: &str, values: &[Value]) -> Result<u64, Error> {
+    let mut statement =
+        db.prepare_cached(&format!("SELECT count(*) FROM task t WHERE {condition}"))?;
+    let count = statement.query_row(params_from_iter(values), |row| row.get::<_, i64>(0))?;
+    Ok(count as u64)
+}
+
+fn query(db: &Connection, condition: &str, values: Vec<Value>) -> Result<Vec<Task>, Error> {
+    let mut statement =
+        db.prepare_cached(&format!("SELECT {TASK} FROM task t WHERE {condition}"))?;
+    let mut found = statement.query(params_from_iter(values))?;
+    let mut tasks = Vec::new();
+    while let Some(row) = found.next()? {
+        tasks.push(rows::task(row)?.1);
+    }
+    Ok(tasks)
+}

@@ -1,0 +1,172 @@
+//! The one writer: a thread that takes every change waiting for it into one transaction, so that
+//! durability costs one fsync per batch and not per change. Each change stands or falls alone, in
+//! a savepoint of its own; callers hear back, and listeners are told, only after the commit.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use super::Error;
+use crate::task::Task;
+
+/// More than this in one transaction would make the first caller wait for the last.
+const MOST_IN_ONE_COMMIT: usize = 256;
+
+/// What a commit did to a task, for those who listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Created,
+    Updated,
+    Ended,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Committed {
+    pub what: What,
+    pub task: Task,
+}
+
+/// What a change leaves to be told once it is committed.
+pub(super) type News = Vec<Committed>;
+
+/// A change on its way: first it is made inside the transaction, then its caller is answered.
+trait Change: Send {
+    fn make(&mut self, db: &Connection, news: &mut News) -> bool;
+    fn settle(self: Box<Self>, committed: Result<(), Error>);
+}
+
+struct Pending<T, F> {
+    change: Option<F>,
+    made: Result<T, Error>,
+    answer: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T, F> Change for Pending<T, F>
+where
+    T: Send,
+    F: FnOnce(&Connection, &mut News) -> Result<T, Error> + Send,
+{
+    fn make(&mut self, db: &Connection, news: &mut News) -> bool {
+        if let Some(change) = self.change.take() {
+            self.made = catch_unwind(AssertUnwindSafe(|| change(db, news)))
+                .unwrap_or_else(|_| Err(Error::Panicked));
+        }
+        self.made.is_ok()
+    }
+
+    fn settle(self: Box<Self>, committed: Result<(), Error>) {
+        let answer = match committed {
+            Ok(()) => self.made,
+            Err(error) => Err(error),
+        };
+        // A caller that hung up does not undo what it asked for.
+        let _ = self.answer.send(answer);
+    }
+}
+
+/// The outcome of a change that is already queued: waiting for it is optional.
+#[must_use = "the change is on its way, but only this knows whether it was made"]
+pub struct Written<T>(oneshot::Receiver<Result<T, Error>>);
+
+impl<T> Future for Written<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|answer| answer.unwrap_or(Err(Error::Closed)))
+    }
+}
+
+impl<T> Written<T> {
+    pub(super) fn closed() -> Written<T> {
+        Written(oneshot::channel().1)
+    }
+}
+
+pub(super) struct Writer {
+    queue: mpsc::Sender<Box<dyn Change>>,
+    thread: JoinHandle<()>,
+}
+
+impl Writer {
+    pub(super) fn start(
+        db: Connection,
+        publish: impl Fn(Committed) + Send + 'static,
+    ) -> std::io::Result<Writer> {
+        let (queue, waiting) = mpsc::channel();
+        let work = move || run(db, &waiting, publish);
+        let thread = std::thread::Builder::new().name("store-writer".into()).spawn(work)?;
+        Ok(Writer { queue, thread })
+    }
+
+    /// Queues a change at once; the future only waits for its outcome.
+    pub(super) fn submit<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
+    ) -> Written<T> {
+        let (answer, outcome) = oneshot::channel();
+        let change = Some(change);
+        let pending = Box::new(Pending { change, made: Err(Error::Closed), answer });
+        // A writer that is gone drops the answer with it, which reads as `Closed`.
+        let _ = self.queue.send(pending);
+        Written(outcome)
+    }
+
+    /// Finishes what is queued, then closes the database.
+    pub(super) fn stop(self) {
+        drop(self.queue);
+        if self.thread.join().is_err() {
+            tracing::error!("the store's writer panicked");
+        }
+    }
+}
+
+fn run(mut db: Connection, waiting: &mpsc::Receiver<Box<dyn Change>>, publish: impl Fn(Committed)) {
+    while let Ok(first) = waiting.recv() {
+        let mut news = News::new();
+        let mut batch = vec![first];
+        let committed = commit(&mut db, waiting, &mut batch, &mut news);
+        match &committed {
+            Ok(()) => news.into_iter().for_each(&publish),
+            Err(error) => {
+                tracing::error!(error = error as &dyn std::error::Error, "a commit failed");
+            }
+        }
+        for change in batch {
+            change.settle(committed.as_ref().map_err(Error::again).copied());
+        }
+    }
+}
+
+fn commit(
+    db: &mut Connection,
+    waiting: &mpsc::Receiver<Box<dyn Change>>,
+    batch: &mut Vec<Box<dyn Change>>,
+    news: &mut News,
+) -> Result<(), Error> {
+    let mut tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut done = 0;
+    while let Some(change) = batch.get_mut(done) {
+        let told = news.len();
+        let savepoint = tx.savepoint()?;
+        if change.make(&savepoint, news) {
+            savepoint.commit()?;
+        } else {
+            // A full disk rolls back the whole transaction under our feet; then all have failed.
+            if savepoint.is_autocommit() {
+                return Err(Error::RolledBack);
+            }
+            drop(savepoint); // rolls back
+            news.truncate(told);
+        }
+        done += 1;
+        if done < MOST_IN_ONE_COMMIT {
+            batch.extend(waiting.try_recv().ok());
+        }
+    }
+    Ok(tx.commit()?)
+}

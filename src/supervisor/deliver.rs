@@ -1,0 +1,167 @@
+//! The deliverer: the only one who speaks to parents, from the outbox. Oldest first per parent,
+//! parents side by side, again and again until it is told once.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::task::JoinSet;
+
+use super::{Error, Supervisor};
+use crate::host::{self, Host, Post};
+use crate::notice::{self, Facts, News};
+use crate::store::Owed;
+use crate::task::SessionId;
+use crate::task::lifecycle::RunEnd;
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// How many parents are spoken to at once.
+const AT_ONCE: usize = 32;
+
+impl Supervisor {
+    pub(super) async fn deliverer(self) {
+        // What an earlier daemon owed it may also have sent; only newer notices are surely new.
+        let mut surely_new_after = self.0.store.newest_notice().unwrap_or(i64::MAX);
+        let mut parents: JoinSet<SessionId> = JoinSet::new();
+        let mut speaking: HashMap<tokio::task::Id, SessionId> = HashMap::new();
+        loop {
+            let wait = self.tell_due(&mut parents, &mut speaking, surely_new_after);
+            if wait.is_err() && surely_new_after == i64::MAX {
+                surely_new_after = self.0.store.newest_notice().unwrap_or(i64::MAX);
+            }
+            let wait = wait.unwrap_or_else(|error| {
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot read the outbox");
+                FIRST_PAUSE
+            });
+            tokio::select! {
+                () = self.0.notices.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+                Some(told) = parents.join_next_with_id() => {
+                    let id = match &told {
+                        Ok((id, _)) => *id,
+                        Err(error) => error.id(),
+                    };
+                    let parent = speaking.remove(&id);
+                    if told.is_err() {
+                        tracing::error!(?parent, "panicked while telling a parent");
+                        tokio::time::sleep(FIRST_PAUSE).await;
+                    }
+                }
+                () = self.0.stopping.cancelled() => {
+                    // What is being said is said to the end.
+                    while parents.join_next().await.is_some() {}
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Starts telling whoever can be told now; says how long until the next one is due.
+    fn tell_due(
+        &self,
+        parents: &mut JoinSet<SessionId>,
+        speaking: &mut HashMap<tokio::task::Id, SessionId>,
+        surely_new_after: i64,
+    ) -> Result<Duration, Error> {
+        let now = self.0.clock.now();
+        let mut by_parent: BTreeMap<SessionId, Vec<Owed>> = BTreeMap::new();
+        let busy: HashSet<&SessionId> = speaking.values().collect();
+        let mut held = HashSet::new();
+        for owed in self.0.store.due_notices(now, LONGEST_PAUSE)? {
+            let parent = &owed.parent_session;
+            // A caller that waits for this very end gets it as its answer first. Later notices
+            // of the same parent wait with it.
+            if self.awaited().contains_key(&owed.task) {
+                held.insert(parent.clone());
+            }
+            if !busy.contains(parent) && !held.contains(parent) {
+                by_parent.entry(parent.clone()).or_default().push(owed);
+            }
+        }
+        let room = AT_ONCE.saturating_sub(speaking.len());
+        for (parent, owed) in by_parent.into_iter().take(room) {
+            let supervisor = self.clone();
+            let to = parent.clone();
+            let telling = parents.spawn(async move {
+                supervisor.tell(owed, surely_new_after).await;
+                to
+            });
+            speaking.insert(telling.id(), parent);
+        }
+        let next = self.0.store.next_due()?.map(|due| due.since(now));
+        Ok(next.map_or(Duration::from_secs(3600), |next| next.clamp(FIRST_PAUSE, LONGEST_PAUSE)))
+    }
+
+    /// Tells one parent, in order; stops at the first notice that cannot be told now.
+    async fn tell(&self, owed: Vec<Owed>, surely_new_after: i64) {
+        let mut written = Vec::with_capacity(owed.len());
+        for owed in owed {
+            let may_be_there = owed.attempts > 0 || owed.seq <= surely_new_after;
+            let now = self.0.clock.now();
+            match self.post(&owed, may_be_there).await {
+                // The next one need not wait until this is on disk: should we die in between,
+                // the message is found in the conversation by its id.
+                Ok(()) => written.push(self.0.store.delivered(owed.seq, now)),
+                Err(Error::Host(error @ host::Error::NoSuchSession(_))) => {
+                    written.push(self.0.store.undeliverable(owed.seq, error.to_string(), now));
+                }
+                Err(error) => {
+                    let pause = (FIRST_PAUSE * 2u32.pow(owed.attempts.min(10))).min(LONGEST_PAUSE);
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(task = %owed.task, error, "cannot tell yet");
+                    written.push(self.0.store.postpone(owed.seq, now.plus(pause)));
+                    break;
+                }
+            }
+        }
+        for outcome in join_all(written).await {
+            if let Err(error) = outcome {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "cannot write down a delivery; it is looked up next time");
+            }
+        }
+    }
+
+    async fn post(&self, owed: &Owed, may_be_there: bool) -> Result<(), Error> {
+        let host = self.host(&owed.parent_host)?;
+        if may_be_there && host.posted(&owed.parent_session, &owed.message_id).await? {
+            return Ok(());
+        }
+        let notice = notice::compose(&facts(owed), self.0.settings.inline_characters);
+        let post = Post {
+            parent: owed.parent_session.clone(),
+            message: owed.message_id.clone(),
+            visible: notice.visible,
+            hidden: notice.hidden,
+            agent: owed.parent_agent.clone(),
+            wake: owed.wake,
+        };
+        Ok(host.post(post).await?)
+    }
+}
+
+/// What the outbox kept, as the facts a notice is made of.
+pub(super) fn facts(owed: &Owed) -> Facts {
+    let run = &owed.run;
+    let news = match owed.quiet {
+        Some(quiet) => News::Stalled { quiet },
+        None => News::Ended {
+            how: run.ended_as.unwrap_or(RunEnd::Failed),
+            took: run.ended_at.unwrap_or(run.started_at).since(run.started_at),
+            result: run.result.clone(),
+            error: run.error.clone(),
+            open_todos: run.open_todos.clone(),
+        },
+    };
+    Facts {
+        short_id: owed.short_id.clone(),
+        description: owed.description.clone(),
+        run: run.n,
+        news,
+        batch_ended: owed.batch_ended,
+        batch_total: owed.batch_total,
+        development: owed.development,
+    }
+}

@@ -1,0 +1,215 @@
+//! Launching: an intent on disk, a session on the host, a whole row, and the caller has its id
+//! (T5). The prompt follows when there is a slot.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Supervisor};
+use crate::host::{Host, NewSession, Opened};
+use crate::store::{Intended, Intent, NewTask, Placement};
+use crate::task::launch::Order;
+use crate::task::{BatchId, MAILBOX, Parent, SessionId, Slot, Task, Timestamp};
+
+/// How long a host's list of agents is believed.
+const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
+
+/// Tools a child never has: ours, by any name, and the host's own ways to spawn and to ask (T12).
+const DENIED: [&str; 6] =
+    ["asyncagents_*", "superagents_*", "background_*", "Task", "task", "question"];
+
+/// Who calls, from where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caller {
+    pub session: SessionId,
+    pub message: String,
+    pub agent: String,
+    pub directory: String,
+    /// Where the caller's conversation lives; [`MAILBOX`] when it has none.
+    pub host: String,
+    /// `NODE_ENV=development` at the caller.
+    pub development: bool,
+    /// Every launch is a batch of its own unless it names one, as from the shell.
+    pub lone_batches: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    pub order: Order,
+    pub fork: bool,
+    /// The same key launches the same task: a caller that lost its connection may ask again.
+    pub key: Option<String>,
+}
+
+pub(super) struct KnownAgents {
+    names: Vec<String>,
+    asked_at: Duration,
+}
+
+/// A launch as it is kept in its intent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Begun {
+    caller: Caller,
+    order: Order,
+    host: String,
+    depth: u32,
+    at: Timestamp,
+}
+
+impl Supervisor {
+    pub async fn launch(&self, caller: Caller, launch: Launch) -> Result<Task, Error> {
+        let Launch { order, fork, key } = launch;
+        if !self.0.settings.enabled {
+            return Err(Error::Disabled);
+        }
+        let nonce = key.unwrap_or_else(|| self.0.clock.nonce());
+        if let Some(task) = self.0.store.task_by_nonce(&nonce)? {
+            return Ok(task);
+        }
+        let depth = self.depth(&caller.session)?;
+        let host = self.choose_host(&order, &caller)?;
+        if fork {
+            return Err(Error::CannotFork(caller.host));
+        }
+        self.check_agent(&host, &order.agent, &caller.directory).await?;
+
+        let begun = Begun { caller, order, host, depth, at: self.0.clock.now() };
+        self.intend(&nonce, &begun).await?;
+        // From here on the launch goes on by itself: a caller that hangs up must not cut it in two.
+        let supervisor = self.clone();
+        let rest = tokio::spawn(async move { supervisor.open_and_insert(nonce, begun).await });
+        rest.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
+    }
+
+    async fn intend(&self, nonce: &str, begun: &Begun) -> Result<(), Error> {
+        let intent = Intent {
+            nonce: nonce.to_owned(),
+            host: begun.host.clone(),
+            parent_session: begun.caller.session.clone(),
+            created_at: begun.at,
+            launch: serde_json::to_string(begun).expect("a launch is JSON"),
+        };
+        let most = self.0.settings.limits.queued_per_parent;
+        match self.0.store.intend(intent, most).await? {
+            Intended::Yes => Ok(()),
+            Intended::QueueFull => Err(Error::QueueFull(most)),
+        }
+    }
+
+    async fn open_and_insert(&self, nonce: String, begun: Begun) -> Result<Task, Error> {
+        let Begun { caller, order, host: host_name, .. } = &begun;
+        let host = self.host(host_name)?;
+        let session = NewSession {
+            parent: (caller.host == *host_name).then(|| caller.session.clone()),
+            title: format!("Background: {}", order.description),
+            nonce: nonce.clone(),
+            directory: caller.directory.clone(),
+            agent: order.agent.clone(),
+            deny: DENIED.map(str::to_owned).to_vec(),
+        };
+        match host.open(session).await {
+            Ok(opened) => self.complete(nonce, begun, opened).await,
+            Err(error) => {
+                // The session may exist all the same; whoever recovers next deletes it.
+                self.0.store.abandon(nonce).await?;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The session exists: make the task whole. Also the second half of an adoption.
+    pub(super) async fn complete(
+        &self,
+        nonce: String,
+        begun: Begun,
+        opened: Opened,
+    ) -> Result<Task, Error> {
+        let Begun { caller, order, host, depth, at } = begun;
+        let clock = &self.0.clock;
+        let placement = match order.batch {
+            Some(name) => Placement::Named(BatchId::new(name)),
+            None if caller.lone_batches => Placement::Named(clock.batch_id()),
+            None => Placement::CurrentOr(clock.batch_id()),
+        };
+        let is_conversation = caller.host != MAILBOX;
+        let new = NewTask {
+            id: opened.session,
+            short_ids: (0..8).map(|_| clock.short_id()).collect(),
+            nonce,
+            parent: Parent {
+                session: caller.session,
+                message: if is_conversation { caller.message } else { String::new() },
+                agent: caller.agent,
+                host: caller.host,
+            },
+            host,
+            host_instance: opened.instance,
+            directory: caller.directory,
+            description: order.description,
+            prompt: order.prompt,
+            agent: order.agent,
+            model: order.model,
+            placement,
+            is_forked: false,
+            depth,
+            budget: order.budget,
+            development: caller.development,
+            message_id: clock.message_id(),
+            at,
+            ticket: clock.tick(),
+        };
+        let task = self.0.store.insert(new, self.0.settings.limits.clone()).await?;
+        tracing::info!(task = %task.id, parent = %task.parent.session, "launched");
+        if task.slot == Slot::Active {
+            self.0.prompts.notify_one();
+        }
+        Ok(task)
+    }
+
+    /// How deep a child of this session would be; refused when that is too deep (T12).
+    fn depth(&self, parent: &SessionId) -> Result<u32, Error> {
+        let depth = self.0.store.task(parent)?.map_or(1, |task| task.depth + 1);
+        let most = self.0.settings.max_depth;
+        if depth > most { Err(Error::TooDeep(most)) } else { Ok(depth) }
+    }
+
+    /// The one that is asked for, else the caller's own, else the default.
+    fn choose_host(&self, order: &Order, caller: &Caller) -> Result<String, Error> {
+        let hosts = &self.0.hosts;
+        if let Some(name) = &order.host {
+            return self.host(name).map(|_| name.clone());
+        }
+        if hosts.all.contains_key(&caller.host) {
+            return Ok(caller.host.clone());
+        }
+        hosts.default.clone().ok_or(Error::NoHost)
+    }
+
+    async fn check_agent(&self, host: &str, agent: &str, directory: &str) -> Result<(), Error> {
+        let key = (host.to_owned(), directory.to_owned());
+        let uptime = self.0.clock.uptime();
+        let known = {
+            let agents = self.0.agents.lock().unwrap_or_else(PoisonError::into_inner);
+            agents.get(&key).is_some_and(|known| {
+                uptime.saturating_sub(known.asked_at) < AGENTS_ARE_FRESH
+                    && known.names.iter().any(|name| name == agent)
+            })
+        };
+        if known {
+            return Ok(());
+        }
+        let names = self.host(host)?.agents(directory).await?;
+        let found = names.iter().any(|name| name == agent);
+        let asked = KnownAgents { names: names.clone(), asked_at: uptime };
+        let mut agents = self.0.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        if agents.len() > 1_000 {
+            agents.clear();
+        }
+        agents.insert(key, asked);
+        match found {
+            true => Ok(()),
+            false => Err(Error::UnknownAgent { agent: agent.to_owned(), known: names }),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What a parent sees of its tasks: direct children only, newest first, nothing it has cleared.
+
+use super::{Error, Supervisor};
+use crate::notice::{self, Notice};
+use crate::store::{Filter, Order, Page};
+use crate::task::stats::Counts;
+use crate::task::{SessionId, Status, Task};
+
+/// More than this is for the history, not for a list.
+const MOST: u64 = 200;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listing {
+    pub tasks: Vec<Task>,
+    /// Over all of the parent's listed tasks, whatever the filter.
+    pub counts: Counts,
+    /// How many match the filter, shown or not.
+    pub total: u64,
+}
+
+impl Supervisor {
+    pub fn list(&self, parent: &SessionId, status: Option<Status>) -> Result<Listing, Error> {
+        let filter =
+            Filter { status, parent: Some(parent.clone()), listed_only: true, ..Filter::default() };
+        let Page { tasks, total } = self.0.store.page(&filter, Order::NewestFirst, MOST, 0)?;
+        Ok(Listing { tasks, counts: self.0.store.listed_counts(parent)?, total })
+    }
+
+    pub fn page(
+        &self,
+        filter: &Filter,
+        order: Order,
+        limit: u64,
+        offset: u64,
+    ) -> Result<Page, Error> {
+        Ok(self.0.store.page(filter, order, limit, offset)?)
+    }
+
+    /// Takes the unread notices of a parent that is no conversation (section 1 of the spec).
+    pub async fn read_mailbox(&self, parent: &SessionId) -> Result<Vec<Notice>, Error> {
+        let unread = self.0.store.read_mailbox(parent, self.0.clock.now()).await?;
+        let inline = self.0.settings.inline_characters;
+        Ok(unread
+            .iter()
+            .map(|owed| notice::compose(&super::deliver::facts(owed), inline))
+            .collect())
+    }
+}

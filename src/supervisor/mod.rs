@@ -1,0 +1,266 @@
+//! The task manager: carries out requests, finds out how runs end, and tells parents.
+//!
+//! Everything here rests on four rules.
+//!
+//! *The store is the truth.* A request is a committed change; what must follow from it (a prompt
+//! to a child, an abort, a notice to a parent) is written down in the same transaction or can be
+//! read off the state, so that a daemon killed at any point goes on where it was. Slots are not
+//! counted, they are the tasks that hold one; a queue is the tasks that wait.
+//!
+//! *One path to an end.* Events of hosts and a timer only wake the reconciler ([`reconcile`]). It
+//! takes no input, looks at every active task in a few batched calls, and hands what it sees to a
+//! pure verdict ([`verdict`]). A missed event, a restart and the normal case run the same lines.
+//! News that is stale loses against the revision it was read at, and is dropped.
+//!
+//! *Owed, then sent.* Two workers speak to hosts from rows that say what is owed: the prompter
+//! ([`prompt`]) to children, the deliverer ([`deliver`]) to parents. Message ids are minted once
+//! and kept in the row, so a repeat can be recognised. A notice that may have been sent before (by
+//! a daemon that died, or when an answer got lost) is looked up in the conversation before it is
+//! sent again: at least once on the wire, once in the conversation.
+//!
+//! *Nobody polls.* Waiting callers sleep on the feed, which is fed by commits.
+
+mod cancel;
+mod clear;
+mod deliver;
+mod launch;
+mod list;
+mod output;
+mod prompt;
+mod reconcile;
+mod recover;
+mod resume;
+mod verdict;
+mod wait;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+pub use cancel::{Cancelled, Target};
+pub use clear::Cleared;
+pub use launch::{Caller, Launch};
+pub use list::Listing;
+pub use output::Output;
+pub use wait::{Need, Waited};
+
+use crate::clock::Clock;
+use crate::feed::Feed;
+use crate::host::{self, AnyHost};
+use crate::store::{self, Resolved, Store};
+use crate::task::lifecycle::{self, Resumable};
+use crate::task::queue::Limits;
+use crate::task::{Task, TaskId, launch as arguments};
+
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub struct Supervisor(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    feed: Feed,
+    clock: Clock,
+    hosts: Hosts,
+    settings: Settings,
+    /// Something may have ended.
+    look: Notify,
+    /// A child may be owed a prompt, or a slot may be free.
+    prompts: Notify,
+    /// A parent may be owed a notice.
+    notices: Notify,
+    /// How many callers wait for a task's end with the answer as their notice (N3).
+    awaited: Mutex<HashMap<TaskId, usize>>,
+    agents: Mutex<HashMap<(String, String), launch::KnownAgents>>,
+    stopping: CancellationToken,
+}
+
+/// The hosts by name, and the one that is meant when nobody says.
+#[derive(Clone, Default)]
+pub struct Hosts {
+    pub all: BTreeMap<String, AnyHost>,
+    pub default: Option<String>,
+}
+
+/// What the configuration says, as far as it matters here.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub enabled: bool,
+    pub limits: Arc<Limits>,
+    pub poll_interval: Duration,
+    pub max_depth: u32,
+    pub stall: Duration,
+    pub stall_repeats: u32,
+    pub cancel_stalled: bool,
+    pub settle: Duration,
+    pub answer_grace: Duration,
+    pub resumable: Resumable,
+    pub asks: Asks,
+    pub inline_characters: usize,
+}
+
+/// What happens to permissions and questions of children (T15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// Wait for a person, for this long at most.
+    Park(Option<Duration>),
+    Allow,
+    Deny,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("no task `{0}`; `asyncagents_list` shows the tasks there are")]
+    NoSuchTask(String),
+    #[error("`{reference}` could be any of: {}", .candidates.join(", "))]
+    Ambiguous { reference: String, candidates: Vec<String> },
+    #[error("no task of batch `{0}` is left to cancel")]
+    NoSuchBatch(String),
+    #[error(transparent)]
+    Refused(#[from] lifecycle::Refused),
+    #[error(transparent)]
+    Arguments(#[from] arguments::Refused),
+    #[error(
+        "Agent \"{agent}\" not found. Make sure it's registered. Known agents: {}", .known.join(", ")
+    )]
+    UnknownAgent { agent: String, known: Vec<String> },
+    #[error(
+        "no host to run agents on: set ASYNCAGENTS_HOST, or `host` in the configuration file \
+         (`asyncagents config init` writes a commented one)"
+    )]
+    NoHost,
+    #[error("no host `{name}`; configured: {}", .known.join(", "))]
+    UnknownHost { name: String, known: Vec<String> },
+    #[error(
+        "this parent has {0} queued tasks, the most it may have; wait for some of them or cancel some"
+    )]
+    QueueFull(usize),
+    #[error(
+        "a background task may not launch tasks of its own (max_depth = {0}); report back and let \
+         your parent launch it"
+    )]
+    TooDeep(u32),
+    #[error("session of task `{0}` no longer exists; start a new task with asyncagents_task")]
+    SessionGone(String),
+    #[error("`fork` needs a parent conversation that can be read; host `{0}` has none")]
+    CannotFork(String),
+    #[error("background tasks are switched off (`enabled = false` in the configuration file)")]
+    Disabled,
+    #[error("the daemon is stopping; try again, it is started anew on demand")]
+    Stopping,
+    #[error("the task changed again and again while this was tried; try once more")]
+    Contended,
+    #[error(transparent)]
+    Host(#[from] host::Error),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+impl Supervisor {
+    pub fn new(
+        store: Store,
+        feed: Feed,
+        clock: Clock,
+        hosts: Hosts,
+        settings: Settings,
+    ) -> Supervisor {
+        Supervisor(Arc::new(Inner {
+            store,
+            feed,
+            clock,
+            hosts,
+            settings,
+            look: Notify::new(),
+            prompts: Notify::new(),
+            notices: Notify::new(),
+            awaited: Mutex::default(),
+            agents: Mutex::default(),
+            stopping: CancellationToken::new(),
+        }))
+    }
+
+    /// Works until [`Supervisor::stop`]: recovers what a crash left, then prompts, looks, tells.
+    pub async fn run(&self) {
+        let mut workers = tokio::task::JoinSet::new();
+        workers.spawn(self.clone().recover());
+        workers.spawn(self.clone().prompter());
+        workers.spawn(self.clone().reconciler());
+        workers.spawn(self.clone().deliverer());
+        for host in self.0.hosts.all.values().cloned() {
+            workers.spawn(self.clone().listener(host));
+        }
+        while let Some(ended) = workers.join_next().await {
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                tracing::error!(%error, "a worker of the supervisor panicked");
+            }
+        }
+    }
+
+    /// Lets the workers end. Callers that wait are answered with [`Error::Stopping`].
+    pub fn stop(&self) {
+        self.0.stopping.cancel();
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub fn feed(&self) -> &Feed {
+        &self.0.feed
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// Looks at everything now instead of at the next event.
+    pub fn sweep(&self) {
+        self.0.look.notify_one();
+        self.0.prompts.notify_one();
+        self.0.notices.notify_one();
+    }
+
+    pub fn task(&self, id: &TaskId) -> Result<Task, Error> {
+        let found = self.0.store.task(id)?;
+        found.ok_or_else(|| Error::NoSuchTask(id.to_string()))
+    }
+
+    /// The full id, the short id or any unique prefix of the full one (T1).
+    pub fn resolve(&self, reference: &str) -> Result<Task, Error> {
+        let reference = reference.trim();
+        match self.0.store.resolve(reference)? {
+            Resolved::One(task) => Ok(*task),
+            Resolved::None => Err(Error::NoSuchTask(reference.to_owned())),
+            Resolved::Ambiguous(tasks) => Err(Error::Ambiguous {
+                reference: reference.to_owned(),
+                candidates: tasks
+                    .iter()
+                    .map(|task| format!("{} ({})", task.id, task.description))
+                    .collect(),
+            }),
+        }
+    }
+
+    async fn listener(self, host: AnyHost) {
+        use host::Host;
+        tokio::select! {
+            () = host.listen(&self.0.look) => {}
+            () = self.0.stopping.cancelled() => {}
+        }
+    }
+
+    fn host(&self, name: &str) -> Result<&AnyHost, Error> {
+        self.0.hosts.all.get(name).ok_or_else(|| Error::UnknownHost {
+            name: name.to_owned(),
+            known: self.0.hosts.all.keys().cloned().collect(),
+        })
+    }
+
+    fn awaited(&self) -> std::sync::MutexGuard<'_, HashMap<TaskId, usize>> {
+        self.0.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,159 @@
+//! The prompter: gives free slots to the queue and sends children the prompts they are owed.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use tokio::task::{Id, JoinSet};
+
+use super::{Error, Supervisor};
+use crate::host::{self, Host, Prompt};
+use crate::store::{Active, FollowUp};
+use crate::task::TaskId;
+use crate::task::lifecycle::Report;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// What asks a child to go on with what it left open.
+const GO_ON_WITH_TODOS: &str = "Some of your todos are still open. Go on with them until each is completed or cancelled, \
+     then give your final answer again in full.";
+const GO_ON_AFTER_RESTART: &str = "Your work was interrupted by a restart. Look at what is already done, go on from there, and \
+     give your final answer.";
+
+/// Sends under way, and what to wait for before trying again.
+#[derive(Default)]
+struct Outgoing {
+    sends: JoinSet<(TaskId, bool)>,
+    sending: HashMap<Id, Active>,
+    failures: HashMap<TaskId, (u32, Duration)>,
+}
+
+impl Supervisor {
+    pub(super) async fn prompter(self) {
+        let mut outgoing = Outgoing::default();
+        loop {
+            let retry = self.send_owed(&mut outgoing).await;
+            tokio::select! {
+                () = self.0.prompts.notified() => {}
+                () = tokio::time::sleep(retry) => {}
+                Some(done) = outgoing.sends.join_next_with_id() => {
+                    self.note(&mut outgoing, done).await;
+                }
+                () = self.0.stopping.cancelled() => return,
+            }
+        }
+    }
+
+    /// Starts what can be started; says when to look again at the latest.
+    async fn send_owed(&self, outgoing: &mut Outgoing) -> Duration {
+        let (limits, now) = (self.0.settings.limits.clone(), self.0.clock.now());
+        let owed = match self.0.store.admit(limits, now).await {
+            Ok(_) => self.0.store.unprompted(),
+            Err(error) => Err(error),
+        };
+        let owed = owed.unwrap_or_else(|error| {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot read owed prompts");
+            Vec::new()
+        });
+        let sending: HashSet<TaskId> =
+            outgoing.sending.values().map(|active| active.task.id.clone()).collect();
+        outgoing.failures.retain(|id, _| owed.iter().any(|active| active.task.id == *id));
+        let uptime = self.0.clock.uptime();
+        for active in owed.into_iter().filter(|active| !sending.contains(&active.task.id)) {
+            let failed = outgoing.failures.get(&active.task.id);
+            if failed.is_some_and(|(_, until)| *until > uptime) {
+                continue;
+            }
+            let (supervisor, to_send) = (self.clone(), active.clone());
+            let send = outgoing.sends.spawn(async move {
+                let sent = supervisor.send(&to_send).await;
+                (to_send.task.id, sent)
+            });
+            outgoing.sending.insert(send.id(), active);
+        }
+        let next = outgoing.failures.values().map(|(_, until)| until.saturating_sub(uptime)).min();
+        next.unwrap_or(Duration::from_secs(3600)).max(Duration::from_millis(10))
+    }
+
+    async fn note(
+        &self,
+        outgoing: &mut Outgoing,
+        done: Result<(Id, (TaskId, bool)), tokio::task::JoinError>,
+    ) {
+        match done {
+            Ok((id, (task, true))) => {
+                outgoing.sending.remove(&id);
+                outgoing.failures.remove(&task);
+            }
+            Ok((id, (task, false))) => {
+                outgoing.sending.remove(&id);
+                let tries = outgoing.failures.get(&task).map_or(0, |(tries, _)| *tries);
+                let pause = (FIRST_PAUSE * 2u32.pow(tries.min(6))).min(LONGEST_PAUSE);
+                let until = self.0.clock.uptime() + pause;
+                outgoing.failures.insert(task, (tries + 1, until));
+            }
+            Err(error) => {
+                if let Some(active) = outgoing.sending.remove(&error.id()) {
+                    self.blame(&active.task, "prompting it").await;
+                }
+            }
+        }
+    }
+
+    /// `false` means: try again later.
+    async fn send(&self, active: &Active) -> bool {
+        let Active { task, run } = active;
+        let mut owed = vec![(None, &run.message_id, run.prompt.as_str(), run.sent_at)];
+        if let Some(id) = &run.continue_id {
+            owed.push((Some(FollowUp::Continue), id, GO_ON_AFTER_RESTART, run.continue_sent_at));
+        }
+        if let Some(id) = &run.nudge_id {
+            owed.push((Some(FollowUp::Todos), id, GO_ON_WITH_TODOS, run.nudge_sent_at));
+        }
+        for (follow_up, message, text, _) in owed.into_iter().filter(|(_, _, _, at)| at.is_none()) {
+            let prompt = Prompt {
+                session: task.id.clone(),
+                message: message.clone(),
+                text: text.to_owned(),
+                agent: task.agent.clone(),
+                model: task.model.clone(),
+            };
+            let sent = match self.host(&task.host) {
+                Ok(host) => host.prompt(prompt).await.map_err(Error::from),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = sent {
+                return self.prompt_failed(active, error).await;
+            }
+            let now = self.0.clock.now();
+            let noted = match follow_up {
+                None => self.0.store.prompt_sent(task, now),
+                Some(follow_up) => self.0.store.follow_up_sent(task, follow_up, now),
+            };
+            if noted.await.is_err() {
+                return false;
+            }
+        }
+        self.0.look.notify_one();
+        true
+    }
+
+    async fn prompt_failed(&self, active: &Active, error: Error) -> bool {
+        let report = match error {
+            Error::Host(host::Error::NoSuchSession(_)) => {
+                Report::Aborted { error: "Session deleted".into() }
+            }
+            Error::Host(host::Error::Refused(why)) => Report::Failed {
+                error: format!("the host refused the prompt: {why}"),
+                partial: None,
+            },
+            other => {
+                let error = &other as &dyn std::error::Error;
+                tracing::warn!(task = %active.task.id, error, "cannot prompt yet");
+                return false;
+            }
+        };
+        self.conclude(&active.task, report, super::reconcile::Closing::default()).await;
+        true
+    }
+}

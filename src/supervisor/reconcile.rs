@@ -1,0 +1,428 @@
+//! The reconciler: looks at every active task, always the same way, and writes down what it sees.
+//! Events and the timer only wake it; it takes no input.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::verdict::{self, Since, Verdict};
+use super::{Asks, Error, Supervisor};
+use crate::host::{Activity, Answer, AnyHost, Ask, Host, Observation, Watch};
+use crate::store::{self, Active, End, FollowUp};
+use crate::task::lifecycle::Report;
+use crate::task::{MAILBOX, MessageId, Phase, Progress, SessionId, Task, TaskId, Timestamp};
+
+/// What is remembered between two looks. Losing it costs time, never truth.
+#[derive(Default)]
+struct Memory {
+    runs: HashMap<TaskId, Seen>,
+    /// When each open question was first seen.
+    asks: HashMap<String, Duration>,
+}
+
+struct Seen {
+    run: u32,
+    observation: Observation,
+    /// Uptime when it began to look like this.
+    since: Duration,
+    /// Uptime when this run was first seen, and how old it was then.
+    first: Duration,
+    age: Duration,
+}
+
+/// What else is written with an end.
+#[derive(Default)]
+pub(super) struct Closing {
+    pub(super) open_todos: Vec<String>,
+    pub(super) progress: Option<Progress>,
+    /// Set when the parent knows already.
+    pub(super) hushed: bool,
+}
+
+impl Supervisor {
+    pub(super) async fn reconciler(self) {
+        let mut memory = Memory::default();
+        loop {
+            let active = self.look(&mut memory).await.unwrap_or_else(|error| {
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot look at tasks");
+                true
+            });
+            // Without active tasks there is nothing a timer could find.
+            let timer = if active { self.0.settings.poll_interval } else { Duration::MAX };
+            tokio::select! {
+                () = self.0.look.notified() => {}
+                () = tokio::time::sleep(timer) => {}
+                () = self.0.stopping.cancelled() => return,
+            }
+        }
+    }
+
+    /// One look at everything. Says whether there is anything left to look at.
+    async fn look(&self, memory: &mut Memory) -> Result<bool, Error> {
+        self.look_for_parents().await?;
+        let active = self.0.store.active()?;
+        memory.keep_only(&active);
+        let any = !active.is_empty();
+        let mut by_host: BTreeMap<String, Vec<Active>> = BTreeMap::new();
+        for active in active.into_iter().filter(|active| watched(active).is_some()) {
+            by_host.entry(active.task.host.clone()).or_default().push(active);
+        }
+        for (name, active) in by_host {
+            let Ok(host) = self.host(&name) else { continue };
+            let seen = self.observe(host, &active).await;
+            let seen = active.into_iter().zip(seen);
+            let judged: Vec<_> = seen
+                .filter_map(|(active, seen)| {
+                    let seen = seen?;
+                    let since = memory.note(&active, &seen, &self.0.clock);
+                    let verdict = verdict::judge(&active, &seen, since, &self.0.settings);
+                    let asks = memory.asks_waiting(&verdict, self.0.clock.uptime());
+                    Some(self.act(active, seen, since, verdict, asks))
+                })
+                .collect();
+            join_all(judged).await;
+        }
+        Ok(any)
+    }
+
+    /// What each of these runs looks like; `None` where the host did not say.
+    async fn observe(&self, host: &AnyHost, active: &[Active]) -> Vec<Option<Observation>> {
+        let watches: Vec<Watch> = active.iter().filter_map(watched).collect();
+        match observe_apart(host, watches.clone()).await {
+            Ok(Ok(seen)) if seen.len() == watches.len() => seen.into_iter().map(Some).collect(),
+            Ok(Ok(_)) => vec![None; active.len()],
+            Ok(Err(error)) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot observe");
+                vec![None; active.len()]
+            }
+            // Somebody's transcript makes the adapter panic: find out whose, and blame only that.
+            Err(_) => {
+                let each = active.iter().zip(watches).map(|(active, watch)| async move {
+                    match observe_apart(host, vec![watch]).await {
+                        Ok(Ok(mut seen)) => seen.pop(),
+                        Ok(Err(_)) => None,
+                        Err(_) => {
+                            self.blame(&active.task, "looking at it").await;
+                            None
+                        }
+                    }
+                });
+                join_all(each).await
+            }
+        }
+    }
+
+    async fn act(
+        &self,
+        active: Active,
+        seen: Observation,
+        since: Since,
+        verdict: Verdict,
+        asks: Vec<(Ask, Duration)>,
+    ) {
+        let task = &active.task;
+        let shown = progress(task, &seen);
+        let written = match verdict {
+            Verdict::GoesOn(phase, detail) => {
+                self.show(&active, Progress { phase, detail, ..shown }).await
+            }
+            Verdict::Asks(open) => {
+                self.answer_by_policy(task, &asks).await;
+                let detail = open.first().map(|ask| ask.what.clone());
+                self.show(&active, Progress { phase: Phase::Blocked, detail, ..shown }).await
+            }
+            Verdict::Stalled => {
+                self.stall(&active, Progress { phase: Phase::Stalled, ..shown }, since).await
+            }
+            Verdict::Nudge => self.follow_up(task, FollowUp::Todos).await,
+            Verdict::Continue => self.follow_up(task, FollowUp::Continue).await,
+            Verdict::Resend => {
+                let lost = self.0.store.prompt_lost(task).await;
+                self.0.prompts.notify_one();
+                lost
+            }
+            Verdict::Ended { report, open_todos } => {
+                let progress = Some(Progress { phase: task.progress.phase, ..shown });
+                let closing = Closing { open_todos, progress, hushed: false };
+                self.conclude(task, report, closing).await;
+                Ok(())
+            }
+            Verdict::Stop(report) => {
+                let progress = Some(Progress { phase: task.progress.phase, ..shown });
+                let closing = Closing { progress, ..Closing::default() };
+                if self.conclude(task, report, closing).await {
+                    self.abort(task);
+                }
+                Ok(())
+            }
+        };
+        if let Err(error) = written {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(task = %task.id, error, "cannot write down what was seen");
+        }
+    }
+
+    /// Writes an end through the lifecycle. `false` when the news was stale.
+    pub(super) async fn conclude(&self, task: &Task, report: Report, closing: Closing) -> bool {
+        let Some(change) = task.state.report(report) else { return false };
+        let end = self.end_now(closing);
+        match self.0.store.end(task, change, end).await {
+            Ok(Some(ended)) => {
+                tracing::info!(task = %ended.id, status = ended.status().name(), "ended");
+                self.told_of_an_end();
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(task = %task.id, error, "cannot write an end; will look again");
+                false
+            }
+        }
+    }
+
+    pub(super) fn end_now(&self, closing: Closing) -> End {
+        End {
+            at: self.0.clock.now(),
+            message_id: self.0.clock.message_id(),
+            wake: !closing.hushed,
+            open_todos: closing.open_todos,
+            progress: closing.progress,
+        }
+    }
+
+    /// A slot is free and a parent is owed a notice.
+    pub(super) fn told_of_an_end(&self) {
+        self.0.notices.notify_one();
+        self.0.prompts.notify_one();
+    }
+
+    /// A panic in one task's work fails that task only.
+    pub(super) async fn blame(&self, task: &Task, doing: &str) {
+        tracing::error!(task = %task.id, "panicked while {doing}");
+        let error = format!("internal error while {doing}; see the daemon's log");
+        let report = Report::Failed { error, partial: None };
+        if self.conclude(task, report, Closing::default()).await {
+            self.abort(task);
+        }
+    }
+
+    /// Aborts without waiting for the abort (T8).
+    pub(super) fn abort(&self, task: &Task) {
+        let (supervisor, task) = (self.clone(), task.clone());
+        tokio::spawn(async move {
+            let aborted = match supervisor.host(&task.host) {
+                Ok(host) => host.abort(&task.id).await.map_err(Error::from),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = aborted {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(task = %task.id, error, "cannot abort its session");
+            }
+        });
+    }
+
+    async fn show(&self, active: &Active, progress: Progress) -> Result<(), store::Error> {
+        let task = &active.task;
+        if active.run.stalled {
+            // Still quiet: it stays stalled until something moves.
+            if same_figures(&task.progress, &progress) && progress.phase != Phase::Blocked {
+                return Ok(());
+            }
+            self.0.store.unstall(task).await?;
+        }
+        let last_update = match same_figures(&task.progress, &progress) {
+            true => task.progress.last_update,
+            false => self.0.clock.now(),
+        };
+        let progress = Progress { last_update, ..progress };
+        if progress == task.progress {
+            return Ok(());
+        }
+        self.0.store.set_progress(task, progress).await
+    }
+
+    async fn stall(
+        &self,
+        active: &Active,
+        progress: Progress,
+        since: Since,
+    ) -> Result<(), store::Error> {
+        if active.run.stalled {
+            return Ok(());
+        }
+        let progress = Progress { last_update: active.task.progress.last_update, ..progress };
+        let end = self.end_now(Closing::default());
+        if self.0.store.stall(&active.task, progress, since.same, end).await? {
+            tracing::warn!(task = %active.task.id, "stalled");
+            self.0.notices.notify_one();
+        }
+        Ok(())
+    }
+
+    async fn follow_up(&self, task: &Task, follow_up: FollowUp) -> Result<(), store::Error> {
+        let message = self.0.clock.message_id();
+        if self.0.store.owe_follow_up(task, follow_up, message).await? {
+            self.0.prompts.notify_one();
+        }
+        Ok(())
+    }
+
+    async fn answer_by_policy(&self, task: &Task, asks: &[(Ask, Duration)]) {
+        for (ask, waiting) in asks {
+            let answer = match self.0.settings.asks {
+                Asks::Allow => Answer::Allow,
+                Asks::Deny => Answer::Deny,
+                Asks::Park(Some(longest)) if *waiting >= longest => Answer::Deny,
+                Asks::Park(_) => continue,
+            };
+            let answered = match self.host(&task.host) {
+                Ok(host) => host.answer(&task.id, &ask.id, answer).await.map_err(Error::from),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = answered {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(task = %task.id, error, "cannot answer what it asks");
+            }
+        }
+    }
+
+    /// Cancels the live tasks of parents that no longer exist and clears their lists (T16).
+    async fn look_for_parents(&self) -> Result<(), Error> {
+        let live = self.0.store.live_parents()?;
+        let mut by_host: BTreeMap<String, Vec<SessionId>> = BTreeMap::new();
+        for (host, session) in live.into_iter().filter(|(host, _)| host != MAILBOX) {
+            by_host.entry(host).or_default().push(session);
+        }
+        for (name, parents) in by_host {
+            let Ok(host) = self.host(&name) else { continue };
+            // A host that does not answer has lost nobody.
+            let Ok(missing) = host.missing(parents).await else { continue };
+            for parent in missing {
+                self.parent_is_gone(&parent).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn parent_is_gone(&self, parent: &SessionId) -> Result<(), Error> {
+        for task in self.0.store.live(Some(parent))? {
+            let report = Report::Aborted { error: "Parent session deleted".into() };
+            if self.conclude(&task, report, Closing { hushed: true, ..Closing::default() }).await {
+                self.abort(&task);
+                self.cancel_descendants(&task).await?;
+            }
+        }
+        self.0.store.clear(parent, self.0.clock.now()).await?;
+        Ok(())
+    }
+}
+
+impl Memory {
+    fn keep_only(&mut self, active: &[Active]) {
+        let live: HashSet<&TaskId> = active.iter().map(|active| &active.task.id).collect();
+        self.runs.retain(|id, _| live.contains(id));
+        let open: HashSet<&str> =
+            self.runs.values().flat_map(|seen| asks(&seen.observation)).collect();
+        self.asks.retain(|id, _| open.contains(id.as_str()));
+    }
+
+    fn note(
+        &mut self,
+        active: &Active,
+        observation: &Observation,
+        clock: &crate::clock::Clock,
+    ) -> Since {
+        let (uptime, run) = (clock.uptime(), active.task.run);
+        let fresh =
+            |first, age| Seen { run, observation: observation.clone(), since: uptime, first, age };
+        let seen = match self.runs.remove(&active.task.id) {
+            Some(seen) if seen.run == run && seen.observation == *observation => seen,
+            Some(seen) if seen.run == run => fresh(seen.first, seen.age),
+            Some(_) | None => fresh(uptime, clock.now().since(active.run.started_at)),
+        };
+        let since = Since {
+            same: uptime.saturating_sub(seen.since),
+            wall: seen.age + uptime.saturating_sub(seen.first),
+        };
+        self.runs.insert(active.task.id.clone(), seen);
+        since
+    }
+
+    /// How long each open question has been waiting.
+    fn asks_waiting(&mut self, verdict: &Verdict, uptime: Duration) -> Vec<(Ask, Duration)> {
+        let Verdict::Asks(open) = verdict else { return Vec::new() };
+        let mut waiting = Vec::with_capacity(open.len());
+        for ask in open {
+            let first = *self.asks.entry(ask.id.clone()).or_insert(uptime);
+            waiting.push((ask.clone(), uptime.saturating_sub(first)));
+        }
+        waiting
+    }
+}
+
+fn asks(observation: &Observation) -> impl Iterator<Item = &str> {
+    let asks = match &observation.activity {
+        Activity::Blocked(asks) => asks.as_slice(),
+        Activity::Idle
+        | Activity::Waiting
+        | Activity::Streaming
+        | Activity::Tool
+        | Activity::Retrying(_)
+        | Activity::Gone => &[],
+    };
+    asks.iter().map(|ask| ask.id.as_str())
+}
+
+/// The run as the host knows it: from its newest prompt on. `None` while a prompt is still owed.
+fn watched(active: &Active) -> Option<Watch> {
+    let Active { task, run } = active;
+    let mut newest: (&MessageId, Timestamp) = (&run.message_id, run.sent_at?);
+    let follow_ups = [(&run.nudge_id, run.nudge_sent_at), (&run.continue_id, run.continue_sent_at)];
+    for (id, sent_at) in follow_ups {
+        if let Some(id) = id {
+            let sent_at = sent_at?;
+            if sent_at > newest.1 || (sent_at == newest.1 && id > newest.0) {
+                newest = (id, sent_at);
+            }
+        }
+    }
+    Some(Watch { session: task.id.clone(), prompt: newest.0.clone() })
+}
+
+/// In a task of its own, so that a panic of the adapter comes back as a value.
+async fn observe_apart(
+    host: &AnyHost,
+    watches: Vec<Watch>,
+) -> Result<Result<Vec<Observation>, crate::host::Error>, tokio::task::JoinError> {
+    let host = host.clone();
+    tokio::spawn(async move { host.observe(watches).await }).await
+}
+
+/// The figures of an observation, with the phase the task already had.
+pub(super) fn progress(task: &Task, seen: &Observation) -> Progress {
+    let figures = seen.figures.clone();
+    Progress {
+        tool_calls: figures.tool_calls,
+        tool_calls_by_name: figures.tool_calls_by_name,
+        last_tools: figures.last_tools,
+        last_update: task.progress.last_update,
+        phase: task.progress.phase,
+        last_message: figures.last_message,
+        last_message_at: figures.last_message_at.map(Timestamp::from_millis),
+        tokens: figures.tokens,
+        cost: figures.cost,
+        detail: None,
+    }
+}
+
+fn same_figures(one: &Progress, other: &Progress) -> bool {
+    let bare = |progress: &Progress| Progress {
+        phase: Phase::Waiting,
+        last_update: Timestamp::from_millis(0),
+        detail: None,
+        ..progress.clone()
+    };
+    bare(one) == bare(other)
+}

@@ -1,0 +1,42 @@
+//! Resuming: the next run of an ended task, in the same session with its whole history.
+
+use super::{Error, Supervisor};
+use crate::host::Host;
+use crate::store::NewRun;
+use crate::task::launch::prompt_text;
+use crate::task::lifecycle::{Request, State};
+use crate::task::{Slot, Task, TaskId};
+
+impl Supervisor {
+    pub async fn resume(&self, id: &TaskId, prompt: String) -> Result<Task, Error> {
+        if !self.0.settings.enabled {
+            return Err(Error::Disabled);
+        }
+        let prompt = prompt_text(Some(prompt))?;
+        let task = self.task(id)?;
+        let request = Request::Resume(self.0.settings.resumable);
+        task.state.request(request)?;
+        let missing = self.host(&task.host)?.missing(vec![task.id.clone()]).await?;
+        if !missing.is_empty() {
+            return Err(Error::SessionGone(task.short_id.to_string()));
+        }
+        // Somebody may have been faster while the host was asked.
+        let task = self.task(id)?;
+        let State::Resumed { from, .. } = task.state.request(request)?.to else {
+            return Err(Error::Contended);
+        };
+        let run = NewRun {
+            message_id: self.0.clock.message_id(),
+            prompt,
+            at: self.0.clock.now(),
+            ticket: self.0.clock.tick(),
+        };
+        let resumed = self.0.store.resume(&task, from, run, self.0.settings.limits.clone()).await?;
+        let task = resumed.ok_or(Error::Contended)?;
+        tracing::info!(task = %task.id, run = task.run, "resumed");
+        if task.slot == Slot::Active {
+            self.0.prompts.notify_one();
+        }
+        Ok(task)
+    }
+}

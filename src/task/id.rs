@@ -1,0 +1,163 @@
+//! Ids: what they look like and how one is made from a tick and some dice. Rolling happens elsewhere.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A conversation on a host, ours or a parent's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SessionId(String);
+
+/// A task's id is its child's session id (T1).
+pub type TaskId = SessionId;
+
+/// A message in a conversation. Ours are minted once, stored, and reused on every retry.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MessageId(String);
+
+/// Six letters and digits, unique in the store, never changed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ShortId(String);
+
+/// Tasks that belong together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BatchId(String);
+
+impl SessionId {
+    pub fn new(text: impl Into<String>) -> SessionId {
+        SessionId(text.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn mint(tick: u64, dice: &[u8; 16]) -> SessionId {
+        SessionId(format!("ses_{}", body(tick, dice)))
+    }
+}
+
+impl MessageId {
+    pub fn new(text: impl Into<String>) -> MessageId {
+        MessageId(text.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Sorts after every id minted with a smaller tick, as hosts expect of later messages.
+    pub fn mint(tick: u64, dice: &[u8; 16]) -> MessageId {
+        MessageId(format!("msg_{}", body(tick, dice)))
+    }
+
+    /// The id of the message's part number `n`: the same on every retry without being stored.
+    pub fn part(&self, n: u8) -> String {
+        let body = self.0.strip_prefix("msg_").unwrap_or(&self.0);
+        let stem: String = body.chars().take(25).collect();
+        format!("prt_{stem}{n}")
+    }
+}
+
+impl ShortId {
+    pub fn new(text: impl Into<String>) -> ShortId {
+        ShortId(text.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Lower case only, and always with a digit: easy to say, and never a word.
+    pub fn mint(dice: &[u8; 16]) -> ShortId {
+        let mut text: String = dice[..5].iter().map(|die| letter(*die, 36)).collect();
+        text.push(letter(dice[5], 10));
+        ShortId(text)
+    }
+}
+
+impl BatchId {
+    pub fn new(text: impl Into<String>) -> BatchId {
+        BatchId(text.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn mint(tick: u64, dice: &[u8; 16]) -> BatchId {
+        BatchId(format!("bat_{}", body(tick, dice)))
+    }
+}
+
+/// 26 characters, the format of OpenCode: 12 hex digits of the tick, 14 of chance.
+fn body(tick: u64, dice: &[u8; 16]) -> String {
+    let chance: String = dice[..14].iter().map(|die| letter(*die, 62)).collect();
+    format!("{:012x}{chance}", tick & 0xffff_ffff_ffff)
+}
+
+/// One of the first `of` of: ten digits, lower case, upper case.
+fn letter(die: u8, of: u8) -> char {
+    match die % of {
+        digit @ 0..=9 => char::from(b'0' + digit),
+        lower @ 10..=35 => char::from(b'a' + lower - 10),
+        upper => char::from(b'A' + upper - 36),
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for ShortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for BatchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_have_the_hosts_format_and_sort_by_time() {
+        let early = MessageId::mint(5, &[255; 16]);
+        let late = MessageId::mint(6, &[0; 16]);
+        assert_eq!(early.as_str(), "msg_00000000000577777777777777");
+        assert!(early < late);
+        let session = SessionId::mint(1 << 50, &[61; 16]);
+        assert_eq!(session.as_str(), "ses_000000000000ZZZZZZZZZZZZZZ");
+        assert_eq!(session.as_str().len(), "ses_".len() + 26);
+    }
+
+    #[test]
+    fn parts_of_a_message_have_ids_of_their_own_in_order() {
+        let message = MessageId::mint(7, &[10; 16]);
+        assert_eq!(message.part(0), "prt_000000000007aaaaaaaaaaaaa0");
+        assert_eq!(message.part(1), "prt_000000000007aaaaaaaaaaaaa1");
+    }
+
+    #[test]
+    fn a_short_id_is_six_letters_and_digits() {
+        assert_eq!(ShortId::mint(&[35; 16]).as_str(), "zzzzz5");
+        assert_eq!(ShortId::mint(&[0; 16]).as_str(), "000000");
+    }
+}

@@ -1,0 +1,246 @@
+//! What a launch call asks for: a fresh task, a forked one, or a resume; and what is wrong with it.
+
+use serde::{Deserialize, Serialize};
+
+use super::Budget;
+
+pub const MAX_DESCRIPTION: usize = 500;
+pub const MAX_PROMPT: usize = 1_000_000;
+pub const MAX_NAME: usize = 200;
+
+/// The arguments of the launching tool, as they came.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Arguments {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    pub fork: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Plan {
+    Fresh(Order),
+    Forked(Order),
+    /// `ignored` names the arguments that do not count in a resume.
+    Resume {
+        task: String,
+        prompt: String,
+        ignored: Vec<&'static str>,
+    },
+}
+
+/// A new task to be made; checked and tidied.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Order {
+    pub description: String,
+    pub prompt: String,
+    pub agent: String,
+    pub batch: Option<String>,
+    pub model: Option<String>,
+    pub budget: Budget,
+    pub host: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error(
+        "`fork` and `resume` are mutually exclusive: fork starts a new task with this conversation's \
+         context, resume goes on with an existing task; pass one of them"
+    )]
+    ForkWithResume,
+    #[error("`{0}` is required and must not be empty")]
+    Missing(&'static str),
+    #[error("`{name}` is too long: {length} characters, at most {most}")]
+    TooLong { name: &'static str, length: usize, most: usize },
+    #[error("`{0}` must not contain control characters")]
+    ControlCharacters(&'static str),
+    #[error("`budget.{0}` must be a positive number")]
+    BadBudget(&'static str),
+}
+
+pub fn plan(arguments: Arguments) -> Result<Plan, Refused> {
+    let Arguments { description, prompt, agent, fork, resume, batch, model, budget, host } =
+        arguments;
+    if let Some(task) = resume {
+        if fork {
+            return Err(Refused::ForkWithResume);
+        }
+        let given = [
+            ("description", description.is_some()),
+            ("agent", agent.is_some()),
+            ("batch", batch.is_some()),
+            ("model", model.is_some()),
+            ("budget", budget.is_some()),
+            ("host", host.is_some()),
+        ];
+        let ignored = given.into_iter().filter(|(_, is)| *is).map(|(name, _)| name).collect();
+        return Ok(Plan::Resume {
+            task: name("resume", Some(task))?,
+            prompt: prompt_text(prompt)?,
+            ignored,
+        });
+    }
+    let order = Order {
+        description: one_line(description)?,
+        prompt: prompt_text(prompt)?,
+        agent: name("agent", agent)?,
+        batch: batch.map(|batch| name("batch", Some(batch))).transpose()?,
+        model: model.map(|model| name("model", Some(model))).transpose()?,
+        budget: positive(budget.unwrap_or_default())?,
+        host: host.map(|host| name("host", Some(host))).transpose()?,
+    };
+    Ok(if fork { Plan::Forked(order) } else { Plan::Fresh(order) })
+}
+
+/// A description is shown in one line everywhere, so it is made one.
+fn one_line(text: Option<String>) -> Result<String, Refused> {
+    let text = text.unwrap_or_default();
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
+    let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    sized("description", line, MAX_DESCRIPTION)
+}
+
+pub fn prompt_text(text: Option<String>) -> Result<String, Refused> {
+    let text = text.unwrap_or_default();
+    if text.trim().is_empty() {
+        return Err(Refused::Missing("prompt"));
+    }
+    if text.contains('\0') {
+        return Err(Refused::ControlCharacters("prompt"));
+    }
+    sized("prompt", text, MAX_PROMPT)
+}
+
+fn name(field: &'static str, text: Option<String>) -> Result<String, Refused> {
+    let text = text.unwrap_or_default().trim().to_owned();
+    if text.chars().any(char::is_control) {
+        return Err(Refused::ControlCharacters(field));
+    }
+    sized(field, text, MAX_NAME)
+}
+
+fn sized(name: &'static str, text: String, most: usize) -> Result<String, Refused> {
+    match text.chars().count() {
+        0 => Err(Refused::Missing(name)),
+        length if length > most => Err(Refused::TooLong { name, length, most }),
+        _ => Ok(text),
+    }
+}
+
+fn positive(budget: Budget) -> Result<Budget, Refused> {
+    let zero = |limit: Option<u64>| limit == Some(0);
+    if zero(budget.wall_seconds) {
+        return Err(Refused::BadBudget("wall_seconds"));
+    }
+    if zero(budget.tokens) {
+        return Err(Refused::BadBudget("tokens"));
+    }
+    if zero(budget.tool_calls) {
+        return Err(Refused::BadBudget("tool_calls"));
+    }
+    if budget.cost.is_some_and(|cost| cost.is_nan() || cost <= 0.0) {
+        return Err(Refused::BadBudget("cost"));
+    }
+    Ok(budget)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments() -> Arguments {
+        Arguments {
+            description: Some("  find\n the\tauth code ".into()),
+            prompt: Some("Look for it.\n".into()),
+            agent: Some("explore".into()),
+            ..Arguments::default()
+        }
+    }
+
+    fn order() -> Order {
+        Order {
+            description: "find the auth code".into(),
+            prompt: "Look for it.\n".into(),
+            agent: "explore".into(),
+            batch: None,
+            model: None,
+            budget: Budget::default(),
+            host: None,
+        }
+    }
+
+    #[test]
+    fn a_launch_is_fresh_forked_or_a_resume() {
+        assert_eq!(plan(arguments()), Ok(Plan::Fresh(order())));
+        assert_eq!(plan(Arguments { fork: true, ..arguments() }), Ok(Plan::Forked(order())));
+        let resume = Arguments { resume: Some("ab12c3".into()), ..arguments() };
+        assert_eq!(
+            plan(resume),
+            Ok(Plan::Resume {
+                task: "ab12c3".into(),
+                prompt: "Look for it.\n".into(),
+                ignored: vec!["description", "agent"],
+            })
+        );
+    }
+
+    #[test]
+    fn fork_with_resume_is_refused() {
+        let both = Arguments { fork: true, resume: Some("ab12c3".into()), ..arguments() };
+        assert_eq!(plan(both), Err(Refused::ForkWithResume));
+    }
+
+    #[test]
+    fn empty_oversized_and_hostile_arguments_are_refused() {
+        let check = |arguments: Arguments, refused: Refused| {
+            assert_eq!(plan(arguments), Err(refused));
+        };
+        let long = |n: usize| Some("é".repeat(n));
+        check(Arguments { prompt: None, ..arguments() }, Refused::Missing("prompt"));
+        check(Arguments { prompt: Some(" \n ".into()), ..arguments() }, Refused::Missing("prompt"));
+        check(
+            Arguments { description: Some("\n".into()), ..arguments() },
+            Refused::Missing("description"),
+        );
+        check(Arguments { agent: Some(" ".into()), ..arguments() }, Refused::Missing("agent"));
+        check(Arguments { resume: Some("".into()), ..arguments() }, Refused::Missing("resume"));
+        check(
+            Arguments { description: long(501), ..arguments() },
+            Refused::TooLong { name: "description", length: 501, most: 500 },
+        );
+        check(
+            Arguments { prompt: long(1_000_001), ..arguments() },
+            Refused::TooLong { name: "prompt", length: 1_000_001, most: 1_000_000 },
+        );
+        check(
+            Arguments { agent: Some("a\u{1b}[2J".into()), ..arguments() },
+            Refused::ControlCharacters("agent"),
+        );
+        check(
+            Arguments { prompt: Some("a\0b".into()), ..arguments() },
+            Refused::ControlCharacters("prompt"),
+        );
+        let budget = Some(Budget { cost: Some(f64::NAN), ..Budget::default() });
+        check(Arguments { budget, ..arguments() }, Refused::BadBudget("cost"));
+        let budget = Some(Budget { tokens: Some(0), ..Budget::default() });
+        check(Arguments { budget, ..arguments() }, Refused::BadBudget("tokens"));
+        assert!(
+            plan(Arguments { description: long(500), prompt: long(1_000_000), ..arguments() })
+                .is_ok()
+        );
+    }
+}

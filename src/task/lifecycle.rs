@@ -1,0 +1,462 @@
+//! The life of a task, as data. Nothing here reads a clock, a socket or a table.
+//!
+//! A task is a chain of runs: the launch is run 0, every resume the next. While a run goes on the
+//! task is `Running` (run 0) or `Resumed`; otherwise it rests in one of the three ended states.
+//! Two kinds of input move it. A [`Request`] is a wish from outside and can be refused, so its
+//! answer has an error to show. A [`Report`] is news about the current run, read off the host by
+//! the reconciler; it can come late or twice, so its answer may be `None`, and that is all there
+//! is to do about it. Both return a [`Change`]: the new state and what its owner owes the world.
+//! The store writes a change and its notice in one transaction, on the condition that nobody was
+//! faster; this is what makes "one end, told once" a property of data rather than of timing.
+//!
+//! A resume that fails must not cost the user what was there before it: the task goes back to the
+//! state it came from, keeps the earlier result, and shows the failure in `error`.
+
+use serde::{Deserialize, Serialize};
+
+/// Where a task is in its life, with what exists then.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    Running,
+    /// Answering a follow-up prompt. What it came from is kept for the case that this fails.
+    Resumed {
+        from: Rest,
+        result: Option<String>,
+    },
+    Completed {
+        result: String,
+        /// Why the last resume failed, if it did.
+        error: Option<String>,
+    },
+    Failed {
+        error: String,
+        /// What there was when it broke, or the result of an earlier run.
+        result: Option<String>,
+    },
+    Cancelled {
+        error: Option<String>,
+        result: Option<String>,
+    },
+}
+
+/// The ended states, without their data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+/// The word used in the database and on the wire (T2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    Running,
+    Completed,
+    Error,
+    Cancelled,
+    Resumed,
+}
+
+/// A wish from outside. It can be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    Cancel,
+    Resume(Resumable),
+}
+
+/// Which ended tasks may be resumed (`resume.any_status`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resumable {
+    Completed,
+    AnyEnded,
+}
+
+/// News of the current run. It can be stale, never wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    Finished {
+        result: String,
+    },
+    /// Over for good without an answer, or with a part of one.
+    Failed {
+        error: String,
+        partial: Option<String>,
+    },
+    /// Stopped by somebody else, or its session is gone.
+    Aborted {
+        error: String,
+    },
+}
+
+/// A new state and what its owner must do about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    pub to: State,
+    pub effects: Vec<Effect>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    AbortSession,
+    SendPrompt,
+    /// The run is over and its parent is owed one notice of how.
+    NotifyParent(RunEnd),
+}
+
+/// How one run ended. A resume can fail and leave its task completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunEnd {
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("the task is already over")]
+    AlreadyOver,
+    #[error("the task is currently being resumed; wait for its notice and try again")]
+    BeingResumed,
+    #[error("only completed tasks can be resumed; this one is still running")]
+    StillRunning,
+    #[error("only completed tasks can be resumed; start a new task instead")]
+    NotCompleted,
+}
+
+impl State {
+    pub fn request(&self, request: Request) -> Result<Change, Refused> {
+        use State::*;
+        match (request, self) {
+            (Request::Cancel, Running) => Ok(cancelled(None, None)),
+            (Request::Cancel, Resumed { result, .. }) => Ok(cancelled(None, result.clone())),
+            (Request::Cancel, Completed { .. } | Failed { .. } | Cancelled { .. }) => {
+                Err(Refused::AlreadyOver)
+            }
+            (Request::Resume(_), Completed { result, .. }) => {
+                Ok(resumed(Rest::Completed, Some(result.clone())))
+            }
+            (Request::Resume(Resumable::AnyEnded), Failed { result, .. }) => {
+                Ok(resumed(Rest::Failed, result.clone()))
+            }
+            (Request::Resume(Resumable::AnyEnded), Cancelled { result, .. }) => {
+                Ok(resumed(Rest::Cancelled, result.clone()))
+            }
+            (Request::Resume(Resumable::Completed), Failed { .. } | Cancelled { .. }) => {
+                Err(Refused::NotCompleted)
+            }
+            (Request::Resume(_), Resumed { .. }) => Err(Refused::BeingResumed),
+            (Request::Resume(_), Running) => Err(Refused::StillRunning),
+        }
+    }
+
+    /// `None` means stale: the host's event and our sweep may both see the same end.
+    pub fn report(&self, report: Report) -> Option<Change> {
+        match self {
+            State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } => None,
+            State::Running => {
+                Some(ended(report, |error, partial| State::Failed { error, result: partial }, None))
+            }
+            State::Resumed { from, result } => Some(ended(
+                report,
+                |error, partial| back_to(*from, error, result.clone().or(partial)),
+                result.clone(),
+            )),
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        match self {
+            State::Running => Status::Running,
+            State::Resumed { .. } => Status::Resumed,
+            State::Completed { .. } => Status::Completed,
+            State::Failed { .. } => Status::Error,
+            State::Cancelled { .. } => Status::Cancelled,
+        }
+    }
+
+    pub fn result(&self) -> Option<&str> {
+        match self {
+            State::Running => None,
+            State::Completed { result, .. } => Some(result),
+            State::Resumed { result, .. }
+            | State::Failed { result, .. }
+            | State::Cancelled { result, .. } => result.as_deref(),
+        }
+    }
+
+    pub fn error(&self) -> Option<&str> {
+        match self {
+            State::Running | State::Resumed { .. } => None,
+            State::Failed { error, .. } => Some(error),
+            State::Completed { error, .. } | State::Cancelled { error, .. } => error.as_deref(),
+        }
+    }
+}
+
+impl Change {
+    /// How the run ended, when this change ends one.
+    pub fn run_end(&self) -> Option<RunEnd> {
+        self.effects.iter().find_map(|effect| match effect {
+            Effect::NotifyParent(end) => Some(*end),
+            Effect::AbortSession | Effect::SendPrompt => None,
+        })
+    }
+}
+
+impl RunEnd {
+    pub fn name(self) -> &'static str {
+        match self {
+            RunEnd::Completed => "completed",
+            RunEnd::Failed => "failed",
+            RunEnd::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<RunEnd> {
+        [RunEnd::Completed, RunEnd::Failed, RunEnd::Cancelled]
+            .into_iter()
+            .find(|end| end.name() == word)
+    }
+}
+
+impl Status {
+    pub const ALL: [Status; 5] =
+        [Status::Running, Status::Completed, Status::Error, Status::Cancelled, Status::Resumed];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Running => "running",
+            Status::Completed => "completed",
+            Status::Error => "error",
+            Status::Cancelled => "cancelled",
+            Status::Resumed => "resumed",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Status> {
+        Status::ALL.into_iter().find(|status| status.name() == word)
+    }
+
+    pub fn is_live(self) -> bool {
+        matches!(self, Status::Running | Status::Resumed)
+    }
+}
+
+/// The `from` of a resume in a word the store can keep.
+impl Rest {
+    pub fn status(self) -> Status {
+        match self {
+            Rest::Completed => Status::Completed,
+            Rest::Failed => Status::Error,
+            Rest::Cancelled => Status::Cancelled,
+        }
+    }
+
+    pub fn of(status: Status) -> Option<Rest> {
+        match status {
+            Status::Completed => Some(Rest::Completed),
+            Status::Error => Some(Rest::Failed),
+            Status::Cancelled => Some(Rest::Cancelled),
+            Status::Running | Status::Resumed => None,
+        }
+    }
+}
+
+fn cancelled(error: Option<String>, result: Option<String>) -> Change {
+    Change {
+        to: State::Cancelled { error, result },
+        effects: vec![Effect::AbortSession, Effect::NotifyParent(RunEnd::Cancelled)],
+    }
+}
+
+fn resumed(from: Rest, result: Option<String>) -> Change {
+    Change { to: State::Resumed { from, result }, effects: vec![Effect::SendPrompt] }
+}
+
+fn ended(
+    report: Report,
+    fail: impl FnOnce(String, Option<String>) -> State,
+    earlier: Option<String>,
+) -> Change {
+    let (to, end) = match report {
+        Report::Finished { result } => {
+            (State::Completed { result, error: None }, RunEnd::Completed)
+        }
+        Report::Failed { error, partial } => (fail(error, partial), RunEnd::Failed),
+        Report::Aborted { error } => {
+            (State::Cancelled { error: Some(error), result: earlier }, RunEnd::Cancelled)
+        }
+    };
+    Change { to, effects: vec![Effect::NotifyParent(end)] }
+}
+
+fn back_to(rest: Rest, error: String, result: Option<String>) -> State {
+    match rest {
+        Rest::Completed => {
+            State::Completed { result: result.unwrap_or_default(), error: Some(error) }
+        }
+        Rest::Failed => State::Failed { error, result },
+        Rest::Cancelled => State::Cancelled { error: Some(error), result },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    fn completed(result: &str, error: Option<&str>) -> State {
+        State::Completed { result: result.into(), error: error.map(Into::into) }
+    }
+
+    fn failed(error: &str, result: Option<&str>) -> State {
+        State::Failed { error: error.into(), result: result.map(Into::into) }
+    }
+
+    fn stopped(error: Option<&str>, result: Option<&str>) -> State {
+        State::Cancelled { error: error.map(Into::into), result: result.map(Into::into) }
+    }
+
+    fn resumed_from(from: Rest, result: Option<&str>) -> State {
+        State::Resumed { from, result: result.map(Into::into) }
+    }
+
+    /// One of each, with everything in it.
+    fn every_state() -> [State; 5] {
+        [
+            State::Running,
+            completed("old", None),
+            failed("broke", Some("half")),
+            stopped(None, Some("old")),
+            resumed_from(Rest::Completed, Some("old")),
+        ]
+    }
+
+    #[test]
+    fn cancel_stops_a_live_task_and_is_refused_by_an_ended_one() {
+        let stop = |to| {
+            Ok(Change {
+                to,
+                effects: vec![Effect::AbortSession, Effect::NotifyParent(RunEnd::Cancelled)],
+            })
+        };
+        let expected = [
+            stop(stopped(None, None)),
+            Err(Refused::AlreadyOver),
+            Err(Refused::AlreadyOver),
+            Err(Refused::AlreadyOver),
+            stop(stopped(None, Some("old"))),
+        ];
+        for (state, expected) in every_state().into_iter().zip(expected) {
+            assert_eq!(state.request(Request::Cancel), expected, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_completed_task_resumes() {
+        let go = |from, result: &str| {
+            let to = State::Resumed { from, result: text(result) };
+            Ok(Change { to, effects: vec![Effect::SendPrompt] })
+        };
+        let expected = [
+            Err(Refused::StillRunning),
+            go(Rest::Completed, "old"),
+            Err(Refused::NotCompleted),
+            Err(Refused::NotCompleted),
+            Err(Refused::BeingResumed),
+        ];
+        for (state, expected) in every_state().into_iter().zip(expected) {
+            let request = Request::Resume(Resumable::Completed);
+            assert_eq!(state.request(request), expected, "{state:?}");
+        }
+        let expected = [
+            Err(Refused::StillRunning),
+            go(Rest::Completed, "old"),
+            go(Rest::Failed, "half"),
+            go(Rest::Cancelled, "old"),
+            Err(Refused::BeingResumed),
+        ];
+        for (state, expected) in every_state().into_iter().zip(expected) {
+            let request = Request::Resume(Resumable::AnyEnded);
+            assert_eq!(state.request(request), expected, "{state:?}");
+        }
+    }
+
+    fn reports() -> [Report; 3] {
+        [
+            Report::Finished { result: "new".into() },
+            Report::Failed { error: "why".into(), partial: text("part") },
+            Report::Aborted { error: "aborted in the host".into() },
+        ]
+    }
+
+    fn check_reports(state: State, expected: [Option<State>; 3]) {
+        let ends = [RunEnd::Completed, RunEnd::Failed, RunEnd::Cancelled];
+        for ((report, expected), end) in reports().into_iter().zip(expected).zip(ends) {
+            let told = expected.map(|to| Change { to, effects: vec![Effect::NotifyParent(end)] });
+            assert_eq!(state.report(report.clone()), told, "{state:?} {report:?}");
+        }
+    }
+
+    #[test]
+    fn a_running_task_ends_as_the_host_says() {
+        check_reports(
+            State::Running,
+            [
+                Some(completed("new", None)),
+                Some(failed("why", Some("part"))),
+                Some(stopped(Some("aborted in the host"), None)),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_resume_that_fails_goes_back_to_the_state_it_came_from() {
+        let aborted = || Some(stopped(Some("aborted in the host"), Some("old")));
+        for (from, back) in [
+            (Rest::Completed, completed("old", Some("why"))),
+            (Rest::Failed, failed("why", Some("old"))),
+            (Rest::Cancelled, stopped(Some("why"), Some("old"))),
+        ] {
+            check_reports(
+                resumed_from(from, Some("old")),
+                [Some(completed("new", None)), Some(back), aborted()],
+            );
+        }
+        check_reports(
+            resumed_from(Rest::Failed, None),
+            [
+                Some(completed("new", None)),
+                Some(failed("why", Some("part"))),
+                Some(stopped(Some("aborted in the host"), None)),
+            ],
+        );
+    }
+
+    #[test]
+    fn news_that_comes_late_or_twice_changes_nothing() {
+        for state in every_state() {
+            if !state.status().is_live() {
+                check_reports(state, [None, None, None]);
+            }
+        }
+        for report in reports() {
+            let first = State::Running.report(report).unwrap();
+            for again in reports() {
+                assert_eq!(first.to.report(again), None);
+            }
+        }
+    }
+
+    #[test]
+    fn exactly_five_states_on_the_wire() {
+        let words: Vec<&str> = every_state().iter().map(|state| state.status().name()).collect();
+        assert_eq!(words, ["running", "completed", "error", "cancelled", "resumed"]);
+        assert_eq!(Status::parse("resumed"), Some(Status::Resumed));
+        assert_eq!(Status::parse("queued"), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! A task and its identity: one agent working in a session of its own for a parent. Pure data.
+
+pub mod id;
+pub mod launch;
+pub mod lifecycle;
+pub mod progress;
+pub mod queue;
+pub mod stats;
+pub mod time;
+
+use serde::{Deserialize, Serialize};
+
+pub use id::{BatchId, MessageId, SessionId, ShortId, TaskId};
+pub use lifecycle::{State, Status};
+pub use progress::{Phase, Progress};
+pub use queue::Slot;
+pub use time::Timestamp;
+
+/// The name of the host that stands for "no conversation": notices wait in the store's mailbox.
+pub const MAILBOX: &str = "mailbox";
+
+/// Everything we know of one task. Its text results travel inside [`State`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// The child's session id.
+    pub id: TaskId,
+    /// What people and models see and type.
+    pub short_id: ShortId,
+    pub parent: Parent,
+    pub host: String,
+    pub host_instance: String,
+    pub directory: String,
+    pub description: String,
+    pub prompt: String,
+    pub agent: String,
+    pub model: Option<String>,
+    pub batch: BatchId,
+    pub is_forked: bool,
+    /// 1 for the child of a conversation, 2 for a child of such a child.
+    pub depth: u32,
+    pub budget: Budget,
+    pub state: State,
+    pub started_at: Timestamp,
+    pub completed_at: Option<Timestamp>,
+    pub result_retrieved_at: Option<Timestamp>,
+    pub cleared_at: Option<Timestamp>,
+    /// The number of the current run: 0 is the launch, every resume is the next.
+    pub run: u32,
+    pub slot: Slot,
+    pub progress: Progress,
+    /// Grows by one with every committed change of state.
+    pub revision: i64,
+}
+
+/// Who asked for a task and is told of its end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    pub session: SessionId,
+    /// Empty when the parent is not a conversation.
+    pub message: String,
+    pub agent: String,
+    /// Where the parent lives; [`MAILBOX`] when it is not a conversation.
+    pub host: String,
+}
+
+/// What a task may use up, each part optional (T13).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Budget {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<u64>,
+}
+
+impl Budget {
+    /// The first limit that is reached, in words.
+    pub fn reached(&self, progress: &Progress, wall: std::time::Duration) -> Option<String> {
+        let Budget { wall_seconds, tokens, cost, tool_calls } = self;
+        if let Some(limit) = wall_seconds.filter(|limit| wall.as_secs() >= *limit) {
+            return Some(format!("budget reached: {limit} s of wall time"));
+        }
+        if let Some(limit) = tokens.filter(|limit| progress.tokens.unwrap_or(0) >= *limit) {
+            return Some(format!("budget reached: {limit} tokens"));
+        }
+        if let Some(limit) = cost.filter(|limit| progress.cost.unwrap_or(0.0) >= *limit) {
+            return Some(format!("budget reached: cost of {limit}"));
+        }
+        if let Some(limit) = tool_calls.filter(|limit| u64::from(progress.tool_calls) >= *limit) {
+            return Some(format!("budget reached: {limit} tool calls"));
+        }
+        None
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == Budget::default()
+    }
+}
+
+impl Task {
+    pub fn status(&self) -> Status {
+        self.state.status()
+    }
+
+    pub fn is_live(&self) -> bool {
+        self.status().is_live()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn reaching_a_budget_names_the_limit() {
+        let spent = |tokens, cost, tool_calls| Progress {
+            tokens: Some(tokens),
+            cost: Some(cost),
+            tool_calls,
+            ..Progress::new(Timestamp::from_millis(0))
+        };
+        let check = |budget: Budget, progress, wall, expected: Option<&str>| {
+            let reached = budget.reached(&progress, Duration::from_secs(wall));
+            assert_eq!(reached.as_deref(), expected, "{budget:?}");
+        };
+        let none = Budget::default();
+        check(none.clone(), spent(u64::MAX, 1e9, 1_000), 1_000_000, None);
+        let wall = Budget { wall_seconds: Some(60), ..none.clone() };
+        check(wall.clone(), spent(0, 0.0, 0), 59, None);
+        check(wall, spent(0, 0.0, 0), 60, Some("budget reached: 60 s of wall time"));
+        let tokens = Budget { tokens: Some(100), ..none.clone() };
+        check(tokens.clone(), spent(99, 0.0, 0), 0, None);
+        check(tokens, spent(100, 0.0, 0), 0, Some("budget reached: 100 tokens"));
+        let cost = Budget { cost: Some(0.5), ..none.clone() };
+        check(cost.clone(), spent(0, 0.49, 0), 0, None);
+        check(cost, spent(0, 0.5, 0), 0, Some("budget reached: cost of 0.5"));
+        let calls = Budget { tool_calls: Some(3), ..none };
+        check(calls.clone(), spent(0, 0.0, 2), 0, None);
+        check(calls, spent(0, 0.0, 3), 0, Some("budget reached: 3 tool calls"));
+    }
+}

@@ -1,0 +1,78 @@
+//! How far a task has come: counted from what the host shows, never added up from events.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::time::Timestamp;
+
+/// What else there is to say about a live task (T2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    Queued,
+    Starting,
+    Waiting,
+    Streaming,
+    Tool,
+    Blocked,
+    Retrying,
+    Stalled,
+}
+
+impl Phase {
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Queued => "queued",
+            Phase::Starting => "starting",
+            Phase::Waiting => "waiting",
+            Phase::Streaming => "streaming",
+            Phase::Tool => "tool",
+            Phase::Blocked => "blocked",
+            Phase::Retrying => "retrying",
+            Phase::Stalled => "stalled",
+        }
+    }
+}
+
+/// The `progress` of a task on the wire (H2).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    pub tool_calls: u32,
+    pub tool_calls_by_name: BTreeMap<String, u32>,
+    /// The names of the last three calls, oldest first.
+    pub last_tools: Vec<String>,
+    /// When the agent was last seen doing something.
+    pub last_update: Timestamp,
+    pub phase: Phase,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_message_at: Option<Timestamp>,
+    /// All tokens of all runs, as the host counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
+    /// What the phase is about: the question asked, the host's retry message.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub detail: Option<String>,
+}
+
+impl Progress {
+    pub fn new(at: Timestamp) -> Progress {
+        Progress {
+            tool_calls: 0,
+            tool_calls_by_name: BTreeMap::new(),
+            last_tools: Vec::new(),
+            last_update: at,
+            phase: Phase::Starting,
+            last_message: None,
+            last_message_at: None,
+            tokens: None,
+            cost: None,
+            detail: None,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! `asyncagents_list`: the caller's tasks, newest first.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Refusal, parse};
+use crate::supervisor::{Caller, Listing, Supervisor};
+use crate::task::time::say;
+use crate::task::{Status, Task, Timestamp};
+
+pub(super) const DESCRIPTION: &str = "\
+List the background tasks of this conversation, newest first, with their state and how long they \
+have been at it.";
+
+pub(super) fn properties() -> Value {
+    json!({
+        "status": {
+            "type": "string", "enum": Status::ALL.map(Status::name),
+            "description": "Only tasks in this state.",
+        },
+    })
+}
+
+#[derive(Deserialize)]
+struct Arguments {
+    status: Option<String>,
+}
+
+pub(super) fn call(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    arguments: Value,
+) -> Result<String, Refusal> {
+    let Arguments { status } = parse(arguments)?;
+    let status = status.filter(|word| !word.is_empty()).map(|word| {
+        Status::parse(&word).ok_or_else(|| {
+            let known = Status::ALL.map(Status::name).join(", ");
+            Refusal::Arguments(format!("no state `{word}`; there are: {known}"))
+        })
+    });
+    let listing = supervisor.list(&caller.session, status.transpose()?)?;
+    Ok(render(&listing, supervisor.clock().now()))
+}
+
+fn render(listing: &Listing, now: Timestamp) -> String {
+    if listing.tasks.is_empty() && listing.counts.total() == 0 {
+        return "No background tasks found".to_owned();
+    }
+    let counts: Vec<String> = Status::ALL
+        .into_iter()
+        .map(|status| format!("{} {}", listing.counts.of(status), status.name()))
+        .collect();
+    let mut lines = vec![format!("{} tasks: {}", listing.counts.total(), counts.join(", "))];
+    if listing.tasks.is_empty() {
+        lines.push("None of them is in the state you asked for.".to_owned());
+    }
+    lines.extend(listing.tasks.iter().map(|task| line(task, now)));
+    let hidden = listing.total - listing.tasks.len() as u64;
+    if hidden > 0 {
+        lines.push(format!("… and {hidden} older ones"));
+    }
+    lines.join("\n")
+}
+
+fn line(task: &Task, now: Timestamp) -> String {
+    let forked = if task.is_forked { " (forked)" } else { "" };
+    let resumed = if task.run > 0 { " (resumed)" } else { "" };
+    let status = match task.is_live() {
+        true => format!("{}, {}", task.status().name(), task.progress.phase.name()),
+        false => task.status().name().to_owned(),
+    };
+    let took = say(task.completed_at.unwrap_or(now).since(task.started_at));
+    format!(
+        "- {id}{forked}{resumed} [{status}] {agent}: {description} ({took})",
+        id = task.short_id,
+        agent = task.agent,
+        description = task.description,
+    )
+}

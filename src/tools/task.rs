@@ -1,0 +1,132 @@
+//! `asyncagents_task`: launches an agent in the background, or goes on with one that has ended.
+
+use serde_json::{Value, json};
+
+use super::{Refusal, parse};
+use crate::supervisor::{Caller, Error, Launch, Supervisor};
+use crate::task::launch::{self, Arguments, Order, Plan};
+use crate::task::{Slot, Task};
+
+pub(super) const DESCRIPTION: &str = "\
+Launch an agent in the background. It works in a session of its own while you go on; you get a \
+message when it ends, with its result. Returns a task id at once.
+
+Launch independent pieces of work in parallel, one call each, and continue with your own work. Do \
+not wait for agents that only look things up (explore, librarian): treat them like a search. \
+Before you give your final answer, cancel what you no longer need with asyncagents_cancel.
+
+Pass `resume` with a task id and `prompt` to ask a completed task a follow-up in its own session.";
+
+pub(super) const REQUIRED: &[&str] = &["prompt"];
+
+pub(super) fn properties() -> Value {
+    json!({
+        "description": {
+            "type": "string", "maxLength": launch::MAX_DESCRIPTION,
+            "description": "What the task is about, in 3 to 5 words. Required to launch.",
+        },
+        "prompt": {
+            "type": "string", "minLength": 1, "maxLength": launch::MAX_PROMPT,
+            "description": "The whole task. The agent sees nothing else, unless `fork` is true.",
+        },
+        "agent": {
+            "type": "string", "maxLength": launch::MAX_NAME,
+            "description": "Which agent does it, for example explore. Required to launch.",
+        },
+        "fork": {
+            "type": "boolean", "default": false,
+            "description": "Give the agent this conversation as its context. Not with `resume`.",
+        },
+        "resume": {
+            "type": "string",
+            "description": "The id of a completed task to go on with; then only `prompt` counts.",
+        },
+        "batch": {
+            "type": "string", "maxLength": launch::MAX_NAME,
+            "description": "A name for tasks that belong together. Usually left out.",
+        },
+        "model": {
+            "type": "string", "maxLength": launch::MAX_NAME,
+            "description": "provider/model, when it is not to be the agent's own.",
+        },
+        "budget": {
+            "type": "object", "additionalProperties": false,
+            "properties": {
+                "wall_seconds": { "type": "integer", "minimum": 1 },
+                "tokens": { "type": "integer", "minimum": 1 },
+                "cost": { "type": "number", "exclusiveMinimum": 0 },
+                "tool_calls": { "type": "integer", "minimum": 1 },
+            },
+            "description": "Limits; reaching one stops the task and keeps what it has.",
+        },
+        "host": {
+            "type": "string", "maxLength": launch::MAX_NAME,
+            "description": "Where the agent runs, when it is not to be the default.",
+        },
+    })
+}
+
+pub(super) async fn call(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    arguments: Value,
+    key: Option<String>,
+) -> Result<String, Refusal> {
+    let arguments: Arguments = parse(arguments)?;
+    match launch::plan(arguments).map_err(Error::from)? {
+        Plan::Fresh(order) => launch_task(supervisor, caller, order, false, key).await,
+        Plan::Forked(order) => launch_task(supervisor, caller, order, true, key).await,
+        Plan::Resume { task, prompt, ignored } => {
+            let task = supervisor.resolve(&task)?;
+            let task = supervisor.resume(&task.id, prompt).await?;
+            Ok(resumed(&task, &ignored))
+        }
+    }
+}
+
+async fn launch_task(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    order: Order,
+    fork: bool,
+    key: Option<String>,
+) -> Result<String, Refusal> {
+    let task = supervisor.launch(caller.clone(), Launch { order, fork, key }).await?;
+    Ok(launched(&task))
+}
+
+fn launched(task: &Task) -> String {
+    let queued = match task.slot {
+        Slot::Queued => " (queued: it starts when one of your running tasks ends)",
+        Slot::Active | Slot::None => "",
+    };
+    format!(
+        "Background task launched.\n\n\
+         Task ID: {id}\nDescription: {description}\nAgent: {agent}\nStatus: {status}{queued}\n\n\
+         You will get a message when it ends. Go on with your work; \
+         asyncagents_output(task_id=\"{id}\") shows how far it is.",
+        id = task.short_id,
+        description = task.description,
+        agent = task.agent,
+        status = task.status().name(),
+    )
+}
+
+fn resumed(task: &Task, ignored: &[&str]) -> String {
+    let mut text = format!(
+        "Resume #{n} of task {id} started.\n\n\
+         Task ID: {id}\nDescription: {description}\nStatus: {status}\n\n\
+         You will get a message with the answer.",
+        n = task.run,
+        id = task.short_id,
+        description = task.description,
+        status = task.status().name(),
+    );
+    if !ignored.is_empty() {
+        text.push_str(&format!(
+            "\nNote: a resume goes on with the task as it is; ignored: {}.",
+            ignored.join(", ")
+        ));
+    }
+    text
+}
