@@ -290,6 +290,14 @@ impl Settings {
             parent: environment.get("ASYNCAGENTS_PARENT")?.map(str::to_owned),
         })
     }
+
+    /// Where the config file is or would be; it is not read.
+    pub fn config_file(environment: &Environment, flags: &Flags) -> Result<PathBuf, Error> {
+        match named_path(&flags.config, environment, "ASYNCAGENTS_CONFIG")? {
+            Some(file) => Ok(file),
+            None => default_config_file(environment),
+        }
+    }
 }
 
 impl Config {
@@ -415,12 +423,16 @@ fn config_file(environment: &Environment, flags: &Flags) -> Result<(PathBuf, Tab
         let table = read_file(&file)?.ok_or_else(|| Error::Missing { file: file.clone() })?;
         return Ok((file, table));
     }
+    let file = default_config_file(environment)?;
+    let table = read_file(&file)?.unwrap_or_default();
+    Ok((file, table))
+}
+
+fn default_config_file(environment: &Environment) -> Result<PathBuf, Error> {
     let config = base_directory(environment, "XDG_CONFIG_HOME", ".config")?;
     let config =
         config.ok_or(Error::NoHome { what: "config file", variable: "ASYNCAGENTS_CONFIG" })?;
-    let file = absolute(&config.join("asyncagents/config.toml"))?;
-    let table = read_file(&file)?.unwrap_or_default();
-    Ok((file, table))
+    absolute(&config.join("asyncagents/config.toml"))
 }
 
 fn named_path(

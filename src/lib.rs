@@ -20,5 +20,13 @@ pub mod wire;
 
 pub mod tools;
 
+pub mod http;
+
+pub mod client;
+
 // compose
 pub mod config;
+
+pub mod daemon;
+
+pub mod cli;

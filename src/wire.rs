@@ -104,6 +104,22 @@ pub struct CancelRequest {
     pub batch: Option<String>,
 }
 
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OutputRequest {
+    pub caller: CallerView,
+    /// Seconds to wait for the end; left out, the answer comes at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputView {
+    pub task: TaskView,
+    pub timed_out: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CancelView {
     pub cancelled: Vec<TaskView>,

@@ -51,6 +51,7 @@ use crate::clock::Clock;
 use crate::feed::Feed;
 use crate::host::{self, AnyHost};
 use crate::store::{self, Resolved, Store};
+pub use crate::store::{Filter, Order, Page};
 use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
 use crate::task::{Task, TaskId, launch as arguments};
@@ -227,6 +228,10 @@ impl Supervisor {
     pub fn task(&self, id: &TaskId) -> Result<Task, Error> {
         let found = self.0.store.task(id)?;
         found.ok_or_else(|| Error::NoSuchTask(id.to_string()))
+    }
+
+    pub fn task_count(&self) -> Result<u64, Error> {
+        Ok(self.0.store.tallies()?.iter().map(|tally| tally.tasks).sum())
     }
 
     /// The full id, the short id or any unique prefix of the full one (T1).

@@ -1,0 +1,42 @@
+//! `asyncagents cancel`: by id, by batch, or all.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{caller, connect, resolve, show};
+use crate::config::Settings;
+use crate::wire::CancelRequest;
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct Cancel {
+    /// The tasks: ids, short ids, or beginnings of ids
+    ids: Vec<String>,
+    /// Everything that runs
+    #[arg(long)]
+    all: bool,
+    /// The running tasks of this batch
+    #[arg(long)]
+    batch: Option<String>,
+}
+
+impl Cancel {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let client = connect(settings).await?;
+        let request = CancelRequest {
+            caller: caller(settings),
+            ids: resolve(&client, &self.ids).await?,
+            all: self.all,
+            batch: self.batch,
+        };
+        let cancelled = client.cancel(&request).await?.cancelled;
+        if cancelled.is_empty() {
+            show::line("No running background tasks to cancel.")?;
+        }
+        for task in cancelled {
+            show::line(&format!("cancelled {} \"{}\"", task.short_id, task.description))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

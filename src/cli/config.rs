@@ -1,0 +1,63 @@
+//! `asyncagents config`: writes the commented default file, or shows what is in force.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+
+use super::show;
+use crate::config::{DEFAULT_FILE, Environment, Flags, Settings};
+
+#[derive(Args)]
+pub(super) struct Configuration {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Write a commented configuration file; an existing one is left alone
+    Init {
+        /// Print it instead
+        #[arg(long)]
+        print: bool,
+    },
+    /// Show the settings that are in force, as TOML
+    Show,
+}
+
+impl Configuration {
+    pub(super) fn run(self, environment: &Environment, flags: &Flags) -> anyhow::Result<ExitCode> {
+        match self.verb {
+            Verb::Init { print: true } => show::line(DEFAULT_FILE.trim_end())?,
+            Verb::Init { print: false } => init(environment, flags)?,
+            Verb::Show => {
+                let settings = Settings::resolve(environment, flags)?;
+                show::line(&format!("# storage: {}", settings.home.display()))?;
+                show::line(&format!("# file: {}\n", settings.config_file.display()))?;
+                show::line(settings.config.to_toml().trim_end())?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn init(environment: &Environment, flags: &Flags) -> anyhow::Result<()> {
+    let file = Settings::config_file(environment, flags)?;
+    let written = || -> std::io::Result<()> {
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let mut new = OpenOptions::new().write(true).create_new(true).open(&file)?;
+        new.write_all(DEFAULT_FILE.as_bytes())
+    };
+    match written() {
+        Ok(()) => show::line(&format!("wrote {}", file.display())),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            anyhow::bail!("`{}` already exists; it was left as it is", file.display())
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot write `{}`", file.display())),
+    }
+}

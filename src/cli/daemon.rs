@@ -1,0 +1,76 @@
+//! `asyncagents daemon`: start, stop, status.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::show;
+use crate::client;
+use crate::config::Settings;
+use crate::daemon::start;
+use crate::task::time::say;
+use crate::wire::HealthView;
+
+/// As `systemctl status` says it.
+const NOT_RUNNING: u8 = 3;
+
+#[derive(Args)]
+pub(super) struct Daemon {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Start the daemon unless it runs
+    Start,
+    /// Stop the daemon; what it accepted is finished, what runs on hosts goes on
+    Stop,
+    /// Say whether it runs; exits 3 when it does not
+    Status {
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Daemon {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        match self.verb {
+            Verb::Start => {
+                let health = start::ensure(settings).await?.health().await?;
+                print(settings, &health)?;
+            }
+            Verb::Stop => match start::stop(settings).await? {
+                true => show::line("stopped")?,
+                false => show::line("not running")?,
+            },
+            Verb::Status { json } => match start::client(&settings.home)?.health().await {
+                Ok(health) if json => show::json(&health)?,
+                Ok(health) => print(settings, &health)?,
+                Err(client::Error::NotRunning(_)) => {
+                    show::line(&format!("not running in {}", settings.home.display()))?;
+                    return Ok(ExitCode::from(NOT_RUNNING));
+                }
+                Err(error) => return Err(error.into()),
+            },
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn print(settings: &Settings, health: &HealthView) -> anyhow::Result<()> {
+    show::line(&format!(
+        "running in {}: pid {}, version {}, up {}, {} tasks",
+        settings.home.display(),
+        health.pid,
+        health.version,
+        say(Duration::from_secs(health.uptime)),
+        health.task_count
+    ))?;
+    for warning in &health.warnings {
+        show::line(&format!("warning: {warning}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! `asyncagents list`: everybody's tasks, newest first, unless a parent is named.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{connect, show};
+use crate::config::Settings;
+use crate::task::time::say;
+use crate::wire::TaskView;
+
+const LARGEST_PAGE: u64 = 200;
+
+#[derive(Args)]
+pub(super) struct List {
+    /// Only tasks in this state: running, completed, error, cancelled, resumed
+    #[arg(long)]
+    status: Option<String>,
+    /// Only tasks of this agent
+    #[arg(long)]
+    agent: Option<String>,
+    /// Only tasks of this parent session
+    #[arg(long, value_name = "SESSION")]
+    parent: Option<String>,
+    /// Only tasks of this batch
+    #[arg(long)]
+    batch: Option<String>,
+    /// How many to show at most
+    #[arg(long, default_value_t = 50)]
+    limit: u64,
+    /// Print the tasks as a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+impl List {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let client = connect(settings).await?;
+        let mut query = Vec::new();
+        let filters = [
+            ("status", &self.status),
+            ("agent", &self.agent),
+            ("parent", &self.parent),
+            ("batch", &self.batch),
+        ];
+        for (name, value) in filters {
+            query.extend(value.clone().map(|value| (name, value)));
+        }
+        let mut tasks: Vec<TaskView> = Vec::new();
+        let total = loop {
+            let mut query = query.clone();
+            let left = self.limit - tasks.len() as u64;
+            query.push(("limit", left.min(LARGEST_PAGE).to_string()));
+            query.push(("offset", tasks.len().to_string()));
+            let page = client.tasks(&query).await?;
+            let last = page.tasks.is_empty();
+            tasks.extend(page.tasks);
+            if last || tasks.len() as u64 >= self.limit {
+                break page.total;
+            }
+        };
+        if self.json {
+            show::json(&tasks)?;
+        } else {
+            print(&tasks, total)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn print(tasks: &[TaskView], total: u64) -> anyhow::Result<()> {
+    if tasks.is_empty() {
+        return show::line("No background tasks found");
+    }
+    let rows: Vec<Vec<String>> = tasks.iter().map(row).collect();
+    show::columns(&["ID", "STATUS", "AGENT", "TOOLS", "TOOK", "DESCRIPTION"], &rows)?;
+    let hidden = total.saturating_sub(tasks.len() as u64);
+    if hidden > 0 {
+        show::line(&format!("… and {hidden} older ones; --limit shows more"))?;
+    }
+    Ok(())
+}
+
+fn row(task: &TaskView) -> Vec<String> {
+    let forked = if task.is_forked { " (forked)" } else { "" };
+    let resumed = if task.resume_count > 0 { " (resumed)" } else { "" };
+    let (status, took) = match task.completed_at {
+        Some(end) => (task.status.clone(), say(end.since(task.started_at))),
+        None => (format!("{}, {}", task.status, task.progress.phase.name()), String::new()),
+    };
+    vec![
+        format!("{}{forked}{resumed}", task.short_id),
+        status,
+        task.agent.clone(),
+        task.progress.tool_calls.to_string(),
+        took,
+        task.description.clone(),
+    ]
+}

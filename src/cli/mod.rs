@@ -1,0 +1,144 @@
+//! The command line: one file per command, each a call of the client, plus printing.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is what a command line does")]
+
+mod cancel;
+mod clear;
+mod config;
+mod daemon;
+mod list;
+mod output;
+mod resume;
+mod run;
+mod scripted_host;
+mod serve;
+mod show;
+mod wait;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::client::{self, Client};
+use crate::config::{Environment, Flags, Settings};
+use crate::daemon::start;
+use crate::wire::CallerView;
+
+/// Background agents for coding agents: launched at once, told once, durable.
+#[derive(Parser)]
+#[command(name = "asyncagents", version, about, after_help = EXAMPLE, propagate_version = true)]
+pub struct Arguments {
+    /// The storage directory [env: ASYNCAGENTS_HOME]
+    #[arg(long, global = true, value_name = "DIR")]
+    home: Option<PathBuf>,
+    /// The configuration file [env: ASYNCAGENTS_CONFIG]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where agents run [env: ASYNCAGENTS_HOST]
+    #[arg(long, global = true, value_name = "HOST")]
+    host: Option<String>,
+    /// provider/model for agents that name none [env: ASYNCAGENTS_MODEL]
+    #[arg(long, global = true, value_name = "MODEL")]
+    model: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLE: &str = "\
+Example:
+  id=$(asyncagents run --agent explore 'Where is the login handled?')
+  asyncagents wait $id && asyncagents output $id";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Launch an agent in the background and print its task id
+    Run(run::Run),
+    /// Show tasks, newest first
+    List(list::List),
+    /// Show a task's result, or how far it is
+    Output(output::Output),
+    /// Wait until tasks have ended
+    Wait(wait::Wait),
+    /// Ask a completed task a follow-up, in its own session
+    Resume(resume::Resume),
+    /// Stop tasks
+    Cancel(cancel::Cancel),
+    /// Stop the shell's running tasks and take all of its tasks off the list
+    Clear(clear::Clear),
+    /// Run the daemon in the foreground
+    Serve(serve::Serve),
+    /// Start, stop or look at the daemon
+    Daemon(daemon::Daemon),
+    /// Write or show the configuration
+    Config(config::Configuration),
+    /// A host made of scripts, for tests and benchmarks
+    #[command(hide = true)]
+    ScriptedHost(scripted_host::ScriptedHost),
+}
+
+/// Carries out a command line and says how the process is to end.
+pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments { home, config, host, model, command } = arguments;
+    let environment = Environment::read();
+    let flags = Flags { home, config, host, model };
+    // These must work when the configuration does not.
+    let command = match command {
+        Command::Config(command) => return command.run(&environment, &flags),
+        Command::ScriptedHost(command) => return runtime()?.block_on(command.run()),
+        other => other,
+    };
+    let settings = Settings::resolve(&environment, &flags)?;
+    if let Command::Serve(command) = command {
+        return command.run(&settings);
+    }
+    runtime()?.block_on(async {
+        match command {
+            Command::Run(command) => command.run(&settings).await,
+            Command::List(command) => command.run(&settings).await,
+            Command::Output(command) => command.run(&settings).await,
+            Command::Wait(command) => command.run(&settings).await,
+            Command::Resume(command) => command.run(&settings).await,
+            Command::Cancel(command) => command.run(&settings).await,
+            Command::Clear(command) => command.run(&settings).await,
+            Command::Daemon(command) => command.run(&settings).await,
+            Command::Serve(_) | Command::Config(_) | Command::ScriptedHost(_) => {
+                unreachable!("carried out above")
+            }
+        }
+    })
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// The shell's user is the parent of what is launched there.
+fn caller(settings: &Settings) -> CallerView {
+    let directory = std::env::current_dir().unwrap_or_default();
+    CallerView {
+        session_id: settings.parent.clone().unwrap_or_else(|| "cli".to_owned()),
+        directory: directory.to_string_lossy().into_owned(),
+        development: settings.development,
+        ..CallerView::default()
+    }
+}
+
+/// The full ids of what the user typed.
+async fn resolve(client: &Client, ids: &[String]) -> anyhow::Result<Vec<String>> {
+    let tasks = client.resolve(ids).await?.tasks;
+    Ok(tasks.into_iter().map(|task| task.session_id).collect())
+}
+
+async fn connect(settings: &Settings) -> anyhow::Result<Client> {
+    start::ensure(settings).await
+}
+
+/// The daemon went away in the middle of a call that can be made again.
+fn went_away(error: &client::Error) -> bool {
+    match error {
+        client::Error::NotRunning(_) | client::Error::Broken(_) => true,
+        client::Error::Refused(view) => view.status == 503 && view.error.contains("stopping"),
+        client::Error::TimedOut(_) => false,
+    }
+}

@@ -1,0 +1,54 @@
+//! `asyncagents output`: the result on standard output, everything else about it on standard error.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{caller, connect, resolve, show};
+use crate::config::Settings;
+use crate::wire::{OutputRequest, TaskView};
+
+#[derive(Args)]
+pub(super) struct Output {
+    /// The task: its id, its short id, or the beginning of its id
+    id: String,
+    /// Wait up to this many seconds for the end
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<f64>,
+    /// Print the task as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Output {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let client = connect(settings).await?;
+        let id = resolve(&client, &[self.id]).await?.remove(0);
+        let request = OutputRequest { caller: caller(settings), timeout: self.wait };
+        let output = client.output(&id, &request).await?;
+        if self.json {
+            show::json(&output.task)?;
+        } else {
+            print(&output.task)?;
+        }
+        Ok(if output.timed_out { ExitCode::from(124) } else { ExitCode::SUCCESS })
+    }
+}
+
+fn print(task: &TaskView) -> anyhow::Result<()> {
+    let TaskView { short_id, description, status, progress, .. } = task;
+    match &task.error {
+        Some(error) => eprintln!("{short_id} \"{description}\" {status}: {error}"),
+        None if task.completed_at.is_none() => eprintln!(
+            "{short_id} \"{description}\" {status}, {}: {} tool calls, last {}",
+            progress.phase.name(),
+            progress.tool_calls,
+            progress.last_update
+        ),
+        None => eprintln!("{short_id} \"{description}\" {status}"),
+    }
+    match &task.result {
+        Some(result) => show::line(result),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,33 @@
+//! `asyncagents resume`: the next run of a completed task.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{connect, resolve, show};
+use crate::config::Settings;
+
+#[derive(Args)]
+pub(super) struct Resume {
+    /// The task: its id, its short id, or the beginning of its id
+    id: String,
+    /// The follow-up
+    prompt: String,
+    /// Print the task as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Resume {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let client = connect(settings).await?;
+        let id = resolve(&client, &[self.id]).await?.remove(0);
+        let task = client.resume(&id, self.prompt).await?;
+        if self.json {
+            show::json(&task)?;
+        } else {
+            show::line(&task.short_id)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,121 @@
+//! `asyncagents run`: launches and returns at once.
+
+use std::io::Read;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{caller, connect, show, went_away};
+use crate::config::Settings;
+use crate::daemon::start;
+use crate::task::Budget;
+use crate::task::launch::Arguments;
+use crate::wire::{LaunchRequest, TaskView};
+
+/// How often a launch is asked for again when the daemon goes away in the middle of it.
+const TRIES: usize = 5;
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  asyncagents run --agent explore 'Where is the login handled?'")]
+pub(super) struct Run {
+    /// What the agent is to do; `-` reads it from standard input
+    prompt: String,
+    /// Which agent does it
+    #[arg(long, default_value = "general")]
+    agent: String,
+    /// A few words for lists and notices [default: the beginning of the prompt]
+    #[arg(long)]
+    description: Option<String>,
+    /// Give the agent the conversation of this session as its context
+    #[arg(long, value_name = "SESSION")]
+    fork: Option<String>,
+    /// The batch it belongs to [default: one of its own]
+    #[arg(long)]
+    batch: Option<String>,
+    /// Stop it after this many seconds
+    #[arg(long, value_name = "SECONDS")]
+    budget_seconds: Option<u64>,
+    /// Stop it after this many tool calls
+    #[arg(long, value_name = "CALLS")]
+    budget_tool_calls: Option<u64>,
+    /// Stop it after this many tokens
+    #[arg(long, value_name = "TOKENS")]
+    budget_tokens: Option<u64>,
+    /// Stop it when it has cost this much
+    #[arg(long, value_name = "COST")]
+    budget_cost: Option<f64>,
+    /// Print the task as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Run {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let json = self.json;
+        let request = self.request(settings)?;
+        let task = launch(settings, &request).await?;
+        if json {
+            show::json(&task)?;
+        } else {
+            show::line(&task.short_id)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn request(self, settings: &Settings) -> anyhow::Result<LaunchRequest> {
+        let prompt = match self.prompt.as_str() {
+            "-" => {
+                let mut text = String::new();
+                std::io::stdin().read_to_string(&mut text)?;
+                text
+            }
+            _ => self.prompt,
+        };
+        let budget = Budget {
+            wall_seconds: self.budget_seconds,
+            tokens: self.budget_tokens,
+            cost: self.budget_cost,
+            tool_calls: self.budget_tool_calls,
+        };
+        let mut caller = caller(settings);
+        let fork = self.fork.is_some();
+        if let Some(session) = self.fork {
+            caller.session_id = session;
+        }
+        Ok(LaunchRequest {
+            caller,
+            arguments: Arguments {
+                description: Some(self.description.unwrap_or_else(|| beginning(&prompt))),
+                prompt: Some(prompt),
+                agent: Some(self.agent),
+                fork,
+                batch: self.batch,
+                model: Some(settings.config.model.clone()).filter(|model| !model.is_empty()),
+                budget: Some(budget).filter(|budget| !budget.is_empty()),
+                ..Arguments::default()
+            },
+            key: Some(crate::clock::Clock::system().nonce()),
+        })
+    }
+}
+
+/// The request carries a key, so asking again does not launch twice.
+async fn launch(settings: &Settings, request: &LaunchRequest) -> anyhow::Result<TaskView> {
+    let mut client = connect(settings).await?;
+    for _ in 1..TRIES {
+        match client.launch(request).await {
+            Err(error) if went_away(&error) => client = start::ensure(settings).await?,
+            other => return Ok(other?),
+        }
+    }
+    Ok(client.launch(request).await?)
+}
+
+fn beginning(prompt: &str) -> String {
+    const MOST: usize = 60;
+    let line = prompt.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}

@@ -1,0 +1,56 @@
+//! `asyncagents serve`: the daemon itself, in the foreground.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::Settings;
+use crate::daemon::start::SOMEBODY_WAS_FASTER;
+use crate::daemon::{self, AlreadyRunning, Home};
+
+#[derive(Args)]
+pub(super) struct Serve {
+    /// Started on demand: leave the terminal, log to files only
+    #[arg(long, hide = true)]
+    background: bool,
+}
+
+impl Serve {
+    pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        if self.background {
+            // A session of its own: closing the terminal does not end the daemon.
+            let _ = rustix::process::setsid();
+        }
+        let home = match Home::take(&settings.home) {
+            Err(error) if self.background && error.is::<AlreadyRunning>() => {
+                return Ok(ExitCode::from(SOMEBODY_WAS_FASTER));
+            }
+            taken => taken?,
+        };
+        daemon::init_log(home.path(), &settings.config.log, !self.background)?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(async {
+            let shutdown = terminated()?;
+            daemon::run(settings, home, shutdown).await
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Resolves at the first SIGINT or SIGTERM; SIGHUP is not for us.
+fn terminated() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => return,
+                _ = terminate.recv() => return,
+                _ = hangup.recv() => {}
+            }
+        }
+    })
+}

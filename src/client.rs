@@ -1,0 +1,143 @@
+//! The Rust client of the HTTP API, over the daemon's socket. It starts nothing and retries
+//! nothing; whoever needs that does it around these calls.
+
+use std::path::Path;
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::wire::{
+    CallerRequest, CancelRequest, CancelView, ClearView, ErrorView, HealthView, LaunchRequest,
+    OutputRequest, OutputView, PageView, ResolveRequest, ResumeRequest, TaskView, TasksView,
+    ToolAnswer, ToolRequest, ToolsView, WaitRequest, WaitView,
+};
+
+/// For every call but those that wait.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing was sent.
+    #[error("the daemon is not running; `asyncagents daemon start` starts it")]
+    NotRunning(#[source] reqwest::Error),
+    /// It may or may not have done what was asked.
+    #[error(
+        "the connection to the daemon broke; `asyncagents daemon status` tells whether it runs"
+    )]
+    Broken(#[source] reqwest::Error),
+    #[error("the daemon did not answer in time")]
+    TimedOut(#[source] reqwest::Error),
+    #[error("{}", .0.error)]
+    Refused(ErrorView),
+}
+
+impl Client {
+    pub fn new(socket: &Path) -> Result<Client, Error> {
+        let http = reqwest::Client::builder().unix_socket(socket).build();
+        Ok(Client { http: http.map_err(Error::Broken)? })
+    }
+
+    pub async fn health(&self) -> Result<HealthView, Error> {
+        self.get("/v1/health").await
+    }
+
+    pub async fn stop(&self) -> Result<HealthView, Error> {
+        self.post("/v1/daemon/stop", &(), PATIENCE).await
+    }
+
+    pub async fn launch(&self, request: &LaunchRequest) -> Result<TaskView, Error> {
+        self.post("/v1/tasks", request, PATIENCE).await
+    }
+
+    /// `query` as the API takes it: names and values.
+    pub async fn tasks(&self, query: &[(&str, String)]) -> Result<PageView, Error> {
+        read(self.request(Method::GET, "/v1/tasks", PATIENCE).query(query)).await
+    }
+
+    pub async fn task(&self, id: &str) -> Result<TaskView, Error> {
+        self.get(&format!("/v1/tasks/{id}")).await
+    }
+
+    pub async fn resolve(&self, ids: &[String]) -> Result<TasksView, Error> {
+        self.post("/v1/resolve", &ResolveRequest { ids: ids.to_vec() }, PATIENCE).await
+    }
+
+    pub async fn output(&self, id: &str, request: &OutputRequest) -> Result<OutputView, Error> {
+        let longest = PATIENCE + Duration::from_secs_f64(request.timeout.unwrap_or(0.0).max(0.0));
+        self.post(&format!("/v1/tasks/{id}/output"), request, longest).await
+    }
+
+    pub async fn resume(&self, id: &str, prompt: String) -> Result<TaskView, Error> {
+        let request = ResumeRequest { prompt };
+        self.post(&format!("/v1/tasks/{id}/resume"), &request, PATIENCE).await
+    }
+
+    pub async fn cancel(&self, request: &CancelRequest) -> Result<CancelView, Error> {
+        self.post("/v1/cancel", request, PATIENCE).await
+    }
+
+    pub async fn clear(&self, request: &CallerRequest) -> Result<ClearView, Error> {
+        self.post("/v1/clear", request, PATIENCE).await
+    }
+
+    pub async fn wait(&self, request: &WaitRequest) -> Result<WaitView, Error> {
+        let longest = PATIENCE + Duration::from_secs_f64(request.timeout.max(0.0));
+        self.post("/v1/wait", request, longest).await
+    }
+
+    pub async fn tools(&self) -> Result<ToolsView, Error> {
+        self.get("/v1/tools").await
+    }
+
+    /// Some tools wait, ten minutes at most.
+    pub async fn call_tool(&self, name: &str, request: &ToolRequest) -> Result<ToolAnswer, Error> {
+        let longest = PATIENCE + Duration::from_secs(600);
+        self.post(&format!("/v1/tools/{name}"), request, longest).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        read(self.request(Method::GET, path, PATIENCE)).await
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        longest: Duration,
+    ) -> Result<T, Error> {
+        read(self.request(Method::POST, path, longest).json(body)).await
+    }
+
+    fn request(&self, method: Method, path: &str, longest: Duration) -> RequestBuilder {
+        self.http.request(method, format!("http://localhost{path}")).timeout(longest)
+    }
+}
+
+async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Error> {
+    let response = request.send().await.map_err(broken)?;
+    if response.status().is_success() {
+        return response.json().await.map_err(broken);
+    }
+    let status = response.status().as_u16();
+    let text = response.text().await.map_err(broken)?;
+    let view = serde_json::from_str(&text).unwrap_or(ErrorView { error: text, status });
+    Err(Error::Refused(view))
+}
+
+fn broken(error: reqwest::Error) -> Error {
+    if error.is_connect() {
+        Error::NotRunning(error)
+    } else if error.is_timeout() {
+        Error::TimedOut(error)
+    } else {
+        Error::Broken(error)
+    }
+}

@@ -1,0 +1,134 @@
+//! The storage directory: whose it is, who holds it, and where things are in it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use tokio::net::UnixListener;
+
+/// The kernel's limit on the path of a socket, less its terminator.
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// What may be in a directory that we close to others.
+const OURS: [&str; 4] = ["asyncagents.", "server.json", "token", "log"];
+
+/// A storage directory that this process holds alone, until it is dropped.
+pub struct Home {
+    path: PathBuf,
+    /// Locked as long as it is open; it holds a process id from a start to a clean stop.
+    lock: File,
+    left_in_a_hurry: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("a daemon is already running in `{0}`; `asyncagents daemon status` shows it")]
+pub struct AlreadyRunning(String);
+
+pub(super) fn socket(home: &Path) -> PathBuf {
+    home.join("asyncagents.sock")
+}
+
+impl Home {
+    /// Makes the directory ours alone. Fails with [`AlreadyRunning`] when another daemon has it.
+    pub fn take(path: &Path) -> anyhow::Result<Home> {
+        make_private(path)?;
+        let file = path.join("asyncagents.lock");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut lock = options.open(&file).with_context(|| unwritable(path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(AlreadyRunning(path.display().to_string()).into());
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock `{}`", file.display()));
+            }
+        }
+        let mut holder = String::new();
+        lock.read_to_string(&mut holder).with_context(|| unwritable(path))?;
+        let home = Home { path: path.to_owned(), lock, left_in_a_hurry: !holder.is_empty() };
+        home.sign(&std::process::id().to_string()).with_context(|| unwritable(path))?;
+        Ok(home)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn database(&self) -> PathBuf {
+        self.path.join("asyncagents.db")
+    }
+
+    /// The last daemon here did not stop cleanly.
+    pub fn was_left_in_a_hurry(&self) -> bool {
+        self.left_in_a_hurry
+    }
+
+    /// A socket that is there belongs to a daemon that died: we hold the lock.
+    pub fn bind(&self) -> anyhow::Result<UnixListener> {
+        let path = socket(&self.path);
+        if path.as_os_str().len() > LONGEST_SOCKET_PATH {
+            anyhow::bail!(
+                "the path `{}` is too long for a socket ({} bytes, at most {LONGEST_SOCKET_PATH}); \
+                 set ASYNCAGENTS_HOME to a shorter one",
+                path.display(),
+                path.as_os_str().len()
+            );
+        }
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| unwritable(&self.path));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let listener = UnixListener::bind(&path).with_context(|| unwritable(&self.path))?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        Ok(listener)
+    }
+
+    /// A clean stop: the socket goes, and nobody is signed in.
+    pub fn leave(self) {
+        let _ = fs::remove_file(socket(&self.path));
+        let _ = self.sign("");
+    }
+
+    fn sign(&self, holder: &str) -> std::io::Result<()> {
+        self.lock.set_len(0)?;
+        let mut lock = &self.lock;
+        std::io::Seek::rewind(&mut lock)?;
+        lock.write_all(holder.as_bytes())
+    }
+}
+
+fn unwritable(path: &Path) -> String {
+    format!(
+        "cannot write in the storage directory `{}`; make it writable or set ASYNCAGENTS_HOME",
+        path.display()
+    )
+}
+
+/// 0700: what agents say and do is nobody else's business.
+fn make_private(path: &Path) -> anyhow::Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| unwritable(path))?;
+    let metadata = fs::metadata(path)?;
+    if metadata.permissions().mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    // Closing a directory that others use would break them.
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        if !OURS.iter().any(|ours| name.starts_with(ours)) {
+            anyhow::bail!(
+                "the storage directory `{}` is open to others and holds other things (`{name}`); \
+                 set ASYNCAGENTS_HOME to a directory of its own",
+                path.display()
+            );
+        }
+    }
+    fs::set_permissions(path, Permissions::from_mode(0o700)).with_context(|| unwritable(path))
+}

@@ -1,0 +1,30 @@
+//! The daemon's log: a file a day in the storage directory, the oldest ones removed.
+
+use std::path::Path;
+
+use anyhow::Context;
+use tracing_appender::rolling::{RollingFileAppender, Rotation};
+use tracing_subscriber::EnvFilter;
+
+use crate::config;
+
+/// Logs to files from here on; to the terminal as well when somebody watches.
+pub fn init(home: &Path, config: &config::Log, watched: bool) -> anyhow::Result<()> {
+    use tracing_subscriber::prelude::*;
+    let folder = home.join("log");
+    let files = RollingFileAppender::builder()
+        .rotation(Rotation::DAILY)
+        .filename_prefix("asyncagents")
+        .filename_suffix("log")
+        .max_log_files(config.keep_days.max(1))
+        .build(&folder)
+        .with_context(|| format!("cannot write logs to `{}`", folder.display()))?;
+    let filter = EnvFilter::try_new(&config.level)
+        .with_context(|| format!("`{}` is not a log level; try `info`", config.level))?;
+    let to_files = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(files);
+    let to_terminal = watched
+        .then(|| tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr));
+    tracing_subscriber::registry().with(filter).with(to_files).with(to_terminal).try_init()?;
+    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! The daemon: one per storage directory. [`run`] wires everything together and takes it apart
+//! again; starting one on demand is in [`start`].
+
+mod home;
+mod hosts;
+mod log;
+pub mod start;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+
+pub use home::{AlreadyRunning, Home};
+pub use log::init as init_log;
+
+use crate::clock::Clock;
+use crate::config::{self, Settings};
+use crate::feed::{Change, Feed, Kind};
+use crate::http::{self, Api, Warnings};
+use crate::store::{Committed, Opened, Store, What};
+use crate::supervisor::{Asks, Supervisor};
+use crate::task::lifecycle::Resumable;
+use crate::task::queue::Limits;
+use crate::tools::Alias;
+
+/// How long accepted requests may take to finish once the daemon is to stop.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
+
+/// Serves until `shutdown` resolves or a client asks it to stop; then finishes what it accepted.
+pub async fn run(
+    settings: &Settings,
+    home: Home,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<()> {
+    let clock = Clock::system();
+    let feed = Feed::new();
+    let warnings = Warnings::default();
+    let store = open_store(&home, feed.clone(), &warnings)?;
+    let hosts = hosts::connect(&settings.config, &clock)?;
+    let supervisor =
+        Supervisor::new(store.clone(), feed, clock, hosts, supervisor_settings(&settings.config));
+    let stop = CancellationToken::new();
+    let api = Api {
+        supervisor: supervisor.clone(),
+        aliases: Arc::new(aliases(&settings.config)),
+        warnings: warnings.clone(),
+        stop: stop.clone(),
+    };
+
+    let listener = home.bind()?;
+    let working = tokio::spawn({
+        let supervisor = supervisor.clone();
+        async move { supervisor.run().await }
+    });
+    if home.was_left_in_a_hurry() {
+        check_in_background(store.clone(), warnings);
+    }
+    tracing::info!(home = %home.path().display(), pid = std::process::id(), "ready");
+
+    let asked_to_stop = async move {
+        tokio::select! {
+            () = shutdown => {}
+            () = stop.cancelled() => {}
+        }
+        tracing::info!("stopping");
+        // Callers that wait are answered now, so that their requests can finish.
+        supervisor.stop();
+    };
+    serve(listener, api, asked_to_stop).await?;
+    let _ = tokio::time::timeout(LONGEST_FAREWELL, working).await;
+    tokio::task::spawn_blocking(move || store.close()).await.context("closing the task store")?;
+    home.leave();
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Accepts until told to stop, then lets accepted requests finish, for a bounded time.
+async fn serve(
+    listener: UnixListener,
+    api: Api,
+    asked_to_stop: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<()> {
+    let stopping = CancellationToken::new();
+    let told = stopping.clone();
+    let serving = axum::serve(listener, http::control(api)).with_graceful_shutdown(async move {
+        asked_to_stop.await;
+        told.cancel();
+    });
+    tokio::select! {
+        served = async { serving.await } => served.context("serving the socket"),
+        () = async {
+            stopping.cancelled().await;
+            tokio::time::sleep(LONGEST_FAREWELL).await;
+        } => {
+            tracing::warn!("some requests did not finish in time");
+            Ok(())
+        }
+    }
+}
+
+fn open_store(home: &Home, feed: Feed, warnings: &Warnings) -> anyhow::Result<Store> {
+    let publish = move |committed: Committed| {
+        let kind = match committed.what {
+            What::Created => Kind::Created,
+            What::Updated => Kind::Updated,
+            What::Ended => Kind::of_end(committed.task.status()),
+        };
+        feed.publish(Change { kind, task: Arc::new(committed.task) });
+    };
+    let (store, opened) = Store::open(&home.database(), publish)?;
+    if let Opened::SetAside(aside) = opened {
+        warnings.add(format!(
+            "the task store was damaged; it was kept as `{}` and a new one was begun",
+            aside.display()
+        ));
+    }
+    Ok(store)
+}
+
+/// After a crash the whole file is read once, while the daemon already works.
+fn check_in_background(store: Store, warnings: Warnings) {
+    tokio::task::spawn_blocking(move || match store.check() {
+        Ok(problems) if problems.is_empty() => tracing::info!("the task store is sound"),
+        Ok(problems) => warnings.add(format!("the task store is damaged: {}", problems.join("; "))),
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "cannot check the task store");
+        }
+    });
+}
+
+fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
+    let config::Config { supervisor, limits, resume, permissions, notices, .. } = config;
+    let per_model = limits.active_per_model.iter();
+    crate::supervisor::Settings {
+        enabled: config.enabled,
+        limits: Arc::new(Limits {
+            active_per_parent: limits.active_per_parent as usize,
+            active_per_model: per_model.map(|(name, n)| (name.clone(), *n as usize)).collect(),
+            queued_per_parent: limits.queued_per_parent as usize,
+        }),
+        poll_interval: supervisor.poll_interval,
+        max_depth: supervisor.max_depth,
+        stall: supervisor.stall,
+        stall_repeats: supervisor.stall_repeats,
+        cancel_stalled: supervisor.cancel_stalled,
+        settle: supervisor.settle,
+        answer_grace: supervisor.answer_grace,
+        resumable: match resume.any_status {
+            true => Resumable::AnyEnded,
+            false => Resumable::Completed,
+        },
+        asks: match permissions.policy {
+            config::Policy::Park => Asks::Park(permissions.park),
+            config::Policy::Allow => Asks::Allow,
+            config::Policy::Deny => Asks::Deny,
+        },
+        inline_characters: notices.inline_characters,
+    }
+}
+
+fn aliases(config: &config::Config) -> Vec<Alias> {
+    let alias = |alias: &config::Alias| match alias {
+        config::Alias::Superagents => Alias::Superagents,
+        config::Alias::Background => Alias::Background,
+    };
+    config.tools.aliases.iter().map(alias).collect()
+}

@@ -1,0 +1,37 @@
+//! Extractors whose refusals are JSON like every other error.
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+
+use super::error::ApiError;
+
+pub(super) struct Body<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Body<T>, ApiError> {
+        let read: Result<Json<T>, JsonRejection> = Json::from_request(request, state).await;
+        match read {
+            Ok(Json(value)) => Ok(Body(value)),
+            Err(error) => Err(ApiError::with_status(error.status(), error.body_text())),
+        }
+    }
+}
+
+pub(super) struct Params<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Params<T>, ApiError> {
+        let read: Result<Query<T>, QueryRejection> = Query::from_request_parts(parts, state).await;
+        match read {
+            Ok(Query(value)) => Ok(Params(value)),
+            Err(error) => Err(ApiError::with_status(error.status(), error.body_text())),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Clearing the caller's list.
+
+use axum::Json;
+use axum::extract::State;
+
+use super::Api;
+use super::body::Body;
+use super::error::ApiError;
+use crate::tools;
+use crate::wire::{CallerRequest, ClearView};
+
+pub(super) async fn clear(
+    State(api): State<Api>,
+    Body(request): Body<CallerRequest>,
+) -> Result<Json<ClearView>, ApiError> {
+    let caller = tools::caller(request.caller)?;
+    let cleared = api.supervisor.clear(&caller).await?;
+    Ok(Json(ClearView { cancelled: cleared.cancelled, cleared: cleared.cleared }))
+}

@@ -1,0 +1,79 @@
+//! The one place where an error becomes a status code. Insides stay inside.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use crate::supervisor;
+use crate::task::launch;
+use crate::tools;
+use crate::wire::ErrorView;
+
+pub(super) struct ApiError {
+    status: StatusCode,
+    text: String,
+}
+
+impl ApiError {
+    pub(super) fn bad_request(text: impl Into<String>) -> ApiError {
+        ApiError { status: StatusCode::BAD_REQUEST, text: text.into() }
+    }
+
+    pub(super) fn with_status(status: StatusCode, text: impl Into<String>) -> ApiError {
+        ApiError { status, text: text.into() }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let view = ErrorView { error: self.text, status: self.status.as_u16() };
+        (self.status, Json(view)).into_response()
+    }
+}
+
+impl From<supervisor::Error> for ApiError {
+    fn from(error: supervisor::Error) -> ApiError {
+        use supervisor::Error::*;
+        let status = match &error {
+            NoSuchTask(_) | NoSuchBatch(_) => StatusCode::NOT_FOUND,
+            Ambiguous { .. } | UnknownAgent { .. } | UnknownHost { .. } | Arguments(_) => {
+                StatusCode::BAD_REQUEST
+            }
+            Refused(_) | TooDeep(_) | SessionGone(_) | CannotFork(_) | Contended => {
+                StatusCode::CONFLICT
+            }
+            QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,
+            NoHost | Disabled | Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Host(_) => StatusCode::BAD_GATEWAY,
+            Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        if status == StatusCode::INTERNAL_SERVER_ERROR {
+            tracing::error!(error = &error as &dyn std::error::Error, "request failed");
+        }
+        ApiError { status, text: error.to_string() }
+    }
+}
+
+impl From<launch::Refused> for ApiError {
+    fn from(error: launch::Refused) -> ApiError {
+        ApiError::bad_request(error.to_string())
+    }
+}
+
+impl From<tools::Error> for ApiError {
+    fn from(error: tools::Error) -> ApiError {
+        let status = match &error {
+            tools::Error::NoSuchTool { .. } => StatusCode::NOT_FOUND,
+            tools::Error::NoCaller => StatusCode::BAD_REQUEST,
+        };
+        ApiError { status, text: error.to_string() }
+    }
+}
+
+pub(super) async fn no_such_route() -> ApiError {
+    ApiError::with_status(StatusCode::NOT_FOUND, "no such route")
+}
+
+pub(super) async fn wrong_method() -> ApiError {
+    ApiError::with_status(StatusCode::METHOD_NOT_ALLOWED, "this route does not take this method")
+}

@@ -1,0 +1,76 @@
+//! The HTTP API, as a table of routes. A handler extracts, calls the supervisor once, converts.
+
+mod body;
+mod cancel;
+mod clear;
+mod error;
+mod health;
+mod tasks;
+mod tools;
+mod wait;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{get, post};
+use tokio_util::sync::CancellationToken;
+
+use crate::supervisor::Supervisor;
+use crate::tools::Alias;
+
+/// A prompt of a million characters fits, whatever they are.
+const LARGEST_BODY: usize = 8 << 20;
+
+/// What the handlers share. Cloning it is cheap.
+#[derive(Clone)]
+pub struct Api {
+    pub supervisor: Supervisor,
+    pub aliases: Arc<Vec<crate::tools::Alias>>,
+    pub warnings: Warnings,
+    /// Set when somebody asked the daemon to stop.
+    pub stop: CancellationToken,
+}
+
+/// What the user should know, shown with the health.
+#[derive(Clone, Default)]
+pub struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    pub fn add(&self, warning: String) {
+        tracing::warn!("{warning}");
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(warning);
+    }
+
+    pub fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// All verbs: what the socket serves.
+pub fn control(api: Api) -> Router {
+    Router::new()
+        .route("/v1/health", get(health::health))
+        .route("/v1/tools", get(tools::list))
+        .route("/v1/tools/{name}", post(tools::call))
+        .route("/v1/tasks", get(tasks::page).post(tasks::launch))
+        .route("/v1/tasks/{id}", get(tasks::detail))
+        .route("/v1/tasks/{id}/logs", get(tasks::logs))
+        .route("/v1/tasks/{id}/output", post(tasks::output))
+        .route("/v1/tasks/{id}/resume", post(tasks::resume))
+        .route("/v1/resolve", post(tasks::resolve))
+        .route("/v1/cancel", post(cancel::cancel))
+        .route("/v1/clear", post(clear::clear))
+        .route("/v1/wait", post(wait::wait))
+        .route("/v1/daemon/stop", post(health::stop))
+        .fallback(error::no_such_route)
+        .method_not_allowed_fallback(error::wrong_method)
+        .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .with_state(api)
+}
+
+impl Api {
+    fn aliases(&self) -> &[Alias] {
+        &self.aliases
+    }
+}
