@@ -1,1 +1,21 @@
+//! All integration tests, in one binary: one link step.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, unreachable_pub)]
+
+mod support;
+
+mod batches;
+mod cancel;
+mod clear;
+mod deliver;
+mod ends;
+mod invariants;
+mod kill;
+mod launch;
+mod list;
+mod output;
+mod queue;
+mod resume;
+mod stalls;
+mod tools;
+mod wait;

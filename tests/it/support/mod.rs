@@ -1,0 +1,5 @@
+//! What the tests share.
+
+mod world;
+
+pub use world::{World, caller, order, settings};
