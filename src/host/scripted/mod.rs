@@ -58,6 +58,10 @@ pub enum Control {
         session: SessionId,
         text: String,
     },
+    /// Somebody in the host aborts it.
+    Abort {
+        session: SessionId,
+    },
     Delete {
         session: SessionId,
     },

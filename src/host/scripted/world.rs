@@ -307,6 +307,10 @@ impl World {
             Control::Fail { session, error } => {
                 state.with_busy(&session, |session| session.fail(now, "APIError", &error));
             }
+            Control::Abort { session } => {
+                drop(state);
+                return self.abort(&session);
+            }
             Control::Delete { session } => {
                 state.sessions.remove(&session);
             }
