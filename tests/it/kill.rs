@@ -273,7 +273,7 @@ fn check_notices(stage: &Stage, database: &Path) {
     let mut runs = db
         .prepare(
             "SELECT n.message_id FROM run r LEFT JOIN notice n
-             ON n.task = r.task AND n.run = r.n AND n.kind = 'end'",
+             ON n.task = r.task AND n.run = r.n AND n.nth = 0",
         )
         .unwrap();
     let runs: Vec<Option<String>> =
