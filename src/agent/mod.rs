@@ -1,0 +1,4 @@
+//! The embedded agent: a loop around a model and its tools. It has never heard of tasks.
+
+pub mod model;
+pub mod tools;
