@@ -22,9 +22,6 @@ pub struct Config {
     pub notices: Notices,
     pub history: History,
     pub tools: Tools,
-    pub task_tool: TaskTool,
-    pub api: Api,
-    pub opencode: Opencode,
     pub log: Log,
 }
 
@@ -116,47 +113,6 @@ pub enum Alias {
     Background,
 }
 
-/// The blocking `Task`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TaskTool {
-    #[serde(rename = "timeout_seconds", with = "seconds")]
-    pub timeout: Duration,
-    pub on_timeout: OnTimeout,
-    /// Where the caller's own agent is not known.
-    pub agent: String,
-    /// At once, per parent.
-    pub concurrent: u32,
-    #[serde(rename = "cache_ttl_seconds", with = "seconds_or_off")]
-    pub cache_ttl: Option<Duration>,
-}
-
-/// What becomes of a task whose caller has waited long enough.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnTimeout {
-    Background,
-    Cancel,
-}
-
-/// The status API over TCP.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Api {
-    pub enabled: bool,
-    /// An IP address or `localhost`.
-    pub host: String,
-    /// The first port to try; 0 lets the system choose.
-    pub port: u16,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Opencode {
-    /// Empty: not told.
-    pub url: String,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
@@ -185,9 +141,6 @@ impl Default for Config {
             notices: Notices::default(),
             history: History::default(),
             tools: Tools::default(),
-            task_tool: TaskTool::default(),
-            api: Api::default(),
-            opencode: Opencode::default(),
             log: Log::default(),
         }
     }
@@ -223,24 +176,6 @@ impl Default for Permissions {
 impl Default for Notices {
     fn default() -> Notices {
         Notices { inline_characters: 8000, toasts: true, os: false }
-    }
-}
-
-impl Default for TaskTool {
-    fn default() -> TaskTool {
-        TaskTool {
-            timeout: Duration::from_secs(30),
-            on_timeout: OnTimeout::Background,
-            agent: "general".to_owned(),
-            concurrent: 3,
-            cache_ttl: None,
-        }
-    }
-}
-
-impl Default for Api {
-    fn default() -> Api {
-        Api { enabled: true, host: "127.0.0.1".to_owned(), port: 5165 }
     }
 }
 
@@ -370,11 +305,6 @@ mod tests {
                 max_age: Some(Duration::from_secs(30 * DAY)),
             },
             tools: Tools { aliases: BTreeSet::from([Alias::Background]) },
-            task_tool: TaskTool {
-                on_timeout: OnTimeout::Cancel,
-                cache_ttl: Some(Duration::from_secs(9)),
-                ..TaskTool::default()
-            },
             ..Config::default()
         };
         assert_eq!(load(&config.to_toml()).unwrap(), config);

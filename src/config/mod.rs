@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 pub use keys::{
-    Alias, Api, Config, History, Limits, Log, Notices, OnTimeout, Opencode, Permissions, Policy,
-    Resume, Supervisor, TaskTool, Tools,
+    Alias, Config, History, Limits, Log, Notices, Permissions, Policy, Resume, Supervisor, Tools,
 };
 
 use check::{check_rule, check_table};
@@ -22,13 +21,9 @@ use check::{check_rule, check_table};
 pub const DEFAULT_FILE: &str = include_str!("default.toml");
 
 /// Variables that set a key of the config.
-const VARIABLES: [(&str, &str); 7] = [
+const VARIABLES: [(&str, &str); 3] = [
     ("ASYNCAGENTS_HOST", "host"),
     ("ASYNCAGENTS_MODEL", "model"),
-    ("ASYNCAGENTS_API_ENABLED", "api.enabled"),
-    ("ASYNCAGENTS_API_HOST", "api.host"),
-    ("ASYNCAGENTS_API_PORT", "api.port"),
-    ("ASYNCAGENTS_OPENCODE_URL", "opencode.url"),
     ("ASYNCAGENTS_LOG", "log.level"),
 ];
 
@@ -207,12 +202,7 @@ fn parse(text: &str, file: &Path) -> Result<Table, Error> {
 fn set_from_environment(table: &mut Table, environment: &Environment) -> Result<(), Error> {
     for (variable, key) in VARIABLES {
         let Some(text) = environment.get(variable)? else { continue };
-        let text_value = Value::String(text.to_owned());
-        let value = match key {
-            "api.enabled" => Value::Boolean(text != "false"),
-            "api.port" => text.parse().map_or(text_value, Value::Integer),
-            _ => text_value,
-        };
+        let value = Value::String(text.to_owned());
         check_rule(key, &value, variable, "the environment")?;
         set(table, key, value);
     }
@@ -250,17 +240,17 @@ mod tests {
     fn flags_win_over_the_environment_over_the_file_over_the_defaults() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("config.toml");
-        std::fs::write(&file, "host = 'file'\nmodel = 'file'\n[api]\nport = 1\nenabled = false")
-            .unwrap();
+        std::fs::write(
+            &file,
+            "host = 'file'\nmodel = 'file'\n[log]\nlevel = 'warn'\nkeep_days = 3",
+        )
+        .unwrap();
         let environment = Environment::of([
             ("HOME", "/home/ada"),
             ("ASYNCAGENTS_CONFIG", "/from/environment.toml"),
             ("ASYNCAGENTS_HOST", "environment"),
             ("ASYNCAGENTS_MODEL", "environment"),
-            ("ASYNCAGENTS_API_PORT", "2"),
-            ("ASYNCAGENTS_API_HOST", ""),
             ("ASYNCAGENTS_LOG", "debug"),
-            ("ASYNCAGENTS_OPENCODE_URL", "http://localhost:4096"),
             ("ASYNCAGENTS_PARENT", "ses_parent"),
             ("ASYNCAGENTS_UNHEARD_OF", "1"),
             ("NODE_ENV", "development"),
@@ -275,9 +265,7 @@ mod tests {
             config: Config {
                 host: "environment".to_owned(),
                 model: "flag".to_owned(),
-                api: Api { enabled: false, port: 2, ..Api::default() },
-                opencode: Opencode { url: "http://localhost:4096".to_owned() },
-                log: Log { level: "debug".to_owned(), ..Log::default() },
+                log: Log { level: "debug".to_owned(), keep_days: 3 },
                 ..Config::default()
             },
             home: "/from/flag".into(),
@@ -324,15 +312,6 @@ mod tests {
     }
 
     #[test]
-    fn only_the_word_false_disables_the_api() {
-        for (value, enabled) in [("false", false), ("true", true), ("0", true), ("False", true)] {
-            let pairs = [("HOME", "/none"), ("ASYNCAGENTS_API_ENABLED", value)];
-            let settings = Settings::resolve(&Environment::of(pairs), &Flags::default()).unwrap();
-            assert_eq!(settings.config.api, Api { enabled, ..Api::default() }, "{value}");
-        }
-    }
-
-    #[test]
     fn an_environment_that_does_not_fit_is_refused_by_name() {
         let check = |pairs: &[(&str, &str)], expected: &str| {
             let environment = Environment::of(pairs.iter().copied());
@@ -340,12 +319,8 @@ mod tests {
             assert_eq!(error.to_string(), expected, "{pairs:?}");
         };
         check(
-            &[("HOME", "/none"), ("ASYNCAGENTS_API_PORT", "http")],
-            "`ASYNCAGENTS_API_PORT` in the environment is `\"http\"`; give a number from 0 to 65535",
-        );
-        check(
-            &[("HOME", "/none"), ("ASYNCAGENTS_API_PORT", "70000")],
-            "`ASYNCAGENTS_API_PORT` in the environment is `70000`; give a number from 0 to 65535",
+            &[("HOME", "/none"), ("ASYNCAGENTS_LOG", " ")],
+            "`ASYNCAGENTS_LOG` in the environment is `\" \"`; give a text that is not empty",
         );
         check(
             &[],
