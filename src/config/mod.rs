@@ -31,8 +31,11 @@ const VARIABLES: [(&str, &str); 3] = [
 pub enum Error {
     #[error("`{name}` in the environment is not valid UTF-8; set it to plain text or unset it")]
     NotText { name: String },
-    #[error("there is no default for the {what} without a home; set `HOME` or `{variable}`")]
-    NoHome { what: &'static str, variable: &'static str },
+    #[error(
+        "there is no default for the storage directory without a home; \
+         set `HOME` or `ASYNCAGENTS_HOME`"
+    )]
+    NoHome,
     #[error("cannot tell where `{path}` is; give an absolute path")]
     NoPlace { path: PathBuf, source: io::Error },
     #[error(
@@ -102,7 +105,7 @@ impl Settings {
     pub fn config_file(environment: &Environment, flags: &Flags) -> Result<PathBuf, Error> {
         match named_path(&flags.config, environment, "ASYNCAGENTS_CONFIG")? {
             Some(file) => Ok(file),
-            None => default_config_file(environment),
+            None => default_config_file(environment, flags),
         }
     }
 }
@@ -134,9 +137,7 @@ fn home(environment: &Environment, flags: &Flags) -> Result<PathBuf, Error> {
         return Ok(home);
     }
     let data = base_directory(environment, "XDG_DATA_HOME", ".local/share")?;
-    let data =
-        data.ok_or(Error::NoHome { what: "storage directory", variable: "ASYNCAGENTS_HOME" })?;
-    absolute(&data.join("asyncagents"))
+    absolute(&data.ok_or(Error::NoHome)?.join("asyncagents"))
 }
 
 /// The file and what it says. Only a file that somebody named has to be there.
@@ -145,16 +146,17 @@ fn config_file(environment: &Environment, flags: &Flags) -> Result<(PathBuf, Tab
         let table = read_file(&file)?.ok_or_else(|| Error::Missing { file: file.clone() })?;
         return Ok((file, table));
     }
-    let file = default_config_file(environment)?;
+    let file = default_config_file(environment, flags)?;
     let table = read_file(&file)?.unwrap_or_default();
     Ok((file, table))
 }
 
-fn default_config_file(environment: &Environment) -> Result<PathBuf, Error> {
-    let config = base_directory(environment, "XDG_CONFIG_HOME", ".config")?;
-    let config =
-        config.ok_or(Error::NoHome { what: "config file", variable: "ASYNCAGENTS_CONFIG" })?;
-    absolute(&config.join("asyncagents/config.toml"))
+fn default_config_file(environment: &Environment, flags: &Flags) -> Result<PathBuf, Error> {
+    match base_directory(environment, "XDG_CONFIG_HOME", ".config")? {
+        Some(config) => absolute(&config.join("asyncagents/config.toml")),
+        // A service without a home of its own may still have been given a storage directory.
+        None => Ok(home(environment, flags)?.join("config.toml")),
+    }
 }
 
 fn named_path(
@@ -312,6 +314,29 @@ mod tests {
     }
 
     #[test]
+    fn without_a_home_the_config_file_is_looked_for_in_the_storage_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().to_owned();
+        let flags = Flags { home: Some(home.clone()), ..Flags::default() };
+        let expected = |host: &str| Settings {
+            config: Config { host: host.to_owned(), ..Config::default() },
+            home: home.clone(),
+            config_file: home.join("config.toml"),
+            development: false,
+            parent: None,
+        };
+        let by_variable = Environment::of([("ASYNCAGENTS_HOME", home.clone())]);
+        let resolved = || {
+            let by_flag = Settings::resolve(&Environment::default(), &flags).unwrap();
+            assert_eq!(Settings::resolve(&by_variable, &Flags::default()).unwrap(), by_flag);
+            by_flag
+        };
+        assert_eq!(resolved(), expected(""));
+        std::fs::write(home.join("config.toml"), "host = 'file'").unwrap();
+        assert_eq!(resolved(), expected("file"));
+    }
+
+    #[test]
     fn an_environment_that_does_not_fit_is_refused_by_name() {
         let check = |pairs: &[(&str, &str)], expected: &str| {
             let environment = Environment::of(pairs.iter().copied());
@@ -322,16 +347,13 @@ mod tests {
             &[("HOME", "/none"), ("ASYNCAGENTS_LOG", " ")],
             "`ASYNCAGENTS_LOG` in the environment is `\" \"`; give a text that is not empty",
         );
-        check(
-            &[],
-            "there is no default for the config file without a home; \
-             set `HOME` or `ASYNCAGENTS_CONFIG`",
-        );
-        check(
-            &[("XDG_CONFIG_HOME", "/none")],
-            "there is no default for the storage directory without a home; \
-             set `HOME` or `ASYNCAGENTS_HOME`",
-        );
+        for pairs in [&[] as &[_], &[("XDG_CONFIG_HOME", "/none")]] {
+            check(
+                pairs,
+                "there is no default for the storage directory without a home; \
+                 set `HOME` or `ASYNCAGENTS_HOME`",
+            );
+        }
         check(
             &[("HOME", "/none"), ("ASYNCAGENTS_CONFIG", "/none/config.toml")],
             "config file `/none/config.toml` does not exist; \
