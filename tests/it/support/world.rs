@@ -148,7 +148,8 @@ impl World {
 
     /// The task as it is once it has ended.
     pub async fn ended(&self, task: &Task) -> Task {
-        let waited = self.supervisor.wait(&[task.id.clone()], Need::All, LONG).await.unwrap();
+        let waited =
+            self.supervisor.wait(std::slice::from_ref(&task.id), Need::All, LONG).await.unwrap();
         assert!(!waited.timed_out, "{:?}", waited.tasks);
         waited.tasks.into_iter().next().unwrap()
     }
