@@ -10,12 +10,15 @@ use serde::de::DeserializeOwned;
 
 use crate::wire::{
     CallerRequest, CancelRequest, CancelView, ClearView, ErrorView, HealthView, LaunchRequest,
-    OutputRequest, OutputView, PageView, ResolveRequest, ResumeRequest, TaskView, TasksView,
-    ToolAnswer, ToolRequest, ToolsView, WaitRequest, WaitView,
+    OutputRequest, OutputView, PageView, PruneRequest, PruneView, ResolveRequest, ResumeRequest,
+    TaskView, TasksView, ToolAnswer, ToolRequest, ToolsView, WaitRequest, WaitView,
 };
 
-/// For every call but those that wait.
+/// For every call but those that may take long.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A history of millions takes minutes to delete.
+const LONGEST_PRUNE: Duration = Duration::from_secs(3600);
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
@@ -86,6 +89,10 @@ impl Client {
 
     pub async fn clear(&self, request: &CallerRequest) -> Result<ClearView, Error> {
         self.post("/v1/clear", request, PATIENCE).await
+    }
+
+    pub async fn prune(&self, request: &PruneRequest) -> Result<PruneView, Error> {
+        self.post("/v1/prune", request, LONGEST_PRUNE).await
     }
 
     pub async fn wait(&self, request: &WaitRequest) -> Result<WaitView, Error> {

@@ -137,6 +137,23 @@ pub struct ClearView {
     pub cleared: usize,
 }
 
+/// At least one of these; a task goes when either leaves it out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct PruneRequest {
+    /// How many ended tasks stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<u64>,
+    /// Counted from a task's end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub older_than_days: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PruneView {
+    pub removed: u64,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WaitRequest {

@@ -8,6 +8,7 @@ mod config;
 mod daemon;
 mod list;
 mod output;
+mod prune;
 mod resume;
 mod run;
 mod scripted_host;
@@ -66,6 +67,8 @@ enum Command {
     Cancel(cancel::Cancel),
     /// Stop the shell's running tasks and take all of its tasks off the list
     Clear(clear::Clear),
+    /// Delete old tasks from the history
+    Prune(prune::Prune),
     /// Run the daemon in the foreground
     Serve(serve::Serve),
     /// Start, stop or look at the daemon
@@ -101,6 +104,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Command::Resume(command) => command.run(&settings).await,
             Command::Cancel(command) => command.run(&settings).await,
             Command::Clear(command) => command.run(&settings).await,
+            Command::Prune(command) => command.run(&settings).await,
             Command::Daemon(command) => command.run(&settings).await,
             Command::Serve(_) | Command::Config(_) | Command::ScriptedHost(_) => {
                 unreachable!("carried out above")

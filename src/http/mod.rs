@@ -5,6 +5,7 @@ mod cancel;
 mod clear;
 mod error;
 mod health;
+mod prune;
 mod tasks;
 mod tools;
 mod wait;
@@ -61,6 +62,7 @@ pub fn control(api: Api) -> Router {
         .route("/v1/resolve", post(tasks::resolve))
         .route("/v1/cancel", post(cancel::cancel))
         .route("/v1/clear", post(clear::clear))
+        .route("/v1/prune", post(prune::prune))
         .route("/v1/wait", post(wait::wait))
         .route("/v1/daemon/stop", post(health::stop))
         .fallback(error::no_such_route)

@@ -27,6 +27,7 @@ mod launch;
 mod list;
 mod output;
 mod prompt;
+mod prune;
 mod reconcile;
 mod recover;
 mod resume;
@@ -51,7 +52,7 @@ use crate::clock::Clock;
 use crate::feed::Feed;
 use crate::host::{self, AnyHost};
 use crate::store::{self, Resolved, Store};
-pub use crate::store::{Filter, Order, Page};
+pub use crate::store::{Filter, Keep, Order, Page};
 use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
 use crate::task::{Task, TaskId, launch as arguments};
@@ -100,6 +101,8 @@ pub struct Settings {
     pub resumable: Resumable,
     pub asks: Asks,
     pub inline_characters: usize,
+    /// What is pruned is what this leaves out.
+    pub history: Keep,
 }
 
 /// What happens to permissions and questions of children (T15).
@@ -189,6 +192,7 @@ impl Supervisor {
         workers.spawn(self.clone().prompter());
         workers.spawn(self.clone().reconciler());
         workers.spawn(self.clone().deliverer());
+        workers.spawn(self.clone().pruner());
         for host in self.0.hosts.all.values().cloned() {
             workers.spawn(self.clone().listener(host));
         }

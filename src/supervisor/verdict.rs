@@ -150,7 +150,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::supervisor::Asks;
+    use crate::supervisor::{Asks, Keep};
     use crate::task::lifecycle::Resumable;
     use crate::task::queue::Limits;
     use crate::task::{
@@ -179,6 +179,7 @@ mod tests {
             resumable: Resumable::Completed,
             asks: Asks::Park(None),
             inline_characters: 8_000,
+            history: Keep::default(),
         }
     }
 

@@ -14,6 +14,7 @@ mod kill;
 mod launch;
 mod list;
 mod output;
+mod prune;
 mod queue;
 mod resume;
 mod stalls;

@@ -10,7 +10,9 @@ use asyncagents::feed::{Change, Feed, Kind};
 use asyncagents::host::scripted::{Control, Scripted, World as Host};
 use asyncagents::host::{AnyHost, Host as _, NewSession, Post};
 use asyncagents::store::{Store, What};
-use asyncagents::supervisor::{Asks, Caller, Error, Hosts, Launch, Need, Settings, Supervisor};
+use asyncagents::supervisor::{
+    Asks, Caller, Error, Hosts, Keep, Launch, Need, Settings, Supervisor,
+};
 use asyncagents::task::launch::Order;
 use asyncagents::task::lifecycle::Resumable;
 use asyncagents::task::queue::Limits;
@@ -49,6 +51,7 @@ pub fn settings() -> Settings {
         resumable: Resumable::Completed,
         asks: Asks::Park(None),
         inline_characters: 8_000,
+        history: Keep::default(),
     }
 }
 
@@ -145,7 +148,8 @@ impl World {
 
     /// The task as it is once it has ended.
     pub async fn ended(&self, task: &Task) -> Task {
-        let waited = self.supervisor.wait(&[task.id.clone()], Need::All, LONG).await.unwrap();
+        let waited =
+            self.supervisor.wait(std::slice::from_ref(&task.id), Need::All, LONG).await.unwrap();
         assert!(!waited.timed_out, "{:?}", waited.tasks);
         waited.tasks.into_iter().next().unwrap()
     }
