@@ -92,11 +92,12 @@ impl Store {
 
     /// Finishes what is queued and closes the database. Later calls fail with [`Error::Closed`].
     pub fn close(&self) {
+        // Readers first: the last connection to go tidies up the write-ahead log.
+        self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let writer = self.0.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {
             writer.stop();
         }
-        self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// A thorough look at the whole file. Slow on a large one; it blocks nobody but the caller.
