@@ -1,6 +1,6 @@
 //! Tasks, runs, notices and intents in SQLite. The only module that speaks SQL.
 //!
-//! One writer thread commits ([`writer`]), readers have connections of their own. Whatever a
+//! One writer thread commits (`writer`), readers have connections of their own. Whatever a
 //! function here acknowledges is on disk.
 
 mod intents;

@@ -7,13 +7,13 @@
 //! read off the state, so that a daemon killed at any point goes on where it was. Slots are not
 //! counted, they are the tasks that hold one; a queue is the tasks that wait.
 //!
-//! *One path to an end.* Events of hosts and a timer only wake the reconciler ([`reconcile`]). It
+//! *One path to an end.* Events of hosts and a timer only wake the reconciler (`reconcile`). It
 //! takes no input, looks at every active task in a few batched calls, and hands what it sees to a
-//! pure verdict ([`verdict`]). A missed event, a restart and the normal case run the same lines.
+//! pure verdict (`verdict`). A missed event, a restart and the normal case run the same lines.
 //! News that is stale loses against the revision it was read at, and is dropped.
 //!
 //! *Owed, then sent.* Two workers speak to hosts from rows that say what is owed: the prompter
-//! ([`prompt`]) to children, the deliverer ([`deliver`]) to parents. Message ids are minted once
+//! (`prompt`) to children, the deliverer (`deliver`) to parents. Message ids are minted once
 //! and kept in the row, so a repeat can be recognised. A notice that may have been sent before (by
 //! a daemon that died, or when an answer got lost) is looked up in the conversation before it is
 //! sent again: at least once on the wire, once in the conversation.

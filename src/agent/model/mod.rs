@@ -1,5 +1,7 @@
 //! Models, behind one small interface: a request in, pieces of an answer out.
 
+mod offline;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -67,7 +69,9 @@ pub enum Error {
 impl Error {
     pub fn is_worth_a_retry(&self) -> bool {
         match self {
-            Error::Busy { .. } | Error::Unreachable(_) | Error::Truncated | Error::Silent(_) => true,
+            Error::Busy { .. } | Error::Unreachable(_) | Error::Truncated | Error::Silent(_) => {
+                true
+            }
             Error::Unusable(_) | Error::Refused { .. } => false,
         }
     }
@@ -75,3 +79,26 @@ impl Error {
 
 /// Where the pieces go. A receiver that is gone means: stop.
 pub type Sink = mpsc::Sender<Piece>;
+
+/// The models there are.
+#[derive(Clone)]
+pub enum Model {
+    /// `offline/explorer`
+    Offline,
+}
+
+impl Model {
+    /// Sends the pieces of an answer as they come; the last one is its end.
+    pub async fn answer(&self, request: Request, sink: Sink) -> Result<(), Error> {
+        match self {
+            Model::Offline => {
+                for piece in offline::answer(&request) {
+                    if sink.send(piece).await.is_err() {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
