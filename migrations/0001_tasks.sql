@@ -141,16 +141,21 @@ CREATE TRIGGER task_ended AFTER UPDATE OF slot ON task
   UPDATE batch SET live = live + (new.slot > 0) - (old.slot > 0) WHERE id = new.batch;
 END;
 
--- Sessions of hosts of our own: what an embedded agent said and did, message by message.
+-- Sessions of the embedded host: what its agents said and did, message by message.
 CREATE TABLE session (
   id         TEXT PRIMARY KEY,
   parent     TEXT,
-  nonce      TEXT UNIQUE,
+  nonce      TEXT NOT NULL UNIQUE,
   title      TEXT NOT NULL,
   directory  TEXT NOT NULL,
   agent      TEXT NOT NULL,
+  deny       TEXT NOT NULL,  -- a JSON array of tool names and patterns
+  todos      TEXT NOT NULL,  -- a JSON array
+  model      TEXT NOT NULL,  -- of the last prompt; '' when it named none
+  running    INTEGER NOT NULL,  -- to be gone on with after a restart
   created_at INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE INDEX session_running ON session (id) WHERE running = 1;
 
 CREATE TABLE message (
   seq     INTEGER PRIMARY KEY,

@@ -9,9 +9,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::wire::{
-    CallerRequest, CancelRequest, CancelView, ClearView, ErrorView, HealthView, LaunchRequest,
-    OutputRequest, OutputView, PageView, PruneRequest, PruneView, ResolveRequest, ResumeRequest,
-    TaskView, TasksView, ToolAnswer, ToolRequest, ToolsView, WaitRequest, WaitView,
+    AnswerRequest, CallerRequest, CancelRequest, CancelView, ClearView, ErrorView, HealthView,
+    LaunchRequest, OutputRequest, OutputView, PageView, PermissionsView, PruneRequest, PruneView,
+    ResolveRequest, ResumeRequest, TaskView, TasksView, ToolAnswer, ToolRequest, ToolsView,
+    WaitRequest, WaitView,
 };
 
 /// For every call but those that may take long.
@@ -98,6 +99,14 @@ impl Client {
     pub async fn wait(&self, request: &WaitRequest) -> Result<WaitView, Error> {
         let longest = PATIENCE + Duration::from_secs_f64(request.timeout.max(0.0));
         self.post("/v1/wait", request, longest).await
+    }
+
+    pub async fn permissions(&self) -> Result<PermissionsView, Error> {
+        self.get("/v1/permissions").await
+    }
+
+    pub async fn answer(&self, id: &str, answer: &AnswerRequest) -> Result<PermissionsView, Error> {
+        self.post(&format!("/v1/permissions/{id}"), answer, PATIENCE).await
     }
 
     pub async fn tools(&self) -> Result<ToolsView, Error> {

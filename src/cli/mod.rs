@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is what a command line does")]
 
+mod answer;
 mod cancel;
 mod clear;
 mod config;
@@ -63,6 +64,10 @@ enum Command {
     Wait(wait::Wait),
     /// Ask a completed task a follow-up, in its own session
     Resume(resume::Resume),
+    /// Allow what agents ask for
+    Approve(answer::Answer),
+    /// Refuse what agents ask for
+    Deny(answer::Answer),
     /// Stop tasks
     Cancel(cancel::Cancel),
     /// Stop the shell's running tasks and take all of its tasks off the list
@@ -102,6 +107,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Command::Output(command) => command.run(&settings).await,
             Command::Wait(command) => command.run(&settings).await,
             Command::Resume(command) => command.run(&settings).await,
+            Command::Approve(command) => command.run(&settings, true).await,
+            Command::Deny(command) => command.run(&settings, false).await,
             Command::Cancel(command) => command.run(&settings).await,
             Command::Clear(command) => command.run(&settings).await,
             Command::Prune(command) => command.run(&settings).await,

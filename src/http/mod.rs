@@ -5,6 +5,7 @@ mod cancel;
 mod clear;
 mod error;
 mod health;
+mod permissions;
 mod prune;
 mod tasks;
 mod tools;
@@ -64,6 +65,8 @@ pub fn control(api: Api) -> Router {
         .route("/v1/clear", post(clear::clear))
         .route("/v1/prune", post(prune::prune))
         .route("/v1/wait", post(wait::wait))
+        .route("/v1/permissions", get(permissions::list))
+        .route("/v1/permissions/{id}", post(permissions::answer))
         .route("/v1/daemon/stop", post(health::stop))
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::wrong_method)

@@ -9,6 +9,7 @@ mod outbox;
 mod pages;
 mod prune;
 mod rows;
+mod sessions;
 mod tasks;
 mod writer;
 
@@ -23,6 +24,7 @@ pub use outbox::{Owed, Unread};
 pub use pages::{Filter, Order, Page, Resolved, Tally};
 pub use prune::Keep;
 pub use rows::Run;
+pub use sessions::Session;
 pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement};
 pub use writer::{Committed, What, Written};
 

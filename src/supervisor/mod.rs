@@ -20,6 +20,7 @@
 //!
 //! *Nobody polls.* Waiting callers sleep on the feed, which is fed by commits.
 
+mod asks;
 mod cancel;
 mod clear;
 mod deliver;
@@ -41,6 +42,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub use crate::host::Answer;
+pub use asks::Asked;
 pub use cancel::{Cancelled, Target};
 pub use clear::Cleared;
 pub use launch::{Caller, Launch};
@@ -76,6 +79,8 @@ struct Inner {
     /// How many callers wait for a task's end with the answer as their notice (N3).
     awaited: Mutex<HashMap<TaskId, usize>>,
     agents: Mutex<HashMap<(String, String), launch::KnownAgents>>,
+    /// What children wait for an answer to, as last seen.
+    asks: Mutex<HashMap<String, Asked>>,
     stopping: CancellationToken,
 }
 
@@ -122,6 +127,8 @@ pub enum Error {
     Ambiguous { reference: String, candidates: Vec<String> },
     #[error("no task of batch `{0}` is left to cancel")]
     NoSuchBatch(String),
+    #[error("nothing is asked as `{0}`; `asyncagents approve` lists what is")]
+    NothingAsked(String),
     #[error(transparent)]
     Refused(#[from] lifecycle::Refused),
     #[error(transparent)]
@@ -181,6 +188,7 @@ impl Supervisor {
             notices: Notify::new(),
             awaited: Mutex::default(),
             agents: Mutex::default(),
+            asks: Mutex::default(),
             stopping: CancellationToken::new(),
         }))
     }

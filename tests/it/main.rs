@@ -14,6 +14,7 @@ mod kill;
 mod launch;
 mod list;
 mod output;
+mod permissions;
 mod prune;
 mod queue;
 mod resume;
