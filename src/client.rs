@@ -10,9 +10,9 @@ use serde::de::DeserializeOwned;
 
 use crate::wire::{
     AnswerRequest, CallerRequest, CancelRequest, CancelView, ClearView, ErrorView, HealthView,
-    LaunchRequest, OutputRequest, OutputView, PageView, PermissionsView, PruneRequest, PruneView,
-    ResolveRequest, ResumeRequest, TaskView, TasksView, ToolAnswer, ToolRequest, ToolsView,
-    WaitRequest, WaitView,
+    LaunchRequest, MailboxView, OutputRequest, OutputView, PageView, PermissionsView, PruneRequest,
+    PruneView, ResolveRequest, ResumeRequest, TaskView, TasksView, ToolAnswer, ToolRequest,
+    ToolsView, WaitRequest, WaitView,
 };
 
 /// For every call but those that may take long.
@@ -99,6 +99,11 @@ impl Client {
     pub async fn wait(&self, request: &WaitRequest) -> Result<WaitView, Error> {
         let longest = PATIENCE + Duration::from_secs_f64(request.timeout.max(0.0));
         self.post("/v1/wait", request, longest).await
+    }
+
+    /// Takes the unread notices out of the caller's mailbox.
+    pub async fn read_mailbox(&self, request: &CallerRequest) -> Result<MailboxView, Error> {
+        self.post("/v1/mailbox", request, PATIENCE).await
     }
 
     pub async fn permissions(&self) -> Result<PermissionsView, Error> {

@@ -183,6 +183,25 @@ pub struct TasksView {
     pub tasks: Vec<TaskView>,
 }
 
+/// Tokens and money, in the hosts' own figures.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpentView {
+    pub tokens: u64,
+    pub cost: f64,
+}
+
+/// A notice as a parent without a conversation reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoticeView {
+    pub visible: String,
+    pub hidden: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MailboxView {
+    pub notices: Vec<NoticeView>,
+}
+
 /// What a child waits for an answer to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

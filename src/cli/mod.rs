@@ -7,6 +7,7 @@ mod cancel;
 mod clear;
 mod config;
 mod daemon;
+mod demo;
 mod list;
 mod output;
 mod prune;
@@ -54,6 +55,8 @@ Example:
 
 #[derive(Subcommand)]
 enum Command {
+    /// Watch three background agents at work in the current directory; needs nothing
+    Demo(demo::Demo),
     /// Launch an agent in the background and print its task id
     Run(run::Run),
     /// Show tasks, newest first
@@ -102,6 +105,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
     runtime()?.block_on(async {
         match command {
+            Command::Demo(command) => command.run(&settings).await,
             Command::Run(command) => command.run(&settings).await,
             Command::List(command) => command.run(&settings).await,
             Command::Output(command) => command.run(&settings).await,

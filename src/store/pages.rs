@@ -6,7 +6,7 @@ use rusqlite::{Connection, params_from_iter};
 
 use super::rows::{self, TASK};
 use super::{Error, Run, Store};
-use crate::task::stats::Counts;
+use crate::task::stats::{Counts, Spent};
 use crate::task::{BatchId, SessionId, Status, Task, TaskId};
 
 /// Which tasks to show. An empty filter shows the whole history.
@@ -171,6 +171,22 @@ impl Store {
                 counts.add(status, row.get::<_, i64>(1)? as u64);
             }
             Ok(counts)
+        })
+    }
+
+    /// What all descendants of a session have used up, however deep.
+    pub fn spent_below(&self, session: &SessionId) -> Result<Spent, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "WITH RECURSIVE below (id, progress) AS (
+                   SELECT id, progress FROM task WHERE parent_session = ?1
+                   UNION SELECT t.id, t.progress FROM task t JOIN below ON t.parent_session = below.id)
+                 SELECT coalesce(sum(progress ->> 'tokens'), 0), coalesce(sum(progress ->> 'cost'), 0.0)
+                 FROM below",
+            )?;
+            Ok(statement.query_row([session.as_str()], |row| {
+                Ok(Spent { tokens: row.get::<_, i64>(0)? as u64, cost: row.get(1)? })
+            })?)
         })
     }
 

@@ -43,6 +43,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::host::Answer;
+pub use crate::notice::Notice;
 pub use asks::Asked;
 pub use cancel::{Cancelled, Target};
 pub use clear::Cleared;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use asyncagents::host::scripted::Control;
 use asyncagents::supervisor::Asks;
+use asyncagents::task::stats::Spent;
 use asyncagents::task::{Budget, State, Status};
 
 use crate::support::{World, order, settings};
@@ -212,6 +213,20 @@ async fn our_restart_is_nothing_the_run_goes_on() {
     assert_eq!(world.ended(&quick).await.state, completed("found"));
     assert_eq!(world.posts(&parent, 2).await.len(), 2);
     assert_eq!(world.host.prompts(&slow.id).len(), 1);
+}
+
+#[tokio::test]
+async fn a_parents_total_is_its_own_plus_all_its_descendants() {
+    let mut deep = settings();
+    deep.max_depth = 2;
+    let world = World::with(deep).await;
+    let parent = world.parent().await;
+    let child = world.end_of(&parent, "@spend 10 0.5\n@say found").await;
+    world.end_of(&child.id, "@spend 7 0.25\n@say found").await;
+    world.end_of(&parent, "@spend 100 1\n@say found").await;
+    let spent = |session| world.supervisor.spent(session).unwrap();
+    assert_eq!(spent(&parent), Spent { tokens: 117, cost: 1.75 });
+    assert_eq!(spent(&child.id), Spent { tokens: 17, cost: 0.75 });
 }
 
 #[tokio::test]
