@@ -62,15 +62,15 @@ pub async fn ensure(settings: &Settings) -> anyhow::Result<Client> {
 /// Asks the daemon to stop and waits until it has. `false` when none was running.
 pub async fn stop(settings: &Settings) -> anyhow::Result<bool> {
     let client = client(&settings.home)?;
-    match client.stop().await {
-        Ok(_) => {}
+    let asked = match client.stop().await {
+        Ok(health) => health.pid,
         Err(client::Error::NotRunning(_)) => return Ok(false),
         Err(error) => return Err(error.into()),
-    }
+    };
     let started = Instant::now();
     let socket = home::socket(&settings.home);
-    // The socket is the last thing to go.
-    while socket.exists() {
+    // Its socket is the last thing to go, and the next daemon may already have one there.
+    while socket.exists() && !client.health().await.is_ok_and(|health| health.pid != asked) {
         if started.elapsed() > LONGEST_STOP {
             anyhow::bail!("the daemon was asked to stop and is still there");
         }
