@@ -75,10 +75,12 @@ impl Supervisor {
         self.check_agent(&host, &order.agent, &caller.directory).await?;
 
         let begun = Begun { caller, order, host, depth, at: self.0.clock.now() };
-        self.intend(&nonce, &begun).await?;
         // From here on the launch goes on by itself: a caller that hangs up must not cut it in two.
         let supervisor = self.clone();
-        let rest = tokio::spawn(async move { supervisor.open_and_insert(nonce, begun).await });
+        let rest = tokio::spawn(async move {
+            supervisor.intend(&nonce, &begun).await?;
+            supervisor.open_and_insert(nonce, begun).await
+        });
         rest.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
     }
 
