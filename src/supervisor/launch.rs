@@ -111,7 +111,17 @@ impl Supervisor {
             deny: DENIED.map(str::to_owned).to_vec(),
         };
         match host.open(session).await {
-            Ok(opened) => self.complete(nonce, begun, opened).await,
+            Ok(opened) => {
+                let session = opened.session.clone();
+                let completed = self.complete(nonce.clone(), begun, opened).await;
+                if completed.is_err() {
+                    // A full disk may not take the note that it failed. Without its session the
+                    // launch is not adopted by the next daemon either.
+                    let _ = host.delete(&session).await;
+                    let _ = self.0.store.abandon(nonce).await;
+                }
+                completed
+            }
             Err(error) => {
                 // The session may exist all the same; whoever recovers next deletes it.
                 self.0.store.abandon(nonce).await?;
