@@ -57,11 +57,6 @@ pub(super) fn reader(path: &Path) -> Result<Connection, Error> {
 fn migrated(path: &Path) -> Result<Connection, Error> {
     let mut db = Connection::open(path)?;
     db.busy_timeout(Duration::from_secs(10))?;
-    db.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;
-         PRAGMA cache_size = -2048; PRAGMA journal_size_limit = 16777216;",
-    )?;
-    db.set_prepared_statement_cache_capacity(128);
     let known = MIGRATIONS.len() as i64;
     let found: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let owner: i64 = db.query_row("PRAGMA application_id", [], |row| row.get(0))?;
@@ -72,6 +67,12 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     if owner != APPLICATION_ID && tables > 0 {
         return Err(Error::Foreign(path.display().to_string()));
     }
+    // Not before we know whose it is: the journal mode is written into the file.
+    db.execute_batch(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;
+         PRAGMA cache_size = -2048; PRAGMA journal_size_limit = 16777216;",
+    )?;
+    db.set_prepared_statement_cache_capacity(128);
     let tx = db.transaction()?;
     for (n, migration) in MIGRATIONS.iter().enumerate().skip(found as usize) {
         tx.execute_batch(migration)?;
