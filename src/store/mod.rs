@@ -90,11 +90,12 @@ impl Store {
 
     /// Finishes what is queued and closes the database. Later calls fail with [`Error::Closed`].
     pub fn close(&self) {
+        // First: the last one out moves the log into the database, and a reader cannot.
+        self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let writer = self.0.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {
             writer.stop();
         }
-        self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// A thorough look at the whole file. Slow on a large one; it blocks nobody but the caller.
