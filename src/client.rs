@@ -75,7 +75,7 @@ impl Client {
     }
 
     pub async fn output(&self, id: &str, request: &OutputRequest) -> Result<OutputView, Error> {
-        let longest = PATIENCE + Duration::from_secs_f64(request.timeout.unwrap_or(0.0).max(0.0));
+        let longest = patience(request.timeout.unwrap_or(0.0));
         self.post(&format!("/v1/tasks/{id}/output"), request, longest).await
     }
 
@@ -97,8 +97,7 @@ impl Client {
     }
 
     pub async fn wait(&self, request: &WaitRequest) -> Result<WaitView, Error> {
-        let longest = PATIENCE + Duration::from_secs_f64(request.timeout.max(0.0));
-        self.post("/v1/wait", request, longest).await
+        self.post("/v1/wait", request, patience(request.timeout)).await
     }
 
     /// Takes the unread notices out of the caller's mailbox.
@@ -140,6 +139,11 @@ impl Client {
     fn request(&self, method: Method, path: &str, longest: Duration) -> RequestBuilder {
         self.http.request(method, format!("http://localhost{path}")).timeout(longest)
     }
+}
+
+/// With a call that waits; what is no time to wait, the daemon refuses at once.
+fn patience(seconds: f64) -> Duration {
+    PATIENCE + Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Error> {

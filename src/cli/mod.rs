@@ -20,6 +20,7 @@ mod wait;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -137,6 +138,11 @@ fn caller(settings: &Settings) -> CallerView {
         development: settings.development,
         ..CallerView::default()
     }
+}
+
+fn seconds(flag: &str, seconds: f64) -> anyhow::Result<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| anyhow::anyhow!("{flag} must be a number of seconds"))
 }
 
 /// The full ids of what the user typed.

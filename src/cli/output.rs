@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{caller, connect, resolve, show};
+use super::{caller, connect, resolve, seconds, show};
 use crate::config::Settings;
 use crate::wire::{OutputRequest, TaskView};
 
@@ -22,9 +22,13 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let wait = self.wait.map(|wait| seconds("--wait", wait)).transpose()?;
         let client = connect(settings).await?;
         let id = resolve(&client, &[self.id]).await?.remove(0);
-        let request = OutputRequest { caller: caller(settings), timeout: self.wait };
+        let request = OutputRequest {
+            caller: caller(settings),
+            timeout: wait.map(|wait| wait.as_secs_f64()),
+        };
         let output = client.output(&id, &request).await?;
         if self.json {
             show::json(&output.task)?;

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{connect, resolve, show};
 use crate::config::Settings;
+use crate::task::launch::prompt_text;
 
 #[derive(Args)]
 pub(super) struct Resume {
@@ -20,9 +21,10 @@ pub(super) struct Resume {
 
 impl Resume {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let prompt = prompt_text(Some(self.prompt))?;
         let client = connect(settings).await?;
         let id = resolve(&client, &[self.id]).await?.remove(0);
-        let task = client.resume(&id, self.prompt).await?;
+        let task = client.resume(&id, prompt).await?;
         if self.json {
             show::json(&task)?;
         } else {

@@ -3,13 +3,14 @@
 use std::io::Read;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
 
 use super::{caller, connect, show, went_away};
 use crate::config::Settings;
 use crate::daemon::start;
 use crate::task::Budget;
-use crate::task::launch::Arguments;
+use crate::task::launch::{Arguments, plan};
 use crate::wire::{LaunchRequest, TaskView};
 
 /// How often a launch is asked for again when the daemon goes away in the middle of it.
@@ -66,7 +67,8 @@ impl Run {
         let prompt = match self.prompt.as_str() {
             "-" => {
                 let mut text = String::new();
-                std::io::stdin().read_to_string(&mut text)?;
+                let read = std::io::stdin().read_to_string(&mut text);
+                read.context("cannot read the prompt from standard input")?;
                 text
             }
             _ => self.prompt,
@@ -82,20 +84,20 @@ impl Run {
         if let Some(session) = self.fork {
             caller.session_id = session;
         }
-        Ok(LaunchRequest {
-            caller,
-            arguments: Arguments {
-                description: Some(self.description.unwrap_or_else(|| beginning(&prompt))),
-                prompt: Some(prompt),
-                agent: Some(self.agent),
-                fork,
-                batch: self.batch,
-                model: Some(settings.config.model.clone()).filter(|model| !model.is_empty()),
-                budget: Some(budget).filter(|budget| !budget.is_empty()),
-                ..Arguments::default()
-            },
-            key: Some(crate::clock::Clock::system().nonce()),
-        })
+        let arguments = Arguments {
+            description: Some(self.description.unwrap_or_else(|| beginning(&prompt))),
+            prompt: Some(prompt),
+            agent: Some(self.agent),
+            fork,
+            batch: self.batch,
+            model: Some(settings.config.model.clone()).filter(|model| !model.is_empty()),
+            budget: Some(budget).filter(|budget| !budget.is_empty()),
+            ..Arguments::default()
+        };
+        // Here as well: not everything that is wrong survives JSON, or fits into a request.
+        plan(arguments.clone())?;
+        let key = Some(crate::clock::Clock::system().nonce());
+        Ok(LaunchRequest { caller, arguments, key })
     }
 }
 

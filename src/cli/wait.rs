@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::{connect, resolve, went_away};
+use super::{connect, resolve, seconds, went_away};
 use crate::config::Settings;
 use crate::task::Status;
 use crate::wire::{TaskView, WaitRequest};
@@ -48,6 +48,7 @@ pub(super) struct Wait {
 
 impl Wait {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let timeout = self.timeout.map(|timeout| seconds("--timeout", timeout)).transpose()?;
         let mut client = connect(settings).await?;
         let mut ids = resolve(&client, &self.ids).await?;
         let mut seen = HashSet::new();
@@ -57,9 +58,6 @@ impl Wait {
             (false, Some(n)) => (n as usize).min(ids.len()),
             (false, None) => ids.len(),
         };
-        let timeout = self.timeout.map(Duration::try_from_secs_f64).transpose();
-        let timeout =
-            timeout.map_err(|_| anyhow::anyhow!("--timeout must be a number of seconds"))?;
         let started = Instant::now();
         let mut ended = 0;
         loop {

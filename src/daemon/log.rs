@@ -12,13 +12,16 @@ use crate::config;
 pub fn init(home: &Path, config: &config::Log, watched: bool) -> anyhow::Result<()> {
     use tracing_subscriber::prelude::*;
     let folder = home.join("log");
+    let unwritable = || format!("cannot write logs to `{}`", folder.display());
+    // The appender complains on the terminal when there is nothing to look through.
+    std::fs::create_dir_all(&folder).with_context(unwritable)?;
     let files = RollingFileAppender::builder()
         .rotation(Rotation::DAILY)
         .filename_prefix("asyncagents")
         .filename_suffix("log")
         .max_log_files(config.keep_days.max(1))
         .build(&folder)
-        .with_context(|| format!("cannot write logs to `{}`", folder.display()))?;
+        .with_context(unwritable)?;
     let filter = EnvFilter::try_new(&config.level)
         .with_context(|| format!("`{}` is not a log level; try `info`", config.level))?;
     let to_files = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(files);

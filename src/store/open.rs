@@ -29,12 +29,8 @@ pub enum Opened {
 }
 
 pub(super) fn open(path: &Path) -> Result<(Connection, Opened), Error> {
-    let existed = match fs::metadata(path) {
-        Ok(metadata) => metadata.len() > 0,
-        Err(error) if error.kind() == ErrorKind::NotFound => false,
-        Err(error) => return Err(error.into()),
-    };
-    if !existed {
+    // SQLite deletes a log whose database is empty or gone; there may be tasks in it.
+    if is_empty(path)? && is_empty(&with_suffix(path, "-wal"))? {
         return Ok((migrated(path)?, Opened::New));
     }
     let readable = has_header(path)?;
@@ -60,11 +56,6 @@ pub(super) fn reader(path: &Path) -> Result<Connection, Error> {
 fn migrated(path: &Path) -> Result<Connection, Error> {
     let mut db = Connection::open(path)?;
     db.busy_timeout(Duration::from_secs(10))?;
-    db.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;
-         PRAGMA cache_size = -2048; PRAGMA journal_size_limit = 16777216;",
-    )?;
-    db.set_prepared_statement_cache_capacity(128);
     let known = MIGRATIONS.len() as i64;
     let found: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let owner: i64 = db.query_row("PRAGMA application_id", [], |row| row.get(0))?;
@@ -75,6 +66,12 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     if owner != APPLICATION_ID && tables > 0 {
         return Err(Error::Foreign(path.display().to_string()));
     }
+    // Not before we know whose it is: the journal mode is written into the file.
+    db.execute_batch(
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;
+         PRAGMA cache_size = -2048; PRAGMA journal_size_limit = 16777216;",
+    )?;
+    db.set_prepared_statement_cache_capacity(128);
     let tx = db.transaction()?;
     for (n, migration) in MIGRATIONS.iter().enumerate().skip(found as usize) {
         tx.execute_batch(migration)?;
@@ -87,11 +84,21 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     Ok(db)
 }
 
+fn is_empty(path: &Path) -> Result<bool, Error> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(metadata.len() == 0),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn has_header(path: &Path) -> Result<bool, Error> {
     let mut header = [0; 16];
-    match File::open(path)?.read_exact(&mut header) {
+    match File::open(path).and_then(|mut file| file.read_exact(&mut header)) {
         Ok(()) => Ok(&header == b"SQLite format 3\0"),
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) if [ErrorKind::UnexpectedEof, ErrorKind::NotFound].contains(&error.kind()) => {
+            Ok(false)
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -108,20 +115,24 @@ fn is_damage(error: &Error) -> bool {
 
 /// Renames the database and its companions to a name that is still free.
 fn set_aside(path: &Path) -> Result<PathBuf, Error> {
-    let name = |suffix: &str| PathBuf::from(format!("{}{suffix}", path.display()));
-    let aside = (1..).map(|n| name(&format!(".damaged-{n}"))).find(|aside| !aside.exists());
-    let aside = aside.unwrap_or_else(|| name(".damaged"));
-    let failed = |source| Error::SetAside { path: path.display().to_string(), source };
-    for companion in ["-wal", "-shm"] {
-        let (from, to) =
-            (name(companion), PathBuf::from(format!("{}{companion}", aside.display())));
-        match fs::rename(from, to) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+    let aside = |n: u32| with_suffix(path, &format!(".damaged-{n}"));
+    let is_free = |aside: &PathBuf| !aside.exists() && !with_suffix(aside, "-wal").exists();
+    let aside = (1..).map(aside).find(is_free).expect("some number is free");
+    for companion in ["-wal", "-shm", ""] {
+        match fs::rename(with_suffix(path, companion), with_suffix(&aside, companion)) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                return Err(Error::SetAside { path: path.display().to_string(), source });
+            }
             Ok(()) | Err(_) => {}
         }
     }
-    fs::rename(path, &aside).map_err(failed)?;
     Ok(aside)
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 #[cfg(test)]

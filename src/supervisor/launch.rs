@@ -75,10 +75,12 @@ impl Supervisor {
         self.check_agent(&host, &order.agent, &caller.directory).await?;
 
         let begun = Begun { caller, order, host, depth, at: self.0.clock.now() };
-        self.intend(&nonce, &begun).await?;
         // From here on the launch goes on by itself: a caller that hangs up must not cut it in two.
         let supervisor = self.clone();
-        let rest = tokio::spawn(async move { supervisor.open_and_insert(nonce, begun).await });
+        let rest = tokio::spawn(async move {
+            supervisor.intend(&nonce, &begun).await?;
+            supervisor.open_and_insert(nonce, begun).await
+        });
         rest.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
     }
 
@@ -109,7 +111,17 @@ impl Supervisor {
             deny: DENIED.map(str::to_owned).to_vec(),
         };
         match host.open(session).await {
-            Ok(opened) => self.complete(nonce, begun, opened).await,
+            Ok(opened) => {
+                let session = opened.session.clone();
+                let completed = self.complete(nonce.clone(), begun, opened).await;
+                if completed.is_err() {
+                    // A full disk may not take the note that it failed. Without its session the
+                    // launch is not adopted by the next daemon either.
+                    let _ = host.delete(&session).await;
+                    let _ = self.0.store.abandon(nonce).await;
+                }
+                completed
+            }
             Err(error) => {
                 // The session may exist all the same; whoever recovers next deletes it.
                 self.0.store.abandon(nonce).await?;

@@ -94,9 +94,11 @@ pub fn plan(arguments: Arguments) -> Result<Plan, Refused> {
             ignored,
         });
     }
+    // First: a description that was made of the prompt is not what is missing.
+    let prompt = prompt_text(prompt)?;
     let order = Order {
         description: one_line(description)?,
-        prompt: prompt_text(prompt)?,
+        prompt,
         agent: name("agent", agent)?,
         batch: batch.map(|batch| name("batch", Some(batch))).transpose()?,
         model: model.map(|model| name("model", Some(model))).transpose()?,
@@ -215,6 +217,10 @@ mod tests {
         check(
             Arguments { description: Some("\n".into()), ..arguments() },
             Refused::Missing("description"),
+        );
+        check(
+            Arguments { description: Some("".into()), prompt: Some("".into()), ..arguments() },
+            Refused::Missing("prompt"),
         );
         check(Arguments { agent: Some(" ".into()), ..arguments() }, Refused::Missing("agent"));
         check(Arguments { resume: Some("".into()), ..arguments() }, Refused::Missing("resume"));
