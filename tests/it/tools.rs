@@ -205,7 +205,7 @@ async fn bad_arguments_get_a_text_that_says_the_way_out_and_change_nothing() {
     let check = async |tool: &str, arguments: Value, text: &str| {
         check_error(&world, &caller, &format!("asyncagents_{tool}"), arguments, text).await;
     };
-    check("task", json!({}), "Error: `description` is required and must not be empty").await;
+    check("task", json!({}), "Error: `prompt` is required and must not be empty").await;
     let mut both = launch("look");
     both["fork"] = json!(true);
     both["resume"] = json!("ab12c3");
