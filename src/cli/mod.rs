@@ -159,7 +159,7 @@ async fn connect(settings: &Settings) -> anyhow::Result<Client> {
 fn went_away(error: &client::Error) -> bool {
     match error {
         client::Error::NotRunning(_) | client::Error::Broken(_) => true,
-        client::Error::Refused(view) => view.status == 503 && view.error.contains("stopping"),
+        client::Error::Refused(view) => view.status == 503,
         client::Error::TimedOut(_) => false,
     }
 }

@@ -110,6 +110,7 @@ pub enum Error {
 
 /// What a host can do. Calls return when the host has accepted, not when an agent has answered.
 pub trait Host {
+    /// A host of our own opens one session per nonce, however often it is asked.
     fn open(&self, session: NewSession) -> impl Future<Output = Result<Opened, Error>> + Send;
     /// The session that carries this nonce, if there is one.
     fn find(&self, nonce: &str) -> impl Future<Output = Result<Option<Opened>, Error>> + Send;

@@ -39,11 +39,10 @@ impl From<supervisor::Error> for ApiError {
             Ambiguous { .. } | UnknownAgent { .. } | UnknownHost { .. } | Arguments(_) => {
                 StatusCode::BAD_REQUEST
             }
-            Refused(_) | TooDeep(_) | SessionGone(_) | CannotFork(_) | Contended => {
-                StatusCode::CONFLICT
-            }
+            NoHost | Disabled | Refused(_) | TooDeep(_) | SessionGone(_) | CannotFork(_)
+            | Contended => StatusCode::CONFLICT,
             QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,
-            NoHost | Disabled | Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Host(_) => StatusCode::BAD_GATEWAY,
             Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };

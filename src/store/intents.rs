@@ -1,6 +1,6 @@
 //! Intents: a launch is written down before anything of it exists elsewhere (T5).
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{Error, Store, Written};
 use crate::task::{SessionId, Timestamp};
@@ -58,22 +58,31 @@ impl Store {
         })
     }
 
-    /// Launches that were cut off.
+    /// Launches that were cut off, or are under way.
     pub fn intents(&self) -> Result<Vec<Intent>, Error> {
         self.read(|db| {
             let mut statement = db.prepare_cached("SELECT * FROM intent ORDER BY created_at")?;
-            let rows = statement.query_map([], |row| {
-                Ok(Intent {
-                    nonce: row.get(0)?,
-                    host: row.get(1)?,
-                    parent_session: SessionId::new(row.get::<_, String>(2)?),
-                    created_at: Timestamp::from_millis(row.get(3)?),
-                    launch: row.get(4)?,
-                })
-            })?;
+            let rows = statement.query_map([], intent)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
     }
+
+    pub fn intent(&self, nonce: &str) -> Result<Option<Intent>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached("SELECT * FROM intent WHERE nonce = ?1")?;
+            Ok(statement.query_row([nonce], intent).optional()?)
+        })
+    }
+}
+
+fn intent(row: &Row<'_>) -> rusqlite::Result<Intent> {
+    Ok(Intent {
+        nonce: row.get(0)?,
+        host: row.get(1)?,
+        parent_session: SessionId::new(row.get::<_, String>(2)?),
+        created_at: Timestamp::from_millis(row.get(3)?),
+        launch: row.get(4)?,
+    })
 }
 
 fn queued(db: &Connection, parent: &SessionId) -> Result<usize, Error> {

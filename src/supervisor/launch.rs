@@ -1,7 +1,7 @@
 //! Launching: an intent on disk, a session on the host, a whole row, and the caller has its id
 //! (T5). The prompt follows when there is a slot.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,11 @@ impl Supervisor {
             return Err(Error::Disabled);
         }
         let nonce = key.unwrap_or_else(|| self.0.clock.nonce());
+        let turn = self.launching(&nonce).lock_owned().await;
+        // What an earlier daemon began under this key is finished or undone first.
+        if let Some(intent) = self.0.store.intent(&nonce)? {
+            self.settle(intent).await?;
+        }
         if let Some(task) = self.0.store.task_by_nonce(&nonce)? {
             return Ok(task);
         }
@@ -79,9 +84,18 @@ impl Supervisor {
         let supervisor = self.clone();
         let rest = tokio::spawn(async move {
             supervisor.intend(&nonce, &begun).await?;
-            supervisor.open_and_insert(nonce, begun).await
+            let launched = supervisor.open_and_insert(nonce, begun).await;
+            drop(turn);
+            launched
         });
         rest.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
+    }
+
+    /// Whose turn it is with a key. Those that nobody holds are forgotten.
+    pub(super) fn launching(&self, nonce: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut launching = self.0.launching.lock().unwrap_or_else(PoisonError::into_inner);
+        launching.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(launching.entry(nonce.to_owned()).or_default())
     }
 
     async fn intend(&self, nonce: &str, begun: &Begun) -> Result<(), Error> {

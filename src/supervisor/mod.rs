@@ -61,6 +61,9 @@ use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
 use crate::task::{Task, TaskId, launch as arguments};
 
+/// A worker that panics at once must not keep the machine busy with it.
+const AFTER_A_PANIC: Duration = Duration::from_secs(1);
+
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
 pub struct Supervisor(Arc<Inner>);
@@ -80,6 +83,8 @@ struct Inner {
     /// How many callers wait for a task's end with the answer as their notice (N3).
     awaited: Mutex<HashMap<TaskId, usize>>,
     agents: Mutex<HashMap<(String, String), launch::KnownAgents>>,
+    /// Launches under way by their keys, so that one key opens one session.
+    launching: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// What children wait for an answer to, as last seen.
     asks: Mutex<HashMap<String, Asked>>,
     stopping: CancellationToken,
@@ -189,6 +194,7 @@ impl Supervisor {
             notices: Notify::new(),
             awaited: Mutex::default(),
             agents: Mutex::default(),
+            launching: Mutex::default(),
             asks: Mutex::default(),
             stopping: CancellationToken::new(),
         }))
@@ -197,20 +203,36 @@ impl Supervisor {
     /// Works until [`Supervisor::stop`]: recovers what a crash left, then prompts, looks, tells.
     pub async fn run(&self) {
         let mut workers = tokio::task::JoinSet::new();
-        workers.spawn(self.clone().recover());
-        workers.spawn(self.clone().prompter());
-        workers.spawn(self.clone().reconciler());
-        workers.spawn(self.clone().deliverer());
-        workers.spawn(self.clone().pruner());
+        workers.spawn(self.clone().keep("recover", Supervisor::recover));
+        workers.spawn(self.clone().keep("prompter", Supervisor::prompter));
+        workers.spawn(self.clone().keep("reconciler", Supervisor::reconciler));
+        workers.spawn(self.clone().keep("deliverer", Supervisor::deliverer));
+        workers.spawn(self.clone().keep("pruner", Supervisor::pruner));
         for host in self.0.hosts.all.values().cloned() {
-            workers.spawn(self.clone().listener(host));
+            let listen = move |supervisor: Supervisor| supervisor.listener(host.clone());
+            workers.spawn(self.clone().keep("listener", listen));
         }
-        while let Some(ended) = workers.join_next().await {
-            if let Err(error) = ended
-                && error.is_panic()
-            {
-                tracing::error!(%error, "a worker of the supervisor panicked");
+        while workers.join_next().await.is_some() {}
+    }
+
+    /// A worker that panics is started again: it keeps nothing that cannot be read off the store.
+    async fn keep<F: Future<Output = ()> + Send + 'static>(
+        self,
+        name: &'static str,
+        work: impl Fn(Supervisor) -> F,
+    ) {
+        loop {
+            // A set of one: dropped with whoever keeps it.
+            let mut worker = tokio::task::JoinSet::from_iter([work(self.clone())]);
+            match worker.join_next().await {
+                Some(Err(error)) if error.is_panic() => {}
+                Some(_) | None => return,
             }
+            tracing::error!(
+                worker = name,
+                "a worker of the supervisor panicked; starting it again"
+            );
+            tokio::time::sleep(AFTER_A_PANIC).await;
         }
     }
 

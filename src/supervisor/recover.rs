@@ -9,24 +9,28 @@ use crate::store::Intent;
 
 const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
+/// What a dead daemon had sent may be read by the host a little later.
+const STILL_ON_ITS_WAY: Duration = Duration::from_secs(60);
+
 impl Supervisor {
-    /// Ends when every intent that was there at the start is settled. Hosts may come up later.
+    /// Looks at once, and again now and then: hosts may come up later, and launches may fail.
     pub(super) async fn recover(self) {
-        let started_at = self.0.clock.now();
         loop {
             let intents = self.0.store.intents().unwrap_or_else(|error| {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot read intents");
                 Vec::new()
             });
-            // Launches of this daemon look after themselves.
-            let ours =
-                |intent: &Intent| intent.created_at >= started_at && !intent.launch.is_empty();
-            let left: Vec<_> = intents.into_iter().filter(|intent| !ours(intent)).collect();
             let mut unsettled = false;
-            for intent in left {
-                if let Err(error) = self.settle(intent).await {
-                    unsettled = true;
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot recover yet");
+            for intent in intents {
+                // Launches that are under way look after themselves.
+                let Ok(_turn) = self.launching(&intent.nonce).try_lock_owned() else { continue };
+                match self.settle_again(&intent.nonce).await {
+                    Ok(settled) => unsettled |= !settled,
+                    Err(error) => {
+                        unsettled = true;
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(error, "cannot recover yet");
+                    }
                 }
             }
             let pause = if unsettled { BETWEEN_TRIES } else { BETWEEN_TRIES * 30 };
@@ -37,10 +41,19 @@ impl Supervisor {
         }
     }
 
-    async fn settle(&self, intent: Intent) -> Result<(), Error> {
+    /// Read anew: it may have been settled before its turn came.
+    async fn settle_again(&self, nonce: &str) -> Result<bool, Error> {
+        match self.0.store.intent(nonce)? {
+            Some(intent) => self.settle(intent).await,
+            None => Ok(true),
+        }
+    }
+
+    /// For whoever holds the turn of this key. `false`: the host may still be about to open it.
+    pub(super) async fn settle(&self, intent: Intent) -> Result<bool, Error> {
         let Ok(host) = self.host(&intent.host) else {
             tracing::warn!(host = intent.host, "an unfinished launch waits for its host");
-            return Ok(());
+            return Ok(false);
         };
         match (host.find(&intent.nonce).await?, serde_json::from_str(&intent.launch)) {
             (Some(opened), Ok(begun)) => {
@@ -51,8 +64,14 @@ impl Supervisor {
                 host.delete(&opened.session).await?;
                 self.0.store.drop_intent(intent.nonce).await?;
             }
-            (None, _) => self.0.store.drop_intent(intent.nonce).await?,
+            (None, _) => {
+                let now = self.0.clock.now();
+                if intent.created_at <= now && now.since(intent.created_at) < STILL_ON_ITS_WAY {
+                    return Ok(false);
+                }
+                self.0.store.drop_intent(intent.nonce).await?;
+            }
         }
-        Ok(())
+        Ok(true)
     }
 }

@@ -2,7 +2,7 @@
 //! keeps a log of every post: afterwards every acknowledged task has one truthful end and the
 //! host has seen exactly one notice per run.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use asyncagents::client::Client;
-use asyncagents::host::scripted::{Remote, Scripted};
+use asyncagents::host::scripted::{Call, Remote, Reply, Scripted};
 use asyncagents::host::{Host, NewSession};
 use asyncagents::task::launch::Arguments;
 use asyncagents::wire::{CallerView, CancelRequest, LaunchRequest, TaskView};
@@ -236,6 +236,7 @@ async fn fifty_kills_lose_nothing_that_was_acknowledged_and_tell_nothing_twice()
     assert_eq!(known.launched.len(), TASKS);
     check_ends(&stage, &known).await;
     check_notices(&stage, &database);
+    check_sessions(&stage, &database).await;
     assert_eq!(count("SELECT count(*) FROM intent"), 0);
     assert_eq!(count("SELECT count(*) FROM task"), TASKS as i64, "a key launched twice");
     assert_eq!(count("SELECT count(*) FROM notice WHERE undeliverable IS NOT NULL"), 0);
@@ -282,5 +283,18 @@ fn check_notices(stage: &Stage, database: &Path) {
         runs.into_iter().map(|id| (id.expect("a run without a notice"), 1)).collect();
     assert!(expected.len() >= TASKS);
     assert_eq!(seen, expected);
-    let _ = &stage.host;
+}
+
+/// No launch left a session behind that belongs to no task.
+async fn check_sessions(stage: &Stage, database: &Path) {
+    let Reply::Sessions(sessions) = stage.host.call(Call::Sessions).await.unwrap() else {
+        panic!("sessions were asked for");
+    };
+    let sessions: BTreeSet<String> = sessions.iter().map(ToString::to_string).collect();
+    let db = rusqlite::Connection::open(database).unwrap();
+    let mut tasks = db.prepare("SELECT id FROM task").unwrap();
+    let tasks = tasks.query_map([], |row| row.get::<_, String>(0)).unwrap();
+    let mut expected: BTreeSet<String> = tasks.collect::<Result<_, _>>().unwrap();
+    expected.extend(stage.parents.iter().cloned());
+    assert_eq!(sessions, expected);
 }

@@ -1,11 +1,14 @@
 //! Launching a task (T4, T5, T12, O4).
 
+use std::time::Duration;
+
+use asyncagents::clock::Clock;
 use asyncagents::feed::Kind;
 use asyncagents::host::scripted::{Control, Scripted};
 use asyncagents::host::{Host, NewSession};
 use asyncagents::store::Intent;
 use asyncagents::supervisor::{Error, Launch};
-use asyncagents::task::{Parent, Phase, Slot, State, Status};
+use asyncagents::task::{Parent, Phase, Slot, State, Status, Timestamp};
 
 use crate::support::{World, caller, order, settings};
 
@@ -155,9 +158,10 @@ async fn a_crash_after_the_session_was_opened_leaves_a_task_that_goes_on() {
 
 #[tokio::test]
 async fn a_crash_before_the_session_was_opened_leaves_nothing() {
-    let mut world = World::start().await;
+    let mut world = World::at(settings(), Clock::manual(Timestamp::from_millis(1_000_000))).await;
     let parent = world.parent().await;
     intend(&world, &parent, "n1").await;
+    world.clock.advance(Duration::from_secs(60));
     world.restart().await;
     let store = world.supervisor.store().clone();
     world.until("the intent is gone", || store.intents().unwrap().is_empty()).await;
@@ -225,4 +229,23 @@ async fn phases_show_where_a_live_task_is() {
     check("@stream 1 60000", Phase::Streaming, None).await;
     check("@retry 60000 overloaded", Phase::Retrying, Some("overloaded")).await;
     check("@ask bash rm x", Phase::Blocked, Some("bash rm x")).await;
+}
+
+#[tokio::test]
+async fn a_caller_that_asks_again_after_a_crash_gets_the_task_that_was_begun() {
+    let mut world = World::start().await;
+    let parent = world.parent().await;
+    intend(&world, &parent, "k1").await;
+    let session = open(&world, "k1").await;
+    world.restart().await;
+    let launch = || Launch { order: order("@hang"), fork: false, key: Some("k1".into()) };
+    let supervisor = &world.supervisor;
+    let (one, two) = tokio::join!(
+        supervisor.launch(caller(&parent), launch()),
+        supervisor.launch(caller(&parent), launch())
+    );
+    assert_eq!((one.unwrap().id, two.unwrap().id), (session.clone(), session.clone()));
+    let mut expected = [parent, session];
+    expected.sort();
+    assert_eq!(world.host.sessions(), expected);
 }

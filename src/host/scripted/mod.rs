@@ -37,6 +37,7 @@ pub enum Call {
     Post(Post),
     Posted { parent: SessionId, message: MessageId },
     Agents,
+    Sessions,
     Answer { session: SessionId, ask: String, answer: Answer },
     Control(Control),
 }

@@ -144,6 +144,7 @@ impl World {
                 let session = state.sessions.get(&parent).ok_or(Error::NoSuchSession(parent))?;
                 Ok(Reply::YesNo(session.has(message.as_str())))
             }
+            Call::Sessions => Ok(Reply::Sessions(self.sessions())),
             Call::Agents => Ok(Reply::Names(AGENTS.map(str::to_owned).to_vec())),
             Call::Answer { session, ask, answer } => {
                 self.answer(&session, &ask, answer).map(|()| Reply::Done)
@@ -173,9 +174,10 @@ impl World {
             state.fail_opens -= 1;
             return Err(Error::Unreachable("opening failed by its script".into()));
         }
-        let session = self.0.clock.session_id();
+        let known = state.sessions.iter().find(|(_, session)| session.nonce == new.nonce);
+        let session = known.map_or_else(|| self.0.clock.session_id(), |(id, _)| id.clone());
         let instance = format!("scripted-{}", state.restarts);
-        state.sessions.insert(session.clone(), Session::new(new));
+        state.sessions.entry(session.clone()).or_insert_with(|| Session::new(new));
         Ok(Opened { session, instance })
     }
 
