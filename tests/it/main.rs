@@ -1,1 +1,5 @@
+//! All integration tests, in one binary: one link step.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
+mod layers;
