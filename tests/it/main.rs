@@ -2,5 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
+mod cli;
 mod layers;
 mod store;
+mod support;
