@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;
+mod daemon;
 mod layers;
 mod store;
 mod support;
