@@ -4,6 +4,7 @@
 
 mod cli;
 mod daemon;
+mod faults;
 mod layers;
 mod store;
 mod support;
