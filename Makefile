@@ -19,7 +19,7 @@ test: ## run all tests
 check: ## formatting, lints, documentation, licences
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
 	@if cargo deny --version >/dev/null 2>&1; then \
 		set -x; cargo deny check licenses bans sources; \
 	else \

@@ -44,8 +44,9 @@ CREATE TABLE task (
 CREATE INDEX task_live ON task (slot, parent_session, ticket) WHERE slot > 0;
 CREATE INDEX task_by_parent ON task (parent_session, seq);
 CREATE INDEX task_by_batch ON task (batch, seq);
-CREATE INDEX task_by_status ON task (status, agent, seq);
+CREATE INDEX task_by_status ON task (status, seq);
 CREATE INDEX task_by_agent ON task (agent, seq);
+CREATE INDEX task_by_both ON task (status, agent, seq);
 
 CREATE TABLE run (
   seq              INTEGER PRIMARY KEY,
@@ -68,17 +69,13 @@ CREATE TABLE run (
   stalled          INTEGER NOT NULL DEFAULT 0
 );
 CREATE UNIQUE INDEX run_of_task ON run (task, n);
--- Prompts that no host has accepted yet.
-CREATE INDEX run_unsent ON run (task) WHERE ended_at IS NULL AND (sent_at IS NULL
-  OR (nudge_id IS NOT NULL AND nudge_sent_at IS NULL)
-  OR (continue_id IS NOT NULL AND continue_sent_at IS NULL));
 
 -- The outbox, and the mailbox of parents that are no conversation.
 CREATE TABLE notice (
   seq            INTEGER PRIMARY KEY,
   task           INTEGER NOT NULL REFERENCES task (seq) ON DELETE CASCADE,
   run            INTEGER NOT NULL,
-  kind           TEXT NOT NULL CHECK (kind IN ('end', 'stall')),
+  nth            INTEGER NOT NULL,  -- 0 tells the run's end, 1 its first stall, 2 its second, …
   parent_host    TEXT NOT NULL,
   parent_session TEXT NOT NULL,
   message_id     TEXT NOT NULL,
@@ -94,7 +91,7 @@ CREATE TABLE notice (
   read_at        INTEGER
 );
 -- One notice per run, whatever the code above believes.
-CREATE UNIQUE INDEX notice_once ON notice (task, run) WHERE kind = 'end';
+CREATE UNIQUE INDEX notice_once ON notice (task, run, nth);
 CREATE INDEX notice_owed ON notice (parent_session, seq) WHERE delivered_at IS NULL;
 CREATE INDEX notice_unread ON notice (parent_session, seq)
   WHERE parent_host = 'mailbox' AND read_at IS NULL;
@@ -144,16 +141,21 @@ CREATE TRIGGER task_ended AFTER UPDATE OF slot ON task
   UPDATE batch SET live = live + (new.slot > 0) - (old.slot > 0) WHERE id = new.batch;
 END;
 
--- Sessions of hosts of our own: what an embedded agent said and did, message by message.
+-- Sessions of the embedded host: what its agents said and did, message by message.
 CREATE TABLE session (
   id         TEXT PRIMARY KEY,
   parent     TEXT,
-  nonce      TEXT UNIQUE,
+  nonce      TEXT NOT NULL UNIQUE,
   title      TEXT NOT NULL,
   directory  TEXT NOT NULL,
   agent      TEXT NOT NULL,
+  deny       TEXT NOT NULL,  -- a JSON array of tool names and patterns
+  todos      TEXT NOT NULL,  -- a JSON array
+  model      TEXT NOT NULL,  -- of the last prompt; '' when it named none
+  running    INTEGER NOT NULL,  -- to be gone on with after a restart
   created_at INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE INDEX session_running ON session (id) WHERE running = 1;
 
 CREATE TABLE message (
   seq     INTEGER PRIMARY KEY,

@@ -9,13 +9,17 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::wire::{
-    CallerRequest, CancelRequest, CancelView, ClearView, ErrorView, HealthView, LaunchRequest,
-    OutputRequest, OutputView, PageView, ResolveRequest, ResumeRequest, TaskView, TasksView,
-    ToolAnswer, ToolRequest, ToolsView, WaitRequest, WaitView,
+    AnswerRequest, CallerRequest, CancelRequest, CancelView, ClearView, ErrorView, HealthView,
+    LaunchRequest, MailboxView, OutputRequest, OutputView, PageView, PermissionsView, PruneRequest,
+    PruneView, ResolveRequest, ResumeRequest, TaskView, TasksView, ToolAnswer, ToolRequest,
+    ToolsView, WaitRequest, WaitView,
 };
 
-/// For every call but those that wait.
+/// For every call but those that may take long.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A history of millions takes minutes to delete.
+const LONGEST_PRUNE: Duration = Duration::from_secs(3600);
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
@@ -88,8 +92,25 @@ impl Client {
         self.post("/v1/clear", request, PATIENCE).await
     }
 
+    pub async fn prune(&self, request: &PruneRequest) -> Result<PruneView, Error> {
+        self.post("/v1/prune", request, LONGEST_PRUNE).await
+    }
+
     pub async fn wait(&self, request: &WaitRequest) -> Result<WaitView, Error> {
         self.post("/v1/wait", request, patience(request.timeout)).await
+    }
+
+    /// Takes the unread notices out of the caller's mailbox.
+    pub async fn read_mailbox(&self, request: &CallerRequest) -> Result<MailboxView, Error> {
+        self.post("/v1/mailbox", request, PATIENCE).await
+    }
+
+    pub async fn permissions(&self) -> Result<PermissionsView, Error> {
+        self.get("/v1/permissions").await
+    }
+
+    pub async fn answer(&self, id: &str, answer: &AnswerRequest) -> Result<PermissionsView, Error> {
+        self.post(&format!("/v1/permissions/{id}"), answer, PATIENCE).await
     }
 
     pub async fn tools(&self) -> Result<ToolsView, Error> {

@@ -11,6 +11,8 @@ pub mod clock;
 pub mod feed;
 pub mod store;
 
+pub mod agent;
+
 pub mod host;
 
 pub mod supervisor;

@@ -137,6 +137,23 @@ pub struct ClearView {
     pub cleared: usize,
 }
 
+/// At least one of these; a task goes when either leaves it out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct PruneRequest {
+    /// How many ended tasks stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<u64>,
+    /// Counted from a task's end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub older_than_days: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PruneView {
+    pub removed: u64,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WaitRequest {
@@ -164,6 +181,50 @@ pub struct ResolveRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TasksView {
     pub tasks: Vec<TaskView>,
+}
+
+/// Tokens and money, in the hosts' own figures.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpentView {
+    pub tokens: u64,
+    pub cost: f64,
+}
+
+/// A notice as a parent without a conversation reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoticeView {
+    pub visible: String,
+    pub hidden: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MailboxView {
+    pub notices: Vec<NoticeView>,
+}
+
+/// What a child waits for an answer to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PermissionView {
+    pub id: String,
+    #[serde(rename = "sessionID")]
+    pub session_id: String,
+    #[serde(rename = "shortID")]
+    pub short_id: String,
+    pub description: String,
+    pub what: String,
+    pub since: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PermissionsView {
+    pub permissions: Vec<PermissionView>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnswerRequest {
+    pub allow: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,12 +2,15 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is what a command line does")]
 
+mod answer;
 mod cancel;
 mod clear;
 mod config;
 mod daemon;
+mod demo;
 mod list;
 mod output;
+mod prune;
 mod resume;
 mod run;
 mod scripted_host;
@@ -53,6 +56,8 @@ Example:
 
 #[derive(Subcommand)]
 enum Command {
+    /// Watch three background agents at work in the current directory; needs nothing
+    Demo(demo::Demo),
     /// Launch an agent in the background and print its task id
     Run(run::Run),
     /// Show tasks, newest first
@@ -63,10 +68,16 @@ enum Command {
     Wait(wait::Wait),
     /// Ask a completed task a follow-up, in its own session
     Resume(resume::Resume),
+    /// Allow what agents ask for
+    Approve(answer::Answer),
+    /// Refuse what agents ask for
+    Deny(answer::Answer),
     /// Stop tasks
     Cancel(cancel::Cancel),
     /// Stop the shell's running tasks and take all of its tasks off the list
     Clear(clear::Clear),
+    /// Delete old tasks from the history
+    Prune(prune::Prune),
     /// Run the daemon in the foreground
     Serve(serve::Serve),
     /// Start, stop or look at the daemon
@@ -95,13 +106,17 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
     runtime()?.block_on(async {
         match command {
+            Command::Demo(command) => command.run(&settings).await,
             Command::Run(command) => command.run(&settings).await,
             Command::List(command) => command.run(&settings).await,
             Command::Output(command) => command.run(&settings).await,
             Command::Wait(command) => command.run(&settings).await,
             Command::Resume(command) => command.run(&settings).await,
+            Command::Approve(command) => command.run(&settings, true).await,
+            Command::Deny(command) => command.run(&settings, false).await,
             Command::Cancel(command) => command.run(&settings).await,
             Command::Clear(command) => command.run(&settings).await,
+            Command::Prune(command) => command.run(&settings).await,
             Command::Daemon(command) => command.run(&settings).await,
             Command::Serve(_) | Command::Config(_) | Command::ScriptedHost(_) => {
                 unreachable!("carried out above")

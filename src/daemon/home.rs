@@ -12,7 +12,7 @@ use tokio::net::UnixListener;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// What may be in a directory that we close to others.
-const OURS: [&str; 4] = ["asyncagents.", "server.json", "token", "log"];
+const OURS: [&str; 5] = ["asyncagents.", "config.toml", "server.json", "token", "log"];
 
 /// A storage directory that this process holds alone, until it is dropped.
 pub struct Home {

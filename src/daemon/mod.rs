@@ -21,7 +21,7 @@ use crate::config::{self, Settings};
 use crate::feed::{Change, Feed, Kind};
 use crate::http::{self, Api, Warnings};
 use crate::store::{Committed, Opened, Store, What};
-use crate::supervisor::{Asks, Supervisor};
+use crate::supervisor::{Asks, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
 use crate::task::queue::Limits;
 use crate::tools::Alias;
@@ -132,7 +132,7 @@ fn check_in_background(store: Store, warnings: Warnings) {
 }
 
 fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
-    let config::Config { supervisor, limits, resume, permissions, notices, .. } = config;
+    let config::Config { supervisor, limits, resume, permissions, notices, history, .. } = config;
     let per_model = limits.active_per_model.iter();
     crate::supervisor::Settings {
         enabled: config.enabled,
@@ -158,6 +158,7 @@ fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
             config::Policy::Deny => Asks::Deny,
         },
         inline_characters: notices.inline_characters,
+        history: Keep { tasks: history.max_tasks, age: history.max_age },
     }
 }
 

@@ -35,7 +35,7 @@ impl From<supervisor::Error> for ApiError {
     fn from(error: supervisor::Error) -> ApiError {
         use supervisor::Error::*;
         let status = match &error {
-            NoSuchTask(_) | NoSuchBatch(_) => StatusCode::NOT_FOUND,
+            NoSuchTask(_) | NoSuchBatch(_) | NothingAsked(_) => StatusCode::NOT_FOUND,
             Ambiguous { .. } | UnknownAgent { .. } | UnknownHost { .. } | Arguments(_) => {
                 StatusCode::BAD_REQUEST
             }

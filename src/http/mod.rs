@@ -5,6 +5,9 @@ mod cancel;
 mod clear;
 mod error;
 mod health;
+mod mailbox;
+mod permissions;
+mod prune;
 mod tasks;
 mod tools;
 mod wait;
@@ -58,10 +61,15 @@ pub fn control(api: Api) -> Router {
         .route("/v1/tasks/{id}/logs", get(tasks::logs))
         .route("/v1/tasks/{id}/output", post(tasks::output))
         .route("/v1/tasks/{id}/resume", post(tasks::resume))
+        .route("/v1/sessions/{id}/spent", get(tasks::spent))
         .route("/v1/resolve", post(tasks::resolve))
         .route("/v1/cancel", post(cancel::cancel))
         .route("/v1/clear", post(clear::clear))
+        .route("/v1/prune", post(prune::prune))
         .route("/v1/wait", post(wait::wait))
+        .route("/v1/mailbox", post(mailbox::read))
+        .route("/v1/permissions", get(permissions::list))
+        .route("/v1/permissions/{id}", post(permissions::answer))
         .route("/v1/daemon/stop", post(health::stop))
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::wrong_method)

@@ -16,8 +16,8 @@ use crate::task::launch::{Plan, plan};
 use crate::task::{BatchId, SessionId, Status, TaskId};
 use crate::tools;
 use crate::wire::{
-    LaunchRequest, OutputRequest, OutputView, PageView, ResolveRequest, ResumeRequest, TaskView,
-    TasksView,
+    LaunchRequest, OutputRequest, OutputView, PageView, ResolveRequest, ResumeRequest, SpentView,
+    TaskView, TasksView,
 };
 
 const USUAL_PAGE: u64 = 50;
@@ -111,6 +111,15 @@ pub(super) async fn resume(
 ) -> Result<Json<TaskView>, ApiError> {
     let task = api.supervisor.resume(&TaskId::new(id), request.prompt).await?;
     Ok(Json(TaskView::from(&task)))
+}
+
+/// Of the session and all its descendants.
+pub(super) async fn spent(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+) -> Result<Json<SpentView>, ApiError> {
+    let spent = api.supervisor.spent(&SessionId::new(id))?;
+    Ok(Json(SpentView { tokens: spent.tokens, cost: spent.cost }))
 }
 
 /// What people type, as tasks: short ids and prefixes count here and nowhere else over HTTP.

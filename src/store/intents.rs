@@ -78,7 +78,8 @@ impl Store {
 
 fn queued(db: &Connection, parent: &SessionId) -> Result<usize, Error> {
     let mut count = db.prepare_cached(
-        "SELECT (SELECT count(*) FROM task WHERE slot = 1 AND parent_session = ?1)
+        "SELECT (SELECT count(*) FROM task WHERE slot = 1 AND slot > 0
+                 AND parent_session = ?1)
               + (SELECT count(*) FROM intent WHERE parent_session = ?1)",
     )?;
     Ok(count.query_row([parent.as_str()], |row| row.get::<_, i64>(0))? as usize)

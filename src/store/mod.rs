@@ -1,13 +1,15 @@
 //! Tasks, runs, notices and intents in SQLite. The only module that speaks SQL.
 //!
-//! One writer thread commits ([`writer`]), readers have connections of their own. Whatever a
+//! One writer thread commits (`writer`), readers have connections of their own. Whatever a
 //! function here acknowledges is on disk.
 
 mod intents;
 mod open;
 mod outbox;
 mod pages;
+mod prune;
 mod rows;
+mod sessions;
 mod tasks;
 mod writer;
 
@@ -20,7 +22,9 @@ pub use intents::{Intended, Intent};
 pub use open::Opened;
 pub use outbox::{Owed, Unread};
 pub use pages::{Filter, Order, Page, Resolved, Tally};
+pub use prune::Keep;
 pub use rows::Run;
+pub use sessions::Session;
 pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement};
 pub use writer::{Committed, What, Written};
 
@@ -90,7 +94,7 @@ impl Store {
 
     /// Finishes what is queued and closes the database. Later calls fail with [`Error::Closed`].
     pub fn close(&self) {
-        // First: the last one out moves the log into the database, and a reader cannot.
+        // Readers first: the last connection to go tidies up the write-ahead log.
         self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let writer = self.0.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {

@@ -14,7 +14,10 @@ use super::Error;
 const APPLICATION_ID: i64 = 0x6173_6167;
 
 /// Append only: the number of a migration is its place here.
-const MIGRATIONS: &[&str] = &[include_str!("../../migrations/0001_tasks.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../../migrations/0001_tasks.sql"),
+    include_str!("../../migrations/0002_prune.sql"),
+];
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,4 +133,31 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_of_every_earlier_version_is_brought_up_to_date() {
+        let schema = |db: &Connection| -> Vec<(String, String)> {
+            let sql = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name";
+            let mut statement = db.prepare(sql).unwrap();
+            let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+            rows.collect::<Result<_, _>>().unwrap()
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let new = schema(&migrated(&directory.path().join("new.db")).unwrap());
+        for version in 1..=MIGRATIONS.len() {
+            let path = directory.path().join(format!("{version}.db"));
+            let old = Connection::open(&path).unwrap();
+            old.execute_batch(&MIGRATIONS[..version].join("\n")).unwrap();
+            old.pragma_update(None, "user_version", version as i64).unwrap();
+            old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+            drop(old);
+            let (db, opened) = open(&path).unwrap();
+            assert_eq!((schema(&db), opened), (new.clone(), Opened::Existing), "{version}");
+        }
+    }
 }

@@ -37,7 +37,7 @@ const OWED: &str = "n.seq, t.id, t.short_id, t.description, t.development, n.par
     n.parent_session, t.parent_agent, n.message_id, n.wake, n.batch_ended, n.batch_total, \
     n.quiet_seconds, n.attempts";
 const OWED_COLUMNS: usize = 14;
-const FROM: &str = "FROM notice n JOIN task t ON t.seq = n.task \
+const JOINED: &str = "JOIN task t ON t.seq = n.task \
     JOIN run r ON r.task = n.task AND r.n = n.run";
 
 fn owed(row: &Row<'_>) -> Result<Owed, Error> {
@@ -67,7 +67,7 @@ impl Store {
     pub fn due_notices(&self, now: Timestamp, furthest: Duration) -> Result<Vec<Owed>, Error> {
         self.read(|db| {
             let mut statement = db.prepare_cached(&format!(
-                "SELECT {OWED}, {RUN} {FROM}
+                "SELECT {OWED}, {RUN} FROM notice n INDEXED BY notice_owed {JOINED}
                  WHERE n.delivered_at IS NULL AND (n.due_at <= ?1 OR n.due_at > ?2)
                    AND NOT EXISTS (SELECT 1 FROM notice o
                      WHERE o.parent_session = n.parent_session AND o.delivered_at IS NULL
@@ -137,7 +137,7 @@ impl Store {
         let task = task.clone();
         self.write(move |db, _| {
             db.prepare_cached(
-                "UPDATE notice SET wake = 0 WHERE delivered_at IS NULL AND kind = 'end'
+                "UPDATE notice SET wake = 0 WHERE delivered_at IS NULL AND nth = 0
                    AND task = (SELECT seq FROM task WHERE id = ?1)",
             )?
             .execute([task.as_str()])?;
@@ -164,7 +164,7 @@ impl Store {
         }
         let take = self.write(move |db, _| {
             let mut statement = db.prepare_cached(&format!(
-                "SELECT {OWED}, {RUN} {FROM} WHERE n.parent_host = 'mailbox'
+                "SELECT {OWED}, {RUN} FROM notice n {JOINED} WHERE n.parent_host = 'mailbox'
                    AND n.read_at IS NULL AND n.parent_session = ?1 ORDER BY n.seq"
             ))?;
             let mut found = statement.query([parent.as_str()])?;

@@ -6,7 +6,7 @@ use rusqlite::{Connection, params_from_iter};
 
 use super::rows::{self, TASK};
 use super::{Error, Run, Store};
-use crate::task::stats::Counts;
+use crate::task::stats::{Counts, Spent};
 use crate::task::{BatchId, SessionId, Status, Task, TaskId};
 
 /// Which tasks to show. An empty filter shows the whole history.
@@ -74,6 +74,7 @@ impl Store {
             let end = format!("{reference}\u{10ffff}");
             let mut tasks = query(
                 db,
+                ANY,
                 "t.id >= ? AND t.id < ? ORDER BY t.id LIMIT 10",
                 vec![reference.to_owned().into(), end.into()],
             )?;
@@ -114,7 +115,7 @@ impl Store {
                 Order::OldestFirst => " ORDER BY t.seq LIMIT ? OFFSET ?",
             });
             values.extend([Value::from(limit as i64), Value::from(offset as i64)]);
-            Ok(Page { tasks: query(db, &condition, values)?, total })
+            Ok(Page { tasks: query(db, ANY, &condition, values)?, total })
         })
     }
 
@@ -123,10 +124,11 @@ impl Store {
         self.read(|db| match parent {
             Some(parent) => query(
                 db,
+                LIVE,
                 "t.slot IN (1, 2) AND t.slot > 0 AND t.parent_session = ? ORDER BY t.seq",
                 vec![parent.as_str().to_owned().into()],
             ),
-            None => query(db, "t.slot > 0 ORDER BY t.seq", Vec::new()),
+            None => query(db, LIVE, "t.slot > 0 ORDER BY t.seq", Vec::new()),
         })
     }
 
@@ -145,13 +147,13 @@ impl Store {
     pub fn live_in_batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
         self.read(|db| {
             let batch = vec![batch.as_str().to_owned().into()];
-            query(db, "t.batch = ? AND t.slot > 0 ORDER BY t.seq", batch)
+            query(db, LIVE, "t.batch = ? AND t.slot > 0 ORDER BY t.seq", batch)
         })
     }
 
     pub fn batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
         self.read(|db| {
-            query(db, "t.batch = ? ORDER BY t.seq", vec![batch.as_str().to_owned().into()])
+            query(db, ANY, "t.batch = ? ORDER BY t.seq", vec![batch.as_str().to_owned().into()])
         })
     }
 
@@ -169,6 +171,22 @@ impl Store {
                 counts.add(status, row.get::<_, i64>(1)? as u64);
             }
             Ok(counts)
+        })
+    }
+
+    /// What all descendants of a session have used up, however deep.
+    pub fn spent_below(&self, session: &SessionId) -> Result<Spent, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "WITH RECURSIVE below (id, progress) AS (
+                   SELECT id, progress FROM task WHERE parent_session = ?1
+                   UNION SELECT t.id, t.progress FROM task t JOIN below ON t.parent_session = below.id)
+                 SELECT coalesce(sum(progress ->> 'tokens'), 0), coalesce(sum(progress ->> 'cost'), 0.0)
+                 FROM below",
+            )?;
+            Ok(statement.query_row([session.as_str()], |row| {
+                Ok(Spent { tokens: row.get::<_, i64>(0)? as u64, cost: row.get(1)? })
+            })?)
         })
     }
 
@@ -236,9 +254,19 @@ fn count(db: &Connection, condition: &str, values: &[Value]) -> Result<u64, Erro
     Ok(count as u64)
 }
 
-fn query(db: &Connection, condition: &str, values: Vec<Value>) -> Result<Vec<Task>, Error> {
+/// `task` by any index that serves.
+const ANY: &str = "task t";
+/// Never by walking a parent's or a batch's whole history.
+const LIVE: &str = "task t INDEXED BY task_live";
+
+fn query(
+    db: &Connection,
+    from: &str,
+    condition: &str,
+    values: Vec<Value>,
+) -> Result<Vec<Task>, Error> {
     let mut statement =
-        db.prepare_cached(&format!("SELECT {TASK} FROM task t WHERE {condition}"))?;
+        db.prepare_cached(&format!("SELECT {TASK} FROM {from} WHERE {condition}"))?;
     let mut found = statement.query(params_from_iter(values))?;
     let mut tasks = Vec::new();
     while let Some(row) = found.next()? {

@@ -188,8 +188,8 @@ impl Store {
         self.read(|db| {
             select_active(
                 db,
-                "FROM run r JOIN task t ON t.seq = r.task AND t.run = r.n
-                 WHERE t.slot = 2 AND r.ended_at IS NULL AND (r.sent_at IS NULL
+                "FROM task t JOIN run r ON r.task = t.seq AND r.n = t.run
+                 WHERE t.slot = 2 AND t.slot > 0 AND (r.sent_at IS NULL
                    OR (r.nudge_id IS NOT NULL AND r.nudge_sent_at IS NULL)
                    OR (r.continue_id IS NOT NULL AND r.continue_sent_at IS NULL))",
             )
@@ -487,9 +487,11 @@ enum NoticeKind {
 
 /// Writes the notice. A parent that is no conversation has it with that: it is in its mailbox.
 fn owe(db: &Connection, seq: i64, task: &Task, end: &End, kind: NoticeKind) -> Result<(), Error> {
-    let (kind, quiet) = match kind {
-        NoticeKind::End => ("end", None),
-        NoticeKind::Stall { seconds } => ("stall", Some(seconds as i64)),
+    let (nth, quiet) = match kind {
+        NoticeKind::End => (0, None),
+        NoticeKind::Stall { seconds } => {
+            (stalls_told(db, seq, task.run)? + 1, Some(seconds as i64))
+        }
     };
     let (total, live): (i64, i64) = db
         .prepare_cached("SELECT total, live FROM batch WHERE id = ?1")?
@@ -497,14 +499,14 @@ fn owe(db: &Connection, seq: i64, task: &Task, end: &End, kind: NoticeKind) -> R
     let at = end.at.as_millis();
     let delivered = (task.parent.host == MAILBOX).then_some(at);
     db.prepare_cached(
-        "INSERT INTO notice (task, run, kind, parent_host, parent_session, message_id, wake,
+        "INSERT INTO notice (task, run, nth, parent_host, parent_session, message_id, wake,
            batch_ended, batch_total, quiet_seconds, created_at, due_at, delivered_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12)",
     )?
     .execute(rusqlite::params![
         seq,
         task.run,
-        kind,
+        nth,
         task.parent.host,
         task.parent.session.as_str(),
         end.message_id.as_str(),
@@ -516,6 +518,12 @@ fn owe(db: &Connection, seq: i64, task: &Task, end: &End, kind: NoticeKind) -> R
         delivered,
     ])?;
     Ok(())
+}
+
+fn stalls_told(db: &Connection, task: i64, run: u32) -> Result<i64, Error> {
+    let mut count =
+        db.prepare_cached("SELECT count(*) FROM notice WHERE task = ?1 AND run = ?2 AND nth > 0")?;
+    Ok(count.query_row((task, run), |row| row.get(0))?)
 }
 
 fn set_stalled(db: &Connection, task: &Task, stalled: bool) -> Result<bool, Error> {

@@ -3,7 +3,7 @@
 use super::{Error, Supervisor};
 use crate::notice::{self, Notice};
 use crate::store::{Filter, Order, Page};
-use crate::task::stats::Counts;
+use crate::task::stats::{Counts, Spent};
 use crate::task::{SessionId, Status, Task};
 
 /// More than this is for the history, not for a list.
@@ -34,6 +34,16 @@ impl Supervisor {
         offset: u64,
     ) -> Result<Page, Error> {
         Ok(self.0.store.page(filter, order, limit, offset)?)
+    }
+
+    /// What a session has used up with all its descendants; of a conversation only the latter is
+    /// known here (T17).
+    pub fn spent(&self, session: &SessionId) -> Result<Spent, Error> {
+        let own = self.0.store.task(session)?.map_or(Spent::default(), |task| Spent {
+            tokens: task.progress.tokens.unwrap_or(0),
+            cost: task.progress.cost.unwrap_or(0.0),
+        });
+        Ok(own + self.0.store.spent_below(session)?)
     }
 
     /// Takes the unread notices of a parent that is no conversation (section 1 of the spec).

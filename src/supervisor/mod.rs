@@ -7,19 +7,20 @@
 //! read off the state, so that a daemon killed at any point goes on where it was. Slots are not
 //! counted, they are the tasks that hold one; a queue is the tasks that wait.
 //!
-//! *One path to an end.* Events of hosts and a timer only wake the reconciler ([`reconcile`]). It
+//! *One path to an end.* Events of hosts and a timer only wake the reconciler (`reconcile`). It
 //! takes no input, looks at every active task in a few batched calls, and hands what it sees to a
-//! pure verdict ([`verdict`]). A missed event, a restart and the normal case run the same lines.
+//! pure verdict (`verdict`). A missed event, a restart and the normal case run the same lines.
 //! News that is stale loses against the revision it was read at, and is dropped.
 //!
 //! *Owed, then sent.* Two workers speak to hosts from rows that say what is owed: the prompter
-//! ([`prompt`]) to children, the deliverer ([`deliver`]) to parents. Message ids are minted once
+//! (`prompt`) to children, the deliverer (`deliver`) to parents. Message ids are minted once
 //! and kept in the row, so a repeat can be recognised. A notice that may have been sent before (by
 //! a daemon that died, or when an answer got lost) is looked up in the conversation before it is
 //! sent again: at least once on the wire, once in the conversation.
 //!
 //! *Nobody polls.* Waiting callers sleep on the feed, which is fed by commits.
 
+mod asks;
 mod cancel;
 mod clear;
 mod deliver;
@@ -27,6 +28,7 @@ mod launch;
 mod list;
 mod output;
 mod prompt;
+mod prune;
 mod reconcile;
 mod recover;
 mod resume;
@@ -40,6 +42,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub use crate::host::Answer;
+pub use crate::notice::Notice;
+pub use asks::Asked;
 pub use cancel::{Cancelled, Target};
 pub use clear::Cleared;
 pub use launch::{Caller, Launch};
@@ -51,7 +56,7 @@ use crate::clock::Clock;
 use crate::feed::Feed;
 use crate::host::{self, AnyHost};
 use crate::store::{self, Resolved, Store};
-pub use crate::store::{Filter, Order, Page};
+pub use crate::store::{Filter, Keep, Order, Page};
 use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
 use crate::task::{Task, TaskId, launch as arguments};
@@ -75,6 +80,8 @@ struct Inner {
     /// How many callers wait for a task's end with the answer as their notice (N3).
     awaited: Mutex<HashMap<TaskId, usize>>,
     agents: Mutex<HashMap<(String, String), launch::KnownAgents>>,
+    /// What children wait for an answer to, as last seen.
+    asks: Mutex<HashMap<String, Asked>>,
     stopping: CancellationToken,
 }
 
@@ -100,6 +107,8 @@ pub struct Settings {
     pub resumable: Resumable,
     pub asks: Asks,
     pub inline_characters: usize,
+    /// What is pruned is what this leaves out.
+    pub history: Keep,
 }
 
 /// What happens to permissions and questions of children (T15).
@@ -119,6 +128,8 @@ pub enum Error {
     Ambiguous { reference: String, candidates: Vec<String> },
     #[error("no task of batch `{0}` is left to cancel")]
     NoSuchBatch(String),
+    #[error("nothing is asked as `{0}`; `asyncagents approve` lists what is")]
+    NothingAsked(String),
     #[error(transparent)]
     Refused(#[from] lifecycle::Refused),
     #[error(transparent)]
@@ -178,6 +189,7 @@ impl Supervisor {
             notices: Notify::new(),
             awaited: Mutex::default(),
             agents: Mutex::default(),
+            asks: Mutex::default(),
             stopping: CancellationToken::new(),
         }))
     }
@@ -189,6 +201,7 @@ impl Supervisor {
         workers.spawn(self.clone().prompter());
         workers.spawn(self.clone().reconciler());
         workers.spawn(self.clone().deliverer());
+        workers.spawn(self.clone().pruner());
         for host in self.0.hosts.all.values().cloned() {
             workers.spawn(self.clone().listener(host));
         }

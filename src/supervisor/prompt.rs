@@ -8,8 +8,8 @@ use tokio::task::{Id, JoinSet};
 use super::{Error, Supervisor};
 use crate::host::{self, Host, Prompt};
 use crate::store::{Active, FollowUp};
-use crate::task::TaskId;
 use crate::task::lifecycle::Report;
+use crate::task::{Task, TaskId};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -134,8 +134,20 @@ impl Supervisor {
                 return false;
             }
         }
+        self.abort_if_over(task);
         self.0.look.notify_one();
         true
+    }
+
+    /// A cancel may have overtaken the prompt: its abort came before there was anything to abort.
+    fn abort_if_over(&self, task: &Task) {
+        let now = self.0.store.task(&task.id);
+        if let Ok(Some(now)) = now
+            && now.run == task.run
+            && !now.is_live()
+        {
+            self.abort(task);
+        }
     }
 
     async fn prompt_failed(&self, active: &Active, error: Error) -> bool {

@@ -63,6 +63,7 @@ impl Supervisor {
         self.look_for_parents().await?;
         let active = self.0.store.active()?;
         memory.keep_only(&active);
+        self.keep_asks_of(|id| active.iter().any(|active| active.task.id == *id));
         let any = !active.is_empty();
         let mut by_host: BTreeMap<String, Vec<Active>> = BTreeMap::new();
         for active in active.into_iter().filter(|active| watched(active).is_some()) {
@@ -123,6 +124,13 @@ impl Supervisor {
     ) {
         let task = &active.task;
         let shown = progress(task, &seen);
+        self.note_asks(
+            task,
+            match &verdict {
+                Verdict::Asks(open) => open,
+                _ => &[],
+            },
+        );
         let written = match verdict {
             Verdict::GoesOn(phase, detail) => {
                 self.show(&active, Progress { phase, detail, ..shown }).await

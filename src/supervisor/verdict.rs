@@ -144,3 +144,268 @@ fn failed(error: String, partial: Option<String>) -> Verdict {
 fn aborted(error: &str) -> Verdict {
     Verdict::Ended { report: Report::Aborted { error: error.into() }, open_todos: Vec::new() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::supervisor::{Asks, Keep};
+    use crate::task::lifecycle::Resumable;
+    use crate::task::queue::Limits;
+    use crate::task::{
+        BatchId, Budget, MessageId, Parent, Progress, SessionId, ShortId, Slot, State, Task,
+        TaskId, Timestamp,
+    };
+    use crate::transcript::Figures;
+
+    const AT: Timestamp = Timestamp::EPOCH;
+
+    fn settings() -> Settings {
+        Settings {
+            enabled: true,
+            limits: Arc::new(Limits {
+                active_per_parent: 10,
+                active_per_model: [].into(),
+                queued_per_parent: 1_000,
+            }),
+            poll_interval: Duration::from_secs(2),
+            max_depth: 1,
+            stall: Duration::from_secs(600),
+            stall_repeats: 20,
+            cancel_stalled: false,
+            settle: Duration::from_secs(2),
+            answer_grace: Duration::from_secs(60),
+            resumable: Resumable::Completed,
+            asks: Asks::Park(None),
+            inline_characters: 8_000,
+            history: Keep::default(),
+        }
+    }
+
+    fn active() -> Active {
+        let task = Task {
+            id: TaskId::new("ses_1"),
+            short_id: ShortId::new("ab12c3"),
+            parent: Parent {
+                session: SessionId::new("ses_0"),
+                message: String::new(),
+                agent: String::new(),
+                host: "scripted".into(),
+            },
+            host: "scripted".into(),
+            host_instance: String::new(),
+            directory: String::new(),
+            description: "look".into(),
+            prompt: "look".into(),
+            agent: "explore".into(),
+            model: None,
+            batch: BatchId::new("bat_1"),
+            is_forked: false,
+            depth: 1,
+            budget: Budget::default(),
+            state: State::Running,
+            started_at: AT,
+            completed_at: None,
+            result_retrieved_at: None,
+            cleared_at: None,
+            run: 0,
+            slot: Slot::Active,
+            progress: Progress::new(AT),
+            revision: 0,
+        };
+        let run = Run {
+            n: 0,
+            message_id: MessageId::new("msg_1"),
+            prompt: "look".into(),
+            started_at: AT,
+            sent_at: Some(AT),
+            ended_at: None,
+            ended_as: None,
+            result: None,
+            error: None,
+            open_todos: Vec::new(),
+            nudge_id: None,
+            nudge_sent_at: None,
+            continue_id: None,
+            continue_sent_at: None,
+            stalled: false,
+        };
+        Active { task, run }
+    }
+
+    fn nudged() -> Active {
+        let mut active = active();
+        active.run.nudge_id = Some(MessageId::new("msg_2"));
+        active.run.nudge_sent_at = Some(AT);
+        active
+    }
+
+    fn continued() -> Active {
+        let mut active = active();
+        active.run.continue_id = Some(MessageId::new("msg_3"));
+        active.run.continue_sent_at = Some(AT);
+        active
+    }
+
+    fn seen(activity: Activity, outcome: Outcome) -> Observation {
+        Observation {
+            session: SessionId::new("ses_1"),
+            activity,
+            outcome,
+            open_todos: Vec::new(),
+            figures: Figures::default(),
+        }
+    }
+
+    fn with_todos(observation: Observation) -> Observation {
+        Observation { open_todos: vec!["tests".into()], ..observation }
+    }
+
+    fn check(active: &Active, seen: &Observation, same_seconds: u64, expected: Verdict) {
+        let since = Since { same: Duration::from_secs(same_seconds), wall: Duration::ZERO };
+        assert_eq!(judge(active, seen, since, &settings()), expected, "{seen:?}");
+    }
+
+    fn answered() -> Outcome {
+        Outcome::Answered { text: "found".into() }
+    }
+
+    fn finished(open_todos: Vec<String>) -> Verdict {
+        Verdict::Ended { report: Report::Finished { result: "found".into() }, open_todos }
+    }
+
+    fn waits() -> Verdict {
+        Verdict::GoesOn(Phase::Waiting, None)
+    }
+
+    #[test]
+    fn idle_answered_no_open_todo_is_completed() {
+        check(&active(), &seen(Activity::Idle, answered()), 0, finished(Vec::new()));
+    }
+
+    #[test]
+    fn idle_answered_todos_open_gets_one_prompt_then_is_completed() {
+        let idle = with_todos(seen(Activity::Idle, answered()));
+        check(&active(), &idle, 0, Verdict::Nudge);
+        check(&nudged(), &idle, 0, finished(vec!["tests".into()]));
+    }
+
+    #[test]
+    fn failed_for_good_is_an_error() {
+        let outcome = Outcome::Failed { error: "overloaded".into(), partial: Some("half".into()) };
+        let expected = failed("overloaded".into(), Some("half".into()));
+        check(&active(), &seen(Activity::Idle, outcome), 0, expected);
+    }
+
+    #[test]
+    fn stopped_because_something_was_refused_is_an_error_naming_it() {
+        let outcome = Outcome::Refused { what: "bash: no".into(), partial: None };
+        let expected = failed("stopped because it was refused: bash: no".into(), None);
+        check(&active(), &seen(Activity::Idle, outcome), 0, expected);
+    }
+
+    #[test]
+    fn a_reached_budget_stops_the_run_and_keeps_what_there_is() {
+        let mut active = active();
+        active.task.budget.tool_calls = Some(3);
+        let mut busy = seen(Activity::Tool, Outcome::Unfinished { partial: None });
+        busy.figures.tool_calls = 2;
+        busy.figures.last_message = Some("half".into());
+        check(&active, &busy, 0, Verdict::GoesOn(Phase::Tool, None));
+        busy.figures.tool_calls = 3;
+        let stop = || {
+            Verdict::Stop(Report::Failed {
+                error: "budget reached: 3 tool calls".into(),
+                partial: Some("half".into()),
+            })
+        };
+        check(&active, &busy, 0, stop());
+        busy.activity = Activity::Blocked(Vec::new());
+        check(&active, &busy, 0, stop());
+        // Who is done is done.
+        let done = Observation { activity: Activity::Idle, outcome: answered(), ..busy };
+        check(&active, &done, 0, finished(Vec::new()));
+    }
+
+    #[test]
+    fn the_host_was_restarted_in_mid_run_is_continued_once_then_an_error() {
+        let idle = seen(Activity::Idle, Outcome::Unfinished { partial: Some("half".into()) });
+        check(&active(), &idle, 1, waits());
+        check(&active(), &idle, 2, Verdict::Continue);
+        let error = "interrupted: the host was restarted again in mid-run";
+        check(&continued(), &idle, 1, waits());
+        check(&continued(), &idle, 2, failed(error.into(), Some("half".into())));
+        let mut owed = continued();
+        owed.run.continue_sent_at = None;
+        check(&owed, &idle, 2, waits());
+    }
+
+    #[test]
+    fn never_completed_when_the_model_did_not_run() {
+        let unanswered = seen(Activity::Idle, Outcome::Unanswered);
+        check(&active(), &unanswered, 59, waits());
+        check(&active(), &unanswered, 60, Verdict::Continue);
+        let missing = seen(Activity::Idle, Outcome::PromptMissing);
+        check(&active(), &missing, 1, waits());
+        check(&active(), &missing, 2, Verdict::Resend);
+        let error = "the host accepted the prompt and never ran it; is the agent registered?";
+        check(&active(), &missing, 60, failed(error.into(), None));
+    }
+
+    #[test]
+    fn aborted_by_someone_in_the_host_is_cancelled() {
+        check(
+            &active(),
+            &seen(Activity::Idle, Outcome::Aborted),
+            0,
+            aborted("aborted in the host"),
+        );
+    }
+
+    #[test]
+    fn a_deleted_session_is_cancelled() {
+        check(
+            &active(),
+            &seen(Activity::Gone, Outcome::PromptMissing),
+            0,
+            aborted("Session deleted"),
+        );
+    }
+
+    #[test]
+    fn what_is_busy_goes_on_whatever_its_transcript_says() {
+        let phases = [
+            (Activity::Waiting, Phase::Waiting, None),
+            (Activity::Streaming, Phase::Streaming, None),
+            (Activity::Tool, Phase::Tool, None),
+            (Activity::Retrying("busy".into()), Phase::Retrying, Some("busy".to_owned())),
+        ];
+        for (activity, phase, detail) in phases {
+            check(&active(), &seen(activity, answered()), 599, Verdict::GoesOn(phase, detail));
+        }
+        let ask = Ask { id: "per_1".into(), what: "bash rm".into() };
+        let blocked = seen(Activity::Blocked(vec![ask.clone()]), answered());
+        check(&active(), &blocked, 100_000, Verdict::Asks(vec![ask]));
+    }
+
+    #[test]
+    fn no_activity_for_ten_minutes_is_a_stall() {
+        let busy = seen(Activity::Waiting, Outcome::Unanswered);
+        check(&active(), &busy, 599, waits());
+        check(&active(), &busy, 600, Verdict::Stalled);
+        let stop = Settings { cancel_stalled: true, ..settings() };
+        let since = Since { same: Duration::from_secs(600), wall: Duration::ZERO };
+        let error = "stalled: no activity for 10m 0s".to_owned();
+        assert_eq!(judge(&active(), &busy, since, &stop), Verdict::Stop(Report::Aborted { error }));
+    }
+
+    #[test]
+    fn the_same_tool_call_twenty_times_in_a_row_is_a_stall() {
+        let mut busy = seen(Activity::Tool, Outcome::Unanswered);
+        busy.figures.repeated = 19;
+        check(&active(), &busy, 0, Verdict::GoesOn(Phase::Tool, None));
+        busy.figures.repeated = 20;
+        check(&active(), &busy, 0, Verdict::Stalled);
+    }
+}

@@ -31,6 +31,21 @@ impl Counts {
     }
 }
 
+/// Tokens and money, in the hosts' own figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spent {
+    pub tokens: u64,
+    pub cost: f64,
+}
+
+impl std::ops::Add for Spent {
+    type Output = Spent;
+
+    fn add(self, other: Spent) -> Spent {
+        Spent { tokens: self.tokens + other.tokens, cost: self.cost + other.cost }
+    }
+}
+
 impl FromIterator<Status> for Counts {
     fn from_iter<I: IntoIterator<Item = Status>>(statuses: I) -> Counts {
         let mut counts = Counts::default();

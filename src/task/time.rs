@@ -10,6 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Timestamp(i64);
 
 impl Timestamp {
+    pub const EPOCH: Timestamp = Timestamp(0);
+
     pub fn from_millis(millis: i64) -> Timestamp {
         Timestamp(millis)
     }

@@ -556,13 +556,17 @@ fn the_help_is_what_it_was() {
 }
 
 const HELP: &[(&str, &[&str])] = &[
+    ("demo", &["demo"]),
     ("run", &["run"]),
     ("list", &["list"]),
     ("output", &["output"]),
     ("wait", &["wait"]),
     ("resume", &["resume"]),
+    ("approve", &["approve"]),
+    ("deny", &["deny"]),
     ("cancel", &["cancel"]),
     ("clear", &["clear"]),
+    ("prune", &["prune"]),
     ("serve", &["serve"]),
     ("daemon", &["daemon"]),
     ("daemon", &["daemon", "start"]),
@@ -617,13 +621,17 @@ fn an_unknown_key_in_the_file_stops_every_verb_and_names_the_nearest_key() {
         file.display()
     );
     for verb in [
+        "demo",
         "run x",
         "list",
         "output x",
         "wait x",
         "resume x y",
+        "approve",
+        "deny x",
         "cancel x",
         "clear",
+        "prune --keep 1",
         "serve",
         "daemon start",
         "daemon stop",

@@ -206,17 +206,18 @@ fn a_database_of_a_newer_version_is_refused_and_stays_as_it_is() {
     let shell = Shell::new();
     shell.launch_to_the_end("@say fine");
     shell.say(["daemon", "stop"]);
-    let set_version = |version: i64| {
-        let db = Connection::open(shell.database()).unwrap();
-        db.pragma_update(None, "user_version", version).unwrap();
-    };
+    let open = || Connection::open(shell.database()).unwrap();
+    let set_version = |version: i64| open().pragma_update(None, "user_version", version).unwrap();
+    let known = open().query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
     set_version(999);
     let before = fs::read(shell.database()).unwrap();
-    let why = "the task store was written by a newer asyncagents (schema 999, this one knows 1); \
-               upgrade asyncagents, or set ASYNCAGENTS_HOME to another directory";
-    check_no_start(&shell, why);
+    let why = format!(
+        "the task store was written by a newer asyncagents (schema 999, this one knows {known}); \
+         upgrade asyncagents, or set ASYNCAGENTS_HOME to another directory"
+    );
+    check_no_start(&shell, &why);
     assert!(fs::read(shell.database()).unwrap() == before);
-    set_version(1);
+    set_version(known);
     assert_eq!(shell.tasks().len(), 1);
 }
 

@@ -1,10 +1,28 @@
 //! All integration tests, in one binary: one link step.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, unreachable_pub)]
 
+mod layers;
+mod support;
+
+mod batches;
+mod cancel;
+mod clear;
 mod cli;
 mod daemon;
+mod deliver;
+mod ends;
 mod faults;
-mod layers;
+mod invariants;
+mod kill;
+mod launch;
+mod list;
+mod output;
+mod permissions;
+mod prune;
+mod queue;
+mod resume;
+mod stalls;
 mod store;
-mod support;
+mod tools;
+mod wait;

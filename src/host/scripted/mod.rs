@@ -1,6 +1,6 @@
 //! A host made of scripts, for tests and benchmarks, with faults on demand. An agent's script is
-//! the text of its prompt (see [`script`]). It runs in this process ([`World`]), or as a process
-//! of its own behind a socket ([`serve`], [`remote`]): then it keeps its sessions and a log of
+//! the text of its prompt (see `script`). It runs in this process ([`World`]), or as a process
+//! of its own behind a socket (`serve`, `remote`): then it keeps its sessions and a log of
 //! every post while daemons are killed around it.
 
 mod remote;
@@ -57,6 +57,10 @@ pub enum Control {
     FinishSilently {
         session: SessionId,
         text: String,
+    },
+    /// Somebody in the host aborts it.
+    Abort {
+        session: SessionId,
     },
     Delete {
         session: SessionId,

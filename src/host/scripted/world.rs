@@ -90,6 +90,11 @@ impl World {
         messages.filter(|m| m.info.role == Role::User).map(Message::text).collect()
     }
 
+    pub fn is_busy(&self, session: &SessionId) -> bool {
+        let state = self.state();
+        state.sessions.get(session).is_some_and(|session| session.activity != Activity::Idle)
+    }
+
     pub fn denied(&self, session: &SessionId) -> Vec<String> {
         self.state().sessions.get(session).map(|s| s.deny.clone()).unwrap_or_default()
     }
@@ -301,6 +306,10 @@ impl World {
             }
             Control::Fail { session, error } => {
                 state.with_busy(&session, |session| session.fail(now, "APIError", &error));
+            }
+            Control::Abort { session } => {
+                drop(state);
+                return self.abort(&session);
             }
             Control::Delete { session } => {
                 state.sessions.remove(&session);

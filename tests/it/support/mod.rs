@@ -1,3 +1,6 @@
 //! What the tests share.
 
-pub(crate) mod process;
+pub mod process;
+mod world;
+
+pub use world::{World, caller, order, settings};

@@ -25,14 +25,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What became of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
-    pub(crate) code: i32,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+pub struct Ended {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 /// Somebody at a terminal. The daemon of its storage directory is killed when it is dropped.
-pub(crate) struct Shell {
+pub struct Shell {
     home: PathBuf,
     variables: Vec<(String, OsString)>,
     host: Option<HostProcess>,
@@ -40,7 +40,7 @@ pub(crate) struct Shell {
 }
 
 /// A command that goes on; it is killed when it is dropped.
-pub(crate) struct Running {
+pub struct Running {
     child: Child,
     stdout: Heard,
     stderr: Heard,
@@ -60,7 +60,7 @@ struct HostProcess {
 
 impl Shell {
     /// Agents run inside the daemon.
-    pub(crate) fn new() -> Shell {
+    pub fn new() -> Shell {
         // Short: the path of a socket must not be longer than 107 bytes.
         let root = tempfile::Builder::new().prefix("aa").tempdir_in("/tmp").unwrap();
         let home = root.path().join("home");
@@ -69,7 +69,7 @@ impl Shell {
     }
 
     /// Agents run in a process of their own, which keeps them when the daemon dies.
-    pub(crate) fn with_host_process() -> Shell {
+    pub fn with_host_process() -> Shell {
         let mut shell = Shell::new();
         let socket = shell.path("host.sock");
         let mut command = shell.command(["scripted-host", "--socket"]);
@@ -82,38 +82,38 @@ impl Shell {
     }
 
     /// The same shell, with its storage somewhere else.
-    pub(crate) fn at_home(mut self, home: impl Into<PathBuf>) -> Shell {
+    pub fn at_home(mut self, home: impl Into<PathBuf>) -> Shell {
         self.home = home.into();
         self
     }
 
-    pub(crate) fn set(&mut self, name: &str, value: impl Into<OsString>) {
+    pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
         self.unset(name);
         self.variables.push((name.to_owned(), value.into()));
     }
 
-    pub(crate) fn unset(&mut self, name: &str) {
+    pub fn unset(&mut self, name: &str) {
         self.variables.retain(|(known, _)| known != name);
     }
 
-    pub(crate) fn home(&self) -> &Path {
+    pub fn home(&self) -> &Path {
         &self.home
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.home.join("asyncagents.sock")
     }
 
-    pub(crate) fn database(&self) -> PathBuf {
+    pub fn database(&self) -> PathBuf {
         self.home.join("asyncagents.db")
     }
 
     /// Something in the temporary directory.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
 
-    pub(crate) fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
+    pub fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_asyncagents"));
         command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", self.root.path());
         command.env("ASYNCAGENTS_HOME", &self.home).env("COLUMNS", "100");
@@ -122,11 +122,11 @@ impl Shell {
         command
     }
 
-    pub(crate) fn run<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Ended {
+    pub fn run<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Ended {
         self.run_with_input(args, b"")
     }
 
-    pub(crate) fn run_with_input<A: AsRef<OsStr>>(
+    pub fn run_with_input<A: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = A>,
         input: &[u8],
@@ -137,27 +137,27 @@ impl Shell {
         running.wait()
     }
 
-    pub(crate) fn start<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Running {
+    pub fn start<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Running {
         Running::new(&mut self.command(args))
     }
 
     /// The standard output of a command that succeeds.
-    pub(crate) fn say<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> String {
+    pub fn say<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> String {
         let ended = self.run(args);
         assert_eq!(ended.code, 0, "{ended:?}");
         ended.stdout
     }
 
-    pub(crate) fn json<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Value {
+    pub fn json<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Value {
         serde_json::from_str(&self.say(args)).unwrap()
     }
 
-    pub(crate) fn launch(&self, prompt: &str) -> TaskView {
+    pub fn launch(&self, prompt: &str) -> TaskView {
         serde_json::from_value(self.json(["run", "--json", prompt])).unwrap()
     }
 
     /// Launches a task and sees its agent hang: it can be ended from the host's side.
-    pub(crate) fn launch_hanging(&self, description: &str) -> TaskView {
+    pub fn launch_hanging(&self, description: &str) -> TaskView {
         let task = self.launch(&format!("{description}\n@hang"));
         let phase = || self.task(&task.session_id).progress.phase;
         until("the agent is at work", || phase() == Phase::Waiting);
@@ -165,25 +165,25 @@ impl Shell {
     }
 
     /// Launches a task and sees it end.
-    pub(crate) fn launch_to_the_end(&self, prompt: &str) -> TaskView {
+    pub fn launch_to_the_end(&self, prompt: &str) -> TaskView {
         let task = self.launch(prompt);
         let waited = self.run(["wait", &task.session_id]);
         assert!([0, 1, 130].contains(&waited.code), "{waited:?}");
         self.task(&task.session_id)
     }
 
-    pub(crate) fn tasks(&self) -> Vec<TaskView> {
+    pub fn tasks(&self) -> Vec<TaskView> {
         let list = self.json(["list", "--json", "--limit", "100000"]);
         serde_json::from_value(list).unwrap()
     }
 
     /// A task as the list shows it: looking does not count as retrieving its result.
-    pub(crate) fn task(&self, id: &str) -> TaskView {
+    pub fn task(&self, id: &str) -> TaskView {
         self.tasks().into_iter().find(|task| task.session_id == id).unwrap()
     }
 
     /// What the daemon says of itself, when it runs.
-    pub(crate) fn health(&self) -> Option<HealthView> {
+    pub fn health(&self) -> Option<HealthView> {
         let status = self.run(["daemon", "status", "--json"]);
         match status.code {
             0 => Some(serde_json::from_str(&status.stdout).unwrap()),
@@ -192,16 +192,16 @@ impl Shell {
         }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.health().expect("the daemon runs").pid
     }
 
-    pub(crate) fn terminate_daemon(&self) {
+    pub fn terminate_daemon(&self) {
         self.signal_daemon(Signal::TERM);
     }
 
     /// `kill -9`
-    pub(crate) fn kill_daemon(&self) {
+    pub fn kill_daemon(&self) {
         self.signal_daemon(Signal::KILL);
     }
 
@@ -217,12 +217,12 @@ impl Shell {
         });
     }
 
-    pub(crate) fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         Client::new(&self.socket()).unwrap()
     }
 
     /// Does something to the host behind the daemon's back.
-    pub(crate) fn control(&self, control: Control) {
+    pub fn control(&self, control: Control) {
         let host = self.host.as_ref().expect("the host is a process of its own");
         let host = Scripted::Process(Remote::new(&host.socket).unwrap());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -230,13 +230,13 @@ impl Shell {
     }
 
     /// Ends an agent that is known to hang, with this text.
-    pub(crate) fn finish(&self, task: &TaskView, text: &str) {
+    pub fn finish(&self, task: &TaskView, text: &str) {
         let session = asyncagents::task::SessionId::new(&task.session_id);
         self.control(Control::Finish { session, text: text.to_owned() });
     }
 
     /// Everything the daemons of this directory have logged.
-    pub(crate) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         let files = fs::read_dir(self.home.join("log")).unwrap();
         let text = |file: fs::DirEntry| fs::read_to_string(file.path()).unwrap();
         files.map(|file| text(file.unwrap())).collect()
@@ -272,19 +272,19 @@ impl Running {
         Running { child, stdout, stderr }
     }
 
-    pub(crate) fn wait(mut self) -> Ended {
+    pub fn wait(mut self) -> Ended {
         drop(self.child.stdin.take());
         until("the command ends", || self.is_over());
         let code = self.child.wait().unwrap().code().expect("ended by itself");
         Ended { code, stdout: self.stdout.all(), stderr: self.stderr.all() }
     }
 
-    pub(crate) fn is_over(&mut self) -> bool {
+    pub fn is_over(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
     /// The next line on its standard error, which then counts as read.
-    pub(crate) fn next_complaint(&mut self) -> String {
+    pub fn next_complaint(&mut self) -> String {
         let mut line = None;
         until("the command says something", || {
             line = self.stderr.line();
@@ -293,7 +293,7 @@ impl Running {
         line.unwrap()
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill(self.child.id(), signal);
     }
 }
@@ -334,7 +334,7 @@ impl Drop for Running {
 }
 
 /// What `run` sends.
-pub(crate) fn launch_request(prompt: &str) -> LaunchRequest {
+pub fn launch_request(prompt: &str) -> LaunchRequest {
     LaunchRequest {
         caller: CallerView { session_id: "cli".into(), ..CallerView::default() },
         arguments: Arguments {
@@ -348,7 +348,7 @@ pub(crate) fn launch_request(prompt: &str) -> LaunchRequest {
 }
 
 /// Waits for a condition; failing it, the test fails and says what did not come true.
-pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     let started = Instant::now();
     let mut pause = Duration::from_millis(1);
     while !is() {

@@ -1,0 +1,104 @@
+//! Models, behind one small interface: a request in, pieces of an answer out.
+
+mod offline;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::agent::tools::Spec;
+use crate::transcript::{Message, Tokens};
+
+/// What a model is asked. `messages` is what it is to see, oldest first.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The name within its provider, as in `openai/<this>`.
+    pub model: String,
+    pub system: String,
+    pub messages: Vec<Message>,
+    pub tools: Vec<Spec>,
+}
+
+/// A part of an answer, as it comes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Piece {
+    Text(String),
+    Thought(String),
+    /// A whole call; models may make several in one answer.
+    Call(Call),
+    Usage(Tokens),
+    /// The last piece of a whole answer.
+    End(Finish),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    pub id: String,
+    pub name: String,
+    pub arguments: Value,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finish {
+    Stop,
+    ToolCalls,
+    Length,
+    /// In the provider's word.
+    Other(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Unusable(String),
+    #[error("model server refused ({status}): {message}")]
+    Refused { status: u16, message: String },
+    /// Worth trying again, after this long if the server said so.
+    #[error("model server is not able to answer now: {message}")]
+    Busy { message: String, retry_after: Option<Duration> },
+    #[error("model server cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("the model's answer broke off before its end")]
+    Truncated,
+    #[error("the model said nothing for {} s", .0.as_secs())]
+    Silent(Duration),
+}
+
+impl Error {
+    pub fn is_worth_a_retry(&self) -> bool {
+        match self {
+            Error::Busy { .. } | Error::Unreachable(_) | Error::Truncated | Error::Silent(_) => {
+                true
+            }
+            Error::Unusable(_) | Error::Refused { .. } => false,
+        }
+    }
+}
+
+/// Where the pieces go. A receiver that is gone means: stop.
+pub type Sink = mpsc::Sender<Piece>;
+
+/// The models there are.
+#[derive(Clone)]
+pub enum Model {
+    /// `offline/explorer`
+    Offline,
+}
+
+impl Model {
+    /// Sends the pieces of an answer as they come; the last one is its end.
+    pub async fn answer(&self, request: Request, sink: Sink) -> Result<(), Error> {
+        match self {
+            Model::Offline => {
+                for piece in offline::answer(&request) {
+                    if sink.send(piece).await.is_err() {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}

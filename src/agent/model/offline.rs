@@ -1,0 +1,492 @@
+//! `offline/explorer`: a model that needs no server and no key. It follows rules and does not
+//! reason: it takes the words of the task, searches the workspace for them with real tool calls,
+//! reads the best places, and reports files and lines. The same question in the same workspace
+//! gets the same answer.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{Call, Finish, Piece, Request};
+use crate::transcript::{Message, Part, Role, Tokens};
+
+const MOST_WORDS: usize = 4;
+const MOST_FILES: usize = 3;
+const MOST_FINDINGS: usize = 12;
+
+/// Words that say nothing about where to look.
+const EMPTY_WORDS: &[&str] = &[
+    "about",
+    "after",
+    "again",
+    "agent",
+    "all",
+    "also",
+    "and",
+    "any",
+    "are",
+    "around",
+    "before",
+    "can",
+    "code",
+    "codebase",
+    "could",
+    "describe",
+    "does",
+    "each",
+    "every",
+    "explain",
+    "file",
+    "files",
+    "find",
+    "for",
+    "from",
+    "get",
+    "give",
+    "handled",
+    "has",
+    "have",
+    "how",
+    "into",
+    "its",
+    "list",
+    "look",
+    "make",
+    "more",
+    "most",
+    "name",
+    "need",
+    "not",
+    "our",
+    "out",
+    "please",
+    "project",
+    "report",
+    "repository",
+    "search",
+    "should",
+    "show",
+    "some",
+    "source",
+    "such",
+    "tell",
+    "than",
+    "that",
+    "the",
+    "their",
+    "them",
+    "then",
+    "there",
+    "these",
+    "they",
+    "this",
+    "through",
+    "use",
+    "used",
+    "uses",
+    "using",
+    "want",
+    "was",
+    "were",
+    "what",
+    "when",
+    "where",
+    "which",
+    "who",
+    "why",
+    "will",
+    "with",
+    "would",
+    "you",
+    "your",
+];
+
+/// What a place in a file has to do with the task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hit {
+    path: String,
+    line: u32,
+    text: String,
+    word: String,
+}
+
+pub(super) fn answer(request: &Request) -> Vec<Piece> {
+    let task = Task::of(&request.messages);
+    let can = |name: &str| request.tools.iter().any(|tool| tool.name == name);
+    let words = words(&task.prompt);
+    let calls = match task.rounds.len() {
+        0 => search(&words, &request.system, can),
+        1 => read(&task, &words, can),
+        _ => Vec::new(),
+    };
+    let mut pieces = Vec::new();
+    let finish = if calls.is_empty() {
+        pieces.extend(in_pieces(&report(&task, &words)));
+        Finish::Stop
+    } else {
+        let what = match task.rounds.len() {
+            0 => format!("Searching for: {}.", words.join(", ")),
+            _ => "Reading the places that fit best.".to_owned(),
+        };
+        pieces.push(Piece::Text(what));
+        let round = format!("{}-{}", request.messages.len(), task.rounds.len());
+        pieces.extend(calls.into_iter().enumerate().map(|(n, (name, arguments))| {
+            Piece::Call(Call { id: format!("call-{round}-{n}"), name: name.into(), arguments })
+        }));
+        Finish::ToolCalls
+    };
+    pieces.push(Piece::Usage(Tokens {
+        input: size(&request.messages) / 4,
+        output: pieces.len() as u64,
+        reasoning: 0,
+    }));
+    pieces.push(Piece::End(finish));
+    pieces
+}
+
+/// The last thing that was asked, and what was done about it so far.
+struct Task {
+    prompt: String,
+    /// The calls of each round with their results.
+    rounds: Vec<Vec<(String, Value, String)>>,
+}
+
+impl Task {
+    fn of(messages: &[Message]) -> Task {
+        let asked = |message: &Message| {
+            message.info.role == Role::User
+                && message.parts.iter().any(|p| matches!(p, Part::Text { synthetic: false, .. }))
+        };
+        let start = messages.iter().rposition(asked).unwrap_or(0);
+        let rounds = messages[start..].iter().map(calls).filter(|calls| !calls.is_empty());
+        Task {
+            prompt: messages.get(start).map(Message::text).unwrap_or_default(),
+            rounds: rounds.collect(),
+        }
+    }
+
+    fn hits(&self) -> Vec<Hit> {
+        let calls = self.rounds.iter().flatten().filter(|(tool, _, _)| tool == "grep");
+        let mut hits = Vec::new();
+        for (_, arguments, result) in calls {
+            let word = arguments["pattern"].as_str().unwrap_or_default();
+            hits.extend(result.lines().filter_map(|line| parse_hit(line, word)));
+        }
+        hits
+    }
+}
+
+fn calls(message: &Message) -> Vec<(String, Value, String)> {
+    let calls = message.parts.iter().filter_map(|part| match part {
+        Part::Tool { tool, state, .. } => {
+            let result = state.output.clone().or(state.error.clone()).unwrap_or_default();
+            Some((tool.clone(), state.input.clone(), result))
+        }
+        _ => None,
+    });
+    calls.collect()
+}
+
+/// `path:line: text`
+fn parse_hit(line: &str, word: &str) -> Option<Hit> {
+    let (path, rest) = line.split_once(':')?;
+    let (number, text) = rest.split_once(':')?;
+    Some(Hit {
+        path: path.to_owned(),
+        line: number.parse().ok()?,
+        text: text.trim().to_owned(),
+        word: word.to_owned(),
+    })
+}
+
+/// The words of the task that are worth a search: longest first, at most a handful.
+fn words(prompt: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in prompt.split(|c: char| !(c.is_alphanumeric() || c == '_')) {
+        let word = word.to_lowercase();
+        let says_something = word.chars().count() > 2 && !EMPTY_WORDS.contains(&word.as_str());
+        if says_something && !words.contains(&word) {
+            words.push(word);
+        }
+    }
+    words.sort_by_key(|word| std::cmp::Reverse(word.chars().count()));
+    words.truncate(MOST_WORDS);
+    words
+}
+
+fn search(
+    words: &[String],
+    system: &str,
+    can: impl Fn(&str) -> bool,
+) -> Vec<(&'static str, Value)> {
+    let mut calls = Vec::new();
+    if can("todo") {
+        calls.push(("todo", todos("in_progress", "pending")));
+    }
+    if can("list") {
+        calls.push(("list", json!({ "path": "." })));
+    }
+    if can("grep") {
+        // Agents for documentation look there first.
+        let docs = system.contains("documentation").then_some("*.{md,toml,json,txt,yml,yaml}");
+        for word in words {
+            let mut arguments = json!({ "pattern": word, "ignore_case": true });
+            if let Some(docs) = docs {
+                arguments["include"] = json!(docs);
+            }
+            calls.push(("grep", arguments));
+        }
+    }
+    if can("glob") {
+        calls.extend(
+            words.iter().take(2).map(|word| ("glob", json!({ "pattern": format!("**/*{word}*") }))),
+        );
+    }
+    calls
+}
+
+fn read(task: &Task, words: &[String], can: impl Fn(&str) -> bool) -> Vec<(&'static str, Value)> {
+    let mut calls = Vec::new();
+    if can("read") {
+        for hit in best(&task.hits(), words).into_iter().take(MOST_FILES) {
+            let offset = hit.line.saturating_sub(3).max(1);
+            calls.push(("read", json!({ "path": hit.path, "offset": offset, "limit": 20 })));
+        }
+    }
+    if can("todo") {
+        calls.push(("todo", todos("completed", "completed")));
+    }
+    calls
+}
+
+fn todos(search: &str, report: &str) -> Value {
+    json!({ "todos": [
+        { "content": "search for the words of the task", "status": search },
+        { "content": "read what fits best and report it", "status": report },
+    ] })
+}
+
+/// The first good line of each file, files with the most different words first.
+fn best(hits: &[Hit], words: &[String]) -> Vec<Hit> {
+    let mut files: BTreeMap<&str, Vec<&Hit>> = BTreeMap::new();
+    for hit in hits {
+        files.entry(&hit.path).or_default().push(hit);
+    }
+    let worth = |hits: &[&Hit]| {
+        let different = words.iter().filter(|word| hits.iter().any(|hit| hit.word == **word));
+        let defined = hits.iter().filter(|hit| is_definition(&hit.text)).count();
+        different.count() * 100 + defined.min(9) * 10 + hits.len().min(9)
+    };
+    let mut files: Vec<(&str, Vec<&Hit>)> = files.into_iter().collect();
+    files.sort_by(|(path, hits), (other_path, other)| {
+        worth(other).cmp(&worth(hits)).then_with(|| path.cmp(other_path))
+    });
+    let first = |hits: &[&Hit]| -> Option<Hit> {
+        let best = hits.iter().find(|hit| is_definition(&hit.text)).or(hits.first());
+        best.map(|hit| (*hit).clone())
+    };
+    files.iter().filter_map(|(_, hits)| first(hits)).collect()
+}
+
+/// Where something is made is a better place to look than where it is used.
+fn is_definition(line: &str) -> bool {
+    const MAKERS: [&str; 12] = [
+        "fn ",
+        "struct ",
+        "enum ",
+        "trait ",
+        "class ",
+        "def ",
+        "function ",
+        "interface ",
+        "type ",
+        "impl ",
+        "# ",
+        "const ",
+    ];
+    MAKERS.iter().any(|maker| line.trim_start_matches("pub ").contains(maker))
+}
+
+fn report(task: &Task, words: &[String]) -> String {
+    let hits = task.hits();
+    let best = best(&hits, words);
+    let mut lines = Vec::new();
+    if best.is_empty() {
+        lines.push(match words.is_empty() {
+            true => "Nothing in the task to search for.".to_owned(),
+            false => format!("No line in this workspace mentions {}.", words.join(", ")),
+        });
+    } else {
+        let files = best.len();
+        lines.push(format!("{} lines in {files} files fit. The best places:", hits.len()));
+        lines.push(String::new());
+        for hit in best.iter().take(MOST_FINDINGS) {
+            lines.push(format!("- {}:{}: {}", hit.path, hit.line, cut(&hit.text)));
+        }
+        if files > MOST_FINDINGS {
+            lines.push(format!("- … and {} more files", files - MOST_FINDINGS));
+        }
+    }
+    let named = task.rounds.iter().flatten().filter(|(tool, _, _)| tool == "glob");
+    let named: Vec<&str> = named
+        .flat_map(|(_, _, result)| result.lines())
+        .filter(|line| !line.contains(' ') && !line.is_empty())
+        .take(5)
+        .collect();
+    if !named.is_empty() {
+        lines.push(String::new());
+        lines.push(format!("Files named like it: {}", named.join(", ")));
+    }
+    lines.push(String::new());
+    lines.push(format!(
+        "(By the offline explorer: a search by rules for {}, not the judgement of a language model.)",
+        if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }
+    ));
+    lines.join("\n")
+}
+
+fn cut(text: &str) -> String {
+    const MOST: usize = 120;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// As a server would stream it.
+fn in_pieces(text: &str) -> Vec<Piece> {
+    text.split_inclusive('\n').map(|line| Piece::Text(line.to_owned())).collect()
+}
+
+fn size(messages: &[Message]) -> u64 {
+    let of = |part: &Part| match part {
+        Part::Text { text, .. } | Part::Reasoning { text } => text.len(),
+        Part::Tool { state, .. } => state.output.as_ref().map_or(0, String::len),
+        Part::Compaction { .. } | Part::Other => 0,
+    };
+    messages.iter().flat_map(|message| &message.parts).map(of).sum::<usize>() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::tools::Spec;
+
+    fn request(messages: Vec<Message>) -> Request {
+        let tool = |name| Spec { name, description: "", schema: json!({}) };
+        Request {
+            model: "explorer".into(),
+            system: String::new(),
+            messages,
+            tools: ["read", "list", "glob", "grep", "todo"].map(tool).to_vec(),
+        }
+    }
+
+    fn user(text: &str) -> Message {
+        serde_json::from_value(json!({
+            "info": { "id": "p", "role": "user", "time": { "created": 1 } },
+            "parts": [{ "type": "text", "text": text }],
+        }))
+        .unwrap()
+    }
+
+    fn done(calls: &[(&str, Value, &str)]) -> Message {
+        let parts: Vec<Value> = calls
+            .iter()
+            .map(|(tool, input, output)| {
+                json!({ "type": "tool", "callID": "c", "tool": tool,
+                        "state": { "status": "completed", "input": input, "output": output } })
+            })
+            .collect();
+        serde_json::from_value(json!({
+            "info": { "id": "a", "role": "assistant", "time": { "created": 2 } }, "parts": parts,
+        }))
+        .unwrap()
+    }
+
+    fn made(pieces: &[Piece]) -> Vec<(String, Value)> {
+        let calls = pieces.iter().filter_map(|piece| match piece {
+            Piece::Call(call) => Some((call.name.clone(), call.arguments.clone())),
+            _ => None,
+        });
+        calls.collect()
+    }
+
+    fn said(pieces: &[Piece]) -> String {
+        let texts = pieces.iter().filter_map(|piece| match piece {
+            Piece::Text(text) => Some(text.as_str()),
+            _ => None,
+        });
+        texts.collect()
+    }
+
+    #[test]
+    fn the_words_of_a_task_are_those_that_say_something() {
+        assert_eq!(
+            words("Where is the LOGIN handled, and what is `user_session`?"),
+            ["user_session", "login"]
+        );
+        assert_eq!(words("find the code"), [""; 0]);
+    }
+
+    #[test]
+    fn it_searches_then_reads_then_reports_files_and_lines() {
+        let prompt = user("Where is the login of a session?");
+        let first = answer(&request(vec![prompt.clone()]));
+        let expected = [
+            ("todo", todos("in_progress", "pending")),
+            ("list", json!({ "path": "." })),
+            ("grep", json!({ "pattern": "session", "ignore_case": true })),
+            ("grep", json!({ "pattern": "login", "ignore_case": true })),
+            ("glob", json!({ "pattern": "**/*session*" })),
+            ("glob", json!({ "pattern": "**/*login*" })),
+        ];
+        assert_eq!(made(&first), expected.map(|(name, arguments)| (name.to_owned(), arguments)));
+        assert_eq!(first.last(), Some(&Piece::End(Finish::ToolCalls)));
+
+        let searched = done(&[
+            ("grep", json!({ "pattern": "session" }), "a.rs:3: let session = 1;\nb.rs:9: session"),
+            ("grep", json!({ "pattern": "login" }), "b.rs:12: pub fn login() {\nno match here"),
+            ("glob", json!({}), "src/login.rs"),
+        ]);
+        let second = answer(&request(vec![prompt.clone(), searched.clone()]));
+        let expected = [
+            ("read", json!({ "path": "b.rs", "offset": 9, "limit": 20 })),
+            ("read", json!({ "path": "a.rs", "offset": 1, "limit": 20 })),
+            ("todo", todos("completed", "completed")),
+        ];
+        assert_eq!(made(&second), expected.map(|(name, arguments)| (name.to_owned(), arguments)));
+
+        let read = done(&[("read", json!({}), "…")]);
+        let third = answer(&request(vec![prompt, searched, read]));
+        assert_eq!(
+            said(&third),
+            "3 lines in 2 files fit. The best places:\n\n\
+             - b.rs:12: pub fn login() {\n- a.rs:3: let session = 1;\n\n\
+             Files named like it: src/login.rs\n\n\
+             (By the offline explorer: a search by rules for session, login, not the judgement of \
+             a language model.)"
+        );
+        assert_eq!(third.last(), Some(&Piece::End(Finish::Stop)));
+    }
+
+    #[test]
+    fn it_uses_no_tool_it_was_not_given_and_says_when_there_is_nothing() {
+        let mut request = request(vec![user("Where is the login?")]);
+        request.tools.clear();
+        let pieces = answer(&request);
+        assert_eq!(made(&pieces), []);
+        assert!(said(&pieces).starts_with("No line in this workspace mentions login."));
+    }
+
+    #[test]
+    fn a_follow_up_is_a_task_of_its_own() {
+        let old = [user("Where is the login?"), done(&[("grep", json!({}), "a.rs:1: login")])];
+        let mut messages = old.to_vec();
+        messages.push(user("And the logout?"));
+        let calls = made(&answer(&request(messages)));
+        assert!(
+            calls.contains(&("grep".into(), json!({ "pattern": "logout", "ignore_case": true })))
+        );
+    }
+}

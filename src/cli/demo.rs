@@ -1,0 +1,154 @@
+//! `asyncagents demo`: three background agents in the current directory, with nothing but what is
+//! in this program.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use super::{caller, connect, show};
+use crate::client::Client;
+use crate::clock::Clock;
+use crate::config::Settings;
+use crate::task::Status;
+use crate::task::launch::Arguments;
+use crate::wire::{CallerRequest, CallerView, LaunchRequest, TaskView};
+
+/// How often the screen is drawn anew.
+const FRAME: Duration = Duration::from_millis(80);
+
+/// No demo takes longer; if it does, something is wrong and it says so.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// Agent, description, prompt.
+const TASKS: [(&str, &str, &str); 3] = [
+    (
+        "explore",
+        "find where it starts",
+        "Where is the main entry point, where does execution start?",
+    ),
+    ("explore", "find how errors are treated", "How are an error and an exception reported?"),
+    (
+        "librarian",
+        "read what the docs promise",
+        "What does the documentation say about install, usage, license and dependencies?",
+    ),
+];
+
+#[derive(Args)]
+#[command(after_help = "\
+It needs no key, no server and no network: the agents think with the offline explorer, a search by
+rules. Real models come with ASYNCAGENTS_MODEL and `asyncagents run`.")]
+pub(super) struct Demo {}
+
+impl Demo {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let client = connect(settings).await?;
+        let parent = CallerView {
+            session_id: format!("demo-{}", &Clock::system().nonce()[..8]),
+            ..caller(settings)
+        };
+        show::line(&format!("Three background agents look around in {}\n", parent.directory))?;
+        let mut ids = Vec::new();
+        for (agent, description, prompt) in TASKS {
+            let request = request(&parent, agent, description, prompt);
+            ids.push(client.launch(&request).await?.session_id);
+        }
+        let tasks = watch(&client, &parent, &ids).await?;
+        print_results(&tasks)?;
+        let failed = tasks.iter().any(|task| task.status != Status::Completed.name());
+        Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+fn request(parent: &CallerView, agent: &str, description: &str, prompt: &str) -> LaunchRequest {
+    LaunchRequest {
+        caller: parent.clone(),
+        arguments: Arguments {
+            description: Some(description.into()),
+            prompt: Some(prompt.into()),
+            agent: Some(agent.into()),
+            host: Some("embedded".into()),
+            model: Some("offline/explorer".into()),
+            ..Arguments::default()
+        },
+        key: Some(Clock::system().nonce()),
+    }
+}
+
+/// Draws until all have ended; notices come as they come.
+async fn watch(
+    client: &Client,
+    parent: &CallerView,
+    ids: &[String],
+) -> anyhow::Result<Vec<TaskView>> {
+    let screen = MultiProgress::new();
+    let line = ProgressStyle::with_template("  {spinner} {prefix:<28} {msg} [{elapsed}]")?;
+    let all = ProgressStyle::with_template("  [{bar:30}] {pos}/{len} ended")?;
+    let bars: Vec<ProgressBar> = TASKS
+        .iter()
+        .map(|(_, description, _)| {
+            let bar = screen.add(ProgressBar::new_spinner().with_style(line.clone()));
+            bar.with_prefix(*description)
+        })
+        .collect();
+    let total = screen.add(ProgressBar::new(ids.len() as u64).with_style(all));
+    let started = Clock::system();
+    loop {
+        let mut tasks = Vec::with_capacity(ids.len());
+        for id in ids {
+            tasks.push(client.task(id).await?);
+        }
+        for (bar, task) in bars.iter().zip(&tasks) {
+            bar.set_message(doing(task));
+            match is_over(task) {
+                true => bar.finish(),
+                false => bar.tick(),
+            }
+        }
+        total.set_position(tasks.iter().filter(|task| is_over(task)).count() as u64);
+        let mail = client.read_mailbox(&CallerRequest { caller: parent.clone() }).await?;
+        for notice in mail.notices {
+            // Above the bars on a terminal, in between lines elsewhere.
+            screen.suspend(|| show::line(&notice.visible))?;
+        }
+        if tasks.iter().all(is_over) {
+            total.finish_and_clear();
+            return Ok(tasks);
+        }
+        if started.uptime() > LONGEST {
+            anyhow::bail!("the demo's agents do not come to an end; `asyncagents list` shows them");
+        }
+        tokio::time::sleep(FRAME).await;
+    }
+}
+
+fn doing(task: &TaskView) -> String {
+    let progress = &task.progress;
+    let last = progress.last_tools.last().map(|tool| format!(", last {tool}")).unwrap_or_default();
+    match is_over(task) {
+        true => format!("{}: {} tool calls", task.status, progress.tool_calls),
+        false => format!("{}: {} tool calls{last}", progress.phase.name(), progress.tool_calls),
+    }
+}
+
+fn is_over(task: &TaskView) -> bool {
+    Status::parse(&task.status).is_some_and(|status| !status.is_live())
+}
+
+fn print_results(tasks: &[TaskView]) -> anyhow::Result<()> {
+    for task in tasks {
+        show::line(&format!("\n── {} ({}, {})", task.description, task.agent, task.short_id))?;
+        let text = task.result.as_ref().or(task.error.as_ref());
+        show::line(text.map_or("(nothing)", String::as_str))?;
+    }
+    let first = tasks.first().map_or("ID", |task| task.short_id.as_str());
+    show::line(&format!(
+        "\nWhere to look next:\n  \
+         asyncagents list                       everything that was launched\n  \
+         asyncagents output {first} --json        a task with all there is to know\n  \
+         asyncagents resume {first} 'And tests?'  a follow-up in the same session\n  \
+         asyncagents run --agent explore '…'    one of your own"
+    ))
+}

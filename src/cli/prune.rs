@@ -1,0 +1,66 @@
+//! `asyncagents prune`: deletes old tasks from the history.
+
+use std::process::ExitCode;
+
+use clap::{ArgGroup, Args};
+
+use super::{connect, show};
+use crate::config::Settings;
+use crate::wire::PruneRequest;
+
+#[derive(Args)]
+#[command(
+    group = ArgGroup::new("limits").required(true).multiple(true),
+    after_help = "\
+Only tasks that have ended are deleted, with their results. One whose parent has not been told yet
+stays. With both limits a task goes when either leaves it out.
+
+Example:
+  asyncagents prune --keep 1000 --older-than 30"
+)]
+pub(super) struct Prune {
+    /// Keep this many ended tasks, the newest ones; 0 keeps none
+    #[arg(long, value_name = "N", group = "limits")]
+    keep: Option<u64>,
+    /// Delete tasks that ended more than this many days ago
+    #[arg(long, value_name = "DAYS", group = "limits")]
+    older_than: Option<u64>,
+    /// Print how many were removed as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Prune {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let client = connect(settings).await?;
+        let request = PruneRequest { keep: self.keep, older_than_days: self.older_than };
+        let pruned = client.prune(&request).await?;
+        match pruned.removed {
+            _ if self.json => show::json(&pruned)?,
+            1 => show::line("Removed 1 task.")?,
+            removed => show::line(&format!("Removed {removed} tasks."))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::cli::Arguments;
+
+    #[test]
+    fn pruning_needs_a_limit_and_takes_both() {
+        let check = |flags: &[&str], expected: bool| {
+            let words = ["asyncagents", "prune"].iter().chain(flags);
+            assert_eq!(Arguments::try_parse_from(words).is_ok(), expected, "{flags:?}");
+        };
+        check(&[], false);
+        check(&["--json"], false);
+        check(&["--keep", "0"], true);
+        check(&["--older-than", "30"], true);
+        check(&["--keep", "5", "--older-than", "30", "--json"], true);
+        check(&["--keep", "-1"], false);
+    }
+}

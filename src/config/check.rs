@@ -1,0 +1,266 @@
+//! What a config file may say: no unknown keys, values of the right type and within their range.
+//! A refusal names the key and the way out.
+
+use toml::{Table, Value};
+
+use super::{Config, Error};
+
+/// Keys in this table are names of models, so any key is known.
+const FREE_FORM: &str = "limits.active_per_model";
+
+/// The longest time a key takes: far enough for "never", near enough to be added to a clock.
+const YEAR: f64 = 365.0 * 86_400.0;
+
+/// What a value may be beyond its type. Every number has its range here.
+const RULES: &[(&str, Rule)] = &[
+    ("supervisor.poll_interval_seconds", Rule::Between(0.05, 3600.0)),
+    ("supervisor.max_depth", Rule::Between(1.0, 10.0)),
+    ("supervisor.stall_seconds", Rule::Between(1.0, YEAR)),
+    ("supervisor.stall_repeats", Rule::Between(2.0, 1_000_000.0)),
+    ("supervisor.result_cache_seconds", Rule::Between(0.0, YEAR)),
+    ("supervisor.settle_seconds", Rule::Between(0.0, 3600.0)),
+    ("supervisor.answer_grace_seconds", Rule::Between(1.0, 3600.0)),
+    ("limits.active_per_parent", Rule::Between(1.0, 1000.0)),
+    ("limits.queued_per_parent", Rule::Between(0.0, 1_000_000.0)),
+    (FREE_FORM, Rule::Between(1.0, 1000.0)),
+    ("permissions.policy", Rule::OneOf(&["park", "allow", "deny"])),
+    ("permissions.park_seconds", Rule::Between(0.0, YEAR)),
+    ("notices.inline_characters", Rule::Between(0.0, 1_000_000.0)),
+    ("history.max_tasks", Rule::Between(0.0, 1e12)),
+    ("history.max_age_days", Rule::Between(0.0, 36_500.0)),
+    ("tools.aliases", Rule::OneOf(&["superagents", "background"])),
+    ("log.level", Rule::Filled),
+    ("log.keep_days", Rule::Between(1.0, 3650.0)),
+];
+
+/// Compares what a file says with the defaults, which have every key and its type.
+pub(super) fn check_table(table: &Table, file: &str) -> Result<(), Error> {
+    check_section("", table, &known_keys(), file)
+}
+
+/// `name` and `place` say where the value came from, should it not fit.
+pub(super) fn check_rule(key: &str, value: &Value, name: &str, place: &str) -> Result<(), Error> {
+    match RULES.iter().find(|(ruled, _)| *ruled == key) {
+        Some((_, rule)) if !rule.admits(value) => {
+            Err(unfit(name, place, value, &rule.expectation()))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+pub(super) fn known_keys() -> Table {
+    Table::try_from(Config::default()).expect("the defaults can be written as TOML")
+}
+
+fn check_section(path: &str, found: &Table, known: &Table, file: &str) -> Result<(), Error> {
+    for (name, value) in found {
+        let key = join(path, name);
+        let Some(default) = known.get(name) else {
+            let hint = hint(path, name, known);
+            return Err(Error::UnknownKey { key, file: file.to_owned(), hint });
+        };
+        check_type(&key, value, default, file)?;
+        match (value, default) {
+            (Value::Table(models), _) if key == FREE_FORM => check_models(models, file)?,
+            (Value::Table(found), Value::Table(known)) => check_section(&key, found, known, file)?,
+            _ => check_rule(&key, value, &key, file)?,
+        }
+    }
+    Ok(())
+}
+
+fn check_models(models: &Table, file: &str) -> Result<(), Error> {
+    for (model, limit) in models {
+        let key = join(FREE_FORM, model);
+        check_type(&key, limit, &Value::Integer(1), file)?;
+        check_rule(FREE_FORM, limit, &key, file)?;
+    }
+    Ok(())
+}
+
+fn check_type(key: &str, value: &Value, default: &Value, file: &str) -> Result<(), Error> {
+    let expected = match default {
+        _ if value.same_type(default) => return Ok(()),
+        Value::Float(_) if value.is_integer() => return Ok(()),
+        Value::String(_) => "a text in quotes",
+        Value::Integer(_) => "a whole number",
+        Value::Float(_) => "a number",
+        Value::Boolean(_) => "`true` or `false`",
+        Value::Datetime(_) => "a date",
+        Value::Array(_) => "a list in brackets",
+        Value::Table(_) => "a section of its own",
+    };
+    Err(unfit(key, file, value, expected))
+}
+
+fn unfit(name: &str, place: &str, value: &Value, expected: &str) -> Error {
+    Error::Unfit {
+        name: name.to_owned(),
+        place: place.to_owned(),
+        found: value.to_string(),
+        expected: expected.to_owned(),
+    }
+}
+
+/// The way out of an unknown key: a near one, the section it belongs in, or all there are.
+fn hint(path: &str, name: &str, known: &Table) -> String {
+    let distance = |candidate: &&String| strsim::damerau_levenshtein(candidate, name);
+    let close = (name.chars().count() / 3).max(1);
+    let near = known.keys().min_by_key(distance).filter(|near| distance(near) <= close);
+    match near.map(|near| join(path, near)).or_else(|| find_elsewhere(name)) {
+        Some(key) => format!("did you mean `{key}`?"),
+        None => format!("the keys there are {}", quoted(known.keys(), ", ")),
+    }
+}
+
+/// The one section that has this key, if only one has.
+fn find_elsewhere(name: &str) -> Option<String> {
+    let known = known_keys();
+    let has = |section: &Value| section.as_table().is_some_and(|keys| keys.contains_key(name));
+    let mut sections = known.iter().filter(|(_, section)| has(section));
+    match (sections.next(), sections.next()) {
+        (Some((section, _)), None) => Some(join(section, name)),
+        (None | Some(_), _) => None,
+    }
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+fn quoted(words: impl IntoIterator<Item = impl AsRef<str>>, separator: &str) -> String {
+    let words = words.into_iter().map(|word| format!("`{}`", word.as_ref()));
+    words.collect::<Vec<_>>().join(separator)
+}
+
+enum Rule {
+    Between(f64, f64),
+    /// Of a list: each of its members.
+    OneOf(&'static [&'static str]),
+    Filled,
+}
+
+impl Rule {
+    fn admits(&self, value: &Value) -> bool {
+        match self {
+            Rule::Between(least, most) => {
+                let whole = value.as_integer().map(|number| number as f64);
+                whole.or(value.as_float()).is_some_and(|number| (*least..=*most).contains(&number))
+            }
+            Rule::OneOf(words) => match value {
+                Value::Array(members) => members.iter().all(|member| is_among(words, member)),
+                other => is_among(words, other),
+            },
+            Rule::Filled => value.as_str().is_some_and(|text| !text.trim().is_empty()),
+        }
+    }
+
+    fn expectation(&self) -> String {
+        match self {
+            Rule::Between(least, most) => format!("a number from {least} to {most}"),
+            Rule::OneOf(words) => quoted(*words, " or "),
+            Rule::Filled => "a text that is not empty".to_owned(),
+        }
+    }
+}
+
+fn is_among(words: &[&str], value: &Value) -> bool {
+    value.as_str().is_some_and(|text| words.contains(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::set;
+    use super::super::tests::load;
+    use super::*;
+
+    #[test]
+    fn every_number_has_a_range_and_every_rule_a_key() {
+        let mut numbers = BTreeSet::new();
+        let mut keys = BTreeSet::new();
+        for (section, value) in known_keys() {
+            for (name, value) in value.as_table().into_iter().flatten() {
+                let key = join(&section, name);
+                if value.is_integer() || value.is_float() {
+                    numbers.insert(key.clone());
+                }
+                keys.insert(key);
+            }
+        }
+        let ruled: BTreeSet<String> = RULES.iter().map(|(key, _)| (*key).to_owned()).collect();
+        assert_eq!(numbers.difference(&ruled).collect::<Vec<_>>(), [] as [&String; 0]);
+        assert_eq!(ruled.difference(&keys).collect::<Vec<_>>(), [] as [&String; 0]);
+    }
+
+    #[test]
+    fn every_word_a_rule_admits_can_be_read() {
+        for (key, rule) in RULES {
+            let Rule::OneOf(words) = rule else { continue };
+            for word in *words {
+                let word = Value::from(*word);
+                let value = if *key == "tools.aliases" { Value::Array(vec![word]) } else { word };
+                let mut table = Table::new();
+                set(&mut table, key, value);
+                table.try_into::<Config>().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_way_out() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(load(text).unwrap_err().to_string(), expected, "{text}");
+        };
+        check(
+            "[limits]\nactive_per_parnt = 3",
+            "unknown key `limits.active_per_parnt` in config.toml; \
+             did you mean `limits.active_per_parent`?",
+        );
+        check("[limit]", "unknown key `limit` in config.toml; did you mean `limits`?");
+        check("enabeld = true", "unknown key `enabeld` in config.toml; did you mean `enabled`?");
+        check(
+            "[log]\nmax_depth = 2",
+            "unknown key `log.max_depth` in config.toml; did you mean `supervisor.max_depth`?",
+        );
+        check(
+            "[notices]\nsound = true",
+            "unknown key `notices.sound` in config.toml; \
+             the keys there are `inline_characters`, `os`, `toasts`",
+        );
+    }
+
+    #[test]
+    fn a_value_that_does_not_fit_is_refused_with_the_way_out() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(load(text).unwrap_err().to_string(), expected, "{text}");
+        };
+        for (section, line, found, expected) in [
+            ("limits", "active_per_parent", "0", "a number from 1 to 1000"),
+            ("limits", "active_per_parent", "-1", "a number from 1 to 1000"),
+            ("limits", "active_per_parent", r#""ten""#, "a whole number"),
+            ("limits", "active_per_parent", "2.5", "a whole number"),
+            ("limits", "active_per_model", "3", "a section of its own"),
+            ("limits.active_per_model", "gpt", "0", "a number from 1 to 1000"),
+            ("limits.active_per_model", "gpt", "true", "a whole number"),
+            ("supervisor", "poll_interval_seconds", "0", "a number from 0.05 to 3600"),
+            ("supervisor", "poll_interval_seconds", "-2.0", "a number from 0.05 to 3600"),
+            ("supervisor", "poll_interval_seconds", "nan", "a number from 0.05 to 3600"),
+            ("supervisor", "poll_interval_seconds", "inf", "a number from 0.05 to 3600"),
+            ("supervisor", "poll_interval_seconds", r#""2""#, "a number"),
+            ("notices", "inline_characters", "1000001", "a number from 0 to 1000000"),
+            ("notices", "toasts", r#""no""#, "`true` or `false`"),
+            ("permissions", "policy", r#""ask""#, "`park` or `allow` or `deny`"),
+            ("tools", "aliases", r#""background""#, "a list in brackets"),
+            ("tools", "aliases", r#"["bg"]"#, "`superagents` or `background`"),
+            ("tools", "aliases", "[1]", "`superagents` or `background`"),
+            ("log", "level", r#""""#, "a text that is not empty"),
+        ] {
+            check(
+                &format!("[{section}]\n{line} = {found}"),
+                &format!("`{section}.{line}` in config.toml is `{found}`; give {expected}"),
+            );
+        }
+    }
+}

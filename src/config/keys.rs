@@ -1,0 +1,324 @@
+//! The keys of the config file: its sections with their defaults, and how their values are written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+const DAY: u64 = 86_400;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub enabled: bool,
+    /// Empty: choose the default.
+    pub host: String,
+    /// `provider/model`, or empty: choose the default.
+    pub model: String,
+    pub supervisor: Supervisor,
+    pub limits: Limits,
+    pub resume: Resume,
+    pub permissions: Permissions,
+    pub notices: Notices,
+    pub history: History,
+    pub tools: Tools,
+    pub log: Log,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Supervisor {
+    #[serde(rename = "poll_interval_seconds", with = "fractional_seconds")]
+    pub poll_interval: Duration,
+    pub max_depth: u32,
+    #[serde(rename = "stall_seconds", with = "seconds")]
+    pub stall: Duration,
+    /// The same tool call this often in a row is a stall too.
+    pub stall_repeats: u32,
+    pub cancel_stalled: bool,
+    /// How long a fetched transcript of a live task may be used again.
+    #[serde(rename = "result_cache_seconds", with = "seconds")]
+    pub result_cache: Duration,
+    /// How long an unfinished answer in an idle session is watched before the host counts as
+    /// restarted.
+    #[serde(rename = "settle_seconds", with = "seconds")]
+    pub settle: Duration,
+    /// How long an accepted prompt may stay without any answer in an idle session.
+    #[serde(rename = "answer_grace_seconds", with = "seconds")]
+    pub answer_grace: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    pub active_per_parent: u32,
+    pub queued_per_parent: u32,
+    /// By `provider/model`; a model that is not named has no limit.
+    pub active_per_model: BTreeMap<String, u32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Resume {
+    pub any_status: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Permissions {
+    pub policy: Policy,
+    /// After this a parked request is denied; `None` is never.
+    #[serde(rename = "park_seconds", with = "seconds_or_off")]
+    pub park: Option<Duration>,
+}
+
+/// What becomes of a child's request for permission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    Park,
+    Allow,
+    Deny,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Notices {
+    /// How much of a result travels with its notice.
+    pub inline_characters: usize,
+    pub toasts: bool,
+    pub os: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct History {
+    #[serde(with = "count_or_off")]
+    pub max_tasks: Option<u64>,
+    #[serde(rename = "max_age_days", with = "days_or_off")]
+    pub max_age: Option<Duration>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tools {
+    pub aliases: BTreeSet<Alias>,
+}
+
+/// A second prefix under which the tools are offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Alias {
+    Superagents,
+    Background,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// A level, or directives as `tracing` takes them.
+    pub level: String,
+    pub keep_days: usize,
+}
+
+impl Config {
+    /// The whole config as a file that would give it.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a config has only text keys and numbers TOML can hold")
+    }
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            enabled: true,
+            host: String::new(),
+            model: String::new(),
+            supervisor: Supervisor::default(),
+            limits: Limits::default(),
+            resume: Resume::default(),
+            permissions: Permissions::default(),
+            notices: Notices::default(),
+            history: History::default(),
+            tools: Tools::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+impl Default for Supervisor {
+    fn default() -> Supervisor {
+        Supervisor {
+            poll_interval: Duration::from_secs(2),
+            max_depth: 1,
+            stall: Duration::from_secs(600),
+            stall_repeats: 20,
+            cancel_stalled: false,
+            result_cache: Duration::from_secs(300),
+            settle: Duration::from_secs(2),
+            answer_grace: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { active_per_parent: 10, queued_per_parent: 1000, active_per_model: BTreeMap::new() }
+    }
+}
+
+impl Default for Permissions {
+    fn default() -> Permissions {
+        Permissions { policy: Policy::Park, park: Some(Duration::from_secs(3600)) }
+    }
+}
+
+impl Default for Notices {
+    fn default() -> Notices {
+        Notices { inline_characters: 8000, toasts: true, os: false }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Log {
+        Log { level: "info".to_owned(), keep_days: 7 }
+    }
+}
+
+mod seconds {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(time.as_secs())
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_secs)
+    }
+}
+
+mod fractional_seconds {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(time.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(serde::de::Error::custom)
+    }
+}
+
+mod count_or_off {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(count: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(count.unwrap_or(0))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<u64>, D::Error> {
+        Ok(Some(u64::deserialize(from)?).filter(|count| *count > 0))
+    }
+}
+
+mod seconds_or_off {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(
+        time: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        count_or_off::serialize(&time.map(|time| time.as_secs()), to)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(count_or_off::deserialize(from)?.map(Duration::from_secs))
+    }
+}
+
+mod days_or_off {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(
+        time: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        count_or_off::serialize(&time.map(|time| time.as_secs() / DAY), to)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(count_or_off::deserialize(from)?
+            .map(|days| Duration::from_secs(days.saturating_mul(DAY))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::check::known_keys;
+    use super::super::tests::load;
+    use super::super::{DEFAULT_FILE, parse};
+    use super::*;
+
+    /// Key lines are `# key = value`; prose and examples do not look like that.
+    fn uncomment(line: &str) -> &str {
+        let is_key =
+            |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        match line.strip_prefix("# ") {
+            Some(rest) if rest.split_once(" = ").is_some_and(|(key, _)| is_key(key)) => rest,
+            Some(_) | None => line,
+        }
+    }
+
+    #[test]
+    fn the_default_file_without_its_comment_signs_is_the_default_config() {
+        let text = DEFAULT_FILE.lines().map(uncomment).collect::<Vec<_>>().join("\n");
+        assert_eq!(parse(&text, Path::new("config.toml")).unwrap(), known_keys());
+        assert_eq!(load(&text).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn the_default_file_as_it_stands_changes_nothing() {
+        assert_eq!(load(DEFAULT_FILE).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_shown_config_reads_back_as_itself() {
+        let config = Config {
+            host: "embedded".to_owned(),
+            supervisor: Supervisor {
+                poll_interval: Duration::from_millis(250),
+                ..Supervisor::default()
+            },
+            limits: Limits {
+                active_per_model: BTreeMap::from([("anthropic/claude".to_owned(), 2)]),
+                ..Limits::default()
+            },
+            permissions: Permissions { policy: Policy::Deny, park: None },
+            history: History {
+                max_tasks: Some(5000),
+                max_age: Some(Duration::from_secs(30 * DAY)),
+            },
+            tools: Tools { aliases: BTreeSet::from([Alias::Background]) },
+            ..Config::default()
+        };
+        assert_eq!(load(&config.to_toml()).unwrap(), config);
+        assert_eq!(load(&Config::default().to_toml()).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn zero_switches_off_what_can_be_off() {
+        let text = "[permissions]\npark_seconds = 0\n[history]\nmax_tasks = 9\nmax_age_days = 0";
+        let expected = Config {
+            permissions: Permissions { park: None, ..Permissions::default() },
+            history: History { max_tasks: Some(9), max_age: None },
+            ..Config::default()
+        };
+        assert_eq!(load(text).unwrap(), expected);
+    }
+}

@@ -1,0 +1,384 @@
+//! The settings: defaults ← file ← environment ← flags, resolved once. The only place that reads
+//! the process's environment. What each key means is said in `default.toml`.
+
+mod check;
+mod keys;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+pub use keys::{
+    Alias, Config, History, Limits, Log, Notices, Permissions, Policy, Resume, Supervisor, Tools,
+};
+
+use check::{check_rule, check_table};
+
+/// The commented file that documents every key; as it stands it changes nothing.
+pub const DEFAULT_FILE: &str = include_str!("default.toml");
+
+/// Variables that set a key of the config.
+const VARIABLES: [(&str, &str); 3] = [
+    ("ASYNCAGENTS_HOST", "host"),
+    ("ASYNCAGENTS_MODEL", "model"),
+    ("ASYNCAGENTS_LOG", "log.level"),
+];
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("`{name}` in the environment is not valid UTF-8; set it to plain text or unset it")]
+    NotText { name: String },
+    #[error(
+        "there is no default for the storage directory without a home; \
+         set `HOME` or `ASYNCAGENTS_HOME`"
+    )]
+    NoHome,
+    #[error("cannot tell where `{path}` is; give an absolute path")]
+    NoPlace { path: PathBuf, source: io::Error },
+    #[error(
+        "config file `{file}` does not exist; create it, or name none by `--config` \
+         or `ASYNCAGENTS_CONFIG`"
+    )]
+    Missing { file: PathBuf },
+    #[error("cannot read config file `{file}`")]
+    Unreadable { file: PathBuf, source: io::Error },
+    #[error("config file `{file}` is not valid TOML")]
+    Syntax { file: PathBuf, source: Box<toml::de::Error> },
+    #[error("unknown key `{key}` in {file}; {hint}")]
+    UnknownKey { key: String, file: String, hint: String },
+    /// `name` is a key or a variable, `place` a file or the environment.
+    #[error("`{name}` in {place} is `{found}`; give {expected}")]
+    Unfit { name: String, place: String, found: String, expected: String },
+    #[error("config file `{file}` cannot be used")]
+    Unusable { file: PathBuf, source: Box<toml::de::Error> },
+}
+
+/// What the process goes by, resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    pub config: Config,
+    /// The storage directory; absolute, perhaps not there yet.
+    pub home: PathBuf,
+    /// Absolute; the default one is perhaps not there.
+    pub config_file: PathBuf,
+    /// `NODE_ENV=development`
+    pub development: bool,
+    /// `ASYNCAGENTS_PARENT`: the session on whose behalf this process was started.
+    pub parent: Option<String>,
+}
+
+/// What was said on the command line; it has the last word.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    pub home: Option<PathBuf>,
+    pub config: Option<PathBuf>,
+    pub host: Option<String>,
+    pub model: Option<String>,
+}
+
+/// A snapshot of the environment. Not `Debug`: it holds keys of providers.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Environment(BTreeMap<String, OsString>);
+
+impl Settings {
+    pub fn resolve(environment: &Environment, flags: &Flags) -> Result<Settings, Error> {
+        let (config_file, mut table) = config_file(environment, flags)?;
+        set_from_environment(&mut table, environment)?;
+        set_from_flags(&mut table, flags);
+        let config = table.try_into().map_err(|source| Error::Unusable {
+            file: config_file.clone(),
+            source: Box::new(source),
+        })?;
+        Ok(Settings {
+            config,
+            home: home(environment, flags)?,
+            config_file,
+            development: environment.get("NODE_ENV")? == Some("development"),
+            parent: environment.get("ASYNCAGENTS_PARENT")?.map(str::to_owned),
+        })
+    }
+
+    /// Where the config file is or would be; it is not read.
+    pub fn config_file(environment: &Environment, flags: &Flags) -> Result<PathBuf, Error> {
+        match named_path(&flags.config, environment, "ASYNCAGENTS_CONFIG")? {
+            Some(file) => Ok(file),
+            None => default_config_file(environment, flags),
+        }
+    }
+}
+
+impl Environment {
+    /// The process's own. Call it once, in `main`, and hand it on.
+    pub fn read() -> Environment {
+        let named = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value));
+        Environment(std::env::vars_os().filter_map(named).collect())
+    }
+
+    pub fn of<N: Into<String>, V: Into<OsString>>(
+        pairs: impl IntoIterator<Item = (N, V)>,
+    ) -> Environment {
+        let pairs = pairs.into_iter().map(|(name, value)| (name.into(), value.into()));
+        Environment(pairs.collect())
+    }
+
+    /// An empty variable counts as unset.
+    pub fn get(&self, name: &str) -> Result<Option<&str>, Error> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let text = value.to_str().ok_or_else(|| Error::NotText { name: name.to_owned() })?;
+        Ok(Some(text).filter(|text| !text.is_empty()))
+    }
+}
+
+fn home(environment: &Environment, flags: &Flags) -> Result<PathBuf, Error> {
+    if let Some(home) = named_path(&flags.home, environment, "ASYNCAGENTS_HOME")? {
+        return Ok(home);
+    }
+    let data = base_directory(environment, "XDG_DATA_HOME", ".local/share")?;
+    absolute(&data.ok_or(Error::NoHome)?.join("asyncagents"))
+}
+
+/// The file and what it says. Only a file that somebody named has to be there.
+fn config_file(environment: &Environment, flags: &Flags) -> Result<(PathBuf, Table), Error> {
+    if let Some(file) = named_path(&flags.config, environment, "ASYNCAGENTS_CONFIG")? {
+        let table = read_file(&file)?.ok_or_else(|| Error::Missing { file: file.clone() })?;
+        return Ok((file, table));
+    }
+    let file = default_config_file(environment, flags)?;
+    let table = read_file(&file)?.unwrap_or_default();
+    Ok((file, table))
+}
+
+fn default_config_file(environment: &Environment, flags: &Flags) -> Result<PathBuf, Error> {
+    match base_directory(environment, "XDG_CONFIG_HOME", ".config")? {
+        Some(config) => absolute(&config.join("asyncagents/config.toml")),
+        // A service without a home of its own may still have been given a storage directory.
+        None => Ok(home(environment, flags)?.join("config.toml")),
+    }
+}
+
+fn named_path(
+    flag: &Option<PathBuf>,
+    environment: &Environment,
+    variable: &str,
+) -> Result<Option<PathBuf>, Error> {
+    match (flag, environment.get(variable)?) {
+        (Some(path), _) => absolute(path).map(Some),
+        (None, Some(path)) => absolute(Path::new(path)).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+/// The XDG specification has relative paths ignored.
+fn base_directory(
+    environment: &Environment,
+    variable: &str,
+    under_home: &str,
+) -> Result<Option<PathBuf>, Error> {
+    let named = environment.get(variable)?.map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = environment.get("HOME")?;
+    Ok(named.or_else(|| home.map(|home| Path::new(home).join(under_home))))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|source| Error::NoPlace { path: path.to_owned(), source })
+}
+
+fn read_file(file: &Path) -> Result<Option<Table>, Error> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => parse(&text, file).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::Unreadable { file: file.to_owned(), source }),
+    }
+}
+
+fn parse(text: &str, file: &Path) -> Result<Table, Error> {
+    let syntax = |source| Error::Syntax { file: file.to_owned(), source: Box::new(source) };
+    let table = text.parse().map_err(syntax)?;
+    check_table(&table, &file.display().to_string())?;
+    Ok(table)
+}
+
+fn set_from_environment(table: &mut Table, environment: &Environment) -> Result<(), Error> {
+    for (variable, key) in VARIABLES {
+        let Some(text) = environment.get(variable)? else { continue };
+        let value = Value::String(text.to_owned());
+        check_rule(key, &value, variable, "the environment")?;
+        set(table, key, value);
+    }
+    Ok(())
+}
+
+fn set_from_flags(table: &mut Table, flags: &Flags) {
+    for (key, flag) in [("host", &flags.host), ("model", &flags.model)] {
+        if let Some(value) = flag {
+            set(table, key, Value::String(value.clone()));
+        }
+    }
+}
+
+fn set(table: &mut Table, key: &str, value: Value) {
+    let Some((section, name)) = key.split_once('.') else {
+        table.insert(key.to_owned(), value);
+        return;
+    };
+    let section = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+    if let Value::Table(section) = section {
+        section.insert(name.to_owned(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn load(text: &str) -> Result<Config, Error> {
+        Ok(parse(text, Path::new("config.toml"))?.try_into().unwrap())
+    }
+
+    #[test]
+    fn flags_win_over_the_environment_over_the_file_over_the_defaults() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.toml");
+        std::fs::write(
+            &file,
+            "host = 'file'\nmodel = 'file'\n[log]\nlevel = 'warn'\nkeep_days = 3",
+        )
+        .unwrap();
+        let environment = Environment::of([
+            ("HOME", "/home/ada"),
+            ("ASYNCAGENTS_CONFIG", "/from/environment.toml"),
+            ("ASYNCAGENTS_HOST", "environment"),
+            ("ASYNCAGENTS_MODEL", "environment"),
+            ("ASYNCAGENTS_LOG", "debug"),
+            ("ASYNCAGENTS_PARENT", "ses_parent"),
+            ("ASYNCAGENTS_UNHEARD_OF", "1"),
+            ("NODE_ENV", "development"),
+        ]);
+        let flags = Flags {
+            home: Some("/from/flag".into()),
+            config: Some(file.clone()),
+            model: Some("flag".to_owned()),
+            ..Flags::default()
+        };
+        let expected = Settings {
+            config: Config {
+                host: "environment".to_owned(),
+                model: "flag".to_owned(),
+                log: Log { level: "debug".to_owned(), keep_days: 3 },
+                ..Config::default()
+            },
+            home: "/from/flag".into(),
+            config_file: file,
+            development: true,
+            parent: Some("ses_parent".to_owned()),
+        };
+        assert_eq!(Settings::resolve(&environment, &flags).unwrap(), expected);
+    }
+
+    #[test]
+    fn paths_come_from_the_nearest_variable_and_are_absolute() {
+        let here = std::env::current_dir().unwrap().display().to_string();
+        let check = |pairs: &[(&str, &str)], home: &str, config_file: &str| {
+            let environment = Environment::of(pairs.iter().copied());
+            let settings = Settings::resolve(&environment, &Flags::default()).unwrap();
+            let expected = Settings {
+                config: Config::default(),
+                home: home.into(),
+                config_file: config_file.into(),
+                development: false,
+                parent: None,
+            };
+            assert_eq!(settings, expected, "{pairs:?}");
+        };
+        let default_home = "/none/.local/share/asyncagents";
+        let default_file = "/none/.config/asyncagents/config.toml";
+        check(&[("HOME", "/none")], default_home, default_file);
+        check(
+            &[("HOME", "/none"), ("XDG_DATA_HOME", "relative"), ("XDG_CONFIG_HOME", "")],
+            default_home,
+            default_file,
+        );
+        check(
+            &[("XDG_DATA_HOME", "/none/data"), ("XDG_CONFIG_HOME", "/none/config")],
+            "/none/data/asyncagents",
+            "/none/config/asyncagents/config.toml",
+        );
+        check(
+            &[("HOME", "/none"), ("ASYNCAGENTS_HOME", "store")],
+            &format!("{here}/store"),
+            default_file,
+        );
+    }
+
+    #[test]
+    fn without_a_home_the_config_file_is_looked_for_in_the_storage_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().to_owned();
+        let flags = Flags { home: Some(home.clone()), ..Flags::default() };
+        let expected = |host: &str| Settings {
+            config: Config { host: host.to_owned(), ..Config::default() },
+            home: home.clone(),
+            config_file: home.join("config.toml"),
+            development: false,
+            parent: None,
+        };
+        let by_variable = Environment::of([("ASYNCAGENTS_HOME", home.clone())]);
+        let resolved = || {
+            let by_flag = Settings::resolve(&Environment::default(), &flags).unwrap();
+            assert_eq!(Settings::resolve(&by_variable, &Flags::default()).unwrap(), by_flag);
+            by_flag
+        };
+        assert_eq!(resolved(), expected(""));
+        std::fs::write(home.join("config.toml"), "host = 'file'").unwrap();
+        assert_eq!(resolved(), expected("file"));
+    }
+
+    #[test]
+    fn an_environment_that_does_not_fit_is_refused_by_name() {
+        let check = |pairs: &[(&str, &str)], expected: &str| {
+            let environment = Environment::of(pairs.iter().copied());
+            let error = Settings::resolve(&environment, &Flags::default()).unwrap_err();
+            assert_eq!(error.to_string(), expected, "{pairs:?}");
+        };
+        check(
+            &[("HOME", "/none"), ("ASYNCAGENTS_LOG", " ")],
+            "`ASYNCAGENTS_LOG` in the environment is `\" \"`; give a text that is not empty",
+        );
+        for pairs in [&[] as &[_], &[("XDG_CONFIG_HOME", "/none")]] {
+            check(
+                pairs,
+                "there is no default for the storage directory without a home; \
+                 set `HOME` or `ASYNCAGENTS_HOME`",
+            );
+        }
+        check(
+            &[("HOME", "/none"), ("ASYNCAGENTS_CONFIG", "/none/config.toml")],
+            "config file `/none/config.toml` does not exist; \
+             create it, or name none by `--config` or `ASYNCAGENTS_CONFIG`",
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_a_variable_that_is_used_must_be_text() {
+        use std::os::unix::ffi::OsStringExt;
+        let odd = || OsString::from_vec(vec![b'/', 0xff]);
+        let unused = Environment::of([("HOME", "/none".into()), ("UNUSED", odd())]);
+        assert!(Settings::resolve(&unused, &Flags::default()).is_ok());
+        let used = Environment::of([("HOME", odd())]);
+        assert_eq!(
+            Settings::resolve(&used, &Flags::default()).unwrap_err().to_string(),
+            "`HOME` in the environment is not valid UTF-8; set it to plain text or unset it"
+        );
+    }
+
+    #[test]
+    fn broken_toml_names_the_file_and_keeps_the_reason_as_source() {
+        let error = load("[limits").unwrap_err();
+        assert_eq!(error.to_string(), "config file `config.toml` is not valid TOML");
+        assert!(std::error::Error::source(&error).is_some());
+    }
+}

@@ -1,0 +1,311 @@
+//! The embedded host: agents of our own, run inside the daemon, with their sessions in our
+//! database. A run that was cut off goes on from its last saved message, as often as needed.
+
+mod run;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Activity, Answer, Ask, Error, Host, NewSession, Observation, Opened, Post, Prompt, Watch,
+};
+use crate::agent::definition::{self, Definition};
+use crate::agent::model::{self, Models};
+use crate::agent::tools::{Todo, TodoStatus};
+use crate::agent::turn::Limits;
+use crate::clock::Clock;
+use crate::store::{self, Session, Store};
+use crate::task::{MessageId, SessionId};
+use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role, Time};
+
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub struct Embedded(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    clock: Clock,
+    setup: Setup,
+    runs: Mutex<HashMap<SessionId, Running>>,
+    events: watch::Sender<u64>,
+    stop: CancellationToken,
+}
+
+/// What the configuration says, as far as it matters here.
+#[derive(Clone)]
+pub struct Setup {
+    /// Where the user's own agents are.
+    pub config_dir: PathBuf,
+    /// Where the rest of long outputs goes.
+    pub overflow: PathBuf,
+    /// `provider/model` for agents and prompts that name none.
+    pub default_model: String,
+    pub models: Models,
+    pub limits: Limits,
+}
+
+/// A session at work.
+struct Running {
+    cancel: CancellationToken,
+    activity: Activity,
+    figures: Figures,
+    asks: Vec<(Ask, Option<oneshot::Sender<Answer>>)>,
+    /// Something was said while it worked.
+    again: bool,
+}
+
+impl Embedded {
+    /// Goes on with every session that was at work when the last daemon stopped.
+    pub fn start(store: Store, clock: Clock, setup: Setup) -> Result<Embedded, store::Error> {
+        let host = Embedded(Arc::new(Inner {
+            store,
+            clock,
+            setup,
+            runs: Mutex::default(),
+            events: watch::Sender::new(0),
+            stop: CancellationToken::new(),
+        }));
+        for session in host.0.store.running_sessions()? {
+            host.work(&session);
+        }
+        Ok(host)
+    }
+
+    /// Leaves every run where it is.
+    pub fn stop(&self) {
+        self.0.stop.cancel();
+    }
+
+    /// The agents that can be used in a directory.
+    fn definitions(&self, directory: &str) -> std::collections::BTreeMap<String, Definition> {
+        let folders = definition::folders(&self.0.setup.config_dir, Path::new(directory));
+        definition::load(&folders).agents
+    }
+
+    fn session(&self, id: &SessionId) -> Result<Session, Error> {
+        let found = self.0.store.session(id).map_err(broken)?;
+        found.ok_or_else(|| Error::NoSuchSession(id.clone()))
+    }
+
+    fn messages(&self, id: &SessionId) -> Result<Vec<Message>, Error> {
+        let bodies = self.0.store.messages(id).map_err(broken)?;
+        let unreadable = |_| Error::Refused(format!("a message of `{id}` cannot be read"));
+        bodies.iter().map(|body| serde_json::from_str(body).map_err(unreadable)).collect()
+    }
+
+    fn runs(&self) -> MutexGuard<'_, HashMap<SessionId, Running>> {
+        self.0.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ring(&self) {
+        self.0.events.send_modify(|events| *events += 1);
+    }
+
+    /// Saves what is said to a session; whether the session is to work on it is up to the caller.
+    async fn say(
+        &self,
+        session: &SessionId,
+        id: &MessageId,
+        parts: Vec<Part>,
+        model: String,
+        work: bool,
+    ) -> Result<(), Error> {
+        let message = Message {
+            info: Info {
+                id: id.to_string(),
+                session: session.to_string(),
+                role: Role::User,
+                time: Time { created: self.0.clock.now().as_millis(), completed: None },
+                parent: None,
+                agent: None,
+                cost: None,
+                tokens: None,
+                finish: None,
+                error: None,
+                summary: None,
+            },
+            parts,
+        };
+        let body = serde_json::to_string(&message).expect("a message is JSON");
+        let said = self.0.store.say(session, id.to_string(), body, model, work);
+        if said.await.map_err(broken)? && work {
+            self.work(session);
+        }
+        Ok(())
+    }
+
+    fn observation(&self, watch: Watch) -> Result<Observation, Error> {
+        if let Some(running) = self.runs().get(&watch.session) {
+            let asks: Vec<Ask> = running.asks.iter().map(|(ask, _)| ask.clone()).collect();
+            let activity = match asks.is_empty() {
+                true => running.activity.clone(),
+                false => Activity::Blocked(asks),
+            };
+            return Ok(Observation {
+                session: watch.session,
+                activity,
+                outcome: Outcome::Unanswered,
+                open_todos: Vec::new(),
+                figures: running.figures.clone(),
+            });
+        }
+        let gone = || Observation {
+            session: watch.session.clone(),
+            activity: Activity::Gone,
+            outcome: Outcome::PromptMissing,
+            open_todos: Vec::new(),
+            figures: Figures::default(),
+        };
+        if self.0.store.session(&watch.session).map_err(broken)?.is_none() {
+            return Ok(gone());
+        }
+        let messages = self.messages(&watch.session)?;
+        Ok(Observation {
+            outcome: transcript::outcome(&messages, watch.prompt.as_str(), None),
+            figures: transcript::figures(&messages),
+            open_todos: self.open_todos(&watch.session)?,
+            activity: Activity::Idle,
+            session: watch.session,
+        })
+    }
+
+    fn todos(&self, session: &SessionId) -> Result<Vec<Todo>, Error> {
+        let saved = self.0.store.todos(session).map_err(broken)?;
+        Ok(serde_json::from_str(&saved).unwrap_or_default())
+    }
+
+    fn open_todos(&self, session: &SessionId) -> Result<Vec<String>, Error> {
+        let is_open = |todo: &Todo| match todo.status {
+            TodoStatus::Pending | TodoStatus::InProgress => true,
+            TodoStatus::Completed | TodoStatus::Cancelled => false,
+        };
+        let todos = self.todos(session)?;
+        Ok(todos.into_iter().filter(is_open).map(|todo| todo.content).collect())
+    }
+
+    /// The model a session is to use: the prompt's, the agent's, the configured one.
+    fn model_name(&self, prompt: &str, agent: &Definition) -> String {
+        let named = [Some(prompt), agent.model.as_deref(), Some(&self.0.setup.default_model)];
+        let named = named.into_iter().flatten().find(|name| !name.is_empty());
+        named.unwrap_or(model::OFFLINE).to_owned()
+    }
+}
+
+fn broken(error: store::Error) -> Error {
+    tracing::error!(error = &error as &dyn std::error::Error, "the embedded host's store failed");
+    Error::Unreachable(error.to_string())
+}
+
+impl Host for Embedded {
+    async fn open(&self, new: NewSession) -> Result<Opened, Error> {
+        let id = self.0.clock.session_id();
+        let session = Session {
+            id: id.clone(),
+            parent: new.parent,
+            nonce: new.nonce,
+            title: new.title,
+            directory: new.directory,
+            agent: new.agent,
+            deny: new.deny,
+            model: String::new(),
+            running: false,
+            created_at: self.0.clock.now(),
+        };
+        self.0.store.open_session(session).await.map_err(broken)?;
+        Ok(Opened { session: id, instance: "embedded".into() })
+    }
+
+    async fn find(&self, nonce: &str) -> Result<Option<Opened>, Error> {
+        let found = self.0.store.session_by_nonce(nonce).map_err(broken)?;
+        Ok(found.map(|session| Opened { session: session.id, instance: "embedded".into() }))
+    }
+
+    async fn delete(&self, session: &SessionId) -> Result<(), Error> {
+        self.abort(session).await?;
+        self.0.store.delete_session(session).await.map_err(broken)
+    }
+
+    async fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
+        let session = self.session(&prompt.session)?;
+        let definitions = self.definitions(&session.directory);
+        let agent = definitions.get(&prompt.agent).ok_or_else(|| {
+            Error::Refused(format!("Agent \"{}\" not found. Make sure it's registered.", prompt.agent))
+        })?;
+        let model = self.model_name(prompt.model.as_deref().unwrap_or_default(), agent);
+        self.0.setup.models.find(&model).map_err(|error| Error::Refused(error.to_string()))?;
+        let parts = vec![Part::Text {
+            id: prompt.message.part(0),
+            text: prompt.text,
+            synthetic: false,
+        }];
+        self.say(&prompt.session, &prompt.message, parts, model, true).await
+    }
+
+    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Observation>, Error> {
+        watches.into_iter().map(|watch| self.observation(watch)).collect()
+    }
+
+    async fn missing(&self, sessions: Vec<SessionId>) -> Result<Vec<SessionId>, Error> {
+        let mut missing = Vec::new();
+        for id in sessions {
+            if self.0.store.session(&id).map_err(broken)?.is_none() {
+                missing.push(id);
+            }
+        }
+        Ok(missing)
+    }
+
+    async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
+        self.session(session)?;
+        let bodies = self.0.store.messages(session).map_err(broken)?;
+        Ok(format!("[{}]", bodies.join(",")))
+    }
+
+    async fn abort(&self, session: &SessionId) -> Result<(), Error> {
+        if let Some(running) = self.runs().get(session) {
+            running.cancel.cancel();
+        }
+        Ok(())
+    }
+
+    async fn post(&self, post: Post) -> Result<(), Error> {
+        let session = self.session(&post.parent)?;
+        let part = |n, text, synthetic| Part::Text { id: post.message.part(n), text, synthetic };
+        let parts = vec![part(0, post.visible, false), part(1, post.hidden, true)];
+        self.say(&post.parent, &post.message, parts, session.model, post.wake).await
+    }
+
+    async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {
+        self.session(parent)?;
+        self.0.store.has_message(parent, message.as_str()).map_err(broken)
+    }
+
+    async fn agents(&self, directory: &str) -> Result<Vec<String>, Error> {
+        let host = self.clone();
+        let directory = directory.to_owned();
+        let load = tokio::task::spawn_blocking(move || host.definitions(&directory));
+        let definitions = load.await.map_err(|error| Error::Unreachable(error.to_string()))?;
+        Ok(definitions.into_keys().collect())
+    }
+
+    async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {
+        let unasked = || Error::Refused(format!("nothing is asked as `{ask}`"));
+        let mut runs = self.runs();
+        let running = runs.get_mut(session).ok_or_else(unasked)?;
+        let asked = running.asks.iter_mut().find(|(asked, _)| asked.id == ask);
+        let answering = asked.and_then(|(_, answering)| answering.take()).ok_or_else(unasked)?;
+        let _ = answering.send(answer);
+        Ok(())
+    }
+
+    async fn listen(&self, wake: &Notify) {
+        let mut events = self.0.events.subscribe();
+        while events.changed().await.is_ok() {
+            wake.notify_one();
+        }
+    }
+}

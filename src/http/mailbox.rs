@@ -1,0 +1,23 @@
+//! The unread notices of a parent that is no conversation.
+
+use axum::Json;
+use axum::extract::State;
+
+use super::Api;
+use super::body::Body;
+use super::error::ApiError;
+use crate::tools;
+use crate::wire::{CallerRequest, MailboxView, NoticeView};
+
+pub(super) async fn read(
+    State(api): State<Api>,
+    Body(request): Body<CallerRequest>,
+) -> Result<Json<MailboxView>, ApiError> {
+    let caller = tools::caller(request.caller)?;
+    let mail = api.supervisor.read_mailbox(&caller.session).await?;
+    let view = |notice: crate::supervisor::Notice| NoticeView {
+        visible: notice.visible,
+        hidden: notice.hidden,
+    };
+    Ok(Json(MailboxView { notices: mail.into_iter().map(view).collect() }))
+}

@@ -1,0 +1,43 @@
+//! What children ask, and the answers.
+
+use axum::Json;
+use axum::extract::{Path, State};
+
+use super::Api;
+use super::body::Body;
+use super::error::ApiError;
+use crate::supervisor::{Answer, Asked};
+use crate::wire::{AnswerRequest, PermissionView, PermissionsView};
+
+pub(super) async fn list(State(api): State<Api>) -> Result<Json<PermissionsView>, ApiError> {
+    view(&api, api.supervisor.asks())
+}
+
+pub(super) async fn answer(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    Body(request): Body<AnswerRequest>,
+) -> Result<Json<PermissionsView>, ApiError> {
+    let answer = match request.allow {
+        true => Answer::Allow,
+        false => Answer::Deny,
+    };
+    let answered = api.supervisor.answer(&id, answer).await?;
+    view(&api, answered)
+}
+
+fn view(api: &Api, asked: Vec<Asked>) -> Result<Json<PermissionsView>, ApiError> {
+    let mut permissions = Vec::with_capacity(asked.len());
+    for Asked { ask, task, since } in asked {
+        let task = api.supervisor.task(&task)?;
+        permissions.push(PermissionView {
+            id: ask.id,
+            session_id: task.id.to_string(),
+            short_id: task.short_id.to_string(),
+            description: task.description,
+            what: ask.what,
+            since,
+        });
+    }
+    Ok(Json(PermissionsView { permissions }))
+}

@@ -1,0 +1,364 @@
+//! Pruning: ended tasks leave the store, with their runs and notices. History is deleted nowhere
+//! else. One that still owes its parent a notice stays until that is delivered.
+
+use std::time::Duration;
+
+use super::{Error, Store};
+use crate::task::Timestamp;
+
+/// So many tasks are deleted in one write, which takes some 20 ms; what others write comes in
+/// between.
+const CHUNK: usize = 200;
+
+/// How much of the history stays. A task goes when either limit leaves it out; without limits
+/// none does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// So many ended tasks, those that were launched last.
+    pub tasks: Option<u64>,
+    /// Counted from the end of a task.
+    pub age: Option<Duration>,
+}
+
+impl Keep {
+    pub fn is_everything(&self) -> bool {
+        *self == Keep::default()
+    }
+}
+
+impl Store {
+    /// Deletes, oldest first, the ended tasks that `keep` leaves out, and says how many. Dropped
+    /// half-way, it has deleted some of them.
+    pub async fn prune(&self, keep: &Keep, now: Timestamp) -> Result<u64, Error> {
+        let mut pruned = 0;
+        if let Some(tasks) = keep.tasks {
+            let first_kept = self.first_of_the_newest(tasks)?;
+            pruned += self.prune_before("seq", first_kept).await?;
+        }
+        if let Some(age) = keep.age {
+            let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+            pruned +=
+                self.prune_before("completed_at", now.as_millis().saturating_sub(age)).await?;
+        }
+        Ok(pruned)
+    }
+
+    /// Walks over what is too much and not over what stays: the counter rows know how many
+    /// that is.
+    fn first_of_the_newest(&self, ended: u64) -> Result<i64, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT coalesce(
+                   (SELECT seq FROM task WHERE slot = 0 ORDER BY seq LIMIT 1 OFFSET max(0, -?1 +
+                     (SELECT coalesce(sum(n), 0) FROM tally
+                      WHERE status IN ('completed', 'error', 'cancelled')))),
+                   (SELECT max(seq) + 1 FROM task), 0)",
+            )?;
+            let ended = i64::try_from(ended).unwrap_or(i64::MAX);
+            Ok(statement.query_row([ended], |row| row.get(0))?)
+        })
+    }
+
+    async fn prune_before(&self, column: &'static str, bound: i64) -> Result<u64, Error> {
+        let mut pruned = 0;
+        loop {
+            let chunk = self.write(move |db, _| {
+                let mut delete = db.prepare_cached(&format!(
+                    "DELETE FROM task WHERE seq IN (SELECT seq FROM task
+                       WHERE slot = 0 AND {column} < ?1 AND NOT EXISTS (SELECT 1 FROM notice
+                         WHERE notice.task = task.seq AND delivered_at IS NULL)
+                       ORDER BY {column} LIMIT {CHUNK})"
+                ))?;
+                Ok(delete.execute([bound])?)
+            });
+            let chunk = chunk.await?;
+            pruned += chunk as u64;
+            if chunk < CHUNK {
+                return Ok(pruned);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use futures_util::future::join_all;
+    use rusqlite::Row;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::store::{End, NewRun, NewTask, Placement};
+    use crate::task::lifecycle::{Report, Rest};
+    use crate::task::queue::Limits;
+    use crate::task::{
+        BatchId, Budget, MAILBOX, MessageId, Parent, Progress, SessionId, ShortId, Task, TaskId,
+    };
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    /// A store whose tasks are named by hand and whose times are days.
+    struct History {
+        store: Store,
+        limits: Arc<Limits>,
+        _directory: TempDir,
+    }
+
+    /// (status, agent, tasks, tool calls) and (batch, tasks, live ones).
+    type Counters = (Vec<(String, String, i64, i64)>, Vec<(String, i64, i64)>);
+
+    impl History {
+        fn new() -> History {
+            let directory = tempfile::tempdir().unwrap();
+            let (store, _) = Store::open(&directory.path().join("test.db"), |_| {}).unwrap();
+            let limits = Limits {
+                active_per_parent: 1000,
+                active_per_model: BTreeMap::new(),
+                queued_per_parent: 1000,
+            };
+            History { store, limits: Arc::new(limits), _directory: directory }
+        }
+
+        async fn launch(&self, name: &str, agent: &str, batch: &str, parent_host: &str) -> Task {
+            let new = NewTask {
+                id: TaskId::new(name),
+                short_ids: vec![ShortId::new(name)],
+                nonce: name.to_owned(),
+                parent: Parent {
+                    session: SessionId::new("parent"),
+                    message: String::new(),
+                    agent: String::new(),
+                    host: parent_host.to_owned(),
+                },
+                host: "scripted".to_owned(),
+                host_instance: String::new(),
+                directory: String::new(),
+                description: name.to_owned(),
+                prompt: "do it".to_owned(),
+                agent: agent.to_owned(),
+                model: None,
+                placement: Placement::Named(BatchId::new(batch)),
+                is_forked: false,
+                depth: 1,
+                budget: Budget::default(),
+                development: false,
+                message_id: MessageId::new(format!("{name}-prompt")),
+                at: day(0),
+                ticket: 0,
+            };
+            self.store.insert(new, self.limits.clone()).await.unwrap()
+        }
+
+        async fn finish(&self, task: &Task, on: u32) -> Task {
+            self.end(task, on, Report::Finished { result: "done".to_owned() }).await
+        }
+
+        async fn end(&self, task: &Task, on: u32, report: Report) -> Task {
+            let change = task.state.report(report).unwrap();
+            let end = End {
+                at: day(on),
+                message_id: MessageId::new(format!("{}-notice-{}", task.id, task.run)),
+                wake: true,
+                open_todos: Vec::new(),
+                progress: Some(Progress { tool_calls: 3, ..task.progress.clone() }),
+            };
+            self.store.end(task, change, end).await.unwrap().unwrap()
+        }
+
+        async fn resume(&self, task: &Task) -> Task {
+            let run = NewRun {
+                message_id: MessageId::new(format!("{}-prompt-{}", task.id, task.run + 1)),
+                prompt: "and then?".to_owned(),
+                at: day(0),
+                ticket: 0,
+            };
+            let resumed = self.store.resume(task, Rest::Completed, run, self.limits.clone());
+            resumed.await.unwrap().unwrap()
+        }
+
+        /// Tasks of the same kind that ended one a day, the first on day 1.
+        async fn finished(&self, names: &[&str]) {
+            for (name, on) in names.iter().zip(1..) {
+                let task = self.launch(name, "general", "batch", MAILBOX).await;
+                self.finish(&task, on).await;
+            }
+        }
+
+        async fn prune(&self, keep: Keep, today: u32) -> u64 {
+            self.store.prune(&keep, day(today)).await.unwrap()
+        }
+
+        fn rows<T>(&self, sql: &str, read: fn(&Row<'_>) -> rusqlite::Result<T>) -> Vec<T> {
+            let query = |db: &rusqlite::Connection| {
+                let mut statement = db.prepare(sql)?;
+                Ok(statement.query_map([], read)?.collect::<Result<_, _>>()?)
+            };
+            self.store.read(query).unwrap()
+        }
+
+        fn left(&self) -> Vec<String> {
+            self.rows("SELECT id FROM task ORDER BY seq", |row| row.get(0))
+        }
+
+        fn counters(&self) -> Counters {
+            let tally = "SELECT status, agent, n, tool_calls FROM tally WHERE n > 0";
+            self.counted(tally, "SELECT id, total, live FROM batch")
+        }
+
+        fn recount(&self) -> Counters {
+            self.counted(
+                "SELECT status, agent, count(*), sum(tool_calls) FROM task GROUP BY status, agent",
+                "SELECT batch, count(*), sum(slot > 0) FROM task GROUP BY batch",
+            )
+        }
+
+        fn counted(&self, tally: &str, batches: &str) -> Counters {
+            let tally = self.rows(&format!("{tally} ORDER BY 1, 2"), |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+            });
+            let batches = self.rows(&format!("{batches} ORDER BY 1"), |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            });
+            (tally, batches)
+        }
+    }
+
+    fn day(n: u32) -> Timestamp {
+        Timestamp::EPOCH.plus(DAY * n)
+    }
+
+    fn tasks(n: u64) -> Keep {
+        Keep { tasks: Some(n), ..Keep::default() }
+    }
+
+    fn days(n: u32) -> Keep {
+        Keep { age: Some(DAY * n), ..Keep::default() }
+    }
+
+    #[tokio::test]
+    async fn pruning_takes_runs_and_notices_along_and_keeps_the_counters_true() {
+        let history = History::new();
+        let resumed = history.launch("resumed", "explore", "gone", MAILBOX).await;
+        let resumed = history.finish(&resumed, 1).await;
+        let resumed = history.resume(&resumed).await;
+        history.finish(&resumed, 2).await;
+        let failed = history.launch("failed", "general", "shared", MAILBOX).await;
+        let report = Report::Failed { error: "broke".to_owned(), partial: None };
+        history.end(&failed, 2, report).await;
+        history.launch("live", "explore", "shared", MAILBOX).await;
+        let owing = history.launch("owing", "general", "owing", "scripted").await;
+        history.finish(&owing, 3).await;
+        let again = history.launch("again", "general", "shared", MAILBOX).await;
+        let again = history.finish(&again, 3).await;
+        history.resume(&again).await;
+        let kept = history.launch("kept", "explore", "shared", MAILBOX).await;
+        history.finish(&kept, 4).await;
+        assert_eq!(history.counters(), history.recount());
+
+        assert_eq!(history.prune(tasks(1), 9).await, 2);
+
+        assert_eq!(history.left(), ["live", "owing", "again", "kept"]);
+        let tally =
+            |status: &str, agent: &str, n, calls| (status.to_owned(), agent.to_owned(), n, calls);
+        let expected = (
+            vec![
+                tally("completed", "explore", 1, 3),
+                tally("completed", "general", 1, 3),
+                tally("resumed", "general", 1, 3),
+                tally("running", "explore", 1, 0),
+            ],
+            vec![("owing".to_owned(), 1, 0), ("shared".to_owned(), 3, 2)],
+        );
+        assert_eq!(history.counters(), expected);
+        assert_eq!(history.recount(), expected);
+        let of_tasks = |table: &str, n: &str| -> Vec<(Option<String>, i64)> {
+            let sql = format!(
+                "SELECT task.id, {n} FROM {table} LEFT JOIN task ON task.seq = {table}.task
+                 ORDER BY {table}.seq"
+            );
+            history.rows(&sql, |row| Ok((row.get(0)?, row.get(1)?)))
+        };
+        let of = |name: &str, n| (Some(name.to_owned()), n);
+        assert_eq!(
+            of_tasks("run", "n"),
+            [of("live", 0), of("owing", 0), of("again", 0), of("again", 1), of("kept", 0)]
+        );
+        assert_eq!(
+            of_tasks("notice", "notice.run"),
+            [of("owing", 0), of("again", 0), of("kept", 0)]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_task_that_owes_a_notice_stays_until_it_is_delivered() {
+        let history = History::new();
+        let owing = history.launch("owing", "general", "batch", "scripted").await;
+        history.finish(&owing, 1).await;
+        history.finished(&["a", "b"]).await;
+        assert_eq!(history.prune(Keep { tasks: Some(0), age: Some(DAY) }, 9).await, 2);
+        assert_eq!(history.left(), ["owing"]);
+
+        let notice = history.store.due_notices(day(9), DAY).unwrap().remove(0);
+        history.store.delivered(notice.seq, day(9)).await.unwrap();
+        assert_eq!(history.prune(days(1), 9).await, 1);
+        assert_eq!(history.left(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn what_stays_is_the_newest_and_never_less_because_older_ones_cannot_go() {
+        let history = History::new();
+        let owing = history.launch("owing", "general", "batch", "scripted").await;
+        history.finish(&owing, 1).await;
+        history.finished(&["a", "b", "c"]).await;
+        let prune = async |n, left: &[&str]| {
+            let before = history.left().len();
+            let pruned = history.prune(tasks(n), 9).await;
+            assert_eq!((history.left(), pruned), (owned(left), (before - left.len()) as u64));
+        };
+        prune(u64::MAX, &["owing", "a", "b", "c"]).await;
+        prune(4, &["owing", "a", "b", "c"]).await;
+        prune(3, &["owing", "a", "b", "c"]).await;
+        prune(2, &["owing", "b", "c"]).await;
+        prune(0, &["owing"]).await;
+        prune(0, &["owing"]).await;
+    }
+
+    fn owned(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn ages_count_from_the_end() {
+        let history = History::new();
+        let long = history.launch("long", "general", "batch", MAILBOX).await;
+        history.launch("live", "general", "batch", MAILBOX).await;
+        history.finished(&["a", "b", "c"]).await;
+        history.finish(&long, 8).await;
+        assert_eq!(history.prune(days(8), 10).await, 1);
+        assert_eq!(history.left(), ["long", "live", "b", "c"]);
+        assert_eq!(history.prune(days(3), 10).await, 2);
+        assert_eq!(history.left(), ["long", "live"]);
+    }
+
+    #[tokio::test]
+    async fn without_limits_nothing_goes_and_with_both_either_counts() {
+        let history = History::new();
+        history.finished(&["a", "b", "c", "d"]).await;
+        assert_eq!(history.prune(Keep::default(), 1000).await, 0);
+        assert_eq!(history.prune(Keep { tasks: Some(3), age: Some(DAY * 8) }, 11).await, 2);
+        assert_eq!(history.left(), ["c", "d"]);
+    }
+
+    #[tokio::test]
+    async fn more_than_one_chunk_goes_in_several_writes() {
+        let history = History::new();
+        let names: Vec<String> = (0..2 * CHUNK + 2).map(|n| format!("t{n}")).collect();
+        join_all(names.iter().map(async |name| history.finished(&[name]).await)).await;
+        let before = history.left();
+        assert_eq!(history.prune(tasks(1), 9).await, 2 * CHUNK as u64 + 1);
+        assert_eq!(history.left(), before[2 * CHUNK + 1..]);
+        assert_eq!(history.counters(), history.recount());
+    }
+}

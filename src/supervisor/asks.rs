@@ -1,0 +1,72 @@
+//! Permissions and questions of children that wait for somebody (T15): listed and answered.
+
+use std::sync::PoisonError;
+
+use super::{Error, Supervisor};
+use crate::host::{Answer, Ask, Host};
+use crate::task::{Task, TaskId, Timestamp};
+
+/// A child that waits for an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    pub ask: Ask,
+    pub task: TaskId,
+    pub since: Timestamp,
+}
+
+impl Supervisor {
+    /// What waits, longest first.
+    pub fn asks(&self) -> Vec<Asked> {
+        let asks = self.0.asks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asks: Vec<Asked> = asks.values().cloned().collect();
+        asks.sort_by_key(|asked| asked.since);
+        asks
+    }
+
+    /// Answers one question by its id, or all of a task by the task's. Says what was answered.
+    pub async fn answer(&self, reference: &str, answer: Answer) -> Result<Vec<Asked>, Error> {
+        let mut open = self.asks();
+        if open.iter().any(|asked| asked.ask.id == reference) {
+            open.retain(|asked| asked.ask.id == reference);
+        } else {
+            let task = self.resolve(reference).map_err(|error| match error {
+                Error::NoSuchTask(reference) => Error::NothingAsked(reference),
+                other => other,
+            })?;
+            open.retain(|asked| asked.task == task.id);
+        }
+        if open.is_empty() {
+            return Err(Error::NothingAsked(reference.to_owned()));
+        }
+        for asked in &open {
+            let task = self.task(&asked.task)?;
+            self.host(&task.host)?.answer(&task.id, &asked.ask.id, answer).await?;
+            self.forget_ask(&asked.ask.id);
+        }
+        self.0.look.notify_one();
+        Ok(open)
+    }
+
+    /// What the reconciler saw of a task just now.
+    pub(super) fn note_asks(&self, task: &Task, open: &[Ask]) {
+        let now = self.0.clock.now();
+        let mut asks = self.0.asks.lock().unwrap_or_else(PoisonError::into_inner);
+        asks.retain(|id, asked| asked.task != task.id || open.iter().any(|ask| ask.id == *id));
+        for ask in open {
+            asks.entry(ask.id.clone()).or_insert_with(|| {
+                tracing::info!(task = %task.id, "waits for a permission");
+                Asked { ask: ask.clone(), task: task.id.clone(), since: now }
+            });
+        }
+    }
+
+    /// Tasks that are over ask nothing any more.
+    pub(super) fn keep_asks_of(&self, live: impl Fn(&TaskId) -> bool) {
+        let mut asks = self.0.asks.lock().unwrap_or_else(PoisonError::into_inner);
+        asks.retain(|_, asked| live(&asked.task));
+    }
+
+    fn forget_ask(&self, id: &str) {
+        self.0.asks.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+}

@@ -1,0 +1,41 @@
+//! Pruning the history: when somebody asks, and by itself as far as the settings limit it (D3).
+
+use std::time::Duration;
+
+use super::{Error, Keep, Supervisor};
+
+const BETWEEN_LOOKS: Duration = Duration::from_secs(3600);
+
+impl Supervisor {
+    /// Deletes the ended tasks that `keep` leaves out and says how many. What is left when the
+    /// daemon stops is left for the next time.
+    pub async fn prune(&self, keep: &Keep) -> Result<u64, Error> {
+        let pruned = tokio::select! {
+            pruned = self.0.store.prune(keep, self.0.clock.now()) => pruned?,
+            () = self.0.stopping.cancelled() => return Err(Error::Stopping),
+        };
+        if pruned > 0 {
+            tracing::info!(tasks = pruned, "pruned the history");
+        }
+        Ok(pruned)
+    }
+
+    /// At the start and then every hour; ends at once when the history is not limited.
+    pub(super) async fn pruner(self) {
+        let keep = self.0.settings.history;
+        while !keep.is_everything() {
+            match self.prune(&keep).await {
+                Ok(_) => {}
+                Err(Error::Stopping) => return,
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "cannot prune the history now");
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(BETWEEN_LOOKS) => {}
+                () = self.0.stopping.cancelled() => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Cancelling (T8).
+
+use asyncagents::supervisor::{Error, Target};
+use asyncagents::task::lifecycle::Refused;
+use asyncagents::task::{BatchId, State, Status, TaskId};
+
+use crate::support::{World, caller, order, settings};
+
+fn stopped() -> State {
+    State::Cancelled { error: None, result: None }
+}
+
+#[tokio::test]
+async fn cancel_marks_the_task_stops_its_session_and_is_told_without_waking_the_caller() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@slow-tool bash 60000\n@say never").await;
+    world.until("it works", || world.task(&task.id).progress.tool_calls == 1).await;
+    let target = Target::Task(task.id.clone());
+    let cancelled = world.supervisor.cancel(&caller(&parent), target).await.unwrap();
+    assert_eq!(cancelled.tasks[0].state, stopped());
+    let post = world.posts(&parent, 1).await.remove(0);
+    assert!(post.visible.starts_with("⊘ **Agent \"look around\" cancelled after"));
+    assert!(!post.wake);
+}
+
+#[tokio::test]
+async fn somebody_elses_cancel_wakes_the_parent() {
+    let world = World::start().await;
+    let (parent, other) = (world.parent().await, world.parent().await);
+    let task = world.launch(&parent, "@hang").await;
+    world.supervisor.cancel(&caller(&other), Target::Task(task.id)).await.unwrap();
+    assert!(world.posts(&parent, 1).await[0].wake);
+}
+
+#[tokio::test]
+async fn an_ended_task_refuses_to_be_cancelled() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.end_of(&parent, "quick").await;
+    let error = world.supervisor.cancel(&caller(&parent), Target::Task(task.id.clone())).await;
+    assert!(matches!(error, Err(Error::Refused(Refused::AlreadyOver))));
+    assert_eq!(world.task(&task.id), world.task(&task.id));
+    let unknown = Target::Task(TaskId::new("ses_nobody"));
+    let error = world.supervisor.cancel(&caller(&parent), unknown).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no task `ses_nobody`; `asyncagents_list` shows the tasks there are"
+    );
+}
+
+#[tokio::test]
+async fn cancel_all_stops_the_callers_live_tasks_and_no_others() {
+    let world = World::start().await;
+    let (parent, other) = (world.parent().await, world.parent().await);
+    let done = world.end_of(&parent, "quick").await;
+    let mine = [world.launch(&parent, "@hang").await, world.launch(&parent, "@hang").await];
+    let theirs = world.launch(&other, "@hang").await;
+    let cancelled = world.supervisor.cancel(&caller(&parent), Target::All).await.unwrap();
+    let ids: Vec<TaskId> = cancelled.tasks.iter().map(|task| task.id.clone()).collect();
+    assert_eq!(ids, mine.map(|task| task.id));
+    assert_eq!(world.status(&done), Status::Completed);
+    assert_eq!(world.status(&theirs), Status::Running);
+}
+
+#[tokio::test]
+async fn cancel_batch_stops_its_live_tasks() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let named = |prompt: &str| {
+        let mut order = order(prompt);
+        order.batch = Some("nightly".into());
+        order
+    };
+    let inside = world.try_launch(&parent, named("@hang")).await.unwrap();
+    let other = world.parent().await;
+    let outside = world.launch(&other, "@hang").await;
+    let batch = Target::Batch(BatchId::new("nightly"));
+    let cancelled = world.supervisor.cancel(&caller(&parent), batch.clone()).await.unwrap();
+    assert_eq!(cancelled.tasks.len(), 1);
+    assert_eq!(world.task(&inside.id).state, stopped());
+    // Asking again is no error, asking for what never was is one.
+    let again = world.supervisor.cancel(&caller(&parent), batch).await.unwrap();
+    assert_eq!(again.tasks, []);
+    let never = Target::Batch(BatchId::new("never"));
+    let error = world.supervisor.cancel(&caller(&parent), never).await.unwrap_err();
+    assert_eq!(error.to_string(), "no task of batch `never` is left to cancel");
+    assert_eq!(world.status(&outside), Status::Running);
+}
+
+#[tokio::test]
+async fn cancelling_a_task_cancels_its_descendants() {
+    let mut deep = settings();
+    deep.max_depth = 3;
+    let world = World::with(deep).await;
+    let parent = world.parent().await;
+    let child = world.launch(&parent, "@hang").await;
+    let grandchild = world.launch(&child.id, "@hang").await;
+    let great = world.launch(&grandchild.id, "@hang").await;
+    let other = world.launch(&parent, "@hang").await;
+    let target = Target::Task(child.id.clone());
+    world.supervisor.cancel(&caller(&parent), target).await.unwrap();
+    for task in [&child, &grandchild, &great] {
+        assert_eq!(world.task(&task.id).state, stopped());
+    }
+    assert_eq!(world.status(&other), Status::Running);
+    assert!(world.posts(&child.id, 1).await.iter().all(|post| !post.wake));
+}
+
+#[tokio::test]
+async fn a_cancelled_resume_keeps_the_earlier_result() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.end_of(&parent, "@say first").await;
+    world.supervisor.resume(&task.id, "@hang".into()).await.unwrap();
+    let target = Target::Task(task.id.clone());
+    world.supervisor.cancel(&caller(&parent), target).await.unwrap();
+    let expected = State::Cancelled { error: None, result: Some("first".into()) };
+    assert_eq!(world.task(&task.id).state, expected);
+    assert_eq!(world.posts(&parent, 2).await.len(), 2);
+}

@@ -1,0 +1,164 @@
+//! Telling parents: one notice per run, whatever fails in between (N1–N3).
+
+use std::time::Duration;
+
+use asyncagents::host::scripted::Control;
+use asyncagents::supervisor::{Launch, Need};
+use asyncagents::task::{MAILBOX, SessionId, Status};
+
+use crate::support::{World, caller, order};
+
+#[tokio::test]
+async fn an_end_is_told_in_one_message_of_two_parts_that_wakes_the_parent() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.end_of(&parent, "@say src/auth.rs").await;
+    let post = world.posts(&parent, 1).await.remove(0);
+    let visible = post.visible.lines().next().unwrap();
+    assert!(visible.starts_with("✓ **Agent \"look around\" finished in "), "{visible}");
+    assert_eq!(
+        post.hidden,
+        format!(
+            "All 1 tasks finished.\nUse asyncagents_output tools to see agent responses.\n\n\
+             Result of task {}:\nsrc/auth.rs",
+            task.short_id
+        )
+    );
+    assert!(post.wake);
+    assert_eq!(post.agent, "build");
+}
+
+#[tokio::test]
+async fn a_notice_that_cannot_be_delivered_is_tried_again() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    world.control(Control::FailPosts { posts: 2, stored: false }).await;
+    world.end_of(&parent, "quick").await;
+    assert_eq!(world.posts(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_notice_that_arrived_although_its_answer_was_lost_is_not_sent_again() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    world.control(Control::FailPosts { posts: 1, stored: true }).await;
+    world.end_of(&parent, "quick").await;
+    let store = world.supervisor.store().clone();
+    world.until("nothing is owed", || store.next_due().unwrap().is_none()).await;
+    assert_eq!(world.posts(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn what_was_owed_before_a_crash_is_delivered_after_it_and_only_once() {
+    let mut world = World::start().await;
+    let parent = world.parent().await;
+    // The first post arrives and its answer is lost; then the daemon dies.
+    world.control(Control::FailPosts { posts: 1, stored: true }).await;
+    world.end_of(&parent, "quick").await;
+    world.posts(&parent, 1).await;
+    world.restart().await;
+    world.end_of(&parent, "again").await;
+    assert_eq!(world.posts(&parent, 2).await.len(), 2);
+    let store = world.supervisor.store().clone();
+    world.until("nothing is owed", || store.next_due().unwrap().is_none()).await;
+    assert_eq!(world.posts(&parent, 2).await.len(), 2);
+}
+
+#[tokio::test]
+async fn notices_of_one_parent_come_in_the_order_of_the_ends() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let first = world.launch(&parent, "@hang").await;
+    let second = world.launch(&parent, "@hang").await;
+    world.control(Control::FailPosts { posts: 1, stored: false }).await;
+    world.finish(&second, "second").await;
+    world.ended(&second).await;
+    world.finish(&first, "first").await;
+    world.ended(&first).await;
+    let posts = world.posts(&parent, 2).await;
+    assert!(posts[0].hidden.ends_with("second"), "{}", posts[0].hidden);
+    assert!(posts[1].hidden.ends_with("first"), "{}", posts[1].hidden);
+}
+
+#[tokio::test]
+async fn a_vanished_parent_does_not_hold_up_the_others() {
+    let world = World::start().await;
+    let (gone, parent) = (world.parent().await, world.parent().await);
+    let task = world.launch(&gone, "@hang").await;
+    world.control(Control::Delete { session: gone }).await;
+    world.ended(&task).await;
+    world.end_of(&parent, "quick").await;
+    assert_eq!(world.posts(&parent, 1).await.len(), 1);
+    let store = world.supervisor.store().clone();
+    world.until("nothing is owed", || store.next_due().unwrap().is_none()).await;
+}
+
+#[tokio::test]
+async fn an_end_that_a_blocking_output_returned_is_recorded_without_a_reply() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@hang").await;
+    let waiting = {
+        let (supervisor, caller, id) = (world.supervisor.clone(), caller(&parent), task.id.clone());
+        tokio::spawn(
+            async move { supervisor.output(&caller, &id, Some(Duration::from_secs(30))).await },
+        )
+    };
+    let host = world.host.clone();
+    world.until("it is prompted", || !host.prompts(&task.id).is_empty()).await;
+    // The waiting call must have begun: give it the chance to, then end the task.
+    tokio::task::yield_now().await;
+    world.finish(&task, "found").await;
+    let output = waiting.await.unwrap().unwrap();
+    assert_eq!(output.task.state.result(), Some("found"));
+    let posts = world.posts(&parent, 1).await;
+    assert_eq!((posts.len(), posts[0].wake), (1, false));
+}
+
+#[tokio::test]
+async fn a_caller_that_hangs_up_while_waiting_is_woken_like_anybody() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@hang").await;
+    let waiting = {
+        let (supervisor, caller, id) = (world.supervisor.clone(), caller(&parent), task.id.clone());
+        tokio::spawn(async move {
+            let ids = [id];
+            let wait = Duration::from_secs(30);
+            supervisor.wait_as_parent(&caller, &ids, Need::All, wait).await.map(|_| ())
+        })
+    };
+    tokio::task::yield_now().await;
+    waiting.abort();
+    let _ = waiting.await;
+    world.finish(&task, "found").await;
+    assert!(world.posts(&parent, 1).await[0].wake);
+}
+
+#[tokio::test]
+async fn a_parent_without_a_conversation_has_its_notices_in_a_mailbox() {
+    let world = World::start().await;
+    let mut client = caller(&SessionId::new("mcp-client"));
+    client.host = MAILBOX.into();
+    let launch = Launch { order: order("@say found"), fork: false, key: None };
+    let task = world.supervisor.launch(client, launch).await.unwrap();
+    let task = world.ended(&task).await;
+    assert_eq!(task.status(), Status::Completed);
+    assert_eq!(world.host.posts(), []);
+    let mail = world.supervisor.read_mailbox(&task.parent.session).await.unwrap();
+    assert_eq!(mail.len(), 1);
+    assert!(mail[0].visible.starts_with("✓ **Agent \"look around\" finished in "));
+    assert_eq!(world.supervisor.read_mailbox(&task.parent.session).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn development_mode_of_the_parent_is_shown() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let mut caller = caller(&parent);
+    caller.development = true;
+    let launch = Launch { order: order("quick"), fork: false, key: None };
+    world.supervisor.launch(caller, launch).await.unwrap();
+    let post = world.posts(&parent, 1).await.remove(0);
+    assert!(post.visible.ends_with("\nTask Progress: 1/1\n[hint attached]"), "{}", post.visible);
+}

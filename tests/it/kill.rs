@@ -1,0 +1,286 @@
+//! `kill -9` of the real daemon at random moments, with the host as a process of its own that
+//! keeps a log of every post: afterwards every acknowledged task has one truthful end and the
+//! host has seen exactly one notice per run.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use asyncagents::client::Client;
+use asyncagents::host::scripted::{Remote, Scripted};
+use asyncagents::host::{Host, NewSession};
+use asyncagents::task::launch::Arguments;
+use asyncagents::wire::{CallerView, CancelRequest, LaunchRequest, TaskView};
+use serde_json::Value;
+
+const KILLS: usize = 50;
+const TASKS: usize = 2_000;
+const PARENTS: usize = 8;
+const LONG: Duration = Duration::from_secs(240);
+
+/// A script and how it must end when nobody cancels it.
+const SCRIPTS: [(&str, &str, Option<&str>); 9] = [
+    ("@say found", "completed", Some("found")),
+    ("@think 15\n@tool read {\"path\":\"a\"}\n@say found", "completed", Some("found")),
+    ("@stream 3 5\n@say found", "completed", Some("found")),
+    ("@think 10\n@fail no credit", "error", None),
+    ("@lose-event\n@say found", "completed", Some("found")),
+    ("@idle-twice\n@say found", "completed", Some("found")),
+    ("@todo-once tests\n@say first", "completed", None),
+    ("@tool read\n@compact\n@say found", "completed", Some("found")),
+    ("@retry 10 busy\n@slow-tool bash 20\n@say found", "completed", Some("found")),
+];
+
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn spawn(arguments: &[&str], environment: &[(&str, &Path)]) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_asyncagents"));
+    command.args(arguments).env_clear().stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    for (name, value) in environment {
+        command.env(name, value);
+    }
+    Process(command.spawn().unwrap())
+}
+
+struct Stage {
+    dir: tempfile::TempDir,
+    home: PathBuf,
+    log: PathBuf,
+    client: Client,
+    host: Scripted,
+    parents: Vec<String>,
+    /// Whether a daemon may be expected to answer soon.
+    over: AtomicBool,
+}
+
+impl Stage {
+    async fn build() -> (Stage, Process) {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, socket) = (dir.path().join("home"), dir.path().join("host.sock"));
+        let log = dir.path().join("posts.jsonl");
+        let arguments =
+            ["scripted-host", "--socket", socket.to_str().unwrap(), "--log", log.to_str().unwrap()];
+        let process = spawn(&arguments, &[]);
+        until("the host is up", || socket.exists()).await;
+        let host = Scripted::Process(Remote::new(&socket).unwrap());
+        let mut parents = Vec::new();
+        for n in 0..PARENTS {
+            let session = NewSession {
+                parent: None,
+                title: "a conversation".into(),
+                nonce: format!("parent-{n}"),
+                directory: "/".into(),
+                agent: "build".into(),
+                deny: Vec::new(),
+            };
+            parents.push(host.open(session).await.unwrap().session.to_string());
+        }
+        let client = Client::new(&home.join("asyncagents.sock")).unwrap();
+        let over = AtomicBool::new(false);
+        (Stage { dir, home, log, client, host, parents, over }, process)
+    }
+
+    fn daemon(&self) -> Process {
+        let config = self.dir.path().join("config.toml");
+        let settings = "[supervisor]\npoll_interval_seconds = 0.2\n[log]\nlevel = \"warn\"\n";
+        std::fs::write(&config, settings).unwrap();
+        let host = format!("scripted:{}", self.dir.path().join("host.sock").display());
+        let environment = [
+            ("ASYNCAGENTS_HOME", self.home.as_path()),
+            ("ASYNCAGENTS_CONFIG", config.as_path()),
+            ("ASYNCAGENTS_HOST", Path::new(&host)),
+            ("HOME", self.dir.path()),
+        ];
+        spawn(&["serve"], &environment)
+    }
+
+    async fn healthy(&self) {
+        let started = Instant::now();
+        while self.client.health().await.is_err() {
+            assert!(started.elapsed() < LONG, "the daemon does not come back");
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+    }
+
+    /// Asks until there is an answer, whatever is killed in between.
+    async fn launch(&self, request: &LaunchRequest) -> TaskView {
+        let started = Instant::now();
+        loop {
+            match self.client.launch(request).await {
+                Ok(task) => return task,
+                Err(asyncagents::client::Error::Refused(view)) => panic!("{view:?}"),
+                Err(_) => assert!(started.elapsed() < LONG, "nobody answers"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < LONG, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What the callers were told.
+#[derive(Default)]
+struct Acknowledged {
+    /// Task and script.
+    launched: Vec<(TaskView, usize)>,
+    cancelled: Vec<String>,
+    resumed: HashMap<String, u32>,
+}
+
+async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<AtomicUsize>) {
+    let take = |n: usize| n.checked_sub(1);
+    while let Ok(n) = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take) {
+        let (script, parent) = (n % SCRIPTS.len(), &stage.parents[n % PARENTS]);
+        let caller = CallerView {
+            session_id: parent.clone(),
+            message_id: format!("msg_{n}"),
+            agent: "build".into(),
+            directory: "/".into(),
+            host: "scripted".into(),
+            development: false,
+        };
+        let request = LaunchRequest {
+            caller: caller.clone(),
+            arguments: Arguments {
+                description: Some(format!("task {n}")),
+                prompt: Some(SCRIPTS[script].0.into()),
+                agent: Some("explore".into()),
+                ..Arguments::default()
+            },
+            key: Some(format!("key-{n}")),
+        };
+        let task = stage.launch(&request).await;
+        let id = task.session_id.clone();
+        known.lock().unwrap().launched.push((task, script));
+        // Some are cancelled, some are resumed; both only if they are told so.
+        if n % 13 == 0 {
+            let request = CancelRequest { caller, ids: vec![id.clone()], ..Default::default() };
+            if stage.client.cancel(&request).await.is_ok() {
+                known.lock().unwrap().cancelled.push(id);
+            }
+        } else if n % 17 == 0 && stage.client.resume(&id, "@say more".into()).await.is_ok() {
+            *known.lock().unwrap().resumed.entry(id).or_default() += 1;
+        }
+    }
+}
+
+/// Starts daemons and kills them, until there were enough kills and everything is launched.
+async fn reap(stage: Arc<Stage>) -> usize {
+    let mut kills = 0;
+    let mut chance: u64 = 0x9e37_79b9_7f4a_7c15;
+    while kills < KILLS || !stage.over.load(Ordering::SeqCst) {
+        let daemon = stage.daemon();
+        chance ^= chance << 13;
+        chance ^= chance >> 7;
+        chance ^= chance << 17;
+        // From "not even listening yet" to "well at work".
+        if !chance.is_multiple_of(5) {
+            stage.healthy().await;
+        }
+        tokio::time::sleep(Duration::from_millis(chance >> 8 & 0xff)).await;
+        drop(daemon); // kill -9
+        kills += 1;
+    }
+    kills
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_kills_lose_nothing_that_was_acknowledged_and_tell_nothing_twice() {
+    let (stage, _host) = Stage::build().await;
+    let stage = Arc::new(stage);
+    let known = Arc::new(Mutex::new(Acknowledged::default()));
+    let left = Arc::new(AtomicUsize::new(TASKS));
+    let reaper = tokio::spawn(reap(Arc::clone(&stage)));
+    let launchers: Vec<_> = (0..PARENTS)
+        .map(|_| tokio::spawn(launch(Arc::clone(&stage), Arc::clone(&known), Arc::clone(&left))))
+        .collect();
+    for launcher in launchers {
+        launcher.await.unwrap();
+    }
+    stage.over.store(true, Ordering::SeqCst);
+    let kills = reaper.await.unwrap();
+    println!("{kills} kills");
+
+    // The last daemon may live: everything comes to its end.
+    let _daemon = stage.daemon();
+    stage.healthy().await;
+    let database = stage.home.join("asyncagents.db");
+    let count = |sql: &str| -> i64 {
+        let db = rusqlite::Connection::open(&database).unwrap();
+        db.query_row(sql, [], |row| row.get(0)).unwrap()
+    };
+    until("all have ended", || count("SELECT count(*) FROM task WHERE slot > 0") == 0).await;
+    until("nothing is owed", || {
+        count("SELECT count(*) FROM notice WHERE delivered_at IS NULL") == 0
+    })
+    .await;
+
+    let known = Arc::try_unwrap(known).ok().unwrap().into_inner().unwrap();
+    assert_eq!(known.launched.len(), TASKS);
+    check_ends(&stage, &known).await;
+    check_notices(&stage, &database);
+    assert_eq!(count("SELECT count(*) FROM intent"), 0);
+    assert_eq!(count("SELECT count(*) FROM task"), TASKS as i64, "a key launched twice");
+    assert_eq!(count("SELECT count(*) FROM notice WHERE undeliverable IS NOT NULL"), 0);
+}
+
+/// Every acknowledged task is there, has ended, and says what really happened.
+async fn check_ends(stage: &Stage, known: &Acknowledged) {
+    for (launched, script) in &known.launched {
+        let task = stage.client.task(&launched.session_id).await.unwrap();
+        let (_, status, result) = SCRIPTS[*script];
+        let resumes = known.resumed.get(&task.session_id).copied().unwrap_or(0);
+        assert!(task.resume_count >= resumes, "a resume was lost: {task:?}");
+        if known.cancelled.contains(&task.session_id) {
+            assert_eq!(task.status, "cancelled", "{task:?}");
+        } else if task.resume_count > 0 {
+            assert_eq!((task.status.as_str(), task.result.as_deref()), ("completed", Some("more")));
+        } else if task.status != "cancelled" {
+            assert_eq!(task.status, status, "{task:?}");
+            assert!(result.is_none() || task.result.as_deref() == result, "{task:?}");
+        }
+        assert_eq!(task.short_id, launched.short_id);
+        assert!(task.completed_at.is_some());
+    }
+}
+
+/// The host's own log has the notice of every run, once.
+fn check_notices(stage: &Stage, database: &Path) {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for line in std::fs::read_to_string(&stage.log).unwrap().lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["again"], false, "told twice: {line}");
+        *seen.entry(line["post"]["message"].as_str().unwrap().to_owned()).or_default() += 1;
+    }
+    let db = rusqlite::Connection::open(database).unwrap();
+    let mut runs = db
+        .prepare(
+            "SELECT n.message_id FROM run r LEFT JOIN notice n
+             ON n.task = r.task AND n.run = r.n AND n.nth = 0",
+        )
+        .unwrap();
+    let runs: Vec<Option<String>> =
+        runs.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+    let expected: BTreeMap<String, usize> =
+        runs.into_iter().map(|id| (id.expect("a run without a notice"), 1)).collect();
+    assert!(expected.len() >= TASKS);
+    assert_eq!(seen, expected);
+    let _ = &stage.host;
+}

@@ -1,0 +1,228 @@
+//! Launching a task (T4, T5, T12, O4).
+
+use asyncagents::feed::Kind;
+use asyncagents::host::scripted::{Control, Scripted};
+use asyncagents::host::{Host, NewSession};
+use asyncagents::store::Intent;
+use asyncagents::supervisor::{Error, Launch};
+use asyncagents::task::{Parent, Phase, Slot, State, Status};
+
+use crate::support::{World, caller, order, settings};
+
+#[tokio::test]
+async fn launch_returns_at_once_with_id_running_and_the_parent_recorded() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@hang").await;
+    assert!(task.id.as_str().starts_with("ses_"));
+    assert_eq!(task.short_id.as_str().len(), 6);
+    assert_eq!((task.state.clone(), task.run, task.slot), (State::Running, 0, Slot::Active));
+    let expected = Parent {
+        session: parent,
+        message: "msg_parent".into(),
+        agent: "build".into(),
+        host: "scripted".into(),
+    };
+    assert_eq!(task.parent, expected);
+    assert_eq!((task.host.as_str(), task.host_instance.as_str()), ("scripted", "scripted-0"));
+    assert_eq!(task.directory, "/project");
+    assert_eq!(world.task(&task.id).short_id, task.short_id);
+}
+
+#[tokio::test]
+async fn created_comes_before_any_other_event_of_a_task() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let mut changes = world.supervisor.feed().subscribe();
+    let task = world.end_of(&parent, "@tool read\n@say found").await;
+    let mut kinds = Vec::new();
+    while let Ok(change) = changes.try_recv() {
+        assert_eq!(change.task.id, task.id);
+        kinds.push(change.kind);
+    }
+    assert_eq!(kinds.first(), Some(&Kind::Created));
+    assert_eq!(kinds.iter().filter(|kind| **kind == Kind::Created).count(), 1);
+    assert_eq!(kinds.last(), Some(&Kind::Completed));
+}
+
+#[tokio::test]
+async fn an_unknown_agent_is_refused_with_the_known_names_and_nothing_is_created() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let mut order = order("look");
+    order.agent = "x".into();
+    let error = world.try_launch(&parent, order).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Agent \"x\" not found. Make sure it's registered. \
+         Known agents: build, explore, general, librarian, oracle"
+    );
+    assert_eq!(world.host.sessions(), [parent]);
+    assert_eq!(world.supervisor.task_count().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_open_a_session_gives_a_clear_error_and_no_task() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    world.control(Control::FailOpens { opens: 1 }).await;
+    let error = world.try_launch(&parent, order("look")).await.unwrap_err();
+    assert_eq!(error.to_string(), "host cannot be reached: opening failed by its script");
+    assert_eq!(world.supervisor.task_count().unwrap(), 0);
+    world.end_of(&parent, "look").await;
+}
+
+#[tokio::test]
+async fn a_child_may_not_launch_tasks_and_our_tools_are_denied_to_it() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let child = world.launch(&parent, "@hang").await;
+    let error = world.try_launch(&child.id, order("deeper")).await.unwrap_err();
+    assert!(matches!(error, Error::TooDeep(1)), "{error}");
+    let denied = ["asyncagents_*", "superagents_*", "background_*", "Task", "task", "question"];
+    assert_eq!(world.host.denied(&child.id), denied);
+}
+
+#[tokio::test]
+async fn depth_can_be_allowed() {
+    let mut deep = settings();
+    deep.max_depth = 2;
+    let world = World::with(deep).await;
+    let parent = world.parent().await;
+    let child = world.launch(&parent, "@hang").await;
+    let grandchild = world.launch(&child.id, "@hang").await;
+    assert_eq!((child.depth, grandchild.depth), (1, 2));
+    let error = world.try_launch(&grandchild.id, order("deeper")).await.unwrap_err();
+    assert!(matches!(error, Error::TooDeep(2)), "{error}");
+}
+
+#[tokio::test]
+async fn the_same_key_launches_the_same_task() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let launch = || Launch { order: order("@hang"), fork: false, key: Some("k1".into()) };
+    let first = world.supervisor.launch(caller(&parent), launch()).await.unwrap();
+    let second = world.supervisor.launch(caller(&parent), launch()).await.unwrap();
+    assert_eq!(first.id, second.id);
+    assert_eq!(world.supervisor.task_count().unwrap(), 1);
+}
+
+/// An intent of a daemon that died, as it was before anything else happened.
+async fn intend(world: &World, parent: &asyncagents::task::SessionId, nonce: &str) {
+    let begun = serde_json::json!({
+        "caller": caller(parent),
+        "order": order("adopted\n@say found"),
+        "host": "scripted",
+        "depth": 1,
+        "at": world.clock.now(),
+    });
+    let intent = Intent {
+        nonce: nonce.into(),
+        host: "scripted".into(),
+        parent_session: parent.clone(),
+        created_at: world.clock.now(),
+        launch: begun.to_string(),
+    };
+    world.supervisor.store().intend(intent, 10).await.unwrap();
+}
+
+async fn open(world: &World, nonce: &str) -> asyncagents::task::SessionId {
+    let session = NewSession {
+        parent: None,
+        title: "Background: look around".into(),
+        nonce: nonce.into(),
+        directory: "/project".into(),
+        agent: "explore".into(),
+        deny: Vec::new(),
+    };
+    Scripted::Here(world.host.clone()).open(session).await.unwrap().session
+}
+
+#[tokio::test]
+async fn a_crash_after_the_session_was_opened_leaves_a_task_that_goes_on() {
+    let mut world = World::start().await;
+    let parent = world.parent().await;
+    intend(&world, &parent, "n1").await;
+    let session = open(&world, "n1").await;
+    world.restart().await;
+    let supervisor = world.supervisor.clone();
+    world.until("it is adopted", || supervisor.task(&session).is_ok()).await;
+    let task = world.ended(&world.task(&session)).await;
+    assert_eq!(task.state, State::Completed { result: "found".into(), error: None });
+    assert_eq!(world.posts(&parent, 1).await.len(), 1);
+    assert_eq!(world.supervisor.store().intents().unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_crash_before_the_session_was_opened_leaves_nothing() {
+    let mut world = World::start().await;
+    let parent = world.parent().await;
+    intend(&world, &parent, "n1").await;
+    world.restart().await;
+    let store = world.supervisor.store().clone();
+    world.until("the intent is gone", || store.intents().unwrap().is_empty()).await;
+    assert_eq!(world.supervisor.task_count().unwrap(), 0);
+    assert_eq!(world.host.sessions(), [parent]);
+}
+
+#[tokio::test]
+async fn a_session_of_a_launch_that_was_refused_is_deleted() {
+    let mut world = World::start().await;
+    let parent = world.parent().await;
+    intend(&world, &parent, "n1").await;
+    open(&world, "n1").await;
+    world.supervisor.store().abandon("n1".into()).await.unwrap();
+    world.restart().await;
+    let store = world.supervisor.store().clone();
+    world.until("the intent is gone", || store.intents().unwrap().is_empty()).await;
+    assert_eq!(world.host.sessions(), [parent]);
+}
+
+#[tokio::test]
+async fn a_prompt_that_was_not_sent_before_a_crash_is_sent_after_it() {
+    let mut world = World::start().await;
+    let parent = world.parent().await;
+    world.control(Control::Unreachable { yes: false }).await;
+    let blocked: Vec<_> = {
+        // Opened, whole, and then the host goes away before the prompt.
+        let task = world.launch(&parent, "@hang").await;
+        world.control(Control::Unreachable { yes: true }).await;
+        vec![task]
+    };
+    world.restart().await;
+    world.control(Control::Unreachable { yes: false }).await;
+    let host = world.host.clone();
+    world.until("it is prompted", || !host.prompts(&blocked[0].id).is_empty()).await;
+    world.finish(&blocked[0], "late").await;
+    let task = world.ended(&blocked[0]).await;
+    assert_eq!(task.state.result(), Some("late"));
+    assert_eq!(world.host.prompts(&task.id), ["@hang"]);
+}
+
+#[tokio::test]
+async fn no_usable_host_is_said_with_the_way_out() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let mut order = order("look");
+    order.host = Some("elsewhere".into());
+    let error = world.try_launch(&parent, order).await.unwrap_err();
+    assert_eq!(error.to_string(), "no host `elsewhere`; configured: scripted");
+}
+
+#[tokio::test]
+async fn phases_show_where_a_live_task_is() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let check = async |prompt: &str, phase: Phase, detail: Option<&str>| {
+        let task = world.launch(&parent, prompt).await;
+        let shown = || world.task(&task.id).progress;
+        world.until(phase.name(), || shown().phase == phase).await;
+        assert_eq!(shown().detail.as_deref(), detail);
+        assert_eq!(world.status(&task), Status::Running);
+    };
+    check("@hang", Phase::Waiting, None).await;
+    check("@slow-tool bash 60000", Phase::Tool, None).await;
+    check("@stream 1 60000", Phase::Streaming, None).await;
+    check("@retry 60000 overloaded", Phase::Retrying, Some("overloaded")).await;
+    check("@ask bash rm x", Phase::Blocked, Some("bash rm x")).await;
+}

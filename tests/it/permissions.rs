@@ -1,0 +1,47 @@
+//! Permissions of children that wait for a person (T15).
+
+use asyncagents::supervisor::{Answer, Error};
+use asyncagents::task::State;
+
+use crate::support::World;
+
+#[tokio::test]
+async fn a_parked_request_is_listed_and_answered() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    for (answer, by_task) in [(Answer::Allow, true), (Answer::Deny, false)] {
+        let task = world.launch(&parent, "@ask bash rm -rf x\n@say found").await;
+        world.until("it asks", || !world.supervisor.asks().is_empty()).await;
+        let asked = world.supervisor.asks().remove(0);
+        assert_eq!(
+            (asked.task.clone(), asked.ask.what.as_str()),
+            (task.id.clone(), "bash rm -rf x")
+        );
+        let reference = if by_task { task.short_id.to_string() } else { asked.ask.id.clone() };
+        let answered = world.supervisor.answer(&reference, answer).await.unwrap();
+        assert_eq!(answered, [asked]);
+        let expected = match answer {
+            Answer::Allow => State::Completed { result: "found".into(), error: None },
+            Answer::Deny => State::Failed {
+                error: "stopped because it was refused: bash: refused".into(),
+                result: None,
+            },
+        };
+        assert_eq!(world.ended(&task).await.state, expected);
+        assert_eq!(world.supervisor.asks(), []);
+        let again = world.supervisor.answer(&reference, answer).await.unwrap_err();
+        assert!(matches!(again, Error::NothingAsked(_)), "{again}");
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_task_asks_nothing_any_more() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@ask bash ls\n@say found").await;
+    world.until("it asks", || !world.supervisor.asks().is_empty()).await;
+    let target = asyncagents::supervisor::Target::Task(task.id);
+    world.supervisor.cancel(&crate::support::caller(&parent), target).await.unwrap();
+    world.supervisor.sweep();
+    world.until("it asks nothing", || world.supervisor.asks().is_empty()).await;
+}

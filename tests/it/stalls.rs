@@ -1,0 +1,63 @@
+//! Stalls (T14), on a clock that the test holds in its hand.
+
+use std::time::Duration;
+
+use asyncagents::clock::Clock;
+use asyncagents::host::scripted::Control;
+use asyncagents::task::{Phase, State, Timestamp};
+
+use crate::support::{World, settings};
+
+async fn world(cancel: bool) -> World {
+    let mut settings = settings();
+    settings.cancel_stalled = cancel;
+    settings.poll_interval = Duration::from_millis(10);
+    World::at(settings, Clock::manual(Timestamp::from_millis(1_000_000_000))).await
+}
+
+#[tokio::test]
+async fn a_stall_is_shown_and_told_once_and_the_task_goes_on() {
+    let world = world(false).await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@tool read\n@hang").await;
+    let phase = || world.task(&task.id).progress.phase;
+    world.until("it was seen working", || world.task(&task.id).progress.tool_calls == 1).await;
+    world.until("it waits", || phase() == Phase::Waiting || phase() == Phase::Tool).await;
+    world.clock.advance(Duration::from_secs(601));
+    world.until("it is stalled", || phase() == Phase::Stalled).await;
+    let posts = world.posts(&parent, 1).await;
+    let line = posts[0].visible.lines().next().unwrap();
+    assert!(line.starts_with("⏸ **Agent \"look around\" has shown no activity for 10m "), "{line}");
+    world.clock.advance(Duration::from_secs(3_600));
+    world.control(Control::Ring).await;
+    world.finish(&task, "found").await;
+    let ended = world.ended(&task).await;
+    assert_eq!(ended.state, State::Completed { result: "found".into(), error: None });
+    let posts = world.posts(&parent, 2).await;
+    assert_eq!(posts.len(), 2);
+    assert!(posts[1].visible.starts_with("✓"), "{}", posts[1].visible);
+}
+
+#[tokio::test]
+async fn a_stalled_task_is_cancelled_only_if_the_config_says_so() {
+    let world = world(true).await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@hang").await;
+    world.until("it was seen", || world.task(&task.id).progress.phase == Phase::Waiting).await;
+    world.clock.advance(Duration::from_secs(600));
+    let ended = world.ended(&task).await;
+    let State::Cancelled { error: Some(error), .. } = &ended.state else {
+        panic!("{:?}", ended.state)
+    };
+    assert!(error.starts_with("stalled: no activity for 10m "), "{error}");
+}
+
+#[tokio::test]
+async fn the_same_tool_call_twenty_times_in_a_row_is_a_stall() {
+    let world = world(false).await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@repeat 20 read\n@hang").await;
+    let phase = || world.task(&task.id).progress.phase;
+    world.until("it is stalled", || phase() == Phase::Stalled).await;
+    assert_eq!(world.posts(&parent, 1).await.len(), 1);
+}

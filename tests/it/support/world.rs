@@ -1,0 +1,224 @@
+//! A supervisor on a real store with the scripted host in the same process, which can be restarted.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use asyncagents::clock::Clock;
+use asyncagents::feed::{Change, Feed, Kind};
+use asyncagents::host::scripted::{Control, Scripted, World as Host};
+use asyncagents::host::{AnyHost, Host as _, NewSession, Post};
+use asyncagents::store::{Store, What};
+use asyncagents::supervisor::{
+    Asks, Caller, Error, Hosts, Keep, Launch, Need, Settings, Supervisor,
+};
+use asyncagents::task::launch::Order;
+use asyncagents::task::lifecycle::Resumable;
+use asyncagents::task::queue::Limits;
+use asyncagents::task::{Budget, SessionId, Status, Task, TaskId};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+/// Long enough for a loaded machine; nothing waits for it unless something is wrong.
+pub const LONG: Duration = Duration::from_secs(30);
+
+pub struct World {
+    pub host: Host,
+    pub supervisor: Supervisor,
+    pub clock: Clock,
+    settings: Settings,
+    working: JoinHandle<()>,
+    dir: TempDir,
+}
+
+/// As configured by default, but with a sweep that tests need not wait for.
+pub fn settings() -> Settings {
+    Settings {
+        enabled: true,
+        limits: Arc::new(Limits {
+            active_per_parent: 10,
+            active_per_model: BTreeMap::new(),
+            queued_per_parent: 1_000,
+        }),
+        poll_interval: Duration::from_millis(50),
+        max_depth: 1,
+        stall: Duration::from_secs(600),
+        stall_repeats: 20,
+        cancel_stalled: false,
+        settle: Duration::from_millis(150),
+        answer_grace: Duration::from_secs(5),
+        resumable: Resumable::Completed,
+        asks: Asks::Park(None),
+        inline_characters: 8_000,
+        history: Keep::default(),
+    }
+}
+
+pub fn caller(session: &SessionId) -> Caller {
+    Caller {
+        session: session.clone(),
+        message: "msg_parent".into(),
+        agent: "build".into(),
+        directory: "/project".into(),
+        host: "scripted".into(),
+        development: false,
+        lone_batches: false,
+    }
+}
+
+pub fn order(prompt: &str) -> Order {
+    Order {
+        description: "look around".into(),
+        prompt: prompt.into(),
+        agent: "explore".into(),
+        batch: None,
+        model: None,
+        budget: Budget::default(),
+        host: None,
+    }
+}
+
+impl World {
+    pub async fn start() -> World {
+        World::with(settings()).await
+    }
+
+    pub async fn with(settings: Settings) -> World {
+        World::at(settings, Clock::system()).await
+    }
+
+    pub async fn at(settings: Settings, clock: Clock) -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new(clock.clone());
+        let (supervisor, working) = begin(dir.path(), &host, &settings, &clock);
+        World { host, supervisor, clock, settings, working, dir }
+    }
+
+    /// The daemon dies and comes back; the host does not notice.
+    pub async fn restart(&mut self) {
+        self.kill();
+        self.revive();
+    }
+
+    /// Nothing is finished, nothing is said goodbye to.
+    pub fn kill(&mut self) {
+        self.working.abort();
+        self.supervisor.stop();
+        self.supervisor.store().close();
+    }
+
+    pub fn revive(&mut self) {
+        let (supervisor, working) = begin(self.dir.path(), &self.host, &self.settings, &self.clock);
+        self.supervisor = supervisor;
+        self.working = working;
+    }
+
+    pub async fn parent(&self) -> SessionId {
+        let session = NewSession {
+            parent: None,
+            title: "a conversation".into(),
+            nonce: self.clock.nonce(),
+            directory: "/project".into(),
+            agent: "build".into(),
+            deny: Vec::new(),
+        };
+        Scripted::Here(self.host.clone()).open(session).await.unwrap().session
+    }
+
+    pub async fn launch(&self, parent: &SessionId, prompt: &str) -> Task {
+        self.try_launch(parent, order(prompt)).await.unwrap()
+    }
+
+    pub async fn try_launch(&self, parent: &SessionId, order: Order) -> Result<Task, Error> {
+        let launch = Launch { order, fork: false, key: None };
+        self.supervisor.launch(caller(parent), launch).await
+    }
+
+    pub async fn control(&self, control: Control) {
+        Scripted::Here(self.host.clone()).control(control).await.unwrap();
+    }
+
+    /// Ends a hanging run, once it has begun.
+    pub async fn finish(&self, task: &Task, text: &str) {
+        self.until("it works", || self.host.is_busy(&task.id)).await;
+        let (session, text) = (task.id.clone(), text.to_owned());
+        self.control(Control::Finish { session, text }).await;
+    }
+
+    /// The task as it is once it has ended.
+    pub async fn ended(&self, task: &Task) -> Task {
+        let waited =
+            self.supervisor.wait(std::slice::from_ref(&task.id), Need::All, LONG).await.unwrap();
+        assert!(!waited.timed_out, "{:?}", waited.tasks);
+        waited.tasks.into_iter().next().unwrap()
+    }
+
+    pub async fn end_of(&self, parent: &SessionId, prompt: &str) -> Task {
+        let task = self.launch(parent, prompt).await;
+        self.ended(&task).await
+    }
+
+    pub fn task(&self, id: &TaskId) -> Task {
+        self.supervisor.task(id).unwrap()
+    }
+
+    pub fn status(&self, task: &Task) -> Status {
+        self.task(&task.id).status()
+    }
+
+    /// Waits until the condition holds, woken by what changes.
+    pub async fn until(&self, what: &str, condition: impl Fn() -> bool) {
+        let started = std::time::Instant::now();
+        while !condition() {
+            assert!(started.elapsed() < LONG, "waited in vain until {what}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// What a parent was told, once it was told this often.
+    pub async fn posts(&self, parent: &SessionId, n: usize) -> Vec<Post> {
+        let posts = || -> Vec<Post> {
+            self.host.posts().into_iter().filter(|post| post.parent == *parent).collect()
+        };
+        self.until("a parent is told", || posts().len() >= n).await;
+        posts()
+    }
+}
+
+fn begin(
+    dir: &Path,
+    host: &Host,
+    settings: &Settings,
+    clock: &Clock,
+) -> (Supervisor, JoinHandle<()>) {
+    let feed = Feed::new();
+    let publish = {
+        let feed = feed.clone();
+        move |committed: asyncagents::store::Committed| {
+            let kind = match committed.what {
+                What::Created => Kind::Created,
+                What::Updated => Kind::Updated,
+                What::Ended => Kind::of_end(committed.task.status()),
+            };
+            feed.publish(Change { kind, task: Arc::new(committed.task) });
+        }
+    };
+    let (store, _) = Store::open(&dir.join("asyncagents.db"), publish).unwrap();
+    let any = AnyHost::Scripted(Scripted::Here(host.clone()));
+    let hosts =
+        Hosts { all: BTreeMap::from([("scripted".into(), any)]), default: Some("scripted".into()) };
+    let supervisor = Supervisor::new(store, feed, clock.clone(), hosts, settings.clone());
+    let working = tokio::spawn({
+        let supervisor = supervisor.clone();
+        async move { supervisor.run().await }
+    });
+    (supervisor, working)
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.supervisor.stop();
+        self.working.abort();
+    }
+}

@@ -1,0 +1,293 @@
+//! The tools, through their texts (section 2 of the specification).
+
+use asyncagents::supervisor::Caller;
+use asyncagents::task::{MAILBOX, SessionId};
+use asyncagents::tools::{self, Alias, Error};
+use serde_json::{Value, json};
+
+use crate::support::{World, caller};
+
+/// What a tool says, with everything that differs from run to run made the same.
+async fn say(world: &World, caller: &Caller, name: &str, arguments: Value) -> (String, bool) {
+    let aliases = [Alias::Superagents, Alias::Background];
+    let called =
+        tools::call(&world.supervisor, &aliases, name, caller.clone(), arguments, None).await;
+    let answer = called.unwrap();
+    (same(world, caller, answer.text), answer.is_error)
+}
+
+fn same(world: &World, caller: &Caller, text: String) -> String {
+    let mut text = text;
+    let mut tasks = world.supervisor.list(&caller.session, None).unwrap().tasks;
+    tasks.reverse();
+    for (n, task) in tasks.iter().enumerate() {
+        text = text.replace(task.short_id.as_str(), &format!("<task {}>", n + 1));
+        text = text.replace(task.id.as_str(), &format!("<session {}>", n + 1));
+    }
+    let words = text.split_inclusive([' ', '\n', '(', ')', '|', '.']);
+    words.map(|word| if is_time(word) { "<time>" } else { word }).collect()
+}
+
+fn is_time(word: &str) -> bool {
+    let digits = word.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = &word[digits.len()..];
+    !digits.is_empty()
+        && digits.chars().all(|c| c.is_ascii_digit())
+        && (unit.starts_with("ms") || unit.starts_with('s'))
+}
+
+async fn check(world: &World, caller: &Caller, name: &str, arguments: Value, expected: &str) {
+    let (text, is_error) = say(world, caller, name, arguments).await;
+    assert_eq!(text, expected);
+    assert!(!is_error, "{text}");
+}
+
+async fn check_error(world: &World, caller: &Caller, name: &str, arguments: Value, text: &str) {
+    let said = say(world, caller, name, arguments).await;
+    assert_eq!(said, (text.to_owned(), true));
+}
+
+fn launch(prompt: &str) -> Value {
+    json!({ "description": "find the login", "prompt": prompt, "agent": "explore" })
+}
+
+#[tokio::test]
+async fn the_tools_teach_how_they_are_meant() {
+    let names: Vec<String> = tools::list(&[]).into_iter().map(|tool| tool.name).collect();
+    let words = ["task", "output", "cancel", "list", "clear"];
+    assert_eq!(names, words.map(|word| format!("asyncagents_{word}")));
+    insta::assert_json_snapshot!(tools::list(&[]));
+}
+
+#[tokio::test]
+async fn aliases_are_registered_when_the_config_asks_for_them() {
+    let list = tools::list(&[Alias::Superagents, Alias::Background]);
+    let names: Vec<&str> = list[5..].iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "superagents_task",
+            "superagents_output",
+            "superagents_cancel",
+            "superagents_list",
+            "superagents_clear",
+            "background_task",
+            "background_output",
+            "background_cancel"
+        ]
+    );
+    assert!(list[10..].iter().all(|tool| !tool.description.contains("asyncagents_")));
+    assert_eq!(list[11].input_schema["properties"]["timeout"]["maximum"], 600_000);
+    assert!(list[12].input_schema["properties"]["taskId"].is_object());
+}
+
+#[tokio::test]
+async fn launch_output_list_and_clear_as_their_texts() {
+    let world = World::start().await;
+    let caller = caller(&world.parent().await);
+    check(&world, &caller, "asyncagents_list", json!({}), "No background tasks found").await;
+    check(
+        &world,
+        &caller,
+        "asyncagents_task",
+        launch("@hang"),
+        "Background task launched.\n\n\
+         Task ID: <task 1>\nDescription: find the login\nAgent: explore\nStatus: running\n\n\
+         You will get a message when it ends. Go on with your work; \
+         asyncagents_output(task_id=\"<task 1>\") shows how far it is.",
+    )
+    .await;
+    let listed = world.supervisor.list(&caller.session, None).unwrap().tasks.remove(0);
+    let id = listed.short_id.to_string();
+    world
+        .until("it was seen", || {
+            world.task(&listed.id).progress.phase == asyncagents::task::Phase::Waiting
+        })
+        .await;
+    check(
+        &world,
+        &caller,
+        "asyncagents_output",
+        json!({ "task_id": id }),
+        "Task Status\n\n| Field | Value |\n| --- | --- |\n| Task ID | <task 1> |\n\
+         | Description | find the login |\n| Agent | explore |\n| Status | running |\n\
+         | Phase | waiting |\n| Duration | <time>|\n| Tool calls | 0 |\n\
+         | Last activity | <time>ago |",
+    )
+    .await;
+    world.finish(&listed, "src/login.rs:12").await;
+    world.ended(&listed).await;
+    check(
+        &world,
+        &caller,
+        "asyncagents_output",
+        json!({ "task_id": id }),
+        "Task Result\n\nTask ID: <task 1>\nDescription: find the login\n\
+         Duration: <time>\n---\n\nsrc/login.rs:12",
+    )
+    .await;
+    check(
+        &world,
+        &caller,
+        "asyncagents_task",
+        json!({ "resume": id, "prompt": "@hang", "agent": "oracle" }),
+        "Resume #1 of task <task 1> started.\n\n\
+         Task ID: <task 1>\nDescription: find the login\nStatus: resumed\n\n\
+         You will get a message with the answer.\n\
+         Note: a resume goes on with the task as it is; ignored: agent.",
+    )
+    .await;
+    let (text, _) = say(&world, &caller, "asyncagents_list", json!({})).await;
+    let (summary, line) = text.split_once('\n').unwrap();
+    assert_eq!(summary, "1 tasks: 0 running, 0 completed, 0 error, 0 cancelled, 1 resumed");
+    assert!(line.starts_with("- <task 1> (resumed) [resumed, "), "{line}");
+    check(
+        &world,
+        &caller,
+        "asyncagents_cancel",
+        json!({ "all": true }),
+        "Cancelled task <task 1> \"find the login\".",
+    )
+    .await;
+    check(&world, &caller, "asyncagents_clear", json!({}), "Cleared 1 tasks.").await;
+    check(&world, &caller, "asyncagents_list", json!({}), "No background tasks found").await;
+}
+
+#[tokio::test]
+async fn a_blocking_output_waits_and_says_when_it_gave_up() {
+    let world = World::start().await;
+    let caller = caller(&world.parent().await);
+    say(&world, &caller, "asyncagents_task", launch("@think 50\n@say found")).await;
+    let task = world.supervisor.list(&caller.session, None).unwrap().tasks.remove(0);
+    let block = json!({ "task_id": task.short_id, "block": true, "timeout": 30 });
+    let (text, _) = say(&world, &caller, "asyncagents_output", block).await;
+    assert!(text.ends_with("---\n\nfound"), "{text}");
+    say(&world, &caller, "asyncagents_task", launch("@hang")).await;
+    let task = world.supervisor.list(&caller.session, None).unwrap().tasks.remove(0);
+    let block = json!({ "task_id": task.short_id, "block": true, "timeout": 1 });
+    let (text, is_error) = say(&world, &caller, "asyncagents_output", block).await;
+    let end = "Timed out after <time>of waiting. The task goes on; you will get a message when it \
+               ends.";
+    assert!(text.ends_with(end) && !is_error, "{text}");
+}
+
+#[tokio::test]
+async fn a_failed_task_shows_its_error_and_what_there_is() {
+    let world = World::start().await;
+    let caller = caller(&world.parent().await);
+    let task = world.end_of(&caller.session, "@stream 1 1\n@fail no | credit").await;
+    let (text, is_error) =
+        say(&world, &caller, "asyncagents_output", json!({ "task_id": task.id.as_str() })).await;
+    assert!(text.contains("| Status | error |\n| Error | no \\| credit |"), "{text}");
+    assert!(text.ends_with("Partial result:\n\nword "), "{text}");
+    assert!(!is_error);
+}
+
+#[tokio::test]
+async fn the_whole_session_can_be_shown() {
+    let world = World::start().await;
+    let caller = caller(&world.parent().await);
+    let prompt = "look\n@tool read {\"path\":\"a\"}\n@say found";
+    let task = world.end_of(&caller.session, prompt).await;
+    let arguments = json!({
+        "task_id": task.short_id, "full_session": true, "include_tool_results": true,
+        "message_limit": 2,
+    });
+    let (text, _) = say(&world, &caller, "asyncagents_output", arguments).await;
+    assert!(text.contains("completed {\"path\":\"a\"}\n[Tool result] ok"), "{text}");
+    assert!(text.ends_with("found") && !text.contains("look\n"), "{text}");
+}
+
+#[tokio::test]
+async fn bad_arguments_get_a_text_that_says_the_way_out_and_change_nothing() {
+    let world = World::start().await;
+    let caller = caller(&world.parent().await);
+    let check = async |tool: &str, arguments: Value, text: &str| {
+        check_error(&world, &caller, &format!("asyncagents_{tool}"), arguments, text).await;
+    };
+    check("task", json!({}), "Error: `prompt` is required and must not be empty").await;
+    let mut both = launch("look");
+    both["fork"] = json!(true);
+    both["resume"] = json!("ab12c3");
+    check(
+        "task",
+        both,
+        "Error: `fork` and `resume` are mutually exclusive: fork starts a new task with this \
+         conversation's context, resume goes on with an existing task; pass one of them",
+    )
+    .await;
+    let mut nobody = launch("look");
+    nobody["agent"] = json!("x");
+    check(
+        "task",
+        nobody,
+        "Agent \"x\" not found. Make sure it's registered. \
+         Known agents: build, explore, general, librarian, oracle",
+    )
+    .await;
+    check(
+        "task",
+        json!({ "resume": "ab12c3", "prompt": "more" }),
+        "Error: no task `ab12c3`; `asyncagents_list` shows the tasks there are",
+    )
+    .await;
+    let types = "Error: the arguments do not fit: invalid type: ";
+    check("task", json!({ "prompt": 7 }), &format!("{types}integer `7`, expected a string")).await;
+    check("task", json!([1]), &format!("{types}integer `1`, expected a string")).await;
+    check("output", json!({}), "Error: the arguments do not fit: missing field `task_id`").await;
+    check(
+        "output",
+        json!({ "task_id": "x", "timeout": 601 }),
+        "Error: `timeout` must be between 1 second and 10 minutes",
+    )
+    .await;
+    let exactly_one = "Error: pass exactly one of `task_id`, `all: true` and `batch`";
+    check("cancel", json!({}), exactly_one).await;
+    check("cancel", json!({ "all": true, "batch": "b" }), exactly_one).await;
+    check(
+        "list",
+        json!({ "status": "sleeping" }),
+        "Error: no state `sleeping`; there are: running, completed, error, cancelled, resumed",
+    )
+    .await;
+    assert_eq!(world.supervisor.task_count().unwrap(), 0);
+    let unknown =
+        tools::call(&world.supervisor, &[], "background_task", caller.clone(), json!({}), None);
+    assert!(matches!(unknown.await, Err(Error::NoSuchTool { .. })));
+}
+
+#[tokio::test]
+async fn background_output_counts_in_milliseconds_and_background_cancel_takes_task_id() {
+    let world = World::start().await;
+    let caller = caller(&world.parent().await);
+    let (text, _) = say(&world, &caller, "background_task", launch("@hang")).await;
+    assert!(text.contains("background_output(task_id=\"<task 1>\")"), "{text}");
+    let task = world.supervisor.list(&caller.session, None).unwrap().tasks.remove(0);
+    let block = json!({ "task_id": task.short_id, "block": true, "timeout": 1000 });
+    let (text, _) = say(&world, &caller, "background_output", block).await;
+    assert!(text.contains("Timed out after <time>of waiting."), "{text}");
+    check(
+        &world,
+        &caller,
+        "background_cancel",
+        json!({ "taskId": task.short_id }),
+        "Cancelled task <task 1> \"find the login\".",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_next_answer_to_a_parent_without_a_conversation_starts_with_its_unread_lines() {
+    let world = World::start().await;
+    let mut client = caller(&SessionId::new("mcp-client"));
+    client.host = MAILBOX.into();
+    say(&world, &client, "asyncagents_task", launch("@say found")).await;
+    let task = world.supervisor.list(&client.session, None).unwrap().tasks.remove(0);
+    world.ended(&task).await;
+    let (text, _) = say(&world, &client, "asyncagents_list", json!({})).await;
+    let (mail, list) = text.split_once("\n\n---\n\n").unwrap();
+    assert_eq!(mail, "✓ **Agent \"find the login\" finished in <time>**\nTask Progress: 1/1");
+    assert!(list.starts_with("1 tasks: "), "{list}");
+    let (text, _) = say(&world, &client, "asyncagents_list", json!({})).await;
+    assert!(text.starts_with("1 tasks: "), "{text}");
+}

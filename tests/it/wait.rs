@@ -1,0 +1,91 @@
+//! Waiting for one, any, all or some tasks.
+
+use std::time::Duration;
+
+use asyncagents::supervisor::{Error, Need};
+use asyncagents::task::{Status, TaskId};
+
+use crate::support::World;
+
+const LONG: Duration = Duration::from_secs(30);
+
+async fn three(world: &World) -> Vec<TaskId> {
+    let parent = world.parent().await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(world.launch(&parent, "@hang").await.id);
+    }
+    ids
+}
+
+#[tokio::test]
+async fn wait_ends_when_enough_tasks_have_ended() {
+    for (need, enough) in [(Need::Any, 1), (Need::AtLeast(2), 2), (Need::All, 3)] {
+        let world = World::start().await;
+        let ids = three(&world).await;
+        let waiting = {
+            let (supervisor, ids) = (world.supervisor.clone(), ids.clone());
+            tokio::spawn(async move { supervisor.wait(&ids, need, LONG).await })
+        };
+        for id in &ids[..enough] {
+            assert!(!waiting.is_finished());
+            world.finish(&world.task(id), "done").await;
+            world.ended(&world.task(id)).await;
+        }
+        let waited = waiting.await.unwrap().unwrap();
+        assert!(!waited.timed_out);
+        let over = waited.tasks.iter().filter(|task| task.status() == Status::Completed).count();
+        assert_eq!(over, enough, "{need:?}");
+    }
+}
+
+#[tokio::test]
+async fn waiting_for_nothing_or_for_what_has_ended_returns_at_once() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let done = world.end_of(&parent, "quick").await;
+    let waited = world.supervisor.wait(&[done.id], Need::All, LONG).await.unwrap();
+    assert_eq!((waited.tasks.len(), waited.timed_out), (1, false));
+    let nothing = world.supervisor.wait(&[], Need::All, LONG).await.unwrap();
+    assert_eq!((nothing.tasks.len(), nothing.timed_out), (0, false));
+    let unknown = world.supervisor.wait(&[TaskId::new("ses_x")], Need::All, LONG).await;
+    assert!(matches!(unknown, Err(Error::NoSuchTask(_))));
+}
+
+#[tokio::test]
+async fn a_waiter_is_answered_when_the_daemon_stops() {
+    let world = World::start().await;
+    let ids = three(&world).await;
+    let supervisor = world.supervisor.clone();
+    let waiting = tokio::spawn(async move { supervisor.wait(&ids, Need::All, LONG).await });
+    tokio::task::yield_now().await;
+    world.supervisor.stop();
+    assert!(matches!(waiting.await.unwrap(), Err(Error::Stopping)));
+}
+
+#[tokio::test]
+async fn a_waiter_that_fell_behind_the_feed_still_sees_the_end() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@hang").await;
+    let busy = world.launch(&parent, "@hang").await;
+    let ids = [task.id.clone()];
+    let waiting = world.supervisor.wait(&ids, Need::All, LONG);
+    tokio::pin!(waiting);
+    // Begun, and then not polled while more changes go by than are kept.
+    tokio::select! {
+        biased;
+        _ = &mut waiting => panic!("nothing has ended yet"),
+        () = std::future::ready(()) => {}
+    }
+    world.finish(&task, "done").await;
+    world.until("it has ended", || !world.task(&task.id).is_live()).await;
+    let store = world.supervisor.store();
+    for n in 0..1_100 {
+        let mut progress = busy.progress.clone();
+        progress.tool_calls = n;
+        store.set_progress(&busy, progress).await.unwrap();
+    }
+    let waited = waiting.await.unwrap();
+    assert_eq!(waited.tasks[0].status(), Status::Completed);
+}
