@@ -2,13 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, unreachable_pub)]
 
+mod layers;
 mod support;
 
 mod batches;
 mod cancel;
 mod clear;
+mod cli;
+mod daemon;
 mod deliver;
 mod ends;
+mod faults;
 mod invariants;
 mod kill;
 mod launch;
@@ -19,5 +23,6 @@ mod prune;
 mod queue;
 mod resume;
 mod stalls;
+mod store;
 mod tools;
 mod wait;

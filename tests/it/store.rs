@@ -1,0 +1,300 @@
+//! The store by itself, where a running program is too coarse: what is published when, and what
+//! one change means for another.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use asyncagents::clock::Clock;
+use asyncagents::store::{
+    Committed, End, Error, Filter, NewRun, NewTask, Opened, Order, Placement, Store, What,
+};
+use asyncagents::task::lifecycle::{Change, Report, Request, Rest};
+use asyncagents::task::queue::Limits;
+use asyncagents::task::{Budget, Parent, SessionId, Task, TaskId};
+use rusqlite::{Connection, OpenFlags};
+use tempfile::TempDir;
+
+/// A store in a directory of its own, and what it has published.
+struct World {
+    store: Store,
+    clock: Clock,
+    limits: Arc<Limits>,
+    published: Arc<Mutex<Vec<Committed>>>,
+    folder: TempDir,
+}
+
+impl World {
+    fn new() -> World {
+        World::listening(|_, _| {})
+    }
+
+    /// `listen` is called by the writer with the store's file and what it has just committed.
+    fn listening(listen: impl Fn(&Path, &Committed) + Send + 'static) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let published = Arc::new(Mutex::new(Vec::new()));
+        let (file, news) = (folder.path().join("tasks.db"), published.clone());
+        let publish = move |committed: Committed| {
+            listen(&file, &committed);
+            news.lock().unwrap().push(committed);
+        };
+        let (store, opened) = Store::open(&folder.path().join("tasks.db"), publish).unwrap();
+        assert_eq!(opened, Opened::New);
+        let limits = Arc::new(Limits {
+            active_per_parent: 10,
+            active_per_model: Default::default(),
+            queued_per_parent: 1000,
+        });
+        World { store, clock: Clock::system(), limits, published, folder }
+    }
+
+    fn new_task(&self) -> NewTask {
+        NewTask {
+            id: self.clock.session_id(),
+            short_ids: vec![self.clock.short_id()],
+            nonce: self.clock.nonce(),
+            parent: Parent {
+                session: SessionId::new("ses_parent"),
+                message: "msg_parent".into(),
+                agent: "build".into(),
+                host: "scripted".into(),
+            },
+            host: "scripted".into(),
+            host_instance: "scripted-0".into(),
+            directory: "/somewhere".into(),
+            description: "find it".into(),
+            prompt: "Find it.".into(),
+            agent: "explore".into(),
+            model: None,
+            placement: Placement::CurrentOr(self.clock.batch_id()),
+            is_forked: false,
+            depth: 1,
+            budget: Budget::default(),
+            development: false,
+            message_id: self.clock.message_id(),
+            at: self.clock.now(),
+            ticket: self.clock.tick(),
+        }
+    }
+
+    async fn insert(&self) -> Task {
+        self.store.insert(self.new_task(), self.limits.clone()).await.unwrap()
+    }
+
+    fn end(&self) -> End {
+        End {
+            at: self.clock.now(),
+            message_id: self.clock.message_id(),
+            wake: true,
+            open_todos: Vec::new(),
+            progress: None,
+        }
+    }
+
+    fn published(&self) -> Vec<Committed> {
+        self.published.lock().unwrap().clone()
+    }
+
+    fn stored(&self) -> Vec<Task> {
+        let page = self.store.page(&Filter::default(), Order::OldestFirst, 1000, 0);
+        page.unwrap().tasks
+    }
+}
+
+fn finished(task: &Task) -> Change {
+    task.state.report(Report::Finished { result: "src/auth.rs".into() }).unwrap()
+}
+
+/// Reads from outside, so that it sees only what is committed.
+fn count(file: &Path) -> usize {
+    let db = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    db.query_row("SELECT count(*) FROM task", [], |row| row.get::<_, i64>(0)).unwrap() as usize
+}
+
+fn status(file: &Path, id: &TaskId) -> String {
+    let db = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    db.query_row("SELECT status FROM task WHERE id = ?1", [id.as_str()], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test]
+async fn a_change_is_published_when_it_is_on_disk_and_before_its_caller_hears_of_it() {
+    let world = World::listening(|file, committed| {
+        let known = status(file, &committed.task.id);
+        assert_eq!(known, committed.task.status().name(), "published before the commit");
+    });
+    let task = world.insert().await;
+    assert_eq!(world.published(), [Committed { what: What::Created, task: task.clone() }]);
+    let ended = world.store.end(&task, finished(&task), world.end()).await.unwrap().unwrap();
+    assert_eq!(world.published()[1..], [Committed { what: What::Ended, task: ended.clone() }]);
+    assert_eq!(world.stored(), [ended]);
+}
+
+#[tokio::test]
+async fn changes_are_published_in_the_order_in_which_they_were_made() {
+    let world = World::new();
+    let mut expected = Vec::new();
+    let mut outcomes = Vec::new();
+    for _ in 0..300 {
+        let new = world.new_task();
+        expected.push((What::Created, new.id.clone()));
+        outcomes.push(world.store.insert(new, world.limits.clone()));
+    }
+    let mut tasks = Vec::new();
+    for outcome in outcomes {
+        tasks.push(outcome.await.unwrap());
+    }
+    let mut outcomes = Vec::new();
+    for task in tasks.iter().rev() {
+        expected.push((What::Ended, task.id.clone()));
+        outcomes.push(world.store.end(task, finished(task), world.end()));
+    }
+    for outcome in outcomes {
+        assert!(outcome.await.unwrap().is_some());
+    }
+    let published: Vec<(What, TaskId)> =
+        world.published().into_iter().map(|news| (news.what, news.task.id)).collect();
+    assert_eq!(published, expected);
+}
+
+#[tokio::test]
+async fn two_writers_of_the_same_end_owe_one_notice() {
+    let world = World::new();
+    let task = world.insert().await;
+    let cancel = task.state.request(Request::Cancel).unwrap();
+    let first = world.store.end(&task, finished(&task), world.end());
+    let second = world.store.end(&task, finished(&task), world.end());
+    let third = world.store.end(&task, cancel, world.end());
+    let ended = first.await.unwrap().unwrap();
+    assert_eq!((second.await.unwrap(), third.await.unwrap()), (None, None));
+    assert_eq!(ended.state.result(), Some("src/auth.rs"));
+    assert_eq!(world.stored(), std::slice::from_ref(&ended));
+    let now = world.clock.now().plus(Duration::from_secs(1));
+    let owed = world.store.due_notices(now, Duration::from_secs(60)).unwrap();
+    let owed: Vec<_> = owed.into_iter().map(|owed| (owed.task, owed.run.n)).collect();
+    assert_eq!(owed, [(ended.id, 0)]);
+    assert_eq!(world.published().len(), 2);
+}
+
+#[tokio::test]
+async fn a_change_that_fails_does_not_take_those_with_it_that_share_its_commit() {
+    let (holds, held) = mpsc::channel();
+    let (go, gone) = mpsc::channel();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let counts = seen.clone();
+    let world = World::listening(move |file, _| {
+        let mut counts = counts.lock().unwrap();
+        counts.push(count(file));
+        // The first one holds the writer until the others are all waiting for it.
+        if counts.len() == 1 {
+            holds.send(()).unwrap();
+            gone.recv().unwrap();
+        }
+    });
+    let first = world.new_task();
+    let (taken, taken_short) = (first.id.clone(), first.short_ids[0].clone());
+    let first = world.store.insert(first, world.limits.clone());
+    held.recv().unwrap();
+    let insert = |new: NewTask| world.store.insert(new, world.limits.clone());
+    let good = [world.new_task(), world.new_task(), world.new_task()];
+    let ids: Vec<TaskId> = good.iter().map(|new| new.id.clone()).collect();
+    let [one, two, three] = good;
+    let one = insert(one);
+    let same_id = insert(NewTask { id: taken, ..world.new_task() });
+    let two = insert(two);
+    let same_short_id = insert(NewTask { short_ids: vec![taken_short], ..world.new_task() });
+    let three = insert(three);
+    go.send(()).unwrap();
+
+    let first = first.await.unwrap();
+    let made = [one.await.unwrap(), two.await.unwrap(), three.await.unwrap()];
+    assert_eq!(made.iter().map(|task| task.id.clone()).collect::<Vec<_>>(), ids);
+    assert!(matches!(same_id.await, Err(Error::Sql(_))));
+    assert!(matches!(same_short_id.await, Err(Error::RolledBack)));
+    let [one, two, three] = made;
+    let stored = [first, one, two, three];
+    assert_eq!(world.stored(), stored);
+    let created = stored.map(|task| Committed { what: What::Created, task });
+    assert_eq!(world.published(), created);
+    assert_eq!(*seen.lock().unwrap(), [1, 4, 4, 4], "three of them in one commit");
+}
+
+#[tokio::test]
+async fn a_launch_asked_for_twice_is_one_task() {
+    let world = World::new();
+    let new = world.new_task();
+    let again = NewTask { id: world.clock.session_id(), ..new.clone() };
+    let first = world.store.insert(new, world.limits.clone());
+    let second = world.store.insert(again, world.limits.clone());
+    let task = first.await.unwrap();
+    assert_eq!(second.await.unwrap(), task);
+    assert_eq!(world.stored(), std::slice::from_ref(&task));
+    assert_eq!(world.published(), [Committed { what: What::Created, task }]);
+}
+
+#[tokio::test]
+async fn news_that_comes_after_a_resume_belongs_to_the_run_before_and_changes_nothing() {
+    let world = World::new();
+    let task = world.insert().await;
+    let late = finished(&task);
+    let ended = world.store.end(&task, finished(&task), world.end()).await.unwrap().unwrap();
+    assert_eq!(world.store.end(&task, late.clone(), world.end()).await.unwrap(), None);
+    let run = NewRun {
+        message_id: world.clock.message_id(),
+        prompt: "And where else?".into(),
+        at: world.clock.now(),
+        ticket: world.clock.tick(),
+    };
+    let from = Rest::Completed;
+    let resumed = world.store.resume(&ended, from, run.clone(), world.limits.clone());
+    let resumed = resumed.await.unwrap().unwrap();
+    assert_eq!(world.store.end(&ended, late.clone(), world.end()).await.unwrap(), None);
+    assert_eq!(world.store.end(&task, late, world.end()).await.unwrap(), None);
+    let again = world.store.resume(&ended, from, run, world.limits.clone());
+    assert_eq!(again.await.unwrap(), None);
+    assert_eq!(world.stored(), [resumed]);
+}
+
+#[tokio::test]
+async fn what_was_queued_is_written_when_the_store_is_closed_and_nothing_after() {
+    let world = World::new();
+    let outcomes: Vec<_> =
+        (0..50).map(|_| world.store.insert(world.new_task(), world.limits.clone())).collect();
+    world.store.close();
+    for outcome in outcomes {
+        outcome.await.unwrap();
+    }
+    let late = world.store.insert(world.new_task(), world.limits.clone()).await;
+    assert!(matches!(late, Err(Error::Closed)), "{late:?}");
+    let file = world.folder.path().join("tasks.db");
+    assert_eq!(count(&file), 50);
+}
+
+#[test]
+fn a_closed_store_is_one_file() {
+    let world = World::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(world.insert());
+    assert_eq!(world.stored().len(), 1, "a reader stays behind");
+    world.store.close();
+    let mut names: Vec<PathBuf> = std::fs::read_dir(world.folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into())
+        .collect();
+    names.sort();
+    assert_eq!(names, [Path::new("tasks.db")]);
+}
+
+#[tokio::test]
+async fn a_store_opened_again_holds_what_it_held() {
+    let world = World::new();
+    let task = world.insert().await;
+    let ended = world.store.end(&task, finished(&task), world.end()).await.unwrap().unwrap();
+    let live = world.insert().await;
+    world.store.close();
+    let (store, opened) = Store::open(&world.folder.path().join("tasks.db"), |_| {}).unwrap();
+    assert_eq!(opened, Opened::Existing);
+    assert_eq!(store.task(&ended.id).unwrap(), Some(ended));
+    assert_eq!(store.task(&live.id).unwrap(), Some(live));
+    assert_eq!(store.check().unwrap(), [""; 0]);
+    assert_eq!(store.task(&TaskId::new("ses_nobody")).unwrap(), None);
+}

@@ -1,0 +1,365 @@
+//! Real processes: the built program at a shell of its own, with a clean environment and a
+//! temporary storage directory. Whatever was started there ends with it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use asyncagents::client::Client;
+use asyncagents::host::scripted::{Control, Remote, Scripted};
+use asyncagents::task::Phase;
+use asyncagents::task::launch::Arguments;
+use asyncagents::wire::{CallerView, HealthView, LaunchRequest, TaskView};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Long enough for a busy machine; nothing waits this long when all is well.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What became of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Somebody at a terminal. The daemon of its storage directory is killed when it is dropped.
+pub struct Shell {
+    home: PathBuf,
+    variables: Vec<(String, OsString)>,
+    host: Option<HostProcess>,
+    root: TempDir,
+}
+
+/// A command that goes on; it is killed when it is dropped.
+pub struct Running {
+    child: Child,
+    stdout: Heard,
+    stderr: Heard,
+}
+
+/// What a command has said so far.
+struct Heard {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    listening: Option<JoinHandle<()>>,
+}
+
+/// The scripted host as a process of its own: it outlives daemons.
+struct HostProcess {
+    socket: PathBuf,
+    _process: Running,
+}
+
+impl Shell {
+    /// Agents run inside the daemon.
+    pub fn new() -> Shell {
+        // Short: the path of a socket must not be longer than 107 bytes.
+        let root = tempfile::Builder::new().prefix("aa").tempdir_in("/tmp").unwrap();
+        let home = root.path().join("home");
+        let host = ("ASYNCAGENTS_HOST".to_owned(), "scripted".into());
+        Shell { home, variables: vec![host], host: None, root }
+    }
+
+    /// Agents run in a process of their own, which keeps them when the daemon dies.
+    pub fn with_host_process() -> Shell {
+        let mut shell = Shell::new();
+        let socket = shell.path("host.sock");
+        let mut command = shell.command(["scripted-host", "--socket"]);
+        command.arg(&socket).arg("--log").arg(shell.path("host.log"));
+        let process = Running::new(&mut command);
+        until("the scripted host listens", || UnixStream::connect(&socket).is_ok());
+        shell.set("ASYNCAGENTS_HOST", format!("scripted:{}", socket.display()));
+        shell.host = Some(HostProcess { socket, _process: process });
+        shell
+    }
+
+    /// The same shell, with its storage somewhere else.
+    pub fn at_home(mut self, home: impl Into<PathBuf>) -> Shell {
+        self.home = home.into();
+        self
+    }
+
+    pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
+        self.unset(name);
+        self.variables.push((name.to_owned(), value.into()));
+    }
+
+    pub fn unset(&mut self, name: &str) {
+        self.variables.retain(|(known, _)| known != name);
+    }
+
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.home.join("asyncagents.sock")
+    }
+
+    pub fn database(&self) -> PathBuf {
+        self.home.join("asyncagents.db")
+    }
+
+    /// Something in the temporary directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    pub fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_asyncagents"));
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", self.root.path());
+        command.env("ASYNCAGENTS_HOME", &self.home).env("COLUMNS", "100");
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.current_dir(self.root.path()).args(args);
+        command
+    }
+
+    pub fn run<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Ended {
+        self.run_with_input(args, b"")
+    }
+
+    pub fn run_with_input<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+        input: &[u8],
+    ) -> Ended {
+        let mut running = self.start(args);
+        // One that does not read it has gone away, and says why.
+        let _ = running.child.stdin.take().unwrap().write_all(input);
+        running.wait()
+    }
+
+    pub fn start<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Running {
+        Running::new(&mut self.command(args))
+    }
+
+    /// The standard output of a command that succeeds.
+    pub fn say<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> String {
+        let ended = self.run(args);
+        assert_eq!(ended.code, 0, "{ended:?}");
+        ended.stdout
+    }
+
+    pub fn json<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Value {
+        serde_json::from_str(&self.say(args)).unwrap()
+    }
+
+    pub fn launch(&self, prompt: &str) -> TaskView {
+        serde_json::from_value(self.json(["run", "--json", prompt])).unwrap()
+    }
+
+    /// Launches a task and sees its agent hang: it can be ended from the host's side.
+    pub fn launch_hanging(&self, description: &str) -> TaskView {
+        let task = self.launch(&format!("{description}\n@hang"));
+        let phase = || self.task(&task.session_id).progress.phase;
+        until("the agent is at work", || phase() == Phase::Waiting);
+        self.task(&task.session_id)
+    }
+
+    /// Launches a task and sees it end.
+    pub fn launch_to_the_end(&self, prompt: &str) -> TaskView {
+        let task = self.launch(prompt);
+        let waited = self.run(["wait", &task.session_id]);
+        assert!([0, 1, 130].contains(&waited.code), "{waited:?}");
+        self.task(&task.session_id)
+    }
+
+    pub fn tasks(&self) -> Vec<TaskView> {
+        let list = self.json(["list", "--json", "--limit", "100000"]);
+        serde_json::from_value(list).unwrap()
+    }
+
+    /// A task as the list shows it: looking does not count as retrieving its result.
+    pub fn task(&self, id: &str) -> TaskView {
+        self.tasks().into_iter().find(|task| task.session_id == id).unwrap()
+    }
+
+    /// What the daemon says of itself, when it runs.
+    pub fn health(&self) -> Option<HealthView> {
+        let status = self.run(["daemon", "status", "--json"]);
+        match status.code {
+            0 => Some(serde_json::from_str(&status.stdout).unwrap()),
+            3 => None,
+            _ => panic!("{status:?}"),
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.health().expect("the daemon runs").pid
+    }
+
+    pub fn terminate_daemon(&self) {
+        self.signal_daemon(Signal::TERM);
+    }
+
+    /// `kill -9`
+    pub fn kill_daemon(&self) {
+        self.signal_daemon(Signal::KILL);
+    }
+
+    /// Returns when that daemon is gone, perhaps with another one in its place.
+    fn signal_daemon(&self, signal: Signal) {
+        let pid = self.pid();
+        kill(pid, signal);
+        // While it dies, asking can fail in every way.
+        until("the daemon is gone", || {
+            let status = self.run(["daemon", "status", "--json"]);
+            let health: Option<HealthView> = serde_json::from_str(&status.stdout).ok();
+            health.is_none_or(|health| health.pid != pid)
+        });
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(&self.socket()).unwrap()
+    }
+
+    /// Does something to the host behind the daemon's back.
+    pub fn control(&self, control: Control) {
+        let host = self.host.as_ref().expect("the host is a process of its own");
+        let host = Scripted::Process(Remote::new(&host.socket).unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(host.control(control)).unwrap();
+    }
+
+    /// Ends an agent that is known to hang, with this text.
+    pub fn finish(&self, task: &TaskView, text: &str) {
+        let session = asyncagents::task::SessionId::new(&task.session_id);
+        self.control(Control::Finish { session, text: text.to_owned() });
+    }
+
+    /// Everything the daemons of this directory have logged.
+    pub fn log(&self) -> String {
+        let files = fs::read_dir(self.home.join("log")).unwrap();
+        let text = |file: fs::DirEntry| fs::read_to_string(file.path()).unwrap();
+        files.map(|file| text(file.unwrap())).collect()
+    }
+}
+
+impl Drop for Shell {
+    /// Whoever holds the lock is our daemon, also one that does not answer yet or any more.
+    fn drop(&mut self) {
+        let started = Instant::now();
+        let lock = self.home.join("asyncagents.lock");
+        while let Ok(mut file) = File::open(&lock)
+            && file.try_lock().is_err()
+            && started.elapsed() < PATIENCE
+        {
+            let mut holder = String::new();
+            if file.read_to_string(&mut holder).is_ok()
+                && let Ok(pid) = holder.parse()
+            {
+                kill(pid, Signal::KILL);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Running {
+    fn new(command: &mut Command) -> Running {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stdout = Heard::from(child.stdout.take().unwrap());
+        let stderr = Heard::from(child.stderr.take().unwrap());
+        Running { child, stdout, stderr }
+    }
+
+    pub fn wait(mut self) -> Ended {
+        drop(self.child.stdin.take());
+        until("the command ends", || self.is_over());
+        let code = self.child.wait().unwrap().code().expect("ended by itself");
+        Ended { code, stdout: self.stdout.all(), stderr: self.stderr.all() }
+    }
+
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// The next line on its standard error, which then counts as read.
+    pub fn next_complaint(&mut self) -> String {
+        let mut line = None;
+        until("the command says something", || {
+            line = self.stderr.line();
+            line.is_some()
+        });
+        line.unwrap()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(self.child.id(), signal);
+    }
+}
+
+impl Heard {
+    fn from(mut pipe: impl Read + Send + 'static) -> Heard {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let said = bytes.clone();
+        let listen = move || {
+            let mut some = [0; 4096];
+            while let Ok(n @ 1..) = pipe.read(&mut some) {
+                said.lock().unwrap().extend_from_slice(&some[..n]);
+            }
+        };
+        Heard { bytes, listening: Some(std::thread::spawn(listen)) }
+    }
+
+    fn line(&self) -> Option<String> {
+        let mut bytes = self.bytes.lock().unwrap();
+        let end = bytes.iter().position(|byte| *byte == b'\n')?;
+        Some(String::from_utf8(bytes.drain(..=end).collect()).unwrap())
+    }
+
+    /// Of a command that is over.
+    fn all(&mut self) -> String {
+        if let Some(listening) = self.listening.take() {
+            listening.join().unwrap();
+        }
+        String::from_utf8(std::mem::take(&mut self.bytes.lock().unwrap())).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What `run` sends.
+pub fn launch_request(prompt: &str) -> LaunchRequest {
+    LaunchRequest {
+        caller: CallerView { session_id: "cli".into(), ..CallerView::default() },
+        arguments: Arguments {
+            description: Some("a task".into()),
+            prompt: Some(prompt.to_owned()),
+            agent: Some("general".into()),
+            ..Arguments::default()
+        },
+        key: None,
+    }
+}
+
+/// Waits for a condition; failing it, the test fails and says what did not come true.
+pub fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let started = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    while !is() {
+        assert!(started.elapsed() < PATIENCE, "never came true: {what}");
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+fn kill(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    // One that is gone already is what we wanted.
+    let _ = kill_process(pid, signal);
+}
