@@ -123,6 +123,9 @@ pub struct OutputView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CancelView {
     pub cancelled: Vec<TaskView>,
+    /// Those that had ended before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub over: Vec<TaskView>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

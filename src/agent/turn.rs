@@ -55,7 +55,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Put this message on disk, over an earlier state of it. Nothing else is done before.
-    Save(Message),
+    Save(Box<Message>),
     AskModel(Purpose),
     /// All at once. Each is answered by an event.
     RunTools(Vec<Call>),
@@ -151,7 +151,7 @@ impl<M: Mint> Turn<M> {
                     cut = true;
                 }
                 let mut effects = Vec::new();
-                effects.extend(cut.then(|| Effect::Save(last.clone())));
+                effects.extend(cut.then(|| save(last)));
                 effects.extend(self.after_tools());
                 effects
             }
@@ -185,7 +185,7 @@ impl<M: Mint> Turn<M> {
             Part::Compaction { auto: true },
             Part::Text { id: String::new(), text: COMPACTION_PROMPT.into(), synthetic: true },
         ]);
-        let mut effects = vec![Effect::Save(marker)];
+        let mut effects = vec![save(&marker)];
         effects.extend(self.ask());
         effects
     }
@@ -194,7 +194,7 @@ impl<M: Mint> Turn<M> {
         self.purpose = Purpose::Answer;
         let go_on =
             self.user(vec![Part::Text { id: String::new(), text: GO_ON.into(), synthetic: true }]);
-        let mut effects = vec![Effect::Save(go_on)];
+        let mut effects = vec![save(&go_on)];
         effects.extend(self.ask());
         effects
     }
@@ -240,9 +240,9 @@ impl<M: Mint> Turn<M> {
         });
         message.info.time.completed = Some(self.mint.now());
         let summary = self.purpose == Purpose::Summary;
-        message.info.summary = summary.then(|| Value::Bool(true));
+        message.info.summary = summary.then_some(Value::Bool(true));
         self.messages.push(message.clone());
-        let mut effects = vec![Effect::Save(message)];
+        let mut effects = vec![save(&message)];
         effects.extend(match (summary, calls) {
             (true, _) => self.go_on_after_summary(),
             (false, true) => self.after_tools(),
@@ -300,7 +300,7 @@ impl<M: Mint> Turn<M> {
                 state.error = Some("aborted".into());
                 cut = true;
             }
-            effects.extend(cut.then(|| Effect::Save(last.clone())));
+            effects.extend(cut.then(|| save(last)));
         }
         effects.extend(self.fail("MessageAbortedError", "aborted"));
         effects
@@ -316,7 +316,7 @@ impl<M: Mint> Turn<M> {
         message.info.error = Some(Failure { name: name.into(), data: json!({ "message": error }) });
         message.info.time.completed = Some(self.mint.now());
         self.messages.push(message.clone());
-        let mut effects = vec![Effect::Save(message)];
+        let mut effects = vec![save(&message)];
         effects.extend(self.done());
         effects
     }
@@ -342,7 +342,7 @@ impl<M: Mint> Turn<M> {
         state.status = status.to_owned();
         state.output = output;
         state.error = error;
-        vec![Effect::Save(last.clone())]
+        vec![save(last)]
     }
 
     fn waiting_calls(&self) -> Vec<Call> {
@@ -391,6 +391,10 @@ impl<M: Mint> Turn<M> {
         };
         Message { info, parts: Vec::new() }
     }
+}
+
+fn save(message: &Message) -> Effect {
+    Effect::Save(Box::new(message.clone()))
 }
 
 /// What the model is to see: from the newest summary on.

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{caller, connect, resolve, show};
 use crate::config::Settings;
-use crate::wire::CancelRequest;
+use crate::wire::{CancelRequest, CancelView};
 
 #[derive(Args)]
 #[group(required = true, multiple = false)]
@@ -30,7 +30,13 @@ impl Cancel {
             all: self.all,
             batch: self.batch,
         };
-        let cancelled = client.cancel(&request).await?.cancelled;
+        let CancelView { cancelled, over } = client.cancel(&request).await?;
+        for task in &over {
+            eprintln!(
+                "{} \"{}\" is already over ({})",
+                task.short_id, task.description, task.status
+            );
+        }
         if cancelled.is_empty() {
             show::line("No running background tasks to cancel.")?;
         }

@@ -50,6 +50,10 @@ impl Daemon {
                 Ok(health) if json => show::json(&health)?,
                 Ok(health) => print(settings, &health)?,
                 Err(client::Error::NotRunning(_)) => {
+                    if json {
+                        show::json(&serde_json::json!({ "status": "not running" }))?;
+                        return Ok(ExitCode::from(NOT_RUNNING));
+                    }
                     show::line(&format!("not running in {}", settings.home.display()))?;
                     return Ok(ExitCode::from(NOT_RUNNING));
                 }

@@ -25,6 +25,9 @@ pub(super) struct List {
     /// Only tasks of this batch
     #[arg(long)]
     batch: Option<String>,
+    /// Also tasks that were cleared
+    #[arg(long)]
+    all: bool,
     /// How many to show at most
     #[arg(long, default_value_t = 50)]
     limit: u64,
@@ -45,6 +48,9 @@ impl List {
         ];
         for (name, value) in filters {
             query.extend(value.clone().map(|value| (name, value)));
+        }
+        if !self.all {
+            query.push(("listed", "true".to_owned()));
         }
         let mut tasks: Vec<TaskView> = Vec::new();
         let total = loop {

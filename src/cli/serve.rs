@@ -33,9 +33,22 @@ impl Serve {
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(async {
             let shutdown = terminated()?;
-            daemon::run(settings, home, shutdown).await
+            let background = self.background;
+            let on_ready = move || {
+                if background {
+                    let_go_of_stderr();
+                }
+            };
+            daemon::run(settings, home, on_ready, shutdown).await
         })?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Whoever started us reads it no longer, and writing into a pipe without a reader fails.
+fn let_go_of_stderr() {
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stderr(&null);
     }
 }
 

@@ -33,6 +33,7 @@ const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
 pub async fn run(
     settings: &Settings,
     home: Home,
+    on_ready: impl FnOnce() + Send,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
     let clock = Clock::system();
@@ -59,6 +60,7 @@ pub async fn run(
         check_in_background(store.clone(), warnings);
     }
     tracing::info!(home = %home.path().display(), pid = std::process::id(), "ready");
+    on_ready();
 
     let asked_to_stop = async move {
         tokio::select! {

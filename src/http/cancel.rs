@@ -6,7 +6,8 @@ use axum::extract::State;
 use super::Api;
 use super::body::Body;
 use super::error::ApiError;
-use crate::supervisor::Target;
+use crate::supervisor::{Error, Target};
+use crate::task::lifecycle::Refused;
 use crate::task::{BatchId, TaskId};
 use crate::tools;
 use crate::wire::{CancelRequest, CancelView, TaskView};
@@ -25,10 +26,17 @@ pub(super) async fn cancel(
         ([], false, Some(batch)) => vec![Target::Batch(BatchId::new(batch))],
         _ => return Err(ApiError::bad_request("pass exactly one of `ids`, `all` and `batch`")),
     };
-    let mut cancelled = Vec::new();
+    let several = targets.len() > 1;
+    let (mut cancelled, mut over) = (Vec::new(), Vec::new());
     for target in targets {
-        let tasks = api.supervisor.cancel(&caller, target).await?.tasks;
-        cancelled.extend(tasks.iter().map(TaskView::from));
+        match (api.supervisor.cancel(&caller, target.clone()).await, target) {
+            (Ok(stopped), _) => cancelled.extend(stopped.tasks.iter().map(TaskView::from)),
+            // One that is over does not keep the others running.
+            (Err(Error::Refused(Refused::AlreadyOver)), Target::Task(id)) if several => {
+                over.push(TaskView::from(&api.supervisor.task(&id)?));
+            }
+            (Err(error), _) => return Err(error.into()),
+        }
     }
-    Ok(Json(CancelView { cancelled }))
+    Ok(Json(CancelView { cancelled, over }))
 }

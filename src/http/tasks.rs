@@ -47,6 +47,8 @@ pub(super) struct PageQuery {
     agent: Option<String>,
     parent: Option<String>,
     batch: Option<String>,
+    /// Leave out what was cleared from its parent's list.
+    listed: Option<bool>,
     limit: Option<u64>,
     offset: Option<u64>,
 }
@@ -66,7 +68,7 @@ pub(super) async fn page(
         agent: query.agent,
         parent: query.parent.map(SessionId::new),
         batch: query.batch.map(BatchId::new),
-        listed_only: false,
+        listed_only: query.listed.unwrap_or(false),
     };
     let limit = query.limit.unwrap_or(USUAL_PAGE).min(LARGEST_PAGE);
     let offset = query.offset.unwrap_or(0).min(i64::MAX as u64);

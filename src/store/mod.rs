@@ -92,7 +92,7 @@ impl Store {
         Ok((Store(Arc::new(inner)), opened))
     }
 
-    /// Finishes what is queued and closes the database. Later calls fail with [`Error::Closed`].
+    /// Finishes what is queued and closes the database. Later changes fail with [`Error::Closed`].
     pub fn close(&self) {
         // Readers first: the last connection to go tidies up the write-ahead log.
         self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();

@@ -127,7 +127,7 @@ pub enum Asks {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("no task `{0}`; `asyncagents_list` shows the tasks there are")]
+    #[error("no task `{0}`; a list of the tasks shows their ids")]
     NoSuchTask(String),
     #[error("`{reference}` could be any of: {}", .candidates.join(", "))]
     Ambiguous { reference: String, candidates: Vec<String> },
@@ -208,7 +208,8 @@ impl Supervisor {
         workers.spawn(self.clone().keep("reconciler", Supervisor::reconciler));
         workers.spawn(self.clone().keep("deliverer", Supervisor::deliverer));
         workers.spawn(self.clone().keep("pruner", Supervisor::pruner));
-        for host in self.0.hosts.all.values().cloned() {
+        for host in self.0.hosts.all.values() {
+            let host = host.clone();
             let listen = move |supervisor: Supervisor| supervisor.listener(host.clone());
             workers.spawn(self.clone().keep("listener", listen));
         }

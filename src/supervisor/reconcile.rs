@@ -19,6 +19,8 @@ struct Memory {
     runs: HashMap<TaskId, Seen>,
     /// When each open question was first seen.
     asks: HashMap<String, Duration>,
+    /// Hosts that did not answer the last time.
+    silent: HashSet<String>,
 }
 
 struct Seen {
@@ -71,7 +73,7 @@ impl Supervisor {
         }
         for (name, active) in by_host {
             let Ok(host) = self.host(&name) else { continue };
-            let seen = self.observe(host, &active).await;
+            let seen = self.observe(host, &active, &mut memory.silent).await;
             let seen = active.into_iter().zip(seen);
             let judged: Vec<_> = seen
                 .filter_map(|(active, seen)| {
@@ -88,13 +90,28 @@ impl Supervisor {
     }
 
     /// What each of these runs looks like; `None` where the host did not say.
-    async fn observe(&self, host: &AnyHost, active: &[Active]) -> Vec<Option<Observation>> {
+    async fn observe(
+        &self,
+        host: &AnyHost,
+        active: &[Active],
+        silent: &mut HashSet<String>,
+    ) -> Vec<Option<Observation>> {
         let watches: Vec<Watch> = active.iter().filter_map(watched).collect();
+        let name = active.first().map(|active| active.task.host.clone()).unwrap_or_default();
         match observe_apart(host, watches.clone()).await {
-            Ok(Ok(seen)) if seen.len() == watches.len() => seen.into_iter().map(Some).collect(),
+            Ok(Ok(seen)) if seen.len() == watches.len() => {
+                if silent.remove(&name) {
+                    tracing::info!(host = name, "answers again");
+                }
+                seen.into_iter().map(Some).collect()
+            }
             Ok(Ok(_)) => vec![None; active.len()],
             Ok(Err(error)) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "cannot observe");
+                // Once is enough: it is asked again at every sweep.
+                if silent.insert(name.clone()) {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(host = name, error, "cannot observe");
+                }
                 vec![None; active.len()]
             }
             // Somebody's transcript makes the adapter panic: find out whose, and blame only that.

@@ -9,8 +9,8 @@ use crate::store::Intent;
 
 const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
-/// What a dead daemon had sent may be read by the host a little later.
-const STILL_ON_ITS_WAY: Duration = Duration::from_secs(60);
+/// What the daemon before us had sent when it died may be read by the host a little later.
+const STILL_ON_ITS_WAY: Duration = Duration::from_secs(15);
 
 impl Supervisor {
     /// Looks at once, and again now and then: hosts may come up later, and launches may fail.
@@ -64,13 +64,8 @@ impl Supervisor {
                 host.delete(&opened.session).await?;
                 self.0.store.drop_intent(intent.nonce).await?;
             }
-            (None, _) => {
-                let now = self.0.clock.now();
-                if intent.created_at <= now && now.since(intent.created_at) < STILL_ON_ITS_WAY {
-                    return Ok(false);
-                }
-                self.0.store.drop_intent(intent.nonce).await?;
-            }
+            (None, _) if self.0.clock.uptime() < STILL_ON_ITS_WAY => return Ok(false),
+            (None, _) => self.0.store.drop_intent(intent.nonce).await?,
         }
         Ok(true)
     }

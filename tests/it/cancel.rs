@@ -43,10 +43,7 @@ async fn an_ended_task_refuses_to_be_cancelled() {
     assert_eq!(world.task(&task.id), world.task(&task.id));
     let unknown = Target::Task(TaskId::new("ses_nobody"));
     let error = world.supervisor.cancel(&caller(&parent), unknown).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "no task `ses_nobody`; `asyncagents_list` shows the tasks there are"
-    );
+    assert_eq!(error.to_string(), "no task `ses_nobody`; a list of the tasks shows their ids");
 }
 
 #[tokio::test]

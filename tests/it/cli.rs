@@ -399,8 +399,7 @@ fn a_task_is_named_by_its_full_id_its_short_id_or_a_unique_prefix() {
     }
     assert_eq!(shell.run(["resume", "ses_", "go on"]), failed(&ambiguous));
     for unknown in ["nobody", "", "ses_zzz", "%", "é"] {
-        let text =
-            format!("error: no task `{unknown}`; `asyncagents_list` shows the tasks there are\n");
+        let text = format!("error: no task `{unknown}`; a list of the tasks shows their ids\n");
         for verb in ["output", "wait", "cancel"] {
             assert_eq!(shell.run([verb, unknown]), failed(&text), "{verb}");
         }

@@ -228,7 +228,7 @@ async fn bad_arguments_get_a_text_that_says_the_way_out_and_change_nothing() {
     check(
         "task",
         json!({ "resume": "ab12c3", "prompt": "more" }),
-        "Error: no task `ab12c3`; `asyncagents_list` shows the tasks there are",
+        "Error: no task `ab12c3`; a list of the tasks shows their ids",
     )
     .await;
     let types = "Error: the arguments do not fit: invalid type: ";
