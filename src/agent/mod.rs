@@ -1,4 +1,5 @@
 //! The embedded agent: a loop around a model and its tools. It has never heard of tasks.
 
+pub mod definition;
 pub mod model;
 pub mod tools;

@@ -67,7 +67,9 @@ pub enum Error {
 impl Error {
     pub fn is_worth_a_retry(&self) -> bool {
         match self {
-            Error::Busy { .. } | Error::Unreachable(_) | Error::Truncated | Error::Silent(_) => true,
+            Error::Busy { .. } | Error::Unreachable(_) | Error::Truncated | Error::Silent(_) => {
+                true
+            }
             Error::Unusable(_) | Error::Refused { .. } => false,
         }
     }
