@@ -4,6 +4,7 @@
 
 mod support;
 
+mod agents;
 mod batches;
 mod cancel;
 mod clear;

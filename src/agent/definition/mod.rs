@@ -322,8 +322,7 @@ mod tests {
         let found: Vec<_> = builtin()
             .into_iter()
             .map(|agent| {
-                assert!(!agent.description.is_empty() && !agent.prompt.is_empty());
-                assert!(!agent.description.contains('\n'));
+                assert!(agent.description.len() <= 100 && !agent.description.contains('\n'));
                 assert_eq!(
                     (agent.model, agent.rules, agent.source),
                     (None, vec![], Source::BuiltIn)
