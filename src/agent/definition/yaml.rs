@@ -4,7 +4,28 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 use serde_saphyr::{Error, UserMessageFormatter};
+
+/// Keys that may follow a description; those we read are among them.
+const KEYS: [&str; 16] = [
+    "name",
+    "tools",
+    "disallowedTools",
+    "permission",
+    "permissions",
+    "permissionMode",
+    "model",
+    "mode",
+    "disable",
+    "disabled",
+    "temperature",
+    "color",
+    "skills",
+    "hooks",
+    "memory",
+    "mcpServers",
+];
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Yaml {
@@ -88,27 +109,45 @@ fn explain(error: &Error) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Files written for Claude often say `description: Use it when: …` or `tools: *`. That is not
-/// YAML, and what is meant is the text as it stands.
+/// Files written for Claude often say `description: Use it when: …`, over several lines that look
+/// like keys, or `tools: *`. That is not YAML, and what is meant is the text as it stands.
 fn quote_plain_values(text: &str) -> String {
-    let quote = |line: &str| match line.split_once(": ") {
-        Some((key, value)) if is_key(key) && is_no_yaml(value.trim()) => {
-            format!("{key}: '{}'", value.trim().replace('\'', "''"))
+    let mut quoted = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        match plain_value(line) {
+            Some(("description", value)) => {
+                let mut value = value.to_owned();
+                while let Some(line) = lines.next_if(|line| !begins_with_key(line)) {
+                    value = format!("{value}\n{line}");
+                }
+                quoted += &format!("description: {}\n", Value::from(value));
+            }
+            Some((key, value)) if is_no_yaml(value) => {
+                quoted += &format!("{key}: {}\n", Value::from(value));
+            }
+            Some(_) | None => quoted += &format!("{line}\n"),
         }
-        Some(_) | None => line.to_owned(),
-    };
-    text.lines().map(quote).collect::<Vec<_>>().join("\n")
+    }
+    quoted
 }
 
-fn is_key(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
+/// A key and its value, unless that is in quotes or goes on in a way of its own.
+fn plain_value(line: &str) -> Option<(&str, &str)> {
+    let (key, value) = line.split_once(": ")?;
+    let value = value.trim();
+    let is_plain = !value.starts_with(['"', '\'', '[', '{', '|', '>', '&', '!', '#']);
+    let is_key = key.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+    (is_plain && is_key).then_some((key, value))
+}
+
+fn begins_with_key(line: &str) -> bool {
+    let bare = |key: &str| KEYS.contains(&key.trim_end().trim_matches(['"', '\'']));
+    line.split_once(':').is_some_and(|(key, _)| bare(key))
 }
 
 fn is_no_yaml(value: &str) -> bool {
-    let opens_something = value.starts_with(['"', '\'', '[', '{', '|', '>', '&', '!', '#']);
-    let breaks =
-        value.contains(": ") || value.ends_with(':') || value.starts_with(['*', '@', '%', '`']);
-    breaks && !opens_something
+    value.contains(": ") || value.ends_with(':') || value.starts_with(['*', '@', '%', '`'])
 }
 
 impl<'de> Deserialize<'de> for Yaml {
@@ -200,6 +239,12 @@ mod tests {
         check("description: Use it when: it's late", "description", "Use it when: it's late");
         check("description: user: \"hi\"\nname: x", "name", "x");
         check("description: as follows:", "description", "as follows:");
+        let long = "description: Use it.\n\n<example>\nuser: \"hi\"\n</example>\nname: x\ntools: *";
+        check(long, "description", "Use it.\n\n<example>\nuser: \"hi\"\n</example>");
+        check(long, "name", "x");
+        check(long, "tools", "*");
+        check("description: a: b\n\"permission\" : deny", "permission", "deny");
+        check("description: it's: \\n \"so\"", "description", "it's: \\n \"so\"");
         check("tools: *", "tools", "*");
     }
 
