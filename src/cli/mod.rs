@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is what a command line does")]
 
+mod agents;
 mod answer;
 mod cancel;
 mod clear;
@@ -78,6 +79,8 @@ enum Command {
     Clear(clear::Clear),
     /// Delete old tasks from the history
     Prune(prune::Prune),
+    /// Show the agents there are to launch
+    Agents(agents::Agents),
     /// Run the daemon in the foreground
     Serve(serve::Serve),
     /// Start, stop or look at the daemon
@@ -101,9 +104,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         other => other,
     };
     let settings = Settings::resolve(&environment, &flags)?;
-    if let Command::Serve(command) = command {
-        return command.run(&settings);
-    }
+    let command = match command {
+        Command::Serve(command) => return command.run(&settings),
+        Command::Agents(command) => return command.run(&settings),
+        other => other,
+    };
     runtime()?.block_on(async {
         match command {
             Command::Demo(command) => command.run(&settings).await,
@@ -118,7 +123,10 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Command::Clear(command) => command.run(&settings).await,
             Command::Prune(command) => command.run(&settings).await,
             Command::Daemon(command) => command.run(&settings).await,
-            Command::Serve(_) | Command::Config(_) | Command::ScriptedHost(_) => {
+            Command::Agents(_)
+            | Command::Serve(_)
+            | Command::Config(_)
+            | Command::ScriptedHost(_) => {
                 unreachable!("carried out above")
             }
         }

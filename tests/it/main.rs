@@ -5,6 +5,7 @@
 mod layers;
 mod support;
 
+mod agents;
 mod batches;
 mod cancel;
 mod clear;

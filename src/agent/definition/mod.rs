@@ -1,0 +1,342 @@
+//! What an agent is: a name, a prompt, and what it may do. Read from Markdown files with front
+//! matter, in our dialect, OpenCode's and Claude's; five agents are built in, in the same format.
+
+mod command;
+mod load;
+mod parse;
+mod pattern;
+mod permission;
+mod yaml;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+pub use load::{Folder, Loaded, Problem, folders, load};
+
+use parse::Parsed;
+
+/// The tools there are, in the order they are listed.
+pub const TOOLS: [&str; 8] = ["read", "list", "glob", "grep", "edit", "write", "bash", "todo"];
+
+/// What rules call a path outside the workspace, whichever tool it is for.
+pub const EXTERNAL_DIRECTORY: &str = "external_directory";
+
+const BUILT_IN: [(&str, &str); 5] = [
+    ("build", include_str!("build.md")),
+    ("explore", include_str!("explore.md")),
+    ("general", include_str!("general.md")),
+    ("librarian", include_str!("librarian.md")),
+    ("oracle", include_str!("oracle.md")),
+];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Definition {
+    pub name: String,
+    pub description: String,
+    /// The system prompt.
+    pub prompt: String,
+    /// `provider/model`
+    pub model: Option<String>,
+    pub tools: Tools,
+    /// The last one that matches decides.
+    pub rules: Vec<Rule>,
+    pub source: Source,
+}
+
+/// Some of the [`TOOLS`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tools(BTreeSet<&'static str>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Rule {
+    /// One of the [`TOOLS`], [`EXTERNAL_DIRECTORY`], or `*` for all of these.
+    pub tool: String,
+    /// What the call is about: a path, or a command. `*` is any text, slashes and all.
+    pub pattern: String,
+    pub action: Action,
+}
+
+/// From the mildest to the strictest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    Allow,
+    Ask,
+    Deny,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    BuiltIn,
+    File(PathBuf),
+}
+
+/// The agents that are always there.
+pub fn builtin() -> Vec<Definition> {
+    let read = |(name, text): &(&str, &str)| match parse::parse(text, name, Source::BuiltIn) {
+        Ok(Parsed::Agent(definition)) => definition,
+        Ok(Parsed::Disabled { .. }) | Err(_) => unreachable!("a test reads all of them"),
+    };
+    BUILT_IN.iter().map(read).collect()
+}
+
+impl Definition {
+    /// Whether the tool is worth offering: there are calls of it that would not be denied.
+    pub fn may_use(&self, tool: &str) -> bool {
+        let mut allowed = true;
+        for rule in self.rules_of(tool) {
+            let denied = rule.action == Action::Deny;
+            if rule.is_general() {
+                allowed = !denied;
+            } else {
+                allowed |= !denied;
+            }
+        }
+        allowed && self.tools.contains(tool)
+    }
+
+    /// What is to happen to a call about `subject`: a path as the tool has resolved it, within the
+    /// workspace relative to it; for `bash`, the whole line.
+    pub fn action(&self, tool: &str, subject: &str) -> Action {
+        match tool {
+            EXTERNAL_DIRECTORY => self.decide(tool, subject),
+            _ if !self.tools.contains(tool) => Action::Deny,
+            "bash" => self.decide_line(subject),
+            _ => self.decide(tool, subject),
+        }
+    }
+
+    fn decide(&self, tool: &str, subject: &str) -> Action {
+        let default = match tool {
+            EXTERNAL_DIRECTORY => Action::Ask,
+            _ => Action::Allow,
+        };
+        self.rules_of(tool).rfind(|rule| rule.covers(subject)).map_or(default, |rule| rule.action)
+    }
+
+    /// As strict as its strictest command. A line whose commands cannot be told apart is treated
+    /// like a command no rule has in mind, and asked about if rules have any in mind.
+    fn decide_line(&self, line: &str) -> Action {
+        let is_particular = |rule: &&Rule| !rule.is_general();
+        let mut particular = self.rules_of("bash").filter(is_particular).peekable();
+        let mut action = self.decide("bash", "");
+        match command::split(line) {
+            Some(commands) => {
+                let actions = commands.iter().map(|command| self.decide("bash", command));
+                action = actions.max().unwrap_or(action);
+            }
+            None if particular.peek().is_some() => action = action.max(Action::Ask),
+            None => {}
+        }
+        // A rule may have the whole line in mind, as `* | sh` does.
+        let of_line = particular.rfind(|rule| rule.covers(line)).map(|rule| rule.action);
+        action.max(of_line.unwrap_or(Action::Allow))
+    }
+
+    fn rules_of(&self, tool: &str) -> impl DoubleEndedIterator<Item = &Rule> {
+        self.rules.iter().filter(move |rule| rule.tool == "*" || rule.tool == tool)
+    }
+}
+
+impl Rule {
+    fn new(tool: &str, pattern: impl Into<String>, action: Action) -> Rule {
+        Rule { tool: tool.to_owned(), pattern: pattern.into(), action }
+    }
+
+    fn is_general(&self) -> bool {
+        self.pattern == "*"
+    }
+
+    fn covers(&self, subject: &str) -> bool {
+        self.is_general() || pattern::matches(&self.pattern, subject)
+    }
+}
+
+impl Tools {
+    pub fn all() -> Tools {
+        TOOLS.into_iter().collect()
+    }
+
+    pub fn contains(&self, tool: &str) -> bool {
+        self.0.contains(tool)
+    }
+
+    /// In the order of [`TOOLS`].
+    pub fn iter(&self) -> impl Iterator<Item = &'static str> {
+        TOOLS.into_iter().filter(|tool| self.contains(tool))
+    }
+
+    fn set(&mut self, tool: &'static str, on: bool) {
+        if on {
+            self.0.insert(tool);
+        } else {
+            self.0.remove(tool);
+        }
+    }
+}
+
+impl FromIterator<&'static str> for Tools {
+    fn from_iter<I: IntoIterator<Item = &'static str>>(tools: I) -> Tools {
+        Tools(tools.into_iter().collect())
+    }
+}
+
+/// Why a file is no agent.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("cannot be read: {0}")]
+    Unreadable(io::Error),
+    #[error("is not a folder; put the files of agents into one")]
+    NotAFolder,
+    #[error("leads to something that is not a Markdown file; put the file itself here")]
+    NotMarkdown,
+    #[error("is larger than {} KiB; shorten it", .0 / 1024)]
+    TooLarge(usize),
+    #[error("is not UTF-8 text; save it as such")]
+    NotText,
+    #[error("has front matter without an end; close it with a line of `---`")]
+    Unclosed,
+    #[error("has front matter that is not valid YAML: {0}")]
+    Syntax(String),
+    #[error("has front matter that is {0}; give keys and values")]
+    NotKeys(String),
+    #[error("says that `{key}` is {found}; give {expected}")]
+    Unfit { key: String, found: String, expected: &'static str },
+    #[error("has no prompt; write it below the front matter")]
+    NoPrompt,
+    #[error(
+        "would be named `{0}`; give a name that is short, can be read, and is no path that leads \
+         elsewhere"
+    )]
+    BadName(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(tools: Tools, rules: &[(&str, &str, Action)]) -> Definition {
+        let rule =
+            |(tool, pattern, action): &(&str, &str, Action)| Rule::new(tool, *pattern, *action);
+        Definition {
+            name: "a".to_owned(),
+            description: "b".to_owned(),
+            prompt: "c".to_owned(),
+            model: None,
+            tools,
+            rules: rules.iter().map(rule).collect(),
+            source: Source::BuiltIn,
+        }
+    }
+
+    #[test]
+    fn the_last_matching_rule_wins() {
+        use Action::*;
+        let check = |rules: &[(&str, &str, Action)], expected: &[(&str, &str, Action)]| {
+            let definition = definition(Tools::all(), rules);
+            for (tool, subject, action) in expected {
+                assert_eq!(definition.action(tool, subject), *action, "{rules:?} {tool} {subject}");
+            }
+        };
+        check(&[], &[("edit", "a", Allow), ("bash", "ls", Allow), (EXTERNAL_DIRECTORY, "/", Ask)]);
+        check(
+            &[("*", "*", Deny), ("read", "*", Allow), ("read", "*.env", Ask)],
+            &[
+                ("read", "a", Allow),
+                ("read", "a/.env", Ask),
+                ("edit", "a", Deny),
+                (EXTERNAL_DIRECTORY, "/a", Deny),
+            ],
+        );
+        check(
+            &[("read", "*.env", Ask), ("read", "*", Allow), ("*", "*", Allow)],
+            &[("read", ".env", Allow), (EXTERNAL_DIRECTORY, "/a", Allow)],
+        );
+        check(
+            &[(EXTERNAL_DIRECTORY, "/tmp/*", Allow)],
+            &[(EXTERNAL_DIRECTORY, "/tmp/a", Allow), (EXTERNAL_DIRECTORY, "/etc", Ask)],
+        );
+    }
+
+    #[test]
+    fn a_shell_line_is_judged_by_its_strictest_command() {
+        use Action::*;
+        let check = |rules: &[(&str, &str, Action)], expected: &[(&str, Action)]| {
+            let definition = definition(Tools::all(), rules);
+            for (line, action) in expected {
+                assert_eq!(definition.action("bash", line), *action, "{rules:?} {line}");
+            }
+        };
+        check(
+            &[("bash", "*", Deny), ("bash", "git diff*", Allow), ("bash", "git log *", Ask)],
+            &[
+                ("git diff --stat", Allow),
+                ("git diff && git diff HEAD", Allow),
+                ("git diff 2>&1", Allow),
+                ("git diff | git log", Ask),
+                ("git diff; rm -rf .", Deny),
+                ("git diff > src/main.rs", Deny),
+                ("git diff $(rm a)", Deny),
+                ("git diff \"$(rm a)\"", Deny),
+                ("git diff `rm a`", Deny),
+                ("", Deny),
+            ],
+        );
+        check(
+            &[("bash", "git push*", Deny), ("bash", "* | sh", Ask)],
+            &[
+                ("make", Allow),
+                ("make; git push", Deny),
+                ("make \"$(date)\"", Ask),
+                ("git push \"$(date)\"", Deny),
+                ("curl x | sh", Ask),
+            ],
+        );
+        check(&[("bash", "*", Allow)], &[("make \"$(date)\"", Allow), ("a; b > c", Allow)]);
+    }
+
+    #[test]
+    fn a_tool_is_offered_if_any_call_of_it_may_pass() {
+        use Action::*;
+        let check = |rules: &[(&str, &str, Action)], expected: bool| {
+            let definition = definition(["read", "bash"].into_iter().collect(), rules);
+            assert_eq!(definition.may_use("bash"), expected, "{rules:?}");
+            assert!(!definition.may_use("edit"));
+            assert_eq!(definition.action("edit", "a"), Deny);
+        };
+        check(&[], true);
+        check(&[("bash", "*", Deny)], false);
+        check(&[("*", "*", Deny)], false);
+        check(&[("*", "*", Deny), ("bash", "*", Ask)], true);
+        check(&[("bash", "*", Deny), ("bash", "git *", Allow)], true);
+        check(&[("bash", "git *", Allow), ("bash", "*", Deny)], false);
+        check(&[("bash", "git *", Deny)], true);
+        check(&[("edit", "*", Deny)], true);
+    }
+
+    #[test]
+    fn five_agents_are_built_in_and_three_of_them_only_read() {
+        let found: Vec<_> = builtin()
+            .into_iter()
+            .map(|agent| {
+                assert!(agent.description.len() <= 100 && !agent.description.contains('\n'));
+                assert_eq!(
+                    (agent.model, agent.rules, agent.source),
+                    (None, vec![], Source::BuiltIn)
+                );
+                (agent.name, agent.tools.iter().collect::<Vec<_>>().join(" "))
+            })
+            .collect();
+        let expected = [
+            ("build", "read list glob grep edit write bash todo"),
+            ("explore", "read list glob grep"),
+            ("general", "read list glob grep edit write bash todo"),
+            ("librarian", "read list glob grep"),
+            ("oracle", "read list glob grep todo"),
+        ];
+        assert_eq!(found, expected.map(|(name, tools)| (name.to_owned(), tools.to_owned())));
+    }
+}

@@ -1,0 +1,236 @@
+//! From the text of a file to an agent. Unknown keys are ignored.
+
+use super::permission::read_permissions;
+use super::yaml::Yaml;
+use super::{Definition, Error, Source};
+
+const LONGEST_NAME: usize = 100;
+
+pub(super) enum Parsed {
+    Agent(Definition),
+    /// Takes away an agent of that name from somewhere else.
+    Disabled {
+        name: String,
+    },
+}
+
+/// `file_name` is the agent's name unless the front matter has one.
+pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<Parsed, Error> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let (front, body) = split(text)?;
+    let front = front.map_or(Ok(Yaml::Nothing), Yaml::read).map_err(Error::Syntax)?;
+    let (Yaml::Map(_) | Yaml::Nothing) = front else {
+        return Err(Error::NotKeys(front.to_string()));
+    };
+    let name = front.text("name")?.unwrap_or_else(|| file_name.to_owned());
+    check_name(&name)?;
+    if front.flag("disable")? || front.flag("disabled")? {
+        return Ok(Parsed::Disabled { name });
+    }
+    let prompt = body.trim().replace("\r\n", "\n");
+    if prompt.is_empty() {
+        return Err(Error::NoPrompt);
+    }
+    let description = front.text("description")?.unwrap_or_else(|| first_line(&prompt));
+    let (tools, rules) = read_permissions(&front)?;
+    let model = model_of(&front);
+    Ok(Parsed::Agent(Definition { name, description, prompt, model, tools, rules, source }))
+}
+
+/// The front matter, if there is any, and what follows it.
+fn split(text: &str) -> Result<(Option<&str>, &str), Error> {
+    let mut lines = text.split_inclusive('\n');
+    let opening = lines.next().unwrap_or_default();
+    if opening.trim_end() != "---" {
+        return Ok((None, text));
+    }
+    let start = opening.len();
+    let mut end = start;
+    for line in lines {
+        if line.trim_end() == "---" {
+            return Ok((Some(&text[start..end]), &text[end + line.len()..]));
+        }
+        end += line.len();
+    }
+    Err(Error::Unclosed)
+}
+
+/// A name is typed in a shell, shown in a terminal and may be put into a path.
+fn check_name(name: &str) -> Result<(), Error> {
+    let is_fit = |word: &str| !["", ".", ".."].contains(&word) && word.trim() == word;
+    let is_odd = |c: char| c.is_control() || is_invisible(c) || c == '\\';
+    let is_short = name.chars().count() <= LONGEST_NAME;
+    let is_option = name.starts_with('-');
+    if is_short && !is_option && !name.contains(is_odd) && name.split('/').all(is_fit) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(LONGEST_NAME).collect();
+    Err(Error::BadName(shown.escape_debug().to_string()))
+}
+
+/// Characters without a shape, some of which turn the text around them.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+}
+
+fn first_line(prompt: &str) -> String {
+    let line = prompt.lines().next().unwrap_or_default();
+    line.trim_start_matches('#').trim().to_owned()
+}
+
+/// Names without a provider (`inherit`, `sonnet`) mean something to one program only.
+fn model_of(front: &Yaml) -> Option<String> {
+    let Some(Yaml::Text(model)) = front.get("model") else { return None };
+    let (provider, name) = model.trim().split_once('/')?;
+    let is_named = !provider.is_empty() && !name.is_empty();
+    (is_named && !model.trim().contains(char::is_whitespace)).then(|| model.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Action, Rule, Tools};
+    use super::*;
+
+    fn read(text: &str) -> Result<Parsed, String> {
+        parse(text, "file", Source::BuiltIn).map_err(|error| error.to_string())
+    }
+
+    fn agent(text: &str) -> Definition {
+        match read(text) {
+            Ok(Parsed::Agent(agent)) => agent,
+            Ok(Parsed::Disabled { .. }) => panic!("disabled: {text}"),
+            Err(error) => panic!("{error}: {text}"),
+        }
+    }
+
+    fn with(front: &str) -> String {
+        format!("---\n{front}\n---\nDo it.\n")
+    }
+
+    #[test]
+    fn a_file_of_ours_is_read() {
+        let front = "description: Reviews\nmodel: openai/gpt-5\ntools: [read, grep, bash]\n\
+                     permission:\n  bash: ask\ncolor: red";
+        let expected = Definition {
+            name: "file".to_owned(),
+            description: "Reviews".to_owned(),
+            prompt: "Do it.".to_owned(),
+            model: Some("openai/gpt-5".to_owned()),
+            tools: ["read", "grep", "bash"].into_iter().collect(),
+            rules: vec![Rule::new("bash", "*", Action::Ask)],
+            source: Source::BuiltIn,
+        };
+        assert_eq!(agent(&with(front)), expected);
+        assert_eq!(agent(&with(front).replace('\n', "\r\n")), expected);
+        assert_eq!(agent(&format!("\u{feff}{}", with(front))), expected);
+    }
+
+    #[test]
+    fn without_front_matter_the_first_line_describes() {
+        let check = |text: &str, description: &str, prompt: &str| {
+            let agent = agent(text);
+            let found = (agent.name.as_str(), agent.description.as_str(), agent.prompt.as_str());
+            assert_eq!(found, ("file", description, prompt), "{text}");
+            assert_eq!(agent.tools, Tools::all());
+        };
+        check("# Reviewer\n\nYou review.\n", "Reviewer", "# Reviewer\n\nYou review.");
+        check("\n  You review.", "You review.", "You review.");
+        check("---\n---\nYou review.\n---\nWell.", "You review.", "You review.\n---\nWell.");
+        check("---\nmode: all\n---\n\nYou review.", "You review.", "You review.");
+    }
+
+    #[test]
+    fn a_model_counts_with_its_provider_only() {
+        let check = |model: &str, expected: Option<&str>| {
+            let found = agent(&with(&format!("model: {model}"))).model;
+            assert_eq!(found.as_deref(), expected, "{model}");
+        };
+        check("openai/gpt-5", Some("openai/gpt-5"));
+        check("openrouter/meta/llama", Some("openrouter/meta/llama"));
+        for name in ["inherit", "sonnet", "opus", "claude-opus-4", "/x", "x/", "a b/c", "", "[a/b]"]
+        {
+            check(name, None);
+        }
+    }
+
+    #[test]
+    fn primary_agents_are_kept_and_disabled_ones_are_not() {
+        assert_eq!(agent(&with("mode: primary")).name, "file");
+        assert_eq!(agent(&with("disable: false")).name, "file");
+        for text in ["---\ndisable: true\n---", "---\nname: x\ndisabled: true\n---\nDo it."] {
+            assert!(matches!(read(text), Ok(Parsed::Disabled { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_agent_says_why() {
+        let check = |text: &str, expected: &str| match read(text) {
+            Ok(_) => panic!("it was read: {text}"),
+            Err(error) => assert_eq!(error, expected, "{text}"),
+        };
+        check(
+            "---\nname: x\nDo it.",
+            "has front matter without an end; close it with a line of `---`",
+        );
+        check("", "has no prompt; write it below the front matter");
+        check("---\nname: x\n---\n \n", "has no prompt; write it below the front matter");
+        check(&with("- a"), "has front matter that is a list; give keys and values");
+        check(
+            &with("tools: [read"),
+            "has front matter that is not valid YAML: unclosed bracket '[' at line 2, column 8",
+        );
+        for (front, expected) in [
+            ("description: [a]", "`description` is a list; give a text"),
+            ("disable: maybe", "`disable` is `maybe`; give `true` or `false`"),
+            ("tools: {write: no}", "`tools.write` is `no`; give `true` or `false`"),
+            (
+                "tools: true",
+                "`tools` is `true`; give names of tools, in a list or with commas between them",
+            ),
+            ("tools: Bash(git", "`tools` is `Bash(git`; give a closing `)`"),
+            ("permission: never", "`permission` is `never`; give `allow`, `ask` or `deny`"),
+            (
+                "permission: {bash: {rm: no}}",
+                "`permission.bash.rm` is `no`; give `allow`, `ask` or `deny`",
+            ),
+            ("permission: {edit: }", "`permission.edit` is nothing; give `allow`, `ask` or `deny`"),
+            (
+                "permissions: [deny]",
+                "`permissions` is `deny`; give rules with `action`, `resource` and `effect`",
+            ),
+        ] {
+            check(&with(front), &format!("says that {expected}"));
+        }
+        let long = format!("permission: {{bash: {{'{}': deny}}}}", "x".repeat(1001));
+        let expected = "a pattern of more than 1000 bytes; give shorter ones";
+        check(&with(&long), &format!("says that `permission` is {expected}"));
+    }
+
+    #[test]
+    fn a_name_is_plain_and_leads_nowhere() {
+        for name in ["x", "team/reviewer", "Frontend Developer", "C++", "prüfer", "a.b"] {
+            assert_eq!(agent(&with(&format!("name: {name}"))).name, name);
+        }
+        let long = "x".repeat(101);
+        for name in [
+            "\"a\\e[31mb\"",
+            "\"a\\nb\"",
+            "a\u{202e}b",
+            "../x",
+            "a/../b",
+            "/etc/x",
+            "a//b",
+            "a/",
+            ".",
+            "'a\\b'",
+            "-x",
+            "a/ b",
+            &long,
+        ] {
+            let error = read(&with(&format!("name: {name}"))).err().unwrap_or_default();
+            assert!(error.starts_with("would be named `"), "{name}: {error}");
+            assert!(!error.contains(char::is_control));
+        }
+    }
+}
