@@ -1,7 +1,39 @@
 //! The tools of embedded agents. Each is a file: its description, its arguments, what it does.
 //! Paths cannot leave the workspace without a permission, whatever they are made of.
 
-use serde_json::Value;
+mod edit;
+mod error;
+mod glob;
+mod grep;
+mod halt;
+mod list;
+mod read;
+mod text;
+mod todo;
+mod walk;
+mod workspace;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+pub use self::error::Error;
+use self::halt::Halt;
+pub use self::todo::{Todo, TodoStatus, Todos};
+pub use self::workspace::Workspace;
+use self::workspace::{Place, resolve};
+
+/// How long a tool that works on files may take before it says what it has so far.
+const LONGEST: Duration = Duration::from_secs(30);
+/// A file system that does not answer is given up after this much more.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// A tool as models are told of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,4 +42,167 @@ pub struct Spec {
     pub description: &'static str,
     /// A JSON schema of an object.
     pub schema: Value,
+}
+
+/// What a call works with. Clones share the list of todos.
+#[derive(Clone, Debug)]
+pub struct Context {
+    pub workspace: Workspace,
+    pub todos: Todos,
+    /// Where output goes that is too long to show. It may be read, but not written, like the workspace.
+    pub overflow: PathBuf,
+    pub cancel: CancellationToken,
+    /// What [`leaves`] said of this call, if that was permitted. Only the very place that was shown
+    /// is opened, also when a link has been turned elsewhere since.
+    pub may_leave: Option<String>,
+}
+
+/// A tool's answer: for the model, and a few words for whoever watches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    pub text: String,
+    pub title: String,
+}
+
+/// All tools, always in this order.
+pub fn specs() -> Vec<Spec> {
+    ALL.into_iter().map(Tool::spec).collect()
+}
+
+/// What the call would need a permission for, as `external_directory <path>`; `None` if nothing.
+pub fn leaves(name: &str, arguments: &Value, context: &Context) -> Option<String> {
+    let access = Tool::named(name)?.access()?;
+    let place = context.workspace.place(arguments.get("path")?.as_str()?).ok()?;
+    context.outside(&place, access)
+}
+
+pub async fn run(name: &str, arguments: &Value, context: &Context) -> Result<Output, Error> {
+    let tool = Tool::named(name).ok_or_else(|| Error::NoSuchTool { name: name.to_owned() })?;
+    if context.cancel.is_cancelled() {
+        return Err(Error::Cancelled);
+    }
+    match tool {
+        Tool::Read => in_thread(read::run, parse(tool, arguments)?, context).await,
+        Tool::List => in_thread(list::run, parse(tool, arguments)?, context).await,
+        Tool::Glob => in_thread(glob::run, parse(tool, arguments)?, context).await,
+        Tool::Grep => in_thread(grep::run, parse(tool, arguments)?, context).await,
+        Tool::Edit => in_thread(edit::run, parse(tool, arguments)?, context).await,
+        Tool::Write => in_thread(write::run, parse(tool, arguments)?, context).await,
+        Tool::Todo => Ok(todo::run(parse(tool, arguments)?, context)),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tool {
+    Read,
+    List,
+    Glob,
+    Grep,
+    Edit,
+    Write,
+    Todo,
+}
+
+const ALL: [Tool; 7] =
+    [Tool::Read, Tool::List, Tool::Glob, Tool::Grep, Tool::Edit, Tool::Write, Tool::Todo];
+
+/// What a tool does at its `path`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+}
+
+impl Tool {
+    fn named(name: &str) -> Option<Tool> {
+        ALL.into_iter().find(|tool| tool.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Tool::Read => "read",
+            Tool::List => "list",
+            Tool::Glob => "glob",
+            Tool::Grep => "grep",
+            Tool::Edit => "edit",
+            Tool::Write => "write",
+            Tool::Todo => "todo",
+        }
+    }
+
+    /// `None` for tools that take no path.
+    fn access(self) -> Option<Access> {
+        match self {
+            Tool::Read | Tool::List | Tool::Glob | Tool::Grep => Some(Access::Read),
+            Tool::Edit | Tool::Write => Some(Access::Write),
+            Tool::Todo => None,
+        }
+    }
+
+    fn spec(self) -> Spec {
+        let (description, properties, required) = match self {
+            Tool::Read => (read::DESCRIPTION, read::properties(), read::REQUIRED),
+            Tool::List => (list::DESCRIPTION, list::properties(), list::REQUIRED),
+            Tool::Glob => (glob::DESCRIPTION, glob::properties(), glob::REQUIRED),
+            Tool::Grep => (grep::DESCRIPTION, grep::properties(), grep::REQUIRED),
+            Tool::Edit => (edit::DESCRIPTION, edit::properties(), edit::REQUIRED),
+            Tool::Write => (write::DESCRIPTION, write::properties(), write::REQUIRED),
+            Tool::Todo => (todo::DESCRIPTION, todo::properties(), todo::REQUIRED),
+        };
+        let schema = json!({
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": false,
+        });
+        Spec { name: self.name(), description, schema }
+    }
+}
+
+impl Context {
+    /// The place a call is about, unless it would need a permission that was not given.
+    fn reach(&self, path: &str, access: Access) -> Result<Place, Error> {
+        let place = self.workspace.place(path)?;
+        match self.outside(&place, access) {
+            Some(what) if self.may_leave.as_ref() != Some(&what) => Err(Error::Outside {
+                path: place.shown,
+                root: self.workspace.root().display().to_string(),
+            }),
+            Some(_) | None => Ok(place),
+        }
+    }
+
+    fn outside(&self, place: &Place, access: Access) -> Option<String> {
+        let overflow = || resolve(Path::new("/"), &self.overflow);
+        let inside = place.path.starts_with(self.workspace.root())
+            || access == Access::Read
+                && self.overflow.is_absolute()
+                && overflow().is_ok_and(|overflow| place.path.starts_with(overflow));
+        (!inside).then(|| format!("external_directory {}", place.path.display()))
+    }
+}
+
+fn parse<T: DeserializeOwned>(tool: Tool, arguments: &Value) -> Result<T, Error> {
+    let arguments = match arguments {
+        Value::Null => Value::Object(Map::new()),
+        other => other.clone(),
+    };
+    serde_json::from_value(arguments)
+        .map_err(|error| Error::Arguments { tool: tool.name(), reason: error.to_string() })
+}
+
+/// File systems block, so they are spoken to from a thread that may.
+async fn in_thread<A: Send + 'static>(
+    run: fn(A, &Context, &Halt) -> Result<Output, Error>,
+    arguments: A,
+    context: &Context,
+) -> Result<Output, Error> {
+    let context = context.clone();
+    let halt = Halt::after(LONGEST, context.cancel.clone());
+    let work = tokio::task::spawn_blocking(move || run(arguments, &context, &halt));
+    match tokio::time::timeout(LONGEST + GRACE, work).await {
+        Ok(Ok(done)) => done,
+        Ok(Err(error)) => Err(Error::Broken { reason: error.to_string() }),
+        Err(_) => Err(Error::TimedOut { after: LONGEST + GRACE }),
+    }
 }

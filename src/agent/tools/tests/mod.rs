@@ -1,0 +1,153 @@
+//! The tools as a model sees them: arguments in, text out.
+
+mod escape;
+mod files;
+mod search;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+/// A workspace with something beside it that is none of an agent's business.
+struct Desk {
+    top: PathBuf,
+    context: Context,
+    _directory: TempDir,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().canonicalize().unwrap();
+        fs::create_dir(top.join("workspace")).unwrap();
+        fs::create_dir(top.join("outside")).unwrap();
+        let context = Context {
+            workspace: Workspace::open(&top.join("workspace")).unwrap(),
+            todos: Todos::default(),
+            overflow: top.join("overflow"),
+            cancel: CancellationToken::new(),
+            may_leave: None,
+        };
+        Desk { top, context, _directory: directory }
+    }
+
+    fn with(files: &[(&str, &str)]) -> Desk {
+        let desk = Desk::new();
+        for (path, content) in files {
+            desk.file(path, content);
+        }
+        desk
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.context.workspace.root().join(path)
+    }
+
+    fn file(&self, path: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    fn link(&self, path: &str, target: impl AsRef<Path>) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(target, path).unwrap();
+    }
+
+    fn content(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    async fn run(&self, name: &str, arguments: Value) -> Result<Output, Error> {
+        run(name, &arguments, &self.context).await
+    }
+
+    /// What the model reads, in either case.
+    async fn call(&self, name: &str, arguments: Value) -> String {
+        match self.run(name, arguments).await {
+            Ok(output) => output.text,
+            Err(error) => format!("error: {error}"),
+        }
+    }
+
+    async fn check(&self, name: &str, arguments: Value, expected: &str) {
+        assert_eq!(self.call(name, arguments.clone()).await, expected, "{name} {arguments}");
+    }
+}
+
+#[test]
+fn models_are_told_of_all_tools() {
+    let mut told = String::new();
+    for spec in specs() {
+        let schema = serde_json::to_string_pretty(&spec.schema).unwrap();
+        told.push_str(&format!("# {}\n{}\n{schema}\n\n", spec.name, spec.description));
+    }
+    insta::assert_snapshot!(told);
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_fit_says_what_would() {
+    let desk = Desk::new();
+    desk.check(
+        "reed",
+        json!({}),
+        "error: no tool `reed`; there are: read, list, glob, grep, edit, write, todo",
+    )
+    .await;
+    let missing = "error: the arguments of `read` do not fit: missing field `path`";
+    desk.check("read", json!({}), missing).await;
+    desk.check("read", Value::Null, missing).await;
+    desk.check(
+        "edit",
+        json!({ "path": "a", "old_string": "b" }),
+        "error: the arguments of `edit` do not fit: unknown field `old_string`, expected one of \
+         `path`, `old`, `new`, `replace_all`",
+    )
+    .await;
+    desk.check(
+        "todo",
+        json!({ "todos": [{ "content": "a", "status": "done" }] }),
+        "error: the arguments of `todo` do not fit: unknown variant `done`, expected one of \
+         `pending`, `in_progress`, `completed`, `cancelled`",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_cancelled_agent_does_nothing_more() {
+    let desk = Desk::new();
+    desk.context.cancel.cancel();
+    for (name, arguments) in
+        [("write", json!({ "path": "a", "content": "" })), ("todo", json!({ "todos": [] }))]
+    {
+        assert_eq!(desk.run(name, arguments).await, Err(Error::Cancelled), "{name}");
+    }
+    assert!(!desk.path("a").exists());
+}
+
+#[tokio::test]
+async fn todos_are_replaced_and_shared() {
+    let desk = Desk::new();
+    let todos = json!({ "todos": [
+        { "content": "look", "status": "completed" },
+        { "content": "think", "status": "in_progress" },
+        { "content": "act", "status": "pending" },
+        { "content": "panic", "status": "cancelled" },
+    ] });
+    let output = desk.run("todo", todos).await.unwrap();
+    assert_eq!(output.text, "[x] look\n[>] think\n[ ] act\n[-] panic");
+    assert_eq!(output.title, "2 of 4 to do");
+    let statuses: Vec<_> = desk.context.todos.all().iter().map(|todo| todo.status).collect();
+    let open: Vec<_> = statuses.iter().map(|status| status.is_open()).collect();
+    assert_eq!(open, [false, true, true, false]);
+
+    desk.check("todo", json!({ "todos": [] }), "(the list is empty)").await;
+    assert_eq!(desk.context.todos.all(), []);
+}

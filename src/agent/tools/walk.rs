@@ -1,0 +1,201 @@
+//! Goes through a directory and what is below it, by open directories and never through a link, so
+//! that nothing swapped in meanwhile leads outside. What `.gitignore` and its like name is left out,
+//! with or without a repository; hidden files are not, `.git` is.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rustix::fs::OFlags;
+
+use super::Error;
+use super::halt::{Halt, Reason};
+use super::text::lossy;
+use super::workspace::{Kind, Place, Workspace, enter, names, open_directory, open_file};
+
+/// One open directory each; deeper is a mistake, or meant to break us.
+const DEEPEST: usize = 100;
+/// The files with what to leave out; in one directory a later one overrides an earlier one.
+const IGNORE_FILES: [&[&str]; 3] = [&[".git", "info", "exclude"], &[".gitignore"], &[".ignore"]];
+const LONGEST_IGNORE_FILE: u64 = 1 << 20;
+
+pub(super) struct Entry<'a> {
+    pub(super) directory: &'a OwnedFd,
+    pub(super) name: &'a OsStr,
+    pub(super) path: &'a Path,
+    pub(super) kind: Kind,
+}
+
+/// What a walk could not see.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Gaps {
+    pub(super) unreadable: usize,
+    pub(super) too_deep: usize,
+    pub(super) out_of_time: bool,
+}
+
+/// Visits everything below a directory, by name, parents first, until told to stop.
+pub(super) fn walk(
+    start: &Place,
+    workspace: &Workspace,
+    halt: &Halt,
+    visit: &mut dyn FnMut(&Entry) -> ControlFlow<()>,
+) -> Result<Gaps, Error> {
+    let directory = start.directory().map_err(|error| workspace.trouble("open", start, error))?;
+    let ignores = Ignores::above(start, workspace);
+    let mut walk = Walk { halt, ignores, gaps: Gaps::default(), visit };
+    // Where to stop was the visitor's choice, which knows it.
+    let _ = walk.descend(&directory, &start.path, 0);
+    match halt.reached() {
+        Some(Reason::Cancelled) => Err(Error::Cancelled),
+        Some(Reason::OutOfTime) | None => Ok(walk.gaps),
+    }
+}
+
+impl Gaps {
+    pub(super) fn add_to(&self, text: &mut String) {
+        if self.out_of_time {
+            text.push_str("\n… stopped, it took too long; narrow it with `path`");
+        }
+        if self.unreadable > 0 {
+            text.push_str(&format!("\n… {} in it could not be read", self.unreadable));
+        }
+        if self.too_deep > 0 {
+            let left_out = format!("\n… more than {DEEPEST} levels deep was left out");
+            text.push_str(&left_out);
+        }
+    }
+}
+
+struct Walk<'a> {
+    halt: &'a Halt,
+    ignores: Ignores,
+    gaps: Gaps,
+    visit: &'a mut dyn FnMut(&Entry) -> ControlFlow<()>,
+}
+
+impl Walk<'_> {
+    fn descend(&mut self, directory: &OwnedFd, path: &Path, depth: usize) -> ControlFlow<()> {
+        let Ok(mut entries) = names(directory, usize::MAX) else {
+            self.gaps.unreadable += 1;
+            return ControlFlow::Continue(());
+        };
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        self.ignores.push(directory, path);
+        for (name, kind) in entries {
+            if self.halt.reached().is_some() {
+                self.gaps.out_of_time = true;
+                return ControlFlow::Break(());
+            }
+            self.visit_one(directory, path, (name, kind), depth)?;
+        }
+        self.ignores.pop();
+        ControlFlow::Continue(())
+    }
+
+    fn visit_one(
+        &mut self,
+        directory: &OwnedFd,
+        path: &Path,
+        (name, kind): (OsString, Kind),
+        depth: usize,
+    ) -> ControlFlow<()> {
+        let path = path.join(&name);
+        if self.ignores.cover(&path, kind) {
+            return ControlFlow::Continue(());
+        }
+        (self.visit)(&Entry { directory, name: &name, path: &path, kind })?;
+        if kind != Kind::Directory {
+            return ControlFlow::Continue(());
+        }
+        if depth == DEEPEST {
+            self.gaps.too_deep += 1;
+            return ControlFlow::Continue(());
+        }
+        match enter(directory, &name) {
+            Ok(below) => self.descend(&below, &path, depth + 1),
+            Err(_) => {
+                self.gaps.unreadable += 1;
+                ControlFlow::Continue(())
+            }
+        }
+    }
+}
+
+/// What is to be left out, one level per directory, the deepest last.
+pub(super) struct Ignores {
+    levels: Vec<Gitignore>,
+}
+
+impl Ignores {
+    /// Of the directories above `start`: from the top of its repository, else of the workspace.
+    pub(super) fn above(start: &Place, workspace: &Workspace) -> Ignores {
+        let root = workspace.root();
+        let base = if start.path.starts_with(root) { root } else { &start.path };
+        let top = base.ancestors().find(|path| path.join(".git").exists()).unwrap_or(base);
+        let mut above: Vec<&Path> =
+            start.path.ancestors().skip(1).take_while(|path| path.starts_with(top)).collect();
+        above.reverse();
+        let mut ignores = Ignores { levels: Vec::new() };
+        for path in above {
+            if let Ok(directory) = open_directory(path) {
+                ignores.push(&directory, path);
+            }
+        }
+        ignores
+    }
+
+    pub(super) fn push(&mut self, directory: &OwnedFd, path: &Path) {
+        let mut builder = GitignoreBuilder::new(path);
+        for file in IGNORE_FILES {
+            for line in small_file(directory, file).unwrap_or_default().lines() {
+                // A line that makes no sense is left out, as git does.
+                let _ = builder.add_line(None, line);
+            }
+        }
+        self.levels.push(builder.build().unwrap_or_else(|_| Gitignore::empty()));
+    }
+
+    fn pop(&mut self) {
+        self.levels.pop();
+    }
+
+    pub(super) fn cover(&self, path: &Path, kind: Kind) -> bool {
+        if path.file_name() == Some(OsStr::new(".git")) {
+            return true;
+        }
+        let said = self.levels.iter().rev().find_map(|level| {
+            match level.matched(path, kind == Kind::Directory) {
+                Match::None => None,
+                Match::Ignore(_) => Some(true),
+                Match::Whitelist(_) => Some(false),
+            }
+        });
+        said.unwrap_or(false)
+    }
+}
+
+fn small_file(directory: &OwnedFd, path: &[&str]) -> Option<String> {
+    let (name, parents) = path.split_last()?;
+    let mut entered: Option<OwnedFd> = None;
+    for parent in parents {
+        entered = Some(enter(entered.as_ref().unwrap_or(directory), OsStr::new(parent)).ok()?);
+    }
+    let directory = entered.as_ref().unwrap_or(directory);
+    let file = open_file(directory, OsStr::new(name), OFlags::RDONLY).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST_IGNORE_FILE).read_to_end(&mut bytes).ok()?;
+    Some(lossy(&bytes))
+}
+
+/// A path below `start` as people write it, for globs.
+pub(super) fn below(path: &Path, start: &Place) -> PathBuf {
+    path.strip_prefix(&start.path).unwrap_or(path).to_owned()
+}
