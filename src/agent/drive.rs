@@ -43,12 +43,8 @@ pub enum Permit {
     Refused(String),
 }
 
-/// Whether a call may leave the workspace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leave {
-    No,
-    Yes,
-}
+/// The place outside the workspace that a call may go to, if any.
+pub type Leave = Option<String>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Doing {

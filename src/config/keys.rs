@@ -21,6 +21,7 @@ pub struct Config {
     pub permissions: Permissions,
     pub notices: Notices,
     pub history: History,
+    pub agent: Agent,
     pub tools: Tools,
     pub log: Log,
 }
@@ -140,8 +141,31 @@ impl Default for Config {
             permissions: Permissions::default(),
             notices: Notices::default(),
             history: History::default(),
+            agent: Agent::default(),
             tools: Tools::default(),
             log: Log::default(),
+        }
+    }
+}
+
+/// Agents of our own, on the embedded host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Agent {
+    pub max_steps: u32,
+    pub model_retries: u32,
+    pub compact_at_tokens: u64,
+    #[serde(rename = "silence_seconds", with = "seconds")]
+    pub silence: Duration,
+}
+
+impl Default for Agent {
+    fn default() -> Agent {
+        Agent {
+            max_steps: 200,
+            model_retries: 5,
+            compact_at_tokens: 100_000,
+            silence: Duration::from_secs(120),
         }
     }
 }

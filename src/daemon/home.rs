@@ -12,7 +12,7 @@ use tokio::net::UnixListener;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// What may be in a directory that we close to others.
-const OURS: [&str; 5] = ["asyncagents.", "config.toml", "server.json", "token", "log"];
+const OURS: [&str; 6] = ["asyncagents.", "config.toml", "server.json", "token", "log", "output"];
 
 /// A storage directory that this process holds alone, until it is dropped.
 pub struct Home {

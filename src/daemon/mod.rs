@@ -40,7 +40,7 @@ pub async fn run(
     let feed = Feed::new();
     let warnings = Warnings::default();
     let store = open_store(&home, feed.clone(), &warnings)?;
-    let hosts = hosts::connect(&settings.config, &clock)?;
+    let (hosts, embedded) = hosts::connect(settings, &home, &store, &clock)?;
     let supervisor =
         Supervisor::new(store.clone(), feed, clock, hosts, supervisor_settings(&settings.config));
     let stop = CancellationToken::new();
@@ -73,6 +73,8 @@ pub async fn run(
     };
     serve(listener, api, asked_to_stop).await?;
     let _ = tokio::time::timeout(LONGEST_FAREWELL, working).await;
+    // What agents of our own are at is left where it is; the next daemon goes on with it.
+    let _ = tokio::time::timeout(LONGEST_FAREWELL, embedded.stop()).await;
     tokio::task::spawn_blocking(move || store.close()).await.context("closing the task store")?;
     home.leave();
     tracing::info!("stopped");

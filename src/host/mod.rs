@@ -1,6 +1,7 @@
 //! Where agents run: the contract every host keeps. Adapters translate; they decide nothing and
 //! keep no task state.
 
+pub mod embedded;
 pub mod scripted;
 
 use serde::{Deserialize, Serialize};
@@ -152,84 +153,98 @@ pub trait Host {
 #[derive(Clone)]
 pub enum AnyHost {
     Scripted(scripted::Scripted),
+    Embedded(embedded::Embedded),
 }
 
 impl Host for AnyHost {
     async fn open(&self, session: NewSession) -> Result<Opened, Error> {
         match self {
             AnyHost::Scripted(host) => host.open(session).await,
+            AnyHost::Embedded(host) => host.open(session).await,
         }
     }
 
     async fn find(&self, nonce: &str) -> Result<Option<Opened>, Error> {
         match self {
             AnyHost::Scripted(host) => host.find(nonce).await,
+            AnyHost::Embedded(host) => host.find(nonce).await,
         }
     }
 
     async fn delete(&self, session: &SessionId) -> Result<(), Error> {
         match self {
             AnyHost::Scripted(host) => host.delete(session).await,
+            AnyHost::Embedded(host) => host.delete(session).await,
         }
     }
 
     async fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
         match self {
             AnyHost::Scripted(host) => host.prompt(prompt).await,
+            AnyHost::Embedded(host) => host.prompt(prompt).await,
         }
     }
 
     async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Observation>, Error> {
         match self {
             AnyHost::Scripted(host) => host.observe(watches).await,
+            AnyHost::Embedded(host) => host.observe(watches).await,
         }
     }
 
     async fn missing(&self, sessions: Vec<SessionId>) -> Result<Vec<SessionId>, Error> {
         match self {
             AnyHost::Scripted(host) => host.missing(sessions).await,
+            AnyHost::Embedded(host) => host.missing(sessions).await,
         }
     }
 
     async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
         match self {
             AnyHost::Scripted(host) => host.transcript(session).await,
+            AnyHost::Embedded(host) => host.transcript(session).await,
         }
     }
 
     async fn abort(&self, session: &SessionId) -> Result<(), Error> {
         match self {
             AnyHost::Scripted(host) => host.abort(session).await,
+            AnyHost::Embedded(host) => host.abort(session).await,
         }
     }
 
     async fn post(&self, post: Post) -> Result<(), Error> {
         match self {
             AnyHost::Scripted(host) => host.post(post).await,
+            AnyHost::Embedded(host) => host.post(post).await,
         }
     }
 
     async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {
         match self {
             AnyHost::Scripted(host) => host.posted(parent, message).await,
+            AnyHost::Embedded(host) => host.posted(parent, message).await,
         }
     }
 
     async fn agents(&self, directory: &str) -> Result<Vec<String>, Error> {
         match self {
             AnyHost::Scripted(host) => host.agents(directory).await,
+            AnyHost::Embedded(host) => host.agents(directory).await,
         }
     }
 
     async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {
         match self {
             AnyHost::Scripted(host) => host.answer(session, ask, answer).await,
+            AnyHost::Embedded(host) => host.answer(session, ask, answer).await,
         }
     }
 
     async fn listen(&self, wake: &Notify) {
         match self {
             AnyHost::Scripted(host) => host.listen(wake).await,
+            AnyHost::Embedded(host) => host.listen(wake).await,
         }
     }
 }

@@ -26,8 +26,12 @@ const SESSION: &str =
     "id, parent, nonce, title, directory, agent, deny, model, running, created_at";
 
 impl Store {
-    pub fn open_session(&self, session: Session) -> Written<()> {
+    /// One session per nonce: asked again, it answers with the one there is.
+    pub fn open_session(&self, session: Session) -> Written<SessionId> {
         self.write(move |db, _| {
+            if let Some(known) = find(db, "nonce = ?1", &session.nonce)? {
+                return Ok(known.id);
+            }
             let mut insert = db.prepare_cached(&format!(
                 "INSERT INTO session ({SESSION}, todos)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, '[]')"
@@ -44,7 +48,7 @@ impl Store {
                 session.running,
                 session.created_at.as_millis(),
             ))?;
-            Ok(())
+            Ok(session.id)
         })
     }
 

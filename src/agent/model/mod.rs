@@ -80,11 +80,30 @@ impl Error {
 /// Where the pieces go. A receiver that is gone means: stop.
 pub type Sink = mpsc::Sender<Piece>;
 
-/// The models there are.
+/// The model that needs nothing.
+pub const OFFLINE: &str = "offline/explorer";
+
+/// A model that can be asked.
 #[derive(Clone)]
 pub enum Model {
     /// `offline/explorer`
     Offline,
+}
+
+/// All models that can be reached, by their names.
+#[derive(Clone, Default)]
+pub struct Models {}
+
+impl Models {
+    /// `name` is `provider/model`.
+    pub fn find(&self, name: &str) -> Result<Model, Error> {
+        match name.split_once('/') {
+            Some(("offline", "explorer")) => Ok(Model::Offline),
+            Some(_) | None => Err(Error::Unusable(format!(
+                "no model `{name}`; ASYNCAGENTS_MODEL can be `{OFFLINE}`"
+            ))),
+        }
+    }
 }
 
 impl Model {

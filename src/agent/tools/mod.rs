@@ -76,6 +76,18 @@ pub fn leaves(name: &str, arguments: &Value, context: &Context) -> Option<String
     context.outside(&place, access)
 }
 
+/// What a call is about, for rules and people: a path as it resolves, or a command.
+pub fn subject(name: &str, arguments: &Value, context: &Context) -> String {
+    let text = |key: &str| arguments.get(key).and_then(Value::as_str).unwrap_or_default();
+    match name {
+        "bash" => text("command").to_owned(),
+        _ => match context.workspace.place(text("path")) {
+            Ok(place) => context.workspace.show(&place.path),
+            Err(_) => text("path").to_owned(),
+        },
+    }
+}
+
 pub async fn run(name: &str, arguments: &Value, context: &Context) -> Result<Output, Error> {
     let tool = Tool::named(name).ok_or_else(|| Error::NoSuchTool { name: name.to_owned() })?;
     if context.cancel.is_cancelled() {

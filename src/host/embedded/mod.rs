@@ -15,7 +15,7 @@ use super::{
 };
 use crate::agent::definition::{self, Definition};
 use crate::agent::model::{self, Models};
-use crate::agent::tools::{Todo, TodoStatus};
+use crate::agent::tools::Todo;
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
 use crate::store::{self, Session, Store};
@@ -75,9 +75,15 @@ impl Embedded {
         Ok(host)
     }
 
-    /// Leaves every run where it is.
-    pub fn stop(&self) {
+    /// Leaves every run where it is, and returns when nothing runs any more.
+    pub async fn stop(&self) {
         self.0.stop.cancel();
+        let mut events = self.0.events.subscribe();
+        while !self.runs().is_empty() {
+            if events.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// The agents that can be used in a directory.
@@ -179,12 +185,8 @@ impl Embedded {
     }
 
     fn open_todos(&self, session: &SessionId) -> Result<Vec<String>, Error> {
-        let is_open = |todo: &Todo| match todo.status {
-            TodoStatus::Pending | TodoStatus::InProgress => true,
-            TodoStatus::Completed | TodoStatus::Cancelled => false,
-        };
-        let todos = self.todos(session)?;
-        Ok(todos.into_iter().filter(is_open).map(|todo| todo.content).collect())
+        let todos = self.todos(session)?.into_iter();
+        Ok(todos.filter(|todo| todo.status.is_open()).map(|todo| todo.content).collect())
     }
 
     /// The model a session is to use: the prompt's, the agent's, the configured one.
@@ -204,7 +206,7 @@ impl Host for Embedded {
     async fn open(&self, new: NewSession) -> Result<Opened, Error> {
         let id = self.0.clock.session_id();
         let session = Session {
-            id: id.clone(),
+            id,
             parent: new.parent,
             nonce: new.nonce,
             title: new.title,
@@ -215,7 +217,7 @@ impl Host for Embedded {
             running: false,
             created_at: self.0.clock.now(),
         };
-        self.0.store.open_session(session).await.map_err(broken)?;
+        let id = self.0.store.open_session(session).await.map_err(broken)?;
         Ok(Opened { session: id, instance: "embedded".into() })
     }
 
@@ -233,15 +235,15 @@ impl Host for Embedded {
         let session = self.session(&prompt.session)?;
         let definitions = self.definitions(&session.directory);
         let agent = definitions.get(&prompt.agent).ok_or_else(|| {
-            Error::Refused(format!("Agent \"{}\" not found. Make sure it's registered.", prompt.agent))
+            Error::Refused(format!(
+                "Agent \"{}\" not found. Make sure it's registered.",
+                prompt.agent
+            ))
         })?;
         let model = self.model_name(prompt.model.as_deref().unwrap_or_default(), agent);
         self.0.setup.models.find(&model).map_err(|error| Error::Refused(error.to_string()))?;
-        let parts = vec![Part::Text {
-            id: prompt.message.part(0),
-            text: prompt.text,
-            synthetic: false,
-        }];
+        let parts =
+            vec![Part::Text { id: prompt.message.part(0), text: prompt.text, synthetic: false }];
         self.say(&prompt.session, &prompt.message, parts, model, true).await
     }
 

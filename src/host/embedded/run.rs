@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{Embedded, Running, broken};
-use crate::agent::definition::{Action, Definition};
+use crate::agent::definition::{Action, Definition, EXTERNAL_DIRECTORY, Source};
 use crate::agent::drive::{Doing, Leave, Permit, Stopped, Surroundings, drive};
 use crate::agent::model::{Call, Model, Request};
 use crate::agent::tools::{self, Context, Spec, Todos, Workspace};
@@ -126,7 +126,8 @@ impl Embedded {
         let refused = |why: String| Error::Refused(why);
         let mut definitions = self.definitions(&session.directory);
         let agent = definitions.remove(&session.agent);
-        let agent = agent.ok_or_else(|| refused(format!("no agent `{}` any more", session.agent)))?;
+        let agent =
+            agent.ok_or_else(|| refused(format!("no agent `{}` any more", session.agent)))?;
         let name = self.model_name(&session.model, &agent);
         let model = self.0.setup.models.find(&name).map_err(|error| refused(error.to_string()))?;
         let workspace = Workspace::open(Path::new(&session.directory));
@@ -161,7 +162,18 @@ impl Surrounded {
             todos: self.todos.clone(),
             overflow: self.host.0.setup.overflow.clone(),
             cancel,
-            may_leave: leave == Leave::Yes,
+            may_leave: leave,
+        }
+    }
+
+    /// A file that came with the workspace cannot open the way out of it: somebody else is asked.
+    fn action_outside(&self, path: &str) -> Action {
+        let action = self.agent.action(EXTERNAL_DIRECTORY, path);
+        match &self.agent.source {
+            Source::File(file) if file.starts_with(self.workspace.root()) => {
+                action.max(Action::Ask)
+            }
+            Source::File(_) | Source::BuiltIn => action,
         }
     }
 
@@ -214,18 +226,20 @@ impl Surroundings for Surrounded {
             let why = format!("no tool `{}` here; there are: {}", call.name, names.join(", "));
             return Permit::Forbidden(why);
         }
-        let context = self.context(Leave::No, CancellationToken::new());
+        let context = self.context(None, CancellationToken::new());
+        let subject = tools::subject(&call.name, &call.arguments, &context);
         let outside = tools::leaves(&call.name, &call.arguments, &context);
-        let (tool, subject, leave) = match outside {
-            Some(path) => ("external_directory", path, Leave::Yes),
-            None => (call.name.as_str(), tools::subject(&call.name, &call.arguments), Leave::No),
-        };
-        match self.agent.action(tool, &subject) {
-            Action::Allow => Permit::Yes(leave),
-            Action::Deny => Permit::Forbidden(format!("a rule forbids {tool} {subject}")),
-            Action::Ask => match self.ask(format!("{tool} {subject}")).await {
-                Answer::Allow => Permit::Yes(leave),
-                Answer::Deny => Permit::Refused(format!("{tool} {subject} was refused")),
+        let what = format!("{} {subject}", call.name);
+        let mut action = self.agent.action(&call.name, &subject);
+        if outside.is_some() {
+            action = action.max(self.action_outside(&subject));
+        }
+        match action {
+            Action::Allow => Permit::Yes(outside),
+            Action::Deny => Permit::Forbidden(format!("a rule forbids {what}")),
+            Action::Ask => match self.ask(what.clone()).await {
+                Answer::Allow => Permit::Yes(outside),
+                Answer::Deny => Permit::Refused(format!("{what} was refused")),
             },
         }
     }
