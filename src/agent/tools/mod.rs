@@ -1,6 +1,7 @@
 //! The tools of embedded agents. Each is a file: its description, its arguments, what it does.
 //! Paths cannot leave the workspace without a permission, whatever they are made of.
 
+mod bash;
 mod edit;
 mod error;
 mod glob;
@@ -100,6 +101,7 @@ pub async fn run(name: &str, arguments: &Value, context: &Context) -> Result<Out
         Tool::Grep => in_thread(grep::run, parse(tool, arguments)?, context).await,
         Tool::Edit => in_thread(edit::run, parse(tool, arguments)?, context).await,
         Tool::Write => in_thread(write::run, parse(tool, arguments)?, context).await,
+        Tool::Bash => bash::run(parse(tool, arguments)?, context).await,
         Tool::Todo => Ok(todo::run(parse(tool, arguments)?, context)),
     }
 }
@@ -112,11 +114,20 @@ enum Tool {
     Grep,
     Edit,
     Write,
+    Bash,
     Todo,
 }
 
-const ALL: [Tool; 7] =
-    [Tool::Read, Tool::List, Tool::Glob, Tool::Grep, Tool::Edit, Tool::Write, Tool::Todo];
+const ALL: [Tool; 8] = [
+    Tool::Read,
+    Tool::List,
+    Tool::Glob,
+    Tool::Grep,
+    Tool::Edit,
+    Tool::Write,
+    Tool::Bash,
+    Tool::Todo,
+];
 
 /// What a tool does at its `path`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +149,7 @@ impl Tool {
             Tool::Grep => "grep",
             Tool::Edit => "edit",
             Tool::Write => "write",
+            Tool::Bash => "bash",
             Tool::Todo => "todo",
         }
     }
@@ -147,7 +159,7 @@ impl Tool {
         match self {
             Tool::Read | Tool::List | Tool::Glob | Tool::Grep => Some(Access::Read),
             Tool::Edit | Tool::Write => Some(Access::Write),
-            Tool::Todo => None,
+            Tool::Bash | Tool::Todo => None,
         }
     }
 
@@ -159,6 +171,7 @@ impl Tool {
             Tool::Grep => (grep::DESCRIPTION, grep::properties(), grep::REQUIRED),
             Tool::Edit => (edit::DESCRIPTION, edit::properties(), edit::REQUIRED),
             Tool::Write => (write::DESCRIPTION, write::properties(), write::REQUIRED),
+            Tool::Bash => (bash::DESCRIPTION, bash::properties(), bash::REQUIRED),
             Tool::Todo => (todo::DESCRIPTION, todo::properties(), todo::REQUIRED),
         };
         let schema = json!({

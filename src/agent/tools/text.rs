@@ -13,6 +13,17 @@ pub(super) fn clip(text: &str, most: usize) -> String {
     }
 }
 
+pub(super) fn first(text: &str, most: usize) -> &str {
+    text.char_indices().nth(most).map_or(text, |(end, _)| &text[..end])
+}
+
+pub(super) fn last(text: &str, most: usize) -> &str {
+    match most.checked_sub(1) {
+        Some(before) => text.char_indices().rev().nth(before).map_or(text, |(at, _)| &text[at..]),
+        None => "",
+    }
+}
+
 /// `1 file`, `2 files`.
 pub(super) fn count(number: usize, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
@@ -25,9 +36,18 @@ mod tests {
 
     #[test]
     fn no_cut_splits_a_character() {
-        for (most, clipped) in [(0, "…"), (1, "ä…"), (2, "ä🙂…"), (3, "ä🙂€"), (4, "ä🙂€")]
-        {
-            assert_eq!(clip("ä🙂€", most), clipped);
+        for (most, head, clipped, tail) in [
+            (0, "", "…", ""),
+            (1, "ä", "ä…", "€"),
+            (2, "ä🙂", "ä🙂…", "🙂€"),
+            (3, "ä🙂€", "ä🙂€", "ä🙂€"),
+            (4, "ä🙂€", "ä🙂€", "ä🙂€"),
+        ] {
+            let text = "ä🙂€";
+            assert_eq!(
+                (first(text, most), clip(text, most).as_str(), last(text, most)),
+                (head, clipped, tail)
+            );
         }
     }
 

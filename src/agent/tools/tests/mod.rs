@@ -1,5 +1,6 @@
 //! The tools as a model sees them: arguments in, text out.
 
+mod bash;
 mod escape;
 mod files;
 mod search;
@@ -98,7 +99,7 @@ async fn a_call_that_does_not_fit_says_what_would() {
     desk.check(
         "reed",
         json!({}),
-        "error: no tool `reed`; there are: read, list, glob, grep, edit, write, todo",
+        "error: no tool `reed`; there are: read, list, glob, grep, edit, write, bash, todo",
     )
     .await;
     let missing = "error: the arguments of `read` do not fit: missing field `path`";
@@ -124,9 +125,11 @@ async fn a_call_that_does_not_fit_says_what_would() {
 async fn a_cancelled_agent_does_nothing_more() {
     let desk = Desk::new();
     desk.context.cancel.cancel();
-    for (name, arguments) in
-        [("write", json!({ "path": "a", "content": "" })), ("todo", json!({ "todos": [] }))]
-    {
+    for (name, arguments) in [
+        ("write", json!({ "path": "a", "content": "" })),
+        ("bash", json!({ "command": "touch a" })),
+        ("todo", json!({ "todos": [] })),
+    ] {
         assert_eq!(desk.run(name, arguments).await, Err(Error::Cancelled), "{name}");
     }
     assert!(!desk.path("a").exists());

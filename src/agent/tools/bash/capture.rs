@@ -1,0 +1,148 @@
+//! What a command prints: its beginning and its end in memory, all of it in a file when it is long.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::fs::{DirBuilder, File, OpenOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+
+use crate::agent::tools::text::{first, last, lossy};
+
+const MOST_CHARACTERS: usize = 30_000;
+const HALF: usize = MOST_CHARACTERS / 2;
+/// So many characters fit into so many bytes, whatever they are.
+const HEAD_BYTES: usize = 4 * MOST_CHARACTERS;
+const TAIL_BYTES: usize = 4 * HALF;
+/// A command that prints without end must not fill the disk.
+const MOST_KEPT: u64 = 256 << 20;
+
+pub(super) struct Capture {
+    overflow: PathBuf,
+    head: Vec<u8>,
+    /// What came after `head`, or the end of it.
+    tail: Vec<u8>,
+    tail_is_cut: bool,
+    total: u64,
+    kept: Kept,
+}
+
+enum Kept {
+    InMemory,
+    InFile { file: File, path: PathBuf, room: u64 },
+    Lost { reason: String },
+}
+
+impl Capture {
+    pub(super) fn new(overflow: &Path) -> Capture {
+        Capture {
+            overflow: overflow.to_owned(),
+            head: Vec::new(),
+            tail: Vec::new(),
+            tail_is_cut: false,
+            total: 0,
+            kept: Kept::InMemory,
+        }
+    }
+
+    pub(super) async fn drain(&mut self, pipe: &mut pipe::Receiver) {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
+            self.add(&buffer[..length]).await;
+        }
+    }
+
+    pub(super) async fn add(&mut self, bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        let room = (HEAD_BYTES - self.head.len()).min(bytes.len());
+        let (early, late) = bytes.split_at(room);
+        if let (Kept::InMemory, false) = (&self.kept, late.is_empty()) {
+            self.spill().await;
+        }
+        self.keep(bytes).await;
+        self.head.extend_from_slice(early);
+        self.tail.extend_from_slice(late);
+        if self.tail.len() > 2 * TAIL_BYTES {
+            self.tail.drain(..self.tail.len() - TAIL_BYTES);
+            self.tail_is_cut = true;
+        }
+    }
+
+    pub(super) async fn finish(mut self) -> String {
+        let (head, tail) = if self.tail_is_cut {
+            (lossy(&self.head), lossy(&self.tail))
+        } else {
+            let whole = lossy(&[self.head.as_slice(), &self.tail].concat());
+            if whole.chars().count() <= MOST_CHARACTERS && matches!(self.kept, Kept::InMemory) {
+                return whole;
+            }
+            (whole.clone(), whole)
+        };
+        if let Kept::InMemory = self.kept {
+            self.spill().await;
+        }
+        let where_to = self.where_to().await;
+        format!(
+            "{}\n\n… cut here: of {} bytes you see the beginning and the end; {where_to} …\n\n{}",
+            first(&head, HALF),
+            self.total,
+            last(&tail, HALF),
+        )
+    }
+
+    /// Begins a file with what there is so far.
+    async fn spill(&mut self) {
+        self.kept = match create(&self.overflow).await {
+            Ok((path, file)) => Kept::InFile { file, path, room: MOST_KEPT },
+            Err(error) => Kept::Lost { reason: error.to_string() },
+        };
+        let head = std::mem::take(&mut self.head);
+        self.keep(&head).await;
+        self.head = head;
+    }
+
+    async fn keep(&mut self, bytes: &[u8]) {
+        let Kept::InFile { file, room, .. } = &mut self.kept else { return };
+        let length = usize::try_from(*room).unwrap_or(usize::MAX).min(bytes.len());
+        *room -= length as u64;
+        if let Err(error) = file.write_all(&bytes[..length]).await {
+            self.kept = Kept::Lost { reason: error.to_string() };
+        }
+    }
+
+    async fn where_to(&mut self) -> String {
+        let flushed = match &mut self.kept {
+            Kept::InFile { file, .. } => file.flush().await,
+            Kept::InMemory | Kept::Lost { .. } => Ok(()),
+        };
+        if let Err(error) = flushed {
+            self.kept = Kept::Lost { reason: error.to_string() };
+        }
+        match &self.kept {
+            Kept::InFile { path, room: 0, .. } => {
+                format!("the first {MOST_KEPT} are in `{}`", path.display())
+            }
+            Kept::InFile { path, .. } => {
+                format!("all is in `{}`, for `read` and `grep`", path.display())
+            }
+            Kept::Lost { reason } => format!("the rest could not be kept: {reason}"),
+            Kept::InMemory => "the rest was not kept".to_owned(),
+        }
+    }
+}
+
+async fn create(overflow: &Path) -> std::io::Result<(PathBuf, File)> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    DirBuilder::new().recursive(true).mode(0o700).create(overflow).await?;
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = overflow.join(format!("bash-{}-{number}.txt", std::process::id()));
+        let mut options = OpenOptions::new();
+        match options.write(true).create_new(true).mode(0o600).open(&path).await {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
