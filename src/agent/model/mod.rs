@@ -1,6 +1,7 @@
 //! Models, behind one small interface: a request in, pieces of an answer out.
 
 mod offline;
+pub mod remote;
 
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use self::remote::Remote;
 use crate::agent::tools::Spec;
 use crate::transcript::{Message, Tokens};
 
@@ -85,6 +87,8 @@ pub type Sink = mpsc::Sender<Piece>;
 pub enum Model {
     /// `offline/explorer`
     Offline,
+    /// `openai/<model>`
+    Remote(Remote),
 }
 
 impl Model {
@@ -99,6 +103,7 @@ impl Model {
                 }
                 Ok(())
             }
+            Model::Remote(remote) => remote.answer(request, sink).await,
         }
     }
 }
