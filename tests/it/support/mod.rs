@@ -1,5 +1,7 @@
 //! What the tests share.
 
+mod model_server;
 mod world;
 
+pub use model_server::{Asked, ModelServer};
 pub use world::{World, caller, order, settings};
