@@ -8,6 +8,7 @@ use reqwest::{Method, RequestBuilder};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::net;
 use crate::wire::{
     AnswerRequest, CallerRequest, CancelRequest, CancelView, ClearView, ErrorView, HealthView,
     LaunchRequest, MailboxView, OutputRequest, OutputView, PageView, PermissionsView, PruneRequest,
@@ -45,7 +46,7 @@ pub enum Error {
 
 impl Client {
     pub fn new(socket: &Path) -> Result<Client, Error> {
-        let http = reqwest::Client::builder().unix_socket(socket).build();
+        let http = net::plain().unix_socket(socket).build();
         Ok(Client { http: http.map_err(Error::Broken)? })
     }
 

@@ -9,6 +9,7 @@ pub mod notice;
 // do
 pub mod clock;
 pub mod feed;
+pub mod net;
 pub mod store;
 
 pub mod agent;

@@ -66,9 +66,23 @@ pub struct Settings {
     pub config_file: PathBuf,
     /// `NODE_ENV=development`
     pub development: bool,
+    pub providers: Providers,
     /// `ASYNCAGENTS_PARENT`: the session on whose behalf this process was started.
     pub parent: Option<String>,
 }
+
+/// How to reach model servers, in the providers' own variables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Providers {
+    /// `OPENAI_API_KEY`
+    pub openai_key: Option<Secret>,
+    /// `OPENAI_BASE_URL`, with its `/v1`
+    pub openai_base_url: Option<String>,
+}
+
+/// Shown to nobody by accident.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
 
 /// What was said on the command line; it has the last word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,6 +111,7 @@ impl Settings {
             home: home(environment, flags)?,
             config_file,
             development: environment.get("NODE_ENV")? == Some("development"),
+            providers: Providers::of(environment)?,
             parent: environment.get("ASYNCAGENTS_PARENT")?.map(str::to_owned),
         })
     }
@@ -107,6 +122,28 @@ impl Settings {
             Some(file) => Ok(file),
             None => default_config_file(environment, flags),
         }
+    }
+}
+
+impl Providers {
+    fn of(environment: &Environment) -> Result<Providers, Error> {
+        let text = |name| Ok::<_, Error>(environment.get(name)?.map(str::to_owned));
+        Ok(Providers {
+            openai_key: text("OPENAI_API_KEY")?.map(Secret),
+            openai_base_url: text("OPENAI_BASE_URL")?,
+        })
+    }
+}
+
+impl Secret {
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
     }
 }
 
@@ -273,6 +310,7 @@ mod tests {
             home: "/from/flag".into(),
             config_file: file,
             development: true,
+            providers: Providers::default(),
             parent: Some("ses_parent".to_owned()),
         };
         assert_eq!(Settings::resolve(&environment, &flags).unwrap(), expected);
@@ -289,6 +327,7 @@ mod tests {
                 home: home.into(),
                 config_file: config_file.into(),
                 development: false,
+                providers: Providers::default(),
                 parent: None,
             };
             assert_eq!(settings, expected, "{pairs:?}");
@@ -323,6 +362,7 @@ mod tests {
             home: home.clone(),
             config_file: home.join("config.toml"),
             development: false,
+            providers: Providers::default(),
             parent: None,
         };
         let by_variable = Environment::of([("ASYNCAGENTS_HOME", home.clone())]);

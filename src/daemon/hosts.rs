@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::home::Home;
 use crate::agent::model::Models;
+use crate::agent::model::remote::Keys;
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
 use crate::config::Settings;
@@ -48,6 +49,14 @@ pub(super) fn connect(
     Ok((Hosts { all, default: Some(name.to_owned()) }, embedded))
 }
 
+fn keys(settings: &Settings) -> Keys {
+    let providers = &settings.providers;
+    Keys {
+        openai_key: providers.openai_key.as_ref().map(|key| key.reveal().to_owned()),
+        openai_base_url: providers.openai_base_url.clone(),
+    }
+}
+
 fn setup(settings: &Settings, home: &Home) -> Setup {
     let config = &settings.config;
     let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
@@ -55,7 +64,7 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         config_dir: config_dir.to_owned(),
         overflow: home.path().join("output"),
         default_model: config.model.clone(),
-        models: Models::default(),
+        models: Models::new(keys(settings), config.agent.silence),
         limits: Limits {
             steps: config.agent.max_steps,
             retries: config.agent.model_retries,

@@ -18,6 +18,7 @@ mod invariants;
 mod kill;
 mod launch;
 mod list;
+mod models;
 mod output;
 mod permissions;
 mod prune;

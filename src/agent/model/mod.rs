@@ -1,13 +1,16 @@
 //! Models, behind one small interface: a request in, pieces of an answer out.
 
 mod offline;
+pub mod remote;
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use self::remote::{Keys, Remote};
 use crate::agent::tools::Spec;
 use crate::transcript::{Message, Tokens};
 
@@ -88,19 +91,38 @@ pub const OFFLINE: &str = "offline/explorer";
 pub enum Model {
     /// `offline/explorer`
     Offline,
+    /// `openai/<model>`
+    Remote(Remote),
 }
 
 /// All models that can be reached, by their names.
-#[derive(Clone, Default)]
-pub struct Models {}
+#[derive(Clone)]
+pub struct Models {
+    keys: Keys,
+    silence: Duration,
+    /// Made when it is first needed: it reads the system's certificates.
+    openai: Arc<OnceLock<Remote>>,
+}
 
 impl Models {
+    /// A server that says nothing for as long as `silence` is given up.
+    pub fn new(keys: Keys, silence: Duration) -> Models {
+        Models { keys, silence, openai: Arc::default() }
+    }
+
     /// `name` is `provider/model`.
     pub fn find(&self, name: &str) -> Result<Model, Error> {
         match name.split_once('/') {
             Some(("offline", "explorer")) => Ok(Model::Offline),
+            Some(("openai", model)) if !model.is_empty() => {
+                if let Some(remote) = self.openai.get() {
+                    return Ok(Model::Remote(remote.clone()));
+                }
+                let remote = Remote::new(self.keys.clone(), self.silence)?;
+                Ok(Model::Remote(self.openai.get_or_init(|| remote).clone()))
+            }
             Some(_) | None => Err(Error::Unusable(format!(
-                "no model `{name}`; ASYNCAGENTS_MODEL can be `{OFFLINE}`"
+                "no model `{name}`; there are `{OFFLINE}` and `openai/<model>`"
             ))),
         }
     }
@@ -118,6 +140,7 @@ impl Model {
                 }
                 Ok(())
             }
+            Model::Remote(remote) => remote.answer(request, sink).await,
         }
     }
 }

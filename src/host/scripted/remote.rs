@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use super::{Call, Reply};
 use crate::host::Error;
+use crate::net;
 
 /// A slow answer is not a death.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -22,7 +23,7 @@ pub struct Remote {
 
 impl Remote {
     pub fn new(socket: &Path) -> Result<Remote, Error> {
-        let client = reqwest::Client::builder().unix_socket(socket).build();
+        let client = net::plain().unix_socket(socket).build();
         let client = client.map_err(|error| Error::Unreachable(error.to_string()))?;
         Ok(Remote { client, socket: socket.to_owned() })
     }

@@ -1,0 +1,239 @@
+//! What went wrong, in our words: from the status, headers and text of a server, or from the
+//! network. No text holds the key.
+
+use std::error::Error as StdError;
+use std::string::FromUtf8Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use genai::webc::StreamTimeout;
+use jiff::fmt::rfc2822;
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
+use reqwest::{StatusCode, Url};
+use serde_json::Value;
+
+use crate::agent::model::Error;
+
+/// Of what a server says; some answer with a whole page.
+const TEXT_CHARACTERS: usize = 500;
+/// Anything shorter is a stand-in, such as `none`, and may be a word of the message.
+const SECRET_CHARACTERS: usize = 8;
+const UNREADABLE: &str = "its answer is not readable";
+
+/// Knows what it must not tell. Cloning it is cheap.
+#[derive(Clone)]
+pub(super) struct Teller(Arc<Facts>);
+
+struct Facts {
+    /// The server, without passwords and parameters.
+    place: String,
+    key: String,
+    silence: Duration,
+}
+
+impl Teller {
+    pub(super) fn new(url: &Url, key: &str, silence: Duration) -> Teller {
+        let place = format!("{}{}", url.origin().ascii_serialization(), url.path());
+        let place = place.trim_end_matches('/').to_owned();
+        Teller(Arc::new(Facts { place, key: key.to_owned(), silence }))
+    }
+
+    pub(super) fn tell(&self, error: genai::Error) -> Error {
+        match error {
+            genai::Error::WebStream { error, .. } => self.tell_transport(error),
+            genai::Error::HttpError { status, body, headers, .. } => {
+                self.tell_status(status, &body, retry_after(&headers))
+            }
+            genai::Error::ChatResponse { body, .. } => self.tell_reported(&body),
+            genai::Error::StreamParse { serde_error, .. } if serde_error.is_eof() => {
+                Error::Truncated
+            }
+            genai::Error::StreamParse { .. } => busy(UNREADABLE.to_owned(), None),
+            // Nothing was sent; these are about the request.
+            other => Error::Unusable(self.without_secret(&other.to_string())),
+        }
+    }
+
+    /// `genai` keeps the cause in a box: one of its own errors, a time-out, or reqwest's.
+    fn tell_transport(&self, error: genai::BoxError) -> Error {
+        let error = match error.downcast::<genai::Error>() {
+            Ok(error) => return self.tell(*error),
+            Err(error) => error,
+        };
+        if error.is::<StreamTimeout>() {
+            return Error::Silent(self.0.silence);
+        }
+        if error.is::<FromUtf8Error>() {
+            return busy(UNREADABLE.to_owned(), None);
+        }
+        match error.downcast_ref::<reqwest::Error>() {
+            Some(error) if error.is_body() || error.is_decode() => Error::Truncated,
+            Some(_) | None => {
+                let cause = self.without_secret(&innermost(&*error));
+                Error::Unreachable(format!("`{}`: {cause}", self.0.place))
+            }
+        }
+    }
+
+    fn tell_status(&self, status: StatusCode, body: &str, retry_after: Option<Duration>) -> Error {
+        let mut message = said(&self.without_secret(body));
+        if message.is_empty() {
+            message = status.canonical_reason().unwrap_or("it gave no reason").to_owned();
+        }
+        match status.as_u16() {
+            408 | 409 | 429 | 500.. => busy(message, retry_after),
+            status => Error::Refused { status, message },
+        }
+    }
+
+    /// An error in the middle of a stream has no status of its own; some servers put one into it.
+    fn tell_reported(&self, body: &Value) -> Error {
+        let code = body.get("code").or_else(|| body.get("status")).and_then(|code| match code {
+            Value::String(text) => text.parse().ok(),
+            _ => code.as_u64().and_then(|code| u16::try_from(code).ok()),
+        });
+        let status = code.filter(|code| (400..600).contains(code));
+        let status = status.and_then(|code| StatusCode::from_u16(code).ok());
+        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        self.tell_status(status, &body.to_string(), None)
+    }
+
+    fn without_secret(&self, text: &str) -> String {
+        match self.0.key.as_str() {
+            key if key.len() < SECRET_CHARACTERS => text.to_owned(),
+            key => text.replace(key, "***"),
+        }
+    }
+}
+
+/// The text of the deepest cause; those above say that something failed, not what.
+pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}
+
+fn busy(message: String, retry_after: Option<Duration>) -> Error {
+    Error::Busy { message, retry_after }
+}
+
+/// The message in a body, wherever the server puts it; else the body itself, in one line.
+fn said(body: &str) -> String {
+    let places = ["/error/message", "/error", "/message", "/detail", ""];
+    let parsed = serde_json::from_str::<Value>(body).ok();
+    let message = parsed.as_ref().and_then(|parsed| {
+        places.iter().find_map(|place| parsed.pointer(place).and_then(Value::as_str))
+    });
+    let line = message.unwrap_or(body).split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(TEXT_CHARACTERS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+/// Milliseconds, seconds or a date. A date is compared with the server's own clock.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let number = |name: &str| text(name).and_then(|text| text.parse::<f64>().ok());
+    let seconds = number("retry-after-ms").map(|millis| millis / 1000.0);
+    if let Some(seconds) = seconds.or_else(|| number(RETRY_AFTER.as_str())) {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let date = |name: &str| text(name).and_then(|text| rfc2822::parse(text).ok());
+    let span = date(RETRY_AFTER.as_str())?.duration_since(&date(DATE.as_str())?);
+    Duration::try_from(span).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const KEY: &str = "sk-very-secret";
+
+    fn teller() -> Teller {
+        let url = Url::parse("https://user:password@models.example:8443/v1/?token=hidden").unwrap();
+        Teller::new(&url, KEY, Duration::from_secs(7))
+    }
+
+    fn check_status(status: u16, body: &str, expected: Error) {
+        let status = StatusCode::from_u16(status).unwrap();
+        assert_eq!(teller().tell_status(status, body, None), expected);
+    }
+
+    fn refused(status: u16, message: &str) -> Error {
+        Error::Refused { status, message: message.to_owned() }
+    }
+
+    #[test]
+    fn a_status_says_whether_another_try_is_worth_it() {
+        let body = r#"{"error": {"message": "so it is", "type": "x"}}"#;
+        for status in [400, 401, 403, 404, 405, 413, 422] {
+            check_status(status, body, refused(status, "so it is"));
+        }
+        for status in [408, 409, 429, 500, 502, 503, 504, 529] {
+            check_status(status, body, busy("so it is".to_owned(), None));
+        }
+    }
+
+    #[test]
+    fn the_message_is_found_wherever_a_server_puts_it() {
+        check_status(400, r#"{"error": "plain"}"#, refused(400, "plain"));
+        check_status(400, r#"{"message": "on top"}"#, refused(400, "on top"));
+        check_status(400, r#"{"detail": "fastapi"}"#, refused(400, "fastapi"));
+        check_status(400, "<html>\n <b>no</b>\n</html>", refused(400, "<html> <b>no</b> </html>"));
+        check_status(404, "", refused(404, "Not Found"));
+        let long = refused(400, &format!("{}…", "ä".repeat(TEXT_CHARACTERS)));
+        check_status(400, &"ä".repeat(TEXT_CHARACTERS + 1), long);
+    }
+
+    #[test]
+    fn an_error_within_a_stream_goes_by_the_code_in_it() {
+        let told = |body: Value| teller().tell_reported(&body);
+        let again = busy("m".to_owned(), None);
+        assert_eq!(told(json!({"message": "m"})), again);
+        assert_eq!(told(json!({"message": "m", "code": 502})), again);
+        assert_eq!(told(json!({"message": "m", "code": "server_error"})), again);
+        assert_eq!(told(json!({"message": "m", "code": 400})), refused(400, "m"));
+        assert_eq!(told(json!({"message": "m", "code": "404"})), refused(404, "m"));
+        assert_eq!(told(json!("m")), again);
+    }
+
+    #[test]
+    fn secrets_are_struck_out_of_what_a_server_says() {
+        let body = json!({"error": {"message": format!("wrong key: {KEY}.")}}).to_string();
+        check_status(401, &body, refused(401, "wrong key: ***."));
+        let long = format!("{}{KEY}", "x".repeat(TEXT_CHARACTERS - 5));
+        let cut = format!("{}***", "x".repeat(TEXT_CHARACTERS - 5));
+        check_status(401, &long, refused(401, &cut));
+    }
+
+    #[test]
+    fn a_place_has_no_passwords_and_no_parameters() {
+        assert_eq!(teller().0.place, "https://models.example:8443/v1");
+    }
+
+    #[test]
+    fn how_long_to_wait_is_read_from_either_header() {
+        let check = |headers: &[(&'static str, &str)], expected: Option<u64>| {
+            let headers =
+                headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+            let expected = expected.map(Duration::from_millis);
+            assert_eq!(retry_after(&headers.collect()), expected);
+        };
+        check(&[], None);
+        check(&[("retry-after-ms", "1500")], Some(1_500));
+        check(&[("retry-after", "2")], Some(2_000));
+        check(&[("retry-after", "0.25")], Some(250));
+        check(&[("retry-after", "9"), ("retry-after-ms", "20")], Some(20));
+        check(&[("retry-after", "soon")], None);
+        check(&[("retry-after", "-1")], None);
+        let date = ("retry-after", "Wed, 21 Oct 2015 07:28:30 GMT");
+        check(&[date], None);
+        check(&[date, ("date", "Wed, 21 Oct 2015 07:28:00 GMT")], Some(30_000));
+        check(&[date, ("date", "Wed, 21 Oct 2015 07:29:00 GMT")], None);
+    }
+}
