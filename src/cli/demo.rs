@@ -23,12 +23,8 @@ const LONGEST: Duration = Duration::from_secs(120);
 
 /// Agent, description, prompt.
 const TASKS: [(&str, &str, &str); 3] = [
-    (
-        "explore",
-        "find where it starts",
-        "Where is the main entry point, where does execution start?",
-    ),
-    ("explore", "find how errors are treated", "How are an error and an exception reported?"),
+    ("explore", "find where it starts", "Where is main, the entry, and what does it start?"),
+    ("explore", "find how errors are treated", "Where is an error, exception or panic raised?"),
     (
         "librarian",
         "read what the docs promise",

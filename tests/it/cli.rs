@@ -566,6 +566,7 @@ const HELP: &[(&str, &[&str])] = &[
     ("cancel", &["cancel"]),
     ("clear", &["clear"]),
     ("prune", &["prune"]),
+    ("agents", &["agents"]),
     ("serve", &["serve"]),
     ("daemon", &["daemon"]),
     ("daemon", &["daemon", "start"]),

@@ -9,17 +9,18 @@ use std::path::{Path, PathBuf};
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("task", &[]),
     ("transcript", &[]),
+    ("net", &[]),
     ("clock", &["task"]),
     ("notice", &["task"]),
     ("feed", &["task"]),
     ("store", &["task"]),
-    ("agent", &["transcript"]),
-    ("host", &["task", "transcript", "clock", "store", "agent"]),
+    ("agent", &["transcript", "net"]),
+    ("host", &["task", "transcript", "net", "clock", "store", "agent"]),
     ("supervisor", &["task", "transcript", "clock", "notice", "feed", "store", "host"]),
     ("wire", &["task"]),
     ("tools", &["task", "transcript", "supervisor", "wire"]),
     ("http", &["task", "supervisor", "wire", "tools"]),
-    ("client", &["wire"]),
+    ("client", &["net", "wire"]),
     ("config", &[]),
     (
         "daemon",
@@ -28,6 +29,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "clock",
             "feed",
             "store",
+            "agent",
             "host",
             "supervisor",
             "tools",
@@ -36,7 +38,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "config",
         ],
     ),
-    ("cli", &["task", "clock", "host", "wire", "client", "config", "daemon"]),
+    ("cli", &["task", "clock", "agent", "host", "wire", "client", "config", "daemon"]),
 ];
 
 /// Reading the surroundings, and the one module that may.

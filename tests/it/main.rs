@@ -12,6 +12,7 @@ mod clear;
 mod cli;
 mod daemon;
 mod deliver;
+mod embedded;
 mod ends;
 mod faults;
 mod invariants;

@@ -8,7 +8,11 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{Call, Finish, Piece, Request};
+use crate::agent::turn::INTERRUPTED;
 use crate::transcript::{Message, Part, Role, Tokens};
+
+/// What it knows how to use.
+const TOOLS: [&str; 5] = ["read", "list", "glob", "grep", "todo"];
 
 const MOST_WORDS: usize = 4;
 const MOST_FILES: usize = 3;
@@ -114,7 +118,9 @@ pub(super) fn answer(request: &Request) -> Vec<Piece> {
     let task = Task::of(&request.messages);
     let can = |name: &str| request.tools.iter().any(|tool| tool.name == name);
     let words = words(&task.prompt);
-    let calls = match task.rounds.len() {
+    let again = task.cut_off();
+    let calls = match task.stage() {
+        _ if !again.is_empty() => again,
         0 => search(&words, &request.system, can),
         1 => read(&task, &words, can),
         _ => Vec::new(),
@@ -124,7 +130,7 @@ pub(super) fn answer(request: &Request) -> Vec<Piece> {
         pieces.extend(in_pieces(&report(&task, &words)));
         Finish::Stop
     } else {
-        let what = match task.rounds.len() {
+        let what = match task.stage() {
             0 => format!("Searching for: {}.", words.join(", ")),
             _ => "Reading the places that fit best.".to_owned(),
         };
@@ -165,6 +171,20 @@ impl Task {
         }
     }
 
+    /// How many rounds are done: one that was cut off is done with the next.
+    fn stage(&self) -> usize {
+        self.rounds.iter().filter(|round| !round.iter().any(is_cut_off)).count()
+    }
+
+    /// The calls of the last round that have to be made again.
+    fn cut_off(&self) -> Vec<(&'static str, Value)> {
+        let last = self.rounds.last().map(Vec::as_slice).unwrap_or_default().iter();
+        let known = |name: &str| TOOLS.into_iter().find(|tool| *tool == name);
+        last.filter(|call| is_cut_off(call))
+            .filter_map(|(tool, arguments, _)| Some((known(tool)?, arguments.clone())))
+            .collect()
+    }
+
     fn hits(&self) -> Vec<Hit> {
         let calls = self.rounds.iter().flatten().filter(|(tool, _, _)| tool == "grep");
         let mut hits = Vec::new();
@@ -174,6 +194,10 @@ impl Task {
         }
         hits
     }
+}
+
+fn is_cut_off((_, _, result): &(String, Value, String)) -> bool {
+    result == INTERRUPTED
 }
 
 fn calls(message: &Message) -> Vec<(String, Value, String)> {
@@ -230,7 +254,7 @@ fn search(
         // Agents for documentation look there first.
         let docs = system.contains("documentation").then_some("*.{md,toml,json,txt,yml,yaml}");
         for word in words {
-            let mut arguments = json!({ "pattern": word, "ignore_case": true });
+            let mut arguments = json!({ "pattern": word, "case_insensitive": true });
             if let Some(docs) = docs {
                 arguments["include"] = json!(docs);
             }
@@ -436,8 +460,8 @@ mod tests {
         let expected = [
             ("todo", todos("in_progress", "pending")),
             ("list", json!({ "path": "." })),
-            ("grep", json!({ "pattern": "session", "ignore_case": true })),
-            ("grep", json!({ "pattern": "login", "ignore_case": true })),
+            ("grep", json!({ "pattern": "session", "case_insensitive": true })),
+            ("grep", json!({ "pattern": "login", "case_insensitive": true })),
             ("glob", json!({ "pattern": "**/*session*" })),
             ("glob", json!({ "pattern": "**/*login*" })),
         ];
@@ -480,13 +504,28 @@ mod tests {
     }
 
     #[test]
+    fn a_search_that_was_cut_off_is_made_again() {
+        let prompt = user("Where is the login?");
+        let grep = json!({ "pattern": "login" });
+        let cut = done(&[("list", json!({}), "src"), ("grep", grep.clone(), INTERRUPTED)]);
+        let calls = made(&answer(&request(vec![prompt.clone(), cut.clone()])));
+        assert_eq!(calls, [("grep".to_owned(), grep.clone())]);
+        let again = done(&[("grep", grep, "a.rs:1: login")]);
+        let calls = made(&answer(&request(vec![prompt, cut, again])));
+        assert_eq!(calls[0].0, "read", "{calls:?}");
+    }
+
+    #[test]
     fn a_follow_up_is_a_task_of_its_own() {
         let old = [user("Where is the login?"), done(&[("grep", json!({}), "a.rs:1: login")])];
         let mut messages = old.to_vec();
         messages.push(user("And the logout?"));
         let calls = made(&answer(&request(messages)));
         assert!(
-            calls.contains(&("grep".into(), json!({ "pattern": "logout", "ignore_case": true })))
+            calls.contains(&(
+                "grep".into(),
+                json!({ "pattern": "logout", "case_insensitive": true })
+            ))
         );
     }
 }

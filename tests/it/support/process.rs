@@ -126,6 +126,15 @@ impl Shell {
         self.run_with_input(args, b"")
     }
 
+    /// The same, from another directory.
+    pub fn run_in<A: AsRef<OsStr>>(
+        &self,
+        directory: &Path,
+        args: impl IntoIterator<Item = A>,
+    ) -> Ended {
+        Running::new(self.command(args).current_dir(directory)).wait()
+    }
+
     pub fn run_with_input<A: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = A>,
