@@ -41,6 +41,8 @@ struct Samples {
     bare_two: Vec<f64>,
     bare_one: Vec<f64>,
     bare_group: Vec<f64>,
+    /// Megabytes, after all of it.
+    resident: f64,
 }
 
 pub(crate) async fn measure(
@@ -88,6 +90,7 @@ async fn sample(
         samples.bare_group.push(bare.launches_per_second(group, window)?);
         samples.many.push(launch_for(window, MANY, round, &daemon, &host).await?);
     }
+    samples.resident = daemon.process.resident()?;
     daemon.stop().await?;
     Ok(samples)
 }
@@ -196,6 +199,12 @@ fn add(table: &mut Table, present: usize, samples: &Samples) {
 }
 
 fn explain(table: &mut Table, present: usize, samples: &Samples) {
+    let launches: usize =
+        samples.one.iter().chain(&samples.many).map(|sample| sample.latencies.len()).sum();
+    table.note(format!(
+        "{present} present: the daemon held {:.1} MB after {launches} launches",
+        samples.resident
+    ));
     for (callers, samples) in [(1, &samples.one), (MANY, &samples.many)] {
         let latencies: Vec<f64> = samples.iter().flat_map(|s| s.latencies.clone()).collect();
         let middle =

@@ -65,7 +65,7 @@ fn main() -> anyhow::Result<()> {
     let wanted = |section: &str| all || given(section);
     let scale = if given("--quick") { QUICK() } else { FULL() };
 
-    let began = Instant::now();
+    let (began, load) = (Instant::now(), load_average()?);
     let mut histories = Histories::new()?;
     let mut table = Table::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -85,8 +85,19 @@ fn main() -> anyhow::Result<()> {
         anyhow::Ok(())
     })?;
     println!("{table}");
-    println!("measured in {:.0} s", began.elapsed().as_secs_f64());
+    println!(
+        "measured in {:.0} s; load before {load}, after {}. Above the number of processors others \
+         take part, and limits suffer more than figures.",
+        began.elapsed().as_secs_f64(),
+        load_average()?,
+    );
     Ok(())
+}
+
+/// Of the last minute.
+fn load_average() -> anyhow::Result<String> {
+    let text = std::fs::read_to_string("/proc/loadavg")?;
+    Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
 fn progress(what: impl std::fmt::Display) {
