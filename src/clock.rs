@@ -48,14 +48,19 @@ impl Clock {
     }
 
     /// Wall time: for showing and storing, not for measuring; it jumps.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     pub fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.micros().div_euclid(1_000))
+    }
+
+    /// The same wall time in microseconds since 1970: for comparing two processes of one machine.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+    pub fn micros(&self) -> i64 {
         match &self.0.source {
             Source::System { .. } => {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                Timestamp::from_millis(since.as_millis() as i64)
+                since.as_micros() as i64
             }
-            Source::Manual { millis, .. } => Timestamp::from_millis(millis.load(Ordering::SeqCst)),
+            Source::Manual { millis, .. } => millis.load(Ordering::SeqCst) * 1_000,
         }
     }
 

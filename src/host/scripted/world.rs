@@ -66,7 +66,7 @@ impl World {
         World::logging(clock, None)
     }
 
-    /// Writes a line for every post, in the order in which they came.
+    /// Writes a line for every post, in the order in which they came, with its microsecond.
     pub fn logging(clock: Clock, log: Option<std::fs::File>) -> World {
         World(Arc::new(Inner {
             state: Mutex::default(),
@@ -251,7 +251,7 @@ impl World {
     }
 
     fn post(&self, post: Post) -> Result<(), Error> {
-        let now = self.now();
+        let (now, at) = (self.now(), self.0.clock.micros());
         let mut state = self.state();
         let fails = state.fail_posts > 0;
         if fails {
@@ -273,9 +273,11 @@ impl World {
             session.messages.push(user_message(&post.message, now, parts));
         }
         if let Some(log) = &self.0.log {
-            let line = json!({ "again": again, "post": post });
+            let line = format!("{}\n", json!({ "again": again, "at": at, "post": post }));
             let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
-            writeln!(log, "{line}").map_err(|error| Error::Refused(error.to_string()))?;
+            // In one piece: whoever reads along never sees half a line.
+            let written = log.write_all(line.as_bytes());
+            written.map_err(|error| Error::Refused(error.to_string()))?;
         } else {
             state.posts.push(post);
         }

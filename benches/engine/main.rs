@@ -1,0 +1,105 @@
+//! Measures the engine: the release binary as a daemon, a scripted host as a second process, and
+//! each figure beside its limit on this machine, taken in the same run. Nothing fails for being
+//! slow; it is printed as a MISS.
+//!
+//! `cargo bench --bench engine [-- [--quick] [launches] [notices] [memory] [start]]`
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a table is the point of this")]
+
+mod bare;
+mod history;
+mod launches;
+mod memory;
+mod notices;
+mod processes;
+mod rows;
+mod start;
+mod table;
+
+use std::time::{Duration, Instant};
+
+use history::Histories;
+use table::Table;
+
+/// How much is measured.
+struct Scale {
+    /// How many ended tasks are there before a daemon starts.
+    present: Vec<usize>,
+    present_for_notices: usize,
+    rounds: usize,
+    window: Duration,
+    single_ends: usize,
+    bursts: usize,
+    starts: usize,
+}
+
+const FULL: fn() -> Scale = || Scale {
+    present: vec![0, 1_000, 10_000, 100_000],
+    present_for_notices: 10_000,
+    rounds: 7,
+    window: Duration::from_millis(500),
+    single_ends: 150,
+    bursts: 7,
+    starts: 15,
+};
+
+const QUICK: fn() -> Scale = || Scale {
+    present: vec![0, 2_000],
+    present_for_notices: 1_000,
+    rounds: 1,
+    window: Duration::from_millis(300),
+    single_ends: 20,
+    bursts: 2,
+    starts: 3,
+};
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let given = |word: &str| arguments.iter().any(|argument| argument == word);
+    // `cargo test --benches` runs this as well, and nothing timed belongs there.
+    if !given("--bench") {
+        return Ok(());
+    }
+    let sections = ["launches", "notices", "memory", "start"];
+    let all = !sections.into_iter().any(given);
+    let wanted = |section: &str| all || given(section);
+    let scale = if given("--quick") { QUICK() } else { FULL() };
+
+    let (began, load) = (Instant::now(), load_average()?);
+    let mut histories = Histories::new()?;
+    let mut table = Table::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        if wanted("launches") {
+            launches::measure(&scale, &mut histories, &mut table).await?;
+        }
+        if wanted("notices") {
+            notices::measure(&scale, &mut histories, &mut table).await?;
+        }
+        if wanted("memory") {
+            memory::measure(&scale, &mut histories, &mut table).await?;
+        }
+        if wanted("start") {
+            start::measure(&scale, &mut histories, &mut table).await?;
+        }
+        anyhow::Ok(())
+    })?;
+    println!("{table}");
+    println!(
+        "measured in {:.0} s; load before {load}, after {}. Above the number of processors others \
+         take part, and limits suffer more than figures.",
+        began.elapsed().as_secs_f64(),
+        load_average()?,
+    );
+    Ok(())
+}
+
+/// Of the last minute.
+fn load_average() -> anyhow::Result<String> {
+    let text = std::fs::read_to_string("/proc/loadavg")?;
+    Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
+}
+
+fn progress(what: impl std::fmt::Display) {
+    eprintln!("… {what}");
+}

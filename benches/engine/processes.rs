@@ -1,0 +1,138 @@
+//! The daemon and the scripted host as processes of their own. Both end with their handle.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use asyncagents::client::Client;
+use asyncagents::host::scripted::{Control, Remote, Scripted};
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_asyncagents");
+
+const LONGEST_START: Duration = Duration::from_secs(20);
+const LONGEST_STOP: Duration = Duration::from_secs(20);
+const BETWEEN_TRIES: Duration = Duration::from_micros(500);
+
+/// Ends the process, and only this one, when it is dropped.
+pub(crate) struct Process(Child);
+
+pub(crate) struct Host {
+    pub(crate) process: Process,
+    pub(crate) scripted: Scripted,
+    pub(crate) socket: PathBuf,
+    pub(crate) posts: PathBuf,
+}
+
+pub(crate) struct Daemon {
+    pub(crate) process: Process,
+    pub(crate) client: Client,
+    /// From the start of the process to its first answer.
+    pub(crate) ready_after: Duration,
+}
+
+impl Host {
+    pub(crate) async fn start(place: &Path) -> anyhow::Result<Host> {
+        let (socket, posts) = (place.join("host.sock"), place.join("posts.log"));
+        let mut command = command(place);
+        command.arg("scripted-host").arg("--socket").arg(&socket).arg("--log").arg(&posts);
+        let process = Process(command.spawn().context("starting the scripted host")?);
+        let scripted = Scripted::Process(Remote::new(&socket)?);
+        let began = Instant::now();
+        while scripted.control(Control::Ring).await.is_err() {
+            if began.elapsed() > LONGEST_START {
+                bail!("the scripted host does not answer");
+            }
+            std::thread::sleep(BETWEEN_TRIES);
+        }
+        Ok(Host { process, scripted, socket, posts })
+    }
+}
+
+impl Daemon {
+    /// `home` may hold a database. `config` is the text of a configuration file.
+    pub(crate) async fn start(home: &Path, host: &Host, config: &str) -> anyhow::Result<Daemon> {
+        let file = home.with_extension("toml");
+        fs::write(&file, config)?;
+        let mut command = command(home);
+        command
+            .arg("serve")
+            .env("ASYNCAGENTS_HOME", home)
+            .env("ASYNCAGENTS_CONFIG", &file)
+            .env("ASYNCAGENTS_HOST", format!("scripted:{}", host.socket.display()))
+            .env("ASYNCAGENTS_API_ENABLED", "false")
+            .env("ASYNCAGENTS_LOG", "warn");
+        let began = Instant::now();
+        let mut process = Process(command.spawn().context("starting the daemon")?);
+        let client = Client::new(&home.join("asyncagents.sock"))?;
+        while client.health().await.is_err() {
+            if let Some(status) = process.0.try_wait()? {
+                bail!("the daemon ended with {status}");
+            }
+            if began.elapsed() > LONGEST_START {
+                bail!("the daemon does not answer");
+            }
+            std::thread::sleep(BETWEEN_TRIES);
+        }
+        Ok(Daemon { process, client, ready_after: began.elapsed() })
+    }
+
+    /// Cleanly, so that the next one on the same directory has nothing to check.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        self.client.stop().await?;
+        let began = Instant::now();
+        while self.process.0.try_wait()?.is_none() {
+            if began.elapsed() > LONGEST_STOP {
+                bail!("the daemon does not stop");
+            }
+            std::thread::sleep(BETWEEN_TRIES);
+        }
+        Ok(())
+    }
+}
+
+impl Process {
+    /// What it holds in memory, in MB.
+    pub(crate) fn resident(&self) -> anyhow::Result<f64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB"));
+        let kilobytes: f64 = kilobytes.context("no VmRSS")?.trim().parse()?;
+        Ok(kilobytes / 1024.0)
+    }
+
+    /// Processor time it has used, all threads, in seconds.
+    pub(crate) fn processor(&self) -> anyhow::Result<f64> {
+        processor(&self.0.id().to_string())
+    }
+}
+
+pub(crate) fn own_processor() -> anyhow::Result<f64> {
+    processor("self")
+}
+
+/// The kernel counts in hundredths of a second here (`USER_HZ`).
+fn processor(process: &str) -> anyhow::Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let after_name = stat.rsplit_once(')').context("no name in stat")?.1;
+    let ticks = |field: usize| -> anyhow::Result<f64> {
+        Ok(after_name.split_whitespace().nth(field).context("stat is too short")?.parse()?)
+    };
+    Ok((ticks(11)? + ticks(12)?) / 100.0)
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Without this shell's variables: they may configure a daemon of somebody's own.
+fn command(place: &Path) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.env_clear().env("HOME", place).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+    command
+}
