@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::Error;
@@ -49,6 +50,7 @@ pub(super) fn reader(path: &Path) -> Result<Connection, Error> {
     let db = Connection::open_with_flags(path, flags)?;
     db.busy_timeout(Duration::from_secs(10))?;
     db.execute_batch("PRAGMA cache_size = -1024;")?;
+    keep_plans(&db)?;
     db.set_prepared_statement_cache_capacity(64);
     Ok(db)
 }
@@ -69,9 +71,11 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     // Not before we know whose it is: the journal mode is written into the file.
     db.execute_batch(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;
-         PRAGMA cache_size = -2048; PRAGMA journal_size_limit = 16777216;",
+         PRAGMA cache_size = -2048; PRAGMA temp_store = MEMORY;
+         PRAGMA journal_size_limit = 16777216;",
     )?;
     db.set_prepared_statement_cache_capacity(128);
+    keep_plans(&db)?;
     let tx = db.transaction()?;
     for (n, migration) in MIGRATIONS.iter().enumerate().skip(found as usize) {
         tx.execute_batch(migration)?;
@@ -82,6 +86,12 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     }
     tx.commit()?;
     Ok(db)
+}
+
+/// Otherwise statements are planned anew when the values bound to them change.
+fn keep_plans(db: &Connection) -> Result<(), Error> {
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
 }
 
 fn is_empty(path: &Path) -> Result<bool, Error> {

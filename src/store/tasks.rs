@@ -172,6 +172,15 @@ impl Store {
         })
     }
 
+    /// Whether there is anything for [`Store::admit`] to do.
+    pub fn any_queued(&self) -> Result<bool, Error> {
+        self.read(|db| {
+            let mut any = db
+                .prepare_cached("SELECT EXISTS (SELECT 1 FROM task WHERE slot = 1 AND slot > 0)")?;
+            Ok(any.query_row([], |row| row.get(0))?)
+        })
+    }
+
     /// Every task that holds a slot, with its current run.
     pub fn active(&self) -> Result<Vec<Active>, Error> {
         self.read(|db| {

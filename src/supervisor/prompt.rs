@@ -26,20 +26,27 @@ struct Outgoing {
     sends: JoinSet<(TaskId, bool)>,
     sending: HashMap<Id, Active>,
     failures: HashMap<TaskId, (u32, Duration)>,
+    /// Something was owed to a task that was being sent to.
+    skipped: bool,
 }
 
 impl Supervisor {
     pub(super) async fn prompter(self) {
         let mut outgoing = Outgoing::default();
         loop {
-            let retry = self.send_owed(&mut outgoing).await;
-            tokio::select! {
-                () = self.0.prompts.notified() => {}
-                () = tokio::time::sleep(retry) => {}
-                Some(done) = outgoing.sends.join_next_with_id() => {
-                    self.note(&mut outgoing, done).await;
+            let retry = tokio::time::Instant::now() + self.send_owed(&mut outgoing).await;
+            // A send that went well changes nothing that is worth another look.
+            loop {
+                tokio::select! {
+                    () = self.0.prompts.notified() => break,
+                    () = tokio::time::sleep_until(retry) => break,
+                    Some(done) = outgoing.sends.join_next_with_id() => {
+                        if self.note(&mut outgoing, done).await || outgoing.skipped {
+                            break;
+                        }
+                    }
+                    () = self.0.stopping.cancelled() => return,
                 }
-                () = self.0.stopping.cancelled() => return,
             }
         }
     }
@@ -47,10 +54,12 @@ impl Supervisor {
     /// Starts what can be started; says when to look again at the latest.
     async fn send_owed(&self, outgoing: &mut Outgoing) -> Duration {
         let (limits, now) = (self.0.settings.limits.clone(), self.0.clock.now());
-        let owed = match self.0.store.admit(limits, now).await {
-            Ok(_) => self.0.store.unprompted(),
+        let admitted = match self.0.store.any_queued() {
+            Ok(true) => self.0.store.admit(limits, now).await.map(|_| ()),
+            Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
+        let owed = admitted.and_then(|()| self.0.store.unprompted());
         let owed = owed.unwrap_or_else(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot read owed prompts");
             Vec::new()
@@ -59,6 +68,7 @@ impl Supervisor {
             outgoing.sending.values().map(|active| active.task.id.clone()).collect();
         outgoing.failures.retain(|id, _| owed.iter().any(|active| active.task.id == *id));
         let uptime = self.0.clock.uptime();
+        outgoing.skipped = owed.iter().any(|active| sending.contains(&active.task.id));
         for active in owed.into_iter().filter(|active| !sending.contains(&active.task.id)) {
             let failed = outgoing.failures.get(&active.task.id);
             if failed.is_some_and(|(_, until)| *until > uptime) {
@@ -75,15 +85,17 @@ impl Supervisor {
         next.unwrap_or(Duration::from_secs(3600)).max(Duration::from_millis(10))
     }
 
+    /// `true` when it has to be tried again.
     async fn note(
         &self,
         outgoing: &mut Outgoing,
         done: Result<(Id, (TaskId, bool)), tokio::task::JoinError>,
-    ) {
+    ) -> bool {
         match done {
             Ok((id, (task, true))) => {
                 outgoing.sending.remove(&id);
                 outgoing.failures.remove(&task);
+                false
             }
             Ok((id, (task, false))) => {
                 outgoing.sending.remove(&id);
@@ -91,11 +103,13 @@ impl Supervisor {
                 let pause = (FIRST_PAUSE * 2u32.pow(tries.min(6))).min(LONGEST_PAUSE);
                 let until = self.0.clock.uptime() + pause;
                 outgoing.failures.insert(task, (tries + 1, until));
+                true
             }
             Err(error) => {
                 if let Some(active) = outgoing.sending.remove(&error.id()) {
                     self.blame(&active.task, "prompting it").await;
                 }
+                false
             }
         }
     }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use asyncagents::clock::Clock;
-use asyncagents::feed::Kind;
+use asyncagents::feed::{Feed, Kind};
 use asyncagents::host::scripted::{Control, Scripted};
 use asyncagents::host::{Host, NewSession};
-use asyncagents::store::Intent;
-use asyncagents::supervisor::{Error, Launch};
+use asyncagents::store::{Intent, Store};
+use asyncagents::supervisor::{Error, Hosts, Launch, Supervisor};
 use asyncagents::task::{Parent, Phase, Slot, State, Status, Timestamp};
 
 use crate::support::{World, caller, order, settings};
@@ -211,6 +211,17 @@ async fn no_usable_host_is_said_with_the_way_out() {
     order.host = Some("elsewhere".into());
     let error = world.try_launch(&parent, order).await.unwrap_err();
     assert_eq!(error.to_string(), "no host `elsewhere`; configured: scripted");
+    // And with none at all.
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(&dir.path().join("asyncagents.db"), |_| {}).unwrap();
+    let bare = Supervisor::new(store, Feed::new(), Clock::system(), Hosts::default(), settings());
+    let launch = Launch { order: crate::support::order("look"), fork: false, key: None };
+    let error = bare.launch(caller(&parent), launch).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no host to run agents on: set ASYNCAGENTS_HOST, or `host` in the configuration file \
+         (`asyncagents config init` writes a commented one)"
+    );
 }
 
 #[tokio::test]
