@@ -86,9 +86,9 @@ pub(crate) fn ended(db: &Connection, clock: &Clock, n: usize) -> rusqlite::Resul
     )?
     .execute((seq, end, RESULT))?;
     db.prepare_cached(
-        "INSERT INTO notice (task, run, kind, parent_host, parent_session, message_id, wake,
+        "INSERT INTO notice (task, run, nth, parent_host, parent_session, message_id, wake,
            batch_ended, batch_total, created_at, due_at, delivered_at)
-         VALUES (?1, 0, 'end', 'scripted', ?2, ?3, 1, 5, 5, ?4, ?4, ?4)",
+         VALUES (?1, 0, 0, 'scripted', ?2, ?3, 1, 5, 5, ?4, ?4, ?4)",
     )?
     .execute((seq, &parent, clock.message_id().as_str(), end))?;
     Ok(())

@@ -28,7 +28,7 @@ pub use sessions::Session;
 pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement};
 pub use writer::{Committed, What, Written};
 
-use writer::{News, Writer};
+use writer::{Haste, News, Writer};
 
 /// Idle reader connections that are kept; each has a page cache.
 const IDLE_READERS: usize = 4;
@@ -116,9 +116,25 @@ impl Store {
         &self,
         change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
     ) -> Written<T> {
+        self.submit(Haste::Now, change)
+    }
+
+    /// For what can be found out again if we die before it is on disk.
+    fn write_along<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
+    ) -> Written<T> {
+        self.submit(Haste::MayWait, change)
+    }
+
+    fn submit<T: Send + 'static>(
+        &self,
+        haste: Haste,
+        change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
+    ) -> Written<T> {
         let writer = self.0.writer.lock().unwrap_or_else(PoisonError::into_inner);
         match writer.as_ref() {
-            Some(writer) => writer.submit(change),
+            Some(writer) => writer.submit(haste, change),
             None => Written::closed(),
         }
     }

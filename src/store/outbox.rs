@@ -104,7 +104,7 @@ impl Store {
     }
 
     pub fn delivered(&self, seq: i64, at: Timestamp) -> Written<()> {
-        self.write(move |db, _| {
+        self.write_along(move |db, _| {
             db.prepare_cached("UPDATE notice SET delivered_at = ?2 WHERE seq = ?1")?
                 .execute((seq, at.as_millis()))?;
             Ok(())

@@ -254,7 +254,7 @@ impl Store {
 
     fn set_run_time(&self, column: &'static str, task: &Task, at: Timestamp) -> Written<()> {
         let (id, run) = (task.id.clone(), task.run);
-        self.write(move |db, _| {
+        self.write_along(move |db, _| {
             let mut update = db.prepare_cached(&format!(
                 "UPDATE run SET {column} = ?3
                  WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)"
@@ -267,7 +267,7 @@ impl Store {
     /// Writes new figures of a task that is still in the run they belong to.
     pub fn set_progress(&self, task: &Task, progress: Progress) -> Written<()> {
         let (id, run) = (task.id.clone(), task.run);
-        self.write(move |db, news| {
+        self.write_along(move |db, news| {
             let mut update = db.prepare_cached(
                 "UPDATE task SET progress = ?3, tool_calls = ?4
                  WHERE id = ?1 AND run = ?2 AND slot = 2",

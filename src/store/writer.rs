@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::mpsc;
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
@@ -36,11 +37,24 @@ pub(super) type News = Vec<Committed>;
 
 /// A change on its way: first it is made inside the transaction, then its caller is answered.
 trait Change: Send {
+    fn haste(&self) -> Haste;
     fn make(&mut self, db: &Connection, news: &mut News) -> bool;
     fn settle(self: Box<Self>, committed: Result<(), Error>);
 }
 
+/// Whether a change is worth a commit of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Haste {
+    Now,
+    /// What is lost when we die before is found out again: it goes along with the next commit.
+    MayWait,
+}
+
+/// How long a change waits for others to go along with.
+const LONGEST_WAIT: Duration = Duration::from_millis(3);
+
 struct Pending<T, F> {
+    haste: Haste,
     change: Option<F>,
     made: Result<T, Error>,
     answer: oneshot::Sender<Result<T, Error>>,
@@ -51,6 +65,10 @@ where
     T: Send,
     F: FnOnce(&Connection, &mut News) -> Result<T, Error> + Send,
 {
+    fn haste(&self) -> Haste {
+        self.haste
+    }
+
     fn make(&mut self, db: &Connection, news: &mut News) -> bool {
         if let Some(change) = self.change.take() {
             self.made = catch_unwind(AssertUnwindSafe(|| change(db, news)))
@@ -106,11 +124,12 @@ impl Writer {
     /// Queues a change at once; the future only waits for its outcome.
     pub(super) fn submit<T: Send + 'static>(
         &self,
+        haste: Haste,
         change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
     ) -> Written<T> {
         let (answer, outcome) = oneshot::channel();
         let change = Some(change);
-        let pending = Box::new(Pending { change, made: Err(Error::Closed), answer });
+        let pending = Box::new(Pending { haste, change, made: Err(Error::Closed), answer });
         // A writer that is gone drops the answer with it, which reads as `Closed`.
         let _ = self.queue.send(pending);
         Written(outcome)
@@ -129,6 +148,7 @@ fn run(mut db: Connection, waiting: &mpsc::Receiver<Box<dyn Change>>, publish: i
     while let Ok(first) = waiting.recv() {
         let mut news = News::new();
         let mut batch = vec![first];
+        wait_for_company(waiting, &mut batch);
         let committed = commit(&mut db, waiting, &mut batch, &mut news);
         match &committed {
             Ok(()) => news.into_iter().for_each(&publish),
@@ -138,6 +158,17 @@ fn run(mut db: Connection, waiting: &mpsc::Receiver<Box<dyn Change>>, publish: i
         }
         for change in batch {
             change.settle(committed.as_ref().map_err(Error::again).copied());
+        }
+    }
+}
+
+/// Until somebody is in a hurry, or it has been long enough.
+fn wait_for_company(waiting: &mpsc::Receiver<Box<dyn Change>>, batch: &mut Vec<Box<dyn Change>>) {
+    let until = Instant::now() + LONGEST_WAIT;
+    while batch.last().is_some_and(|change| change.haste() == Haste::MayWait) {
+        match waiting.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(change) => batch.push(change),
+            Err(_) => return,
         }
     }
 }
