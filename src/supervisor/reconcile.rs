@@ -13,9 +13,6 @@ use crate::store::{self, Active, End, FollowUp};
 use crate::task::lifecycle::Report;
 use crate::task::{MAILBOX, MessageId, Phase, Progress, SessionId, Task, TaskId, Timestamp};
 
-/// How long after an event others of the same kind are waited for.
-const FLOCK: Duration = Duration::from_millis(1);
-
 /// What is remembered between two looks. Losing it costs time, never truth.
 #[derive(Default)]
 struct Memory {
@@ -56,8 +53,7 @@ impl Supervisor {
             // Without active tasks there is nothing a timer could find.
             let timer = if active { self.0.settings.poll_interval } else { Duration::MAX };
             tokio::select! {
-                // Events come in flocks; one look serves them all.
-                () = self.0.look.notified() => tokio::time::sleep(FLOCK).await,
+                () = self.0.look.notified() => {}
                 () = tokio::time::sleep(timer) => {}
                 () = self.0.stopping.cancelled() => return,
             }

@@ -21,7 +21,24 @@ const TASKS: usize = 2_000;
 const PARENTS: usize = 8;
 const LONG: Duration = Duration::from_secs(240);
 
-/// A script and how it must end when nobody cancels it.
+/// Where the agents work, and how they must end.
+#[derive(Clone, Copy)]
+struct Work {
+    /// `None` is the default host, the scripted one.
+    host: Option<&'static str>,
+    /// A prompt, the status it must end in when nobody cancels it, and what its result must say.
+    prompts: &'static [(&'static str, &'static str, Option<&'static str>)],
+    follow_up: (&'static str, &'static str),
+}
+
+const SCRIPTED: Work = Work { host: None, prompts: &SCRIPTS, follow_up: ("@say more", "more") };
+
+const EMBEDDED: Work = Work {
+    host: Some("embedded"),
+    prompts: &[("Where is the login?", "completed", Some("- src/login.rs:1: pub fn login() {}"))],
+    follow_up: ("And where is known?", "- src/user.rs:1: pub fn known() {}"),
+};
+
 const SCRIPTS: [(&str, &str, Option<&str>); 9] = [
     ("@say found", "completed", Some("found")),
     ("@think 15\n@tool read {\"path\":\"a\"}\n@say found", "completed", Some("found")),
@@ -54,6 +71,7 @@ fn spawn(arguments: &[&str], environment: &[(&str, &Path)]) -> Process {
 }
 
 struct Stage {
+    work: Work,
     dir: tempfile::TempDir,
     home: PathBuf,
     log: PathBuf,
@@ -65,8 +83,12 @@ struct Stage {
 }
 
 impl Stage {
-    async fn build() -> (Stage, Process) {
+    async fn build(work: Work) -> (Stage, Process) {
         let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("project/src");
+        std::fs::create_dir_all(&source).unwrap();
+        std::fs::write(source.join("login.rs"), "pub fn login() {}\n").unwrap();
+        std::fs::write(source.join("user.rs"), "pub fn known() {}\n").unwrap();
         let (home, socket) = (dir.path().join("home"), dir.path().join("host.sock"));
         let log = dir.path().join("posts.jsonl");
         let arguments =
@@ -88,7 +110,7 @@ impl Stage {
         }
         let client = Client::new(&home.join("asyncagents.sock")).unwrap();
         let over = AtomicBool::new(false);
-        (Stage { dir, home, log, client, host, parents, over }, process)
+        (Stage { work, dir, home, log, client, host, parents, over }, process)
     }
 
     fn daemon(&self) -> Process {
@@ -147,12 +169,12 @@ struct Acknowledged {
 async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<AtomicUsize>) {
     let take = |n: usize| n.checked_sub(1);
     while let Ok(n) = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take) {
-        let (script, parent) = (n % SCRIPTS.len(), &stage.parents[n % PARENTS]);
+        let (script, parent) = (n % stage.work.prompts.len(), &stage.parents[n % PARENTS]);
         let caller = CallerView {
             session_id: parent.clone(),
             message_id: format!("msg_{n}"),
             agent: "build".into(),
-            directory: "/".into(),
+            directory: stage.dir.path().join("project").to_string_lossy().into_owned(),
             host: "scripted".into(),
             development: false,
         };
@@ -160,8 +182,9 @@ async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<At
             caller: caller.clone(),
             arguments: Arguments {
                 description: Some(format!("task {n}")),
-                prompt: Some(SCRIPTS[script].0.into()),
+                prompt: Some(stage.work.prompts[script].0.into()),
                 agent: Some("explore".into()),
+                host: stage.work.host.map(Into::into),
                 ..Arguments::default()
             },
             key: Some(format!("key-{n}")),
@@ -175,7 +198,9 @@ async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<At
             if stage.client.cancel(&request).await.is_ok() {
                 known.lock().unwrap().cancelled.push(id);
             }
-        } else if n % 17 == 0 && stage.client.resume(&id, "@say more".into()).await.is_ok() {
+        } else if n % 17 == 0
+            && stage.client.resume(&id, stage.work.follow_up.0.into()).await.is_ok()
+        {
             *known.lock().unwrap().resumed.entry(id).or_default() += 1;
         }
     }
@@ -203,7 +228,16 @@ async fn reap(stage: Arc<Stage>) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_kills_lose_nothing_that_was_acknowledged_and_tell_nothing_twice() {
-    let (stage, _host) = Stage::build().await;
+    kill_and_check(SCRIPTED).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_kills_lose_nothing_of_agents_of_our_own_either() {
+    kill_and_check(EMBEDDED).await;
+}
+
+async fn kill_and_check(work: Work) {
+    let (stage, _host) = Stage::build(work).await;
     let stage = Arc::new(stage);
     let known = Arc::new(Mutex::new(Acknowledged::default()));
     let left = Arc::new(AtomicUsize::new(TASKS));
@@ -246,16 +280,18 @@ async fn fifty_kills_lose_nothing_that_was_acknowledged_and_tell_nothing_twice()
 async fn check_ends(stage: &Stage, known: &Acknowledged) {
     for (launched, script) in &known.launched {
         let task = stage.client.task(&launched.session_id).await.unwrap();
-        let (_, status, result) = SCRIPTS[*script];
+        let (_, status, result) = stage.work.prompts[*script];
+        let says = |text: &str| task.result.as_deref().is_some_and(|said| said.contains(text));
         let resumes = known.resumed.get(&task.session_id).copied().unwrap_or(0);
         assert!(task.resume_count >= resumes, "a resume was lost: {task:?}");
         if known.cancelled.contains(&task.session_id) {
             assert_eq!(task.status, "cancelled", "{task:?}");
         } else if task.resume_count > 0 {
-            assert_eq!((task.status.as_str(), task.result.as_deref()), ("completed", Some("more")));
+            assert_eq!(task.status, "completed", "{task:?}");
+            assert!(says(stage.work.follow_up.1), "{task:?}");
         } else if task.status != "cancelled" {
             assert_eq!(task.status, status, "{task:?}");
-            assert!(result.is_none() || task.result.as_deref() == result, "{task:?}");
+            assert!(result.is_none_or(says), "{task:?}");
         }
         assert_eq!(task.short_id, launched.short_id);
         assert!(task.completed_at.is_some());
@@ -290,8 +326,11 @@ async fn check_sessions(stage: &Stage, database: &Path) {
     let Reply::Sessions(sessions) = stage.host.call(Call::Sessions).await.unwrap() else {
         panic!("sessions were asked for");
     };
-    let sessions: BTreeSet<String> = sessions.iter().map(ToString::to_string).collect();
+    let mut sessions: BTreeSet<String> = sessions.iter().map(ToString::to_string).collect();
     let db = rusqlite::Connection::open(database).unwrap();
+    let mut own = db.prepare("SELECT id FROM session").unwrap();
+    let own = own.query_map([], |row| row.get::<_, String>(0)).unwrap();
+    sessions.extend(own.map(Result::unwrap));
     let mut tasks = db.prepare("SELECT id FROM task").unwrap();
     let tasks = tasks.query_map([], |row| row.get::<_, String>(0)).unwrap();
     let mut expected: BTreeSet<String> = tasks.collect::<Result<_, _>>().unwrap();
