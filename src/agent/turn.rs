@@ -16,6 +16,9 @@ const COMPACTION_PROMPT: &str = "Sum up this conversation so that somebody else 
     the task, what was done and found (with files and lines), what is left to do.";
 const GO_ON: &str = "Go on with the task from this summary.";
 
+/// A server that asks for more patience than this is asked again all the same.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Answers of the model in one run.
@@ -254,7 +257,7 @@ impl<M: Mint> Turn<M> {
     fn model_failed(&mut self, error: model::Error) -> Vec<Effect> {
         if error.is_worth_a_retry() && self.failures < self.limits.retries {
             let pause = match &error {
-                model::Error::Busy { retry_after: Some(pause), .. } => *pause,
+                model::Error::Busy { retry_after: Some(pause), .. } => (*pause).min(LONGEST_PAUSE),
                 _ => Duration::from_millis(500) * 2u32.pow(self.failures.min(6)),
             };
             self.failures += 1;

@@ -19,6 +19,7 @@ mod invariants;
 mod kill;
 mod launch;
 mod list;
+mod model_runs;
 mod models;
 mod output;
 mod permissions;

@@ -1,0 +1,144 @@
+//! Agents of our own on a real model server, from the shell to the end: every way a model can
+//! behave ends in a truthful state with a clear error.
+
+use serde_json::Value;
+use tokio::task::block_in_place;
+
+use crate::support::ModelServer;
+use crate::support::process::{Shell, until};
+
+struct Place {
+    shell: Shell,
+    server: ModelServer,
+    project: std::path::PathBuf,
+}
+
+impl Place {
+    async fn build() -> Place {
+        let server = ModelServer::start().await;
+        let mut shell = Shell::new();
+        shell.unset("ASYNCAGENTS_HOST");
+        shell.set("ASYNCAGENTS_MODEL", "openai/scripted");
+        shell.set("OPENAI_BASE_URL", server.base_url());
+        shell.set("OPENAI_API_KEY", "sk-only-for-tests");
+        let config = shell.path("config.toml");
+        let settings = "[agent]\nmodel_retries = 1\nsilence_seconds = 1\nmax_steps = 4\n";
+        std::fs::write(&config, settings).unwrap();
+        shell.set("ASYNCAGENTS_CONFIG", config);
+        let project = shell.path("project");
+        std::fs::create_dir(&project).unwrap();
+        std::fs::write(project.join("a"), "text of a\n").unwrap();
+        std::fs::write(shell.path("outside"), "not yours\n").unwrap();
+        Place { shell, server, project }
+    }
+
+    fn launch(&self, agent: &str, prompt: &str) -> String {
+        let run = self.shell.run_in(&self.project, ["run", "--agent", agent, prompt]);
+        assert_eq!(run.code, 0, "{run:?}");
+        run.stdout.trim().to_owned()
+    }
+
+    /// Status, result and error of a task, once it has ended.
+    fn end(&self, id: &str) -> (String, String, String) {
+        let waited = self.shell.run(["wait", "--timeout", "60", id]);
+        assert_ne!(waited.code, 124, "{waited:?}");
+        let task = self.shell.json(["output", id, "--json"]);
+        let text = |name: &str| task[name].as_str().unwrap_or_default().to_owned();
+        (text("status"), text("result"), text("error"))
+    }
+
+    fn check(&self, prompt: &str, status: &str, result: &str, error: &str) {
+        let id = self.launch("general", prompt);
+        let expected = (status.to_owned(), result.to_owned(), error.to_owned());
+        assert_eq!(self.end(&id), expected, "{prompt}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_way_a_model_behaves_ends_in_a_truthful_state() {
+    let place = Place::build().await;
+    block_in_place(|| {
+        place.check("@say it is in a | usage 100 20 0", "completed", "it is in a", "");
+        let tools = "@call read {\"path\": \"a\"} | call glob {\"pattern\": \"*\"}\n@say found";
+        place.check(tools, "completed", "found", "");
+        place.check("@once 500 | say found", "completed", "found", "");
+        let cut = "the model's answer broke off before its end";
+        place.check("@say half | cut", "error", "half", cut);
+        place.check("@say half | done", "error", "half", cut);
+        place.check("@hang", "error", "", "the model said nothing for 1 s");
+        let refused = "model server refused (400): no such thing";
+        place.check("@status 400 | say no such thing", "error", "", refused);
+        let busy = "model server is not able to answer now: on fire";
+        place.check("@status 500 | say on fire", "error", "", busy);
+        let circles = "@call glob {\"pattern\": \"*\"}\n".repeat(5);
+        let limit = "turn limit reached: 4 answers of the model";
+        place.check(&circles, "error", "", limit);
+        let wrong = "@call read {\"path\": \"nowhere\"} | call nonsense {}\n@say so be it";
+        place.check(wrong, "completed", "so be it", "");
+    });
+    let log = place.shell.log();
+    assert!(!log.contains("sk-only-for-tests"), "a secret in the log");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fresh_session_sees_its_prompt_and_nothing_of_anybody_else() {
+    let place = Place::build().await;
+    block_in_place(|| {
+        place.check("first secret\n@say one", "completed", "one", "");
+        let id = place.launch("explore", "second\n@call read {\"path\": \"a\"}\n@say two");
+        place.end(&id);
+    });
+    let asked = place.server.asked();
+    let last = &asked.last().unwrap().body;
+    let texts = last["messages"].to_string();
+    assert!(!texts.contains("first secret"), "{texts}");
+    assert!(texts.contains("text of a"), "the tool's result is told: {texts}");
+    let tools: Vec<&str> = last["tools"].as_array().unwrap().iter().map(tool_name).collect();
+    assert!(tools.contains(&"read") && !tools.contains(&"bash"), "explore only reads: {tools:?}");
+    let usage = place.shell.json(["list", "--json"]);
+    assert_eq!(usage[0]["progress"]["toolCalls"], 1);
+}
+
+fn tool_name(tool: &Value) -> &str {
+    tool["function"]["name"].as_str().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leaving_the_workspace_needs_a_permission_that_is_asked_for_and_answered() {
+    let place = Place::build().await;
+    block_in_place(|| {
+        let prompt = "@call read {\"path\": \"../outside\"}\n@say found";
+        for (verb, status) in [("approve", "completed"), ("deny", "error")] {
+            let id = place.launch("general", prompt);
+            until("it asks", || place.shell.say(["approve"]).contains(&id));
+            let listed = place.shell.json(["list", "--json"]);
+            assert_eq!(listed[0]["progress"]["phase"], "blocked");
+            let answered = place.shell.run([verb, &id]);
+            assert_eq!(answered.code, 0, "{answered:?}");
+            let (ended, _, error) = place.end(&id);
+            assert_eq!(ended, status, "{error}");
+            assert_eq!(error.contains("was refused"), verb == "deny", "{error}");
+        }
+    });
+    let seen = place.server.asked().iter().any(|a| a.body.to_string().contains("not yours"));
+    assert!(seen, "what was allowed was read");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_agent_stops_with_the_command_it_runs() {
+    let place = Place::build().await;
+    block_in_place(|| {
+        let prompt = "@call bash {\"command\": \"echo $$ > pid; sleep 600\"}\n@say never";
+        let id = place.launch("build", prompt);
+        let pid = place.project.join("pid");
+        until("the command runs", || {
+            std::fs::read_to_string(&pid).is_ok_and(|p| p.ends_with('\n'))
+        });
+        let pid = std::fs::read_to_string(&pid).unwrap().trim().to_owned();
+        assert_eq!(place.shell.run(["cancel", &id]).code, 0);
+        assert_eq!(place.end(&id).0, "cancelled");
+        let stat = format!("/proc/{pid}/stat");
+        let gone = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+        until("the command is gone", gone);
+    });
+}
