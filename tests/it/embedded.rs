@@ -39,7 +39,7 @@ fn the_names_of_the_tools_are_the_same_for_agents_and_for_rules() {
 fn the_demo_finds_real_things_in_a_repository_it_has_not_seen() {
     let shell = embedded();
     let root = project(&shell);
-    let demo = shell.run_in(&root, &["demo"]);
+    let demo = shell.run_in(&root, ["demo"]);
     assert_eq!(demo.code, 0, "{demo:?}");
     assert_eq!(demo.stdout.matches("✓ **Agent \"").count(), 3, "{}", demo.stdout);
     assert!(demo.stdout.contains("Task Progress: 3/3"), "{}", demo.stdout);
@@ -51,10 +51,10 @@ fn the_demo_finds_real_things_in_a_repository_it_has_not_seen() {
 fn the_default_agent_searches_the_workspace_and_reports_files_and_lines() {
     let shell = embedded();
     let root = project(&shell);
-    let run = shell.run_in(&root, &["run", "--agent", "explore", "Where is the login?"]);
+    let run = shell.run_in(&root, ["run", "--agent", "explore", "Where is the login?"]);
     let id = run.stdout.trim();
-    assert_eq!(shell.run(&["wait", id]).code, 0);
-    let output = shell.run(&["output", id, "--json"]);
+    assert_eq!(shell.run(["wait", id]).code, 0);
+    let output = shell.run(["output", id, "--json"]);
     let task: Value = serde_json::from_str(&output.stdout).unwrap();
     let result = task["result"].as_str().unwrap();
     assert!(result.contains("- src/login.rs:3: pub fn login(name: &str) -> bool {"), "{result}");
@@ -64,9 +64,9 @@ fn the_default_agent_searches_the_workspace_and_reports_files_and_lines() {
     assert_eq!(task["progress"]["toolCallsByName"]["grep"], 1, "{task}");
     assert!(task["progress"]["tokens"].as_u64().unwrap() > 0);
     // A follow-up goes on in the same session.
-    shell.run(&["resume", id, "And where is known?"]);
-    assert_eq!(shell.run(&["wait", id]).code, 0);
-    let again = shell.run(&["output", id]);
+    shell.run(["resume", id, "And where is known?"]);
+    assert_eq!(shell.run(["wait", id]).code, 0);
+    let again = shell.run(["output", id]);
     assert!(again.stdout.contains("src/user.rs:1"), "{}", again.stdout);
 }
 
@@ -77,10 +77,10 @@ fn an_agent_file_of_the_workspace_can_be_launched_and_an_unknown_one_is_refused(
     std::fs::create_dir_all(root.join(".claude/agents")).unwrap();
     let agent = "---\nname: guard\ndescription: looks\ntools: Read, Grep\n---\nYou look.\n";
     std::fs::write(root.join(".claude/agents/guard.md"), agent).unwrap();
-    let run = shell.run_in(&root, &["run", "--agent", "guard", "Where is the login?"]);
+    let run = shell.run_in(&root, ["run", "--agent", "guard", "Where is the login?"]);
     assert_eq!(run.code, 0, "{run:?}");
-    assert_eq!(shell.run(&["wait", run.stdout.trim()]).code, 0);
-    let nobody = shell.run_in(&root, &["run", "--agent", "nobody", "hello"]);
+    assert_eq!(shell.run(["wait", run.stdout.trim()]).code, 0);
+    let nobody = shell.run_in(&root, ["run", "--agent", "nobody", "hello"]);
     assert_eq!(nobody.code, 1);
     assert!(nobody.stderr.contains("Agent \"nobody\" not found."), "{}", nobody.stderr);
     assert!(nobody.stderr.contains("guard"), "{}", nobody.stderr);
@@ -93,14 +93,14 @@ fn a_run_that_was_cut_off_goes_on_with_the_next_daemon() {
     for _ in 0..5 {
         let mut ids = Vec::new();
         for _ in 0..4 {
-            let run = shell.run_in(&root, &["run", "--agent", "explore", "Where is the login?"]);
+            let run = shell.run_in(&root, ["run", "--agent", "explore", "Where is the login?"]);
             ids.push(run.stdout.trim().to_owned());
         }
         shell.kill_daemon();
         for id in &ids {
-            let waited = shell.run(&["wait", "--timeout", "60", id]);
+            let waited = shell.run(["wait", "--timeout", "60", id]);
             assert_eq!(waited.code, 0, "{waited:?}");
-            let output = shell.run(&["output", id]);
+            let output = shell.run(["output", id]);
             assert!(output.stdout.contains("src/login.rs:3"), "{}", output.stdout);
         }
     }
@@ -110,9 +110,9 @@ fn a_run_that_was_cut_off_goes_on_with_the_next_daemon() {
 fn a_model_that_cannot_be_used_ends_in_an_error_that_says_the_way_out() {
     let shell = embedded();
     let root = project(&shell);
-    let run = shell.run_in(&root, &["run", "--model", "openai/gpt", "--agent", "explore", "hello"]);
+    let run = shell.run_in(&root, ["run", "--model", "openai/gpt", "--agent", "explore", "hello"]);
     assert_eq!(run.code, 0, "{run:?}");
-    assert_eq!(shell.run(&["wait", run.stdout.trim()]).code, 1);
-    let output = shell.run(&["output", run.stdout.trim()]);
+    assert_eq!(shell.run(["wait", run.stdout.trim()]).code, 1);
+    let output = shell.run(["output", run.stdout.trim()]);
     assert!(output.stderr.contains("set `OPENAI_API_KEY`"), "{}", output.stderr);
 }
