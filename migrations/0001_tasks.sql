@@ -66,8 +66,10 @@ CREATE TABLE run (
   nudge_sent_at    INTEGER,
   continue_id      TEXT,            -- of the prompt that goes on after the host was restarted
   continue_sent_at INTEGER,
-  stalled          INTEGER NOT NULL DEFAULT 0
+  stalled          INTEGER NOT NULL DEFAULT 0,
+  abort_owed       INTEGER NOT NULL DEFAULT 0  -- its session is still to be stopped
 );
+CREATE INDEX run_abort_owed ON run (task) WHERE abort_owed = 1;
 CREATE UNIQUE INDEX run_of_task ON run (task, n);
 
 -- The outbox, and the mailbox of parents that are no conversation.

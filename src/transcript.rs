@@ -195,12 +195,21 @@ fn judge(answer: &Message) -> Outcome {
     match (error, finish.as_deref(), time.completed) {
         (Some(error), _, _) if error.name == "MessageAbortedError" => Outcome::Aborted,
         (Some(error), _, _) => Outcome::Failed { error: error.message(), partial },
+        (None, Some("tool-calls"), _) if is_waiting(answer) => Outcome::Unfinished { partial },
         (None, Some("tool-calls"), _) => Outcome::Refused { what: refused(answer), partial },
         (None, Some(_), Some(_)) => Outcome::Answered { text: answer.text() },
         // Completed without a finish: aborted while the host was waiting to retry.
         (None, None, Some(_)) => Outcome::Aborted,
         (None, _, None) => Outcome::Unfinished { partial },
     }
+}
+
+/// A call in it has not been answered: somebody was cut off in the middle.
+fn is_waiting(answer: &Message) -> bool {
+    answer.parts.iter().any(|part| match part {
+        Part::Tool { state, .. } => matches!(state.status.as_str(), "pending" | "running"),
+        Part::Text { .. } | Part::Reasoning { .. } | Part::Compaction { .. } | Part::Other => false,
+    })
 }
 
 /// The last call that did not succeed, as `tool: why`.

@@ -99,7 +99,12 @@ pub async fn drive<M: Mint, S: Surroundings>(
     loop {
         while let Some(effect) = effects.pop_front() {
             match effect {
-                Effect::Save(message) => surroundings.save(&message).await?,
+                Effect::Save(message) => {
+                    if let Err(stopped) = surroundings.save(&message).await {
+                        work.finish().await;
+                        return Err(stopped);
+                    }
+                }
                 Effect::AskModel(purpose) => {
                     let request = surroundings.request(&turn.messages, purpose);
                     work.ask(&model, request);
@@ -137,7 +142,12 @@ pub async fn drive<M: Mint, S: Surroundings>(
         for effect in turn.on(event) {
             // What a tool does next waits for this to be on disk.
             match effect {
-                Effect::Save(message) => surroundings.save(&message).await?,
+                Effect::Save(message) => {
+                    if let Err(stopped) = surroundings.save(&message).await {
+                        work.finish().await;
+                        return Err(stopped);
+                    }
+                }
                 other => effects.push_back(other),
             }
         }
@@ -174,20 +184,25 @@ impl Work {
         };
         self.tools.spawn(async move {
             let id = call.id.clone();
-            let leave = match surroundings.permit(&call).await {
-                Permit::Yes(leave) => leave,
-                Permit::Forbidden(why) => {
-                    return tell(Event::ToolEnded { call: id, result: Err(why) }).await;
-                }
-                Permit::Refused(why) => return tell(Event::Refused { call: id, why }).await,
+            // In a task of its own: a panic is the call's answer, not the end of the run.
+            let say = tell.clone();
+            let made = tokio::spawn(async move {
+                let leave = match surroundings.permit(&call).await {
+                    Permit::Yes(leave) => leave,
+                    Permit::Forbidden(why) => {
+                        return Event::ToolEnded { call: call.id, result: Err(why) };
+                    }
+                    Permit::Refused(why) => return Event::Refused { call: call.id, why },
+                };
+                say(Event::Started { call: call.id.clone() }).await;
+                let result = surroundings.run_tool(&call, leave, cancel).await;
+                Event::ToolEnded { call: call.id, result }
+            });
+            let panicked = || Event::ToolEnded {
+                call: id,
+                result: Err("internal error: the tool panicked".into()),
             };
-            tell(Event::Started { call: id.clone() }).await;
-            // A panic of a tool is its answer, not the end of the run.
-            let ran =
-                tokio::spawn(async move { surroundings.run_tool(&call, leave, cancel).await });
-            let result =
-                ran.await.unwrap_or_else(|_| Err("internal error: the tool panicked".into()));
-            tell(Event::ToolEnded { call: id, result }).await;
+            tell(made.await.unwrap_or_else(|_| panicked())).await;
         });
     }
 

@@ -39,8 +39,8 @@ impl From<supervisor::Error> for ApiError {
             Ambiguous { .. } | UnknownAgent { .. } | UnknownHost { .. } | Arguments(_) => {
                 StatusCode::BAD_REQUEST
             }
-            NoHost | Disabled | Refused(_) | TooDeep(_) | SessionGone(_) | CannotFork(_)
-            | Contended => StatusCode::CONFLICT,
+            NoHost | Disabled | Refused(_) | TooDeep(_) | SessionGone(_) | StillStopping(_)
+            | CannotFork(_) | Contended => StatusCode::CONFLICT,
             QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,
             Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Host(_) => StatusCode::BAD_GATEWAY,

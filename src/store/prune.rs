@@ -67,9 +67,16 @@ impl Store {
                     "DELETE FROM task WHERE seq IN (SELECT seq FROM task
                        WHERE slot = 0 AND {column} < ?1 AND NOT EXISTS (SELECT 1 FROM notice
                          WHERE notice.task = task.seq AND delivered_at IS NULL)
-                       ORDER BY {column} LIMIT {CHUNK})"
+                       ORDER BY {column} LIMIT {CHUNK}) RETURNING id"
                 ))?;
-                Ok(delete.execute([bound])?)
+                let ids = delete.query_map([bound], |row| row.get::<_, String>(0))?;
+                let ids = ids.collect::<Result<Vec<_>, _>>()?;
+                // On the embedded host a task's session goes with it.
+                let mut session = db.prepare_cached("DELETE FROM session WHERE id = ?1")?;
+                for id in &ids {
+                    session.execute([id])?;
+                }
+                Ok(ids.len())
             });
             let chunk = chunk.await?;
             pruned += chunk as u64;
@@ -163,6 +170,7 @@ mod tests {
                 wake: true,
                 open_todos: Vec::new(),
                 progress: Some(Progress { tool_calls: 3, ..task.progress.clone() }),
+                abort: false,
             };
             self.store.end(task, change, end).await.unwrap().unwrap()
         }

@@ -66,6 +66,8 @@ pub struct End {
     pub open_todos: Vec<String>,
     /// The last figures, when they are newer than what the store has.
     pub progress: Option<Progress>,
+    /// The session is still at work and has to be stopped.
+    pub abort: bool,
 }
 
 /// A task that holds a slot, with its current run.
@@ -202,6 +204,35 @@ impl Store {
                    OR (r.nudge_id IS NOT NULL AND r.nudge_sent_at IS NULL)
                    OR (r.continue_id IS NOT NULL AND r.continue_sent_at IS NULL))",
             )
+        })
+    }
+
+    /// Tasks whose session is still to be stopped, each with the run it was stopped in.
+    pub fn owed_aborts(&self) -> Result<Vec<(Task, u32)>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT {TASK}, r.n FROM run r INDEXED BY run_abort_owed
+                 JOIN task t ON t.seq = r.task WHERE r.abort_owed = 1"
+            ))?;
+            let mut found = statement.query([])?;
+            let mut owed = Vec::new();
+            while let Some(row) = found.next()? {
+                owed.push((rows::task(row)?.1, row.get(TASK_COLUMNS)?));
+            }
+            Ok(owed)
+        })
+    }
+
+    /// The host has stopped it, or there is nothing left to stop.
+    pub fn abort_sent(&self, id: &TaskId, run: u32) -> Written<()> {
+        let id = id.clone();
+        self.write_along(move |db, _| {
+            db.prepare_cached(
+                "UPDATE run SET abort_owed = 0
+                 WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
+            )?
+            .execute((id.as_str(), run))?;
+            Ok(())
         })
     }
 
@@ -474,8 +505,8 @@ fn write_end(
     ))?;
     let todos = (!end.open_todos.is_empty()).then(|| text(&end.open_todos));
     db.prepare_cached(
-        "UPDATE run SET ended_at = ?3, ended_as = ?4, result = ?5, error = ?6, open_todos = ?7
-         WHERE task = ?1 AND n = ?2",
+        "UPDATE run SET ended_at = ?3, ended_as = ?4, result = ?5, error = ?6, open_todos = ?7,
+           abort_owed = ?8 WHERE task = ?1 AND n = ?2",
     )?
     .execute((
         seq,
@@ -485,6 +516,7 @@ fn write_end(
         result.filter(|_| own_result),
         change.to.error(),
         todos,
+        end.abort,
     ))?;
     Ok(())
 }

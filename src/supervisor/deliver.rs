@@ -2,17 +2,17 @@
 //! parents side by side, again and again until it is told once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
 use super::{Error, Supervisor};
 use crate::host::{self, Host, Post};
 use crate::notice::{self, Facts, News};
 use crate::store::Owed;
-use crate::task::SessionId;
 use crate::task::lifecycle::RunEnd;
+use crate::task::{SessionId, TaskId};
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -69,11 +69,13 @@ impl Supervisor {
         let mut by_parent: BTreeMap<SessionId, Vec<Owed>> = BTreeMap::new();
         let busy: HashSet<&SessionId> = speaking.values().collect();
         let mut held = HashSet::new();
+        // Before the notices are read: who hushes one and leaves must not be missed in between.
+        let awaited: HashSet<TaskId> = self.awaited().keys().cloned().collect();
         for owed in self.0.store.due_notices(now, LONGEST_PAUSE)? {
             let parent = &owed.parent_session;
             // A caller that waits for this very end gets it as its answer first. Later notices
             // of the same parent wait with it.
-            if self.awaited().contains_key(&owed.task) {
+            if awaited.contains(&owed.task) {
                 held.insert(parent.clone());
             }
             if !busy.contains(parent) && !held.contains(parent) {
@@ -98,30 +100,45 @@ impl Supervisor {
     async fn tell(&self, owed: Vec<Owed>, surely_new_after: i64) {
         let mut written = Vec::with_capacity(owed.len());
         for owed in owed {
-            let may_be_there = owed.attempts > 0 || owed.seq <= surely_new_after;
+            let tried = !self.tried().insert(owed.seq);
+            let may_be_there = tried || owed.attempts > 0 || owed.seq <= surely_new_after;
             let now = self.0.clock.now();
             match self.post(&owed, may_be_there).await {
                 // The next one need not wait until this is on disk: should we die in between,
                 // the message is found in the conversation by its id.
-                Ok(()) => written.push(self.0.store.delivered(owed.seq, now)),
+                Ok(()) => written.push((owed.seq, self.0.store.delivered(owed.seq, now))),
                 Err(Error::Host(error @ host::Error::NoSuchSession(_))) => {
-                    written.push(self.0.store.undeliverable(owed.seq, error.to_string(), now));
+                    let noted = self.0.store.undeliverable(owed.seq, error.to_string(), now);
+                    written.push((owed.seq, noted));
                 }
                 Err(error) => {
                     let pause = (FIRST_PAUSE * 2u32.pow(owed.attempts.min(10))).min(LONGEST_PAUSE);
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(task = %owed.task, error, "cannot tell yet");
-                    written.push(self.0.store.postpone(owed.seq, now.plus(pause)));
+                    let noted = self.0.store.postpone(owed.seq, now.plus(pause));
+                    written.push((owed.seq, noted));
                     break;
                 }
             }
         }
-        for outcome in join_all(written).await {
-            if let Err(error) = outcome {
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "cannot write down a delivery; it is looked up next time");
+        for (seq, outcome) in written {
+            match outcome.await {
+                Ok(()) => {
+                    self.tried().remove(&seq);
+                }
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::error!(
+                        error,
+                        "cannot write down a delivery; it is looked up next time"
+                    );
+                }
             }
         }
+    }
+
+    fn tried(&self) -> MutexGuard<'_, HashSet<i64>> {
+        self.0.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn post(&self, owed: &Owed, may_be_there: bool) -> Result<(), Error> {

@@ -203,6 +203,10 @@ impl Supervisor {
     /// The one that is asked for, else the caller's own, else the default.
     fn choose_host(&self, order: &Order, caller: &Caller) -> Result<String, Error> {
         let hosts = &self.0.hosts;
+        // Otherwise nobody could ever be told.
+        if caller.host != MAILBOX {
+            self.host(&caller.host)?;
+        }
         if let Some(name) = &order.host {
             return self.host(name).map(|_| name.clone());
         }

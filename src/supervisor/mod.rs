@@ -35,7 +35,7 @@ mod resume;
 mod verdict;
 mod wait;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -82,6 +82,8 @@ struct Inner {
     notices: Notify,
     /// How many callers wait for a task's end with the answer as their notice (N3).
     awaited: Mutex<HashMap<TaskId, usize>>,
+    /// Notices that were handed to a host and are not known to be delivered.
+    tried: Mutex<HashSet<i64>>,
     agents: Mutex<HashMap<(String, String), launch::KnownAgents>>,
     /// Launches under way by their keys, so that one key opens one session.
     launching: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -161,6 +163,8 @@ pub enum Error {
     TooDeep(u32),
     #[error("session of task `{0}` no longer exists; start a new task with asyncagents_task")]
     SessionGone(String),
+    #[error("task `{0}` is still being stopped on its host; try again in a moment")]
+    StillStopping(String),
     #[error("`fork` needs a parent conversation that can be read; host `{0}` has none")]
     CannotFork(String),
     #[error("background tasks are switched off (`enabled = false` in the configuration file)")]
@@ -193,6 +197,7 @@ impl Supervisor {
             prompts: Notify::new(),
             notices: Notify::new(),
             awaited: Mutex::default(),
+            tried: Mutex::default(),
             agents: Mutex::default(),
             launching: Mutex::default(),
             asks: Mutex::default(),

@@ -13,6 +13,7 @@ use crate::task::{Task, TaskId};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
 
 /// What asks a child to go on with what it left open.
 const GO_ON_WITH_TODOS: &str = "Some of your todos are still open. Go on with them until each is completed or cancelled, \
@@ -60,10 +61,14 @@ impl Supervisor {
             Err(error) => Err(error),
         };
         let owed = admitted.and_then(|()| self.0.store.unprompted());
-        let owed = owed.unwrap_or_else(|error| {
-            tracing::error!(error = &error as &dyn std::error::Error, "cannot read owed prompts");
-            Vec::new()
-        });
+        let owed = match owed {
+            Ok(owed) => owed,
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "cannot read owed prompts; will look again");
+                return AFTER_AN_ERROR;
+            }
+        };
         let sending: HashSet<TaskId> =
             outgoing.sending.values().map(|active| active.task.id.clone()).collect();
         outgoing.failures.retain(|id, _| owed.iter().any(|active| active.task.id == *id));
@@ -77,6 +82,7 @@ impl Supervisor {
             let (supervisor, to_send) = (self.clone(), active.clone());
             let send = outgoing.sends.spawn(async move {
                 let sent = supervisor.send(&to_send).await;
+                supervisor.abort_if_over(&to_send.task);
                 (to_send.task.id, sent)
             });
             outgoing.sending.insert(send.id(), active);
@@ -148,7 +154,6 @@ impl Supervisor {
                 return false;
             }
         }
-        self.abort_if_over(task);
         self.0.look.notify_one();
         true
     }
@@ -179,7 +184,9 @@ impl Supervisor {
                 return false;
             }
         };
-        self.conclude(&active.task, report, super::reconcile::Closing::default()).await;
-        true
+        let concluded =
+            self.conclude(&active.task, report, super::reconcile::Closing::default()).await;
+        // Not concluded and still live: it could not be written.
+        concluded || self.task(&active.task.id).is_ok_and(|task| !task.is_live())
     }
 }

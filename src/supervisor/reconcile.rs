@@ -8,10 +8,12 @@ use futures_util::future::join_all;
 
 use super::verdict::{self, Since, Verdict};
 use super::{Asks, Error, Supervisor};
-use crate::host::{Activity, Answer, AnyHost, Ask, Host, Observation, Watch};
+use crate::host::{self, Activity, Answer, AnyHost, Ask, Host, Observation, Watch};
 use crate::store::{self, Active, End, FollowUp};
 use crate::task::lifecycle::Report;
 use crate::task::{MAILBOX, MessageId, Phase, Progress, SessionId, Task, TaskId, Timestamp};
+
+const BETWEEN_ABORTS: Duration = Duration::from_secs(1);
 
 /// What is remembered between two looks. Losing it costs time, never truth.
 #[derive(Default)]
@@ -40,6 +42,8 @@ pub(super) struct Closing {
     pub(super) progress: Option<Progress>,
     /// Set when the parent knows already.
     pub(super) hushed: bool,
+    /// Set when the session has to be stopped as well.
+    pub(super) abort: bool,
 }
 
 impl Supervisor {
@@ -169,13 +173,13 @@ impl Supervisor {
             }
             Verdict::Ended { report, open_todos } => {
                 let progress = Some(Progress { phase: task.progress.phase, ..shown });
-                let closing = Closing { open_todos, progress, hushed: false };
+                let closing = Closing { open_todos, progress, ..Closing::default() };
                 self.conclude(task, report, closing).await;
                 Ok(())
             }
             Verdict::Stop(report) => {
                 let progress = Some(Progress { phase: task.progress.phase, ..shown });
-                let closing = Closing { progress, ..Closing::default() };
+                let closing = Closing { progress, abort: true, ..Closing::default() };
                 if self.conclude(task, report, closing).await {
                     self.abort(task);
                 }
@@ -214,6 +218,7 @@ impl Supervisor {
             wake: !closing.hushed,
             open_todos: closing.open_todos,
             progress: closing.progress,
+            abort: closing.abort,
         }
     }
 
@@ -228,24 +233,46 @@ impl Supervisor {
         tracing::error!(task = %task.id, "panicked while {doing}");
         let error = format!("internal error while {doing}; see the daemon's log");
         let report = Report::Failed { error, partial: None };
-        if self.conclude(task, report, Closing::default()).await {
+        let closing = Closing { abort: true, ..Closing::default() };
+        if self.conclude(task, report, closing).await {
             self.abort(task);
         }
     }
 
-    /// Aborts without waiting for the abort (T8).
+    /// Aborts without waiting for the abort (T8). It is tried until it succeeds; that it is owed is
+    /// on disk, for the case that we die before.
     pub(super) fn abort(&self, task: &Task) {
         let (supervisor, task) = (self.clone(), task.clone());
         tokio::spawn(async move {
-            let aborted = match supervisor.host(&task.host) {
-                Ok(host) => host.abort(&task.id).await.map_err(Error::from),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = aborted {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(task = %task.id, error, "cannot abort its session");
+            while !supervisor.abort_now(&task, task.run).await {
+                tokio::select! {
+                    () = tokio::time::sleep(BETWEEN_ABORTS) => {}
+                    () = supervisor.0.stopping.cancelled() => return,
+                }
             }
         });
+    }
+
+    /// `false`: the host could not be reached.
+    pub(super) async fn abort_now(&self, task: &Task, run: u32) -> bool {
+        // A later run has taken the session over; there is nothing left of this one to stop.
+        let current = self.0.store.task(&task.id).ok().flatten();
+        let superseded = current.is_none_or(|now| now.run != run || now.is_live());
+        let aborted = match self.host(&task.host) {
+            _ if superseded => Ok(()),
+            Ok(host) => host.abort(&task.id).await.map_err(Error::from),
+            Err(error) => Err(error),
+        };
+        match aborted {
+            Ok(()) | Err(Error::Host(host::Error::NoSuchSession(_))) => {
+                self.0.store.abort_sent(&task.id, run).await.is_ok()
+            }
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(task = %task.id, error, "cannot abort its session yet");
+                false
+            }
+        }
     }
 
     async fn show(&self, active: &Active, progress: Progress) -> Result<(), store::Error> {
@@ -334,7 +361,14 @@ impl Supervisor {
     async fn parent_is_gone(&self, parent: &SessionId) -> Result<(), Error> {
         for task in self.0.store.live(Some(parent))? {
             let report = Report::Aborted { error: "Parent session deleted".into() };
-            if self.conclude(&task, report, Closing { hushed: true, ..Closing::default() }).await {
+            if self
+                .conclude(
+                    &task,
+                    report,
+                    Closing { hushed: true, abort: true, ..Closing::default() },
+                )
+                .await
+            {
                 self.abort(&task);
                 self.cancel_descendants(&task).await?;
             }
@@ -360,12 +394,14 @@ impl Memory {
         clock: &crate::clock::Clock,
     ) -> Since {
         let (uptime, run) = (clock.uptime(), active.task.run);
+        // Time in the queue is not time at work.
+        let began = active.run.sent_at.unwrap_or(active.run.started_at);
         let fresh =
             |first, age| Seen { run, observation: observation.clone(), since: uptime, first, age };
         let seen = match self.runs.remove(&active.task.id) {
             Some(seen) if seen.run == run && seen.observation == *observation => seen,
             Some(seen) if seen.run == run => fresh(seen.first, seen.age),
-            Some(_) | None => fresh(uptime, clock.now().since(active.run.started_at)),
+            Some(_) | None => fresh(uptime, clock.now().since(began)),
         };
         let since = Since {
             same: uptime.saturating_sub(seen.since),

@@ -20,7 +20,7 @@ impl Supervisor {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot read intents");
                 Vec::new()
             });
-            let mut unsettled = false;
+            let mut unsettled = !self.stop_what_is_over().await;
             for intent in intents {
                 // Launches that are under way look after themselves.
                 let Ok(_turn) = self.launching(&intent.nonce).try_lock_owned() else { continue };
@@ -39,6 +39,22 @@ impl Supervisor {
                 () = self.0.stopping.cancelled() => return,
             }
         }
+    }
+
+    /// Sends the aborts that are still owed, and cancels what a cancelled task left behind.
+    async fn stop_what_is_over(&self) -> bool {
+        let owed = self.0.store.owed_aborts().unwrap_or_else(|error| {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot read owed aborts");
+            Vec::new()
+        });
+        let mut all = true;
+        for (task, run) in owed {
+            if !task.is_live() && self.cancel_descendants(&task).await.is_err() {
+                all = false;
+            }
+            all &= self.abort_now(&task, run).await;
+        }
+        all
     }
 
     /// Read anew: it may have been settled before its turn came.

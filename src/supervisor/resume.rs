@@ -20,6 +20,12 @@ impl Supervisor {
         if !missing.is_empty() {
             return Err(Error::SessionGone(task.short_id.to_string()));
         }
+        // What was stopped before must not stop what begins now.
+        for (owed, run) in self.0.store.owed_aborts()? {
+            if owed.id == task.id && !self.abort_now(&owed, run).await {
+                return Err(Error::StillStopping(task.short_id.to_string()));
+            }
+        }
         // Somebody may have been faster while the host was asked.
         let task = self.task(id)?;
         let State::Resumed { from, .. } = task.state.request(request)?.to else {

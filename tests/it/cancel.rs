@@ -1,5 +1,6 @@
 //! Cancelling (T8).
 
+use asyncagents::host::scripted::Control;
 use asyncagents::supervisor::{Error, Target};
 use asyncagents::task::lifecycle::Refused;
 use asyncagents::task::{BatchId, State, Status, TaskId};
@@ -115,4 +116,25 @@ async fn a_cancelled_resume_keeps_the_earlier_result() {
     let expected = State::Cancelled { error: None, result: Some("first".into()) };
     assert_eq!(world.task(&task.id).state, expected);
     assert_eq!(world.posts(&parent, 2).await.len(), 2);
+}
+
+#[tokio::test]
+async fn an_abort_that_did_not_reach_the_host_is_sent_again_also_by_the_next_daemon() {
+    for restart in [false, true] {
+        let mut world = World::start().await;
+        let parent = world.parent().await;
+        let task = world.launch(&parent, "@hang").await;
+        world.until("it works", || world.host.is_busy(&task.id)).await;
+        world.control(Control::Unreachable { yes: true }).await;
+        let target = Target::Task(task.id.clone());
+        world.supervisor.cancel(&caller(&parent), target).await.unwrap();
+        if restart {
+            world.restart().await;
+        }
+        world.control(Control::Unreachable { yes: false }).await;
+        world.until("its session is stopped", || !world.host.is_busy(&task.id)).await;
+        let store = world.supervisor.store().clone();
+        world.until("no abort is owed", || store.owed_aborts().unwrap().is_empty()).await;
+        assert_eq!(world.task(&task.id).state, stopped());
+    }
 }

@@ -7,8 +7,8 @@ use asyncagents::feed::{Feed, Kind};
 use asyncagents::host::scripted::{Control, Scripted};
 use asyncagents::host::{Host, NewSession};
 use asyncagents::store::{Intent, Store};
-use asyncagents::supervisor::{Error, Hosts, Launch, Supervisor};
-use asyncagents::task::{Parent, Phase, Slot, State, Status, Timestamp};
+use asyncagents::supervisor::{Caller, Error, Hosts, Launch, Supervisor};
+use asyncagents::task::{MAILBOX, Parent, Phase, Slot, State, Status, Timestamp};
 
 use crate::support::{World, caller, order, settings};
 
@@ -216,7 +216,10 @@ async fn no_usable_host_is_said_with_the_way_out() {
     let (store, _) = Store::open(&dir.path().join("asyncagents.db"), |_| {}).unwrap();
     let bare = Supervisor::new(store, Feed::new(), Clock::system(), Hosts::default(), settings());
     let launch = Launch { order: crate::support::order("look"), fork: false, key: None };
-    let error = bare.launch(caller(&parent), launch).await.unwrap_err();
+    let error = bare.launch(caller(&parent), launch.clone()).await.unwrap_err();
+    assert_eq!(error.to_string(), "no host `scripted`; configured: ", "nobody could be told");
+    let shell = Caller { host: MAILBOX.into(), ..caller(&parent) };
+    let error = bare.launch(shell, launch).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "no host to run agents on: set ASYNCAGENTS_HOST, or `host` in the configuration file \

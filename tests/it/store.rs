@@ -88,6 +88,7 @@ impl World {
             wake: true,
             open_todos: Vec::new(),
             progress: None,
+            abort: false,
         }
     }
 

@@ -6,6 +6,7 @@ mod run;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,8 @@ use crate::store::{self, Session, Store};
 use crate::task::{MessageId, SessionId};
 use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role, Time};
 
+const BEFORE_TAKING_UP: Duration = Duration::from_secs(2);
+
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
 pub struct Embedded(Arc<Inner>);
@@ -31,6 +34,8 @@ struct Inner {
     clock: Clock,
     setup: Setup,
     runs: Mutex<HashMap<SessionId, Running>>,
+    /// Runs that were left in the middle, and the uptime when.
+    left: Mutex<HashMap<SessionId, Duration>>,
     events: watch::Sender<u64>,
     stop: CancellationToken,
 }
@@ -50,6 +55,7 @@ pub struct Setup {
 
 /// A session at work.
 struct Running {
+    generation: u64,
     cancel: CancellationToken,
     activity: Activity,
     figures: Figures,
@@ -66,11 +72,19 @@ impl Embedded {
             clock,
             setup,
             runs: Mutex::default(),
+            left: Mutex::default(),
             events: watch::Sender::new(0),
             stop: CancellationToken::new(),
         }));
         for session in host.0.store.running_sessions()? {
-            host.work(&session);
+            // What was stopped before its session heard of it is not taken up again.
+            let over = host.0.store.task(&session)?.is_some_and(|task| !task.is_live());
+            if over {
+                // Nobody waits for this; the next start would find the same.
+                drop(host.0.store.session_rests(&session));
+            } else {
+                host.work(&session);
+            }
         }
         Ok(host)
     }
@@ -101,6 +115,10 @@ impl Embedded {
         let bodies = self.0.store.messages(id).map_err(broken)?;
         let unreadable = |_| Error::Refused(format!("a message of `{id}` cannot be read"));
         bodies.iter().map(|body| serde_json::from_str(body).map_err(unreadable)).collect()
+    }
+
+    fn left(&self) -> MutexGuard<'_, HashMap<SessionId, Duration>> {
+        self.0.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn runs(&self) -> MutexGuard<'_, HashMap<SessionId, Running>> {
@@ -166,8 +184,11 @@ impl Embedded {
             open_todos: Vec::new(),
             figures: Figures::default(),
         };
-        if self.0.store.session(&watch.session).map_err(broken)?.is_none() {
+        let Some(session) = self.0.store.session(&watch.session).map_err(broken)? else {
             return Ok(gone());
+        };
+        if session.running {
+            return Ok(self.take_up_again(watch));
         }
         let messages = self.messages(&watch.session)?;
         Ok(Observation {
@@ -177,6 +198,22 @@ impl Embedded {
             activity: Activity::Idle,
             session: watch.session,
         })
+    }
+
+    /// A run that was left in the middle goes on, after a moment: what stopped it may be over.
+    fn take_up_again(&self, watch: Watch) -> Observation {
+        let since = self.left().get(&watch.session).copied().unwrap_or_default();
+        if self.0.clock.uptime().saturating_sub(since) >= BEFORE_TAKING_UP {
+            self.left().remove(&watch.session);
+            self.work(&watch.session);
+        }
+        Observation {
+            session: watch.session,
+            activity: Activity::Waiting,
+            outcome: Outcome::Unanswered,
+            open_todos: Vec::new(),
+            figures: Figures::default(),
+        }
     }
 
     fn todos(&self, session: &SessionId) -> Result<Vec<Todo>, Error> {
@@ -248,7 +285,18 @@ impl Host for Embedded {
     }
 
     async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Observation>, Error> {
-        watches.into_iter().map(|watch| self.observation(watch)).collect()
+        let look = |watch: Watch| match self.observation(watch.clone()) {
+            // One that cannot be read must not hide the others.
+            Err(Error::Refused(error)) => Ok(Observation {
+                session: watch.session,
+                activity: Activity::Idle,
+                outcome: Outcome::Failed { error, partial: None },
+                open_todos: Vec::new(),
+                figures: Figures::default(),
+            }),
+            other => other,
+        };
+        watches.into_iter().map(look).collect()
     }
 
     async fn missing(&self, sessions: Vec<SessionId>) -> Result<Vec<SessionId>, Error> {

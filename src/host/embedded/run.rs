@@ -55,11 +55,17 @@ impl Mint for Stamps {
 struct AtWork {
     host: Embedded,
     session: SessionId,
+    /// Of the entry that is ours; a later one stays.
+    generation: u64,
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        self.host.runs().remove(&self.session);
+        let mut runs = self.host.runs();
+        if runs.get(&self.session).is_some_and(|running| running.generation == self.generation) {
+            runs.remove(&self.session);
+        }
+        drop(runs);
         self.host.ring();
     }
 }
@@ -73,7 +79,9 @@ impl Embedded {
             return;
         }
         let cancel = CancellationToken::new();
+        let generation = self.0.clock.tick();
         let running = Running {
+            generation,
             cancel: cancel.clone(),
             activity: Activity::Waiting,
             figures: Figures::default(),
@@ -82,11 +90,13 @@ impl Embedded {
         };
         runs.insert(session.clone(), running);
         drop(runs);
-        let at_work = AtWork { host: self.clone(), session: session.clone() };
+        let at_work = AtWork { host: self.clone(), session: session.clone(), generation };
         tokio::spawn(async move {
             if let Err(error) = at_work.host.work_off(&at_work.session, cancel).await {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(session = %at_work.session, error, "a run was left");
+                let uptime = at_work.host.0.clock.uptime();
+                at_work.host.left().insert(at_work.session.clone(), uptime);
             }
             drop(at_work);
         });
@@ -111,6 +121,13 @@ impl Embedded {
             match runs.get_mut(id) {
                 Some(running) if running.again && !running.cancel.is_cancelled() => {
                     running.again = false;
+                }
+                // Said after the abort: a run of its own.
+                Some(running) if running.again => {
+                    runs.remove(id);
+                    drop(runs);
+                    self.work(id);
+                    return Ok(());
                 }
                 // Under the lock, so that nobody can say something in between.
                 Some(_) => {
