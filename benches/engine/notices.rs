@@ -39,6 +39,8 @@ struct Stage {
 /// The host's log, read along.
 struct Posts {
     log: BufReader<File>,
+    /// The beginning of a line that is still being written.
+    begun: String,
 }
 
 /// Milliseconds from the first end on.
@@ -158,7 +160,7 @@ impl Stage {
 
 impl Posts {
     fn open(path: &Path) -> anyhow::Result<Posts> {
-        Ok(Posts { log: BufReader::new(File::open(path)?) })
+        Ok(Posts { log: BufReader::new(File::open(path)?), begun: String::new() })
     }
 
     /// When each of the next `posts` posts arrived, in microseconds since 1970.
@@ -185,11 +187,11 @@ impl Posts {
     }
 
     fn read(&mut self) -> anyhow::Result<Option<i64>> {
-        let mut line = String::new();
-        if self.log.read_line(&mut line)? == 0 {
+        self.log.read_line(&mut self.begun)?;
+        if !self.begun.ends_with('\n') {
             return Ok(None);
         }
-        let line: serde_json::Value = serde_json::from_str(&line)?;
+        let line: serde_json::Value = serde_json::from_str(&std::mem::take(&mut self.begun))?;
         if line["again"] != false {
             bail!("a notice came twice");
         }
