@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::model::{self, Call, Finish, Piece};
+use super::model::{self, Call, Finish, Piece, Price};
 use crate::transcript::{Failure, Info, Message, Part, Role, Time, Tokens, ToolState};
 
 /// What the answer to a call that was cut off says.
@@ -89,6 +89,7 @@ pub struct Turn<M> {
     session: String,
     agent: String,
     limits: Limits,
+    price: Option<Price>,
     mint: M,
     steps: u32,
     failures: u32,
@@ -111,6 +112,7 @@ impl<M: Mint> Turn<M> {
             session: session.to_owned(),
             agent: agent.to_owned(),
             limits,
+            price: None,
             mint,
             steps: 0,
             failures: 0,
@@ -118,6 +120,11 @@ impl<M: Mint> Turn<M> {
             purpose: Purpose::Answer,
             over: false,
         }
+    }
+
+    /// With what its model costs, where that is known.
+    pub fn priced(self, price: Option<Price>) -> Turn<M> {
+        Turn { price, ..self }
     }
 
     /// The answer as far as it has come.
@@ -223,7 +230,10 @@ impl<M: Mint> Turn<M> {
                     error: None,
                 },
             }),
-            Piece::Usage(tokens) => message.info.tokens = Some(tokens),
+            Piece::Usage(tokens) => {
+                message.info.tokens = Some(tokens);
+                message.info.cost = self.price.map(|price| price.of(tokens));
+            }
             Piece::End(_) => {}
         }
         Vec::new()

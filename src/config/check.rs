@@ -5,8 +5,9 @@ use toml::{Table, Value};
 
 use super::{Config, Error};
 
-/// Keys in this table are names of models, so any key is known.
-const FREE_FORM: &str = "limits.active_per_model";
+/// Keys in these tables are names of models, so any key is known.
+const MODEL_LIMITS: &str = "limits.active_per_model";
+const MODEL_PRICES: &str = "agent.prices";
 
 /// The longest time a key takes: far enough for "never", near enough to be added to a clock.
 const YEAR: f64 = 365.0 * 86_400.0;
@@ -22,7 +23,8 @@ const RULES: &[(&str, Rule)] = &[
     ("supervisor.answer_grace_seconds", Rule::Between(1.0, 3600.0)),
     ("limits.active_per_parent", Rule::Between(1.0, 1000.0)),
     ("limits.queued_per_parent", Rule::Between(0.0, 1_000_000.0)),
-    (FREE_FORM, Rule::Between(1.0, 1000.0)),
+    (MODEL_LIMITS, Rule::Between(1.0, 1000.0)),
+    (MODEL_PRICES, Rule::Between(0.0, 1e6)),
     ("permissions.policy", Rule::OneOf(&["park", "allow", "deny"])),
     ("permissions.park_seconds", Rule::Between(0.0, YEAR)),
     ("notices.inline_characters", Rule::Between(0.0, 1_000_000.0)),
@@ -65,7 +67,8 @@ fn check_section(path: &str, found: &Table, known: &Table, file: &str) -> Result
         };
         check_type(&key, value, default, file)?;
         match (value, default) {
-            (Value::Table(models), _) if key == FREE_FORM => check_models(models, file)?,
+            (Value::Table(models), _) if key == MODEL_LIMITS => check_limits(models, file)?,
+            (Value::Table(models), _) if key == MODEL_PRICES => check_prices(models, file)?,
             (Value::Table(found), Value::Table(known)) => check_section(&key, found, known, file)?,
             _ => check_rule(&key, value, &key, file)?,
         }
@@ -73,11 +76,25 @@ fn check_section(path: &str, found: &Table, known: &Table, file: &str) -> Result
     Ok(())
 }
 
-fn check_models(models: &Table, file: &str) -> Result<(), Error> {
+fn check_limits(models: &Table, file: &str) -> Result<(), Error> {
     for (model, limit) in models {
-        let key = join(FREE_FORM, model);
+        let key = join(MODEL_LIMITS, model);
         check_type(&key, limit, &Value::Integer(1), file)?;
-        check_rule(FREE_FORM, limit, &key, file)?;
+        check_rule(MODEL_LIMITS, limit, &key, file)?;
+    }
+    Ok(())
+}
+
+fn check_prices(models: &Table, file: &str) -> Result<(), Error> {
+    for (model, price) in models {
+        let key = join(MODEL_PRICES, model);
+        let Some([input, output]) = price.as_array().map(Vec::as_slice) else {
+            return Err(unfit(&key, file, price, "the prices of input and output in brackets"));
+        };
+        for part in [input, output] {
+            check_type(&key, part, &Value::Float(0.0), file)?;
+            check_rule(MODEL_PRICES, part, &key, file)?;
+        }
     }
     Ok(())
 }

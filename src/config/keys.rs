@@ -149,7 +149,7 @@ impl Default for Config {
 }
 
 /// Agents of our own, on the embedded host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Agent {
     pub max_steps: u32,
@@ -157,6 +157,8 @@ pub struct Agent {
     pub compact_at_tokens: u64,
     #[serde(rename = "silence_seconds", with = "seconds")]
     pub silence: Duration,
+    /// By `provider/model`: what a million tokens cost, of input and of output.
+    pub prices: BTreeMap<String, [f64; 2]>,
 }
 
 impl Default for Agent {
@@ -166,6 +168,7 @@ impl Default for Agent {
             model_retries: 5,
             compact_at_tokens: 100_000,
             silence: Duration::from_secs(120),
+            prices: BTreeMap::new(),
         }
     }
 }
@@ -324,6 +327,10 @@ mod tests {
                 ..Limits::default()
             },
             permissions: Permissions { policy: Policy::Deny, park: None },
+            agent: Agent {
+                prices: BTreeMap::from([("openai/large".to_owned(), [1.5, 6.0])]),
+                ..Agent::default()
+            },
             history: History {
                 max_tasks: Some(5000),
                 max_age: Some(Duration::from_secs(30 * DAY)),

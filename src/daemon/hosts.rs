@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::home::Home;
-use crate::agent::model::Models;
 use crate::agent::model::remote::Keys;
+use crate::agent::model::{Models, Price};
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
 use crate::config::Settings;
@@ -57,6 +57,10 @@ fn keys(settings: &Settings) -> Keys {
     }
 }
 
+fn priced((model, [input, output]): (&String, &[f64; 2])) -> (String, Price) {
+    (model.clone(), Price { input: *input, output: *output })
+}
+
 fn setup(settings: &Settings, home: &Home) -> Setup {
     let config = &settings.config;
     let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
@@ -65,6 +69,7 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         overflow: home.path().join("output"),
         default_model: config.model.clone(),
         models: Models::new(keys(settings), config.agent.silence),
+        prices: config.agent.prices.iter().map(priced).collect(),
         limits: Limits {
             steps: config.agent.max_steps,
             retries: config.agent.model_retries,

@@ -22,7 +22,8 @@ impl Place {
         shell.set("OPENAI_BASE_URL", server.base_url());
         shell.set("OPENAI_API_KEY", "sk-only-for-tests");
         let config = shell.path("config.toml");
-        let settings = "[agent]\nmodel_retries = 1\nsilence_seconds = 1\nmax_steps = 4\n";
+        let settings = "[agent]\nmodel_retries = 1\nsilence_seconds = 1\nmax_steps = 4\n\
+            [agent.prices]\n'openai/scripted' = [2, 10]\n";
         std::fs::write(&config, settings).unwrap();
         shell.set("ASYNCAGENTS_CONFIG", config);
         let project = shell.path("project");
@@ -97,6 +98,20 @@ async fn a_fresh_session_sees_its_prompt_and_nothing_of_anybody_else() {
     assert!(tools.contains(&"read") && !tools.contains(&"bash"), "explore only reads: {tools:?}");
     let usage = place.shell.json(["list", "--json"]);
     assert_eq!(usage[0]["progress"]["toolCalls"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_and_cost_of_every_message_add_up_to_those_of_the_task() {
+    let place = Place::build().await;
+    block_in_place(|| {
+        let prompt =
+            "@call read {\"path\": \"a\"} | usage 1000 200 0\n@say two | usage 3000 100 50";
+        let id = place.launch("explore", prompt);
+        assert_eq!(place.end(&id).0, "completed");
+        let progress = &place.shell.json(["output", &id, "--json"])["progress"];
+        // Of 4,000 tokens in and 300 out, at 2 and 10 for a million.
+        assert_eq!((&progress["tokens"], &progress["cost"]), (&4300.into(), &0.011.into()));
+    });
 }
 
 fn tool_name(tool: &Value) -> &str {

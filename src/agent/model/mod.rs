@@ -43,6 +43,14 @@ pub struct Call {
     pub arguments: Value,
 }
 
+/// What a million tokens cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Price {
+    pub input: f64,
+    /// Thinking is paid like output.
+    pub output: f64,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
     Stop,
@@ -67,6 +75,15 @@ pub enum Error {
     Truncated,
     #[error("the model said nothing for {} s", .0.as_secs())]
     Silent(Duration),
+}
+
+impl Price {
+    pub const FREE: Price = Price { input: 0.0, output: 0.0 };
+
+    pub fn of(self, tokens: Tokens) -> f64 {
+        let Tokens { input, output, reasoning } = tokens;
+        (self.input * input as f64 + self.output * (output + reasoning) as f64) / 1e6
+    }
 }
 
 impl Error {

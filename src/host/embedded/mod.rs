@@ -3,7 +3,7 @@
 
 mod run;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{
     Activity, Answer, Ask, Error, Host, NewSession, Observation, Opened, Post, Prompt, Watch,
 };
 use crate::agent::definition::{self, Definition};
-use crate::agent::model::{self, Models};
+use crate::agent::model::{self, Models, Price};
 use crate::agent::tools::Todo;
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
@@ -50,6 +50,8 @@ pub struct Setup {
     /// `provider/model` for agents and prompts that name none.
     pub default_model: String,
     pub models: Models,
+    /// By `provider/model`.
+    pub prices: BTreeMap<String, Price>,
     pub limits: Limits,
 }
 
@@ -101,7 +103,7 @@ impl Embedded {
     }
 
     /// The agents that can be used in a directory.
-    fn definitions(&self, directory: &str) -> std::collections::BTreeMap<String, Definition> {
+    fn definitions(&self, directory: &str) -> BTreeMap<String, Definition> {
         let folders = definition::folders(&self.0.setup.config_dir, Path::new(directory));
         definition::load(&folders).agents
     }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Embedded, Running, broken};
 use crate::agent::definition::{Action, Definition, EXTERNAL_DIRECTORY, Source};
 use crate::agent::drive::{Doing, Leave, Permit, Stopped, Surroundings, drive};
-use crate::agent::model::{Call, Model, Request};
+use crate::agent::model::{Call, Model, Price, Request};
 use crate::agent::tools::{self, Context, Spec, Todos, Workspace};
 use crate::agent::turn::{self, Mint, Purpose, Turn};
 use crate::clock::Clock;
@@ -109,11 +109,11 @@ impl Embedded {
             let failed = |error: Error| Stopped(error.to_string());
             let session = self.session(id).map_err(failed)?;
             let messages = self.messages(id).map_err(failed)?;
-            let (surrounded, model) = self.surround(session).map_err(failed)?;
+            let (surrounded, model, price) = self.surround(session).map_err(failed)?;
             let agent = surrounded.agent.name.clone();
             let limits = self.0.setup.limits;
             let stamps = Stamps(self.0.clock.clone());
-            let turn = Turn::new(id.as_str(), &agent, messages, limits, stamps);
+            let turn = Turn::new(id.as_str(), &agent, messages, limits, stamps).priced(price);
             let (cancel, stop) = (cancel.clone(), self.0.stop.clone());
             drive(turn, model, Arc::new(surrounded), cancel, stop).await?;
             self.0.store.session_rests(id).await.map_err(|error| failed(broken(error)))?;
@@ -139,7 +139,7 @@ impl Embedded {
         }
     }
 
-    fn surround(&self, session: Session) -> Result<(Surrounded, Model), Error> {
+    fn surround(&self, session: Session) -> Result<(Surrounded, Model, Option<Price>), Error> {
         let refused = |why: String| Error::Refused(why);
         let mut definitions = self.definitions(&session.directory);
         let agent = definitions.remove(&session.agent);
@@ -147,6 +147,10 @@ impl Embedded {
             agent.ok_or_else(|| refused(format!("no agent `{}` any more", session.agent)))?;
         let name = self.model_name(&session.model, &agent);
         let model = self.0.setup.models.find(&name).map_err(|error| refused(error.to_string()))?;
+        let price = match model {
+            Model::Offline => Some(Price::FREE),
+            Model::Remote(_) => self.0.setup.prices.get(&name).copied(),
+        };
         let workspace = Workspace::open(Path::new(&session.directory));
         let workspace = workspace.map_err(|error| refused(error.to_string()))?;
         let todos = Todos::new(self.todos(&session.id)?);
@@ -159,7 +163,7 @@ impl Embedded {
             todos,
             shown_at: Mutex::new(Duration::ZERO),
         };
-        Ok((surrounded, model))
+        Ok((surrounded, model, price))
     }
 }
 
