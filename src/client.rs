@@ -10,17 +10,17 @@ use serde::de::DeserializeOwned;
 
 use crate::net;
 use crate::wire::{
-    AnswerRequest, CallerRequest, CancelRequest, CancelView, ClearView, ErrorView, HealthView,
-    LaunchRequest, MailboxView, OutputRequest, OutputView, PageView, PermissionsView, PruneRequest,
-    PruneView, ResolveRequest, ResumeRequest, TaskView, TasksView, ToolAnswer, ToolRequest,
-    ToolsView, WaitRequest, WaitView,
+    AnswerRequest, CallerRequest, CancelRequest, CancelView, CheckView, ClearView, ErrorView,
+    HealthView, HostsView, LaunchRequest, MailboxView, OutputRequest, OutputView, PageView,
+    PermissionsView, PruneRequest, PruneView, ResolveRequest, ResumeRequest, ServerRequest,
+    TaskView, TasksView, ToolAnswer, ToolRequest, ToolsView, WaitRequest, WaitView,
 };
 
 /// For every call but those that may take long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A history of millions takes minutes to delete.
-const LONGEST_PRUNE: Duration = Duration::from_secs(3600);
+/// A history of millions takes minutes to delete, or to read from end to end.
+const LONGEST_WORK: Duration = Duration::from_secs(3600);
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
@@ -94,7 +94,7 @@ impl Client {
     }
 
     pub async fn prune(&self, request: &PruneRequest) -> Result<PruneView, Error> {
-        self.post("/v1/prune", request, LONGEST_PRUNE).await
+        self.post("/v1/prune", request, LONGEST_WORK).await
     }
 
     pub async fn wait(&self, request: &WaitRequest) -> Result<WaitView, Error> {
@@ -112,6 +112,25 @@ impl Client {
 
     pub async fn answer(&self, id: &str, answer: &AnswerRequest) -> Result<PermissionsView, Error> {
         self.post(&format!("/v1/permissions/{id}"), answer, PATIENCE).await
+    }
+
+    pub async fn hosts(&self) -> Result<HostsView, Error> {
+        self.get("/v1/hosts").await
+    }
+
+    pub async fn add_server(&self, name: &str, url: &str) -> Result<HostsView, Error> {
+        let request = ServerRequest { url: url.to_owned() };
+        let path = format!("/v1/hosts/opencode/{name}");
+        read(self.request(Method::PUT, &path, PATIENCE).json(&request)).await
+    }
+
+    pub async fn remove_server(&self, name: &str) -> Result<HostsView, Error> {
+        read(self.request(Method::DELETE, &format!("/v1/hosts/opencode/{name}"), PATIENCE)).await
+    }
+
+    /// Has the whole store read; a long history takes a while.
+    pub async fn check(&self) -> Result<CheckView, Error> {
+        self.post("/v1/check", &(), LONGEST_WORK).await
     }
 
     pub async fn tools(&self) -> Result<ToolsView, Error> {

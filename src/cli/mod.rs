@@ -9,6 +9,8 @@ mod clear;
 mod config;
 mod daemon;
 mod demo;
+mod doctor;
+mod hosts;
 mod list;
 mod output;
 mod prune;
@@ -81,6 +83,10 @@ enum Command {
     Prune(prune::Prune),
     /// Show the agents there are to launch
     Agents(agents::Agents),
+    /// Show where agents can run; add OpenCode servers
+    Hosts(hosts::Hosts),
+    /// Check what is set up: daemon, task store, OpenCode
+    Doctor(doctor::Doctor),
     /// Run the daemon in the foreground
     Serve(serve::Serve),
     /// Start, stop or look at the daemon
@@ -122,6 +128,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Command::Cancel(command) => command.run(&settings).await,
             Command::Clear(command) => command.run(&settings).await,
             Command::Prune(command) => command.run(&settings).await,
+            Command::Hosts(command) => command.run(&settings).await,
+            Command::Doctor(command) => command.run(&settings).await,
             Command::Daemon(command) => command.run(&settings).await,
             Command::Agents(_)
             | Command::Serve(_)

@@ -9,6 +9,9 @@ use super::{Config, Error};
 const MODEL_LIMITS: &str = "limits.active_per_model";
 const MODEL_PRICES: &str = "agent.prices";
 
+/// And here they are names the user gave.
+const SERVERS: &str = "opencode.servers";
+
 /// The longest time a key takes: far enough for "never", near enough to be added to a clock.
 const YEAR: f64 = 365.0 * 86_400.0;
 
@@ -34,6 +37,7 @@ const RULES: &[(&str, Rule)] = &[
     ("agent.model_retries", Rule::Between(0.0, 100.0)),
     ("agent.compact_at_tokens", Rule::Between(1_000.0, 1e12)),
     ("agent.silence_seconds", Rule::Between(1.0, 3600.0)),
+    (SERVERS, Rule::Filled),
     ("tools.aliases", Rule::OneOf(&["superagents", "background"])),
     ("log.level", Rule::Filled),
     ("log.keep_days", Rule::Between(1.0, 3650.0)),
@@ -69,6 +73,7 @@ fn check_section(path: &str, found: &Table, known: &Table, file: &str) -> Result
         match (value, default) {
             (Value::Table(models), _) if key == MODEL_LIMITS => check_limits(models, file)?,
             (Value::Table(models), _) if key == MODEL_PRICES => check_prices(models, file)?,
+            (Value::Table(servers), _) if key == SERVERS => check_servers(servers, file)?,
             (Value::Table(found), Value::Table(known)) => check_section(&key, found, known, file)?,
             _ => check_rule(&key, value, &key, file)?,
         }
@@ -81,6 +86,15 @@ fn check_limits(models: &Table, file: &str) -> Result<(), Error> {
         let key = join(MODEL_LIMITS, model);
         check_type(&key, limit, &Value::Integer(1), file)?;
         check_rule(MODEL_LIMITS, limit, &key, file)?;
+    }
+    Ok(())
+}
+
+fn check_servers(servers: &Table, file: &str) -> Result<(), Error> {
+    for (name, address) in servers {
+        let key = join(SERVERS, name);
+        check_type(&key, address, &Value::String(String::new()), file)?;
+        check_rule(SERVERS, address, &key, file)?;
     }
     Ok(())
 }

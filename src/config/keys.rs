@@ -22,6 +22,7 @@ pub struct Config {
     pub notices: Notices,
     pub history: History,
     pub agent: Agent,
+    pub opencode: OpenCode,
     pub tools: Tools,
     pub log: Log,
 }
@@ -102,6 +103,15 @@ pub struct History {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+pub struct OpenCode {
+    /// Of the one server most people have; empty when there is none.
+    pub url: String,
+    /// More servers, by names of their own.
+    pub servers: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Tools {
     pub aliases: BTreeSet<Alias>,
 }
@@ -142,6 +152,7 @@ impl Default for Config {
             notices: Notices::default(),
             history: History::default(),
             agent: Agent::default(),
+            opencode: OpenCode::default(),
             tools: Tools::default(),
             log: Log::default(),
         }
@@ -330,6 +341,10 @@ mod tests {
             agent: Agent {
                 prices: BTreeMap::from([("openai/large".to_owned(), [1.5, 6.0])]),
                 ..Agent::default()
+            },
+            opencode: OpenCode {
+                url: "http://127.0.0.1:4096".to_owned(),
+                servers: BTreeMap::from([("work".to_owned(), "http://127.0.0.1:5000".to_owned())]),
             },
             history: History {
                 max_tasks: Some(5000),

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 pub use keys::{
-    Alias, Config, History, Limits, Log, Notices, Permissions, Policy, Resume, Supervisor, Tools,
+    Alias, Config, History, Limits, Log, Notices, OpenCode, Permissions, Policy, Resume,
+    Supervisor, Tools,
 };
 
 use check::{check_rule, check_table};
@@ -21,10 +22,11 @@ use check::{check_rule, check_table};
 pub const DEFAULT_FILE: &str = include_str!("default.toml");
 
 /// Variables that set a key of the config.
-const VARIABLES: [(&str, &str); 3] = [
+const VARIABLES: [(&str, &str); 4] = [
     ("ASYNCAGENTS_HOST", "host"),
     ("ASYNCAGENTS_MODEL", "model"),
     ("ASYNCAGENTS_LOG", "log.level"),
+    ("ASYNCAGENTS_OPENCODE_URL", "opencode.url"),
 ];
 
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +80,10 @@ pub struct Providers {
     pub openai_key: Option<Secret>,
     /// `OPENAI_BASE_URL`, with its `/v1`
     pub openai_base_url: Option<String>,
+    /// `OPENCODE_SERVER_PASSWORD`
+    pub opencode_password: Option<Secret>,
+    /// `OPENCODE_SERVER_USERNAME`
+    pub opencode_name: Option<String>,
 }
 
 /// Shown to nobody by accident.
@@ -131,6 +137,8 @@ impl Providers {
         Ok(Providers {
             openai_key: text("OPENAI_API_KEY")?.map(Secret),
             openai_base_url: text("OPENAI_BASE_URL")?,
+            opencode_password: text("OPENCODE_SERVER_PASSWORD")?.map(Secret),
+            opencode_name: text("OPENCODE_SERVER_USERNAME")?,
         })
     }
 }

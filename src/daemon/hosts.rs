@@ -3,50 +3,84 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use anyhow::Context;
+
 use super::home::Home;
 use crate::agent::model::remote::Keys;
 use crate::agent::model::{Models, Price};
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
-use crate::config::Settings;
+use crate::config::{self, Settings};
 use crate::host::AnyHost;
 use crate::host::embedded::{Embedded, Setup};
+use crate::host::opencode::{self, Login, OpenCode};
 use crate::host::scripted::{Remote, Scripted, World};
 use crate::store::Store;
 use crate::supervisor::Hosts;
 
 const EMBEDDED: &str = "embedded";
+const OPENCODE: &str = "opencode";
+const SCRIPTED: &str = "scripted";
 
-/// The embedded host is always there; what is configured is the default.
+/// Where agents can run, and those of them that somebody has to talk to.
+pub(super) struct Connected {
+    pub(super) hosts: Hosts,
+    pub(super) embedded: Embedded,
+}
+
+/// The embedded host and OpenCode are always there; what is configured is the default.
 pub(super) fn connect(
     settings: &Settings,
     home: &Home,
     store: &Store,
     clock: &Clock,
-) -> anyhow::Result<(Hosts, Embedded)> {
+) -> anyhow::Result<Connected> {
     let config = &settings.config;
     let embedded = Embedded::start(store.clone(), clock.clone(), setup(settings, home))?;
-    let own = (EMBEDDED.to_owned(), AnyHost::Embedded(embedded.clone()));
-    let mut all = BTreeMap::from([own]);
-    let (name, host) = match config.host.split_once(':') {
-        None if config.host.is_empty() || config.host == EMBEDDED => {
-            return Ok((Hosts { all, default: Some(EMBEDDED.to_owned()) }, embedded));
+    let opencode = opencode(settings, store, clock)?;
+    let mut all = BTreeMap::from([
+        (EMBEDDED.to_owned(), AnyHost::Embedded(embedded.clone())),
+        (OPENCODE.to_owned(), AnyHost::OpenCode(opencode.clone())),
+    ]);
+    let default = match config.host.split_once(':') {
+        None if config.host.is_empty() && !opencode.is_empty() => OPENCODE,
+        None if config.host.is_empty() || config.host == EMBEDDED => EMBEDDED,
+        None if config.host == OPENCODE => OPENCODE,
+        None if config.host == SCRIPTED => {
+            let world = Scripted::Here(World::new(clock.clone()));
+            all.insert(SCRIPTED.to_owned(), AnyHost::Scripted(world));
+            SCRIPTED
         }
-        None if config.host == "scripted" => {
-            ("scripted", AnyHost::Scripted(Scripted::Here(World::new(clock.clone()))))
-        }
-        Some(("scripted", socket)) => {
-            let remote = Remote::new(Path::new(socket))?;
-            ("scripted", AnyHost::Scripted(Scripted::Process(remote)))
+        Some((SCRIPTED, socket)) => {
+            let remote = Scripted::Process(Remote::new(Path::new(socket))?);
+            all.insert(SCRIPTED.to_owned(), AnyHost::Scripted(remote));
+            SCRIPTED
         }
         None | Some(_) => anyhow::bail!(
             "no host `{}`; ASYNCAGENTS_HOST (or `host` in the configuration file) can be \
-             `embedded`, `scripted` or `scripted:<socket>`",
+             `embedded`, `opencode`, `scripted` or `scripted:<socket>`",
             config.host
         ),
     };
-    all.insert(name.to_owned(), host);
-    Ok((Hosts { all, default: Some(name.to_owned()) }, embedded))
+    let hosts = Hosts { all, default: Some(default.to_owned()) };
+    Ok(Connected { hosts, embedded })
+}
+
+/// Servers from the configuration, and those that were added since.
+fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result<OpenCode> {
+    let config::OpenCode { url, servers } = &settings.config.opencode;
+    let providers = &settings.providers;
+    let login = providers.opencode_password.as_ref().map(|password| Login {
+        name: providers.opencode_name.clone().unwrap_or_else(|| OPENCODE.to_owned()),
+        password: password.reveal().to_owned(),
+    });
+    let opencode = OpenCode::new(store.clone(), clock.clone(), login);
+    let configured = servers.iter().map(|(name, url)| (name.clone(), url.clone()));
+    let first = (!url.is_empty()).then(|| (opencode::DEFAULT.to_owned(), url.clone()));
+    for (name, address) in store.instances()?.into_iter().chain(configured).chain(first) {
+        opencode.put(&name, &address).with_context(|| format!("OpenCode server `{name}`"))?;
+    }
+    Ok(opencode)
 }
 
 fn keys(settings: &Settings) -> Keys {

@@ -40,7 +40,7 @@ pub async fn run(
     let feed = Feed::new();
     let warnings = Warnings::default();
     let store = open_store(&home, feed.clone(), &warnings)?;
-    let (hosts, embedded) = hosts::connect(settings, &home, &store, &clock)?;
+    let hosts::Connected { hosts, embedded } = hosts::connect(settings, &home, &store, &clock)?;
     let supervisor =
         Supervisor::new(store.clone(), feed, clock, hosts, supervisor_settings(&settings.config));
     let stop = CancellationToken::new();
@@ -162,6 +162,7 @@ fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
             config::Policy::Deny => Asks::Deny,
         },
         inline_characters: notices.inline_characters,
+        toasts: notices.toasts,
         history: Keep { tasks: history.max_tasks, age: history.max_age },
     }
 }

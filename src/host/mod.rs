@@ -2,7 +2,10 @@
 //! keep no task state.
 
 pub mod embedded;
+pub mod opencode;
 pub mod scripted;
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -58,6 +61,9 @@ pub struct Post {
 pub struct Watch {
     pub session: SessionId,
     pub prompt: MessageId,
+    /// Where the session was opened.
+    pub instance: String,
+    pub directory: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,6 +105,23 @@ pub enum Answer {
     Deny,
 }
 
+/// A few words on the screen of whoever sits in front of the host. Nobody relies on them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Toast {
+    pub title: String,
+    pub message: String,
+    pub tone: Tone,
+    pub shown: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    Info,
+    Success,
+    Warning,
+    Error,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Error {
     #[error("host cannot be reached: {0}")]
@@ -113,15 +136,18 @@ pub enum Error {
 pub trait Host {
     /// A host of our own opens one session per nonce, however often it is asked.
     fn open(&self, session: NewSession) -> impl Future<Output = Result<Opened, Error>> + Send;
-    /// The session that carries this nonce, if there is one.
-    fn find(&self, nonce: &str) -> impl Future<Output = Result<Option<Opened>, Error>> + Send;
+    /// The session that was opened like this, found by its nonce, if there is one.
+    fn find(
+        &self,
+        session: &NewSession,
+    ) -> impl Future<Output = Result<Option<Opened>, Error>> + Send;
     fn delete(&self, session: &SessionId) -> impl Future<Output = Result<(), Error>> + Send;
     fn prompt(&self, prompt: Prompt) -> impl Future<Output = Result<(), Error>> + Send;
-    /// One observation per watch, in the same order.
+    /// One observation per watch, in the same order; `None` where it cannot be told now.
     fn observe(
         &self,
         watches: Vec<Watch>,
-    ) -> impl Future<Output = Result<Vec<Observation>, Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<Observation>>, Error>> + Send;
     /// Which of these sessions no longer exist.
     fn missing(
         &self,
@@ -138,12 +164,23 @@ pub trait Host {
         parent: &SessionId,
         message: &MessageId,
     ) -> impl Future<Output = Result<bool, Error>> + Send;
-    fn agents(&self, directory: &str) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+    /// The agents a child of this parent could be, in this directory.
+    fn agents(
+        &self,
+        directory: &str,
+        parent: Option<&SessionId>,
+    ) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
     fn answer(
         &self,
         session: &SessionId,
         ask: &str,
         answer: Answer,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Shown where a person can see it; a host without a screen does nothing.
+    fn toast(
+        &self,
+        parent: &SessionId,
+        toast: Toast,
     ) -> impl Future<Output = Result<(), Error>> + Send;
     /// Rings `wake` whenever something may have changed. Ends only when the host is dropped.
     fn listen(&self, wake: &Notify) -> impl Future<Output = ()> + Send;
@@ -154,6 +191,7 @@ pub trait Host {
 pub enum AnyHost {
     Scripted(scripted::Scripted),
     Embedded(embedded::Embedded),
+    OpenCode(opencode::OpenCode),
 }
 
 impl Host for AnyHost {
@@ -161,13 +199,15 @@ impl Host for AnyHost {
         match self {
             AnyHost::Scripted(host) => host.open(session).await,
             AnyHost::Embedded(host) => host.open(session).await,
+            AnyHost::OpenCode(host) => host.open(session).await,
         }
     }
 
-    async fn find(&self, nonce: &str) -> Result<Option<Opened>, Error> {
+    async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
         match self {
-            AnyHost::Scripted(host) => host.find(nonce).await,
-            AnyHost::Embedded(host) => host.find(nonce).await,
+            AnyHost::Scripted(host) => host.find(session).await,
+            AnyHost::Embedded(host) => host.find(session).await,
+            AnyHost::OpenCode(host) => host.find(session).await,
         }
     }
 
@@ -175,6 +215,7 @@ impl Host for AnyHost {
         match self {
             AnyHost::Scripted(host) => host.delete(session).await,
             AnyHost::Embedded(host) => host.delete(session).await,
+            AnyHost::OpenCode(host) => host.delete(session).await,
         }
     }
 
@@ -182,13 +223,15 @@ impl Host for AnyHost {
         match self {
             AnyHost::Scripted(host) => host.prompt(prompt).await,
             AnyHost::Embedded(host) => host.prompt(prompt).await,
+            AnyHost::OpenCode(host) => host.prompt(prompt).await,
         }
     }
 
-    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Observation>, Error> {
+    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Option<Observation>>, Error> {
         match self {
             AnyHost::Scripted(host) => host.observe(watches).await,
             AnyHost::Embedded(host) => host.observe(watches).await,
+            AnyHost::OpenCode(host) => host.observe(watches).await,
         }
     }
 
@@ -196,6 +239,7 @@ impl Host for AnyHost {
         match self {
             AnyHost::Scripted(host) => host.missing(sessions).await,
             AnyHost::Embedded(host) => host.missing(sessions).await,
+            AnyHost::OpenCode(host) => host.missing(sessions).await,
         }
     }
 
@@ -203,6 +247,7 @@ impl Host for AnyHost {
         match self {
             AnyHost::Scripted(host) => host.transcript(session).await,
             AnyHost::Embedded(host) => host.transcript(session).await,
+            AnyHost::OpenCode(host) => host.transcript(session).await,
         }
     }
 
@@ -210,6 +255,7 @@ impl Host for AnyHost {
         match self {
             AnyHost::Scripted(host) => host.abort(session).await,
             AnyHost::Embedded(host) => host.abort(session).await,
+            AnyHost::OpenCode(host) => host.abort(session).await,
         }
     }
 
@@ -217,6 +263,7 @@ impl Host for AnyHost {
         match self {
             AnyHost::Scripted(host) => host.post(post).await,
             AnyHost::Embedded(host) => host.post(post).await,
+            AnyHost::OpenCode(host) => host.post(post).await,
         }
     }
 
@@ -224,13 +271,19 @@ impl Host for AnyHost {
         match self {
             AnyHost::Scripted(host) => host.posted(parent, message).await,
             AnyHost::Embedded(host) => host.posted(parent, message).await,
+            AnyHost::OpenCode(host) => host.posted(parent, message).await,
         }
     }
 
-    async fn agents(&self, directory: &str) -> Result<Vec<String>, Error> {
+    async fn agents(
+        &self,
+        directory: &str,
+        parent: Option<&SessionId>,
+    ) -> Result<Vec<String>, Error> {
         match self {
-            AnyHost::Scripted(host) => host.agents(directory).await,
-            AnyHost::Embedded(host) => host.agents(directory).await,
+            AnyHost::Scripted(host) => host.agents(directory, parent).await,
+            AnyHost::Embedded(host) => host.agents(directory, parent).await,
+            AnyHost::OpenCode(host) => host.agents(directory, parent).await,
         }
     }
 
@@ -238,6 +291,15 @@ impl Host for AnyHost {
         match self {
             AnyHost::Scripted(host) => host.answer(session, ask, answer).await,
             AnyHost::Embedded(host) => host.answer(session, ask, answer).await,
+            AnyHost::OpenCode(host) => host.answer(session, ask, answer).await,
+        }
+    }
+
+    async fn toast(&self, parent: &SessionId, toast: Toast) -> Result<(), Error> {
+        match self {
+            AnyHost::Scripted(host) => host.toast(parent, toast).await,
+            AnyHost::Embedded(host) => host.toast(parent, toast).await,
+            AnyHost::OpenCode(host) => host.toast(parent, toast).await,
         }
     }
 
@@ -245,6 +307,7 @@ impl Host for AnyHost {
         match self {
             AnyHost::Scripted(host) => host.listen(wake).await,
             AnyHost::Embedded(host) => host.listen(wake).await,
+            AnyHost::OpenCode(host) => host.listen(wake).await,
         }
     }
 }

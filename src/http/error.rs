@@ -36,9 +36,11 @@ impl From<supervisor::Error> for ApiError {
         use supervisor::Error::*;
         let status = match &error {
             NoSuchTask(_) | NoSuchBatch(_) | NothingAsked(_) => StatusCode::NOT_FOUND,
-            Ambiguous { .. } | UnknownAgent { .. } | UnknownHost { .. } | Arguments(_) => {
-                StatusCode::BAD_REQUEST
-            }
+            Ambiguous { .. }
+            | UnknownAgent { .. }
+            | UnknownHost { .. }
+            | BadServer(_)
+            | Arguments(_) => StatusCode::BAD_REQUEST,
             NoHost | Disabled | Refused(_) | TooDeep(_) | SessionGone(_) | StillStopping(_)
             | CannotFork(_) | Contended => StatusCode::CONFLICT,
             QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,

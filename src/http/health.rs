@@ -5,7 +5,7 @@ use axum::extract::State;
 
 use super::Api;
 use super::error::ApiError;
-use crate::wire::HealthView;
+use crate::wire::{CheckView, HealthView};
 
 pub(super) async fn health(State(api): State<Api>) -> Result<Json<HealthView>, ApiError> {
     Ok(Json(HealthView {
@@ -16,6 +16,18 @@ pub(super) async fn health(State(api): State<Api>) -> Result<Json<HealthView>, A
         pid: std::process::id(),
         warnings: api.warnings.all(),
     }))
+}
+
+/// Reads the whole store. It takes its time with a long history.
+pub(super) async fn check(State(api): State<Api>) -> Result<Json<CheckView>, ApiError> {
+    let store = api.supervisor.store().clone();
+    let checked = tokio::task::spawn_blocking(move || store.check()).await;
+    let problems = match checked {
+        Ok(Ok(problems)) => problems,
+        Ok(Err(error)) => return Err(crate::supervisor::Error::from(error).into()),
+        Err(_) => vec!["the check broke off".to_owned()],
+    };
+    Ok(Json(CheckView { problems }))
 }
 
 /// Answers, then stops: whoever asked waits for the socket to go away.

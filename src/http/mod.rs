@@ -5,6 +5,7 @@ mod cancel;
 mod clear;
 mod error;
 mod health;
+mod hosts;
 mod mailbox;
 mod permissions;
 mod prune;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use tokio_util::sync::CancellationToken;
 
 use crate::supervisor::Supervisor;
@@ -70,6 +71,9 @@ pub fn control(api: Api) -> Router {
         .route("/v1/mailbox", post(mailbox::read))
         .route("/v1/permissions", get(permissions::list))
         .route("/v1/permissions/{id}", post(permissions::answer))
+        .route("/v1/hosts", get(hosts::list))
+        .route("/v1/hosts/opencode/{name}", put(hosts::add).delete(hosts::remove))
+        .route("/v1/check", post(health::check))
         .route("/v1/daemon/stop", post(health::stop))
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::wrong_method)

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::{Error, Store, Written};
 use crate::task::{SessionId, Timestamp};
 
-/// A launch that has begun. `launch` is what its owner needs to finish it; empty when abandoned.
+/// A launch that has begun. `launch` is what its owner needs to finish or undo it, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
     pub nonce: String,
@@ -45,8 +45,9 @@ impl Store {
     /// The caller was told that it failed: what there may be of it is to be deleted, not adopted.
     pub fn abandon(&self, nonce: String) -> Written<()> {
         self.write(move |db, _| {
-            db.prepare_cached("UPDATE intent SET launch = '' WHERE nonce = ?1")?
-                .execute([&nonce])?;
+            let abandon = "UPDATE intent SET launch = json_set(launch, '$.abandoned', json('true'))
+                           WHERE nonce = ?1";
+            db.prepare_cached(abandon)?.execute([&nonce])?;
             Ok(())
         })
     }

@@ -3,6 +3,7 @@
 //! One writer thread commits (`writer`), readers have connections of their own. Whatever a
 //! function here acknowledges is on disk.
 
+mod instances;
 mod intents;
 mod open;
 mod outbox;

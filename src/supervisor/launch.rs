@@ -55,6 +55,23 @@ pub(super) struct Begun {
     host: String,
     depth: u32,
     at: Timestamp,
+    /// The caller was told that it failed: what there may be of it is deleted, not adopted.
+    #[serde(default)]
+    pub(super) abandoned: bool,
+}
+
+impl Begun {
+    pub(super) fn session(&self, nonce: &str) -> NewSession {
+        let Begun { caller, order, host, .. } = self;
+        NewSession {
+            parent: (caller.host == *host).then(|| caller.session.clone()),
+            title: format!("Background: {}", order.description),
+            nonce: nonce.to_owned(),
+            directory: caller.directory.clone(),
+            agent: order.agent.clone(),
+            deny: DENIED.map(str::to_owned).to_vec(),
+        }
+    }
 }
 
 impl Supervisor {
@@ -77,9 +94,10 @@ impl Supervisor {
         if fork {
             return Err(Error::CannotFork(caller.host));
         }
-        self.check_agent(&host, &order.agent, &caller.directory).await?;
+        self.check_agent(&host, &order.agent, &caller).await?;
 
-        let begun = Begun { caller, order, host, depth, at: self.0.clock.now() };
+        let at = self.0.clock.now();
+        let begun = Begun { caller, order, host, depth, at, abandoned: false };
         // From here on the launch goes on by itself: a caller that hangs up must not cut it in two.
         let supervisor = self.clone();
         let rest = tokio::spawn(async move {
@@ -114,17 +132,8 @@ impl Supervisor {
     }
 
     async fn open_and_insert(&self, nonce: String, begun: Begun) -> Result<Task, Error> {
-        let Begun { caller, order, host: host_name, .. } = &begun;
-        let host = self.host(host_name)?;
-        let session = NewSession {
-            parent: (caller.host == *host_name).then(|| caller.session.clone()),
-            title: format!("Background: {}", order.description),
-            nonce: nonce.clone(),
-            directory: caller.directory.clone(),
-            agent: order.agent.clone(),
-            deny: DENIED.map(str::to_owned).to_vec(),
-        };
-        match host.open(session).await {
+        let host = self.host(&begun.host)?;
+        match host.open(begun.session(&nonce)).await {
             Ok(opened) => {
                 let session = opened.session.clone();
                 let completed = self.complete(nonce.clone(), begun, opened).await;
@@ -151,7 +160,7 @@ impl Supervisor {
         begun: Begun,
         opened: Opened,
     ) -> Result<Task, Error> {
-        let Begun { caller, order, host, depth, at } = begun;
+        let Begun { caller, order, host, depth, at, abandoned: _ } = begun;
         let clock = &self.0.clock;
         let placement = match order.batch {
             Some(name) => Placement::Named(BatchId::new(name)),
@@ -216,8 +225,8 @@ impl Supervisor {
         hosts.default.clone().ok_or(Error::NoHost)
     }
 
-    async fn check_agent(&self, host: &str, agent: &str, directory: &str) -> Result<(), Error> {
-        let key = (host.to_owned(), directory.to_owned());
+    async fn check_agent(&self, host: &str, agent: &str, caller: &Caller) -> Result<(), Error> {
+        let key = (host.to_owned(), caller.directory.clone());
         let uptime = self.0.clock.uptime();
         let known = {
             let agents = self.0.agents.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +238,8 @@ impl Supervisor {
         if known {
             return Ok(());
         }
-        let names = self.host(host)?.agents(directory).await?;
+        let parent = (caller.host == host).then_some(&caller.session);
+        let names = self.host(host)?.agents(&caller.directory, parent).await?;
         let found = names.iter().any(|name| name == agent);
         let asked = KnownAgents { names: names.clone(), asked_at: uptime };
         let mut agents = self.0.agents.lock().unwrap_or_else(PoisonError::into_inner);

@@ -24,6 +24,7 @@ mod asks;
 mod cancel;
 mod clear;
 mod deliver;
+mod hosts;
 mod launch;
 mod list;
 mod output;
@@ -32,6 +33,7 @@ mod prune;
 mod reconcile;
 mod recover;
 mod resume;
+mod toast;
 mod verdict;
 mod wait;
 
@@ -47,6 +49,7 @@ pub use crate::notice::Notice;
 pub use asks::Asked;
 pub use cancel::{Cancelled, Target};
 pub use clear::Cleared;
+pub use hosts::{HostShown, Server};
 pub use launch::{Caller, Launch};
 pub use list::Listing;
 pub use output::Output;
@@ -114,6 +117,7 @@ pub struct Settings {
     pub resumable: Resumable,
     pub asks: Asks,
     pub inline_characters: usize,
+    pub toasts: bool,
     /// What is pruned is what this leaves out.
     pub history: Keep,
 }
@@ -152,6 +156,8 @@ pub enum Error {
     NoHost,
     #[error("no host `{name}`; configured: {}", .known.join(", "))]
     UnknownHost { name: String, known: Vec<String> },
+    #[error("{0}")]
+    BadServer(String),
     #[error(
         "this parent has {0} queued tasks, the most it may have; wait for some of them or cancel some"
     )]
@@ -213,6 +219,7 @@ impl Supervisor {
         workers.spawn(self.clone().keep("reconciler", Supervisor::reconciler));
         workers.spawn(self.clone().keep("deliverer", Supervisor::deliverer));
         workers.spawn(self.clone().keep("pruner", Supervisor::pruner));
+        workers.spawn(self.clone().keep("toaster", Supervisor::toaster));
         for host in self.0.hosts.all.values() {
             let host = host.clone();
             let listen = move |supervisor: Supervisor| supervisor.listener(host.clone());

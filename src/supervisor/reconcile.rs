@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::task::{Id, JoinError, JoinSet};
 
 use super::verdict::{self, Since, Verdict};
 use super::{Asks, Error, Supervisor};
@@ -12,6 +13,9 @@ use crate::host::{self, Activity, Answer, AnyHost, Ask, Host, Observation, Watch
 use crate::store::{self, Active, End, FollowUp};
 use crate::task::lifecycle::Report;
 use crate::task::{MAILBOX, MessageId, Phase, Progress, SessionId, Task, TaskId, Timestamp};
+
+/// No sooner than this does a timer ring that is not needed.
+const NEVER: Duration = Duration::from_secs(86_400);
 
 const BETWEEN_ABORTS: Duration = Duration::from_secs(1);
 
@@ -21,8 +25,8 @@ struct Memory {
     runs: HashMap<TaskId, Seen>,
     /// When each open question was first seen.
     asks: HashMap<String, Duration>,
-    /// Hosts that did not answer the last time.
-    silent: HashSet<String>,
+    /// The host did not answer the last time.
+    silent: bool,
 }
 
 struct Seen {
@@ -46,51 +50,118 @@ pub(super) struct Closing {
     pub(super) abort: bool,
 }
 
+/// What is looked at as a whole, and by itself: a host that is slow holds up nobody else.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Place {
+    /// The runs on an instance of a host.
+    Runs { host: String, instance: String },
+    /// The parents on a host.
+    Parents { host: String },
+}
+
+enum Sight {
+    Runs(Vec<Active>),
+    Parents(Vec<SessionId>),
+}
+
+/// Looks under way, and what they left behind for the next ones.
+#[derive(Default)]
+struct Looks {
+    under_way: JoinSet<Memory>,
+    places: HashMap<Id, Place>,
+    /// Wanted again while they were under way.
+    again: HashSet<Place>,
+    memories: HashMap<Place, Memory>,
+}
+
 impl Supervisor {
     pub(super) async fn reconciler(self) {
-        let mut memory = Memory::default();
+        let mut looks = Looks::default();
         loop {
-            let active = self.look(&mut memory).await.unwrap_or_else(|error| {
+            let active = self.look(&mut looks).unwrap_or_else(|error| {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot look at tasks");
                 true
             });
             // Without active tasks there is nothing a timer could find.
-            let timer = if active { self.0.settings.poll_interval } else { Duration::MAX };
-            tokio::select! {
-                () = self.0.look.notified() => {}
-                () = tokio::time::sleep(timer) => {}
-                () = self.0.stopping.cancelled() => return,
+            let timer = if active { self.0.settings.poll_interval } else { NEVER };
+            let sweep = tokio::time::Instant::now() + timer;
+            loop {
+                tokio::select! {
+                    () = self.0.look.notified() => break,
+                    () = tokio::time::sleep_until(sweep) => break,
+                    Some(done) = looks.under_way.join_next_with_id() => {
+                        if looks.note(done) {
+                            break;
+                        }
+                    }
+                    () = self.0.stopping.cancelled() => return,
+                }
             }
         }
     }
 
-    /// One look at everything. Says whether there is anything left to look at.
-    async fn look(&self, memory: &mut Memory) -> Result<bool, Error> {
-        self.look_for_parents().await?;
+    /// Begins a look at everything. Says whether there is anything to look at.
+    fn look(&self, looks: &mut Looks) -> Result<bool, Error> {
         let active = self.0.store.active()?;
-        memory.keep_only(&active);
         self.keep_asks_of(|id| active.iter().any(|active| active.task.id == *id));
         let any = !active.is_empty();
-        let mut by_host: BTreeMap<String, Vec<Active>> = BTreeMap::new();
-        for active in active.into_iter().filter(|active| watched(active).is_some()) {
-            by_host.entry(active.task.host.clone()).or_default().push(active);
+        let mut sights: BTreeMap<Place, Sight> = BTreeMap::new();
+        for (host, session) in self.0.store.live_parents()? {
+            if host != MAILBOX {
+                let sight = sights.entry(Place::Parents { host });
+                if let Sight::Parents(all) = sight.or_insert(Sight::Parents(Vec::new())) {
+                    all.push(session);
+                }
+            }
         }
-        for (name, active) in by_host {
-            let Ok(host) = self.host(&name) else { continue };
-            let seen = self.observe(host, &active, &mut memory.silent).await;
-            let seen = active.into_iter().zip(seen);
-            let judged: Vec<_> = seen
-                .filter_map(|(active, seen)| {
-                    let seen = seen?;
-                    let since = memory.note(&active, &seen, &self.0.clock);
-                    let verdict = verdict::judge(&active, &seen, since, &self.0.settings);
-                    let asks = memory.asks_waiting(&verdict, self.0.clock.uptime());
-                    Some(self.act(active, seen, since, verdict, asks))
-                })
-                .collect();
-            join_all(judged).await;
+        for active in active.into_iter().filter(|active| watched(active).is_some()) {
+            let (host, instance) = (active.task.host.clone(), active.task.host_instance.clone());
+            let sight = sights.entry(Place::Runs { host, instance });
+            if let Sight::Runs(all) = sight.or_insert(Sight::Runs(Vec::new())) {
+                all.push(active);
+            }
+        }
+        looks.memories.retain(|place, _| sights.contains_key(place));
+        for (place, sight) in sights {
+            if looks.places.values().any(|busy| *busy == place) {
+                looks.again.insert(place);
+                continue;
+            }
+            let memory = looks.memories.remove(&place).unwrap_or_default();
+            let look = looks.under_way.spawn(self.clone().look_at(place.clone(), sight, memory));
+            looks.places.insert(look.id(), place);
         }
         Ok(any)
+    }
+
+    async fn look_at(self, place: Place, sight: Sight, mut memory: Memory) -> Memory {
+        match (place, sight) {
+            (Place::Runs { host, .. }, Sight::Runs(active)) => {
+                self.look_at_runs(&host, active, &mut memory).await;
+            }
+            (Place::Parents { host }, Sight::Parents(parents)) => {
+                self.look_for_parents(&host, parents).await;
+            }
+            (Place::Runs { .. }, Sight::Parents(_)) | (Place::Parents { .. }, Sight::Runs(_)) => {}
+        }
+        memory
+    }
+
+    async fn look_at_runs(&self, name: &str, active: Vec<Active>, memory: &mut Memory) {
+        memory.keep_only(&active);
+        let Ok(host) = self.host(name) else { return };
+        let seen = self.observe(host, &active, &mut memory.silent).await;
+        let seen = active.into_iter().zip(seen);
+        let judged: Vec<_> = seen
+            .filter_map(|(active, seen)| {
+                let seen = seen?;
+                let since = memory.note(&active, &seen, &self.0.clock);
+                let verdict = verdict::judge(&active, &seen, since, &self.0.settings);
+                let asks = memory.asks_waiting(&verdict, self.0.clock.uptime());
+                Some(self.act(active, seen, since, verdict, asks))
+            })
+            .collect();
+        join_all(judged).await;
     }
 
     /// What each of these runs looks like; `None` where the host did not say.
@@ -98,21 +169,21 @@ impl Supervisor {
         &self,
         host: &AnyHost,
         active: &[Active],
-        silent: &mut HashSet<String>,
+        silent: &mut bool,
     ) -> Vec<Option<Observation>> {
         let watches: Vec<Watch> = active.iter().filter_map(watched).collect();
         let name = active.first().map(|active| active.task.host.clone()).unwrap_or_default();
         match observe_apart(host, watches.clone()).await {
             Ok(Ok(seen)) if seen.len() == watches.len() => {
-                if silent.remove(&name) {
+                if std::mem::take(silent) {
                     tracing::info!(host = name, "answers again");
                 }
-                seen.into_iter().map(Some).collect()
+                seen
             }
             Ok(Ok(_)) => vec![None; active.len()],
             Ok(Err(error)) => {
                 // Once is enough: it is asked again at every sweep.
-                if silent.insert(name.clone()) {
+                if !std::mem::replace(silent, true) {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(host = name, error, "cannot observe");
                 }
@@ -122,7 +193,7 @@ impl Supervisor {
             Err(_) => {
                 let each = active.iter().zip(watches).map(|(active, watch)| async move {
                     match observe_apart(host, vec![watch]).await {
-                        Ok(Ok(mut seen)) => seen.pop(),
+                        Ok(Ok(mut seen)) => seen.pop().flatten(),
                         Ok(Err(_)) => None,
                         Err(_) => {
                             self.blame(&active.task, "looking at it").await;
@@ -341,21 +412,16 @@ impl Supervisor {
     }
 
     /// Cancels the live tasks of parents that no longer exist and clears their lists (T16).
-    async fn look_for_parents(&self) -> Result<(), Error> {
-        let live = self.0.store.live_parents()?;
-        let mut by_host: BTreeMap<String, Vec<SessionId>> = BTreeMap::new();
-        for (host, session) in live.into_iter().filter(|(host, _)| host != MAILBOX) {
-            by_host.entry(host).or_default().push(session);
-        }
-        for (name, parents) in by_host {
-            let Ok(host) = self.host(&name) else { continue };
-            // A host that does not answer has lost nobody.
-            let Ok(missing) = host.missing(parents).await else { continue };
-            for parent in missing {
-                self.parent_is_gone(&parent).await?;
+    async fn look_for_parents(&self, name: &str, parents: Vec<SessionId>) {
+        let Ok(host) = self.host(name) else { return };
+        // A host that does not answer has lost nobody.
+        let Ok(missing) = host.missing(parents).await else { return };
+        for parent in missing {
+            if let Err(error) = self.parent_is_gone(&parent).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(%parent, error, "cannot write down that a parent is gone");
             }
         }
-        Ok(())
     }
 
     async fn parent_is_gone(&self, parent: &SessionId) -> Result<(), Error> {
@@ -375,6 +441,22 @@ impl Supervisor {
         }
         self.0.store.clear(parent, self.0.clock.now()).await?;
         Ok(())
+    }
+}
+
+impl Looks {
+    /// `true` when somebody wanted the same look again in the meantime.
+    fn note(&mut self, done: Result<(Id, Memory), JoinError>) -> bool {
+        let id = match &done {
+            Ok((id, _)) => *id,
+            Err(error) => error.id(),
+        };
+        let Some(place) = self.places.remove(&id) else { return false };
+        match done {
+            Ok((_, memory)) => drop(self.memories.insert(place.clone(), memory)),
+            Err(error) => tracing::error!(?place, %error, "a look panicked; it is done again"),
+        }
+        self.again.remove(&place)
     }
 }
 
@@ -449,14 +531,19 @@ fn watched(active: &Active) -> Option<Watch> {
             }
         }
     }
-    Some(Watch { session: task.id.clone(), prompt: newest.0.clone() })
+    Some(Watch {
+        session: task.id.clone(),
+        prompt: newest.0.clone(),
+        instance: task.host_instance.clone(),
+        directory: task.directory.clone(),
+    })
 }
 
 /// In a task of its own, so that a panic of the adapter comes back as a value.
 async fn observe_apart(
     host: &AnyHost,
     watches: Vec<Watch>,
-) -> Result<Result<Vec<Observation>, crate::host::Error>, tokio::task::JoinError> {
+) -> Result<Result<Vec<Option<Observation>>, crate::host::Error>, tokio::task::JoinError> {
     let host = host.clone();
     tokio::spawn(async move { host.observe(watches).await }).await
 }

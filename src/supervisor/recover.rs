@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::launch::Begun;
 use super::{Error, Supervisor};
 use crate::host::Host;
 use crate::store::Intent;
@@ -71,17 +72,22 @@ impl Supervisor {
             tracing::warn!(host = intent.host, "an unfinished launch waits for its host");
             return Ok(false);
         };
-        match (host.find(&intent.nonce).await?, serde_json::from_str(&intent.launch)) {
-            (Some(opened), Ok(begun)) => {
-                let task = self.complete(intent.nonce, begun, opened).await?;
-                tracing::info!(task = %task.id, "adopted after a crash");
-            }
-            (Some(opened), Err(_)) => {
+        let Ok(begun) = serde_json::from_str::<Begun>(&intent.launch) else {
+            tracing::error!(nonce = intent.nonce, "an intent that cannot be read was dropped");
+            self.0.store.drop_intent(intent.nonce).await?;
+            return Ok(true);
+        };
+        match host.find(&begun.session(&intent.nonce)).await? {
+            Some(opened) if begun.abandoned => {
                 host.delete(&opened.session).await?;
                 self.0.store.drop_intent(intent.nonce).await?;
             }
-            (None, _) if self.0.clock.uptime() < STILL_ON_ITS_WAY => return Ok(false),
-            (None, _) => self.0.store.drop_intent(intent.nonce).await?,
+            Some(opened) => {
+                let task = self.complete(intent.nonce, begun, opened).await?;
+                tracing::info!(task = %task.id, "adopted after a crash");
+            }
+            None if self.0.clock.uptime() < STILL_ON_ITS_WAY => return Ok(false),
+            None => self.0.store.drop_intent(intent.nonce).await?,
         }
         Ok(true)
     }

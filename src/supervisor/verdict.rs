@@ -71,7 +71,8 @@ fn idle(run: &Run, seen: &Observation, since: Since, settings: &Settings) -> Ver
             open_todos: todos.clone(),
         },
         Outcome::Failed { error, partial } => failed(error.clone(), partial.clone()),
-        Outcome::Refused { what, partial } => {
+        // Between two steps of a run it looks the same for a moment.
+        Outcome::Refused { what, partial } if since.same >= settings.settle => {
             failed(format!("stopped because it was refused: {what}"), partial.clone())
         }
         Outcome::Aborted => aborted("aborted in the host"),
@@ -85,9 +86,10 @@ fn idle(run: &Run, seen: &Observation, since: Since, settings: &Settings) -> Ver
         ),
         Outcome::PromptMissing if since.same >= settings.settle => Verdict::Resend,
         // A gap between accepting a prompt and running it, or between two idles.
-        Outcome::Unfinished { .. } | Outcome::Unanswered | Outcome::PromptMissing => {
-            Verdict::GoesOn(Phase::Waiting, None)
-        }
+        Outcome::Unfinished { .. }
+        | Outcome::Unanswered
+        | Outcome::PromptMissing
+        | Outcome::Refused { .. } => Verdict::GoesOn(Phase::Waiting, None),
     }
 }
 
@@ -179,6 +181,7 @@ mod tests {
             resumable: Resumable::Completed,
             asks: Asks::Park(None),
             inline_characters: 8_000,
+            toasts: true,
             history: Keep::default(),
         }
     }
@@ -301,8 +304,11 @@ mod tests {
     #[test]
     fn stopped_because_something_was_refused_is_an_error_naming_it() {
         let outcome = Outcome::Refused { what: "bash: no".into(), partial: None };
+        let stopped = seen(Activity::Idle, outcome);
+        // The same can be seen between two steps of a run.
+        check(&active(), &stopped, 1, Verdict::GoesOn(Phase::Waiting, None));
         let expected = failed("stopped because it was refused: bash: no".into(), None);
-        check(&active(), &seen(Activity::Idle, outcome), 0, expected);
+        check(&active(), &stopped, 2, expected);
     }
 
     #[test]

@@ -450,7 +450,8 @@ fn a_host_that_does_not_exist_is_refused_with_those_that_do() {
         shell.run(["run", "look"]),
         failed(
             "error: the daemon did not start: no host `moon`; ASYNCAGENTS_HOST (or `host` in the \
-             configuration file) can be `embedded`, `scripted` or `scripted:<socket>`\n"
+             configuration file) can be `embedded`, `opencode`, `scripted` or \
+             `scripted:<socket>`\n"
         )
     );
 }

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Activity, Answer, Ask, Error, Host, NewSession, Observation, Opened, Post, Prompt, Watch,
+    Activity, Answer, Ask, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch,
 };
 use crate::agent::definition::{self, Definition};
 use crate::agent::model::{self, Models, Price};
@@ -260,8 +260,8 @@ impl Host for Embedded {
         Ok(Opened { session: id, instance: "embedded".into() })
     }
 
-    async fn find(&self, nonce: &str) -> Result<Option<Opened>, Error> {
-        let found = self.0.store.session_by_nonce(nonce).map_err(broken)?;
+    async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
+        let found = self.0.store.session_by_nonce(&session.nonce).map_err(broken)?;
         Ok(found.map(|session| Opened { session: session.id, instance: "embedded".into() }))
     }
 
@@ -286,7 +286,7 @@ impl Host for Embedded {
         self.say(&prompt.session, &prompt.message, parts, model, true).await
     }
 
-    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Observation>, Error> {
+    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Option<Observation>>, Error> {
         let look = |watch: Watch| match self.observation(watch.clone()) {
             // One that cannot be read must not hide the others.
             Err(Error::Refused(error)) => Ok(Observation {
@@ -298,7 +298,7 @@ impl Host for Embedded {
             }),
             other => other,
         };
-        watches.into_iter().map(look).collect()
+        watches.into_iter().map(|watch| look(watch).map(Some)).collect()
     }
 
     async fn missing(&self, sessions: Vec<SessionId>) -> Result<Vec<SessionId>, Error> {
@@ -336,7 +336,11 @@ impl Host for Embedded {
         self.0.store.has_message(parent, message.as_str()).map_err(broken)
     }
 
-    async fn agents(&self, directory: &str) -> Result<Vec<String>, Error> {
+    async fn agents(
+        &self,
+        directory: &str,
+        _parent: Option<&SessionId>,
+    ) -> Result<Vec<String>, Error> {
         let host = self.clone();
         let directory = directory.to_owned();
         let load = tokio::task::spawn_blocking(move || host.definitions(&directory));
@@ -351,6 +355,10 @@ impl Host for Embedded {
         let asked = running.asks.iter_mut().find(|(asked, _)| asked.id == ask);
         let answering = asked.and_then(|(_, answering)| answering.take()).ok_or_else(unasked)?;
         let _ = answering.send(answer);
+        Ok(())
+    }
+
+    async fn toast(&self, _parent: &SessionId, _toast: Toast) -> Result<(), Error> {
         Ok(())
     }
 

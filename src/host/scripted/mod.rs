@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 pub use remote::Remote;
 pub use world::World;
 
-use super::{Answer, Error, Host, NewSession, Observation, Opened, Post, Prompt, Watch};
+use super::{Answer, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch};
 use crate::task::{MessageId, SessionId};
 
 /// A handle; cloning it is cheap.
@@ -122,8 +122,8 @@ impl Host for Scripted {
         }
     }
 
-    async fn find(&self, nonce: &str) -> Result<Option<Opened>, Error> {
-        match self.call(Call::Find { nonce: nonce.to_owned() }).await? {
+    async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
+        match self.call(Call::Find { nonce: session.nonce.clone() }).await? {
             Reply::Found(found) => Ok(found),
             other => confused(other),
         }
@@ -137,9 +137,9 @@ impl Host for Scripted {
         self.call(Call::Prompt(prompt)).await.map(|_| ())
     }
 
-    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Observation>, Error> {
+    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Option<Observation>>, Error> {
         match self.call(Call::Observe { watches }).await? {
-            Reply::Observed(observations) => Ok(observations),
+            Reply::Observed(observations) => Ok(observations.into_iter().map(Some).collect()),
             other => confused(other),
         }
     }
@@ -174,7 +174,11 @@ impl Host for Scripted {
         }
     }
 
-    async fn agents(&self, _directory: &str) -> Result<Vec<String>, Error> {
+    async fn agents(
+        &self,
+        _directory: &str,
+        _parent: Option<&SessionId>,
+    ) -> Result<Vec<String>, Error> {
         match self.call(Call::Agents).await? {
             Reply::Names(names) => Ok(names),
             other => confused(other),
@@ -184,6 +188,10 @@ impl Host for Scripted {
     async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {
         let ask = ask.to_owned();
         self.call(Call::Answer { session: session.clone(), ask, answer }).await.map(|_| ())
+    }
+
+    async fn toast(&self, _parent: &SessionId, _toast: Toast) -> Result<(), Error> {
+        Ok(())
     }
 
     async fn listen(&self, wake: &Notify) {

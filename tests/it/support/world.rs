@@ -51,6 +51,7 @@ pub fn settings() -> Settings {
         resumable: Resumable::Completed,
         asks: Asks::Park(None),
         inline_characters: 8_000,
+        toasts: true,
         history: Keep::default(),
     }
 }

@@ -1,0 +1,155 @@
+//! `asyncagents doctor`: what is set up, what is wrong, and the way out.
+
+use std::process::{Command, ExitCode};
+
+use clap::Args;
+
+use super::{connect, show};
+use crate::config::Settings;
+use crate::wire::ServerView;
+
+/// OpenCode before this has another protocol in places.
+const OLDEST: (u64, u64) = (1, 18);
+
+#[derive(Args)]
+#[command(after_help = "\
+It exits with 1 when something does not work; a warning is no failure.
+
+Example:
+  asyncagents doctor")]
+pub(super) struct Doctor {}
+
+enum Finding {
+    Fine(String),
+    Warning(String),
+    Wrong(String),
+}
+
+use Finding::{Fine, Warning, Wrong};
+
+impl Doctor {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let mut findings = vec![Fine(format!("asyncagents {}", env!("CARGO_PKG_VERSION")))];
+        findings.push(configuration(settings));
+        findings.extend(daemon(settings).await);
+        findings.push(opencode_program());
+        let mut sound = true;
+        for finding in findings {
+            match finding {
+                Fine(text) => show::line(&format!("✓ {text}"))?,
+                Warning(text) => show::line(&format!("! {text}"))?,
+                Wrong(text) => {
+                    sound = false;
+                    show::line(&format!("✗ {text}"))?;
+                }
+            }
+        }
+        Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn configuration(settings: &Settings) -> Finding {
+    let file = settings.config_file.display();
+    match settings.config_file.exists() {
+        true => Fine(format!("configuration: {file}")),
+        false => Fine(format!("configuration: defaults ({file} does not exist)")),
+    }
+}
+
+async fn daemon(settings: &Settings) -> Vec<Finding> {
+    let client = match connect(settings).await {
+        Ok(client) => client,
+        Err(error) => return vec![Wrong(format!("daemon: {error:#}"))],
+    };
+    let mut findings = Vec::new();
+    match client.health().await {
+        Ok(health) => {
+            let home = settings.home.display();
+            let (pid, version) = (health.pid, &health.version);
+            findings.push(Fine(format!("daemon: pid {pid}, version {version}, in {home}")));
+            findings.extend(health.warnings.into_iter().map(Warning));
+            if *version != env!("CARGO_PKG_VERSION") {
+                findings.push(Warning(
+                    "daemon: another version than this program; `asyncagents daemon stop`, and the \
+                     next command starts this one"
+                        .into(),
+                ));
+            }
+        }
+        Err(error) => findings.push(Wrong(format!("daemon: {error}"))),
+    }
+    match client.check().await {
+        Ok(check) if check.problems.is_empty() => findings.push(Fine("task store: sound".into())),
+        Ok(check) => {
+            let problems = check.problems.join("; ");
+            findings.push(Wrong(format!("task store: damaged: {problems}")));
+        }
+        Err(error) => findings.push(Wrong(format!("task store: cannot be checked: {error}"))),
+    }
+    match client.hosts().await {
+        Ok(hosts) => findings.extend(hosts.hosts.iter().flat_map(|h| &h.servers).map(server)),
+        Err(error) => findings.push(Wrong(format!("hosts: {error}"))),
+    }
+    findings
+}
+
+/// Reachability, password and version of one server.
+fn server(server: &ServerView) -> Finding {
+    let ServerView { name, url, .. } = server;
+    match (&server.version, &server.error) {
+        (Some(version), _) => judge(&format!("OpenCode server `{name}` at {url}"), version),
+        (None, Some(error)) => Wrong(format!("OpenCode server `{name}` at {url}: {error}")),
+        (None, None) => Warning(format!("OpenCode server `{name}` at {url}: not known yet")),
+    }
+}
+
+fn opencode_program() -> Finding {
+    match Command::new("opencode").arg("--version").output() {
+        Ok(output) if output.status.success() => {
+            let version = String::from_utf8_lossy(&output.stdout);
+            judge("OpenCode program on the PATH", version.trim())
+        }
+        Ok(output) => {
+            Warning(format!("OpenCode program: `opencode --version` ends with {}", output.status))
+        }
+        Err(_) => Fine("OpenCode program: none on the PATH (only needed for its agents)".into()),
+    }
+}
+
+fn judge(what: &str, version: &str) -> Finding {
+    let mut numbers = version.split('.').map(|part| part.parse().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) if (major, minor) >= OLDEST => {
+            Fine(format!("{what}: version {version}"))
+        }
+        (Some(_), Some(_)) => {
+            let (major, minor) = OLDEST;
+            let least = format!("{major}.{minor}");
+            Warning(format!("{what}: version {version} is older than {least}; please upgrade it"))
+        }
+        (_, _) => Warning(format!("{what}: version `{version}` cannot be read")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_below_1_18_is_warned_of() {
+        let check = |version: &str, mark: char| {
+            let found = match judge("it", version) {
+                Fine(_) => '✓',
+                Warning(_) => '!',
+                Wrong(_) => '✗',
+            };
+            assert_eq!(found, mark, "{version}");
+        };
+        for version in ["1.18.0", "1.18.33", "1.19.3", "2.0.0"] {
+            check(version, '✓');
+        }
+        for version in ["1.17.9", "0.99.1", "local", ""] {
+            check(version, '!');
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `asyncagents hosts`: where agents can run, and the OpenCode servers among it.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use super::{connect, show};
+use crate::config::Settings;
+use crate::wire::{HostView, ServerView};
+
+#[derive(Args)]
+#[command(after_help = "\
+A server keeps its name when its address changes: add it again with the new one, and its tasks go on.
+
+Example:
+  asyncagents hosts add work http://127.0.0.1:4096
+  asyncagents hosts
+  asyncagents run --host opencode --agent explore 'Where is the login handled?'")]
+pub(super) struct Hosts {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    /// Print them as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Add an OpenCode server, or say where a known one is now
+    Add {
+        /// What tasks remember it by
+        name: String,
+        /// Such as http://127.0.0.1:4096
+        url: String,
+    },
+    /// Forget a server that was added
+    Remove { name: String },
+}
+
+impl Hosts {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let client = connect(settings).await?;
+        let hosts = match &self.verb {
+            None => client.hosts().await?.hosts,
+            Some(Verb::Add { name, url }) => client.add_server(name, url).await?.hosts,
+            Some(Verb::Remove { name }) => client.remove_server(name).await?.hosts,
+        };
+        if self.json {
+            show::json(&hosts)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let rows: Vec<Vec<String>> = hosts.iter().flat_map(rows).collect();
+        show::columns(&["HOST", "SERVER", "TASKS", "STATE"], &rows)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn rows(host: &HostView) -> Vec<Vec<String>> {
+    let name = if host.is_default { format!("{} *", host.name) } else { host.name.clone() };
+    if host.servers.is_empty() {
+        let state = match host.name.as_str() {
+            "opencode" => "no server; `asyncagents hosts add NAME URL`",
+            _ => "ready",
+        };
+        return vec![vec![name, "-".into(), host.active_tasks.to_string(), state.into()]];
+    }
+    let row = |server: &ServerView| {
+        let state = match (&server.version, &server.error) {
+            (Some(version), _) => format!("{} (version {version})", server.url),
+            (None, Some(error)) => format!("{}: {error}", server.url),
+            (None, None) => server.url.clone(),
+        };
+        vec![name.clone(), server.name.clone(), server.active_tasks.to_string(), state]
+    };
+    host.servers.iter().map(row).collect()
+}

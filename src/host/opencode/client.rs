@@ -1,0 +1,244 @@
+//! OpenCode's protocol: one function per call, over any transport.
+
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::Method;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::transport::{self, Bytes, Call, Reply, Transport};
+use super::types::{
+    Agent, Create, Health, Permission, Problem, Question, Say, Session, ShowToast, Spoken,
+    Statuses, Todo,
+};
+use crate::host::{Answer, Error};
+use crate::task::{MessageId, SessionId};
+use crate::transcript::Message;
+
+/// As many of the newest messages are enough to find one that is no summary.
+const LAST_WORDS: usize = 8;
+
+/// Sessions that a search looks through; ours was opened a moment ago.
+const NEWEST_SESSIONS: usize = 500;
+
+#[derive(Clone)]
+pub(super) struct Client {
+    transport: Transport,
+}
+
+impl Client {
+    pub(super) fn new(transport: Transport) -> Client {
+        Client { transport }
+    }
+
+    /// On a fresh connection: what is sent while a server starts is never answered.
+    pub(super) async fn health(&self, patience: Duration) -> Result<Health, Error> {
+        let reply = self.transport.send_fresh("/global/health", patience).await.map_err(lost)?;
+        read(reply)
+    }
+
+    pub(super) async fn events(&self) -> Result<Bytes, transport::Error> {
+        self.transport.stream("/global/event").await
+    }
+
+    pub(super) async fn create(&self, directory: &str, create: &Create) -> Result<Session, Error> {
+        self.post(&format!("/session?{}", place(directory)), create).await
+    }
+
+    pub(super) async fn session(&self, id: &SessionId) -> Result<Session, Error> {
+        self.get(&format!("/session/{id}")).await.map_err(|error| about(id, error))
+    }
+
+    pub(super) async fn children(&self, parent: &SessionId) -> Result<Vec<Session>, Error> {
+        let path = format!("/session/{parent}/children");
+        self.get(&path).await.map_err(|error| about(parent, error))
+    }
+
+    /// The newest sessions of a directory with this title.
+    pub(super) async fn search(&self, place: &str, title: &str) -> Result<Vec<Session>, Error> {
+        let (place, title) = (self::place(place), encoded(title));
+        self.get(&format!("/session?{place}&search={title}&limit={NEWEST_SESSIONS}")).await
+    }
+
+    /// As it comes, for who only passes it on.
+    pub(super) async fn transcript(&self, id: &SessionId) -> Result<String, Error> {
+        let reply = self.call(Method::GET, &format!("/session/{id}/message"), None).await;
+        let body = reply.and_then(sound).map_err(|error| about(id, error))?.body;
+        String::from_utf8(body).map_err(|_| Error::Refused("it sent what is no text".into()))
+    }
+
+    pub(super) async fn messages(&self, id: &SessionId) -> Result<Vec<Message>, Error> {
+        let path = format!("/session/{id}/message");
+        self.get(&path).await.map_err(|error| about(id, error))
+    }
+
+    /// The newest messages, newest last.
+    pub(super) async fn last_words(&self, id: &SessionId) -> Result<Vec<Spoken>, Error> {
+        let path = format!("/session/{id}/message?limit={LAST_WORDS}");
+        self.get(&path).await.map_err(|error| about(id, error))
+    }
+
+    pub(super) async fn has(&self, id: &SessionId, message: &MessageId) -> Result<bool, Error> {
+        match self.get::<Value>(&format!("/session/{id}/message/{message}")).await {
+            Ok(_) => Ok(true),
+            // The message or the whole session: only the session's absence is an error.
+            Err(Error::NoSuchSession(_)) => self.session(id).await.map(|_| false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) async fn todos(&self, id: &SessionId) -> Result<Vec<Todo>, Error> {
+        self.get(&format!("/session/{id}/todo")).await.map_err(|error| about(id, error))
+    }
+
+    pub(super) async fn statuses(&self, directory: &str) -> Result<Statuses, Error> {
+        self.get(&format!("/session/status?{}", place(directory))).await
+    }
+
+    pub(super) async fn say(&self, id: &SessionId, say: &Say) -> Result<(), Error> {
+        self.send(&format!("/session/{id}/prompt_async"), say).await.map_err(|e| about(id, e))
+    }
+
+    pub(super) async fn abort(&self, id: &SessionId) -> Result<(), Error> {
+        self.send(&format!("/session/{id}/abort"), &json!({})).await.map_err(|e| about(id, e))
+    }
+
+    pub(super) async fn delete(&self, id: &SessionId) -> Result<(), Error> {
+        let reply = self.call(Method::DELETE, &format!("/session/{id}"), None).await;
+        reply.and_then(sound).map(|_| ()).map_err(|error| about(id, error))
+    }
+
+    pub(super) async fn agents(&self, directory: &str) -> Result<Vec<Agent>, Error> {
+        self.get(&format!("/agent?{}", place(directory))).await
+    }
+
+    pub(super) async fn permissions(&self, directory: &str) -> Result<Vec<Permission>, Error> {
+        self.get(&format!("/permission?{}", place(directory))).await
+    }
+
+    pub(super) async fn questions(&self, directory: &str) -> Result<Vec<Question>, Error> {
+        self.get(&format!("/question?{}", place(directory))).await
+    }
+
+    pub(super) async fn permit(
+        &self,
+        directory: &str,
+        ask: &str,
+        answer: Answer,
+    ) -> Result<(), Error> {
+        let reply = match answer {
+            Answer::Allow => "once",
+            Answer::Deny => "reject",
+        };
+        let path = format!("/permission/{}/reply?{}", encoded(ask), place(directory));
+        self.send(&path, &json!({ "reply": reply })).await
+    }
+
+    /// One label per question, or none at all.
+    pub(super) async fn reply(
+        &self,
+        directory: &str,
+        ask: &str,
+        labels: Option<Vec<String>>,
+    ) -> Result<(), Error> {
+        let (ask, place) = (encoded(ask), place(directory));
+        match labels {
+            Some(labels) => {
+                let answers: Vec<[String; 1]> = labels.into_iter().map(|label| [label]).collect();
+                let body = json!({ "answers": answers });
+                self.send(&format!("/question/{ask}/reply?{place}"), &body).await
+            }
+            None => self.send(&format!("/question/{ask}/reject?{place}"), &json!({})).await,
+        }
+    }
+
+    pub(super) async fn toast(&self, directory: &str, toast: &ShowToast) -> Result<(), Error> {
+        self.send(&format!("/tui/show-toast?{}", place(directory)), toast).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        read(self.call(Method::GET, path, None).await?)
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Error> {
+        read(self.call(Method::POST, path, Some(bytes(body))).await?)
+    }
+
+    /// For calls whose answer says nothing.
+    async fn send(&self, path: &str, body: &impl Serialize) -> Result<(), Error> {
+        self.call(Method::POST, path, Some(bytes(body))).await.and_then(sound).map(|_| ())
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<Reply, Error> {
+        let call = Call { method, path: path.to_owned(), body };
+        self.transport.send(call).await.map_err(lost)
+    }
+}
+
+fn bytes(body: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).expect("what we send is JSON")
+}
+
+fn place(directory: &str) -> String {
+    format!("directory={}", encoded(directory))
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+fn lost(error: transport::Error) -> Error {
+    Error::Unreachable(error.to_string())
+}
+
+fn read<T: DeserializeOwned>(reply: Reply) -> Result<T, Error> {
+    let reply = sound(reply)?;
+    // Paths that it does not know are answered with its web page.
+    if !reply.is_json {
+        return Err(Error::Refused("no OpenCode server answers there, or one too old".into()));
+    }
+    serde_json::from_slice(&reply.body)
+        .map_err(|error| Error::Refused(format!("its answer cannot be read: {error}")))
+}
+
+fn sound(reply: Reply) -> Result<Reply, Error> {
+    let problem = || {
+        let text = || String::from_utf8_lossy(&reply.body).chars().take(300).collect();
+        match serde_json::from_slice::<Problem>(&reply.body) {
+            Ok(Problem { name, data }) => {
+                data.get("message").and_then(Value::as_str).map_or(name, str::to_owned)
+            }
+            Err(_) => text(),
+        }
+    };
+    match reply.status {
+        200..300 => Ok(reply),
+        401 | 403 => Err(Error::Refused(
+            "the server wants a password: set OPENCODE_SERVER_PASSWORD for the daemon, or put it \
+             into the address (http://opencode:PASSWORD@host:port)"
+                .into(),
+        )),
+        // Which one, the caller knows.
+        404 => Err(Error::NoSuchSession(SessionId::new(""))),
+        400..500 => Err(Error::Refused(problem())),
+        status => Err(Error::Unreachable(format!("it answers {status}: {}", problem()))),
+    }
+}
+
+fn about(id: &SessionId, error: Error) -> Error {
+    match error {
+        Error::NoSuchSession(_) => Error::NoSuchSession(id.clone()),
+        other => other,
+    }
+}

@@ -1,0 +1,433 @@
+//! One OpenCode process: whether it can be talked to, what its events tell, and what its sessions
+//! look like.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::client::Client;
+use super::events::Events;
+use super::mirror::{Mirror, Need, Wake};
+use super::translate;
+use crate::clock::Clock;
+use crate::host::{Activity, Error, Observation, Watch};
+use crate::task::{MessageId, SessionId};
+use crate::transcript::{Figures, Outcome};
+
+/// A server that starts swallows what it is sent, so the first patience is short; a loaded one
+/// answers late, so the last one is long.
+const FIRST_PATIENCE: Duration = Duration::from_secs(1);
+const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The server sends a heartbeat every 10 seconds.
+const LONGEST_SILENCE: Duration = Duration::from_secs(35);
+
+/// How long a call waits for a server that is just being looked for.
+const UNTIL_KNOWN: Duration = Duration::from_secs(10);
+
+/// How often progress alone wakes anybody.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+
+/// Calls under way at once while many sessions are read.
+const AT_ONCE: usize = 16;
+
+// At rest these add up to less than two calls a second, however many tasks there are.
+const BETWEEN_STATUSES: Duration = Duration::from_secs(1);
+const BETWEEN_ASKS: Duration = Duration::from_secs(5);
+const BETWEEN_PARENTS: Duration = Duration::from_secs(4);
+
+pub(super) struct Instance {
+    pub(super) name: String,
+    /// Without its password.
+    pub(super) address: String,
+    pub(super) client: Client,
+    clock: Clock,
+    standing: watch::Sender<Standing>,
+    mirror: Mutex<Mirror>,
+    rounds: Mutex<Rounds>,
+    leave: CancellationToken,
+}
+
+/// Whether an instance can be talked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Looking,
+    Up { version: String },
+    Down { why: String },
+}
+
+/// What is looked at in turns, and when the next turn is.
+#[derive(Default)]
+struct Rounds {
+    statuses: Round,
+    asks: Round,
+    parents: Round,
+    /// Parents that may be gone.
+    doubtful: BTreeSet<SessionId>,
+}
+
+#[derive(Default)]
+struct Round {
+    last: Option<String>,
+    due: Duration,
+}
+
+impl Round {
+    /// The next one in turn, if it is time.
+    fn next(&mut self, all: &BTreeSet<String>, now: Duration, every: Duration) -> Option<String> {
+        if now < self.due || all.is_empty() {
+            return None;
+        }
+        self.due = now + every;
+        let after = self.last.as_ref().and_then(|last| all.iter().find(|name| *name > last));
+        let next = after.or(all.first()).cloned();
+        self.last.clone_from(&next);
+        next
+    }
+}
+
+impl Instance {
+    pub(super) fn new(name: String, address: String, client: Client, clock: Clock) -> Instance {
+        Instance {
+            name,
+            address,
+            client,
+            clock,
+            standing: watch::Sender::new(Standing::Looking),
+            mirror: Mutex::default(),
+            rounds: Mutex::default(),
+            leave: CancellationToken::new(),
+        }
+    }
+
+    /// It has been replaced or removed.
+    pub(super) fn leave(&self) {
+        self.leave.cancel();
+    }
+
+    /// Waits a little while nothing is known yet.
+    pub(super) async fn standing(&self) -> Standing {
+        let mut standing = self.standing.subscribe();
+        let known = standing.wait_for(|standing| *standing != Standing::Looking);
+        let _ = tokio::time::timeout(FIRST_PATIENCE, known).await;
+        self.standing.borrow().clone()
+    }
+
+    /// The client, once the server is known to answer. Nothing is sent before: a server that is
+    /// starting would never answer it.
+    pub(super) async fn ready(&self) -> Result<&Client, Error> {
+        let mut standing = self.standing.subscribe();
+        let known = standing.wait_for(|standing| *standing != Standing::Looking);
+        let known = tokio::time::timeout(UNTIL_KNOWN, known).await;
+        match known {
+            Ok(Ok(standing)) => match &*standing {
+                Standing::Up { .. } => Ok(&self.client),
+                Standing::Down { why } => Err(Error::Unreachable(format!("`{}` {why}", self.name))),
+                Standing::Looking => Err(self.silent()),
+            },
+            Ok(Err(_)) | Err(_) => Err(self.silent()),
+        }
+    }
+
+    fn silent(&self) -> Error {
+        Error::Unreachable(format!("`{}` does not answer yet", self.name))
+    }
+
+    /// Keeps hold of the server and of its events, until it is asked to leave.
+    pub(super) async fn attend(&self, wake: &Notify) {
+        tokio::select! {
+            () = self.attend_for_ever(wake) => {}
+            () = self.leave.cancelled() => {}
+        }
+    }
+
+    async fn attend_for_ever(&self, wake: &Notify) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            self.find().await;
+            let begun = self.clock.uptime();
+            let ended = self.hear(wake).await;
+            tracing::debug!(instance = self.name, ended, "the event stream ended");
+            if self.standing.send_replace(Standing::Looking) != Standing::Looking {
+                self.mirror().doubt();
+                wake.notify_one();
+            }
+            // A stream that held is taken up at once, one that breaks again and again is not.
+            let held = self.clock.uptime().saturating_sub(begun) > LONGEST_PAUSE;
+            pause = if held { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            self.answers_meanwhile().await;
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// The stream broke; the server itself may be as well as ever.
+    async fn answers_meanwhile(&self) {
+        if let Ok(health) = self.client.health(FIRST_PATIENCE).await {
+            self.standing.send_replace(Standing::Up { version: health.version });
+        }
+    }
+
+    /// Returns when the server answers.
+    async fn find(&self) {
+        let (mut patience, mut pause) = (FIRST_PATIENCE, FIRST_PAUSE);
+        loop {
+            match self.client.health(patience).await {
+                Ok(health) => {
+                    let version = health.version;
+                    let up = Standing::Up { version: version.clone() };
+                    if self.standing.send_replace(up.clone()) != up {
+                        tracing::info!(instance = self.name, version, "OpenCode answers");
+                    }
+                    return;
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    let down = Standing::Down { why };
+                    if self.standing.send_replace(down.clone()) != down {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(instance = self.name, error, "OpenCode does not answer");
+                    }
+                }
+            }
+            tokio::time::sleep(pause).await;
+            patience = (patience * 2).min(LONGEST_PATIENCE);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Listens until the stream ends; says why it did.
+    async fn hear(&self, wake: &Notify) -> String {
+        let bytes = match tokio::time::timeout(LONGEST_PATIENCE, self.client.events()).await {
+            Ok(Ok(bytes)) => bytes,
+            Ok(Err(error)) => return error.to_string(),
+            Err(_) => return "no stream in time".into(),
+        };
+        let mut events = Events::new(bytes);
+        self.mirror().doubt();
+        wake.notify_one();
+        let mut waking: Option<tokio::time::Instant> = None;
+        loop {
+            let silence = tokio::time::Instant::now() + LONGEST_SILENCE;
+            let until = waking.unwrap_or(silence).min(silence);
+            let line = match tokio::time::timeout_at(until, events.next()).await {
+                Ok(Some(Ok(line))) => line,
+                Ok(Some(Err(error))) => return error.to_string(),
+                Ok(None) => return "closed".into(),
+                Err(_) if waking.take().is_some() => {
+                    wake.notify_one();
+                    continue;
+                }
+                Err(_) => return "silent for too long".into(),
+            };
+            match self.note(&line) {
+                Wake::No => {}
+                Wake::Now => {
+                    waking = None;
+                    wake.notify_one();
+                }
+                Wake::Later => {
+                    waking.get_or_insert_with(|| tokio::time::Instant::now() + BETWEEN_LOOKS);
+                }
+            }
+            // A stream that never pauses must not put the look off for ever.
+            if waking.is_some_and(|at| at <= tokio::time::Instant::now()) {
+                waking = None;
+                wake.notify_one();
+            }
+        }
+    }
+
+    fn note(&self, line: &str) -> Wake {
+        let Some(event) = translate::event(line) else { return Wake::No };
+        let session = SessionId::new(event.session.clone());
+        let suspect = event.news == translate::News::Suspect;
+        let woken = self.mirror().hear(event);
+        // Nobody's child: perhaps a parent that was deleted.
+        match woken {
+            Wake::No if suspect && line.contains("\"session.deleted\"") => {
+                self.rounds().doubtful.insert(session);
+                Wake::Now
+            }
+            other => other,
+        }
+    }
+
+    pub(super) fn expect(&self, session: &SessionId, prompt: &MessageId, directory: &str) {
+        self.mirror().expect(session, prompt, directory, self.clock.uptime());
+    }
+
+    /// One observation per watch; `None` where the server does not say now.
+    pub(super) async fn observe(&self, watches: &[&Watch]) -> Vec<Option<Observation>> {
+        let (statuses, asks) = {
+            let now = self.clock.uptime();
+            let mut mirror = self.mirror();
+            mirror.watch(watches, now);
+            let all = mirror.directories();
+            let mut rounds = self.rounds();
+            let mut statuses = mirror.suspicious(now);
+            statuses.extend(rounds.statuses.next(&all, now, BETWEEN_STATUSES));
+            let mut asks = mirror.take_asked();
+            asks.retain(|directory| all.contains(directory));
+            asks.extend(rounds.asks.next(&all, now, BETWEEN_ASKS));
+            (statuses, asks)
+        };
+        if self.ready().await.is_err() {
+            asks.iter().for_each(|directory| self.mirror().look_for_asks_again(directory));
+            return vec![None; watches.len()];
+        }
+        let looked = join_all(statuses.iter().map(|directory| self.look(directory)));
+        let asked = join_all(asks.iter().map(|directory| self.look_for_asks(directory)));
+        let (checked, ()) = tokio::join!(looked, async { drop(asked.await) });
+        let checked: BTreeSet<String> = checked.into_iter().flatten().collect();
+        let mut reads = Vec::with_capacity(watches.len());
+        for watch in watches {
+            reads.push(self.read(watch, &checked));
+        }
+        let gone: Vec<bool> = stream::iter(reads).buffered(AT_ONCE).collect().await;
+        let each = watches.iter().zip(gone);
+        each.map(|(watch, gone)| if gone { Some(is_gone(watch)) } else { self.tell(watch) })
+            .collect()
+    }
+
+    /// Looks at what works in a directory. `None` when the server did not say.
+    async fn look(&self, directory: &str) -> Option<String> {
+        let before = self.mirror().suspicions(directory);
+        match self.client.statuses(directory).await {
+            Ok(statuses) => {
+                self.mirror().note_statuses(&before, &statuses);
+                Some(directory.to_owned())
+            }
+            Err(error) => {
+                self.note_failure(&error);
+                None
+            }
+        }
+    }
+
+    async fn look_for_asks(&self, directory: &str) {
+        let permissions = self.client.permissions(directory);
+        let asked = tokio::join!(permissions, self.client.questions(directory));
+        match asked {
+            (Ok(permissions), Ok(questions)) => {
+                self.mirror().note_asks(directory, translate::asks(&permissions, &questions));
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                self.note_failure(&error);
+                self.mirror().look_for_asks_again(directory);
+            }
+        }
+    }
+
+    /// Reads what has to be read of a session. `true` when it no longer exists.
+    async fn read(&self, watch: &Watch, checked: &BTreeSet<String>) -> bool {
+        let now = self.clock.uptime();
+        let need = self.mirror().need(&watch.session, checked, now);
+        let read = match need {
+            Need::Nothing => return false,
+            Need::Seed => match self.client.messages(&watch.session).await {
+                Ok(messages) => {
+                    self.mirror().note_seed(&watch.session, messages);
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            },
+            Need::Read(suspicions) => self.read_idle(watch, (now, suspicions)).await,
+        };
+        match read {
+            Ok(()) => false,
+            Err(Error::NoSuchSession(_)) => true,
+            Err(error) => {
+                self.note_failure(&error);
+                false
+            }
+        }
+    }
+
+    async fn read_idle(&self, watch: &Watch, at: (Duration, u64)) -> Result<(), Error> {
+        let id = &watch.session;
+        let (messages, todos) = tokio::join!(self.client.messages(id), self.client.todos(id));
+        let open = translate::open_todos(todos?);
+        self.mirror().note_read(id, &messages?, open, at);
+        Ok(())
+    }
+
+    fn tell(&self, watch: &Watch) -> Option<Observation> {
+        let (activity, idle) = self.mirror().tell(&watch.session)?;
+        Some(Observation {
+            session: watch.session.clone(),
+            activity,
+            outcome: idle.outcome,
+            open_todos: idle.open_todos,
+            figures: idle.figures,
+        })
+    }
+
+    /// Which of these no longer exist, as far as it is known or its turn to be asked.
+    pub(super) async fn missing(&self, parents: Vec<SessionId>) -> Vec<SessionId> {
+        let doubtful: Vec<SessionId> = {
+            let now = self.clock.uptime();
+            let all: BTreeSet<String> = parents.iter().map(ToString::to_string).collect();
+            let mut rounds = self.rounds();
+            let turn = rounds.parents.next(&all, now, BETWEEN_PARENTS).map(SessionId::new);
+            let mut doubtful = std::mem::take(&mut rounds.doubtful);
+            doubtful.retain(|session| all.contains(session.as_str()));
+            doubtful.extend(turn);
+            doubtful.into_iter().collect()
+        };
+        if doubtful.is_empty() || self.ready().await.is_err() {
+            return Vec::new();
+        }
+        let asked = stream::iter(doubtful).map(|session| async move {
+            let gone = matches!(self.client.session(&session).await, Err(Error::NoSuchSession(_)));
+            gone.then_some(session)
+        });
+        asked.buffered(AT_ONCE).filter_map(std::future::ready).collect().await
+    }
+
+    /// A call that fails is tried again at the next look; the log need not hear of each.
+    fn note_failure(&self, error: &Error) {
+        let error = error as &dyn std::error::Error;
+        tracing::debug!(instance = self.name, error, "a look at OpenCode failed");
+    }
+
+    fn mirror(&self) -> MutexGuard<'_, Mirror> {
+        self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rounds(&self) -> MutexGuard<'_, Rounds> {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_gone(watch: &Watch) -> Observation {
+    Observation {
+        session: watch.session.clone(),
+        activity: Activity::Gone,
+        outcome: Outcome::PromptMissing,
+        open_todos: Vec::new(),
+        figures: Figures::default(),
+    }
+}
+
+/// Groups watches by the instance they belong to, with their places.
+pub(super) fn by_instance<'a>(
+    watches: &'a [Watch],
+    places: impl Fn(&Watch) -> Option<String>,
+) -> HashMap<String, Vec<(usize, &'a Watch)>> {
+    let mut groups: HashMap<String, Vec<(usize, &Watch)>> = HashMap::new();
+    for (n, watch) in watches.iter().enumerate() {
+        if let Some(instance) = places(watch) {
+            groups.entry(instance).or_default().push((n, watch));
+        }
+    }
+    groups
+}

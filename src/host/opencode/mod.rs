@@ -1,0 +1,398 @@
+//! OpenCode servers as a host: sessions are theirs, children of the parent's session. `client.rs`
+//! speaks the protocol, `translate.rs` says what it means, `instance.rs` keeps hold of one server.
+//! What is relied upon was observed on real servers; where a reason is one of those observations,
+//! the comment says so.
+
+mod client;
+mod events;
+mod instance;
+mod mirror;
+mod translate;
+mod transport;
+mod types;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use reqwest::Url;
+use tokio::sync::Notify;
+
+pub use instance::Standing;
+
+use self::client::Client;
+use self::instance::{Instance, by_instance};
+use self::transport::Transport;
+use super::{Answer, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch};
+use crate::clock::Clock;
+use crate::store::Store;
+use crate::task::{MessageId, SessionId};
+
+/// The instance that has no other name.
+pub const DEFAULT: &str = "default";
+
+/// How the titles of all our sessions begin.
+const TITLE_OF_OURS: &str = "Background";
+
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub struct OpenCode(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    clock: Clock,
+    login: Option<Login>,
+    instances: Mutex<BTreeMap<String, Arc<Instance>>>,
+    /// Where sessions are, as far as it has been found out.
+    places: Mutex<HashMap<SessionId, Place>>,
+    /// Another instance is there to be attended to.
+    changed: Notify,
+}
+
+/// What servers ask for, unless their address says it.
+#[derive(Clone)]
+pub struct Login {
+    pub name: String,
+    pub password: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    instance: String,
+    directory: String,
+}
+
+/// A server as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub name: String,
+    /// Without its password.
+    pub address: String,
+    pub standing: Standing,
+}
+
+/// Places that are remembered; beyond it they are found out again.
+const MOST_PLACES: usize = 20_000;
+
+impl OpenCode {
+    pub fn new(store: Store, clock: Clock, login: Option<Login>) -> OpenCode {
+        OpenCode(Arc::new(Inner {
+            store,
+            clock,
+            login,
+            instances: Mutex::default(),
+            places: Mutex::default(),
+            changed: Notify::new(),
+        }))
+    }
+
+    /// Adds a server, or says where a known one is now.
+    pub fn put(&self, name: &str, address: &str) -> Result<(), Error> {
+        let url = Url::parse(address).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        let url = url.ok_or_else(|| {
+            Error::Refused(format!(
+                "`{}` is no address of a server; give one like http://127.0.0.1:4096",
+                without_password(address)
+            ))
+        })?;
+        let login = self.0.login.clone().map(|login| (login.name, login.password));
+        let transport = Transport::new(&url, login);
+        let transport = transport.map_err(|error| Error::Refused(error.to_string()))?;
+        let shown = without_password(url.as_str().trim_end_matches('/'));
+        let client = Client::new(transport);
+        let instance = Instance::new(name.to_owned(), shown, client, self.0.clock.clone());
+        if let Some(old) = self.instances().insert(name.to_owned(), Arc::new(instance)) {
+            old.leave();
+        }
+        self.0.changed.notify_one();
+        Ok(())
+    }
+
+    /// `false` when there is none of that name.
+    pub fn remove(&self, name: &str) -> bool {
+        let removed = self.instances().remove(name);
+        self.places().retain(|_, place| place.instance != name);
+        removed.inspect(|old| old.leave()).is_some()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.instances().is_empty()
+    }
+
+    /// The servers, each once it is clear whether it answers.
+    pub async fn known(&self) -> Vec<Known> {
+        let instances: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
+        let shown = instances.into_iter().map(|instance| async move {
+            Known {
+                standing: instance.standing().await,
+                name: instance.name.clone(),
+                address: instance.address.clone(),
+            }
+        });
+        join_all(shown).await
+    }
+
+    fn instances(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Instance>>> {
+        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<SessionId, Place>> {
+        self.0.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn instance(&self, name: &str) -> Result<Arc<Instance>, Error> {
+        let found = self.instances().get(name).cloned();
+        found.ok_or_else(|| {
+            Error::Unreachable(format!(
+                "no OpenCode server `{name}` is known any more; `asyncagents hosts add {name} URL` \
+                 says where it is"
+            ))
+        })
+    }
+
+    fn remember(&self, session: &SessionId, instance: &str, directory: &str) {
+        let mut places = self.places();
+        if places.len() >= MOST_PLACES {
+            places.clear();
+        }
+        let place = Place { instance: instance.to_owned(), directory: directory.to_owned() };
+        places.insert(session.clone(), place);
+    }
+
+    /// Where a session is: known, or the task's row says it, or the servers are asked.
+    async fn locate(&self, session: &SessionId) -> Result<(Arc<Instance>, String), Error> {
+        let known = self.places().get(session).cloned();
+        let known = known.or_else(|| {
+            let task = self.0.store.task(session).ok().flatten()?;
+            Some(Place { instance: task.host_instance, directory: task.directory })
+        });
+        if let Some(Place { instance, directory }) = known {
+            return Ok((self.instance(&instance)?, directory));
+        }
+        let all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
+        if all.is_empty() {
+            return Err(no_server());
+        }
+        let asked = all.iter().map(|instance| async move {
+            let found = instance.ready().await?.session(session).await?;
+            Ok((Arc::clone(instance), found.directory))
+        });
+        let mut silent = None;
+        for answer in join_all(asked).await {
+            match answer {
+                Ok((instance, directory)) => {
+                    self.remember(session, &instance.name, &directory);
+                    return Ok((instance, directory));
+                }
+                Err(Error::NoSuchSession(_)) => {}
+                Err(error) => silent = Some(error),
+            }
+        }
+        // Only when every server has said so is it nowhere.
+        Err(silent.unwrap_or_else(|| Error::NoSuchSession(session.clone())))
+    }
+
+    /// Where a child is opened: with its parent, else on the first server that answers.
+    async fn choose(&self, parent: Option<&SessionId>) -> Result<Arc<Instance>, Error> {
+        if let Some(parent) = parent {
+            return Ok(self.locate(parent).await?.0);
+        }
+        let mut all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
+        all.sort_by_key(|instance| instance.name != DEFAULT);
+        let mut why = no_server();
+        for instance in all {
+            match instance.ready().await {
+                Ok(_) => return Ok(instance),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+}
+
+fn no_server() -> Error {
+    Error::Unreachable(
+        "no OpenCode server is known; set ASYNCAGENTS_OPENCODE_URL, or `asyncagents hosts add \
+         NAME URL`"
+            .into(),
+    )
+}
+
+fn without_password(address: &str) -> String {
+    match Url::parse(address) {
+        Ok(mut url) if url.password().is_some() => {
+            let _ = url.set_password(Some("…"));
+            url.as_str().replace("%E2%80%A6", "…").trim_end_matches('/').to_owned()
+        }
+        Ok(_) | Err(_) => address.to_owned(),
+    }
+}
+
+impl Host for OpenCode {
+    async fn open(&self, session: NewSession) -> Result<Opened, Error> {
+        let instance = self.choose(session.parent.as_ref()).await?;
+        let create = translate::create(&session);
+        let created = instance.ready().await?.create(&session.directory, &create).await?;
+        let id = SessionId::new(created.id);
+        self.remember(&id, &instance.name, &session.directory);
+        Ok(Opened { session: id, instance: instance.name.clone() })
+    }
+
+    async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
+        let instance = match self.choose(session.parent.as_ref()).await {
+            // Children go with their parent.
+            Err(Error::NoSuchSession(_)) => return Ok(None),
+            other => other?,
+        };
+        let client = instance.ready().await?;
+        let candidates = match &session.parent {
+            Some(parent) => match client.children(parent).await {
+                Err(Error::NoSuchSession(_)) => return Ok(None),
+                other => other?,
+            },
+            None => client.search(&session.directory, TITLE_OF_OURS).await?,
+        };
+        let ours = candidates.into_iter().find(|candidate| {
+            let nonce = candidate.metadata.as_ref().and_then(|data| data.asyncagents.as_ref());
+            nonce == Some(&session.nonce)
+        });
+        Ok(ours.map(|found| Opened {
+            session: SessionId::new(found.id),
+            instance: instance.name.clone(),
+        }))
+    }
+
+    async fn delete(&self, session: &SessionId) -> Result<(), Error> {
+        let (instance, _) = self.locate(session).await?;
+        let client = instance.ready().await?;
+        // A deleted session works on until somebody stops it (G9).
+        client.abort(session).await?;
+        client.delete(session).await
+    }
+
+    async fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
+        let (instance, directory) = self.locate(&prompt.session).await?;
+        let client = instance.ready().await?;
+        instance.expect(&prompt.session, &prompt.message, &directory);
+        client.say(&prompt.session, &translate::prompt(&prompt)).await
+    }
+
+    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Option<Observation>>, Error> {
+        let mut seen = vec![None; watches.len()];
+        let groups = by_instance(&watches, |watch| Some(watch.instance.clone()));
+        let mut looks: FuturesUnordered<_> = groups
+            .into_iter()
+            .map(|(name, group)| async move {
+                let (places, watches): (Vec<usize>, Vec<&Watch>) = group.into_iter().unzip();
+                let seen = match self.instance(&name) {
+                    Ok(instance) => instance.observe(&watches).await,
+                    Err(_) => vec![None; watches.len()],
+                };
+                (places, seen)
+            })
+            .collect();
+        while let Some((places, observed)) = looks.next().await {
+            for (place, observation) in places.into_iter().zip(observed) {
+                seen[place] = observation;
+            }
+        }
+        drop(looks);
+        Ok(seen)
+    }
+
+    async fn missing(&self, sessions: Vec<SessionId>) -> Result<Vec<SessionId>, Error> {
+        let mut groups: HashMap<String, Vec<SessionId>> = HashMap::new();
+        let mut missing = Vec::new();
+        for session in sessions {
+            match self.locate(&session).await {
+                Ok((instance, _)) => {
+                    groups.entry(instance.name.clone()).or_default().push(session);
+                }
+                Err(Error::NoSuchSession(_)) => missing.push(session),
+                Err(_) => {}
+            }
+        }
+        for (name, sessions) in groups {
+            missing.extend(self.instance(&name)?.missing(sessions).await);
+        }
+        let mut places = self.places();
+        missing.iter().for_each(|session| drop(places.remove(session)));
+        Ok(missing)
+    }
+
+    async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
+        let (instance, _) = self.locate(session).await?;
+        instance.ready().await?.transcript(session).await
+    }
+
+    async fn abort(&self, session: &SessionId) -> Result<(), Error> {
+        let (instance, _) = self.locate(session).await?;
+        instance.ready().await?.abort(session).await
+    }
+
+    async fn post(&self, post: Post) -> Result<(), Error> {
+        let (instance, _) = self.locate(&post.parent).await?;
+        let client = instance.ready().await?;
+        let last_words = client.last_words(&post.parent).await?;
+        client.say(&post.parent, &translate::notice(&post, &last_words)).await
+    }
+
+    async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {
+        let (instance, _) = self.locate(parent).await?;
+        instance.ready().await?.has(parent, message).await
+    }
+
+    async fn agents(
+        &self,
+        directory: &str,
+        parent: Option<&SessionId>,
+    ) -> Result<Vec<String>, Error> {
+        let instance = self.choose(parent).await?;
+        Ok(translate::agent_names(instance.ready().await?.agents(directory).await?))
+    }
+
+    async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {
+        let (instance, directory) = self.locate(session).await?;
+        let client = instance.ready().await?;
+        if !ask.starts_with("que") {
+            return client.permit(&directory, ask, answer).await;
+        }
+        let labels = match answer {
+            Answer::Deny => None,
+            Answer::Allow => {
+                let open = client.questions(&directory).await?;
+                let question = open.iter().find(|question| question.id == ask);
+                let gone = || Error::Refused(format!("nothing is asked as `{ask}`"));
+                Some(translate::first_choices(question.ok_or_else(gone)?))
+            }
+        };
+        client.reply(&directory, ask, labels).await
+    }
+
+    async fn toast(&self, parent: &SessionId, toast: Toast) -> Result<(), Error> {
+        let (instance, directory) = self.locate(parent).await?;
+        instance.ready().await?.toast(&directory, &translate::toast(&toast)).await
+    }
+
+    async fn listen(&self, wake: &Notify) {
+        let mut attended: HashMap<String, Arc<Instance>> = HashMap::new();
+        let mut attending = FuturesUnordered::new();
+        loop {
+            let now: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
+            for instance in now {
+                let known = attended.get(&instance.name);
+                if known.is_some_and(|known| Arc::ptr_eq(known, &instance)) {
+                    continue;
+                }
+                attended.insert(instance.name.clone(), Arc::clone(&instance));
+                attending.push(async move { instance.attend(wake).await });
+            }
+            tokio::select! {
+                () = self.0.changed.notified() => {}
+                Some(()) = attending.next() => {}
+            }
+        }
+    }
+}

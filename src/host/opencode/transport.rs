@@ -1,0 +1,147 @@
+//! How a request reaches an OpenCode process.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use reqwest::{Method, Url};
+
+use crate::net;
+
+/// A server that starts hundreds of runs answers after 20 seconds; that is no death.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Nobody listens: the system says so at once. What takes longer is a network that swallows it.
+const LONGEST_CONNECT: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Error {
+    #[error("nobody listens: {0}")]
+    Refused(String),
+    #[error("{0}")]
+    Broken(String),
+}
+
+pub(super) struct Call {
+    pub(super) method: Method,
+    /// With its query.
+    pub(super) path: String,
+    pub(super) body: Option<Vec<u8>>,
+}
+
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) is_json: bool,
+    pub(super) body: Vec<u8>,
+}
+
+/// Bytes of the event stream as they come.
+pub(super) type Bytes = BoxStream<'static, Result<Vec<u8>, Error>>;
+
+/// A server that listens on a port.
+#[derive(Clone)]
+pub(super) struct Transport {
+    http: reqwest::Client,
+    /// Never an old connection: one opened while the server was starting is never answered.
+    fresh: reqwest::Client,
+    base: Url,
+    login: Option<(String, String)>,
+}
+
+impl Transport {
+    /// A name and password in the address count for more than `login`.
+    pub(super) fn new(address: &Url, login: Option<(String, String)>) -> Result<Transport, Error> {
+        let builder = || if address.scheme() == "https" { net::public() } else { net::plain() };
+        let builder = || builder().connect_timeout(LONGEST_CONNECT);
+        let broken = |error: reqwest::Error| Error::Broken(chain(&error));
+        let mut base = address.clone();
+        let own = address
+            .password()
+            .map(|password| (decoded(address.username()), decoded(password)))
+            .filter(|(name, _)| !name.is_empty());
+        // A URL that can have a port can have these taken off.
+        let _ = base.set_username("");
+        let _ = base.set_password(None);
+        Ok(Transport {
+            http: builder().build().map_err(broken)?,
+            fresh: builder().pool_max_idle_per_host(0).build().map_err(broken)?,
+            base,
+            login: own.or(login),
+        })
+    }
+
+    pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
+        let request = self.request(&self.http, call.method, &call.path)?.timeout(PATIENCE);
+        let request = match call.body {
+            Some(body) => request.header(CONTENT_TYPE, "application/json").body(body),
+            None => request,
+        };
+        reply(request.send().await).await
+    }
+
+    /// On a connection of its own, with its own patience.
+    pub(super) async fn send_fresh(&self, path: &str, patience: Duration) -> Result<Reply, Error> {
+        let request = self.request(&self.fresh, Method::GET, path)?.timeout(patience);
+        reply(request.send().await).await
+    }
+
+    pub(super) async fn stream(&self, path: &str) -> Result<Bytes, Error> {
+        let request = self.request(&self.fresh, Method::GET, path)?;
+        let request = request.header(ACCEPT, "text/event-stream");
+        let response = request.send().await.map_err(failed)?;
+        if !response.status().is_success() {
+            return Err(Error::Broken(format!("the event stream answers {}", response.status())));
+        }
+        let bytes = response.bytes_stream();
+        Ok(bytes.map(|bytes| bytes.map(|b| b.to_vec()).map_err(failed)).boxed())
+    }
+
+    fn request(
+        &self,
+        client: &reqwest::Client,
+        method: Method,
+        path: &str,
+    ) -> Result<reqwest::RequestBuilder, Error> {
+        let base = self.base.as_str().trim_end_matches('/');
+        let url = Url::parse(&format!("{base}{path}"));
+        let url = url.map_err(|error| Error::Broken(error.to_string()))?;
+        let request = client.request(method, url);
+        Ok(match &self.login {
+            Some((name, password)) => request.basic_auth(name, Some(password)),
+            None => request,
+        })
+    }
+}
+
+fn decoded(text: &str) -> String {
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+async fn reply(sent: Result<reqwest::Response, reqwest::Error>) -> Result<Reply, Error> {
+    let response = sent.map_err(failed)?;
+    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let is_json = kind.is_some_and(|kind| kind.starts_with("application/json"));
+    let status = response.status().as_u16();
+    let body = response.bytes().await.map_err(failed)?.to_vec();
+    Ok(Reply { status, is_json, body })
+}
+
+fn failed(error: reqwest::Error) -> Error {
+    // The address may hold a password.
+    let error = error.without_url();
+    match error.is_connect() {
+        true => Error::Refused(chain(&error)),
+        false => Error::Broken(chain(&error)),
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

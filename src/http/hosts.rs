@@ -1,0 +1,47 @@
+//! Hosts and their servers.
+
+use axum::Json;
+use axum::extract::{Path, State};
+
+use super::Api;
+use super::body::Body;
+use super::error::ApiError;
+use crate::supervisor::{HostShown, Server};
+use crate::wire::{HostView, HostsView, ServerRequest, ServerView};
+
+pub(super) async fn list(State(api): State<Api>) -> Result<Json<HostsView>, ApiError> {
+    let hosts = api.supervisor.hosts().await?.into_iter().map(host_view).collect();
+    Ok(Json(HostsView { hosts }))
+}
+
+pub(super) async fn add(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    Body(request): Body<ServerRequest>,
+) -> Result<Json<HostsView>, ApiError> {
+    api.supervisor.add_server(&name, &request.url).await?;
+    list(State(api)).await
+}
+
+pub(super) async fn remove(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<HostsView>, ApiError> {
+    api.supervisor.remove_server(&name).await?;
+    list(State(api)).await
+}
+
+fn host_view(host: HostShown) -> HostView {
+    let HostShown { name, is_default, active, servers } = host;
+    let servers = servers.into_iter().map(server_view).collect();
+    HostView { name, is_default, active_tasks: active, servers }
+}
+
+fn server_view(server: Server) -> ServerView {
+    let Server { name, address, standing, active } = server;
+    let (version, error) = match standing {
+        Ok(version) => (Some(version), None),
+        Err(why) => (None, Some(why)),
+    };
+    ServerView { name, url: address, version, error, active_tasks: active }
+}

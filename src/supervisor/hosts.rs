@@ -1,0 +1,115 @@
+//! The hosts there are, with their servers: shown, added, removed.
+
+use std::collections::BTreeMap;
+
+use super::{Error, Supervisor};
+use crate::host::opencode::{Known, OpenCode, Standing};
+use crate::host::{self, AnyHost};
+
+/// A host as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostShown {
+    pub name: String,
+    /// Meant when nobody says.
+    pub is_default: bool,
+    pub active: usize,
+    pub servers: Vec<Server>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    pub name: String,
+    pub address: String,
+    /// `Ok` with its version, `Err` with the reason why it cannot be used.
+    pub standing: Result<String, String>,
+    pub active: usize,
+}
+
+impl Supervisor {
+    pub async fn hosts(&self) -> Result<Vec<HostShown>, Error> {
+        let mut active: BTreeMap<(String, String), usize> = BTreeMap::new();
+        for task in self.0.store.live(None)? {
+            *active.entry((task.host, task.host_instance)).or_default() += 1;
+        }
+        let on = |host: &str| -> usize {
+            active.iter().filter(|((name, _), _)| name == host).map(|(_, n)| n).sum()
+        };
+        let server = |host: &str, known: Known| Server {
+            active: active.get(&(host.to_owned(), known.name.clone())).copied().unwrap_or(0),
+            standing: match known.standing {
+                Standing::Up { version } => Ok(version),
+                Standing::Down { why } => Err(why),
+                Standing::Looking => Err("is being looked for".into()),
+            },
+            name: known.name,
+            address: known.address,
+        };
+        let mut hosts = Vec::new();
+        for (name, host) in &self.0.hosts.all {
+            let known = match host {
+                AnyHost::OpenCode(host) => host.known().await,
+                AnyHost::Scripted(_) | AnyHost::Embedded(_) => Vec::new(),
+            };
+            hosts.push(HostShown {
+                name: name.clone(),
+                is_default: self.0.hosts.default.as_ref() == Some(name),
+                active: on(name),
+                servers: known.into_iter().map(|known| server(name, known)).collect(),
+            });
+        }
+        Ok(hosts)
+    }
+
+    /// Adds an OpenCode server, or says where a known one is now. It is remembered.
+    pub async fn add_server(&self, name: &str, address: &str) -> Result<(), Error> {
+        let name = name.trim();
+        let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+            return Err(Error::BadServer(
+                "a server's name is made of letters, digits, `-`, `_` and `.`".into(),
+            ));
+        }
+        self.opencode()?.put(name, address.trim()).map_err(bad_address)?;
+        self.0.store.put_instance(name.to_owned(), address.trim().to_owned()).await?;
+        self.sweep();
+        Ok(())
+    }
+
+    pub async fn remove_server(&self, name: &str) -> Result<(), Error> {
+        let live = self.0.store.live(None)?.into_iter();
+        let live = live.filter(|task| task.host == "opencode" && task.host_instance == name);
+        match live.count() {
+            0 => {}
+            n => {
+                let tasks = if n == 1 { "1 task".into() } else { format!("{n} tasks") };
+                return Err(Error::BadServer(format!(
+                    "{tasks} still run on `{name}`; wait for them or cancel them first"
+                )));
+            }
+        }
+        if !self.0.store.instances()?.iter().any(|(known, _)| known == name) {
+            return Err(Error::BadServer(format!(
+                "no server `{name}` was added; those of the configuration file are removed there"
+            )));
+        }
+        self.0.store.drop_instance(name.to_owned()).await?;
+        self.opencode()?.remove(name);
+        Ok(())
+    }
+
+    fn opencode(&self) -> Result<&OpenCode, Error> {
+        let mut all = self.0.hosts.all.values();
+        let found = all.find_map(|host| match host {
+            AnyHost::OpenCode(host) => Some(host),
+            AnyHost::Scripted(_) | AnyHost::Embedded(_) => None,
+        });
+        found.ok_or(Error::NoHost)
+    }
+}
+
+fn bad_address(error: host::Error) -> Error {
+    match error {
+        host::Error::Refused(why) => Error::BadServer(why),
+        other => Error::Host(other),
+    }
+}

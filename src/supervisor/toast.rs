@@ -1,0 +1,120 @@
+//! Toasts for whoever sits in front of a host: one at each end, and now and then a line that says
+//! how far the others are. They are a courtesy: nothing waits for them and nothing relies on them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Supervisor;
+use crate::feed::{Change, Kind};
+use crate::host::{Host, Toast, Tone};
+use crate::task::time::say;
+use crate::task::{MAILBOX, SessionId, Status, Task};
+
+const END_IS_SHOWN: Duration = Duration::from_secs(5);
+
+/// Often enough to see that something happens, seldom enough not to be in the way.
+const BETWEEN_LINES: Duration = Duration::from_secs(10);
+const LINE_IS_SHOWN: Duration = Duration::from_secs(4);
+
+impl Supervisor {
+    pub(super) async fn toaster(self) {
+        if !self.0.settings.toasts {
+            return;
+        }
+        let mut changes = self.0.feed.subscribe();
+        // Parents with something new to show, and when it may be shown.
+        let mut lines: HashMap<SessionId, Instant> = HashMap::new();
+        loop {
+            let next = lines.values().min().copied();
+            let next = next.unwrap_or_else(|| Instant::now() + BETWEEN_LINES);
+            tokio::select! {
+                change = changes.recv() => match change {
+                    Ok(change) => self.note_change(&change, &mut lines),
+                    Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
+                },
+                () = tokio::time::sleep_until(next) => {
+                    let now = Instant::now();
+                    let due = lines.iter().filter(|(_, at)| **at <= now);
+                    for parent in due.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+                        lines.remove(&parent);
+                        self.show_line(&parent);
+                    }
+                }
+                () = self.0.stopping.cancelled() => return,
+            }
+        }
+    }
+
+    fn note_change(&self, change: &Change, lines: &mut HashMap<SessionId, Instant>) {
+        let task = &change.task;
+        if task.parent.host == MAILBOX {
+            return;
+        }
+        match change.kind {
+            Kind::Created | Kind::Updated => {
+                let parent = task.parent.session.clone();
+                lines.entry(parent).or_insert_with(|| Instant::now() + BETWEEN_LINES);
+            }
+            Kind::Completed | Kind::Error | Kind::Cancelled => self.toast(task, end(task)),
+        }
+    }
+
+    fn show_line(&self, parent: &SessionId) {
+        let Ok(live) = self.0.store.live(Some(parent)) else { return };
+        let Some(task) = live.first() else { return };
+        let toast = Toast {
+            title: "Background tasks".into(),
+            message: line(&live),
+            tone: Tone::Info,
+            shown: LINE_IS_SHOWN,
+        };
+        self.toast(task, toast);
+    }
+
+    fn toast(&self, task: &Task, toast: Toast) {
+        let Ok(host) = self.host(&task.parent.host) else { return };
+        let (host, parent) = (host.clone(), task.parent.session.clone());
+        tokio::spawn(async move {
+            if let Err(error) = host.toast(&parent, toast).await {
+                tracing::debug!(error = &error as &dyn std::error::Error, "no toast");
+            }
+        });
+    }
+}
+
+fn end(task: &Task) -> Toast {
+    let took = task.completed_at.map(|end| say(end.since(task.started_at))).unwrap_or_default();
+    let description = &task.description;
+    let (title, message, tone) = match task.status() {
+        Status::Completed | Status::Running | Status::Resumed => (
+            "Background Task Completed",
+            format!("Task \"{description}\" finished in {took}."),
+            Tone::Success,
+        ),
+        Status::Error => (
+            "Background Task Failed",
+            format!("Task \"{description}\" failed after {took}."),
+            Tone::Error,
+        ),
+        Status::Cancelled => (
+            "Background Task Cancelled",
+            format!("Task \"{description}\" was cancelled after {took}."),
+            Tone::Warning,
+        ),
+    };
+    Toast { title: title.into(), message, tone, shown: END_IS_SHOWN }
+}
+
+/// `2 running · login code: grep · tests: waiting`
+fn line(live: &[Task]) -> String {
+    let each = live.iter().take(3).map(|task| {
+        let doing = task.progress.last_tools.last().map(String::as_str);
+        format!("{}: {}", task.description, doing.unwrap_or(task.progress.phase.name()))
+    });
+    let mut parts = vec![format!("{} running", live.len())];
+    parts.extend(each);
+    parts.join(" · ")
+}
