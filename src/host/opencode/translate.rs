@@ -195,3 +195,272 @@ pub(super) fn toast(toast: &Toast) -> ShowToast {
     let duration = toast.shown.as_millis().try_into().unwrap_or(5_000);
     ShowToast { title: toast.title.clone(), message: toast.message.clone(), variant, duration }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::task::{MessageId, SessionId};
+    use crate::transcript::{self, Message, Outcome};
+
+    /// What a real server sent.
+    macro_rules! sample {
+        ($name:literal) => {
+            serde_json::from_str::<Value>(include_str!(concat!(
+                "../../../tests/it/samples/opencode/",
+                $name,
+                ".json"
+            )))
+            .unwrap()
+        };
+    }
+
+    fn messages(value: &Value) -> Vec<Message> {
+        serde_json::from_value(value.clone()).unwrap()
+    }
+
+    /// A recorded last answer, after the message it answers.
+    fn check_last(last: &Value, expected: Outcome) {
+        let prompt = last["info"]["parentID"].as_str().unwrap();
+        let info = json!({"id": prompt, "role": "user", "time": {"created": 1}});
+        let conversation = messages(&json!([{ "info": info, "parts": [] }, last]));
+        assert_eq!(transcript::outcome(&conversation, prompt, None), expected);
+    }
+
+    fn check(conversation: &Value, expected: Outcome) {
+        let conversation = messages(conversation);
+        let prompt = conversation[0].info.id.clone();
+        assert_eq!(transcript::outcome(&conversation, &prompt, None), expected);
+    }
+
+    fn answered(text: &str) -> Outcome {
+        Outcome::Answered { text: text.into() }
+    }
+
+    #[test]
+    fn g4_finish_stop_and_completed_and_no_error_is_completed() {
+        let text = "FINAL after 1 tool result(s): hello\n";
+        check(&sample!("session.messages"), answered(text));
+    }
+
+    #[test]
+    fn g4_a_message_aborted_error_is_cancelled() {
+        check_last(&sample!("abort-llm")["last"], Outcome::Aborted);
+        check_last(&sample!("abort-tool")["last"], Outcome::Aborted);
+        check_last(&sample!("abort-beforefirstbyte")["last"], Outcome::Aborted);
+    }
+
+    #[test]
+    fn g4_any_other_error_is_failed_with_the_servers_words() {
+        let failed = |error: &str| Outcome::Failed { error: error.into(), partial: None };
+        check(&sample!("fail-400")["messages"], failed("fake rejection"));
+        check(&sample!("fail-500")["messages"], failed("fake backend exploded"));
+    }
+
+    #[test]
+    fn g4_finish_tool_calls_and_idle_means_that_something_was_refused() {
+        let why = "The user rejected permission to use this specific tool call.";
+        let refused = Outcome::Refused { what: format!("bash: {why}"), partial: None };
+        check_last(&sample!("behaviours-perm")["perm.reject.last"], refused);
+    }
+
+    #[test]
+    fn g4_completed_with_neither_finish_nor_error_was_aborted_during_a_retry() {
+        check_last(&sample!("behaviours-fail500")["fail500.abort"]["last"], Outcome::Aborted);
+    }
+
+    #[test]
+    fn g4_not_completed_is_the_first_idle_of_a_pair_or_a_restart() {
+        let mut last = sample!("session.messages")[2].clone();
+        let info = last["info"].as_object_mut().unwrap();
+        info.remove("finish");
+        info["time"].as_object_mut().unwrap().remove("completed");
+        let partial = Some("FINAL after 1 tool result(s): hello\n".into());
+        check_last(&last, Outcome::Unfinished { partial });
+    }
+
+    #[test]
+    fn prompts_to_a_busy_session_are_merged_and_answered_with_a_later_message() {
+        let conversation = messages(&sample!("busy-second-prompt")["messages"]);
+        let second = conversation[2].info.id.clone();
+        let expected = answered("ECHO: second while busy\nnoReply while busy");
+        assert_eq!(transcript::outcome(&conversation, &second, None), expected);
+    }
+
+    #[test]
+    fn an_auto_compaction_in_mid_run_is_no_answer() {
+        let conversation = messages(&sample!("compaction.auto.messages"));
+        let prompt = conversation[2].info.id.clone();
+        let outcome = transcript::outcome(&conversation, &prompt, None);
+        let Outcome::Answered { text } = outcome else { panic!("{outcome:?}") };
+        assert!(text.starts_with("ECHO: Continue if you have next steps"), "{text}");
+        // Cut off before the run went on: not the summary, and not over.
+        let outcome = transcript::outcome(&conversation[..6], &prompt, None);
+        let what = "a permission or question".to_owned();
+        assert_eq!(outcome, Outcome::Refused { what, partial: None });
+    }
+
+    #[test]
+    fn only_what_concerns_sessions_is_read_of_the_global_stream() {
+        let lines = sample!("global-event.sample");
+        let read: Vec<_> =
+            lines.as_array().unwrap().iter().map(|l| event(&l.to_string())).collect();
+        assert_eq!(read, [None, None, None]);
+        for line in ["", "nonsense", "{}", "{\"payload\":{\"type\":\"session.idle\"}}"] {
+            assert_eq!(event(line), None, "{line}");
+        }
+    }
+
+    /// The events of a recording, as they come over the global stream.
+    fn events(recorded: &Value) -> Vec<Event> {
+        let recorded = recorded.as_array().unwrap().iter();
+        let lines = recorded.map(|e| json!({"directory": "/proj", "payload": e}).to_string());
+        lines.filter_map(|line| event(&line)).collect()
+    }
+
+    #[test]
+    fn a_retry_comes_with_the_servers_message() {
+        let retries = events(&sample!("fail-500-retry")).into_iter();
+        let retries = retries.filter_map(|event| match event.news {
+            News::Busy(Status::Retry { message }) => Some(message),
+            _ => None,
+        });
+        assert_eq!(retries.collect::<Vec<_>>(), ["fake backend exploded"; 3]);
+    }
+
+    #[test]
+    fn g4_on_failure_the_idle_comes_twice_and_both_only_raise_a_suspicion() {
+        let suspicions = events(&sample!("fail-500")["events"]).into_iter();
+        let suspicions = suspicions.filter(|event| event.news == News::Suspect);
+        assert_eq!(suspicions.count(), 4, "status idle and session.idle, twice");
+    }
+
+    #[test]
+    fn g6_a_bad_agent_and_a_bad_model_are_told_by_an_error_alone() {
+        let sample = sample!("behaviours-errors");
+        let errors = |recorded: &Value| -> Vec<String> {
+            let all = events(recorded).into_iter();
+            all.filter_map(|event| match event.news {
+                News::Failed(error) => Some(error),
+                _ => None,
+            })
+            .collect()
+        };
+        let bad_agent = errors(&sample["err.badagent.async.events"]);
+        assert!(bad_agent[0].starts_with("Agent not found: \""), "{bad_agent:?}");
+        assert_eq!(errors(&sample["err.badmodel.events"])[0], "Model not found: fake/zzz.");
+    }
+
+    #[test]
+    fn g15_a_tool_part_is_updated_again_and_again_and_counted_once() {
+        use super::super::mirror::Mirror;
+        use crate::host::Activity;
+        let recorded = sample!("events.run-with-tool");
+        let session = recorded[0]["properties"]["sessionID"].as_str().unwrap();
+        let session = SessionId::new(session);
+        let mut mirror = Mirror::default();
+        let now = std::time::Duration::ZERO;
+        mirror.expect(&session, &MessageId::new("msg_prompt"), "/proj", now);
+        for event in events(&recorded) {
+            mirror.hear(event);
+        }
+        let (activity, told) = mirror.tell(&session).unwrap();
+        assert_eq!(activity, Activity::Streaming);
+        let figures = transcript::figures(&messages(&sample!("session.messages")));
+        assert_eq!(told.figures, figures);
+        assert_eq!(told.figures.tool_calls, 1);
+    }
+
+    #[test]
+    fn g13_a_notice_keeps_the_agent_and_the_model_the_parent_last_spoke_with() {
+        let post = Post {
+            parent: SessionId::new("ses_p"),
+            message: MessageId::new("msg_abcdefghijklmnopqrstuvwxyz"),
+            visible: "✓ done".into(),
+            hidden: "hint".into(),
+            agent: "recorded".into(),
+            wake: false,
+        };
+        let body = |last_words: Value| {
+            let spoken: Vec<Spoken> = serde_json::from_value(last_words).unwrap();
+            serde_json::to_value(notice(&post, &spoken)).unwrap()
+        };
+        let said = json!({
+            "messageID": "msg_abcdefghijklmnopqrstuvwxyz", "agent": "recorded", "noReply": true,
+            "parts": [
+                {"type": "text", "id": "prt_abcdefghijklmnopqrstuvwxy0", "text": "✓ done"},
+                {"type": "text", "id": "prt_abcdefghijklmnopqrstuvwxy1", "text": "hint",
+                 "synthetic": true},
+            ],
+        });
+        assert_eq!(body(json!([])), said);
+        let user = json!({"info": {"agent": "plan", "role": "user", "model":
+            {"providerID": "a", "modelID": "b/c", "variant": "high"}}, "parts": []});
+        let assistant = json!({"info": {"agent": "build", "role": "assistant", "providerID": "d",
+            "modelID": "e"}, "parts": []});
+        let summary = json!({"info": {"agent": "compaction", "summary": true, "providerID": "x",
+            "modelID": "y"}, "parts": []});
+        let mut expected = said;
+        expected["agent"] = "plan".into();
+        expected["model"] = json!({"providerID": "a", "modelID": "b/c"});
+        expected["variant"] = "high".into();
+        assert_eq!(body(json!([assistant, user, summary])), expected);
+        expected["agent"] = "build".into();
+        expected["model"] = json!({"providerID": "d", "modelID": "e"});
+        expected.as_object_mut().unwrap().remove("variant");
+        assert_eq!(body(json!([user, assistant, summary])), expected);
+    }
+
+    #[test]
+    fn t12_children_are_denied_our_tools_by_rules_of_the_session() {
+        let new = NewSession {
+            parent: Some(SessionId::new("ses_p")),
+            title: "Background: look".into(),
+            nonce: "n".into(),
+            directory: "/proj".into(),
+            agent: "general".into(),
+            deny: vec!["asyncagents_*".into(), "task".into()],
+        };
+        let rule = |tool: &str| json!({"permission": tool, "pattern": "*", "action": "deny"});
+        let expected = json!({
+            "parentID": "ses_p", "title": "Background: look", "agent": "general",
+            "metadata": {"asyncagents": "n"},
+            "permission": [rule("asyncagents_*"), rule("task")],
+        });
+        assert_eq!(serde_json::to_value(create(&new)).unwrap(), expected);
+    }
+
+    #[test]
+    fn agents_of_the_servers_own_machinery_are_not_offered() {
+        let agents = serde_json::from_value(sample!("agents")).unwrap();
+        assert_eq!(agent_names(agents), ["build", "explore", "general", "plan"]);
+    }
+
+    #[test]
+    fn todos_that_are_pending_or_in_progress_are_open() {
+        let todos = serde_json::from_value(sample!("todo.get")).unwrap();
+        assert_eq!(open_todos(todos), ["second thing", "third thing"]);
+    }
+
+    #[test]
+    fn permissions_and_questions_are_listed_by_session() {
+        let permissions = sample!("behaviours-perm")["perm.list"]["data"].clone();
+        let permissions: Vec<Permission> = serde_json::from_value(permissions).unwrap();
+        let questions = sample!("behaviours-question")["question.list"].clone();
+        let questions: Vec<Question> = serde_json::from_value(questions).unwrap();
+        let ask = |id: &str, what: &str| vec![Ask { id: id.into(), what: what.into() }];
+        let expected = HashMap::from([
+            (
+                "ses_e1ef93c6fffe849avjw92BmdgI".to_owned(),
+                ask("per_1e106c5d4001MTABxanY1sYuIt", "bash echo needs-permission"),
+            ),
+            (
+                "ses_e1ef91fc9ffeSuB9XvY54beS9f".to_owned(),
+                ask("que_1e106e1cb001HR1Owuxzn8x154", "question: Which?"),
+            ),
+        ]);
+        assert_eq!(asks(&permissions, &questions), expected);
+        assert_eq!(first_choices(&questions[0]), ["A"]);
+    }
+}
