@@ -3,3 +3,9 @@ CREATE TABLE instance (
   name    TEXT PRIMARY KEY,
   address TEXT NOT NULL
 ) WITHOUT ROWID;
+
+-- Conversations on processes that say so themselves: which of them each belongs to.
+CREATE TABLE parent_place (
+  session  TEXT PRIMARY KEY,
+  instance TEXT NOT NULL
+) WITHOUT ROWID;

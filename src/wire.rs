@@ -74,6 +74,8 @@ pub struct CallerView {
     pub directory: String,
     /// The host of the conversation; empty when there is none.
     pub host: String,
+    /// The process of that host, by the name a bridge was given.
+    pub instance: String,
     /// The caller runs with `NODE_ENV=development`.
     pub development: bool,
 }
@@ -284,6 +286,25 @@ pub struct ServerView {
 #[serde(deny_unknown_fields)]
 pub struct ServerRequest {
     pub url: String,
+}
+
+/// A plugin says where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BridgeRequest {
+    /// Of its OpenCode process.
+    pub pid: u32,
+    /// Where that was started.
+    pub directory: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BridgeAnswer {
+    pub status: u16,
+    /// Whether the body is JSON.
+    #[serde(default)]
+    pub json: bool,
 }
 
 /// A tool as its callers register it.

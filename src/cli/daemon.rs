@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::show;
 use crate::client;
@@ -24,7 +25,11 @@ pub(super) struct Daemon {
 #[derive(Subcommand)]
 enum Verb {
     /// Start the daemon unless it runs
-    Start,
+    Start {
+        /// Print its health and its socket as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Stop the daemon; what it accepted is finished, what runs on hosts goes on
     Stop,
     /// Say whether it runs; exits 3 when it does not
@@ -38,9 +43,12 @@ enum Verb {
 impl Daemon {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         match self.verb {
-            Verb::Start => {
+            Verb::Start { json } => {
                 let health = start::ensure(settings).await?.health().await?;
-                print(settings, &health)?;
+                match json {
+                    true => show::json(&Started::of(settings, health))?,
+                    false => print(settings, &health)?,
+                }
             }
             Verb::Stop => match start::stop(settings).await? {
                 true => show::line("stopped")?,
@@ -61,6 +69,20 @@ impl Daemon {
             },
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// For programs that speak to the daemon themselves.
+#[derive(Serialize)]
+struct Started {
+    socket: String,
+    #[serde(flatten)]
+    health: HealthView,
+}
+
+impl Started {
+    fn of(settings: &Settings, health: HealthView) -> Started {
+        Started { socket: start::socket(&settings.home).display().to_string(), health }
     }
 }
 

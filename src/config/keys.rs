@@ -101,11 +101,14 @@ pub struct History {
     pub max_age: Option<Duration>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenCode {
     /// Of the one server most people have; empty when there is none.
     pub url: String,
+    /// How long a server may be gone before its runs count as lost.
+    #[serde(rename = "gone_seconds", with = "seconds")]
+    pub gone: Duration,
     /// More servers, by names of their own.
     pub servers: BTreeMap<String, String>,
 }
@@ -181,6 +184,12 @@ impl Default for Agent {
             silence: Duration::from_secs(120),
             prices: BTreeMap::new(),
         }
+    }
+}
+
+impl Default for OpenCode {
+    fn default() -> OpenCode {
+        OpenCode { url: String::new(), gone: Duration::from_secs(600), servers: BTreeMap::new() }
     }
 }
 
@@ -344,6 +353,7 @@ mod tests {
             },
             opencode: OpenCode {
                 url: "http://127.0.0.1:4096".to_owned(),
+                gone: Duration::from_secs(60),
                 servers: BTreeMap::from([("work".to_owned(), "http://127.0.0.1:5000".to_owned())]),
             },
             history: History {

@@ -68,13 +68,13 @@ pub(super) fn connect(
 
 /// Servers from the configuration, and those that were added since.
 fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result<OpenCode> {
-    let config::OpenCode { url, servers } = &settings.config.opencode;
+    let config::OpenCode { url, gone, servers } = &settings.config.opencode;
     let providers = &settings.providers;
     let login = providers.opencode_password.as_ref().map(|password| Login {
         name: providers.opencode_name.clone().unwrap_or_else(|| OPENCODE.to_owned()),
         password: password.reveal().to_owned(),
     });
-    let opencode = OpenCode::new(store.clone(), clock.clone(), login);
+    let opencode = OpenCode::new(store.clone(), clock.clone(), login, *gone);
     let configured = servers.iter().map(|(name, url)| (name.clone(), url.clone()));
     let first = (!url.is_empty()).then(|| (opencode::DEFAULT.to_owned(), url.clone()));
     for (name, address) in store.instances()?.into_iter().chain(configured).chain(first) {

@@ -62,12 +62,16 @@ pub async fn run(
     tracing::info!(home = %home.path().display(), pid = std::process::id(), "ready");
     on_ready();
 
+    let stopped = stop.clone();
     let asked_to_stop = async move {
         tokio::select! {
             () = shutdown => {}
             () = stop.cancelled() => {}
         }
         tracing::info!("stopping");
+        // Streams end, and those who would start the daemon again hear that it is meant.
+        supervisor.say_goodbye();
+        stopped.cancel();
         // Callers that wait are answered now, so that their requests can finish.
         supervisor.stop();
     };

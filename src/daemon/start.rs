@@ -21,7 +21,7 @@ const LONGEST_STOP: Duration = Duration::from_secs(30);
 
 /// A client of the daemon in this directory, running or not.
 pub fn client(home: &Path) -> anyhow::Result<Client> {
-    Ok(Client::new(&home::socket(home))?)
+    Ok(Client::new(&socket(home))?)
 }
 
 /// A client of a daemon that answers; started if need be.
@@ -68,7 +68,7 @@ pub async fn stop(settings: &Settings) -> anyhow::Result<bool> {
         Err(error) => return Err(error.into()),
     };
     let started = Instant::now();
-    let socket = home::socket(&settings.home);
+    let socket = socket(&settings.home);
     // Its socket is the last thing to go, and the next daemon may already have one there.
     while socket.exists() && !client.health().await.is_ok_and(|health| health.pid != asked) {
         if started.elapsed() > LONGEST_STOP {

@@ -33,6 +33,7 @@ pub(super) async fn check(State(api): State<Api>) -> Result<Json<CheckView>, Api
 /// Answers, then stops: whoever asked waits for the socket to go away.
 pub(super) async fn stop(State(api): State<Api>) -> Result<Json<HealthView>, ApiError> {
     let health = health(State(api.clone())).await;
+    api.supervisor.say_goodbye();
     api.stop.cancel();
     health
 }

@@ -1,6 +1,7 @@
 //! The HTTP API, as a table of routes. A handler extracts, calls the supervisor once, converts.
 
 mod body;
+mod bridge;
 mod cancel;
 mod clear;
 mod error;
@@ -73,12 +74,20 @@ pub fn control(api: Api) -> Router {
         .route("/v1/permissions/{id}", post(permissions::answer))
         .route("/v1/hosts", get(hosts::list))
         .route("/v1/hosts/opencode/{name}", put(hosts::add).delete(hosts::remove))
+        .route("/v1/bridge", post(bridge::open))
+        .route("/v1/bridge/{id}/{call}/answer", post(bridge::answer).layer(any_size()))
+        .route("/v1/bridge/{id}/{call}/piece", post(bridge::piece).layer(any_size()))
         .route("/v1/check", post(health::check))
         .route("/v1/daemon/stop", post(health::stop))
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::wrong_method)
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .with_state(api)
+}
+
+/// Whole conversations travel through a bridge.
+fn any_size() -> DefaultBodyLimit {
+    DefaultBodyLimit::max(1 << 30)
 }
 
 impl Api {

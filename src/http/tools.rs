@@ -19,6 +19,12 @@ pub(super) async fn call(
     Body(request): Body<ToolRequest>,
 ) -> Result<Json<ToolAnswer>, ApiError> {
     let ToolRequest { caller, arguments, key } = request;
+    api.supervisor.note_place(
+        &caller.host,
+        &caller.instance,
+        &caller.session_id,
+        &caller.directory,
+    );
     let caller = tools::caller(caller)?;
     let aliases = api.aliases();
     Ok(Json(tools::call(&api.supervisor, aliases, &name, caller, arguments, key).await?))

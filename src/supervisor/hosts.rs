@@ -1,10 +1,15 @@
 //! The hosts there are, with their servers: shown, added, removed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
 
 use super::{Error, Supervisor};
+pub use crate::host::opencode::{Bridge, Line};
 use crate::host::opencode::{Known, OpenCode, Standing};
 use crate::host::{self, AnyHost};
+use crate::task::SessionId;
 
 /// A host as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +100,35 @@ impl Supervisor {
         self.0.store.drop_instance(name.to_owned()).await?;
         self.opencode()?.remove(name);
         Ok(())
+    }
+
+    /// A plugin in an OpenCode process has come.
+    pub fn bridge(
+        &self,
+        pid: u32,
+        directory: &str,
+    ) -> Result<(Arc<Bridge>, mpsc::UnboundedReceiver<Line>), Error> {
+        Ok(self.opencode()?.bridge(pid, directory))
+    }
+
+    pub fn bridge_by_id(&self, id: u64) -> Result<Option<Arc<Bridge>>, Error> {
+        Ok(self.opencode()?.bridge_by_id(id))
+    }
+
+    /// A caller says where its conversation is.
+    pub fn note_place(&self, host: &str, instance: &str, session: &str, directory: &str) {
+        if let Some(AnyHost::OpenCode(host)) = self.0.hosts.all.get(host)
+            && !instance.is_empty()
+        {
+            host.note_parent(&SessionId::new(session), instance, directory);
+        }
+    }
+
+    /// Somebody wants the daemon to stop: plugins are told, so that they do not start it again.
+    pub fn say_goodbye(&self) {
+        if let Ok(opencode) = self.opencode() {
+            opencode.say_goodbye();
+        }
     }
 
     fn opencode(&self) -> Result<&OpenCode, Error> {

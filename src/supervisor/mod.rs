@@ -49,7 +49,7 @@ pub use crate::notice::Notice;
 pub use asks::Asked;
 pub use cancel::{Cancelled, Target};
 pub use clear::Cleared;
-pub use hosts::{HostShown, Server};
+pub use hosts::{Bridge, HostShown, Line, Server};
 pub use launch::{Caller, Launch};
 pub use list::Listing;
 pub use output::Output;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::transport::{self, Bytes, Call, Reply, Transport};
 use super::types::{
-    Agent, Create, Health, Permission, Problem, Question, Say, Session, ShowToast, Spoken,
+    Agent, Create, Health, Paths, Permission, Problem, Question, Say, Session, ShowToast, Spoken,
     Statuses, Todo,
 };
 use crate::host::{Answer, Error};
@@ -37,6 +37,11 @@ impl Client {
     pub(super) async fn health(&self, patience: Duration) -> Result<Health, Error> {
         let reply = self.transport.send_fresh("/global/health", patience).await.map_err(lost)?;
         read(reply)
+    }
+
+    /// Where it keeps what it knows: the same for all processes that share their sessions.
+    pub(super) async fn state_directory(&self) -> Result<String, Error> {
+        Ok(self.get::<Paths>("/path").await?.state)
     }
 
     pub(super) async fn events(&self) -> Result<Bytes, transport::Error> {

@@ -114,6 +114,10 @@ impl Instance {
         self.leave.cancel();
     }
 
+    pub(super) fn is_up(&self) -> bool {
+        matches!(*self.standing.borrow(), Standing::Up { .. })
+    }
+
     /// Waits a little while nothing is known yet.
     pub(super) async fn standing(&self) -> Standing {
         let mut standing = self.standing.subscribe();

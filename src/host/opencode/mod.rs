@@ -3,6 +3,7 @@
 //! What is relied upon was observed on real servers; where a reason is one of those observations,
 //! the comment says so.
 
+mod bridge;
 mod client;
 mod events;
 mod instance;
@@ -13,25 +14,33 @@ mod types;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use reqwest::Url;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
+pub use bridge::{Bridge, Line};
 pub use instance::Standing;
 
 use self::client::Client;
 use self::instance::{Instance, by_instance};
-use self::transport::Transport;
-use super::{Answer, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch};
+use self::transport::{Http, Transport};
+use super::{
+    Activity, Answer, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch,
+};
 use crate::clock::Clock;
 use crate::store::Store;
 use crate::task::{MessageId, SessionId};
+use crate::transcript::{Figures, Outcome};
 
 /// The instance that has no other name.
 pub const DEFAULT: &str = "default";
+
+/// How the names of processes begin that came by themselves.
+const PLUGIN: &str = "plugin-";
 
 /// How the titles of all our sessions begin.
 const TITLE_OF_OURS: &str = "Background";
@@ -49,6 +58,13 @@ struct Inner {
     places: Mutex<HashMap<SessionId, Place>>,
     /// Another instance is there to be attended to.
     changed: Notify,
+    bridges: Mutex<HashMap<u64, Arc<Bridge>>>,
+    /// Bridges by the names of their instances.
+    named: Mutex<HashMap<String, Arc<Bridge>>>,
+    /// How long an instance may be gone before its runs are lost.
+    patience: Duration,
+    /// Since when instances have been gone.
+    gone: Mutex<HashMap<String, Duration>>,
 }
 
 /// What servers ask for, unless their address says it.
@@ -77,7 +93,7 @@ pub struct Known {
 const MOST_PLACES: usize = 20_000;
 
 impl OpenCode {
-    pub fn new(store: Store, clock: Clock, login: Option<Login>) -> OpenCode {
+    pub fn new(store: Store, clock: Clock, login: Option<Login>, patience: Duration) -> OpenCode {
         OpenCode(Arc::new(Inner {
             store,
             clock,
@@ -85,6 +101,10 @@ impl OpenCode {
             instances: Mutex::default(),
             places: Mutex::default(),
             changed: Notify::new(),
+            bridges: Mutex::default(),
+            named: Mutex::default(),
+            patience,
+            gone: Mutex::default(),
         }))
     }
 
@@ -98,16 +118,85 @@ impl OpenCode {
             ))
         })?;
         let login = self.0.login.clone().map(|login| (login.name, login.password));
-        let transport = Transport::new(&url, login);
-        let transport = transport.map_err(|error| Error::Refused(error.to_string()))?;
+        let http = Http::new(&url, login).map_err(|error| Error::Refused(error.to_string()))?;
         let shown = without_password(url.as_str().trim_end_matches('/'));
+        self.attach(name, shown, Transport::Http(http));
+        Ok(())
+    }
+
+    fn attach(&self, name: &str, address: String, transport: Transport) {
         let client = Client::new(transport);
-        let instance = Instance::new(name.to_owned(), shown, client, self.0.clock.clone());
+        let instance = Instance::new(name.to_owned(), address, client, self.0.clock.clone());
         if let Some(old) = self.instances().insert(name.to_owned(), Arc::new(instance)) {
             old.leave();
         }
         self.0.changed.notify_one();
-        Ok(())
+    }
+
+    /// A plugin has come: what it is told travels through the receiver.
+    pub fn bridge(
+        &self,
+        pid: u32,
+        directory: &str,
+    ) -> (Arc<Bridge>, mpsc::UnboundedReceiver<Line>) {
+        let id = self.0.clock.tick();
+        let (bridge, lines) = Bridge::new(id, pid);
+        let bridge = Arc::new(bridge);
+        let mut bridges = self.bridges();
+        bridges.retain(|_, bridge| !bridge.is_closed());
+        bridges.insert(id, Arc::clone(&bridge));
+        drop(bridges);
+        let (host, named, directory) = (self.clone(), Arc::clone(&bridge), directory.to_owned());
+        tokio::spawn(async move { host.name(named, &directory).await });
+        (bridge, lines)
+    }
+
+    pub fn bridge_by_id(&self, id: u64) -> Option<Arc<Bridge>> {
+        self.bridges().get(&id).cloned()
+    }
+
+    /// Plugins need not start the daemon again by themselves.
+    pub fn say_goodbye(&self) {
+        self.bridges().values().for_each(|bridge| bridge.say(Line::Bye));
+    }
+
+    /// A process is called by where it runs and where it keeps its sessions, so that the next one
+    /// there takes its tasks over. Two at the same time are told apart by a number.
+    async fn name(&self, bridge: Arc<Bridge>, directory: &str) {
+        let transport = Transport::Bridge(Arc::clone(&bridge));
+        let state = match Client::new(transport.clone()).state_directory().await {
+            Ok(state) => state,
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(pid = bridge.pid, error, "a plugin came and does not answer");
+                return;
+            }
+        };
+        let stem = format!("{PLUGIN}{:08x}", fingerprint(&[&state, directory]));
+        let mut named = self.0.named.lock().unwrap_or_else(PoisonError::into_inner);
+        named.retain(|_, other| !other.is_closed());
+        let mut names = (1..).map(|n| if n == 1 { stem.clone() } else { format!("{stem}-{n}") });
+        let free = |name: &String| named.get(name).is_none_or(|other| other.pid == bridge.pid);
+        let name = names.find(free).unwrap_or(stem.clone());
+        named.insert(name.clone(), Arc::clone(&bridge));
+        drop(named);
+        self.attach(&name, format!("plugin in process {}", bridge.pid), transport);
+        bridge.say(Line::Name(name));
+    }
+
+    /// A caller says which process its conversation belongs to.
+    pub fn note_parent(&self, session: &SessionId, instance: &str, directory: &str) {
+        let known = self.places().get(session).is_some_and(|place| place.instance == instance);
+        if known || !self.instances().contains_key(instance) {
+            return;
+        }
+        self.remember(session, instance, directory);
+        // Should it be lost, the processes are asked.
+        drop(self.0.store.put_place_of_parent(session, instance.to_owned()));
+    }
+
+    fn bridges(&self) -> MutexGuard<'_, HashMap<u64, Arc<Bridge>>> {
+        self.0.bridges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `false` when there is none of that name.
@@ -145,10 +234,13 @@ impl OpenCode {
     fn instance(&self, name: &str) -> Result<Arc<Instance>, Error> {
         let found = self.instances().get(name).cloned();
         found.ok_or_else(|| {
-            Error::Unreachable(format!(
-                "no OpenCode server `{name}` is known any more; `asyncagents hosts add {name} URL` \
-                 says where it is"
-            ))
+            Error::Unreachable(match name.starts_with(PLUGIN) {
+                true => format!("OpenCode (`{name}`) is not running; open it again"),
+                false => format!(
+                    "no OpenCode server `{name}` is known any more; `asyncagents hosts add {name} \
+                     URL` says where it is"
+                ),
+            })
         })
     }
 
@@ -171,10 +263,16 @@ impl OpenCode {
         if let Some(Place { instance, directory }) = known {
             return Ok((self.instance(&instance)?, directory));
         }
+        let told = self.0.store.place_of_parent(session).ok().flatten();
         let all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
         if all.is_empty() {
             return Err(no_server());
         }
+        // Several processes may share their sessions; the one that said so is the right one.
+        let all = match told {
+            Some(name) => vec![self.instance(&name)?],
+            None => all,
+        };
         let asked = all.iter().map(|instance| async move {
             let found = instance.ready().await?.session(session).await?;
             Ok((Arc::clone(instance), found.directory))
@@ -194,6 +292,18 @@ impl OpenCode {
         Err(silent.unwrap_or_else(|| Error::NoSuchSession(session.clone())))
     }
 
+    /// Whether an instance has been gone for so long that nothing can be running there.
+    fn is_lost(&self, name: &str, up: bool) -> bool {
+        let mut gone = self.0.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        if up {
+            gone.remove(name);
+            return false;
+        }
+        let now = self.0.clock.uptime();
+        let since = *gone.entry(name.to_owned()).or_insert(now);
+        now.saturating_sub(since) >= self.0.patience
+    }
+
     /// Where a child is opened: with its parent, else on the first server that answers.
     async fn choose(&self, parent: Option<&SessionId>) -> Result<Arc<Instance>, Error> {
         if let Some(parent) = parent {
@@ -210,6 +320,24 @@ impl OpenCode {
         }
         Err(why)
     }
+}
+
+/// T6: interrupted, and it cannot be continued.
+fn lost(watch: &Watch) -> Observation {
+    let error = "interrupted: its OpenCode process has been gone for too long".to_owned();
+    Observation {
+        session: watch.session.clone(),
+        activity: Activity::Idle,
+        outcome: Outcome::Failed { error, partial: None },
+        open_todos: Vec::new(),
+        figures: Figures::default(),
+    }
+}
+
+/// FNV-1a: the same in every version of this program.
+fn fingerprint(texts: &[&str]) -> u32 {
+    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 fn no_server() -> Error {
@@ -286,11 +414,16 @@ impl Host for OpenCode {
             .into_iter()
             .map(|(name, group)| async move {
                 let (places, watches): (Vec<usize>, Vec<&Watch>) = group.into_iter().unzip();
-                let seen = match self.instance(&name) {
+                let instance = self.instance(&name);
+                let seen = match &instance {
                     Ok(instance) => instance.observe(&watches).await,
                     Err(_) => vec![None; watches.len()],
                 };
-                (places, seen)
+                let up = instance.is_ok_and(|instance| instance.is_up());
+                match self.is_lost(&name, up) {
+                    true => (places, watches.into_iter().map(|w| Some(lost(w))).collect()),
+                    false => (places, seen),
+                }
             })
             .collect();
         while let Some((places, observed)) = looks.next().await {

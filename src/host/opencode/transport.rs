@@ -1,5 +1,6 @@
 //! How a request reaches an OpenCode process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -7,10 +8,11 @@ use futures_util::stream::BoxStream;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, Url};
 
+use super::bridge::Bridge;
 use crate::net;
 
 /// A server that starts hundreds of runs answers after 20 seconds; that is no death.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Nobody listens: the system says so at once. What takes longer is a network that swallows it.
 const LONGEST_CONNECT: Duration = Duration::from_secs(5);
@@ -39,9 +41,44 @@ pub(super) struct Reply {
 /// Bytes of the event stream as they come.
 pub(super) type Bytes = BoxStream<'static, Result<Vec<u8>, Error>>;
 
-/// A server that listens on a port.
+/// The same calls travel either way.
 #[derive(Clone)]
-pub(super) struct Transport {
+pub(super) enum Transport {
+    /// To a server that listens on a port.
+    Http(Http),
+    /// Through our plugin in a process that does not.
+    Bridge(Arc<Bridge>),
+}
+
+impl Transport {
+    pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
+        match self {
+            Transport::Http(http) => http.send(call).await,
+            Transport::Bridge(bridge) => bridge.send(call, PATIENCE).await,
+        }
+    }
+
+    /// On a connection of its own, with its own patience.
+    pub(super) async fn send_fresh(&self, path: &str, patience: Duration) -> Result<Reply, Error> {
+        match self {
+            Transport::Http(http) => http.send_fresh(path, patience).await,
+            Transport::Bridge(bridge) => {
+                let call = Call { method: Method::GET, path: path.to_owned(), body: None };
+                bridge.send(call, patience).await
+            }
+        }
+    }
+
+    pub(super) async fn stream(&self, path: &str) -> Result<Bytes, Error> {
+        match self {
+            Transport::Http(http) => http.stream(path).await,
+            Transport::Bridge(bridge) => bridge.stream(path),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Http {
     http: reqwest::Client,
     /// Never an old connection: one opened while the server was starting is never answered.
     fresh: reqwest::Client,
@@ -49,9 +86,9 @@ pub(super) struct Transport {
     login: Option<(String, String)>,
 }
 
-impl Transport {
+impl Http {
     /// A name and password in the address count for more than `login`.
-    pub(super) fn new(address: &Url, login: Option<(String, String)>) -> Result<Transport, Error> {
+    pub(super) fn new(address: &Url, login: Option<(String, String)>) -> Result<Http, Error> {
         let builder = || if address.scheme() == "https" { net::public() } else { net::plain() };
         let builder = || builder().connect_timeout(LONGEST_CONNECT);
         let broken = |error: reqwest::Error| Error::Broken(chain(&error));
@@ -63,7 +100,7 @@ impl Transport {
         // A URL that can have a port can have these taken off.
         let _ = base.set_username("");
         let _ = base.set_password(None);
-        Ok(Transport {
+        Ok(Http {
             http: builder().build().map_err(broken)?,
             fresh: builder().pool_max_idle_per_host(0).build().map_err(broken)?,
             base,
@@ -71,7 +108,7 @@ impl Transport {
         })
     }
 
-    pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
+    async fn send(&self, call: Call) -> Result<Reply, Error> {
         let request = self.request(&self.http, call.method, &call.path)?.timeout(PATIENCE);
         let request = match call.body {
             Some(body) => request.header(CONTENT_TYPE, "application/json").body(body),
@@ -80,13 +117,12 @@ impl Transport {
         reply(request.send().await).await
     }
 
-    /// On a connection of its own, with its own patience.
-    pub(super) async fn send_fresh(&self, path: &str, patience: Duration) -> Result<Reply, Error> {
+    async fn send_fresh(&self, path: &str, patience: Duration) -> Result<Reply, Error> {
         let request = self.request(&self.fresh, Method::GET, path)?.timeout(patience);
         reply(request.send().await).await
     }
 
-    pub(super) async fn stream(&self, path: &str) -> Result<Bytes, Error> {
+    async fn stream(&self, path: &str) -> Result<Bytes, Error> {
         let request = self.request(&self.fresh, Method::GET, path)?;
         let request = request.header(ACCEPT, "text/event-stream");
         let response = request.send().await.map_err(failed)?;

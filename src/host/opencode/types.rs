@@ -15,6 +15,11 @@ pub(super) struct Health {
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(super) struct Paths {
+    pub(super) state: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Session {
     pub(super) id: String,
     pub(super) directory: String,

@@ -1,0 +1,162 @@
+//! A way to an OpenCode process that listens on no port: our plugin in it holds a stream open to
+//! the daemon, takes calls from it, makes them in its process and posts the answers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::transport::{Bytes, Call, Error, Reply};
+
+/// What the plugin is told, a line each.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Line {
+    /// The first one: under which number it answers.
+    Bridge(u64),
+    /// What its process is called from now on.
+    Name(String),
+    Call(Request),
+    /// What this call is still sending is wanted no longer.
+    Drop(u64),
+    /// The daemon stops because somebody wants it to.
+    Bye,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Request {
+    pub id: u64,
+    pub method: String,
+    /// With its query.
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// The answer has no end: it is passed on as it comes.
+    pub stream: bool,
+}
+
+pub struct Bridge {
+    pub id: u64,
+    /// Of the OpenCode process.
+    pub pid: u32,
+    lines: mpsc::UnboundedSender<Line>,
+    waiting: Mutex<HashMap<u64, Waiting>>,
+    calls: AtomicU64,
+    closed: CancellationToken,
+}
+
+enum Waiting {
+    Answer(oneshot::Sender<Reply>),
+    Pieces(mpsc::UnboundedSender<Vec<u8>>),
+}
+
+impl Bridge {
+    pub(super) fn new(id: u64, pid: u32) -> (Bridge, mpsc::UnboundedReceiver<Line>) {
+        let (lines, receiver) = mpsc::unbounded_channel();
+        let bridge = Bridge {
+            id,
+            pid,
+            lines,
+            waiting: Mutex::default(),
+            calls: AtomicU64::new(1),
+            closed: CancellationToken::new(),
+        };
+        bridge.say(Line::Bridge(id));
+        (bridge, receiver)
+    }
+
+    pub(super) fn say(&self, line: Line) {
+        // A plugin that is gone hears nothing.
+        let _ = self.lines.send(line);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    /// The plugin, or its process, is gone.
+    pub fn close(&self) {
+        self.closed.cancel();
+        self.waiting().clear();
+    }
+
+    /// An answer of the plugin. `false` when nobody waits for it.
+    pub fn answer(&self, call: u64, status: u16, is_json: bool, body: Vec<u8>) -> bool {
+        match self.waiting().remove(&call) {
+            Some(Waiting::Answer(answer)) => answer.send(Reply { status, is_json, body }).is_ok(),
+            // A stream that was refused.
+            Some(Waiting::Pieces(_)) | None => false,
+        }
+    }
+
+    /// A piece of a stream; an empty one is its end. `false` when nobody listens.
+    pub fn piece(&self, call: u64, piece: Vec<u8>) -> bool {
+        let mut waiting = self.waiting();
+        match waiting.get(&call) {
+            Some(Waiting::Pieces(pieces)) if !piece.is_empty() && pieces.send(piece).is_ok() => {
+                true
+            }
+            Some(_) | None => {
+                waiting.remove(&call);
+                false
+            }
+        }
+    }
+
+    pub(super) async fn send(&self, call: Call, patience: Duration) -> Result<Reply, Error> {
+        let (answering, answer) = oneshot::channel();
+        let id = self.ask(call, Waiting::Answer(answering))?;
+        let answered = tokio::select! {
+            answered = tokio::time::timeout(patience, answer) => answered,
+            () = self.closed.cancelled() => return Err(gone()),
+        };
+        match answered {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(_)) => Err(gone()),
+            Err(_) => {
+                self.waiting().remove(&id);
+                self.say(Line::Drop(id));
+                Err(Error::Broken("OpenCode's plugin did not answer in time".into()))
+            }
+        }
+    }
+
+    pub(super) fn stream(&self, path: &str) -> Result<Bytes, Error> {
+        let (sender, pieces) = mpsc::unbounded_channel();
+        let call = Call { method: reqwest::Method::GET, path: path.to_owned(), body: None };
+        self.ask(call, Waiting::Pieces(sender))?;
+        let pieces = stream::unfold(pieces, |mut pieces| async move {
+            let piece = pieces.recv().await?;
+            Some((Ok(piece), pieces))
+        });
+        Ok(pieces.boxed())
+    }
+
+    fn ask(&self, call: Call, waiting: Waiting) -> Result<u64, Error> {
+        let id = self.calls.fetch_add(1, Ordering::Relaxed);
+        let stream = matches!(waiting, Waiting::Pieces(_));
+        self.waiting().insert(id, waiting);
+        if self.is_closed() {
+            self.waiting().remove(&id);
+            return Err(gone());
+        }
+        let body = call.body.map(|body| String::from_utf8_lossy(&body).into_owned());
+        let method = call.method.to_string();
+        self.say(Line::Call(Request { id, method, path: call.path, body, stream }));
+        Ok(id)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn gone() -> Error {
+    Error::Refused("its OpenCode process has ended, or its plugin is not loaded".into())
+}
