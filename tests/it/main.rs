@@ -21,6 +21,8 @@ mod launch;
 mod list;
 mod model_runs;
 mod models;
+mod opencode_faults;
+mod opencode_stub;
 mod output;
 mod permissions;
 mod prune;

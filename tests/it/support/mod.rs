@@ -1,8 +1,11 @@
 //! What the tests share.
 
 mod model_server;
+mod opencode;
 pub mod process;
+pub mod talk;
 mod world;
 
 pub use model_server::{Asked, ModelServer};
+pub use opencode::{Fault, OpenCode};
 pub use world::{World, caller, order, settings};
