@@ -2,7 +2,7 @@
 //! may start one, the lock lets one live, everybody finds that one.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,11 @@ pub const SOMEBODY_WAS_FASTER: u8 = 75;
 const LONGEST_START: Duration = Duration::from_secs(30);
 const BETWEEN_STARTS: Duration = Duration::from_millis(200);
 const LONGEST_STOP: Duration = Duration::from_secs(30);
+
+/// Where the daemon of this directory listens.
+pub fn socket(home: &Path) -> PathBuf {
+    home::socket(home)
+}
 
 /// A client of the daemon in this directory, running or not.
 pub fn client(home: &Path) -> anyhow::Result<Client> {

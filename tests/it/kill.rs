@@ -177,6 +177,7 @@ async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<At
             directory: stage.dir.path().join("project").to_string_lossy().into_owned(),
             host: "scripted".into(),
             development: false,
+            ..CallerView::default()
         };
         let request = LaunchRequest {
             caller: caller.clone(),

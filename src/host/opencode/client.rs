@@ -23,6 +23,14 @@ const LAST_WORDS: usize = 8;
 /// Sessions that a search looks through; ours was opened a moment ago.
 const NEWEST_SESSIONS: usize = 500;
 
+/// Why a server does not say that it is well.
+pub(super) enum Sick {
+    /// Nobody is there, or somebody else.
+    Down(String),
+    /// Somebody is there who may be starting, or have much to do.
+    Silent(String),
+}
+
 #[derive(Clone)]
 pub(super) struct Client {
     transport: Transport,
@@ -34,9 +42,12 @@ impl Client {
     }
 
     /// On a fresh connection: what is sent while a server starts is never answered.
-    pub(super) async fn health(&self, patience: Duration) -> Result<Health, Error> {
-        let reply = self.transport.send_fresh("/global/health", patience).await.map_err(lost)?;
-        read(reply)
+    pub(super) async fn health(&self, patience: Duration) -> Result<Health, Sick> {
+        match self.transport.send_fresh("/global/health", patience).await {
+            Ok(reply) => read(reply).map_err(|error| Sick::Down(error.to_string())),
+            Err(error @ transport::Error::Refused(_)) => Err(Sick::Down(error.to_string())),
+            Err(error @ transport::Error::Broken(_)) => Err(Sick::Silent(error.to_string())),
+        }
     }
 
     /// Where it keeps what it knows: the same for all processes that share their sessions.

@@ -11,7 +11,7 @@ use futures_util::stream;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::client::Client;
+use super::client::{Client, Sick};
 use super::events::Events;
 use super::mirror::{Mirror, Need, Wake};
 use super::translate;
@@ -193,12 +193,12 @@ impl Instance {
                     }
                     return;
                 }
-                Err(error) => {
-                    let why = error.to_string();
-                    let down = Standing::Down { why };
+                // One that is starting answers soon: whoever waits for it may go on waiting.
+                Err(Sick::Silent(_)) if patience < LONGEST_PATIENCE => {}
+                Err(Sick::Silent(why) | Sick::Down(why)) => {
+                    let down = Standing::Down { why: why.clone() };
                     if self.standing.send_replace(down.clone()) != down {
-                        let error = &error as &dyn std::error::Error;
-                        tracing::warn!(instance = self.name, error, "OpenCode does not answer");
+                        tracing::warn!(instance = self.name, why, "OpenCode does not answer");
                     }
                 }
             }

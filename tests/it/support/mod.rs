@@ -1,8 +1,13 @@
 //! What the tests share.
 
 mod model_server;
+pub mod on_opencode;
+mod opencode;
 pub mod process;
+pub mod talk;
 mod world;
 
 pub use model_server::{Asked, ModelServer};
+pub use on_opencode::OnOpenCode;
+pub use opencode::{Fault, OpenCode};
 pub use world::{World, caller, order, settings};

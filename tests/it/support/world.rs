@@ -92,7 +92,7 @@ impl World {
     pub async fn at(settings: Settings, clock: Clock) -> World {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new(clock.clone());
-        let (supervisor, working) = begin(dir.path(), &host, &settings, &clock);
+        let (supervisor, working) = begin(dir.path(), &settings, &clock, |_| hosts(&host));
         World { host, supervisor, clock, settings, working, dir }
     }
 
@@ -110,7 +110,8 @@ impl World {
     }
 
     pub fn revive(&mut self) {
-        let (supervisor, working) = begin(self.dir.path(), &self.host, &self.settings, &self.clock);
+        let hosts = |_: &Store| hosts(&self.host);
+        let (supervisor, working) = begin(self.dir.path(), &self.settings, &self.clock, hosts);
         self.supervisor = supervisor;
         self.working = working;
     }
@@ -187,11 +188,17 @@ impl World {
     }
 }
 
-fn begin(
+fn hosts(host: &Host) -> Hosts {
+    let any = AnyHost::Scripted(Scripted::Here(host.clone()));
+    Hosts { all: BTreeMap::from([("scripted".into(), any)]), default: Some("scripted".into()) }
+}
+
+/// A supervisor at work on the store in this directory.
+pub fn begin(
     dir: &Path,
-    host: &Host,
     settings: &Settings,
     clock: &Clock,
+    hosts: impl FnOnce(&Store) -> Hosts,
 ) -> (Supervisor, JoinHandle<()>) {
     let feed = Feed::new();
     let publish = {
@@ -206,9 +213,7 @@ fn begin(
         }
     };
     let (store, _) = Store::open(&dir.join("asyncagents.db"), publish).unwrap();
-    let any = AnyHost::Scripted(Scripted::Here(host.clone()));
-    let hosts =
-        Hosts { all: BTreeMap::from([("scripted".into(), any)]), default: Some("scripted".into()) };
+    let hosts = hosts(&store);
     let supervisor = Supervisor::new(store, feed, clock.clone(), hosts, settings.clone());
     let working = tokio::spawn({
         let supervisor = supervisor.clone();

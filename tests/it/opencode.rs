@@ -1,0 +1,608 @@
+//! Tasks on OpenCode servers: every way a run ends there, and everything the servers are known to
+//! do. The server is the tests' own (see `opencode_stub`), which does it on demand.
+
+use std::time::Duration;
+
+use asyncagents::host::opencode::{Login, Standing};
+use asyncagents::host::{Host as _, NewSession};
+use asyncagents::supervisor::{Asks, Error, Settings, Target};
+use asyncagents::task::launch::Order;
+use asyncagents::task::{Phase, SessionId, Status, Task};
+use serde_json::json;
+
+use crate::support::on_opencode::{caller, general, visible};
+use crate::support::{Fault, OnOpenCode, OpenCode, settings};
+
+const HERE: &str = "/project";
+
+/// Status, result and error.
+fn end(task: &Task) -> (Status, &str, &str) {
+    (task.status(), task.state.result().unwrap_or(""), task.state.error().unwrap_or(""))
+}
+
+/// How a prompt ends, and that its parent is told once.
+async fn check(world: &OnOpenCode, prompt: &str, expected: (Status, &str, &str)) {
+    let parent = world.server.parent(HERE).await;
+    let task = world.end_of(&parent, prompt).await;
+    assert_eq!(end(&task), expected, "{prompt}");
+    assert_eq!(world.notices(&parent, 1).await.len(), 1, "{prompt}");
+}
+
+const TOOL: &str = "@call bash {\"command\": \"echo hello\"}\n@say found it";
+
+#[tokio::test]
+async fn a_child_runs_a_tool_and_its_parent_is_told_once_and_woken_with_the_result() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.end_of(&parent, TOOL).await;
+    assert_eq!(end(&task), (Status::Completed, "found it", ""));
+    let told = world.notices(&parent, 1).await;
+    assert!(told[0].starts_with("✓ **Agent \"look around\" finished in "), "{told:?}");
+    assert!(told[0].ends_with("Task Progress: 1/1"), "{told:?}");
+    let server = &world.server;
+    server.until("its model is woken", |server| server.given(&parent).len() == 2).await;
+    let given = server.given(&parent).pop().unwrap();
+    assert_eq!(given[0], told[0]);
+    let result = format!("Result of task {}:\nfound it", task.short_id);
+    assert!(given[1].starts_with("All 1 tasks finished.\n"), "{given:?}");
+    assert!(given[1].ends_with(&result), "{given:?}");
+    assert_eq!(task.progress.tool_calls, 1);
+    assert_eq!(task.progress.last_tools, ["bash"]);
+}
+
+#[tokio::test]
+async fn three_in_parallel_are_a_batch_and_each_is_told_once() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        tasks.push(world.launch(&parent, "@hang").await);
+    }
+    for task in &tasks {
+        world.server.until_busy(task.id.as_str()).await;
+        world.server.finish(task.id.as_str(), "done");
+        world.ended(task).await;
+    }
+    let told = world.notices(&parent, 3).await;
+    let progress: Vec<&str> = told.iter().filter_map(|text| text.lines().last()).collect();
+    assert_eq!(progress, ["Task Progress: 1/3", "Task Progress: 2/3", "Task Progress: 3/3"]);
+}
+
+#[tokio::test]
+async fn a_child_has_parent_title_nonce_and_rules_and_is_always_prompted_with_its_agent() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.end_of(&parent, "@say done").await;
+    let session = world.server.session(task.id.as_str()).unwrap();
+    let deny = |tool: &str| json!({"permission": tool, "pattern": "*", "action": "deny"});
+    let tools =
+        ["asyncagents_*", "superagents_*", "background_*", "Task", "task", "question"].map(deny);
+    assert_eq!(session["parentID"], parent);
+    assert_eq!(session["title"], "Background: look around");
+    assert_eq!(session["permission"], json!(tools));
+    assert_eq!(session["metadata"]["asyncagents"].as_str().unwrap().len(), 32);
+    let resumed = world.supervisor.resume(&task.id, "@say again".into()).await.unwrap();
+    assert_eq!(end(&world.ended(&resumed).await), (Status::Completed, "again", ""));
+    let session = world.server.session(task.id.as_str()).unwrap();
+    assert_eq!(session["permission"], json!(tools), "also after a resume");
+    for prompt in world.server.posts(task.id.as_str(), "prompt_async") {
+        assert_eq!(prompt["agent"], "general");
+        assert_eq!(prompt.get("tools"), None);
+        assert!(prompt["messageID"].as_str().unwrap().starts_with("msg_"));
+        assert!(prompt["parts"][0]["id"].as_str().unwrap().starts_with("prt_"));
+    }
+    assert_eq!(world.notices(&parent, 2).await.len(), 2);
+}
+
+#[tokio::test]
+async fn g3_absent_from_the_status_right_after_the_204_is_not_done() {
+    let world = OnOpenCode::start().await;
+    world.server.be_slow_to_start(Duration::from_millis(300), Duration::from_millis(400));
+    check(&world, TOOL, (Status::Completed, "found it", "")).await;
+}
+
+#[tokio::test]
+async fn g4_every_row_of_the_table_becomes_what_it_means() {
+    let world = OnOpenCode::start().await;
+    world.server.pause_between_idles(Duration::from_millis(60));
+    check(&world, "@say done", (Status::Completed, "done", "")).await;
+    check(&world, "@say cut | finish length", (Status::Completed, "cut", "")).await;
+    let refused = world.server.parent(HERE).await;
+    let task = world.end_of(&refused, "@status 400 | say no").await;
+    assert_eq!(task.status(), Status::Error);
+    assert!(!task.state.error().unwrap().is_empty());
+    assert_eq!(world.notices(&refused, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn aborted_by_someone_in_the_host_is_cancelled() {
+    let world = OnOpenCode::start().await;
+    let hanging = "@hang";
+    let in_a_tool = "@call bash {\"command\": \"sleep 600\"}\n@say never";
+    let in_a_retry = "@status 500 retry-after-ms=60000";
+    for prompt in [hanging, in_a_tool, in_a_retry] {
+        let parent = world.server.parent(HERE).await;
+        let task = world.launch(&parent, prompt).await;
+        world.server.until_busy(task.id.as_str()).await;
+        if prompt == in_a_retry {
+            let retrying = |_: &OpenCode| world.progress(&task).phase == Phase::Retrying;
+            world.server.until("it is retried", retrying).await;
+            assert!(world.progress(&task).detail.is_some(), "with the server's message");
+        }
+        world.server.abort(task.id.as_str()).await;
+        let expected = (Status::Cancelled, "", "aborted in the host");
+        assert_eq!(end(&world.ended(&task).await), expected, "{prompt}");
+        assert_eq!(world.notices(&parent, 1).await.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn g5_an_overflow_is_no_end_and_the_summary_no_answer() {
+    let world = OnOpenCode::start().await;
+    let prompt = "@overflow\n@say after the compaction";
+    let parent = world.server.parent(HERE).await;
+    let task = world.end_of(&parent, prompt).await;
+    assert_eq!(task.status(), Status::Completed, "{task:?}");
+    let messages = world.server.messages(task.id.as_str());
+    assert!(messages.iter().any(|message| message["info"]["summary"] == true), "{messages:?}");
+    let last = messages.last().unwrap()["parts"].as_array().unwrap();
+    let text = last.iter().find_map(|part| part["text"].as_str()).unwrap();
+    assert_eq!(task.state.result(), Some(text));
+    assert_eq!(world.notices(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn g6_an_unknown_agent_is_refused_with_those_that_are_there_and_nothing_is_created() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let order = Order { agent: "nobody".into(), ..general("look") };
+    let error = world.try_launch(&parent, order).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Agent \"nobody\" not found. Make sure it's registered. Known agents: build, explore, \
+         general, plan"
+    );
+    assert_eq!(world.server.children(&parent), Vec::<serde_json::Value>::new());
+}
+
+#[tokio::test]
+async fn g6_what_only_the_run_reveals_ends_in_error_and_the_parent_is_told() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let order = Order { model: Some("scripted/nosuch".into()), ..general("@say x") };
+    let task = world.try_launch(&parent, order).await.unwrap();
+    let task = world.ended(&task).await;
+    assert_eq!(task.status(), Status::Error);
+    assert!(task.state.error().unwrap().contains("Model not found"), "{task:?}");
+    assert_eq!(world.notices(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn g7_a_failure_that_the_server_retries_is_no_end() {
+    let world = OnOpenCode::start().await;
+    let prompt = "@once 500 retry-after-ms=50 | say found";
+    check(&world, prompt, (Status::Completed, "found", "")).await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.end_of(&parent, "@status 500 retry-after-ms=5 | say on fire").await;
+    assert_eq!(task.status(), Status::Error);
+    assert_eq!(world.notices(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn g9_a_deleted_parent_cancels_its_tasks_only_and_their_runs_are_stopped() {
+    let world = OnOpenCode::start().await;
+    let (parent, other) = (world.server.parent(HERE).await, world.server.parent(HERE).await);
+    let task = world.launch(&parent, "@hang").await;
+    let spared = world.launch(&other, "@hang").await;
+    world.server.until_busy(task.id.as_str()).await;
+    world.server.delete(&parent);
+    let ended = world.ended(&task).await;
+    assert_eq!(ended.status(), Status::Cancelled);
+    let error = ended.state.error().unwrap();
+    assert!(["Parent session deleted", "Session deleted"].contains(&error), "{error}");
+    let again = world.supervisor.task(&spared.id).unwrap();
+    assert!(again.is_live(), "{again:?}");
+}
+
+#[tokio::test]
+async fn g9_a_deleted_session_is_cancelled() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@hang").await;
+    world.server.until_busy(task.id.as_str()).await;
+    world.server.delete(task.id.as_str());
+    assert_eq!(end(&world.ended(&task).await), (Status::Cancelled, "", "Session deleted"));
+    assert_eq!(world.notices(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn g10_a_cancelled_task_is_stopped_on_the_server_and_told_without_waking_the_caller() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@call bash {\"command\": \"sleep 600\"}").await;
+    world.server.until_busy(task.id.as_str()).await;
+    world.supervisor.cancel(&caller(&parent), Target::Task(task.id.clone())).await.unwrap();
+    world.server.until("it is idle", |server| server.is_idle(task.id.as_str())).await;
+    assert_eq!(world.ended(&task).await.status(), Status::Cancelled);
+    world.notices(&parent, 1).await;
+    let posted = world.server.posts(&parent, "prompt_async").pop().unwrap();
+    assert_eq!(posted["noReply"], true);
+    assert_eq!(world.server.given(&parent).len(), 1, "nobody was woken");
+}
+
+#[tokio::test]
+async fn g12_a_permission_is_parked_shown_and_answered() {
+    let world = OnOpenCode::start().await;
+    world.server.ask_for("bash");
+    for (allow, status) in [(true, Status::Completed), (false, Status::Error)] {
+        let parent = world.server.parent(HERE).await;
+        let task = world.launch(&parent, TOOL).await;
+        let blocked = |_: &OpenCode| world.progress(&task).phase == Phase::Blocked;
+        world.server.until("it asks", blocked).await;
+        let asked = world.supervisor.asks();
+        assert_eq!(asked.len(), 1, "{asked:?}");
+        assert_eq!(asked[0].ask.what, "bash echo hello");
+        use asyncagents::supervisor::Answer;
+        let answer = if allow { Answer::Allow } else { Answer::Deny };
+        world.supervisor.answer(task.id.as_str(), answer).await.unwrap();
+        let task = world.ended(&task).await;
+        assert_eq!(task.status(), status, "{task:?}");
+        if !allow {
+            let error = task.state.error().unwrap();
+            assert!(error.starts_with("stopped because it was refused: bash: "), "{error}");
+        }
+        assert_eq!(world.notices(&parent, 1).await.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn t15_a_parked_request_is_denied_after_a_configurable_time_even_if_its_event_is_lost() {
+    let server = OpenCode::start().await;
+    let settings = Settings { asks: Asks::Park(Some(Duration::from_millis(200))), ..settings() };
+    let world = OnOpenCode::with(settings, server).await;
+    world.server.ask_for("bash");
+    world.server.lose_next("permission.asked");
+    let parent = world.server.parent(HERE).await;
+    let task = world.end_of(&parent, TOOL).await;
+    assert_eq!(task.status(), Status::Error, "{task:?}");
+}
+
+#[tokio::test]
+async fn g13_the_parents_agent_and_model_are_kept_as_they_are() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let before = world.server.messages(&parent)[0]["info"].clone();
+    world.end_of(&parent, "@say done").await;
+    world.notices(&parent, 1).await;
+    let posted = world.server.posts(&parent, "prompt_async").pop().unwrap();
+    assert_eq!(posted["agent"], before["agent"]);
+    assert_eq!(posted["model"]["modelID"], before["model"]["modelID"]);
+    assert_eq!(posted["model"]["providerID"], before["model"]["providerID"]);
+}
+
+#[tokio::test]
+async fn g19_a_server_killed_in_mid_run_is_continued_once_then_the_run_is_interrupted() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@hang").await;
+    world.server.until_busy(task.id.as_str()).await;
+    world.server.restart().await;
+    assert_eq!(end(&world.ended(&task).await).0, Status::Completed);
+    let prompts = world.server.posts(task.id.as_str(), "prompt_async");
+    assert_eq!(prompts.len(), 2, "the prompt, and one to go on");
+    assert_eq!(world.notices(&parent, 1).await.len(), 1);
+
+    let task = world.launch(&parent, "@hang").await;
+    world.server.until_busy(task.id.as_str()).await;
+    world.server.be_slow_to_start(Duration::ZERO, Duration::from_secs(600));
+    world.server.restart().await;
+    let prompts = |server: &OpenCode| server.posts(task.id.as_str(), "prompt_async").len();
+    world.server.until("it is continued", |server| prompts(server) == 2).await;
+    world.server.restart().await;
+    let expected = "interrupted: the host was restarted again in mid-run";
+    assert_eq!(end(&world.ended(&task).await), (Status::Error, "", expected));
+    assert_eq!(world.notices(&parent, 2).await.len(), 2);
+}
+
+#[tokio::test]
+async fn g20_a_parent_that_does_not_exist_fails_the_launch() {
+    let world = OnOpenCode::start().await;
+    let error = world.try_launch("ses_nobody", general("look")).await.unwrap_err();
+    assert!(matches!(error, Error::Host(_)), "{error:?}");
+    assert_eq!(world.server.sessions().len(), 0);
+}
+
+#[tokio::test]
+async fn todos_left_open_get_one_prompt_to_go_on_and_are_named_in_the_notice() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let todos = json!({"todos": [
+        {"content": "first", "status": "completed", "priority": "high"},
+        {"content": "second", "status": "pending", "priority": "low"},
+    ]});
+    let task = world.launch(&parent, &format!("@call todowrite {todos}\n@say half")).await;
+    let task = world.ended(&task).await;
+    assert_eq!(task.status(), Status::Completed);
+    assert_eq!(world.server.posts(task.id.as_str(), "prompt_async").len(), 2);
+    world.notices(&parent, 1).await;
+    let notice = world.server.posts(&parent, "prompt_async").pop().unwrap();
+    assert!(notice["parts"][1]["text"].as_str().unwrap().contains("second"), "{notice}");
+}
+
+#[tokio::test]
+async fn a_daemon_killed_in_mid_run_goes_on_and_tells_once() {
+    let mut world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@hang").await;
+    world.server.until_busy(task.id.as_str()).await;
+    world.restart();
+    world.server.finish(task.id.as_str(), "done");
+    assert_eq!(end(&world.ended(&task).await), (Status::Completed, "done", ""));
+    assert_eq!(world.notices(&parent, 1).await.len(), 1);
+    assert_eq!(world.server.posts(task.id.as_str(), "prompt_async").len(), 1, "prompted once");
+}
+
+#[tokio::test]
+async fn somebody_who_types_into_a_busy_child_is_merged_and_the_end_is_the_common_one() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@hang\n@say ours").await;
+    world.server.until_busy(task.id.as_str()).await;
+    world.server.prompt(task.id.as_str(), "and this\n@say both").await;
+    world.server.finish(task.id.as_str(), "first");
+    let task = world.ended(&task).await;
+    assert_eq!(end(&task), (Status::Completed, "both", ""));
+    assert_eq!(world.notices(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_busy_parent_is_told_once_and_answers_when_it_comes_to_it() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    world.server.prompt(&parent, "work\n@hang").await;
+    world.server.until_busy(&parent).await;
+    world.end_of(&parent, "@say done").await;
+    assert_eq!(world.notices(&parent, 1).await.len(), 1);
+    world.server.finish(&parent, "mine");
+    world.server.until("it is idle", |server| server.is_idle(&parent)).await;
+    assert_eq!(visible(&world.server, &parent).len(), 1);
+}
+
+#[tokio::test]
+async fn a_notice_whose_answer_got_lost_is_looked_up_before_it_is_sent_again() {
+    let world = OnOpenCode::start().await;
+    for fault in [Fault::AnswerLost, Fault::Cut, Fault::Status(500)] {
+        let parent = world.server.parent(HERE).await;
+        let task = world.launch(&parent, "@hang").await;
+        world.server.until_busy(task.id.as_str()).await;
+        world.server.spoil("POST /session/{id}/prompt_async", fault, 1);
+        world.server.finish(task.id.as_str(), "done");
+        world.ended(&task).await;
+        world.notices(&parent, 1).await;
+        let delivered = |_: &OpenCode| {
+            let owed = world.supervisor.store().next_due().unwrap();
+            owed.is_none()
+        };
+        world.server.until("it counts as delivered", delivered).await;
+        let notices: Vec<String> = visible(&world.server, &parent);
+        assert_eq!(notices.len(), 1, "{fault:?}: {notices:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_launch_cut_off_by_a_crash_is_found_again_by_its_nonce() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    for parent in [Some(SessionId::new(parent)), None] {
+        let new = NewSession {
+            parent,
+            title: "Background: look".into(),
+            nonce: format!("nonce{}", world.server.sessions().len()),
+            directory: HERE.into(),
+            agent: "general".into(),
+            deny: Vec::new(),
+        };
+        assert_eq!(world.host.find(&new).await.unwrap(), None);
+        let opened = world.host.open(new.clone()).await.unwrap();
+        assert_eq!(world.host.find(&new).await.unwrap(), Some(opened.clone()));
+        world.host.delete(&opened.session).await.unwrap();
+        assert_eq!(world.host.find(&new).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_password_is_asked_for_by_name_and_used_when_it_is_there() {
+    let server = OpenCode::start_with_password("secret").await;
+    let parent = server.parent(HERE).await;
+    let servers = vec![("default".to_owned(), server.url())];
+    let long = Duration::from_secs(30);
+    let locked = OnOpenCode::build(settings(), server.clone(), servers.clone(), None, long).await;
+    let error = locked.try_launch(&parent, general("@say x")).await.unwrap_err().to_string();
+    assert!(error.contains("OPENCODE_SERVER_PASSWORD"), "{error}");
+    let login = Some(Login { name: "opencode".into(), password: "secret".into() });
+    let world = OnOpenCode::build(settings(), server.clone(), servers, login, long).await;
+    assert_eq!(world.end_of(&parent, "@say x").await.status(), Status::Completed);
+    let inside = server.url().replace("http://", "http://opencode:secret@");
+    let servers = vec![("default".to_owned(), inside)];
+    let world = OnOpenCode::build(settings(), server, servers, None, long).await;
+    assert_eq!(world.end_of(&parent, "@say x").await.status(), Status::Completed);
+    let shown = &world.host.known().await[0].address;
+    assert!(!shown.contains("secret") && shown.contains("…"), "{shown}");
+}
+
+#[tokio::test]
+async fn g1_what_is_sent_while_a_server_starts_is_never_answered_and_does_not_hold_us_up() {
+    let server = OpenCode::start().await;
+    let parent = server.parent(HERE).await;
+    server.swallow_requests();
+    let world = OnOpenCode::with(settings(), server).await;
+    let launching = world.try_launch(&parent, general("@say done"));
+    let starting = async {
+        let calls = || world.server.calls("GET /global/health");
+        world.server.until("it is knocked at", |_| calls() >= 1).await;
+        world.server.behave();
+    };
+    let (task, ()) = tokio::join!(launching, starting);
+    assert_eq!(world.ended(&task.unwrap()).await.status(), Status::Completed);
+}
+
+#[tokio::test]
+async fn a_slow_answer_is_not_a_death() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    world.server.delay(Duration::from_millis(1_500));
+    let task = world.end_of(&parent, "@say done").await;
+    assert_eq!(end(&task), (Status::Completed, "done", ""));
+    world.server.behave();
+    assert_eq!(world.notices(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn g17_an_address_where_no_opencode_answers_is_said_to_be_none() {
+    let server = OpenCode::start().await;
+    let servers = vec![("default".to_owned(), format!("{}/elsewhere", server.url()))];
+    let long = Duration::from_secs(30);
+    let world = OnOpenCode::build(settings(), server, servers, None, long).await;
+    let Standing::Down { why } = world.host.known().await.remove(0).standing else {
+        panic!("it cannot be used")
+    };
+    assert!(why.contains("no OpenCode server answers there"), "{why}");
+    assert!(world.host.put("other", "no address").is_err());
+}
+
+#[tokio::test]
+async fn several_servers_at_once_and_one_that_comes_back_on_another_port() {
+    let (one, two) = (OpenCode::start().await, OpenCode::start().await);
+    let servers = vec![("one".to_owned(), one.url()), ("two".to_owned(), two.url())];
+    let long = Duration::from_secs(30);
+    let world = OnOpenCode::build(settings(), one.clone(), servers, None, long).await;
+    let (first, second) = (one.parent(HERE).await, two.parent(HERE).await);
+    let (a, b) = (world.launch(&first, "@hang").await, world.launch(&second, "@hang").await);
+    assert_eq!((a.host_instance.as_str(), b.host_instance.as_str()), ("one", "two"));
+    one.until_busy(a.id.as_str()).await;
+    two.until_busy(b.id.as_str()).await;
+    one.restart_on_new_port().await;
+    two.finish(b.id.as_str(), "from two");
+    assert_eq!(end(&world.ended(&b).await), (Status::Completed, "from two", ""));
+    world.supervisor.add_server("one", &one.url()).await.unwrap();
+    assert_eq!(world.ended(&a).await.status(), Status::Completed, "it was continued");
+    assert_eq!(one.posts(a.id.as_str(), "prompt_async").len(), 2);
+    assert_eq!(world.notices(&first, 1).await.len(), 1);
+    two.until("the other parent is told", |two| visible(two, &second).len() == 1).await;
+    let refused = world.supervisor.remove_server("two").await.unwrap_err().to_string();
+    assert!(refused.contains("configuration file"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_for_too_long_has_lost_its_runs() {
+    let server = OpenCode::start().await;
+    let servers = vec![("default".to_owned(), server.url())];
+    let patience = Duration::from_millis(300);
+    let world = OnOpenCode::build(settings(), server, servers, None, patience).await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@hang").await;
+    world.server.until_busy(task.id.as_str()).await;
+    world.server.stop();
+    let expected = "interrupted: its OpenCode process has been gone for too long";
+    assert_eq!(end(&world.ended(&task).await), (Status::Error, "", expected));
+    world.server.start_again().await;
+    assert_eq!(world.notices(&parent, 1).await.len(), 1, "told when it is back");
+}
+
+#[tokio::test]
+async fn a_toast_is_shown_at_each_end_unless_they_are_switched_off() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    world.end_of(&parent, "@say done").await;
+    world.server.until("a toast is shown", |server| server.toasts().len() == 1).await;
+    let toast = world.server.toasts().remove(0);
+    assert_eq!(toast["title"], "Background Task Completed");
+    let message = toast["message"].as_str().unwrap();
+    assert!(message.starts_with("Task \"look around\" finished in "), "{message}");
+    assert_eq!(toast["variant"], "success");
+    let quiet = Settings { toasts: false, ..settings() };
+    let world = OnOpenCode::with(quiet, OpenCode::start().await).await;
+    let parent = world.server.parent(HERE).await;
+    world.end_of(&parent, "@say done").await;
+    world.notices(&parent, 1).await;
+    assert_eq!(world.server.toasts().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_rest_at_most_two_calls_a_second_for_any_number_of_running_tasks() {
+    let settings = Settings { poll_interval: Duration::from_secs(2), ..settings() };
+    let world = OnOpenCode::with(settings, OpenCode::start().await).await;
+    let mut tasks = Vec::new();
+    for _ in 0..10 {
+        let parent = world.server.parent(HERE).await;
+        for _ in 0..10 {
+            tasks.push(world.launch(&parent, "@hang").await);
+        }
+    }
+    let all_wait =
+        |_: &OpenCode| tasks.iter().all(|task| world.progress(task).phase != Phase::Starting);
+    world.server.until("all of them are seen at work", all_wait).await;
+    let calls = || world.server.all_calls().values().sum::<usize>();
+    let quiet = || async {
+        let (before, at) = (calls(), std::time::Instant::now());
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        (calls() - before) as f64 / at.elapsed().as_secs_f64()
+    };
+    // The first seconds may still belong to the launches.
+    quiet().await;
+    let rate = quiet().await;
+    assert!(rate <= 2.0, "{rate} calls a second: {:?}", world.server.all_calls());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_tasks_under_a_stream_that_is_dropped_doubled_and_reordered_end_right_and_once()
+{
+    const TASKS: usize = 1_000;
+    const PARENTS: usize = 20;
+    let world = OnOpenCode::start().await;
+    let mut parents = Vec::new();
+    for _ in 0..PARENTS {
+        parents.push(world.server.parent(HERE).await);
+    }
+    world.server.shake_events(0.3, 20_261_116);
+    let prompts =
+        ["@say right 0", "@call bash {\"command\": \"echo\"}\n@say right 1", "@status 400"];
+    let launch = async {
+        let mut tasks = Vec::with_capacity(TASKS);
+        for n in 0..TASKS {
+            let prompt = prompts[n % prompts.len()];
+            tasks.push(world.launch(&parents[n % PARENTS], prompt).await);
+        }
+        tasks
+    };
+    let disturb = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            world.server.close_streams();
+        }
+    };
+    let ended = async {
+        let tasks = launch.await;
+        let mut ended = Vec::with_capacity(TASKS);
+        for task in &tasks {
+            ended.push(world.ended(task).await);
+        }
+        ended
+    };
+    let ended = tokio::select! {
+        ended = ended => ended,
+        () = disturb => unreachable!("it goes on for ever"),
+    };
+    for (n, task) in ended.iter().enumerate() {
+        let expected = match n % prompts.len() {
+            0 => (Status::Completed, Some("right 0")),
+            1 => (Status::Completed, Some("right 1")),
+            _ => (Status::Error, None),
+        };
+        assert_eq!((task.status(), task.state.result()), expected, "{n}: {task:?}");
+    }
+    for parent in &parents {
+        let told = world.notices(parent, TASKS / PARENTS).await;
+        assert_eq!(told.len(), TASKS / PARENTS, "none twice");
+    }
+}

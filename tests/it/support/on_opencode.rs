@@ -1,0 +1,141 @@
+//! A supervisor on a real store whose agents run on OpenCode servers of the tests.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use asyncagents::clock::Clock;
+use asyncagents::host::AnyHost;
+use asyncagents::host::opencode::{Login, OpenCode as Host};
+use asyncagents::store::Store;
+use asyncagents::supervisor::{Caller, Error, Hosts, Launch, Need, Settings, Supervisor};
+use asyncagents::task::launch::Order;
+use asyncagents::task::{Progress, SessionId, Task};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use super::opencode::OpenCode;
+use super::world::{LONG, begin, order, settings};
+
+pub struct OnOpenCode {
+    pub server: OpenCode,
+    pub host: Host,
+    pub supervisor: Supervisor,
+    working: JoinHandle<()>,
+    settings: Settings,
+    servers: Vec<(String, String)>,
+    login: Option<Login>,
+    patience: Duration,
+    dir: TempDir,
+}
+
+impl OnOpenCode {
+    pub async fn start() -> OnOpenCode {
+        OnOpenCode::with(settings(), OpenCode::start().await).await
+    }
+
+    pub async fn with(settings: Settings, server: OpenCode) -> OnOpenCode {
+        let servers = vec![("default".to_owned(), server.url())];
+        OnOpenCode::build(settings, server, servers, None, LONG).await
+    }
+
+    pub async fn build(
+        settings: Settings,
+        server: OpenCode,
+        servers: Vec<(String, String)>,
+        login: Option<Login>,
+        patience: Duration,
+    ) -> OnOpenCode {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, supervisor, working) = connect(&dir, &settings, &servers, &login, patience);
+        OnOpenCode { server, host, supervisor, working, settings, servers, login, patience, dir }
+    }
+
+    /// The daemon dies and comes back; the servers do not notice.
+    pub fn restart(&mut self) {
+        self.working.abort();
+        self.supervisor.stop();
+        self.supervisor.store().close();
+        let (host, supervisor, working) =
+            connect(&self.dir, &self.settings, &self.servers, &self.login, self.patience);
+        (self.host, self.supervisor, self.working) = (host, supervisor, working);
+    }
+
+    pub async fn launch(&self, parent: &str, prompt: &str) -> Task {
+        self.try_launch(parent, general(prompt)).await.unwrap()
+    }
+
+    pub async fn try_launch(&self, parent: &str, order: Order) -> Result<Task, Error> {
+        let launch = Launch { order, fork: false, key: None };
+        self.supervisor.launch(caller(parent), launch).await
+    }
+
+    pub async fn ended(&self, task: &Task) -> Task {
+        let ids = std::slice::from_ref(&task.id);
+        let waited = self.supervisor.wait(ids, Need::All, LONG).await.unwrap();
+        assert!(!waited.timed_out, "{:?}", waited.tasks);
+        waited.tasks.into_iter().next().unwrap()
+    }
+
+    pub async fn end_of(&self, parent: &str, prompt: &str) -> Task {
+        let task = self.launch(parent, prompt).await;
+        self.ended(&task).await
+    }
+
+    pub fn progress(&self, task: &Task) -> Progress {
+        self.supervisor.task(&task.id).unwrap().progress
+    }
+
+    /// The visible lines of what a parent was told, once it was told this often.
+    pub async fn notices(&self, parent: &str, n: usize) -> Vec<String> {
+        self.server.until("a parent is told", |server| visible(server, parent).len() >= n).await;
+        visible(&self.server, parent)
+    }
+}
+
+/// What is visible of the notices in a conversation.
+pub fn visible(server: &OpenCode, parent: &str) -> Vec<String> {
+    let notice = |message: Value| {
+        let hidden = message["parts"][1]["synthetic"] == true;
+        let text = message["parts"][0]["text"].as_str();
+        text.filter(|_| hidden).map(str::to_owned)
+    };
+    server.messages(parent).into_iter().filter_map(notice).collect()
+}
+
+pub fn general(prompt: &str) -> Order {
+    Order { agent: "general".into(), ..order(prompt) }
+}
+
+pub fn caller(parent: &str) -> Caller {
+    Caller { host: "opencode".into(), ..super::world::caller(&SessionId::new(parent)) }
+}
+
+fn connect(
+    dir: &TempDir,
+    settings: &Settings,
+    servers: &[(String, String)],
+    login: &Option<Login>,
+    patience: Duration,
+) -> (Host, Supervisor, JoinHandle<()>) {
+    let clock = Clock::system();
+    let mut made = None;
+    let hosts = |store: &Store| {
+        let host = Host::new(store.clone(), clock.clone(), login.clone(), patience);
+        for (name, url) in servers {
+            host.put(name, url).unwrap();
+        }
+        made = Some(host.clone());
+        let all = BTreeMap::from([("opencode".to_owned(), AnyHost::OpenCode(host))]);
+        Hosts { all, default: Some("opencode".into()) }
+    };
+    let (supervisor, working) = begin(dir.path(), settings, &clock, hosts);
+    (made.unwrap(), supervisor, working)
+}
+
+impl Drop for OnOpenCode {
+    fn drop(&mut self) {
+        self.supervisor.stop();
+        self.working.abort();
+    }
+}

@@ -1,0 +1,161 @@
+//! The event streams: who listens, and what goes wrong on the way to them.
+
+use std::io;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::Response;
+use futures_util::stream;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+
+use super::ids::Random;
+
+enum Sent {
+    Line(String),
+    Broken,
+}
+
+/// Probabilities, per event.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Faults {
+    pub(super) lose: f64,
+    pub(super) duplicate: f64,
+    /// Sent after the next one.
+    pub(super) reorder: f64,
+}
+
+pub(super) struct Hub {
+    listeners: Vec<UnboundedSender<Sent>>,
+    faults: Faults,
+    random: Random,
+    held: Option<String>,
+    muted: bool,
+    lose_next: Option<String>,
+    /// Everything that happened, whether anybody heard of it or not.
+    pub(super) happened: Vec<Value>,
+}
+
+impl Hub {
+    pub(super) fn new() -> Hub {
+        Hub {
+            listeners: Vec::new(),
+            faults: Faults::default(),
+            random: Random::new(0),
+            held: None,
+            muted: false,
+            lose_next: None,
+            happened: Vec::new(),
+        }
+    }
+
+    pub(super) fn set_faults(&mut self, faults: Faults, seed: u64) {
+        (self.faults, self.random) = (faults, Random::new(seed));
+    }
+
+    /// The next event of this type reaches nobody.
+    pub(super) fn lose_next(&mut self, kind: &str) {
+        self.lose_next = Some(kind.to_owned());
+    }
+
+    /// Streams stay open and say nothing, not even that they live.
+    pub(super) fn mute(&mut self, muted: bool) {
+        self.muted = muted;
+    }
+
+    pub(super) fn is_muted(&self) -> bool {
+        self.muted
+    }
+
+    pub(super) fn listeners(&mut self) -> usize {
+        self.listeners.retain(|listener| !listener.is_closed());
+        self.listeners.len()
+    }
+
+    /// Streams end in order.
+    pub(super) fn close(&mut self) {
+        self.listeners.clear();
+    }
+
+    /// Streams end as when the other side is killed.
+    pub(super) fn break_off(&mut self) {
+        self.send(|| Sent::Broken);
+        self.listeners.clear();
+    }
+
+    pub(super) fn push(&mut self, event: Value) {
+        let kind = event["payload"]["type"].as_str().unwrap_or_default();
+        let lost = self.lose_next.take_if(|lost| lost == kind).is_some();
+        let line = format!("data: {event}\n\n");
+        self.happened.push(event);
+        if self.muted || lost || self.random.chance(self.faults.lose) {
+            return;
+        }
+        if self.held.is_none() && self.random.chance(self.faults.reorder) {
+            self.held = Some(line);
+            return;
+        }
+        self.send(|| Sent::Line(line.clone()));
+        if self.random.chance(self.faults.duplicate) {
+            self.send(|| Sent::Line(line.clone()));
+        }
+        self.release();
+    }
+
+    /// What waits for a later event is late enough.
+    pub(super) fn release(&mut self) {
+        if let Some(line) = self.held.take() {
+            self.send(|| Sent::Line(line.clone()));
+        }
+    }
+
+    fn send(&mut self, sent: impl Fn() -> Sent) {
+        self.listeners.retain(|listener| listener.send(sent()).is_ok());
+    }
+
+    /// The answer to `GET /global/event`: `connected` first, then what happens from now on.
+    pub(super) fn listen(
+        &mut self,
+        connected: &Value,
+        heartbeat: impl Fn() -> Option<Value> + Send + Sync + 'static,
+        every: Duration,
+    ) -> Response<Body> {
+        let (listener, sents) = mpsc::unbounded_channel();
+        let first = Sent::Line(format!("data: {connected}\n\n"));
+        listener.send(first).expect("the other end is here");
+        self.listeners.push(listener);
+        let body =
+            stream::unfold((sents, heartbeat, every), async |(mut sents, heartbeat, every)| {
+                let bytes = next(&mut sents, &heartbeat, every).await?;
+                Some((bytes, (sents, heartbeat, every)))
+            });
+        let response = Response::builder()
+            .header("content-type", "text/event-stream")
+            .header("cache-control", "no-cache, no-transform");
+        response.body(Body::from_stream(body)).unwrap()
+    }
+}
+
+async fn next(
+    sents: &mut UnboundedReceiver<Sent>,
+    heartbeat: &impl Fn() -> Option<Value>,
+    every: Duration,
+) -> Option<io::Result<Bytes>> {
+    loop {
+        match tokio::time::timeout(every, sents.recv()).await {
+            Ok(Some(Sent::Line(line))) => return Some(Ok(Bytes::from(line))),
+            Ok(Some(Sent::Broken)) => return Some(Err(io::Error::other("the server is gone"))),
+            Ok(None) => return None,
+            Err(_) => {
+                if let Some(event) = heartbeat() {
+                    return Some(Ok(Bytes::from(format!("data: {event}\n\n"))));
+                }
+            }
+        }
+    }
+}
+
+/// An event that belongs to no directory.
+pub(super) fn server_event(id: &str, kind: &str) -> Value {
+    json!({"payload": {"id": id, "type": kind, "properties": {}}})
+}

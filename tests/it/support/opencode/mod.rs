@@ -1,0 +1,460 @@
+//! An OpenCode server for tests, in the process: the routes, messages and events of version 1.18.33
+//! as they were recorded (`samples/opencode`; `opencode_stub.rs` compares). Prompts are scripts
+//! (`script.rs`); faults are ordered by the test.
+//!
+//! ```text
+//! let server = OpenCode::start().await;
+//! let parent = server.parent("/project").await;
+//! server.lose_events(0.3, 7);
+//! server.restart_on_new_port().await;
+//! assert_eq!(server.calls("GET /session/status"), 2);
+//! ```
+
+mod compaction;
+mod hub;
+mod ids;
+mod prompt;
+mod routes;
+mod runs;
+mod script;
+mod tools;
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use asyncagents::net;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use self::hub::Faults;
+use self::world::{Told, World};
+
+/// Where the server was started.
+pub const DIRECTORY: &str = "/project";
+/// Of the provider `scripted`; the first one is used when nobody chose.
+pub const MODELS: [&str; 2] = ["first", "second"];
+const AGENTS: &str = include_str!("../../samples/opencode/agents.json");
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A handle; clones are the same server.
+#[derive(Clone)]
+pub struct OpenCode(Arc<Server>);
+
+/// A POST as it came: to `/session/{id}/prompt_async`, for instance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Posted {
+    pub path: String,
+    pub body: Value,
+}
+
+/// What a model was given that it had not seen before: visible and synthetic texts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Given {
+    pub session: String,
+    pub texts: Vec<String>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    /// It is refused, and nothing happens.
+    Status(u16),
+    /// The connection is cut before anything happens.
+    Cut,
+    /// It is carried out, and the connection is cut instead of an answer.
+    AnswerLost,
+    /// It is carried out, and the answer never comes.
+    AnswerHangs,
+}
+
+struct Server {
+    world: Mutex<World>,
+    knobs: Mutex<Knobs>,
+    calls: Mutex<BTreeMap<String, usize>>,
+    faults: Mutex<Vec<(String, Fault, usize)>>,
+    life: Mutex<Life>,
+}
+
+/// From one start to the next stop.
+#[derive(Clone)]
+struct Life {
+    port: u16,
+    over: CancellationToken,
+}
+
+#[derive(Clone)]
+struct Knobs {
+    password: Option<String>,
+    /// From the 204 to the stored message, and from there to being busy.
+    gaps: (Duration, Duration),
+    between_idles: Duration,
+    heartbeat: Duration,
+    delay: Duration,
+    black_hole: bool,
+    refusing: Option<u16>,
+}
+
+impl OpenCode {
+    pub async fn start() -> OpenCode {
+        OpenCode::with_password(None).await
+    }
+
+    /// HTTP Basic, for the user `opencode`.
+    pub async fn start_with_password(password: &str) -> OpenCode {
+        OpenCode::with_password(Some(password.to_owned())).await
+    }
+
+    async fn with_password(password: Option<String>) -> OpenCode {
+        let agents = serde_json::from_str(AGENTS).unwrap();
+        let knobs = Knobs {
+            password,
+            gaps: (Duration::from_millis(2), Duration::from_millis(2)),
+            between_idles: Duration::from_millis(5),
+            heartbeat: Duration::from_secs(10),
+            delay: Duration::ZERO,
+            black_hole: false,
+            refusing: None,
+        };
+        let server = OpenCode(Arc::new(Server {
+            world: Mutex::new(World::new(agents)),
+            knobs: Mutex::new(knobs),
+            calls: Mutex::default(),
+            faults: Mutex::default(),
+            life: Mutex::new(Life { port: 0, over: CancellationToken::new() }),
+        }));
+        server.serve(0).await;
+        server
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port())
+    }
+
+    pub fn port(&self) -> u16 {
+        self.0.life().port
+    }
+
+    // Its end and its next beginning.
+
+    /// As if killed: runs are forgotten, unfinished answers stay unfinished, nobody is told.
+    pub fn stop(&self) {
+        self.0.life().over.cancel();
+        self.0.world().forget();
+    }
+
+    /// On the port it had.
+    pub async fn start_again(&self) {
+        self.serve(self.port()).await;
+    }
+
+    pub async fn restart(&self) {
+        self.stop();
+        self.start_again().await;
+    }
+
+    pub async fn restart_on_new_port(&self) {
+        self.stop();
+        self.serve(0).await;
+    }
+
+    async fn serve(&self, port: u16) {
+        let started = Instant::now();
+        let listener = loop {
+            match TcpListener::bind(("127.0.0.1", port)).await {
+                Ok(listener) => break listener,
+                // The socket of the last life closes when its task has ended.
+                Err(error) => assert!(started.elapsed() < PATIENCE, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        };
+        let port = listener.local_addr().unwrap().port();
+        let over = CancellationToken::new();
+        *self.0.life.lock().unwrap() = Life { port, over: over.clone() };
+        let router = routes::router(self.0.clone(), over);
+        self.0.spawn(async move {
+            let _ = axum::serve(listener, router).await;
+        });
+        let server = self.0.clone();
+        self.0.spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                server.world().hub.release();
+            }
+        });
+    }
+
+    // What somebody at the TUI does.
+
+    /// A session somebody talks in, with one answered prompt.
+    pub async fn parent(&self, directory: &str) -> String {
+        let body = json!({"title": "a conversation"});
+        let session = self.post(&format!("/session?directory={directory}"), &body).await;
+        let id = session["id"].as_str().unwrap().to_owned();
+        self.prompt(&id, "hello\n@say good morning").await;
+        self.until("the parent is idle", |server| {
+            server.is_idle(&id) && server.messages(&id).len() == 2
+        })
+        .await;
+        id
+    }
+
+    /// Somebody types into a session.
+    pub async fn prompt(&self, session: &str, text: &str) {
+        let body = json!({"agent": "build", "parts": [{"type": "text", "text": text}]});
+        self.post(&format!("/session/{session}/prompt_async"), &body).await;
+    }
+
+    /// Somebody presses escape.
+    pub async fn abort(&self, session: &str) {
+        self.post(&format!("/session/{session}/abort"), &json!({})).await;
+    }
+
+    pub fn delete(&self, session: &str) {
+        self.0.world().delete(session);
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Value {
+        let client = net::plain().build().unwrap();
+        let mut request = client.post(format!("{}{path}", self.url())).json(body);
+        if let Some(password) = self.0.knobs().password {
+            request = request.basic_auth("opencode", Some(password));
+        }
+        let response = request.send().await.unwrap();
+        assert!(response.status().is_success(), "{path}: {response:?}");
+        response.json().await.unwrap_or_default()
+    }
+
+    // What a hanging model does.
+
+    /// It says this and has finished.
+    pub fn finish(&self, session: &str, text: &str) {
+        self.tell(session, Told::Finish(text.to_owned()));
+    }
+
+    /// Its server refuses.
+    pub fn fail(&self, session: &str, status: u16, message: &str) {
+        self.tell(session, Told::Fail { status, message: message.to_owned() });
+    }
+
+    fn tell(&self, session: &str, told: Told) {
+        let world = self.0.world();
+        let running = world.runs.get(session).expect("nobody works on this session");
+        running.told.send(told).ok().expect("it listens as long as it is known");
+    }
+
+    // How it is configured.
+
+    /// The tool needs a permission, wherever no rule of a session says otherwise.
+    pub fn ask_for(&self, tool: &str) {
+        let rule = json!({"permission": tool, "pattern": "*", "action": "ask"});
+        self.0.world().rules.push(rule);
+    }
+
+    /// `mode` is primary, subagent or all.
+    pub fn add_agent(&self, name: &str, mode: &str) {
+        let agent = json!({"name": name, "mode": mode, "permission": [], "options": {}});
+        self.0.world().agents.push(agent);
+    }
+
+    /// An answer that used more tokens is followed by a compaction.
+    pub fn limit_context(&self, tokens: u64) {
+        self.0.world().context_limit = tokens;
+    }
+
+    /// From the 204 to the stored message, and from there to being busy.
+    pub fn be_slow_to_start(&self, stored_after: Duration, busy_after: Duration) {
+        self.0.change(|knobs| knobs.gaps = (stored_after, busy_after));
+    }
+
+    /// From the first idle of a failure to the second.
+    pub fn pause_between_idles(&self, pause: Duration) {
+        self.0.change(|knobs| knobs.between_idles = pause);
+    }
+
+    pub fn beat_every(&self, heartbeat: Duration) {
+        self.0.change(|knobs| knobs.heartbeat = heartbeat);
+    }
+
+    // What goes wrong.
+
+    /// Of all events, this share reaches nobody.
+    pub fn lose_events(&self, share: f64, seed: u64) {
+        self.0.world().hub.set_faults(Faults { lose: share, ..Faults::default() }, seed);
+    }
+
+    /// Events are lost, sent twice and sent in another order, each with this probability.
+    pub fn shake_events(&self, share: f64, seed: u64) {
+        let faults = Faults { lose: share, duplicate: share, reorder: share };
+        self.0.world().hub.set_faults(faults, seed);
+    }
+
+    pub fn duplicate_events(&self, share: f64, seed: u64) {
+        self.0.world().hub.set_faults(Faults { duplicate: share, ..Faults::default() }, seed);
+    }
+
+    pub fn reorder_events(&self, share: f64, seed: u64) {
+        self.0.world().hub.set_faults(Faults { reorder: share, ..Faults::default() }, seed);
+    }
+
+    /// The next one of this type, `session.idle` for instance.
+    pub fn lose_next(&self, kind: &str) {
+        self.0.world().hub.lose_next(kind);
+    }
+
+    /// Open event streams end; new ones can be opened at once.
+    pub fn close_streams(&self) {
+        self.0.world().hub.close();
+    }
+
+    /// Open event streams fall silent, and look alive to everybody but a clock.
+    pub fn mute_streams(&self) {
+        self.0.world().hub.mute(true);
+    }
+
+    pub fn unmute_streams(&self) {
+        self.0.world().hub.mute(false);
+    }
+
+    /// Every answer takes this much longer.
+    pub fn delay(&self, delay: Duration) {
+        self.0.change(|knobs| knobs.delay = delay);
+    }
+
+    /// Connections are accepted, and requests never answered: not even later.
+    pub fn swallow_requests(&self) {
+        self.0.change(|knobs| knobs.black_hole = true);
+    }
+
+    /// Everything is refused with this status.
+    pub fn refuse_with(&self, status: u16) {
+        self.0.change(|knobs| knobs.refusing = Some(status));
+    }
+
+    /// No longer delays, swallows or refuses anything.
+    pub fn behave(&self) {
+        self.0.change(|knobs| {
+            (knobs.delay, knobs.black_hole, knobs.refusing) = (Duration::ZERO, false, None);
+        });
+        self.0.faults.lock().unwrap().clear();
+    }
+
+    /// The next `times` requests on a route end like this. Routes are written
+    /// `POST /session/{id}/prompt_async`.
+    pub fn spoil(&self, route: &str, fault: Fault, times: usize) {
+        self.0.faults.lock().unwrap().push((route.to_owned(), fault, times));
+    }
+
+    // What can be seen of it.
+
+    /// How often a route was called, the refused times included.
+    pub fn calls(&self, route: &str) -> usize {
+        self.0.calls.lock().unwrap().get(route).copied().unwrap_or(0)
+    }
+
+    pub fn all_calls(&self) -> BTreeMap<String, usize> {
+        self.0.calls.lock().unwrap().clone()
+    }
+
+    /// Everything posted to a session, `prompt_async` for instance, oldest first.
+    pub fn posts(&self, session: &str, route: &str) -> Vec<Value> {
+        let path = format!("/session/{session}/{route}");
+        let world = self.0.world();
+        let posts = world.posts.iter().filter(|post| post.path == path);
+        posts.map(|post| post.body.clone()).collect()
+    }
+
+    /// What the model was given in a session, one entry per time it was asked.
+    pub fn given(&self, session: &str) -> Vec<Vec<String>> {
+        let world = self.0.world();
+        let given = world.given.iter().filter(|given| given.session == session);
+        given.map(|given| given.texts.clone()).collect()
+    }
+
+    pub fn session(&self, id: &str) -> Option<Value> {
+        self.0.world().session(id).ok().map(|session| session.info.clone())
+    }
+
+    pub fn sessions(&self) -> Vec<Value> {
+        self.0.world().sessions.iter().map(|session| session.info.clone()).collect()
+    }
+
+    pub fn children(&self, parent: &str) -> Vec<Value> {
+        self.0.world().children(parent)
+    }
+
+    /// As `GET /session/{id}/message` shows them.
+    pub fn messages(&self, session: &str) -> Vec<Value> {
+        let world = self.0.world();
+        let messages = world.session(session).map(|session| session.messages.as_slice());
+        messages.unwrap_or_default().iter().map(world::Message::json).collect()
+    }
+
+    pub fn is_idle(&self, session: &str) -> bool {
+        let world = self.0.world();
+        !world.statuses.contains_key(session) && !world.runs.contains_key(session)
+    }
+
+    /// Waits until somebody works on it.
+    pub async fn until_busy(&self, session: &str) {
+        self.until("a session is busy", |server| server.0.world().statuses.contains_key(session))
+            .await;
+    }
+
+    /// Permissions and questions that are waited for, or were by somebody who is gone.
+    pub fn asks(&self) -> Vec<Value> {
+        self.0.world().asks.iter().map(|ask| ask.request.clone()).collect()
+    }
+
+    pub fn toasts(&self) -> Vec<Value> {
+        self.0.world().toasts.clone()
+    }
+
+    /// Events as they happened, whether anybody heard of them or not, without the doubled records.
+    pub fn events(&self, session: &str) -> Vec<Value> {
+        let world = self.0.world();
+        let payloads = world.hub.happened.iter().map(|event| &event["payload"]);
+        let of = payloads.filter(|payload| payload["properties"]["sessionID"] == session);
+        of.cloned().collect()
+    }
+
+    /// How many event streams are open.
+    pub fn listeners(&self) -> usize {
+        self.0.world().hub.listeners()
+    }
+
+    /// Waits until the condition holds.
+    pub async fn until(&self, what: &str, condition: impl Fn(&OpenCode) -> bool) {
+        let started = Instant::now();
+        while !condition(self) {
+            assert!(started.elapsed() < PATIENCE, "waited in vain until {what}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+impl Server {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap()
+    }
+
+    fn knobs(&self) -> Knobs {
+        self.knobs.lock().unwrap().clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Knobs)) {
+        change(&mut self.knobs.lock().unwrap());
+    }
+
+    fn life(&self) -> Life {
+        self.life.lock().unwrap().clone()
+    }
+
+    /// Work that ends with this life of the server.
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let over = self.life().over;
+        tokio::spawn(async move { over.run_until_cancelled_owned(work).await });
+    }
+}
