@@ -28,6 +28,9 @@ const LONGEST_CALL = 60_000
 const LONGEST_WAIT = 600_000
 const BETWEEN_TRIES = [200, 500, 1_000, 2_000, 5_000]
 
+/** Spelled out, Bun would put in a word of its own. */
+const MODE = "NODE_ENV"
+
 const unreachable = (why: string) =>
   new Error(`asyncagents: the daemon cannot be reached (${why}); \`asyncagents doctor\` says more`)
 
@@ -297,7 +300,7 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
             directory: context.directory,
             host: "opencode",
             instance: bridge.name,
-            development: process.env.NODE_ENV === "development",
+            development: process.env[MODE] === "development",
           },
           arguments: args,
           key: `${context.sessionID}-${context.callID}`,

@@ -4,7 +4,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 
-use super::{connect, show};
+use super::{connect, opencode, show};
 use crate::config::Settings;
 use crate::wire::ServerView;
 
@@ -33,6 +33,7 @@ impl Doctor {
         findings.push(configuration(settings));
         findings.extend(daemon(settings).await);
         findings.push(opencode_program());
+        findings.push(plugin(settings));
         let mut sound = true;
         for finding in findings {
             match finding {
@@ -113,6 +114,19 @@ fn opencode_program() -> Finding {
             Warning(format!("OpenCode program: `opencode --version` ends with {}", output.status))
         }
         Err(_) => Fine("OpenCode program: none on the PATH (only needed for its agents)".into()),
+    }
+}
+
+fn plugin(settings: &Settings) -> Finding {
+    let file = opencode::plugin_file(settings);
+    match opencode::is_current(settings) {
+        Some(true) => Fine(format!("OpenCode plugin: {}", file.display())),
+        Some(false) => Warning(
+            "OpenCode plugin: of another version than this program; `asyncagents opencode install` \
+             renews it"
+                .into(),
+        ),
+        None => Fine("OpenCode plugin: not installed (`asyncagents opencode install`)".into()),
     }
 }
 

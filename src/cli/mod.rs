@@ -12,6 +12,8 @@ mod demo;
 mod doctor;
 mod hosts;
 mod list;
+mod opencode;
+mod opencode_config;
 mod output;
 mod prune;
 mod resume;
@@ -85,6 +87,8 @@ enum Command {
     Agents(agents::Agents),
     /// Show where agents can run; add OpenCode servers
     Hosts(hosts::Hosts),
+    /// Put the plugin into OpenCode, or take it out again
+    Opencode(opencode::OpenCode),
     /// Check what is set up: daemon, task store, OpenCode
     Doctor(doctor::Doctor),
     /// Run the daemon in the foreground
@@ -113,6 +117,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let command = match command {
         Command::Serve(command) => return command.run(&settings),
         Command::Agents(command) => return command.run(&settings),
+        Command::Opencode(command) => return command.run(&settings),
         other => other,
     };
     runtime()?.block_on(async {
@@ -132,6 +137,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Command::Doctor(command) => command.run(&settings).await,
             Command::Daemon(command) => command.run(&settings).await,
             Command::Agents(_)
+            | Command::Opencode(_)
             | Command::Serve(_)
             | Command::Config(_)
             | Command::ScriptedHost(_) => {

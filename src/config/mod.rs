@@ -69,6 +69,8 @@ pub struct Settings {
     /// `NODE_ENV=development`
     pub development: bool,
     pub providers: Providers,
+    /// Where OpenCode looks for its user's configuration; perhaps not there.
+    pub opencode_config: Option<PathBuf>,
     /// `ASYNCAGENTS_PARENT`: the session on whose behalf this process was started.
     pub parent: Option<String>,
 }
@@ -118,6 +120,8 @@ impl Settings {
             config_file,
             development: environment.get("NODE_ENV")? == Some("development"),
             providers: Providers::of(environment)?,
+            opencode_config: base_directory(environment, "XDG_CONFIG_HOME", ".config")?
+                .map(|config| config.join("opencode")),
             parent: environment.get("ASYNCAGENTS_PARENT")?.map(str::to_owned),
         })
     }
@@ -319,6 +323,7 @@ mod tests {
             config_file: file,
             development: true,
             providers: Providers::default(),
+            opencode_config: Some("/home/ada/.config/opencode".into()),
             parent: Some("ses_parent".to_owned()),
         };
         assert_eq!(Settings::resolve(&environment, &flags).unwrap(), expected);
@@ -336,6 +341,9 @@ mod tests {
                 config_file: config_file.into(),
                 development: false,
                 providers: Providers::default(),
+                opencode_config: Some(
+                    Path::new(config_file).parent().unwrap().with_file_name("opencode"),
+                ),
                 parent: None,
             };
             assert_eq!(settings, expected, "{pairs:?}");
@@ -371,6 +379,7 @@ mod tests {
             config_file: home.join("config.toml"),
             development: false,
             providers: Providers::default(),
+            opencode_config: None,
             parent: None,
         };
         let by_variable = Environment::of([("ASYNCAGENTS_HOME", home.clone())]);

@@ -17,8 +17,10 @@ use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role, Time,
 /// A session that was prompted a moment ago is kept although nobody watches it yet.
 const SOON_WATCHED: Duration = Duration::from_secs(60);
 
-/// What was read of an idle session is read again after this long, should an event have been lost.
-const READ_IS_FRESH: Duration = Duration::from_millis(900);
+/// What was read of an idle session is read again after this long, should an event have been lost:
+/// an end can wait to be taken note of, what looks unfinished has to be looked at again.
+const END_IS_FRESH: Duration = Duration::from_millis(900);
+const REST_IS_FRESH: Duration = Duration::from_millis(20);
 
 /// Longer arguments of tools are kept as a fingerprint.
 const LONGEST_INPUT: usize = 200;
@@ -294,10 +296,18 @@ impl Watched {
     }
 
     fn is_read(&self, now: Duration) -> bool {
-        let fresh = |at: Duration| now.saturating_sub(at) < READ_IS_FRESH;
-        self.read
-            .as_ref()
-            .is_some_and(|(_, at, suspicions)| *suspicions == self.suspicions && fresh(*at))
+        self.read.as_ref().is_some_and(|(idle, at, suspicions)| {
+            let fresh = match idle.outcome {
+                Outcome::Answered { .. } | Outcome::Failed { .. } | Outcome::Aborted => {
+                    END_IS_FRESH
+                }
+                Outcome::PromptMissing
+                | Outcome::Unanswered
+                | Outcome::Unfinished { .. }
+                | Outcome::Refused { .. } => REST_IS_FRESH,
+            };
+            *suspicions == self.suspicions && now.saturating_sub(*at) < fresh
+        })
     }
 
     fn hear(&mut self, news: News) -> Wake {

@@ -1,0 +1,215 @@
+//! `asyncagents opencode`: puts our plugin into OpenCode, and takes it out again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+
+use super::opencode_config::{self as text, FILE};
+use super::show;
+use crate::config::Settings;
+
+const PLUGIN: &str = include_str!("../../plugin/asyncagents.ts");
+
+#[derive(Args)]
+pub(super) struct OpenCode {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Put the plugin into OpenCode's configuration; again, to upgrade it
+    #[command(after_help = "\
+Example:
+  asyncagents opencode install             # for every project of yours
+  asyncagents opencode install --project   # for the current directory only")]
+    Install(Scope),
+    /// Undo exactly what install did
+    Uninstall(Scope),
+}
+
+#[derive(Args)]
+#[group(multiple = false)]
+struct Scope {
+    /// In your own configuration, for every project (the default)
+    #[arg(long)]
+    global: bool,
+    /// In the configuration of the current directory
+    #[arg(long)]
+    project: bool,
+}
+
+/// What was done, so that it can be undone.
+#[derive(Default, Serialize, Deserialize)]
+struct Installed {
+    /// By the configuration file that was changed.
+    files: BTreeMap<PathBuf, Change>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Change {
+    /// What was there before; `None` when nothing was.
+    before: Option<String>,
+    after: String,
+}
+
+impl OpenCode {
+    pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        match self.verb {
+            Verb::Install(scope) => install(settings, &config_file(settings, &scope)?)?,
+            Verb::Uninstall(scope) => uninstall(settings, &config_file(settings, &scope)?)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Where the plugin lies when it is installed.
+pub(super) fn plugin_file(settings: &Settings) -> PathBuf {
+    folder(settings).join(FILE)
+}
+
+/// Beside the configuration file: the storage directory belongs to the daemon.
+fn folder(settings: &Settings) -> PathBuf {
+    settings.config_file.with_file_name("opencode")
+}
+
+/// Of an installed plugin: whether it is the one of this program.
+pub(super) fn is_current(settings: &Settings) -> Option<bool> {
+    let installed = std::fs::read_to_string(plugin_file(settings)).ok()?;
+    Some(installed == PLUGIN)
+}
+
+/// The one that is there, else the one OpenCode would look for first.
+fn config_file(settings: &Settings, scope: &Scope) -> anyhow::Result<PathBuf> {
+    let folder = match scope.project {
+        true => std::env::current_dir().context("cannot tell what the current directory is")?,
+        false => settings
+            .opencode_config
+            .clone()
+            .context("there is no home directory; use --project, or set HOME")?,
+    };
+    let names = ["opencode.jsonc", "opencode.json"].map(|name| folder.join(name));
+    let there = names.iter().find(|file| file.exists());
+    Ok(there.unwrap_or(&names[1]).clone())
+}
+
+fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let before = read(file)?;
+    let plugin = plugin_file(settings);
+    let url = format!("file://{}", plugin.display());
+    let given = before.clone().unwrap_or_default();
+    let after = text::with_plugin(&given, &url, &program.to_string_lossy())
+        .with_context(|| format!("`{}` was left as it is", file.display()))?;
+    let upgraded = plugin.exists();
+    write(&plugin, PLUGIN)?;
+    let word = if upgraded { "renewed" } else { "wrote" };
+    show::line(&format!("{word} {}", plugin.display()))?;
+    if before.as_deref() == Some(after.as_str()) {
+        show::line(&format!("{} names it already", file.display()))?;
+    } else {
+        let mut installed = Installed::read(settings)?;
+        // What was there before us stays what it was, however often we are put in.
+        let first = installed.files.remove(file).map(|change| change.before);
+        let change = Change { before: first.unwrap_or(before), after: after.clone() };
+        installed.files.insert(file.to_owned(), change);
+        installed.write(settings)?;
+        write(file, &after)?;
+        show::line(&format!("added it to {}", file.display()))?;
+    }
+    show::line("OpenCode loads it when it is started the next time.")
+}
+
+fn uninstall(settings: &Settings, file: &Path) -> anyhow::Result<()> {
+    let mut installed = Installed::read(settings)?;
+    let change = installed.files.remove(file);
+    match (read(file)?, change) {
+        (Some(now), Some(change)) if now == change.after => match change.before {
+            Some(before) => {
+                write(file, &before)?;
+                show::line(&format!("{} is as it was before", file.display()))?;
+            }
+            None => {
+                std::fs::remove_file(file).with_context(|| cannot("remove", file))?;
+                show::line(&format!("removed {}", file.display()))?;
+            }
+        },
+        (Some(now), _) => {
+            let out = text::without_plugin(&now)
+                .with_context(|| format!("`{}` was left as it is", file.display()))?;
+            match out {
+                Some(out) => {
+                    write(file, &out)?;
+                    show::line(&format!("took it out of {}", file.display()))?;
+                }
+                None => show::line(&format!("{} does not name it", file.display()))?,
+            }
+        }
+        (None, _) => show::line(&format!("{} does not exist", file.display()))?,
+    }
+    installed.write(settings)?;
+    let plugin = plugin_file(settings);
+    if installed.files.is_empty() && plugin.exists() {
+        std::fs::remove_file(&plugin).with_context(|| cannot("remove", &plugin))?;
+        show::line(&format!("removed {}", plugin.display()))?;
+    }
+    Ok(())
+}
+
+impl Installed {
+    fn file(settings: &Settings) -> PathBuf {
+        folder(settings).join("installed.json")
+    }
+
+    fn read(settings: &Settings) -> anyhow::Result<Installed> {
+        match read(&Installed::file(settings))? {
+            // A note that is damaged only costs the exact way back.
+            Some(text) => Ok(serde_json::from_str(&text).unwrap_or_default()),
+            None => Ok(Installed::default()),
+        }
+    }
+
+    fn write(&self, settings: &Settings) -> anyhow::Result<()> {
+        let file = Installed::file(settings);
+        if self.files.is_empty() {
+            return match std::fs::remove_file(&file) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(error).with_context(|| cannot("remove", &file))
+                }
+                Ok(()) | Err(_) => Ok(()),
+            };
+        }
+        write(&file, &serde_json::to_string_pretty(self)?)
+    }
+}
+
+fn read(file: &Path) -> anyhow::Result<Option<String>> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| cannot("read", file)),
+    }
+}
+
+/// Whole or not at all: a configuration cut in half would keep OpenCode from starting.
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    // A link stays a link.
+    let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(folder).with_context(|| cannot("create", folder))?;
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let beside = folder.join(format!(".{name}.asyncagents"));
+    std::fs::write(&beside, text).with_context(|| cannot("write", &beside))?;
+    if let Ok(metadata) = std::fs::metadata(&file) {
+        let _ = std::fs::set_permissions(&beside, metadata.permissions());
+    }
+    std::fs::rename(&beside, &file).with_context(|| cannot("write", &file))
+}
+
+fn cannot(what: &str, path: &Path) -> String {
+    format!("cannot {what} `{}`", path.display())
+}
