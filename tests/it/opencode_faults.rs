@@ -348,7 +348,7 @@ async fn agents_and_the_room_for_context_are_configured() {
     talk.prompt(&id, "@say short | usage 50 50\n@say unheard").await;
     server.until("it is answered", |server| server.messages(&id).len() == 2).await;
     server.until("it rests", |server| server.is_idle(&id)).await;
-    talk.prompt(&id, "@say long | usage 50 51").await;
+    talk.prompt(&id, "@say long | usage 50 51\n@say on | usage 1 1").await;
     server.until("it is compacted", |server| server.messages(&id).len() == 8).await;
     let calls = server.all_calls();
     assert_eq!(calls.get("GET /agent"), Some(&1));

@@ -75,6 +75,8 @@ impl Run {
     async fn work(&mut self) -> Result<(), End> {
         loop {
             self.world().set_busy(&self.session);
+            // Others get their turn, whatever the script says.
+            tokio::task::yield_now().await;
             let Some(prompt) = self.due()? else { return Ok(()) };
             self.answer(&prompt).await?;
         }
