@@ -3,6 +3,7 @@
 mod model_server;
 mod opencode;
 pub mod process;
+pub mod real_opencode;
 pub mod talk;
 mod world;
 
