@@ -183,7 +183,12 @@ async fn streams_close_fall_silent_and_beat() {
     ears.until("it beats again", |ears| beats(ears) >= silent + 3).await;
     server.close_streams();
     ears.until("it is closed", Ears::is_over).await;
-    talk.listen().await;
+    server.connect_late(Duration::from_secs(60));
+    let ears = talk.listen().await;
+    let id = talk.session(&json!({"title": "unheard"})).await;
+    ears.until("it beats all the same", |ears| beats(ears) >= 2).await;
+    assert_eq!(server.events(&id).len(), 1);
+    assert_eq!(ears.events(&id).len(), 0);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ async fn a_child_uses_a_tool_and_its_result_reaches_the_model() {
     let model = ModelServer::start().await;
     let server = RealOpenCode::start(&model).await;
     let talk = server.talk();
-    let ears = talk.listen().await;
+    let ears = talk.listen_closely().await;
     let parent = talk.session(&json!({"title": "parent"})).await;
     let child = talk.session(&json!({"title": "child", "parentID": parent})).await;
     let command = json!({"command": "echo hello > out; cat out", "description": "say hello"});
@@ -50,7 +50,7 @@ async fn it_is_killed_and_started_again_with_what_it_wrote_down() {
     let nobody = Talk::to(server.url());
     assert_eq!(nobody.call(reqwest::Method::GET, "/global/health", None).await.0, 401);
     let talk = server.talk();
-    let ears = talk.listen().await;
+    let ears = talk.listen_closely().await;
     let id = talk.session(&json!({"title": "cut off"})).await;
     talk.prompt(&id, "@hang").await;
     let asked = |ears: &Ears| !ears.of_type(&id, "session.diff").is_empty();
@@ -67,7 +67,7 @@ async fn it_is_killed_and_started_again_with_what_it_wrote_down() {
     server.kill();
     server.start_elsewhere().await;
     let talk = server.talk();
-    let ears = talk.listen().await;
+    let ears = talk.listen_closely().await;
     talk.prompt(&id, "@say here I am again").await;
     ears.until_idle(&id, 1).await;
     let last = talk.messages(&id).await.pop().unwrap();
@@ -106,7 +106,7 @@ impl Both {
 }
 
 async fn story(talk: &Talk, scenario: &impl AsyncFn(&Talk, &Ears, &str)) -> Story {
-    let ears = talk.listen().await;
+    let ears = talk.listen_closely().await;
     let id = talk.session(&json!({"title": "a story"})).await;
     scenario(talk, &ears, &id).await;
     let mut messages = json!(talk.messages(&id).await);
@@ -117,11 +117,9 @@ async fn story(talk: &Talk, scenario: &impl AsyncFn(&Talk, &Ears, &str)) -> Stor
     }
     // Parts come in as many updates as there is time for, sums in the background. An event is
     // written down when it is sent, so that the first one of an answer may know its end already.
-    // And what happens right after a real stream says that it is connected may be missing.
     let mut events = labels(&ears.events(&id));
     let is_story = |label: &String| {
-        let tells =
-            !["session.created", "session.updated", "session.diff"].contains(&label.as_str());
+        let tells = !["session.updated", "session.diff"].contains(&label.as_str());
         let is_answer = label.starts_with("message.updated assistant") && !label.contains("error=");
         tells && !is_answer && !label.starts_with("message.part.")
     };
