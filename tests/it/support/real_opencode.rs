@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::ModelServer;
 use super::talk::Talk;
@@ -30,7 +31,11 @@ pub struct RealOpenCode {
     password: Option<String>,
     starts: u32,
     root: TempDir,
+    _alone: MutexGuard<'static, ()>,
 }
+
+/// One at a time, also where nextest does not see to it.
+static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// What differs from a server that allows everything and has room for 200 000 tokens.
 #[derive(Default)]
@@ -48,6 +53,7 @@ impl RealOpenCode {
     }
 
     pub async fn with(model: &ModelServer, setup: Setup) -> RealOpenCode {
+        let alone = ALONE.lock().await;
         let root = tempfile::tempdir().unwrap();
         let own = root.path().join("config/opencode");
         fs::create_dir_all(own.join("node_modules")).unwrap();
@@ -59,8 +65,14 @@ impl RealOpenCode {
         let mut config = config(&model.base_url(), setup.context.unwrap_or(200_000));
         overlay(&mut config, &setup.config);
         fs::write(root.path().join("opencode.json"), config.to_string()).unwrap();
-        let (password, starts) = (setup.password, 0);
-        let mut server = RealOpenCode { process: None, port: 0, password, starts, root };
+        let mut server = RealOpenCode {
+            process: None,
+            port: 0,
+            password: setup.password,
+            starts: 0,
+            root,
+            _alone: alone,
+        };
         server.start_on("0").await;
         server
     }
