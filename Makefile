@@ -10,6 +10,7 @@ build: ## build the release binary
 	cargo build --release
 
 test: ## run all tests
+	tests/tools/install-opencode.sh
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		set -x; cargo nextest run; \
 	else \

@@ -28,6 +28,7 @@ mod output;
 mod permissions;
 mod prune;
 mod queue;
+mod real_opencode;
 mod resume;
 mod stalls;
 mod store;

@@ -338,7 +338,8 @@ async fn a_model_keeps_its_name() {
     assert_eq!(ask(&remote, request).await.1, Ok(()));
     let path = "/v1/chat/completions".to_owned();
     let authorization = Some(format!("Bearer {KEY}"));
-    assert_eq!(server.asked(), [Asked { path, authorization, body }]);
+    let expected = Asked { path, authorization, session: None, parent_session: None, body };
+    assert_eq!(server.asked(), [expected]);
 }
 
 /// What a server is sent for these messages, without the system's.

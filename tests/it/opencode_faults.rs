@@ -183,7 +183,12 @@ async fn streams_close_fall_silent_and_beat() {
     ears.until("it beats again", |ears| beats(ears) >= silent + 3).await;
     server.close_streams();
     ears.until("it is closed", Ears::is_over).await;
-    talk.listen().await;
+    server.connect_late(Duration::from_secs(60));
+    let ears = talk.listen().await;
+    let id = talk.session(&json!({"title": "unheard"})).await;
+    ears.until("it beats all the same", |ears| beats(ears) >= 2).await;
+    assert_eq!(server.events(&id).len(), 1);
+    assert_eq!(ears.events(&id).len(), 0);
 }
 
 #[tokio::test]
@@ -348,7 +353,7 @@ async fn agents_and_the_room_for_context_are_configured() {
     talk.prompt(&id, "@say short | usage 50 50\n@say unheard").await;
     server.until("it is answered", |server| server.messages(&id).len() == 2).await;
     server.until("it rests", |server| server.is_idle(&id)).await;
-    talk.prompt(&id, "@say long | usage 50 51").await;
+    talk.prompt(&id, "@say long | usage 50 51\n@say on | usage 1 1").await;
     server.until("it is compacted", |server| server.messages(&id).len() == 8).await;
     let calls = server.all_calls();
     assert_eq!(calls.get("GET /agent"), Some(&1));

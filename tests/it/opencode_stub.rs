@@ -1,6 +1,8 @@
 //! The OpenCode server of the tests against what was recorded of a real one: the same scenario has
 //! the same events in the same order, and everything has the same shape.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,10 +12,10 @@ use crate::support::talk::{Ears, Talk, labels, shape};
 
 const BASH: &str = r#"call bash {"command": "echo hello", "description": "run it"}"#;
 
-macro_rules! sample {
-    ($name:literal) => {
-        serde_json::from_str::<Value>(include_str!(concat!("samples/opencode/", $name))).unwrap()
-    };
+/// What was recorded.
+fn sample(name: &str) -> Value {
+    let samples = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/samples/opencode");
+    serde_json::from_slice(&fs::read(Path::new(samples).join(name)).unwrap()).unwrap()
 }
 
 async fn server() -> (OpenCode, Talk, Ears) {
@@ -84,7 +86,7 @@ async fn a_run_with_a_tool_is_as_recorded() {
         "parentID": parent, "title": "Background: probe", "metadata": {"taskId": "bg_1"},
     });
     let child = talk.post("/session?directory=/proj", &wish).await;
-    same_shape(&child, &sample!("session.create.child.json"));
+    same_shape(&child, &sample("session.create.child.json"));
     let id = child["id"].as_str().unwrap();
     let prompt = json!({
         "agent": "general",
@@ -93,13 +95,13 @@ async fn a_run_with_a_tool_is_as_recorded() {
     });
     talk.post(&format!("/session/{id}/prompt_async"), &prompt).await;
     ears.until("all is said", |ears| ears.of_type(id, "session.diff").len() == 3).await;
-    same_events(&ears.events(id), array(&sample!("events.run-with-tool.json")));
+    same_events(&ears.events(id), array(&sample("events.run-with-tool.json")));
     let messages = talk.get(&format!("/session/{id}/message")).await;
-    same_shape(&messages, &sample!("session.messages.json"));
+    same_shape(&messages, &sample("session.messages.json"));
     let after = talk.get(&format!("/session/{id}")).await;
-    same_shape(&after, &sample!("session.get.after.json"));
+    same_shape(&after, &sample("session.get.after.json"));
     let all = ears.all();
-    same_shape(&json!(all[all.len() - 3..]), &sample!("global-event.sample.json"));
+    same_shape(&json!(all[all.len() - 3..]), &sample("global-event.sample.json"));
 }
 
 #[tokio::test]
@@ -113,7 +115,7 @@ async fn a_refused_run_is_as_recorded() {
     assert!(unfinished["info"].get("error").is_none(), "{unfinished}");
     assert!(unfinished["info"]["time"].get("completed").is_none(), "{unfinished}");
     ears.until_idle(&id, 2).await;
-    let recorded = sample!("fail-400.json");
+    let recorded = sample("fail-400.json");
     same_events(&ears.events(&id), array(&recorded["events"]));
     same_shape(&json!(talk.messages(&id).await), &recorded["messages"]);
 }
@@ -124,7 +126,7 @@ async fn retries_and_their_end_are_as_recorded() {
     let id = talk.session(&json!({"title": "FAIL 500"})).await;
     talk.prompt(&id, "@status 500 retry-after-ms=5 | say fake backend exploded").await;
     ears.until_idle(&id, 2).await;
-    same_words(&ears.events(&id), &sample!("behaviours.json")["FAIL 500.events"]);
+    same_words(&ears.events(&id), &sample("behaviours.json")["FAIL 500.events"]);
     let retries = ears.of_type(&id, "session.status");
     let is_retry = |event: &&Value| event["properties"]["status"]["type"] == "retry";
     let attempts = retries.iter().filter(is_retry);
@@ -141,7 +143,7 @@ async fn an_abort_between_retries_is_as_recorded() {
     let retrying =
         |ears: &Ears| labels(&ears.events(&id)).ends_with(&["session.status retry".into()]);
     ears.until("it waits to try again", retrying).await;
-    let recorded = sample!("fail-500-retry.json");
+    let recorded = sample("fail-500-retry.json");
     let until_retry = ears.events(&id);
     same_events(&until_retry, &array(&recorded)[..until_retry.len()]);
     let status = talk.get("/session/status").await;
@@ -149,7 +151,7 @@ async fn an_abort_between_retries_is_as_recorded() {
     talk.post(&format!("/session/{id}/abort"), &json!({})).await;
     ears.until_idle(&id, 1).await;
     let since = &ears.events(&id)[until_retry.len()..];
-    same_words(since, &sample!("behaviours.json")["fail500.abort"]);
+    same_words(since, &sample("behaviours.json")["fail500.abort"]);
 }
 
 /// Aborts what works on this prompt and compares what happens from then on.
@@ -171,10 +173,10 @@ async fn abort(prompt: &str, last_words: &str, recorded: &Value) {
 async fn aborts_are_as_recorded() {
     let sleep = r#"@call bash {"command": "sleep 30; echo never", "description": "sleep"}"#;
     let running = "message.part.updated tool:bash/running";
-    abort(sleep, running, &sample!("abort-tool.json")).await;
-    abort("@say drip drip | hang", "message.part.delta", &sample!("abort-llm.json")).await;
+    abort(sleep, running, &sample("abort-tool.json")).await;
+    abort("@say drip drip | hang", "message.part.delta", &sample("abort-llm.json")).await;
     let asked = "session.status busy";
-    abort("@hang", asked, &sample!("abort-beforefirstbyte.json")).await;
+    abort("@hang", asked, &sample("abort-beforefirstbyte.json")).await;
 }
 
 #[tokio::test]
@@ -196,13 +198,13 @@ async fn compactions_are_as_recorded() {
     talk.prompt(&id, &format!("@{BASH} | usage 250000 10\n@say going on")).await;
     ears.until_idle(&id, 2).await;
     let messages = talk.messages(&id).await;
-    same_shape(&json!(messages), &sample!("compaction.auto.messages.json"));
+    same_shape(&json!(messages), &sample("compaction.auto.messages.json"));
     assert_eq!(messages[7]["parts"][1]["text"], "going on");
 
     let id = talk.session(&json!({"title": "overflow"})).await;
     talk.prompt(&id, "@overflow\n@say going on").await;
     ears.until_idle(&id, 1).await;
-    let recorded = sample!("behaviours.json");
+    let recorded = sample("behaviours.json");
     same_words(&ears.events(&id), &recorded["overflow.events"]);
     let error = ears.of_type(&id, "session.error");
     same_events(&error, array(&recorded["overflow.error"]));
@@ -217,7 +219,7 @@ async fn permissions_are_as_recorded() {
     let id = talk.session(&wish).await;
     talk.prompt(&id, &format!("@{BASH}\n@say fine")).await;
     let asked = ears.until_event(&id, "permission.asked").await;
-    same_shape(&asked, &sample!("event.permission.asked.json"));
+    same_shape(&asked, &sample("event.permission.asked.json"));
     let pending = talk.get("/permission").await;
     assert_eq!(pending, json!([asked["properties"]]));
     ears.until("the tool waits", |ears| {
@@ -225,7 +227,7 @@ async fn permissions_are_as_recorded() {
     })
     .await;
     let part = talk.messages(&id).await[1]["parts"][1].clone();
-    same_shape(&json!([part]), &sample!("behaviours.json")["perm.waiting"]);
+    same_shape(&json!([part]), &sample("behaviours.json")["perm.waiting"]);
     assert_eq!(talk.get("/session/status").await[&id]["type"], "busy");
     let before = ears.events(&id).len();
     let reply = |word: &str| json!({"reply": word});
@@ -233,8 +235,8 @@ async fn permissions_are_as_recorded() {
     talk.post(&format!("/permission/{request}/reply"), &reply("once")).await;
     ears.until_idle(&id, 1).await;
     let since = ears.events(&id)[before..].to_vec();
-    same_shape(&since[0], &sample!("event.permission.replied.json"));
-    same_words(&since, &sample!("behaviours.json")["perm.events"]);
+    same_shape(&since[0], &sample("event.permission.replied.json"));
+    same_words(&since, &sample("behaviours.json")["perm.events"]);
 
     let id = talk.session(&wish).await;
     talk.prompt(&id, &format!("@{BASH}\n@say never")).await;
@@ -243,7 +245,7 @@ async fn permissions_are_as_recorded() {
     ears.until("the tool waits", |ears| ears.events(&id).len() == 14).await;
     talk.post(&format!("/permission/{request}/reply"), &reply("reject")).await;
     ears.until_idle(&id, 1).await;
-    let recorded = sample!("behaviours.json");
+    let recorded = sample("behaviours.json");
     same_words(&ears.events(&id), &recorded["perm.reject.events"]);
     same_shape(&talk.messages(&id).await[1], &recorded["perm.reject.last"][0]);
 }
@@ -255,7 +257,7 @@ async fn questions_are_as_recorded() {
     let ask = r#"@call question {"questions": [{"question": "Which?", "header": "Pick", "options": [{"label": "A", "description": "a"}, {"label": "B", "description": "b"}]}]}"#;
     talk.prompt(&id, &format!("{ask}\n@say thanks")).await;
     let asked = ears.until_event(&id, "question.asked").await;
-    same_shape(&asked, &sample!("event.question.asked.json"));
+    same_shape(&asked, &sample("event.question.asked.json"));
     let request = asked["properties"]["id"].as_str().unwrap();
     talk.post(&format!("/question/{request}/reply"), &json!({"answers": [["A"]]})).await;
     ears.until_idle(&id, 1).await;
@@ -271,12 +273,12 @@ async fn todos_toasts_and_deletions_are_as_recorded() {
     let todos = json!({"todos": [todo("first"), todo("second"), todo("third")]});
     talk.prompt(&id, &format!("@call todowrite {todos}\n@say noted")).await;
     let updated = ears.until_event(&id, "todo.updated").await;
-    same_shape(&updated, &sample!("event.todo.updated.json"));
+    same_shape(&updated, &sample("event.todo.updated.json"));
     let kept = talk.get(&format!("/session/{id}/todo")).await;
-    same_shape(&kept, &sample!("todo.get.json"));
+    same_shape(&kept, &sample("todo.get.json"));
     ears.until_idle(&id, 1).await;
 
-    let recorded = sample!("event.tui.toast.show.json");
+    let recorded = sample("event.tui.toast.show.json");
     talk.post("/tui/show-toast", &recorded["properties"]).await;
     let shown = |ears: &Ears| ears.all().last().unwrap()["payload"]["type"] == "tui.toast.show";
     ears.until("the toast is shown", shown).await;
@@ -295,7 +297,7 @@ async fn todos_toasts_and_deletions_are_as_recorded() {
     let deletions: Vec<_> = payloads.filter(|event| event["type"] == "session.deleted").collect();
     let ids: Vec<_> = deletions.iter().map(|event| &event["properties"]["sessionID"]).collect();
     assert_eq!(ids, [&grandchild, &child, &parent]);
-    for (ours, recorded) in deletions.iter().zip(array(&sample!("event.session.deleted.json"))) {
+    for (ours, recorded) in deletions.iter().zip(array(&sample("event.session.deleted.json"))) {
         same_shape(ours, recorded);
     }
 }
@@ -303,7 +305,7 @@ async fn todos_toasts_and_deletions_are_as_recorded() {
 #[tokio::test]
 async fn prompts_nobody_can_answer_are_as_recorded() {
     let (_server, talk, ears) = server().await;
-    let recorded = sample!("errors.json");
+    let recorded = sample("errors.json");
     let id = talk.session(&json!({"title": "errors"})).await;
     let parts = json!([{"type": "text", "text": "x"}]);
     let prompt = json!({"agent": "nope-agent", "parts": parts});
@@ -332,7 +334,7 @@ async fn prompts_to_a_busy_session_share_one_answer_as_recorded() {
     server.until("the third is stored", |server| server.messages(&id).len() == 4).await;
     server.finish(&id, "first");
     ears.until_idle(&id, 1).await;
-    same_words(&ears.events(&id), &sample!("behaviours.json")["busy.events"]);
+    same_words(&ears.events(&id), &sample("behaviours.json")["busy.events"]);
     let messages = talk.messages(&id).await;
     assert_eq!(messages[4]["info"]["parentID"], messages[3]["info"]["id"]);
     assert_eq!(server.given(&id)[1], ["second while busy", "third"]);
@@ -341,7 +343,7 @@ async fn prompts_to_a_busy_session_share_one_answer_as_recorded() {
 #[tokio::test]
 async fn messages_nobody_shall_answer_and_forks_are_as_recorded() {
     let (_server, talk, ears) = server().await;
-    let recorded = sample!("behaviours.json");
+    let recorded = sample("behaviours.json");
     let id = talk.session(&json!({"title": "noreply"})).await;
     let text = |text: &str| json!({"type": "text", "text": text});
     let mut parts = [text("visible"), text("hidden"), text("not for the model")];
@@ -350,7 +352,7 @@ async fn messages_nobody_shall_answer_and_forks_are_as_recorded() {
     talk.post(&format!("/session/{id}/prompt_async"), &prompt).await;
     ears.until("it is stored", |ears| ears.of_type(&id, "session.updated").len() == 2).await;
     same_words(&ears.events(&id), &recorded["noreply.events"]);
-    same_shape(&talk.messages(&id).await[0], &sample!("noreply.response.json"));
+    same_shape(&talk.messages(&id).await[0], &sample("noreply.response.json"));
 
     let id = talk.session(&json!({"title": "forkme", "metadata": {"k": 1}})).await;
     talk.prompt(&id, &format!("@{BASH}\n@say hello it says")).await;
@@ -358,7 +360,7 @@ async fn messages_nobody_shall_answer_and_forks_are_as_recorded() {
     talk.prompt(&id, "and then").await;
     ears.until_idle(&id, 2).await;
     let fork = talk.post(&format!("/session/{id}/fork"), &json!({})).await;
-    same_shape(&fork, &sample!("fork.response.json"));
+    same_shape(&fork, &sample("fork.response.json"));
     assert_eq!(fork["title"], "forkme (fork #1)");
     let fork = fork["id"].as_str().unwrap();
     ears.until("it is copied", |ears| ears.of_type(fork, "message.part.updated").len() == 11).await;

@@ -12,10 +12,15 @@
 //! `say` and `think` come word by word, the arguments of calls in turns. By itself an answer ends
 //! like OpenAI's; otherwise by `finish <reason>`, `cut` (the connection breaks), `end` (it is
 //! closed in order), `done` (the usual last line without a reason), `hang`, `garbage`,
-//! `error <json>`. `status <code> [<header>=<value> …]` refuses, `once <code> …` only the first
-//! time, both with what `say` says. `{authorization}` is the header of that name.
+//! `error <json>`. `wait <ms>` pauses; before anything is said, the answer has not begun.
+//! `status <code> [<header>=<value> …]` refuses, `once <code> …` only the first time, both with
+//! what `say` says; `overflow` refuses a conversation as too long. `{authorization}` is the header
+//! of that name.
+//!
+//! A session of OpenCode says who it is. Its requests for titles and summaries are answered by
+//! themselves, and after a summary the script goes on where it was.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +35,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 const NOTHING_LEFT: &str = "say nothing is left to say";
+/// What OpenCode's model is told after a summary, and how it is asked for one and for a title.
+const GO_ON: &str = "Continue if you have next steps";
+const FOR_SUMMARY: &str = "anchored summary";
+const FOR_TITLE: &str = "title generator";
 /// Events are sent in bits of this many bytes, so that nobody relies on where they are cut.
 const BIT: usize = 13;
 const LONG: Duration = Duration::from_secs(30);
@@ -46,12 +55,26 @@ pub struct ModelServer {
 pub struct Asked {
     pub path: String,
     pub authorization: Option<String>,
+    /// Of OpenCode: the session that asks.
+    pub session: Option<String>,
+    /// Of OpenCode: whose child it is.
+    pub parent_session: Option<String>,
     pub body: Value,
+}
+
+/// What an answer is wanted for.
+enum Purpose {
+    Chat,
+    GoOn,
+    Summary,
+    Title,
 }
 
 struct Known {
     asked: Mutex<Vec<Asked>>,
     failed_once: Mutex<HashSet<String>>,
+    /// By session: the answers of the last prompt, and how many were given.
+    scripts: Mutex<HashMap<String, (Vec<String>, usize)>>,
     /// How many answers are under way.
     answering: watch::Sender<usize>,
 }
@@ -63,6 +86,7 @@ impl ModelServer {
         let known = Arc::new(Known {
             asked: Mutex::default(),
             failed_once: Mutex::default(),
+            scripts: Mutex::default(),
             answering: watch::Sender::new(0),
         });
         let router = Router::new().fallback(answer).with_state(known.clone());
@@ -80,11 +104,41 @@ impl ModelServer {
         self.known.asked.lock().unwrap().clone()
     }
 
+    /// What a session of OpenCode asked, but for titles and summaries.
+    pub fn asked_by(&self, session: &str) -> Vec<Asked> {
+        let mut asked = self.asked();
+        asked.retain(|asked| asked.session.as_deref() == Some(session));
+        asked.retain(|asked| matches!(asked.purpose(), Purpose::Chat | Purpose::GoOn));
+        asked
+    }
+
     /// Waits until this many answers are under way.
     pub async fn until_answering(&self, number: usize) {
         let mut answering = self.known.answering.subscribe();
         let reached = answering.wait_for(|answering| *answering == number);
         tokio::time::timeout(LONG, reached).await.expect("it stays as it is").unwrap();
+    }
+}
+
+impl Asked {
+    /// The texts of all messages with this role, oldest first.
+    pub fn texts(&self, role: &str) -> Vec<String> {
+        let messages = self.body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+        messages.iter().filter(|message| message["role"] == role).map(text_of).collect()
+    }
+
+    fn purpose(&self) -> Purpose {
+        let last = self.texts("user").pop().unwrap_or_default();
+        let has_tools = self.body["tools"].as_array().is_some_and(|tools| !tools.is_empty());
+        if self.texts("system").iter().any(|text| text.contains(FOR_TITLE)) {
+            Purpose::Title
+        } else if !has_tools && last.contains(FOR_SUMMARY) {
+            Purpose::Summary
+        } else if last.contains(GO_ON) {
+            Purpose::GoOn
+        } else {
+            Purpose::Chat
+        }
     }
 }
 
@@ -95,35 +149,67 @@ async fn answer(
     body: Bytes,
 ) -> Response<Body> {
     let body = serde_json::from_slice::<Value>(&body).unwrap_or_default();
-    let authorization =
-        headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
-    let line = line(&body);
-    let line = line.replace("{authorization}", authorization.as_deref().unwrap_or_default());
-    let script = Script::parse(&line, &body);
-    known.asked.lock().unwrap().push(Asked { path: uri.path().to_owned(), authorization, body });
+    let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+    let asked = Asked {
+        path: uri.path().to_owned(),
+        authorization: header("authorization"),
+        session: header("x-session-id"),
+        parent_session: header("x-parent-session-id"),
+        body,
+    };
+    let line = due(&known, &asked);
+    let line = line.replace("{authorization}", asked.authorization.as_deref().unwrap_or_default());
+    let script = Script::parse(&line, &asked.body);
+    known.asked.lock().unwrap().push(asked);
     match script.refusal {
         Some(refusal) if !refusal.once || known.failed_once.lock().unwrap().insert(line) => {
             refusal.response(&script.said)
         }
-        Some(_) | None => streamed(script.sends, known),
+        Some(_) | None => streamed(script.sends, known).await,
     }
 }
 
-/// The answer that is due, by how many there were since the last user message.
-fn line(body: &Value) -> String {
+fn due(known: &Known, asked: &Asked) -> String {
+    let session = asked.session.clone().unwrap_or_default();
+    let mut scripts = known.scripts.lock().unwrap();
+    match asked.purpose() {
+        Purpose::Title => return "say a title".to_owned(),
+        Purpose::Summary => return "say a summary of what was said | usage 500 20".to_owned(),
+        Purpose::Chat => _ = scripts.insert(session.clone(), script(&asked.body)),
+        Purpose::GoOn => {}
+    }
+    let Some((lines, turn)) = scripts.get_mut(&session) else { return NOTHING_LEFT.to_owned() };
+    *turn += 1;
+    lines.get(*turn - 1).map_or(NOTHING_LEFT, String::as_str).to_owned()
+}
+
+/// The answers of the last prompt, and how many were given since.
+fn script(body: &Value) -> (Vec<String>, usize) {
     let messages = body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
     let prompt = messages.iter().rposition(|message| message["role"] == "user");
     let (before, since) = messages.split_at(prompt.map_or(0, |prompt| prompt + 1));
     let turn = since.iter().filter(|message| message["role"] == "assistant").count();
-    let text = before.last().and_then(|prompt| prompt["content"].as_str()).unwrap_or_default();
+    let text = before.last().map(text_of).unwrap_or_default();
     // Prompts that nobody answered stand in front of this one.
     let own = text.rsplit("\n\n").find(|block| block.lines().any(|line| line.starts_with('@')));
-    let mut lines = own.unwrap_or_default().lines().filter_map(|line| line.strip_prefix('@'));
-    lines.nth(turn).unwrap_or(NOTHING_LEFT).to_owned()
+    let lines = own.unwrap_or_default().lines().filter_map(|line| line.strip_prefix('@'));
+    (lines.map(str::to_owned).collect(), turn)
+}
+
+/// A content is a text or a list of them.
+fn text_of(message: &Value) -> String {
+    let content = &message["content"];
+    if let Some(text) = content.as_str() {
+        return text.to_owned();
+    }
+    let parts = content.as_array().map(Vec::as_slice).unwrap_or_default();
+    let texts: Vec<_> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
+    texts.join("\n")
 }
 
 enum Send {
     Event(String),
+    Wait(Duration),
     Break,
     Hang,
 }
@@ -131,6 +217,7 @@ enum Send {
 struct Refusal {
     status: u16,
     headers: Vec<(String, String)>,
+    code: Option<&'static str>,
     once: bool,
 }
 
@@ -140,7 +227,7 @@ impl Refusal {
         let status = words.next().unwrap().parse().unwrap();
         let headers = words.filter_map(|word| word.split_once('='));
         let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Refusal { status, headers, once }
+        Refusal { status, headers, code: None, once }
     }
 
     fn response(&self, said: &str) -> Response<Body> {
@@ -148,7 +235,7 @@ impl Refusal {
         for (name, value) in &self.headers {
             response = response.header(name, value);
         }
-        let body = json!({"error": {"message": said, "type": "scripted", "code": null}});
+        let body = json!({"error": {"message": said, "type": "scripted", "code": self.code}});
         response.body(Body::from(body.to_string())).unwrap()
     }
 }
@@ -169,7 +256,6 @@ impl Script {
     fn parse(line: &str, body: &Value) -> Script {
         let calls_before = body["messages"].as_array().map_or(0, Vec::len);
         let mut script = Script { calls_before, ..Script::default() };
-        script.delta(json!({"role": "assistant", "content": ""}));
         let mut finish = None;
         for step in line.split(" | ") {
             let (verb, rest) = step.split_once(' ').unwrap_or((step, ""));
@@ -183,10 +269,18 @@ impl Script {
                     let (name, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
                     script.calls.push((name.to_owned(), arguments.to_owned()));
                 }
+                "wait" => {
+                    script.sends.push(Send::Wait(Duration::from_millis(rest.parse().unwrap())));
+                }
                 "usage" => script.usage = Some(usage(rest)),
                 "finish" => finish = Some(rest),
                 "status" => script.refusal = Some(Refusal::parse(rest, false)),
                 "once" => script.refusal = Some(Refusal::parse(rest, true)),
+                "overflow" => {
+                    let code = Some("context_length_exceeded");
+                    script.refusal = Some(Refusal { code, ..Refusal::parse("400", false) });
+                    script.said = "This model's maximum context length is 1000 tokens.".to_owned();
+                }
                 "end" => return script.ended([]),
                 "done" => return script.ended([event("[DONE]")]),
                 "cut" => return script.ended([Send::Break]),
@@ -208,8 +302,20 @@ impl Script {
 
     fn ended<const N: usize>(mut self, last: [Send; N]) -> Script {
         self.send_calls();
+        if !last.iter().any(|send| matches!(send, Send::Hang)) {
+            self.begin();
+        }
         self.sends.extend(last);
         self
+    }
+
+    /// The first event of an answer says whose it is.
+    fn begin(&mut self) {
+        if !self.sends.iter().any(|send| matches!(send, Send::Event(_))) {
+            let delta = json!({"role": "assistant", "content": ""});
+            let choice = json!({"index": 0, "delta": delta, "finish_reason": null});
+            self.sends.push(chunk(json!([choice]), Value::Null));
+        }
     }
 
     fn words(&mut self, field: &str, text: &str) {
@@ -243,6 +349,7 @@ impl Script {
     }
 
     fn choice(&mut self, delta: Value, finish: Value) {
+        self.begin();
         let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
         self.sends.push(chunk(json!([choice]), Value::Null));
     }
@@ -276,28 +383,61 @@ fn event(data: &str) -> Send {
     Send::Event(format!("data: {data}\n\n"))
 }
 
-fn streamed(sends: Vec<Send>, known: Arc<Known>) -> Response<Body> {
+async fn streamed(sends: Vec<Send>, known: Arc<Known>) -> Response<Body> {
     let under_way = UnderWay::new(known);
-    let bits = sends.into_iter().flat_map(|send| match send {
-        Send::Event(text) => {
-            text.as_bytes().chunks(BIT).map(|bit| Some(Ok(Bytes::copy_from_slice(bit)))).collect()
-        }
-        Send::Break => vec![Some(Err(io::Error::other("as the script has it")))],
-        Send::Hang => vec![None],
-    });
+    let mut bits = sends.into_iter().flat_map(bits).peekable();
+    // Until an answer has begun, not even its head is sent.
+    while let Some(pause) = bits.next_if(|bit| matches!(bit, Bit::Wait(_) | Bit::Hang)) {
+        pause.wait().await;
+    }
     let body = stream::unfold((bits, under_way), async |(mut bits, under_way)| {
-        match bits.next()? {
-            Some(Ok(bit)) => Some((Ok(bit), (bits, under_way))),
-            Some(Err(error)) => {
-                // What was sent before gets its chance to leave.
-                tokio::task::yield_now().await;
-                Some((Err(error), (bits, under_way)))
-            }
-            None => std::future::pending().await,
+        loop {
+            let sent = match bits.next()? {
+                Bit::Bytes(bytes) => Ok(bytes),
+                Bit::Break => {
+                    // What was sent before gets its chance to leave.
+                    tokio::task::yield_now().await;
+                    Err(io::Error::other("as the script has it"))
+                }
+                pause @ (Bit::Wait(_) | Bit::Hang) => {
+                    pause.wait().await;
+                    continue;
+                }
+            };
+            return Some((sent, (bits, under_way)));
         }
     });
     let response = Response::builder().header("content-type", "text/event-stream");
     response.body(Body::from_stream(body)).unwrap()
+}
+
+enum Bit {
+    Bytes(Bytes),
+    Wait(Duration),
+    Break,
+    Hang,
+}
+
+impl Bit {
+    async fn wait(self) {
+        match self {
+            Bit::Wait(time) => tokio::time::sleep(time).await,
+            Bit::Hang => std::future::pending().await,
+            Bit::Bytes(_) | Bit::Break => {}
+        }
+    }
+}
+
+fn bits(send: Send) -> Vec<Bit> {
+    match send {
+        Send::Event(text) => {
+            let bits = text.as_bytes().chunks(BIT);
+            bits.map(|bit| Bit::Bytes(Bytes::copy_from_slice(bit))).collect()
+        }
+        Send::Wait(time) => vec![Bit::Wait(time)],
+        Send::Break => vec![Bit::Break],
+        Send::Hang => vec![Bit::Hang],
+    }
 }
 
 /// Counted from the first byte until the last one is sent, or the caller has gone.

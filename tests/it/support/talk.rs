@@ -86,6 +86,22 @@ impl Talk {
         serde_json::from_value(messages).unwrap()
     }
 
+    /// Listens until it does hear: a real server says that a stream is connected before it is.
+    pub async fn listen_closely(&self) -> Ears {
+        let ears = self.listen().await;
+        let toast = json!({"message": "can you hear me?", "variant": "info"});
+        let hears = |ears: &Ears| {
+            ears.all().iter().any(|event| event["payload"]["type"] == "tui.toast.show")
+        };
+        let started = Instant::now();
+        while !hears(&ears) {
+            assert!(started.elapsed() < PATIENCE, "no event is heard");
+            self.post("/tui/show-toast", &toast).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        ears
+    }
+
     /// Listens; whatever happens from now on is heard.
     pub async fn listen(&self) -> Ears {
         // Streams have no end to wait for.

@@ -1,7 +1,7 @@
 //! The event streams: who listens, and what goes wrong on the way to them.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::Response;
@@ -26,7 +26,8 @@ pub(super) struct Faults {
 }
 
 pub(super) struct Hub {
-    listeners: Vec<UnboundedSender<Sent>>,
+    /// Each with the time from which on it hears.
+    listeners: Vec<(UnboundedSender<Sent>, Instant)>,
     faults: Faults,
     random: Random,
     held: Option<String>,
@@ -68,7 +69,7 @@ impl Hub {
     }
 
     pub(super) fn listeners(&mut self) -> usize {
-        self.listeners.retain(|listener| !listener.is_closed());
+        self.listeners.retain(|(listener, _)| !listener.is_closed());
         self.listeners.len()
     }
 
@@ -79,8 +80,10 @@ impl Hub {
 
     /// Streams end as when the other side is killed.
     pub(super) fn break_off(&mut self) {
-        self.send(|| Sent::Broken);
-        self.listeners.clear();
+        for (listener, _) in self.listeners.drain(..) {
+            // One that has gone away needs no end.
+            let _ = listener.send(Sent::Broken);
+        }
     }
 
     pub(super) fn push(&mut self, event: Value) {
@@ -110,20 +113,22 @@ impl Hub {
     }
 
     fn send(&mut self, sent: impl Fn() -> Sent) {
-        self.listeners.retain(|listener| listener.send(sent()).is_ok());
+        let now = Instant::now();
+        self.listeners.retain(|(listener, from)| *from > now || listener.send(sent()).is_ok());
     }
 
-    /// The answer to `GET /global/event`: `connected` first, then what happens from now on.
+    /// The answer to `GET /global/event`: `connected` first, then what happens once it can hear.
     pub(super) fn listen(
         &mut self,
         connected: &Value,
         heartbeat: impl Fn() -> Option<Value> + Send + Sync + 'static,
         every: Duration,
+        deaf: Duration,
     ) -> Response<Body> {
         let (listener, sents) = mpsc::unbounded_channel();
         let first = Sent::Line(format!("data: {connected}\n\n"));
         listener.send(first).expect("the other end is here");
-        self.listeners.push(listener);
+        self.listeners.push((listener, Instant::now() + deaf));
         let body =
             stream::unfold((sents, heartbeat, every), async |(mut sents, heartbeat, every)| {
                 let bytes = next(&mut sents, &heartbeat, every).await?;

@@ -92,6 +92,8 @@ struct Knobs {
     gaps: (Duration, Duration),
     between_idles: Duration,
     heartbeat: Duration,
+    /// From `server.connected` to the first event that can be heard.
+    deaf: Duration,
     delay: Duration,
     black_hole: bool,
     refusing: Option<u16>,
@@ -114,6 +116,7 @@ impl OpenCode {
             gaps: (Duration::from_millis(2), Duration::from_millis(2)),
             between_idles: Duration::from_millis(5),
             heartbeat: Duration::from_secs(10),
+            deaf: Duration::ZERO,
             delay: Duration::ZERO,
             black_hole: false,
             refusing: None,
@@ -242,7 +245,7 @@ impl OpenCode {
     fn tell(&self, session: &str, told: Told) {
         let world = self.0.world();
         let running = world.runs.get(session).expect("nobody works on this session");
-        running.told.send(told).ok().expect("it listens as long as it is known");
+        assert!(running.told.send(told).is_ok(), "it listens as long as it is known");
     }
 
     // How it is configured.
@@ -276,6 +279,11 @@ impl OpenCode {
 
     pub fn beat_every(&self, heartbeat: Duration) {
         self.0.change(|knobs| knobs.heartbeat = heartbeat);
+    }
+
+    /// A real server says that a stream is connected up to 100 ms before it is.
+    pub fn connect_late(&self, deaf: Duration) {
+        self.0.change(|knobs| knobs.deaf = deaf);
     }
 
     // What goes wrong.

@@ -18,7 +18,7 @@ use super::hub::server_event;
 use super::world::{Gone, Reply};
 use super::{DIRECTORY, Fault, Posted, Server, prompt};
 
-type Answer = Result<Response<Body>, Response<Body>>;
+type Answer = Result<Response<Body>, Refused>;
 type Wanted = Query<HashMap<String, String>>;
 
 pub(super) fn router(server: Arc<Server>, over: CancellationToken) -> Router {
@@ -47,6 +47,21 @@ pub(super) fn router(server: Arc<Server>, over: CancellationToken) -> Router {
         .fallback(page)
         .layer(gate)
         .with_state(server)
+}
+
+/// An answer that ends a handler early.
+struct Refused(Box<Response<Body>>);
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response<Body> {
+        *self.0
+    }
+}
+
+impl From<Response<Body>> for Refused {
+    fn from(response: Response<Body>) -> Refused {
+        Refused(Box::new(response))
+    }
 }
 
 async fn gate(
@@ -136,8 +151,7 @@ fn unexpected() -> Value {
 }
 
 fn not_found(what: &str) -> Response<Body> {
-    let message = format!("{what}");
-    let body = json!({"name": "NotFoundError", "data": {"message": message}});
+    let body = json!({"name": "NotFoundError", "data": {"message": what}});
     (StatusCode::NOT_FOUND, Json(body)).into_response()
 }
 
@@ -146,18 +160,18 @@ fn no_session(id: &str) -> Response<Body> {
 }
 
 /// Ids of another kind are not even looked for.
-fn known(server: &Server, id: &str) -> Result<(), Response<Body>> {
+fn known(server: &Server, id: &str) -> Result<(), Refused> {
     if !id.starts_with("ses") {
-        return Err(refused(500));
+        return Err(refused(500).into());
     }
-    server.world().session(id).map(drop).map_err(|Gone| no_session(id))
+    server.world().session(id).map(drop).map_err(|Gone| no_session(id).into())
 }
 
-fn parse(body: &[u8]) -> Result<Value, Response<Body>> {
+fn parse(body: &[u8]) -> Result<Value, Refused> {
     if body.is_empty() {
         return Ok(json!({}));
     }
-    serde_json::from_slice(body).map_err(|_| refused(500))
+    serde_json::from_slice(body).map_err(|_| refused(500).into())
 }
 
 fn directory(wanted: &Wanted, headers: &HeaderMap) -> Option<String> {
@@ -188,7 +202,8 @@ async fn events(State(server): State<Arc<Server>>) -> Response<Body> {
         let event = server_event(&world.id("evt"), "server.heartbeat");
         (!world.hub.is_muted()).then_some(event)
     };
-    world.hub.listen(&connected, heartbeat, server.knobs().heartbeat)
+    let knobs = server.knobs();
+    world.hub.listen(&connected, heartbeat, knobs.heartbeat, knobs.deaf)
 }
 
 async fn path(wanted: Wanted, headers: HeaderMap) -> Answer {
@@ -334,7 +349,7 @@ async fn prompt_async(
     if prompt.get("parts").is_none() {
         let data = json!({"message": "Missing key\n  at [\"parts\"]", "kind": "Payload"});
         let body = Json(json!({"name": "BadRequest", "data": data}));
-        return Err((StatusCode::BAD_REQUEST, body).into_response());
+        return Err((StatusCode::BAD_REQUEST, body).into_response().into());
     }
     known(&server, &id)?;
     let path = format!("/session/{id}/prompt_async");
@@ -437,13 +452,13 @@ fn answer(
     kind: &str,
     reply: Reply,
     tell: impl FnOnce(&mut super::World, &str),
-) -> Result<Value, Response<Body>> {
+) -> Result<Value, Refused> {
     let mut world = server.world();
     let Some(index) = world.asks.iter().position(|ask| ask.request["id"] == id) else {
         let message = format!("{kind} request not found: {id}");
         let tag = format!("{kind}NotFoundError");
         let body = json!({"_tag": tag, "requestID": id, "message": message});
-        return Err((StatusCode::NOT_FOUND, Json(body)).into_response());
+        return Err((StatusCode::NOT_FOUND, Json(body)).into_response().into());
     };
     let ask = world.asks.remove(index);
     tell(&mut world, ask.request["sessionID"].as_str().unwrap_or_default());

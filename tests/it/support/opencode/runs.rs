@@ -33,7 +33,7 @@ pub(super) struct Run {
 pub(super) enum End {
     Failed {
         answer: Value,
-        error: Value,
+        error: Box<Value>,
     },
     /// Without an error, as when a retry was waited for.
     Left {
@@ -75,6 +75,8 @@ impl Run {
     async fn work(&mut self) -> Result<(), End> {
         loop {
             self.world().set_busy(&self.session);
+            // Others get their turn, whatever the script says.
+            tokio::task::yield_now().await;
             let Some(prompt) = self.due()? else { return Ok(()) };
             self.answer(&prompt).await?;
         }
@@ -185,7 +187,7 @@ impl Run {
         if passing && refusal.once {
             return Ok(());
         }
-        Err(End::Failed { answer: answer.clone(), error: refused(refusal, &said) })
+        Err(End::Failed { answer: answer.clone(), error: refused(refusal, &said).into() })
     }
 
     async fn carry_out(&mut self, step: &Step, answer: &Value) -> Result<(), End> {
@@ -197,7 +199,10 @@ impl Run {
                 Told::Finish(text) => self.write(answer, "text", &text),
                 Told::Fail { status, message } => {
                     let refusal = Refusal { status, once: false, retry_after: None };
-                    Err(End::Failed { answer: answer.clone(), error: refused(&refusal, &message) })
+                    Err(End::Failed {
+                        answer: answer.clone(),
+                        error: refused(&refusal, &message).into(),
+                    })
                 }
             },
         }
@@ -283,7 +288,7 @@ impl Run {
                 self.miss_model(&name);
                 Ok(())
             }
-            Err(End::Failed { answer, error }) => self.fail(answer, error).await,
+            Err(End::Failed { answer, error }) => self.fail(answer, *error).await,
             Err(End::Left { answer }) => self.leave(answer),
             Err(End::Gone) => Err(Gone),
         };
@@ -401,7 +406,7 @@ fn cost(tokens: &Value) -> f64 {
 
 pub(super) fn aborted(answer: &Value) -> End {
     let error = json!({"name": "MessageAbortedError", "data": {"message": "Aborted"}});
-    End::Failed { answer: answer.clone(), error }
+    End::Failed { answer: answer.clone(), error: Box::new(error) }
 }
 
 fn unknown_error(message: &str) -> Value {

@@ -1,0 +1,262 @@
+//! A real OpenCode server: that it can be used at all, and that the one of the tests behaves like
+//! it. Both are given the same prompts, and must tell the same story.
+
+use serde_json::{Value, json};
+
+use crate::support::real_opencode::{RealOpenCode, Setup};
+use crate::support::talk::{Ears, Talk, labels, shape};
+use crate::support::{ModelServer, OpenCode};
+
+const BASH: &str = r#"call bash {"command": "echo hello", "description": "say hello"}"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_child_uses_a_tool_and_its_result_reaches_the_model() {
+    let model = ModelServer::start().await;
+    let server = RealOpenCode::start(&model).await;
+    let talk = server.talk();
+    let ears = talk.listen_closely().await;
+    let parent = talk.session(&json!({"title": "parent"})).await;
+    let child = talk.session(&json!({"title": "child", "parentID": parent})).await;
+    let command = json!({"command": "echo hello > out; cat out", "description": "say hello"});
+    talk.prompt(&child, &format!("look\n@call bash {command}\n@say done | usage 100 20")).await;
+    ears.until_idle(&child, 1).await;
+    let asked = model.asked_by(&child);
+    assert_eq!(asked.len(), 2);
+    assert!(asked.iter().all(|asked| asked.parent_session.as_ref() == Some(&parent)));
+    assert_eq!(asked[1].texts("tool"), ["hello\n"]);
+    assert_eq!(std::fs::read_to_string(server.project().join("out")).unwrap(), "hello\n");
+    let answer = &talk.messages(&child).await[2];
+    assert_eq!(answer["parts"][1]["text"], "done");
+    assert_eq!(answer["info"]["tokens"]["input"], 100);
+    let children = talk.get(&format!("/session/{parent}/children")).await;
+    assert_eq!(children[0]["id"], child.as_str());
+
+    let untitled = talk.session(&json!({})).await;
+    talk.prompt(&untitled, "hello\n@say hello to you").await;
+    let has_title = |ears: &Ears| {
+        let updates = ears.of_type(&untitled, "session.updated");
+        updates.iter().any(|event| event["properties"]["info"]["title"] == "a title")
+    };
+    ears.until("it has a title", has_title).await;
+    ears.until_idle(&untitled, 1).await;
+    assert_eq!(model.asked_by(&untitled).len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_killed_and_started_again_with_what_it_wrote_down() {
+    let model = ModelServer::start().await;
+    let setup = Setup { password: Some("open sesame".into()), ..Setup::default() };
+    let mut server = RealOpenCode::with(&model, setup).await;
+    let nobody = Talk::to(server.url());
+    assert_eq!(nobody.call(reqwest::Method::GET, "/global/health", None).await.0, 401);
+    let talk = server.talk();
+    let ears = talk.listen_closely().await;
+    let id = talk.session(&json!({"title": "cut off"})).await;
+    talk.prompt(&id, "@hang").await;
+    let asked = |ears: &Ears| !ears.of_type(&id, "session.diff").is_empty();
+    ears.until("the model is asked", asked).await;
+    let port = server.url();
+    server.kill();
+    ears.until("the stream is broken", Ears::is_over).await;
+    server.start_again().await;
+    assert_eq!(server.url(), port);
+    assert_eq!(talk.get("/session/status").await, json!({}));
+    let messages = talk.messages(&id).await;
+    assert_eq!(messages.len(), 2, "{messages:?}");
+    assert!(messages[1]["info"]["time"].get("completed").is_none());
+    server.kill();
+    server.start_elsewhere().await;
+    let talk = server.talk();
+    let ears = talk.listen_closely().await;
+    talk.prompt(&id, "@say here I am again").await;
+    ears.until_idle(&id, 1).await;
+    let last = talk.messages(&id).await.pop().unwrap();
+    assert_eq!(last["parts"][1]["text"], "here I am again", "{}", server.log());
+}
+
+/// What became of a scenario.
+#[derive(Debug, PartialEq)]
+struct Story {
+    events: Vec<String>,
+    /// Without the contents of what failed: servers of models have words of their own for that.
+    messages: Value,
+}
+
+/// Both servers and everything to talk to them with.
+struct Both {
+    real: RealOpenCode,
+    model: ModelServer,
+    ours: OpenCode,
+}
+
+impl Both {
+    async fn start(setup: Setup) -> Both {
+        let model = ModelServer::start().await;
+        let real = RealOpenCode::with(&model, setup).await;
+        Both { real, model, ours: OpenCode::start().await }
+    }
+
+    async fn tell_the_same(&self, name: &str, scenario: impl AsyncFn(&Talk, &Ears, &str)) {
+        let ours = story(&Talk::to(self.ours.url()), &scenario).await;
+        let real = story(&self.real.talk(), &scenario).await;
+        let text = |story: &Story| serde_json::to_string_pretty(&story.messages).unwrap();
+        assert_eq!(ours.events, real.events, "{name}");
+        assert_eq!(text(&ours), text(&real), "{name}");
+    }
+}
+
+async fn story(talk: &Talk, scenario: &impl AsyncFn(&Talk, &Ears, &str)) -> Story {
+    let ears = talk.listen_closely().await;
+    let id = talk.session(&json!({"title": "a story"})).await;
+    scenario(talk, &ears, &id).await;
+    let mut messages = json!(talk.messages(&id).await);
+    for message in messages.as_array_mut().unwrap() {
+        if message["info"].get("error").is_some() {
+            message["info"]["error"] = message["info"]["error"]["name"].take();
+        }
+    }
+    // Parts come in as many updates as there is time for, sums in the background. An event is
+    // written down when it is sent, so that the first one of an answer may know its end already.
+    let mut events = labels(&ears.events(&id));
+    let is_story = |label: &String| {
+        let tells = !["session.updated", "session.diff"].contains(&label.as_str());
+        let is_answer = label.starts_with("message.updated assistant");
+        tells && !is_answer && !label.starts_with("message.part.")
+    };
+    events.retain(is_story);
+    events.dedup_by(|next, last| next == last && next == "session.status busy");
+    Story { events, messages: shape(&messages) }
+}
+
+fn part_is(ears: &Ears, id: &str, words: &str) -> bool {
+    labels(&ears.events(id)).iter().any(|label| label == words)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_of_the_tests_tells_the_same_stories() {
+    let both = Both::start(Setup::default()).await;
+    both.tell_the_same("text", async |talk, ears, id| {
+        talk.prompt(id, "@say one two three | usage 10 5").await;
+        ears.until_idle(id, 1).await;
+    })
+    .await;
+    both.tell_the_same("tool", async |talk, ears, id| {
+        talk.prompt(id, &format!("@say let me see | {BASH} | usage 10 5\n@say so | usage 20 5"))
+            .await;
+        ears.until_idle(id, 1).await;
+    })
+    .await;
+    both.tell_the_same("thought", async |talk, ears, id| {
+        talk.prompt(id, "@think well | say yes | usage 10 5").await;
+        ears.until_idle(id, 1).await;
+    })
+    .await;
+    both.tell_the_same("todos", async |talk, ears, id| {
+        let todo = json!({"content": "this", "status": "pending", "priority": "low"});
+        let todos = json!({"todos": [todo]});
+        talk.prompt(id, &format!("@call todowrite {todos} | usage 10 5\n@say so | usage 20 5"))
+            .await;
+        ears.until_idle(id, 1).await;
+        let kept = talk.get(&format!("/session/{id}/todo")).await;
+        assert_eq!(kept, json!([todo]));
+    })
+    .await;
+    both.tell_the_same("unknown tool", async |talk, ears, id| {
+        talk.prompt(id, "@call nonsense {} | usage 10 5\n@say so | usage 20 5").await;
+        ears.until_idle(id, 1).await;
+    })
+    .await;
+    both.tell_the_same("refusal", async |talk, ears, id| {
+        talk.prompt(id, "@status 400 | say no such thing").await;
+        ears.until_idle(id, 2).await;
+    })
+    .await;
+    both.tell_the_same("retries", async |talk, ears, id| {
+        talk.prompt(id, "@status 500 retry-after-ms=5 | say on fire").await;
+        ears.until_idle(id, 2).await;
+    })
+    .await;
+    both.tell_the_same("abort before the first word", async |talk, ears, id| {
+        talk.prompt(id, "@hang").await;
+        // An abort before the model is asked is another story: one idle, and no error is told of.
+        let asked =
+            |_: &Ears| !both.model.asked_by(id).is_empty() || !both.ours.given(id).is_empty();
+        ears.until("the model is asked", asked).await;
+        talk.post(&format!("/session/{id}/abort"), &json!({})).await;
+        ears.until_idle(id, 2).await;
+    })
+    .await;
+    both.tell_the_same("abort of a tool", async |talk, ears, id| {
+        let sleep = json!({"command": "sleep 60", "description": "sleep"});
+        talk.prompt(id, &format!("@call bash {sleep} | usage 10 5")).await;
+        let running = "message.part.updated tool:bash/running";
+        ears.until(running, |ears| part_is(ears, id, running)).await;
+        let has_output = |ears: &Ears| {
+            ears.of_type(id, "message.part.updated").iter().any(|event| {
+                event["properties"]["part"]["state"]["metadata"].get("output").is_some()
+            })
+        };
+        ears.until("it has begun", has_output).await;
+        talk.post(&format!("/session/{id}/abort"), &json!({})).await;
+        ears.until_idle(id, 2).await;
+    })
+    .await;
+    assert!(both.model.asked().len() > 9);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_of_the_tests_tells_the_same_stranger_stories() {
+    let setup = Setup {
+        config: json!({"permission": {"bash": "ask"}}),
+        context: Some(20_000),
+        ..Setup::default()
+    };
+    let both = Both::start(setup).await;
+    both.ours.ask_for("bash");
+    both.ours.limit_context(20_000 - 8_192);
+    for reply in ["once", "reject"] {
+        both.tell_the_same(reply, async |talk, ears, id| {
+            talk.prompt(id, &format!("@{BASH} | usage 10 5\n@say so | usage 20 5")).await;
+            let asked = ears.until_event(id, "permission.asked").await;
+            let running = "message.part.updated tool:bash/running";
+            ears.until(running, |ears| part_is(ears, id, running)).await;
+            let request = asked["properties"]["id"].as_str().unwrap();
+            let path = format!("/permission/{request}/reply");
+            talk.post(&path, &json!({"reply": reply})).await;
+            ears.until_idle(id, 1).await;
+        })
+        .await;
+    }
+    both.tell_the_same("repeat", async |talk, ears, id| {
+        let prompt = |text: &str| {
+            let part = json!({"id": "prt_1e1031524001bbveXIp76rBwPo", "type": "text", "text": text});
+            json!({"agent": "build", "messageID": "msg_1e103151c001dnrgD9npJRtIM4", "parts": [part]})
+        };
+        let path = format!("/session/{id}/prompt_async");
+        talk.post(&path, &prompt("@status 400 | say no")).await;
+        ears.until_idle(id, 2).await;
+        talk.post(&path, &prompt("@say now | usage 10 5")).await;
+        ears.until_idle(id, 3).await;
+        talk.post(&path, &prompt("@say never | usage 10 5")).await;
+        ears.until_idle(id, 4).await;
+        assert_eq!(talk.messages(id).await.len(), 3);
+    })
+    .await;
+    both.tell_the_same("too many tokens", async |talk, ears, id| {
+        talk.prompt(id, "@say much | usage 15000 10\n@say on | usage 10 5").await;
+        ears.until_idle(id, 1).await;
+    })
+    .await;
+    both.tell_the_same("too long", async |talk, ears, id| {
+        talk.prompt(id, "@overflow\n@say on | usage 10 5").await;
+        ears.until_idle(id, 1).await;
+    })
+    .await;
+    both.tell_the_same("two at once", async |talk, ears, id| {
+        talk.prompt(id, "@wait 700 | say one | usage 10 5").await;
+        ears.until("asked", |ears| !ears.of_type(id, "session.diff").is_empty()).await;
+        talk.prompt(id, "@say two | usage 10 5").await;
+        ears.until_idle(id, 1).await;
+    })
+    .await;
+}

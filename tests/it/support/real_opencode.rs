@@ -1,0 +1,245 @@
+//! A real `opencode serve`, with a model server of ours to think with: on loopback, with a home,
+//! a configuration and a project of its own, and nothing from outside. `install-opencode.sh` brings
+//! the program. It is heavy (half a gigabyte, seconds to start), so tests that need one run one
+//! after the other.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::ModelServer;
+use super::talk::Talk;
+
+/// A cold start takes three to nine seconds when others are at work.
+const PATIENCE: Duration = Duration::from_secs(90);
+const LISTENING: &str = "opencode server listening on http://127.0.0.1:";
+/// OpenCode would install this package into its configuration by itself.
+const NOTHING_TO_INSTALL: &str =
+    r#"{"lockfileVersion":3,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"*"}}}}"#;
+
+/// Killed when it is dropped, with everything its tools have started.
+pub struct RealOpenCode {
+    process: Option<Child>,
+    port: u16,
+    password: Option<String>,
+    starts: u32,
+    root: TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// One at a time, also where nextest does not see to it.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// What differs from a server that allows everything and has room for 200 000 tokens.
+#[derive(Default)]
+pub struct Setup {
+    pub password: Option<String>,
+    /// Laid over the configuration, key by key: `{"permission": {"bash": "ask"}}`.
+    pub config: Value,
+    /// How many tokens the models have room for.
+    pub context: Option<u64>,
+}
+
+impl RealOpenCode {
+    pub async fn start(model: &ModelServer) -> RealOpenCode {
+        RealOpenCode::with(model, Setup::default()).await
+    }
+
+    pub async fn with(model: &ModelServer, setup: Setup) -> RealOpenCode {
+        let alone = ALONE.lock().await;
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("config/opencode");
+        fs::create_dir_all(own.join("node_modules")).unwrap();
+        fs::write(own.join("package.json"), "{}").unwrap();
+        fs::write(own.join("package-lock.json"), NOTHING_TO_INSTALL).unwrap();
+        for directory in ["home", "data", "cache", "state", "tmp", "project"] {
+            fs::create_dir(root.path().join(directory)).unwrap();
+        }
+        let mut config = config(&model.base_url(), setup.context.unwrap_or(200_000));
+        overlay(&mut config, &setup.config);
+        fs::write(root.path().join("opencode.json"), config.to_string()).unwrap();
+        let mut server = RealOpenCode {
+            process: None,
+            port: 0,
+            password: setup.password,
+            starts: 0,
+            root,
+            _alone: alone,
+        };
+        server.start_on("0").await;
+        server
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    pub fn talk(&self) -> Talk {
+        match &self.password {
+            Some(password) => Talk::with_password(self.url(), password),
+            None => Talk::to(self.url()),
+        }
+    }
+
+    /// Where it was started: the project of sessions that name no other.
+    pub fn project(&self) -> PathBuf {
+        self.path("project")
+    }
+
+    /// As with `kill -9`: nothing is finished, nobody is told.
+    pub fn kill(&mut self) {
+        let Some(mut process) = self.process.take() else { return };
+        let group = Pid::from_raw(process.id().try_into().unwrap()).unwrap();
+        // One that is gone already is what we wanted.
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = process.wait();
+    }
+
+    /// With what the last one wrote down, on the port it had.
+    pub async fn start_again(&mut self) {
+        self.start_on(&self.port.to_string()).await;
+    }
+
+    /// With what the last one wrote down, on a port of its choice.
+    pub async fn start_elsewhere(&mut self) {
+        self.start_on("0").await;
+    }
+
+    /// What it has said since it was last started.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Requests before the line that says so are never answered, although the port is open.
+    async fn start_on(&mut self, port: &str) {
+        assert!(self.process.is_none(), "it runs already");
+        self.starts += 1;
+        self.process = Some(self.command(port).spawn().unwrap());
+        let started = Instant::now();
+        self.port = loop {
+            let log = self.log();
+            let line = log.lines().find_map(|line| line.strip_prefix(LISTENING));
+            if let Some(port) = line.filter(|_| log.ends_with('\n')) {
+                break port.trim().parse().unwrap();
+            }
+            let over = self.process.as_mut().unwrap().try_wait().unwrap();
+            assert_eq!(over, None, "opencode ended: {log}");
+            assert!(started.elapsed() < PATIENCE, "opencode does not listen: {log}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+    }
+
+    fn command(&self, port: &str) -> Command {
+        let log = File::create(self.log_path()).unwrap();
+        let mut command = Command::new(installed("opencode-linux-x64/bin/opencode"));
+        let search = installed("@vscode/ripgrep-linux-x64/bin");
+        command.env_clear().env("PATH", format!("{}:/usr/bin:/bin", search.display()));
+        for (name, directory) in [
+            ("HOME", "home"),
+            ("XDG_CONFIG_HOME", "config"),
+            ("XDG_DATA_HOME", "data"),
+            ("XDG_CACHE_HOME", "cache"),
+            ("XDG_STATE_HOME", "state"),
+            ("TMPDIR", "tmp"),
+            ("OPENCODE_CONFIG", "opencode.json"),
+        ] {
+            command.env(name, self.path(directory));
+        }
+        for what in [
+            "MODELS_FETCH",
+            "AUTOUPDATE",
+            "DEFAULT_PLUGINS",
+            "LSP_DOWNLOAD",
+            "SHARE",
+            "CLAUDE_CODE",
+            "EXTERNAL_SKILLS",
+        ] {
+            command.env(format!("OPENCODE_DISABLE_{what}"), "1");
+        }
+        if let Some(password) = &self.password {
+            command.env("OPENCODE_SERVER_PASSWORD", password);
+        }
+        command.args(["serve", "--hostname", "127.0.0.1", "--port", port]);
+        command.current_dir(self.project()).process_group(0);
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        command
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.path(&format!("log.{}", self.starts))
+    }
+}
+
+impl Drop for RealOpenCode {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The models have the names of those in `OpenCode`, so that tests can use both servers.
+fn config(model: &str, context: u64) -> Value {
+    let one = json!({
+        "name": "scripted",
+        "tool_call": true,
+        "limit": {"context": context, "output": 8_192},
+        "cost": {"input": 1, "output": 2},
+    });
+    json!({
+        "autoupdate": false,
+        "share": "disabled",
+        "snapshot": false,
+        "lsp": false,
+        "formatter": false,
+        "model": "scripted/first",
+        "small_model": "scripted/first",
+        "enabled_providers": ["scripted"],
+        "provider": {"scripted": {
+            "npm": "@ai-sdk/openai-compatible",
+            "name": "scripted",
+            "options": {"baseURL": model, "apiKey": "none"},
+            "models": {"first": one, "second": one},
+        }},
+        "permission": {"*": "allow"},
+    })
+}
+
+fn overlay(config: &mut Value, over: &Value) {
+    match (config, over.as_object()) {
+        (Value::Object(config), Some(over)) => {
+            for (name, value) in over {
+                overlay(config.entry(name.clone()).or_insert(json!({})), value);
+            }
+        }
+        (_, None) if over.is_null() => {}
+        (config, _) => *config = over.clone(),
+    }
+}
+
+fn installed(what: &str) -> PathBuf {
+    let path = cache().join("oc/node_modules").join(what);
+    let is_tool = what.starts_with("opencode");
+    assert!(path.exists() || !is_tool, "run tests/tools/install-opencode.sh first: {path:?}");
+    path
+}
+
+#[expect(clippy::disallowed_methods, reason = "where things are installed is known outside only")]
+fn cache() -> PathBuf {
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(cache) = named("ASYNCAGENTS_TEST_CACHE") {
+        return cache.into();
+    }
+    let caches = named("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || Path::new(&named("HOME").expect("somebody's home")).join(".cache");
+    caches.unwrap_or_else(home).join("asyncagents-test")
+}
