@@ -75,7 +75,8 @@ fn idle(run: &Run, seen: &Observation, since: Since, settings: &Settings) -> Ver
         Outcome::Refused { what, partial } if since.same >= settings.settle => {
             failed(format!("stopped because it was refused: {what}"), partial.clone())
         }
-        Outcome::Aborted => aborted("aborted in the host"),
+        // So does an answer that was given up because its context was too long.
+        Outcome::Aborted if since.same >= settings.settle => aborted("aborted in the host"),
         Outcome::Unfinished { partial } if since.same >= settings.settle => {
             interrupted(run, partial.clone())
         }
@@ -89,6 +90,7 @@ fn idle(run: &Run, seen: &Observation, since: Since, settings: &Settings) -> Ver
         Outcome::Unfinished { .. }
         | Outcome::Unanswered
         | Outcome::PromptMissing
+        | Outcome::Aborted
         | Outcome::Refused { .. } => Verdict::GoesOn(Phase::Waiting, None),
     }
 }

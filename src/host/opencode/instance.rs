@@ -253,11 +253,11 @@ impl Instance {
     fn note(&self, line: &str) -> Wake {
         let Some(event) = translate::event(line) else { return Wake::No };
         let session = SessionId::new(event.session.clone());
-        let suspect = event.news == translate::News::Suspect;
+        let deleted = event.news == translate::News::Deleted;
         let woken = self.mirror().hear(event);
         // Nobody's child: perhaps a parent that was deleted.
         match woken {
-            Wake::No if suspect && line.contains("\"session.deleted\"") => {
+            Wake::No if deleted => {
                 self.rounds().doubtful.insert(session);
                 Wake::Now
             }
@@ -322,7 +322,7 @@ impl Instance {
         let asked = tokio::join!(permissions, self.client.questions(directory));
         match asked {
             (Ok(permissions), Ok(questions)) => {
-                self.mirror().note_asks(directory, translate::asks(&permissions, &questions));
+                self.mirror().note_asks(directory, translate::asks(permissions, questions));
             }
             (Err(error), _) | (_, Err(error)) => {
                 self.note_failure(&error);

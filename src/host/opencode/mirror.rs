@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::translate::{Event, News};
+use super::translate::{Event, News, Open};
 use super::types::{Status, Statuses};
 use crate::host::{Activity, Ask, Watch};
 use crate::task::{MessageId, SessionId};
@@ -28,7 +28,7 @@ const LONGEST_INPUT: usize = 200;
 #[derive(Default)]
 pub(super) struct Mirror {
     watched: HashMap<SessionId, Watched>,
-    asks: HashMap<String, Vec<Ask>>,
+    asks: HashMap<String, Vec<Open>>,
     /// Directories where something was asked or answered since it was looked at.
     asked: BTreeSet<String>,
 }
@@ -172,7 +172,7 @@ impl Mirror {
         }
     }
 
-    pub(super) fn note_asks(&mut self, directory: &str, asks: HashMap<String, Vec<Ask>>) {
+    pub(super) fn note_asks(&mut self, directory: &str, asks: HashMap<String, Vec<Open>>) {
         let there = self.watched.iter().filter(|(_, watched)| watched.directory == directory);
         let there: Vec<String> = there.map(|(id, _)| id.to_string()).collect();
         self.asks.retain(|session, _| {
@@ -230,8 +230,12 @@ impl Mirror {
 
     /// What a session does, and what was read of it when it is idle. `None`: not known now.
     pub(super) fn tell(&mut self, session: &SessionId) -> Option<(Activity, Idle)> {
-        let asks = self.asks.get(session.as_str()).filter(|asks| !asks.is_empty()).cloned();
         let watched = self.watched.get_mut(session)?;
+        let open = self.asks.get(session.as_str()).map_or(&[] as &[Open], Vec::as_slice);
+        // What an aborted run had asked stays in the server's list.
+        let open = open.iter().filter(|open| !watched.has_answered(open));
+        let asks = Some(open.map(|open| open.ask.clone()).collect::<Vec<Ask>>());
+        let asks = asks.filter(|asks| !asks.is_empty());
         let activity = match (&watched.state, asks) {
             (State::Unknown, _) => return None,
             (State::Idle, _) => {
@@ -298,10 +302,9 @@ impl Watched {
     fn is_read(&self, now: Duration) -> bool {
         self.read.as_ref().is_some_and(|(idle, at, suspicions)| {
             let fresh = match idle.outcome {
-                Outcome::Answered { .. } | Outcome::Failed { .. } | Outcome::Aborted => {
-                    END_IS_FRESH
-                }
-                Outcome::PromptMissing
+                Outcome::Answered { .. } | Outcome::Failed { .. } => END_IS_FRESH,
+                Outcome::Aborted
+                | Outcome::PromptMissing
                 | Outcome::Unanswered
                 | Outcome::Unfinished { .. }
                 | Outcome::Refused { .. } => REST_IS_FRESH,
@@ -313,6 +316,12 @@ impl Watched {
     fn hear(&mut self, news: News) -> Wake {
         match news {
             News::Suspect => {
+                self.suspect();
+                Wake::Now
+            }
+            // One that works on is listed as working for a while all the same: it has to be read.
+            News::Deleted => {
+                self.seeded = false;
                 self.suspect();
                 Wake::Now
             }
@@ -353,6 +362,21 @@ impl Watched {
             }
             News::Asked => Wake::No,
         }
+    }
+
+    /// Whether the call that asks is known to be over.
+    fn has_answered(&self, open: &Open) -> bool {
+        let Some(asking) = &open.call else { return false };
+        let parts = self.messages.iter().rev().flat_map(|message| &message.parts);
+        let state = parts.filter_map(|part| match part {
+            Part::Tool { call, state, .. } if call == asking => Some(state.status.as_str()),
+            Part::Tool { .. }
+            | Part::Text { .. }
+            | Part::Reasoning { .. }
+            | Part::Compaction { .. }
+            | Part::Other => None,
+        });
+        state.take(1).any(|status| !matches!(status, "pending" | "running"))
     }
 
     fn message(&mut self, info: Info) {

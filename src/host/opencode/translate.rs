@@ -17,6 +17,8 @@ pub(super) enum News {
     Busy(Status),
     /// It may have come to an end; whoever wants to know has to look.
     Suspect,
+    /// It is no longer there.
+    Deleted,
     /// Something went wrong, perhaps for good.
     Failed(String),
     Message(Info),
@@ -50,7 +52,8 @@ pub(super) fn event(line: &str) -> Option<Event> {
             Status::Idle => News::Suspect,
             status @ (Status::Busy | Status::Retry { .. } | Status::Other) => News::Busy(status),
         },
-        "session.idle" | "session.deleted" | "session.compacted" | "todo.updated" => News::Suspect,
+        "session.idle" | "session.compacted" | "todo.updated" => News::Suspect,
+        "session.deleted" => News::Deleted,
         "session.error" => {
             let error = serde_json::from_str::<SessionError>(properties).ok()?.error;
             News::Failed(error.map_or_else(|| "unknown error".into(), |error| error.message()))
@@ -160,21 +163,29 @@ pub(super) fn agent_names(agents: Vec<Agent>) -> Vec<String> {
     agents.into_iter().filter(|agent| !agent.hidden).map(|agent| agent.name).collect()
 }
 
+/// Something that is asked, and the call that asks it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Open {
+    pub(super) ask: Ask,
+    pub(super) call: Option<String>,
+}
+
 /// What sessions wait for, by session.
 pub(super) fn asks(
-    permissions: &[Permission],
-    questions: &[Question],
-) -> HashMap<String, Vec<Ask>> {
-    let mut asks: HashMap<String, Vec<Ask>> = HashMap::new();
-    for Permission { id, session, permission, patterns } in permissions {
-        let what = format!("{permission} {}", patterns.join(" "));
-        let ask = Ask { id: id.clone(), what: what.trim_end().to_owned() };
-        asks.entry(session.clone()).or_default().push(ask);
+    permissions: Vec<Permission>,
+    questions: Vec<Question>,
+) -> HashMap<String, Vec<Open>> {
+    let mut asks: HashMap<String, Vec<Open>> = HashMap::new();
+    for Permission { id, session, permission, patterns, tool } in permissions {
+        let what = format!("{permission} {}", patterns.join(" ")).trim_end().to_owned();
+        let open = Open { ask: Ask { id, what }, call: tool.map(|tool| tool.call) };
+        asks.entry(session).or_default().push(open);
     }
-    for Question { id, session, questions } in questions {
+    for Question { id, session, questions, tool } in questions {
         let texts: Vec<&str> = questions.iter().map(|asked| asked.question.as_str()).collect();
-        let ask = Ask { id: id.clone(), what: format!("question: {}", texts.join(" / ")) };
-        asks.entry(session.clone()).or_default().push(ask);
+        let what = format!("question: {}", texts.join(" / "));
+        let open = Open { ask: Ask { id, what }, call: tool.map(|tool| tool.call) };
+        asks.entry(session).or_default().push(open);
     }
     asks
 }
@@ -449,18 +460,20 @@ mod tests {
         let permissions: Vec<Permission> = serde_json::from_value(permissions).unwrap();
         let questions = sample!("behaviours-question")["question.list"].clone();
         let questions: Vec<Question> = serde_json::from_value(questions).unwrap();
-        let ask = |id: &str, what: &str| vec![Ask { id: id.into(), what: what.into() }];
+        let open = |id: &str, what: &str, call: &str| {
+            vec![Open { ask: Ask { id: id.into(), what: what.into() }, call: Some(call.into()) }]
+        };
         let expected = HashMap::from([
             (
                 "ses_e1ef93c6fffe849avjw92BmdgI".to_owned(),
-                ask("per_1e106c5d4001MTABxanY1sYuIt", "bash echo needs-permission"),
+                open("per_1e106c5d4001MTABxanY1sYuIt", "bash echo needs-permission", "call_35_0"),
             ),
             (
                 "ses_e1ef91fc9ffeSuB9XvY54beS9f".to_owned(),
-                ask("que_1e106e1cb001HR1Owuxzn8x154", "question: Which?"),
+                open("que_1e106e1cb001HR1Owuxzn8x154", "question: Which?", "call_45_0"),
             ),
         ]);
-        assert_eq!(asks(&permissions, &questions), expected);
         assert_eq!(first_choices(&questions[0]), ["A"]);
+        assert_eq!(asks(permissions, questions), expected);
     }
 }

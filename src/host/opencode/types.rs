@@ -121,6 +121,15 @@ pub(super) struct Permission {
     pub(super) permission: String,
     #[serde(default)]
     pub(super) patterns: Vec<String>,
+    #[serde(default)]
+    pub(super) tool: Option<OfCall>,
+}
+
+/// The call that asks.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct OfCall {
+    #[serde(rename = "callID")]
+    pub(super) call: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -130,6 +139,8 @@ pub(super) struct Question {
     pub(super) session: String,
     #[serde(default)]
     pub(super) questions: Vec<Asked>,
+    #[serde(default)]
+    pub(super) tool: Option<OfCall>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

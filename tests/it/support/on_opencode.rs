@@ -111,7 +111,7 @@ pub fn caller(parent: &str) -> Caller {
     Caller { host: "opencode".into(), ..super::world::caller(&SessionId::new(parent)) }
 }
 
-fn connect(
+pub fn connect(
     dir: &TempDir,
     settings: &Settings,
     servers: &[(String, String)],

@@ -81,6 +81,10 @@ impl RealOpenCode {
         format!("http://127.0.0.1:{}", self.port)
     }
 
+    pub fn password(&self) -> Option<String> {
+        self.password.clone()
+    }
+
     pub fn talk(&self) -> Talk {
         match &self.password {
             Some(password) => Talk::with_password(self.url(), password),
