@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("task", &[]),
     ("transcript", &[]),
+    ("fork", &[]),
     ("net", &[]),
     ("clock", &["task"]),
     ("notice", &["task"]),
