@@ -141,6 +141,7 @@ impl Stage {
                 ..Arguments::default()
             },
             key: None,
+            ..LaunchRequest::default()
         };
         let client = &self.daemon.client;
         let task = client.launch(&request).await?;

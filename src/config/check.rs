@@ -23,6 +23,7 @@ const RULES: &[(&str, Rule)] = &[
     ("limits.active_per_parent", Rule::Between(1.0, 1000.0)),
     ("limits.queued_per_parent", Rule::Between(0.0, 1_000_000.0)),
     (FREE_FORM, Rule::Between(1.0, 1000.0)),
+    ("fork.method", Rule::OneOf(&["context", "native"])),
     ("permissions.policy", Rule::OneOf(&["park", "allow", "deny"])),
     ("permissions.park_seconds", Rule::Between(0.0, YEAR)),
     ("notices.inline_characters", Rule::Between(0.0, 1_000_000.0)),

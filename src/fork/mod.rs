@@ -14,15 +14,13 @@ mod tiers;
 #[cfg(test)]
 mod tests;
 
-use serde::{Deserialize, Serialize};
-
 pub use budget::MOST_CHARACTERS;
 pub use tiers::PerTier;
 
 /// What stands for a conversation in which nothing was said.
 const EMPTY: &str = "(nothing was said yet)";
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inheritance {
     pub preamble: String,
     pub context: String,
@@ -30,12 +28,11 @@ pub struct Inheritance {
 }
 
 /// Messages without anything to show (steps, thoughts, markers) are not counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// In the whole conversation.
     pub messages: usize,
     /// Those the latest compaction stands for; `None` when there was none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub compacted: Option<usize>,
     /// The oldest ones, dropped to fit the budget.
     pub removed: usize,

@@ -1,7 +1,5 @@
 //! The second stage: the older a tool result is, the less of it is kept (F3).
 
-use serde::{Deserialize, Serialize};
-
 use super::read::{Message, Part};
 
 const WHOLE: usize = 5;
@@ -19,7 +17,7 @@ pub(super) enum Tier {
 }
 
 /// How many results are in each tier, newest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerTier {
     pub whole: usize,
     pub long: usize,

@@ -41,15 +41,16 @@ pub struct Prompt {
     pub model: Option<String>,
 }
 
-/// A notice on its way to a parent's conversation.
+/// Something said to a conversation: a notice to a parent, or to a child what it inherits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Post {
+    /// The conversation it is said to.
     pub parent: SessionId,
     pub message: MessageId,
     pub visible: String,
     pub hidden: String,
     pub agent: String,
-    /// Whether the parent is to answer it.
+    /// Whether it is to be answered.
     pub wake: bool,
 }
 
@@ -113,6 +114,20 @@ pub enum Error {
 pub trait Host {
     /// A host of our own opens one session per nonce, however often it is asked.
     fn open(&self, session: NewSession) -> impl Future<Output = Result<Opened, Error>> + Send;
+    /// Whether the host can copy a session.
+    fn can_fork(&self) -> bool {
+        false
+    }
+    /// Opens a session that begins as a copy of another one, with everything said there. Like
+    /// [`Host::open`] otherwise; only for hosts that can.
+    fn fork(
+        &self,
+        of: &SessionId,
+        session: NewSession,
+    ) -> impl Future<Output = Result<Opened, Error>> + Send {
+        let _ = (of, session);
+        async { Err(Error::Refused("this host cannot copy a session".to_owned())) }
+    }
     /// The session that carries this nonce, if there is one.
     fn find(&self, nonce: &str) -> impl Future<Output = Result<Option<Opened>, Error>> + Send;
     fn delete(&self, session: &SessionId) -> impl Future<Output = Result<(), Error>> + Send;
@@ -161,6 +176,20 @@ impl Host for AnyHost {
         match self {
             AnyHost::Scripted(host) => host.open(session).await,
             AnyHost::Embedded(host) => host.open(session).await,
+        }
+    }
+
+    fn can_fork(&self) -> bool {
+        match self {
+            AnyHost::Scripted(host) => host.can_fork(),
+            AnyHost::Embedded(host) => host.can_fork(),
+        }
+    }
+
+    async fn fork(&self, of: &SessionId, session: NewSession) -> Result<Opened, Error> {
+        match self {
+            AnyHost::Scripted(host) => host.fork(of, session).await,
+            AnyHost::Embedded(host) => host.fork(of, session).await,
         }
     }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Supervisor};
+use super::fork::Inherits;
+use super::{Error, Fork, Supervisor};
 use crate::host::{Host, NewSession, Opened};
-use crate::store::{Intended, Intent, NewTask, Placement};
+use crate::store::{Inheritance, Intended, Intent, NewTask, Placement};
 use crate::task::launch::Order;
 use crate::task::{BatchId, MAILBOX, Parent, SessionId, Slot, Task, Timestamp};
 
@@ -37,7 +38,7 @@ pub struct Caller {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
     pub order: Order,
-    pub fork: bool,
+    pub fork: Fork,
     /// The same key launches the same task: a caller that lost its connection may ask again.
     pub key: Option<String>,
 }
@@ -55,6 +56,8 @@ pub(super) struct Begun {
     host: String,
     depth: u32,
     at: Timestamp,
+    #[serde(default)]
+    inherits: Option<Inherits>,
 }
 
 impl Supervisor {
@@ -74,12 +77,10 @@ impl Supervisor {
         }
         let depth = self.depth(&caller.session)?;
         let host = self.choose_host(&order, &caller)?;
-        if fork {
-            return Err(Error::CannotFork(caller.host));
-        }
         self.check_agent(&host, &order.agent, &caller.directory).await?;
+        let inherits = self.inherit(fork, &caller, &host).await?;
 
-        let begun = Begun { caller, order, host, depth, at: self.0.clock.now() };
+        let begun = Begun { caller, order, host, depth, at: self.0.clock.now(), inherits };
         // From here on the launch goes on by itself: a caller that hangs up must not cut it in two.
         let supervisor = self.clone();
         let rest = tokio::spawn(async move {
@@ -114,17 +115,21 @@ impl Supervisor {
     }
 
     async fn open_and_insert(&self, nonce: String, begun: Begun) -> Result<Task, Error> {
-        let Begun { caller, order, host: host_name, .. } = &begun;
+        let Begun { caller, order, host: host_name, inherits, .. } = &begun;
         let host = self.host(host_name)?;
         let session = NewSession {
             parent: (caller.host == *host_name).then(|| caller.session.clone()),
-            title: format!("Background: {}", order.description),
+            title: title(&order.description, inherits.is_some()),
             nonce: nonce.clone(),
             directory: caller.directory.clone(),
             agent: order.agent.clone(),
             deny: DENIED.map(str::to_owned).to_vec(),
         };
-        match host.open(session).await {
+        let opened = match inherits {
+            Some(Inherits::CopyOf(of)) => host.fork(of, session).await,
+            Some(Inherits::Context { .. }) | None => host.open(session).await,
+        };
+        match opened {
             Ok(opened) => {
                 let session = opened.session.clone();
                 let completed = self.complete(nonce.clone(), begun, opened).await;
@@ -151,8 +156,16 @@ impl Supervisor {
         begun: Begun,
         opened: Opened,
     ) -> Result<Task, Error> {
-        let Begun { caller, order, host, depth, at } = begun;
+        let Begun { caller, order, host, depth, at, inherits } = begun;
         let clock = &self.0.clock;
+        let is_forked = inherits.is_some();
+        // Its id before the prompt's: hosts sort what was said by ids.
+        let inheritance = inherits.and_then(|inherits| match inherits {
+            Inherits::Context { preamble, context } => {
+                Some(Inheritance { message_id: clock.message_id(), preamble, context })
+            }
+            Inherits::CopyOf(_) => None,
+        });
         let placement = match order.batch {
             Some(name) => Placement::Named(BatchId::new(name)),
             None if caller.lone_batches => Placement::Named(clock.batch_id()),
@@ -177,7 +190,8 @@ impl Supervisor {
             agent: order.agent,
             model: order.model,
             placement,
-            is_forked: false,
+            is_forked,
+            inheritance,
             depth,
             budget: order.budget,
             development: caller.development,
@@ -242,4 +256,9 @@ impl Supervisor {
             false => Err(Error::UnknownAgent { agent: agent.to_owned(), known: names }),
         }
     }
+}
+
+fn title(description: &str, forked: bool) -> String {
+    let forked = if forked { " (forked)" } else { "" };
+    format!("Background{forked}: {description}")
 }

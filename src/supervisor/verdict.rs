@@ -171,6 +171,7 @@ mod tests {
             }),
             poll_interval: Duration::from_secs(2),
             max_depth: 1,
+            fork_method: crate::supervisor::ForkMethod::Context,
             stall: Duration::from_secs(600),
             stall_repeats: 20,
             cancel_stalled: false,

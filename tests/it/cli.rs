@@ -548,6 +548,7 @@ const HELP: &[(&str, &[&str])] = &[
     ("output", &["output"]),
     ("wait", &["wait"]),
     ("resume", &["resume"]),
+    ("fork-preview", &["fork-preview"]),
     ("approve", &["approve"]),
     ("deny", &["deny"]),
     ("cancel", &["cancel"]),

@@ -188,6 +188,7 @@ async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<At
                 ..Arguments::default()
             },
             key: Some(format!("key-{n}")),
+            ..LaunchRequest::default()
         };
         let task = stage.launch(&request).await;
         let id = task.session_id.clone();
