@@ -185,6 +185,7 @@ async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<At
                 prompt: Some(stage.work.prompts[script].0.into()),
                 agent: Some("explore".into()),
                 host: stage.work.host.map(Into::into),
+                fork: n % 10 == 3,
                 ..Arguments::default()
             },
             key: Some(format!("key-{n}")),
@@ -270,7 +271,7 @@ async fn kill_and_check(work: Work) {
     let known = Arc::try_unwrap(known).ok().unwrap().into_inner().unwrap();
     assert_eq!(known.launched.len(), TASKS);
     check_ends(&stage, &known).await;
-    check_notices(&stage, &database);
+    check_posts(&stage, &database);
     check_sessions(&stage, &database).await;
     assert_eq!(count("SELECT count(*) FROM intent"), 0);
     assert_eq!(count("SELECT count(*) FROM task"), TASKS as i64, "a key launched twice");
@@ -299,8 +300,8 @@ async fn check_ends(stage: &Stage, known: &Acknowledged) {
     }
 }
 
-/// The host's own log has the notice of every run, once.
-fn check_notices(stage: &Stage, database: &Path) {
+/// The host's own log has the notice of every run, once, and what each forked child inherited.
+fn check_posts(stage: &Stage, database: &Path) {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for line in std::fs::read_to_string(&stage.log).unwrap().lines() {
         let line: Value = serde_json::from_str(line).unwrap();
@@ -308,6 +309,19 @@ fn check_notices(stage: &Stage, database: &Path) {
         *seen.entry(line["post"]["message"].as_str().unwrap().to_owned()).or_default() += 1;
     }
     let db = rusqlite::Connection::open(database).unwrap();
+    let ids = |sql: &str| -> BTreeSet<String> {
+        let mut statement = db.prepare(sql).unwrap();
+        let ids = statement.query_map([], |row| row.get(0)).unwrap();
+        ids.collect::<Result<_, _>>().unwrap()
+    };
+    let inherited = ids("SELECT message_id FROM inheritance");
+    assert!(inherited.len() >= TASKS / 10);
+    // What was cancelled in time was handed nothing; agents of our own are not in this log.
+    let prompted =
+        ids("SELECT i.message_id FROM inheritance i JOIN run r ON r.task = i.task AND r.n = 0
+         JOIN task t ON t.seq = i.task WHERE r.sent_at IS NOT NULL AND t.host = 'scripted'");
+    assert!(prompted.iter().all(|id| seen.contains_key(id)), "a child without its context");
+    seen.retain(|id, _| !inherited.contains(id));
     let mut runs = db
         .prepare(
             "SELECT n.message_id FROM run r LEFT JOIN notice n
