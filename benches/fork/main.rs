@@ -91,7 +91,7 @@ fn main() -> anyhow::Result<()> {
 
 /// Both in turns, so that whatever else the machine does meets both.
 fn time(json: &str, megabytes: f64, what: &str, table: &mut Table) -> anyhow::Result<f64> {
-    let rounds = ((240.0 / megabytes) as usize).clamp(5, 41);
+    let rounds = ((600.0 / megabytes) as usize).clamp(7, 41);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         ours.push(millis(timed(|| fork::inherit(json))?));
