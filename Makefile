@@ -39,4 +39,4 @@ FUZZ_SECONDS ?= 600
 # Without sanitizers, because there is no unsafe code: this way it tries twice as much.
 fuzz: ## fuzz what reads other people's bytes (needs cargo-fuzz and a nightly compiler)
 	cargo +nightly fuzz run --sanitizer none fork_read -- -max_total_time=$(FUZZ_SECONDS) -max_len=65536
-	cargo +nightly fuzz run --sanitizer none fork_pipeline -- -max_total_time=$(FUZZ_SECONDS) -max_len=4096
+	cargo +nightly fuzz run --sanitizer none fork_pipeline -- -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -len_control=0

@@ -185,7 +185,7 @@ async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<At
                 prompt: Some(stage.work.prompts[script].0.into()),
                 agent: Some("explore".into()),
                 host: stage.work.host.map(Into::into),
-                fork: n % 10 == 3,
+                fork: n % 40 == 3,
                 ..Arguments::default()
             },
             key: Some(format!("key-{n}")),
@@ -315,7 +315,7 @@ fn check_posts(stage: &Stage, database: &Path) {
         ids.collect::<Result<_, _>>().unwrap()
     };
     let inherited = ids("SELECT message_id FROM inheritance");
-    assert!(inherited.len() >= TASKS / 10);
+    assert!(inherited.len() >= TASKS / 40);
     // What was cancelled in time was handed nothing; agents of our own are not in this log.
     let prompted =
         ids("SELECT i.message_id FROM inheritance i JOIN run r ON r.task = i.task AND r.n = 0
