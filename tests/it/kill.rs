@@ -185,7 +185,8 @@ async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<At
                 prompt: Some(stage.work.prompts[script].0.into()),
                 agent: Some("explore".into()),
                 host: stage.work.host.map(Into::into),
-                fork: n % 40 == 3,
+                // As long as there is little to read: a daemon lives for a quarter of a second.
+                fork: n % 8 == 3 && n > TASKS / 4 * 3,
                 ..Arguments::default()
             },
             key: Some(format!("key-{n}")),
