@@ -1,10 +1,10 @@
 # `make check` and `make test` are the gate, here and in CI.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check bench
+.PHONY: help build test check bench bench-large fuzz
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-7s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 build: ## build the release binary
 	cargo build --release
@@ -27,5 +27,17 @@ check: ## formatting, lints, documentation, licences
 		echo "cargo deny: skipped, it is not installed (cargo install cargo-deny)"; \
 	fi
 
-bench: ## measure the engine
+bench: ## measure the engine and forking
 	cargo bench --bench engine
+	cargo bench --bench fork
+
+bench-large: ## measure forking up to a parent of 239 MB
+	cargo bench --bench fork -- --large
+
+# Seconds for each target.
+FUZZ_SECONDS ?= 600
+
+# Without sanitizers, because there is no unsafe code: this way it tries twice as much.
+fuzz: ## fuzz what reads other people's bytes (needs cargo-fuzz and a nightly compiler)
+	cargo +nightly fuzz run --sanitizer none fork_read -- -max_total_time=$(FUZZ_SECONDS) -max_len=65536
+	cargo +nightly fuzz run --sanitizer none fork_pipeline -- -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -len_control=0

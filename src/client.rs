@@ -11,9 +11,9 @@ use serde::de::DeserializeOwned;
 use crate::net;
 use crate::wire::{
     AnswerRequest, CallerRequest, CancelRequest, CancelView, CheckView, ClearView, ErrorView,
-    HealthView, HostsView, LaunchRequest, MailboxView, OutputRequest, OutputView, PageView,
-    PermissionsView, PruneRequest, PruneView, ResolveRequest, ResumeRequest, ServerRequest,
-    TaskView, TasksView, ToolAnswer, ToolRequest, ToolsView, WaitRequest, WaitView,
+    ForkView, HealthView, HostsView, LaunchRequest, MailboxView, OutputRequest, OutputView,
+    PageView, PermissionsView, PruneRequest, PruneView, ResolveRequest, ResumeRequest,
+    ServerRequest, TaskView, TasksView, ToolAnswer, ToolRequest, ToolsView, WaitRequest, WaitView,
 };
 
 /// For every call but those that may take long.
@@ -83,6 +83,12 @@ impl Client {
     pub async fn resume(&self, id: &str, prompt: String) -> Result<TaskView, Error> {
         let request = ResumeRequest { prompt };
         self.post(&format!("/v1/tasks/{id}/resume"), &request, PATIENCE).await
+    }
+
+    /// What a child that is forked from a session would inherit.
+    pub async fn fork_preview(&self, session: &str) -> Result<ForkView, Error> {
+        let query = [("session", session)];
+        read(self.request(Method::GET, "/v1/fork", PATIENCE).query(&query)).await
     }
 
     pub async fn cancel(&self, request: &CancelRequest) -> Result<CancelView, Error> {

@@ -4,6 +4,7 @@
 pub mod task;
 pub mod transcript;
 
+pub mod fork;
 pub mod notice;
 
 // do

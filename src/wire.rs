@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::fork::Inheritance;
 use crate::task::launch::Arguments;
 use crate::task::{Budget, Progress, Task, Timestamp};
 
@@ -85,6 +86,10 @@ pub struct CallerView {
 pub struct LaunchRequest {
     pub caller: CallerView,
     pub arguments: Arguments,
+    /// Whose conversation a fork inherits, when it is not the caller's: a task's id in any form, or
+    /// a session of any host.
+    #[serde(rename = "forkSession", skip_serializing_if = "Option::is_none")]
+    pub fork_session: Option<String>,
     /// The same key launches the same task: for callers that lost their connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -186,6 +191,33 @@ pub struct ResolveRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TasksView {
     pub tasks: Vec<TaskView>,
+}
+
+/// What a child that is forked from a session inherits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkView {
+    pub preamble: String,
+    pub context: String,
+    /// With something to show, in the whole conversation.
+    pub messages: usize,
+    /// Those the latest compaction stands for; left out when there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compacted: Option<usize>,
+    /// Dropped to fit the budget.
+    pub removed: usize,
+    pub kept: usize,
+    /// Tool results of the kept messages.
+    pub results: ResultsView,
+    /// Of the context.
+    pub characters: usize,
+}
+
+/// By how much of them is kept at most: all, 3,000 characters, 500 characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultsView {
+    pub whole: usize,
+    pub long: usize,
+    pub short: usize,
 }
 
 /// Tokens and money, in the hosts' own figures.
@@ -336,6 +368,23 @@ pub struct ToolRequest {
 pub struct ToolAnswer {
     pub text: String,
     pub is_error: bool,
+}
+
+impl From<Inheritance> for ForkView {
+    fn from(inheritance: Inheritance) -> ForkView {
+        let Inheritance { preamble, context, counts } = inheritance;
+        let results = counts.results;
+        ForkView {
+            preamble,
+            context,
+            messages: counts.messages,
+            compacted: counts.compacted,
+            removed: counts.removed,
+            kept: counts.kept,
+            results: ResultsView { whole: results.whole, long: results.long, short: results.short },
+            characters: counts.characters,
+        }
+    }
 }
 
 impl From<&Task> for TaskView {

@@ -172,6 +172,7 @@ fn request(parent: String) -> LaunchRequest {
             ..Arguments::default()
         },
         key: None,
+        ..LaunchRequest::default()
     }
 }
 

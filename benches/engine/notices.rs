@@ -133,6 +133,7 @@ impl Stage {
                 directory: "/".to_owned(),
                 host: "scripted".to_owned(),
                 development: false,
+                ..CallerView::default()
             },
             arguments: Arguments {
                 description: Some("hang until told".to_owned()),
@@ -141,6 +142,7 @@ impl Stage {
                 ..Arguments::default()
             },
             key: None,
+            ..LaunchRequest::default()
         };
         let client = &self.daemon.client;
         let task = client.launch(&request).await?;

@@ -70,6 +70,7 @@ fn request(parent: &CallerView, agent: &str, description: &str, prompt: &str) ->
             ..Arguments::default()
         },
         key: Some(Clock::system().nonce()),
+        ..LaunchRequest::default()
     }
 }
 

@@ -10,6 +10,7 @@ mod config;
 mod daemon;
 mod demo;
 mod doctor;
+mod fork_preview;
 mod hosts;
 mod list;
 mod opencode;
@@ -73,6 +74,8 @@ enum Command {
     Wait(wait::Wait),
     /// Ask a completed task a follow-up, in its own session
     Resume(resume::Resume),
+    /// Show what an agent launched with `run --fork` would inherit
+    ForkPreview(fork_preview::ForkPreview),
     /// Allow what agents ask for
     Approve(answer::Answer),
     /// Refuse what agents ask for
@@ -128,6 +131,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Command::Output(command) => command.run(&settings).await,
             Command::Wait(command) => command.run(&settings).await,
             Command::Resume(command) => command.run(&settings).await,
+            Command::ForkPreview(command) => command.run(&settings).await,
             Command::Approve(command) => command.run(&settings, true).await,
             Command::Deny(command) => command.run(&settings, false).await,
             Command::Cancel(command) => command.run(&settings).await,

@@ -33,8 +33,11 @@ pub(super) fn with_plugin(text: &str, url: &str, program: &str) -> Result<String
         Some(property) => property.array_value().ok_or(Error::NoList)?,
     };
     match ours(&list) {
-        Some(old) if is(&old, url, program) => {}
-        Some(old) => replace(old, entry),
+        Some((_, old)) if is(&old, url, program) => {}
+        Some((place, old)) => {
+            old.remove();
+            list.insert(place, entry);
+        }
         None => drop(list.append(entry)),
     }
     Ok(root.to_string())
@@ -47,7 +50,7 @@ pub(super) fn without_plugin(text: &str) -> Result<Option<String>, Error> {
         return Ok(None);
     };
     let list = property.array_value().ok_or(Error::NoList)?;
-    let Some(entry) = ours(&list) else { return Ok(None) };
+    let Some((_, entry)) = ours(&list) else { return Ok(None) };
     entry.remove();
     if list.elements().is_empty() {
         property.remove();
@@ -60,8 +63,9 @@ fn parse(text: &str) -> Result<CstRootNode, Error> {
     parsed.map_err(|error| Error::NoJson(error.to_string()))
 }
 
-fn ours(list: &CstArray) -> Option<CstNode> {
-    list.elements().into_iter().find(|element| {
+/// Our entry and its place.
+fn ours(list: &CstArray) -> Option<(usize, CstNode)> {
+    list.elements().into_iter().enumerate().find(|(_, element)| {
         let value = element.to_serde_value().unwrap_or_default();
         let address = value.as_str().or_else(|| value.get(0)?.as_str());
         address.is_some_and(|address| {
@@ -72,14 +76,6 @@ fn ours(list: &CstArray) -> Option<CstNode> {
 
 fn is(entry: &CstNode, url: &str, program: &str) -> bool {
     entry.to_serde_value() == Some(serde_json::json!([url, { "program": program }]))
-}
-
-fn replace(old: CstNode, entry: CstInputValue) {
-    if let Some(array) = old.as_array() {
-        array.replace_with(entry);
-    } else if let Some(text) = old.as_string_lit() {
-        text.replace_with(entry);
-    }
 }
 
 #[cfg(test)]

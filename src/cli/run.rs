@@ -27,7 +27,7 @@ pub(super) struct Run {
     /// A few words for lists and notices [default: the beginning of the prompt]
     #[arg(long)]
     description: Option<String>,
-    /// Give the agent the conversation of this session as its context
+    /// Give the agent the conversation of this session, or of this task, as its context
     #[arg(long, value_name = "SESSION")]
     fork: Option<String>,
     /// The batch it belongs to [default: one of its own]
@@ -79,16 +79,11 @@ impl Run {
             cost: self.budget_cost,
             tool_calls: self.budget_tool_calls,
         };
-        let mut caller = caller(settings);
-        let fork = self.fork.is_some();
-        if let Some(session) = self.fork {
-            caller.session_id = session;
-        }
         let arguments = Arguments {
             description: Some(self.description.unwrap_or_else(|| beginning(&prompt))),
             prompt: Some(prompt),
             agent: Some(self.agent),
-            fork,
+            fork: self.fork.is_some(),
             batch: self.batch,
             model: Some(settings.config.model.clone()).filter(|model| !model.is_empty()),
             budget: Some(budget).filter(|budget| !budget.is_empty()),
@@ -97,7 +92,7 @@ impl Run {
         // Here as well: not everything that is wrong survives JSON, or fits into a request.
         plan(arguments.clone())?;
         let key = Some(crate::clock::Clock::system().nonce());
-        Ok(LaunchRequest { caller, arguments, key })
+        Ok(LaunchRequest { caller: caller(settings), arguments, fork_session: self.fork, key })
     }
 }
 

@@ -28,6 +28,7 @@ const RULES: &[(&str, Rule)] = &[
     ("limits.queued_per_parent", Rule::Between(0.0, 1_000_000.0)),
     (MODEL_LIMITS, Rule::Between(1.0, 1000.0)),
     (MODEL_PRICES, Rule::Between(0.0, 1e6)),
+    ("fork.method", Rule::OneOf(&["context", "native"])),
     ("permissions.policy", Rule::OneOf(&["park", "allow", "deny"])),
     ("permissions.park_seconds", Rule::Between(0.0, YEAR)),
     ("notices.inline_characters", Rule::Between(0.0, 1_000_000.0)),

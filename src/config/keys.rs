@@ -18,6 +18,7 @@ pub struct Config {
     pub supervisor: Supervisor,
     pub limits: Limits,
     pub resume: Resume,
+    pub fork: Fork,
     pub permissions: Permissions,
     pub notices: Notices,
     pub history: History,
@@ -63,6 +64,21 @@ pub struct Limits {
 #[serde(default, deny_unknown_fields)]
 pub struct Resume {
     pub any_status: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fork {
+    pub method: ForkMethod,
+}
+
+/// How a forked child gets its parent's conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ForkMethod {
+    #[default]
+    Context,
+    Native,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +167,7 @@ impl Default for Config {
             supervisor: Supervisor::default(),
             limits: Limits::default(),
             resume: Resume::default(),
+            fork: Fork::default(),
             permissions: Permissions::default(),
             notices: Notices::default(),
             history: History::default(),

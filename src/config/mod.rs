@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 pub use keys::{
-    Alias, Config, History, Limits, Log, Notices, OpenCode, Permissions, Policy, Resume,
-    Supervisor, Tools,
+    Alias, Config, Fork, ForkMethod, History, Limits, Log, Notices, OpenCode, Permissions, Policy,
+    Resume, Supervisor, Tools,
 };
 
 use check::{check_rule, check_table};

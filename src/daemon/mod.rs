@@ -21,7 +21,7 @@ use crate::config::{self, Settings};
 use crate::feed::{Change, Feed, Kind};
 use crate::http::{self, Api, Warnings};
 use crate::store::{Committed, Opened, Store, What};
-use crate::supervisor::{Asks, Keep, Supervisor};
+use crate::supervisor::{Asks, ForkMethod, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
 use crate::task::queue::Limits;
 use crate::tools::Alias;
@@ -140,7 +140,8 @@ fn check_in_background(store: Store, warnings: Warnings) {
 }
 
 fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
-    let config::Config { supervisor, limits, resume, permissions, notices, history, .. } = config;
+    let config::Config { supervisor, limits, resume, fork, permissions, notices, history, .. } =
+        config;
     let per_model = limits.active_per_model.iter();
     crate::supervisor::Settings {
         enabled: config.enabled,
@@ -151,6 +152,10 @@ fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
         }),
         poll_interval: supervisor.poll_interval,
         max_depth: supervisor.max_depth,
+        fork_method: match fork.method {
+            config::ForkMethod::Context => ForkMethod::Context,
+            config::ForkMethod::Native => ForkMethod::Native,
+        },
         stall: supervisor.stall,
         stall_repeats: supervisor.stall_repeats,
         cancel_stalled: supervisor.cancel_stalled,

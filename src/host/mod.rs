@@ -44,15 +44,16 @@ pub struct Prompt {
     pub model: Option<String>,
 }
 
-/// A notice on its way to a parent's conversation.
+/// Something said to a conversation: a notice to a parent, or to a child what it inherits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Post {
+    /// The conversation it is said to.
     pub parent: SessionId,
     pub message: MessageId,
     pub visible: String,
     pub hidden: String,
     pub agent: String,
-    /// Whether the parent is to answer it.
+    /// Whether it is to be answered.
     pub wake: bool,
 }
 
@@ -136,6 +137,20 @@ pub enum Error {
 pub trait Host {
     /// A host of our own opens one session per nonce, however often it is asked.
     fn open(&self, session: NewSession) -> impl Future<Output = Result<Opened, Error>> + Send;
+    /// Whether the host can copy a session.
+    fn can_fork(&self) -> bool {
+        false
+    }
+    /// Opens a session that begins as a copy of another one, with everything said there. Like
+    /// [`Host::open`] otherwise; only for hosts that can.
+    fn fork(
+        &self,
+        of: &SessionId,
+        session: NewSession,
+    ) -> impl Future<Output = Result<Opened, Error>> + Send {
+        let _ = (of, session);
+        async { Err(Error::Refused("this host cannot copy a session".to_owned())) }
+    }
     /// The session that was opened like this, found by its nonce, if there is one.
     fn find(
         &self,
@@ -148,11 +163,18 @@ pub trait Host {
         &self,
         watches: Vec<Watch>,
     ) -> impl Future<Output = Result<Vec<Option<Observation>>, Error>> + Send;
-    /// Which of these sessions no longer exist.
+    /// Which of these sessions are known to exist no longer.
     fn missing(
         &self,
         sessions: Vec<SessionId>,
     ) -> impl Future<Output = Result<Vec<SessionId>, Error>> + Send;
+    /// Whether this session is here, for certain.
+    fn has(&self, session: &SessionId) -> impl Future<Output = Result<bool, Error>> + Send
+    where
+        Self: Sync,
+    {
+        async { Ok(self.missing(vec![session.clone()]).await?.is_empty()) }
+    }
     /// The host's own messages, as a JSON array.
     fn transcript(&self, session: &SessionId)
     -> impl Future<Output = Result<String, Error>> + Send;
@@ -203,6 +225,22 @@ impl Host for AnyHost {
         }
     }
 
+    fn can_fork(&self) -> bool {
+        match self {
+            AnyHost::Scripted(host) => host.can_fork(),
+            AnyHost::Embedded(host) => host.can_fork(),
+            AnyHost::OpenCode(host) => host.can_fork(),
+        }
+    }
+
+    async fn fork(&self, of: &SessionId, session: NewSession) -> Result<Opened, Error> {
+        match self {
+            AnyHost::Scripted(host) => host.fork(of, session).await,
+            AnyHost::Embedded(host) => host.fork(of, session).await,
+            AnyHost::OpenCode(host) => host.fork(of, session).await,
+        }
+    }
+
     async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
         match self {
             AnyHost::Scripted(host) => host.find(session).await,
@@ -240,6 +278,14 @@ impl Host for AnyHost {
             AnyHost::Scripted(host) => host.missing(sessions).await,
             AnyHost::Embedded(host) => host.missing(sessions).await,
             AnyHost::OpenCode(host) => host.missing(sessions).await,
+        }
+    }
+
+    async fn has(&self, session: &SessionId) -> Result<bool, Error> {
+        match self {
+            AnyHost::Scripted(host) => host.has(session).await,
+            AnyHost::Embedded(host) => host.has(session).await,
+            AnyHost::OpenCode(host) => host.has(session).await,
         }
     }
 

@@ -35,14 +35,23 @@ impl From<supervisor::Error> for ApiError {
     fn from(error: supervisor::Error) -> ApiError {
         use supervisor::Error::*;
         let status = match &error {
-            NoSuchTask(_) | NoSuchBatch(_) | NothingAsked(_) => StatusCode::NOT_FOUND,
+            NoSuchTask(_) | NoSuchBatch(_) | NothingAsked(_) | NoSuchConversation { .. } => {
+                StatusCode::NOT_FOUND
+            }
             Ambiguous { .. }
             | UnknownAgent { .. }
             | UnknownHost { .. }
             | BadServer(_)
             | Arguments(_) => StatusCode::BAD_REQUEST,
-            NoHost | Disabled | Refused(_) | TooDeep(_) | SessionGone(_) | StillStopping(_)
-            | CannotFork(_) | Contended => StatusCode::CONFLICT,
+            NoHost
+            | Disabled
+            | Refused(_)
+            | TooDeep(_)
+            | SessionGone(_)
+            | StillStopping(_)
+            | NothingToFork
+            | CannotFork { .. }
+            | Contended => StatusCode::CONFLICT,
             QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,
             Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Host(_) => StatusCode::BAD_GATEWAY,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::Api;
 use super::body::{Body, Params};
 use super::error::ApiError;
-use crate::supervisor::{Filter, Launch, Order};
+use crate::supervisor::{Filter, Fork, Launch, Order};
 use crate::task::launch::{Plan, plan};
 use crate::task::{BatchId, SessionId, Status, TaskId};
 use crate::tools;
@@ -30,8 +30,8 @@ pub(super) async fn launch(
 ) -> Result<Response, ApiError> {
     let caller = tools::caller(request.caller)?;
     let (order, fork) = match plan(request.arguments)? {
-        Plan::Fresh(order) => (order, false),
-        Plan::Forked(order) => (order, true),
+        Plan::Fresh(order) => (order, Fork::No),
+        Plan::Forked(order) => (order, request.fork_session.map_or(Fork::Caller, Fork::Session)),
         Plan::Resume { .. } => {
             return Err(ApiError::bad_request("to resume, POST to /v1/tasks/{id}/resume"));
         }

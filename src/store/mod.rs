@@ -3,6 +3,7 @@
 //! One writer thread commits (`writer`), readers have connections of their own. Whatever a
 //! function here acknowledges is on disk.
 
+mod inheritance;
 mod instances;
 mod intents;
 mod open;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::Connection;
 
+pub use inheritance::Inheritance;
 pub use intents::{Intended, Intent};
 pub use open::Opened;
 pub use outbox::{Owed, Unread};

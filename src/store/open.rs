@@ -18,6 +18,7 @@ const APPLICATION_ID: i64 = 0x6173_6167;
 const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0001_tasks.sql"),
     include_str!("../../migrations/0002_prune.sql"),
+    include_str!("../../migrations/0004_fork.sql"),
     include_str!("../../migrations/0005_instances.sql"),
 ];
 

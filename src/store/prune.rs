@@ -148,6 +148,7 @@ mod tests {
                 model: None,
                 placement: Placement::Named(BatchId::new(batch)),
                 is_forked: false,
+                inheritance: None,
                 depth: 1,
                 budget: Budget::default(),
                 development: false,

@@ -32,22 +32,25 @@ impl Store {
             if let Some(known) = find(db, "nonce = ?1", &session.nonce)? {
                 return Ok(known.id);
             }
-            let mut insert = db.prepare_cached(&format!(
-                "INSERT INTO session ({SESSION}, todos)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, '[]')"
-            ))?;
-            insert.execute((
-                session.id.as_str(),
-                session.parent.as_ref().map(SessionId::as_str),
-                &session.nonce,
-                &session.title,
-                &session.directory,
-                &session.agent,
-                serde_json::to_string(&session.deny).unwrap_or_else(|_| "[]".into()),
-                &session.model,
-                session.running,
-                session.created_at.as_millis(),
-            ))?;
+            insert(db, &session)?;
+            Ok(session.id)
+        })
+    }
+
+    /// The same, with everything that was said in another session. The copies still name the
+    /// session they were said in.
+    pub fn copy_session(&self, session: Session, of: &SessionId) -> Written<SessionId> {
+        let of = of.clone();
+        self.write(move |db, _| {
+            if let Some(known) = find(db, "nonce = ?1", &session.nonce)? {
+                return Ok(known.id);
+            }
+            insert(db, &session)?;
+            let mut copy = db.prepare_cached(
+                "INSERT INTO message (session, id, body)
+                 SELECT ?1, id, body FROM message WHERE session = ?2 ORDER BY seq",
+            )?;
+            copy.execute((session.id.as_str(), of.as_str()))?;
             Ok(session.id)
         })
     }
@@ -118,6 +121,24 @@ impl Store {
         })
     }
 
+    /// The same as one JSON array.
+    pub fn transcript(&self, session: &SessionId) -> Result<String, Error> {
+        self.read(|db| {
+            let mut statement =
+                db.prepare_cached("SELECT body FROM message WHERE session = ?1 ORDER BY seq")?;
+            let mut rows = statement.query([session.as_str()])?;
+            let mut array = String::from("[");
+            while let Some(row) = rows.next()? {
+                if array.len() > 1 {
+                    array.push(',');
+                }
+                array.push_str(row.get_ref(0)?.as_str().unwrap_or("null"));
+            }
+            array.push(']');
+            Ok(array)
+        })
+    }
+
     pub fn has_message(&self, session: &SessionId, id: &str) -> Result<bool, Error> {
         self.read(|db| {
             let mut statement = db.prepare_cached(
@@ -162,6 +183,26 @@ impl Store {
             Ok(())
         })
     }
+}
+
+fn insert(db: &Connection, session: &Session) -> Result<(), Error> {
+    let mut insert = db.prepare_cached(&format!(
+        "INSERT INTO session ({SESSION}, todos)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, '[]')"
+    ))?;
+    insert.execute((
+        session.id.as_str(),
+        session.parent.as_ref().map(SessionId::as_str),
+        &session.nonce,
+        &session.title,
+        &session.directory,
+        &session.agent,
+        serde_json::to_string(&session.deny).unwrap_or_else(|_| "[]".into()),
+        &session.model,
+        session.running,
+        session.created_at.as_millis(),
+    ))?;
+    Ok(())
 }
 
 fn find(db: &Connection, condition: &str, value: &str) -> Result<Option<Session>, Error> {

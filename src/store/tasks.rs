@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::rows::{self, RUN, Run, TASK, TASK_COLUMNS};
 use super::writer::{Committed, News, What};
-use super::{Error, Store, Written};
+use super::{Error, Inheritance, Store, Written, inheritance};
 use crate::task::lifecycle::{Change, Rest, RunEnd, State};
 use crate::task::queue::{InUse, Limits, Waiting, grant};
 use crate::task::{
@@ -32,6 +32,8 @@ pub struct NewTask {
     pub model: Option<String>,
     pub placement: Placement,
     pub is_forked: bool,
+    /// What has to be handed over before the prompt.
+    pub inheritance: Option<Inheritance>,
     pub depth: u32,
     pub budget: Budget,
     pub development: bool,
@@ -434,6 +436,9 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
         ticket: new.ticket,
     };
     insert_run(db, seq, 0, None, &run)?;
+    if let Some(inherited) = &new.inheritance {
+        inheritance::insert(db, seq, inherited)?;
+    }
     Ok(Task {
         id: new.id.clone(),
         short_id,

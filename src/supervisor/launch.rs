@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Supervisor};
+use super::fork::Inherits;
+use super::{Error, Fork, Supervisor};
 use crate::host::{Host, NewSession, Opened};
-use crate::store::{Intended, Intent, NewTask, Placement};
+use crate::store::{Inheritance, Intended, Intent, NewTask, Placement};
 use crate::task::launch::Order;
 use crate::task::{BatchId, MAILBOX, Parent, SessionId, Slot, Task, Timestamp};
 
@@ -37,7 +38,7 @@ pub struct Caller {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
     pub order: Order,
-    pub fork: bool,
+    pub fork: Fork,
     /// The same key launches the same task: a caller that lost its connection may ask again.
     pub key: Option<String>,
 }
@@ -55,6 +56,8 @@ pub(super) struct Begun {
     host: String,
     depth: u32,
     at: Timestamp,
+    #[serde(default)]
+    inherits: Option<Inherits>,
     /// The caller was told that it failed: what there may be of it is deleted, not adopted.
     #[serde(default)]
     pub(super) abandoned: bool,
@@ -62,10 +65,10 @@ pub(super) struct Begun {
 
 impl Begun {
     pub(super) fn session(&self, nonce: &str) -> NewSession {
-        let Begun { caller, order, host, .. } = self;
+        let Begun { caller, order, host, inherits, .. } = self;
         NewSession {
             parent: (caller.host == *host).then(|| caller.session.clone()),
-            title: format!("Background: {}", order.description),
+            title: title(&order.description, inherits.is_some()),
             nonce: nonce.to_owned(),
             directory: caller.directory.clone(),
             agent: order.agent.clone(),
@@ -91,13 +94,11 @@ impl Supervisor {
         }
         let depth = self.depth(&caller.session)?;
         let host = self.choose_host(&order, &caller)?;
-        if fork {
-            return Err(Error::CannotFork(caller.host));
-        }
         self.check_agent(&host, &order.agent, &caller).await?;
+        let inherits = self.inherit(fork, &caller, &host).await?;
 
         let at = self.0.clock.now();
-        let begun = Begun { caller, order, host, depth, at, abandoned: false };
+        let begun = Begun { caller, order, host, depth, at, inherits, abandoned: false };
         // From here on the launch goes on by itself: a caller that hangs up must not cut it in two.
         let supervisor = self.clone();
         let rest = tokio::spawn(async move {
@@ -133,7 +134,12 @@ impl Supervisor {
 
     async fn open_and_insert(&self, nonce: String, begun: Begun) -> Result<Task, Error> {
         let host = self.host(&begun.host)?;
-        match host.open(begun.session(&nonce)).await {
+        let session = begun.session(&nonce);
+        let opened = match &begun.inherits {
+            Some(Inherits::CopyOf(of)) => host.fork(of, session).await,
+            Some(Inherits::Context { .. }) | None => host.open(session).await,
+        };
+        match opened {
             Ok(opened) => {
                 let session = opened.session.clone();
                 let completed = self.complete(nonce.clone(), begun, opened).await;
@@ -160,8 +166,16 @@ impl Supervisor {
         begun: Begun,
         opened: Opened,
     ) -> Result<Task, Error> {
-        let Begun { caller, order, host, depth, at, abandoned: _ } = begun;
+        let Begun { caller, order, host, depth, at, inherits, abandoned: _ } = begun;
         let clock = &self.0.clock;
+        let is_forked = inherits.is_some();
+        // Its id before the prompt's: hosts sort what was said by ids.
+        let inheritance = inherits.and_then(|inherits| match inherits {
+            Inherits::Context { preamble, context } => {
+                Some(Inheritance { message_id: clock.message_id(), preamble, context })
+            }
+            Inherits::CopyOf(_) => None,
+        });
         let placement = match order.batch {
             Some(name) => Placement::Named(BatchId::new(name)),
             None if caller.lone_batches => Placement::Named(clock.batch_id()),
@@ -186,7 +200,8 @@ impl Supervisor {
             agent: order.agent,
             model: order.model,
             placement,
-            is_forked: false,
+            is_forked,
+            inheritance,
             depth,
             budget: order.budget,
             development: caller.development,
@@ -252,4 +267,9 @@ impl Supervisor {
             false => Err(Error::UnknownAgent { agent: agent.to_owned(), known: names }),
         }
     }
+}
+
+fn title(description: &str, forked: bool) -> String {
+    let forked = if forked { " (forked)" } else { "" };
+    format!("Background{forked}: {description}")
 }

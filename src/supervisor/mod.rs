@@ -24,6 +24,7 @@ mod asks;
 mod cancel;
 mod clear;
 mod deliver;
+mod fork;
 mod hosts;
 mod launch;
 mod list;
@@ -49,6 +50,7 @@ pub use crate::notice::Notice;
 pub use asks::Asked;
 pub use cancel::{Cancelled, Target};
 pub use clear::Cleared;
+pub use fork::{Fork, ForkMethod};
 pub use hosts::{Bridge, HostShown, Line, Server};
 pub use launch::{Caller, Launch};
 pub use list::Listing;
@@ -109,6 +111,7 @@ pub struct Settings {
     pub limits: Arc<Limits>,
     pub poll_interval: Duration,
     pub max_depth: u32,
+    pub fork_method: ForkMethod,
     pub stall: Duration,
     pub stall_repeats: u32,
     pub cancel_stalled: bool,
@@ -171,8 +174,21 @@ pub enum Error {
     SessionGone(String),
     #[error("task `{0}` is still being stopped on its host; try again in a moment")]
     StillStopping(String),
-    #[error("`fork` needs a parent conversation that can be read; host `{0}` has none")]
-    CannotFork(String),
+    #[error(
+        "`fork` needs a conversation, and this caller has none; launch without it and put what the \
+         agent needs into the prompt (`asyncagents run --fork SESSION` names a conversation)"
+    )]
+    NothingToFork,
+    #[error(
+        "cannot fork session `{session}`: {why}; nothing was launched, try again or launch without \
+         `fork`"
+    )]
+    CannotFork { session: String, why: String },
+    #[error(
+        "no session `{session}` on any host ({known}), and no task of that id; a list of the tasks \
+         shows theirs"
+    )]
+    NoSuchConversation { session: String, known: String },
     #[error("background tasks are switched off (`enabled = false` in the configuration file)")]
     Disabled,
     #[error("the daemon is stopping; try again, it is started anew on demand")]

@@ -123,6 +123,12 @@ impl Supervisor {
     /// `false` means: try again later.
     async fn send(&self, active: &Active) -> bool {
         let Active { task, run } = active;
+        if task.is_forked
+            && run.sent_at.is_none()
+            && let Err(error) = self.hand_over(task).await
+        {
+            return self.prompt_failed(active, error).await;
+        }
         let mut owed = vec![(None, &run.message_id, run.prompt.as_str(), run.sent_at)];
         if let Some(id) = &run.continue_id {
             owed.push((Some(FollowUp::Continue), id, GO_ON_AFTER_RESTART, run.continue_sent_at));

@@ -175,6 +175,7 @@ mod tests {
             }),
             poll_interval: Duration::from_secs(2),
             max_depth: 1,
+            fork_method: crate::supervisor::ForkMethod::Context,
             stall: Duration::from_secs(600),
             stall_repeats: 20,
             cancel_stalled: false,
@@ -363,12 +364,9 @@ mod tests {
 
     #[test]
     fn aborted_by_someone_in_the_host_is_cancelled() {
-        check(
-            &active(),
-            &seen(Activity::Idle, Outcome::Aborted),
-            0,
-            aborted("aborted in the host"),
-        );
+        let stopped = seen(Activity::Idle, Outcome::Aborted);
+        check(&active(), &stopped, 1, Verdict::GoesOn(Phase::Waiting, None));
+        check(&active(), &stopped, 2, aborted("aborted in the host"));
     }
 
     #[test]

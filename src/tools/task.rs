@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Refusal, parse};
-use crate::supervisor::{Caller, Error, Launch, Supervisor};
+use crate::supervisor::{Caller, Error, Fork, Launch, Supervisor};
 use crate::task::launch::{self, Arguments, Order, Plan};
 use crate::task::{Slot, Task};
 
@@ -74,8 +74,8 @@ pub(super) async fn call(
 ) -> Result<String, Refusal> {
     let arguments: Arguments = parse(arguments)?;
     match launch::plan(arguments).map_err(Error::from)? {
-        Plan::Fresh(order) => launch_task(supervisor, caller, order, false, key).await,
-        Plan::Forked(order) => launch_task(supervisor, caller, order, true, key).await,
+        Plan::Fresh(order) => launch_task(supervisor, caller, order, Fork::No, key).await,
+        Plan::Forked(order) => launch_task(supervisor, caller, order, Fork::Caller, key).await,
         Plan::Resume { task, prompt, ignored } => {
             let task = supervisor.resolve(&task)?;
             let task = supervisor.resume(&task.id, prompt).await?;
@@ -88,7 +88,7 @@ async fn launch_task(
     supervisor: &Supervisor,
     caller: &Caller,
     order: Order,
-    fork: bool,
+    fork: Fork,
     key: Option<String>,
 ) -> Result<String, Refusal> {
     let task = supervisor.launch(caller.clone(), Launch { order, fork, key }).await?;
@@ -100,9 +100,10 @@ fn launched(task: &Task) -> String {
         Slot::Queued => " (queued: it starts when one of your running tasks ends)",
         Slot::Active | Slot::None => "",
     };
+    let forked = if task.is_forked { " (forked)" } else { "" };
     format!(
         "Background task launched.\n\n\
-         Task ID: {id}\nDescription: {description}\nAgent: {agent}\nStatus: {status}{queued}\n\n\
+         Task ID: {id}{forked}\nDescription: {description}\nAgent: {agent}\nStatus: {status}{queued}\n\n\
          You will get a message when it ends. Go on with your work; \
          asyncagents_output(task_id=\"{id}\") shows how far it is.",
         id = task.short_id,

@@ -42,7 +42,8 @@ async fn each_launch_from_the_shell_is_a_batch_of_its_own() {
     let mut shell = caller(&SessionId::new("cli"));
     shell.host = MAILBOX.into();
     shell.lone_batches = true;
-    let launch = || Launch { order: order("@hang"), fork: false, key: None };
+    let launch =
+        || Launch { order: order("@hang"), fork: asyncagents::supervisor::Fork::No, key: None };
     let first = world.supervisor.launch(shell.clone(), launch()).await.unwrap();
     let second = world.supervisor.launch(shell, launch()).await.unwrap();
     assert_ne!(first.batch, second.batch);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use asyncagents::host::scripted::Control;
-use asyncagents::supervisor::{Launch, Need};
+use asyncagents::supervisor::{Fork, Launch, Need};
 use asyncagents::task::{MAILBOX, SessionId, Status};
 
 use crate::support::{World, caller, order};
@@ -140,7 +140,7 @@ async fn a_parent_without_a_conversation_has_its_notices_in_a_mailbox() {
     let world = World::start().await;
     let mut client = caller(&SessionId::new("mcp-client"));
     client.host = MAILBOX.into();
-    let launch = Launch { order: order("@say found"), fork: false, key: None };
+    let launch = Launch { order: order("@say found"), fork: Fork::No, key: None };
     let task = world.supervisor.launch(client, launch).await.unwrap();
     let task = world.ended(&task).await;
     assert_eq!(task.status(), Status::Completed);
@@ -157,7 +157,7 @@ async fn development_mode_of_the_parent_is_shown() {
     let parent = world.parent().await;
     let mut caller = caller(&parent);
     caller.development = true;
-    let launch = Launch { order: order("quick"), fork: false, key: None };
+    let launch = Launch { order: order("quick"), fork: Fork::No, key: None };
     world.supervisor.launch(caller, launch).await.unwrap();
     let post = world.posts(&parent, 1).await.remove(0);
     assert!(post.visible.ends_with("\nTask Progress: 1/1\n[hint attached]"), "{}", post.visible);

@@ -29,14 +29,18 @@ struct Work {
     /// A prompt, the status it must end in when nobody cancels it, and what its result must say.
     prompts: &'static [(&'static str, &'static str, Option<&'static str>)],
     follow_up: (&'static str, &'static str),
+    /// Some children begin with their parent's conversation.
+    forks: bool,
 }
 
-const SCRIPTED: Work = Work { host: None, prompts: &SCRIPTS, follow_up: ("@say more", "more") };
+const SCRIPTED: Work =
+    Work { host: None, prompts: &SCRIPTS, follow_up: ("@say more", "more"), forks: true };
 
 const EMBEDDED: Work = Work {
     host: Some("embedded"),
     prompts: &[("Where is the login?", "completed", Some("- src/login.rs:1: pub fn login() {}"))],
     follow_up: ("And where is known?", "- src/user.rs:1: pub fn known() {}"),
+    forks: false,
 };
 
 const SCRIPTS: [(&str, &str, Option<&str>); 9] = [
@@ -186,9 +190,12 @@ async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<At
                 prompt: Some(stage.work.prompts[script].0.into()),
                 agent: Some("explore".into()),
                 host: stage.work.host.map(Into::into),
+                // As long as there is little to read: a daemon lives for a quarter of a second.
+                fork: stage.work.forks && n % 8 == 3 && n > TASKS / 4 * 3,
                 ..Arguments::default()
             },
             key: Some(format!("key-{n}")),
+            ..LaunchRequest::default()
         };
         let task = stage.launch(&request).await;
         let id = task.session_id.clone();
@@ -270,7 +277,7 @@ async fn kill_and_check(work: Work) {
     let known = Arc::try_unwrap(known).ok().unwrap().into_inner().unwrap();
     assert_eq!(known.launched.len(), TASKS);
     check_ends(&stage, &known).await;
-    check_notices(&stage, &database);
+    check_posts(&stage, &database);
     check_sessions(&stage, &database).await;
     assert_eq!(count("SELECT count(*) FROM intent"), 0);
     assert_eq!(count("SELECT count(*) FROM task"), TASKS as i64, "a key launched twice");
@@ -299,8 +306,8 @@ async fn check_ends(stage: &Stage, known: &Acknowledged) {
     }
 }
 
-/// The host's own log has the notice of every run, once.
-fn check_notices(stage: &Stage, database: &Path) {
+/// The host's own log has the notice of every run, once, and what each forked child inherited.
+fn check_posts(stage: &Stage, database: &Path) {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for line in std::fs::read_to_string(&stage.log).unwrap().lines() {
         let line: Value = serde_json::from_str(line).unwrap();
@@ -308,6 +315,19 @@ fn check_notices(stage: &Stage, database: &Path) {
         *seen.entry(line["post"]["message"].as_str().unwrap().to_owned()).or_default() += 1;
     }
     let db = rusqlite::Connection::open(database).unwrap();
+    let ids = |sql: &str| -> BTreeSet<String> {
+        let mut statement = db.prepare(sql).unwrap();
+        let ids = statement.query_map([], |row| row.get(0)).unwrap();
+        ids.collect::<Result<_, _>>().unwrap()
+    };
+    let inherited = ids("SELECT message_id FROM inheritance");
+    assert_eq!(inherited.len() >= TASKS / 40, stage.work.forks);
+    // What was cancelled in time was handed nothing.
+    let prompted =
+        ids("SELECT i.message_id FROM inheritance i JOIN run r ON r.task = i.task AND r.n = 0
+         JOIN task t ON t.seq = i.task WHERE r.sent_at IS NOT NULL AND t.host = 'scripted'");
+    assert!(prompted.iter().all(|id| seen.contains_key(id)), "a child without its context");
+    seen.retain(|id, _| !inherited.contains(id));
     let mut runs = db
         .prepare(
             "SELECT n.message_id FROM run r LEFT JOIN notice n

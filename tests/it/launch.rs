@@ -7,7 +7,7 @@ use asyncagents::feed::{Feed, Kind};
 use asyncagents::host::scripted::{Control, Scripted};
 use asyncagents::host::{Host, NewSession};
 use asyncagents::store::{Intent, Store};
-use asyncagents::supervisor::{Caller, Error, Hosts, Launch, Supervisor};
+use asyncagents::supervisor::{Caller, Error, Fork, Hosts, Launch, Supervisor};
 use asyncagents::task::{MAILBOX, Parent, Phase, Slot, State, Status, Timestamp};
 
 use crate::support::{World, caller, order, settings};
@@ -103,7 +103,7 @@ async fn depth_can_be_allowed() {
 async fn the_same_key_launches_the_same_task() {
     let world = World::start().await;
     let parent = world.parent().await;
-    let launch = || Launch { order: order("@hang"), fork: false, key: Some("k1".into()) };
+    let launch = || Launch { order: order("@hang"), fork: Fork::No, key: Some("k1".into()) };
     let first = world.supervisor.launch(caller(&parent), launch()).await.unwrap();
     let second = world.supervisor.launch(caller(&parent), launch()).await.unwrap();
     assert_eq!(first.id, second.id);
@@ -215,7 +215,7 @@ async fn no_usable_host_is_said_with_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(&dir.path().join("asyncagents.db"), |_| {}).unwrap();
     let bare = Supervisor::new(store, Feed::new(), Clock::system(), Hosts::default(), settings());
-    let launch = Launch { order: crate::support::order("look"), fork: false, key: None };
+    let launch = Launch { order: crate::support::order("look"), fork: Fork::No, key: None };
     let error = bare.launch(caller(&parent), launch.clone()).await.unwrap_err();
     assert_eq!(error.to_string(), "no host `scripted`; configured: ", "nobody could be told");
     let shell = Caller { host: MAILBOX.into(), ..caller(&parent) };
@@ -252,7 +252,7 @@ async fn a_caller_that_asks_again_after_a_crash_gets_the_task_that_was_begun() {
     intend(&world, &parent, "k1").await;
     let session = open(&world, "k1").await;
     world.restart().await;
-    let launch = || Launch { order: order("@hang"), fork: false, key: Some("k1".into()) };
+    let launch = || Launch { order: order("@hang"), fork: Fork::No, key: Some("k1".into()) };
     let supervisor = &world.supervisor;
     let (one, two) = tokio::join!(
         supervisor.launch(caller(&parent), launch()),

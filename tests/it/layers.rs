@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("task", &[]),
     ("transcript", &[]),
+    ("fork", &[]),
     ("net", &[]),
     ("clock", &["task"]),
     ("notice", &["task"]),
@@ -16,8 +17,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("store", &["task"]),
     ("agent", &["transcript", "net"]),
     ("host", &["task", "transcript", "net", "clock", "store", "agent"]),
-    ("supervisor", &["task", "transcript", "clock", "notice", "feed", "store", "host"]),
-    ("wire", &["task"]),
+    ("supervisor", &["task", "transcript", "fork", "clock", "notice", "feed", "store", "host"]),
+    ("wire", &["task", "fork"]),
     ("tools", &["task", "transcript", "supervisor", "wire"]),
     ("http", &["task", "supervisor", "wire", "tools"]),
     ("client", &["net", "wire"]),
@@ -38,7 +39,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "config",
         ],
     ),
-    ("cli", &["task", "clock", "agent", "host", "wire", "client", "config", "daemon"]),
+    ("cli", &["task", "fork", "clock", "agent", "host", "wire", "client", "config", "daemon"]),
 ];
 
 /// Reading the surroundings, and the one module that may.

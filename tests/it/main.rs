@@ -15,6 +15,7 @@ mod deliver;
 mod embedded;
 mod ends;
 mod faults;
+mod fork;
 mod invariants;
 mod kill;
 mod launch;

@@ -68,6 +68,7 @@ impl World {
             model: None,
             placement: Placement::CurrentOr(self.clock.batch_id()),
             is_forked: false,
+            inheritance: None,
             depth: 1,
             budget: Budget::default(),
             development: false,

@@ -23,6 +23,7 @@ use crate::store::{self, Session, Store};
 use crate::task::{MessageId, SessionId};
 use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role, Time};
 
+const INSTANCE: &str = "embedded";
 const BEFORE_TAKING_UP: Duration = Duration::from_secs(2);
 
 /// A handle; cloning it is cheap.
@@ -119,6 +120,21 @@ impl Embedded {
         bodies.iter().map(|body| serde_json::from_str(body).map_err(unreadable)).collect()
     }
 
+    fn blank(&self, new: NewSession) -> Session {
+        Session {
+            id: self.0.clock.session_id(),
+            parent: new.parent,
+            nonce: new.nonce,
+            title: new.title,
+            directory: new.directory,
+            agent: new.agent,
+            deny: new.deny,
+            model: String::new(),
+            running: false,
+            created_at: self.0.clock.now(),
+        }
+    }
+
     fn left(&self) -> MutexGuard<'_, HashMap<SessionId, Duration>> {
         self.0.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,7 +211,7 @@ impl Embedded {
         let messages = self.messages(&watch.session)?;
         Ok(Observation {
             outcome: transcript::outcome(&messages, watch.prompt.as_str(), None),
-            figures: transcript::figures(&messages),
+            figures: figures(&watch.session, &messages),
             open_todos: self.open_todos(&watch.session)?,
             activity: Activity::Idle,
             session: watch.session,
@@ -236,6 +252,12 @@ impl Embedded {
     }
 }
 
+/// Of what the session did itself: messages it began with as a copy are another one's work.
+fn figures(session: &SessionId, messages: &[Message]) -> Figures {
+    let own = messages.iter().position(|message| message.info.session == session.as_str());
+    transcript::figures(&messages[own.unwrap_or(messages.len())..])
+}
+
 fn broken(error: store::Error) -> Error {
     tracing::error!(error = &error as &dyn std::error::Error, "the embedded host's store failed");
     Error::Unreachable(error.to_string())
@@ -243,26 +265,23 @@ fn broken(error: store::Error) -> Error {
 
 impl Host for Embedded {
     async fn open(&self, new: NewSession) -> Result<Opened, Error> {
-        let id = self.0.clock.session_id();
-        let session = Session {
-            id,
-            parent: new.parent,
-            nonce: new.nonce,
-            title: new.title,
-            directory: new.directory,
-            agent: new.agent,
-            deny: new.deny,
-            model: String::new(),
-            running: false,
-            created_at: self.0.clock.now(),
-        };
-        let id = self.0.store.open_session(session).await.map_err(broken)?;
-        Ok(Opened { session: id, instance: "embedded".into() })
+        let id = self.0.store.open_session(self.blank(new)).await.map_err(broken)?;
+        Ok(Opened { session: id, instance: INSTANCE.into() })
+    }
+
+    fn can_fork(&self) -> bool {
+        true
+    }
+
+    async fn fork(&self, of: &SessionId, new: NewSession) -> Result<Opened, Error> {
+        self.session(of)?;
+        let copy = self.0.store.copy_session(self.blank(new), of);
+        Ok(Opened { session: copy.await.map_err(broken)?, instance: INSTANCE.into() })
     }
 
     async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
         let found = self.0.store.session_by_nonce(&session.nonce).map_err(broken)?;
-        Ok(found.map(|session| Opened { session: session.id, instance: "embedded".into() }))
+        Ok(found.map(|session| Opened { session: session.id, instance: INSTANCE.into() }))
     }
 
     async fn delete(&self, session: &SessionId) -> Result<(), Error> {
@@ -313,8 +332,7 @@ impl Host for Embedded {
 
     async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
         self.session(session)?;
-        let bodies = self.0.store.messages(session).map_err(broken)?;
-        Ok(format!("[{}]", bodies.join(",")))
+        self.0.store.transcript(session).map_err(broken)
     }
 
     async fn abort(&self, session: &SessionId) -> Result<(), Error> {

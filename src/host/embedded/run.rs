@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::host::{Activity, Answer, Ask, Error};
 use crate::store::Session;
 use crate::task::SessionId;
-use crate::transcript::{self, Figures, Message, Role};
+use crate::transcript::{Figures, Message, Role};
 
 /// How often a text that is being written is shown anew.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
@@ -290,7 +290,7 @@ impl Surroundings for Surrounded {
         }
         *shown_at = uptime;
         drop(shown_at);
-        let mut figures = transcript::figures(messages);
+        let mut figures = super::figures(&self.session.id, messages);
         if let Some(text) = writing.map(Message::text).filter(|text| !text.is_empty()) {
             figures.last_message = Some(text);
         }

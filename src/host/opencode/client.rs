@@ -63,6 +63,19 @@ impl Client {
         self.post(&format!("/session?{}", place(directory)), create).await
     }
 
+    pub(super) async fn fork(&self, of: &SessionId) -> Result<Session, Error> {
+        let path = format!("/session/{of}/fork");
+        self.post(&path, &json!({})).await.map_err(|error| about(of, error))
+    }
+
+    /// Gives a copy the title, the rules and the nonce of a session of ours.
+    pub(super) async fn relabel(&self, id: &SessionId, create: &Create) -> Result<(), Error> {
+        let Create { title, metadata, permission, .. } = create;
+        let body = json!({ "title": title, "metadata": metadata, "permission": permission });
+        let reply = self.call(Method::PATCH, &format!("/session/{id}"), Some(bytes(&body))).await;
+        reply.and_then(sound).map(|_| ()).map_err(|error| about(id, error))
+    }
+
     pub(super) async fn session(&self, id: &SessionId) -> Result<Session, Error> {
         self.get(&format!("/session/{id}")).await.map_err(|error| about(id, error))
     }

@@ -368,6 +368,23 @@ impl Host for OpenCode {
         Ok(Opened { session: id, instance: instance.name.clone() })
     }
 
+    fn can_fork(&self) -> bool {
+        true
+    }
+
+    /// A copy has no parent there (G8), so only its title, rules and nonce make it ours.
+    async fn fork(&self, of: &SessionId, session: NewSession) -> Result<Opened, Error> {
+        let (instance, directory) = self.locate(of).await?;
+        let client = instance.ready().await?;
+        let copy = SessionId::new(client.fork(of).await?.id);
+        if let Err(error) = client.relabel(&copy, &translate::create(&session)).await {
+            let _ = client.delete(&copy).await;
+            return Err(error);
+        }
+        self.remember(&copy, &instance.name, &directory);
+        Ok(Opened { session: copy, instance: instance.name.clone() })
+    }
+
     async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
         let instance = match self.choose(session.parent.as_ref()).await {
             // Children go with their parent.
@@ -375,13 +392,15 @@ impl Host for OpenCode {
             other => other?,
         };
         let client = instance.ready().await?;
-        let candidates = match &session.parent {
+        let mut candidates = match &session.parent {
             Some(parent) => match client.children(parent).await {
                 Err(Error::NoSuchSession(_)) => return Ok(None),
                 other => other?,
             },
-            None => client.search(&session.directory, TITLE_OF_OURS).await?,
+            None => Vec::new(),
         };
+        // Copies are nobody's children.
+        candidates.extend(client.search(&session.directory, TITLE_OF_OURS).await?);
         let ours = candidates.into_iter().find(|candidate| {
             let nonce = candidate.metadata.as_ref().and_then(|data| data.asyncagents.as_ref());
             nonce == Some(&session.nonce)
@@ -453,6 +472,20 @@ impl Host for OpenCode {
         let mut places = self.places();
         missing.iter().for_each(|session| drop(places.remove(session)));
         Ok(missing)
+    }
+
+    async fn has(&self, session: &SessionId) -> Result<bool, Error> {
+        if self.is_empty() {
+            return Ok(false);
+        }
+        let found = match self.locate(session).await {
+            Ok((instance, _)) => instance.ready().await?.session(session).await.map(|_| true),
+            Err(error) => Err(error),
+        };
+        match found {
+            Err(Error::NoSuchSession(_)) => Ok(false),
+            other => other,
+        }
     }
 
     async fn transcript(&self, session: &SessionId) -> Result<String, Error> {

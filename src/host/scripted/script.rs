@@ -5,6 +5,7 @@
 //! @think 20                 wait 20 ms before anything is said
 //! @tool read {"path":"a"}   call a tool
 //! @slow-tool bash 50        call a tool that takes 50 ms
+//! @print read 5000          call a tool whose result has 5000 characters
 //! @stream 3 10              say three words, 10 ms apart
 //! @say the answer           end with this text
 //! @fail overloaded          end with an error
@@ -30,7 +31,7 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     Think(Duration),
-    Tool { name: String, input: Value, takes: Duration },
+    Tool { name: String, input: Value, takes: Duration, output: String },
     Stream { words: u32, pause: Duration },
     Say(String),
     Fail(String),
@@ -70,7 +71,12 @@ fn step(word: &str, rest: &str) -> Vec<Step> {
     let number = |text: &str| text.parse::<u64>().unwrap_or(0);
     let millis = |text: &str| Duration::from_millis(number(text));
     let one = |step| vec![step];
-    let tool = |name: &str, input, takes| Step::Tool { name: name.to_owned(), input, takes };
+    let tool = |name: &str, input, takes| Step::Tool {
+        name: name.to_owned(),
+        input,
+        takes,
+        output: "ok".to_owned(),
+    };
     match word {
         "think" => one(Step::Think(millis(first))),
         "tool" => {
@@ -78,6 +84,12 @@ fn step(word: &str, rest: &str) -> Vec<Step> {
             one(tool(first, input, Duration::ZERO))
         }
         "slow-tool" => one(tool(first, Value::Null, millis(second))),
+        "print" => one(Step::Tool {
+            name: first.to_owned(),
+            input: Value::Null,
+            takes: Duration::ZERO,
+            output: "x".repeat(number(second).min(1_000_000) as usize),
+        }),
         "repeat" => {
             let call = tool(second, Value::Null, Duration::ZERO);
             vec![call; number(first).min(1_000) as usize]
@@ -126,7 +138,8 @@ mod tests {
                 Step::Tool {
                     name: "read".into(),
                     input: serde_json::json!({"path": "a"}),
-                    takes: Duration::ZERO
+                    takes: Duration::ZERO,
+                    output: "ok".into(),
                 },
                 Step::Spend { tokens: 100, cost: 0.5 },
                 Step::Fail("not today".into()),

@@ -47,6 +47,7 @@ struct State {
 
 struct Session {
     nonce: String,
+    title: String,
     deny: Vec<String>,
     messages: Vec<Message>,
     todos: Vec<(String, bool)>,
@@ -97,6 +98,10 @@ impl World {
 
     pub fn denied(&self, session: &SessionId) -> Vec<String> {
         self.state().sessions.get(session).map(|s| s.deny.clone()).unwrap_or_default()
+    }
+
+    pub fn title(&self, session: &SessionId) -> String {
+        self.state().sessions.get(session).map(|s| s.title.clone()).unwrap_or_default()
     }
 
     pub fn sessions(&self) -> Vec<SessionId> {
@@ -369,7 +374,7 @@ impl World {
                 tokio::time::sleep(pause).await;
                 edit(&|_, _| {})
             }
-            Step::Tool { name, input, takes } => {
+            Step::Tool { name, input, takes, output } => {
                 let call = self.0.clock.nonce();
                 self.edit(id, generation, |session, now| {
                     session.activity = Activity::Tool;
@@ -377,7 +382,7 @@ impl World {
                 })?;
                 self.ring();
                 tokio::time::sleep(takes).await;
-                edit(&|session, now| session.end_call(now, "completed", None))
+                self.edit(id, generation, |session, now| session.end_call(now, Ok(output)))
             }
             Step::Stream { words, pause } => {
                 for _ in 0..words {
@@ -464,13 +469,13 @@ impl World {
                     return self.edit(id, generation, |session, now| {
                         session.ask = None;
                         session.activity = Activity::Waiting;
-                        session.end_call(now, "completed", None);
+                        session.end_call(now, Ok("ok".to_owned()));
                     });
                 }
                 Some(Answer::Deny) => {
                     self.edit(id, generation, |session, now| {
                         session.ask = None;
-                        session.end_call(now, "error", Some("refused".into()));
+                        session.end_call(now, Err("refused".to_owned()));
                         session.rest();
                     })?;
                     self.ring();
@@ -513,6 +518,7 @@ impl Session {
     fn new(new: NewSession) -> Session {
         Session {
             nonce: new.nonce,
+            title: new.title,
             deny: new.deny,
             messages: Vec::new(),
             todos: Vec::new(),
@@ -566,12 +572,14 @@ impl Session {
         self.answer(now).parts.push(Part::Tool { call, tool, state });
     }
 
-    fn end_call(&mut self, now: i64, status: &str, error: Option<String>) {
+    fn end_call(&mut self, now: i64, result: Result<String, String>) {
         let message = self.answer(now);
         if let Some(Part::Tool { state, .. }) = message.parts.last_mut() {
-            state.status = status.to_owned();
-            state.output = error.is_none().then(|| "ok".to_owned());
-            state.error = error;
+            state.status = if result.is_ok() { "completed" } else { "error" }.to_owned();
+            (state.output, state.error) = match result {
+                Ok(output) => (Some(output), None),
+                Err(error) => (None, Some(error)),
+            };
         }
         message.info.finish = Some("tool-calls".into());
         message.info.time.completed = Some(now);

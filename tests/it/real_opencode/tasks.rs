@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use asyncagents::host::opencode::Login;
-use asyncagents::supervisor::{Answer, Error, Launch, Need, Settings, Supervisor, Target};
+use asyncagents::supervisor::{Answer, Error, Fork, Launch, Need, Settings, Supervisor, Target};
 use asyncagents::task::launch::Order;
 use asyncagents::task::{Phase, Status, Task};
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ impl Place {
     async fn try_launch(&self, parent: &str, order: Order) -> Result<Task, Error> {
         let directory = self.server.project().display().to_string();
         let caller = asyncagents::supervisor::Caller { directory, ..caller(parent) };
-        self.supervisor.launch(caller, Launch { order, fork: false, key: None }).await
+        self.supervisor.launch(caller, Launch { order, fork: Fork::No, key: None }).await
     }
 
     async fn ended(&self, task: &Task) -> Task {
@@ -317,4 +317,71 @@ async fn a_daemon_killed_in_mid_run_goes_on_and_a_deleted_parent_cancels() {
     assert_eq!(ended.status(), Status::Cancelled, "{ended:?}");
     let error = ended.state.error().unwrap();
     assert!(["Parent session deleted", "Session deleted"].contains(&error), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forked_child_begins_with_its_parents_conversation_after_the_last_compaction() {
+    let mut place = Place::start().await;
+    let parent = place.parent().await;
+    let idle = async |place: &Place| place.talk.get("/session/status").await == json!({});
+    let calls = |from: usize, to: usize| -> String {
+        (from..to).map(|n| format!("@{}\n", bash(&format!("echo result-{n}-")))).collect()
+    };
+    place.talk.prompt(&parent, &format!("old news\n{}@say old answer", calls(0, 2))).await;
+    let said = async |place: &Place, text: &str| {
+        let messages = place.talk.messages(&parent).await;
+        messages.iter().any(|message| message["parts"][1]["text"] == text)
+    };
+    place.until("it has answered", async |place: &Place| said(place, "old answer").await).await;
+    let model = json!({"providerID": "scripted", "modelID": "first"});
+    place.talk.post(&format!("/session/{parent}/summarize"), &model).await;
+    place
+        .until("it is compacted", async |place: &Place| {
+            let messages = place.talk.messages(&parent).await;
+            messages.iter().any(|message| {
+                message["info"]["summary"] == true && message["info"]["finish"] == "stop"
+            })
+        })
+        .await;
+    place.until("it is idle", idle).await;
+    place.talk.prompt(&parent, &format!("new news\n{}@say new answer", calls(10, 32))).await;
+    place.until("it has answered", async |place: &Place| said(place, "new answer").await).await;
+    place.until("it is idle", idle).await;
+
+    let mut given = Vec::new();
+    for fork in [Fork::Caller, Fork::Caller] {
+        let launch = Launch { order: general("go on\n@say done"), fork, key: None };
+        let directory = place.server.project().display().to_string();
+        let caller = asyncagents::supervisor::Caller { directory, ..caller(&parent) };
+        let task = place.supervisor.launch(caller, launch).await.unwrap();
+        assert!(task.is_forked);
+        let title = place.talk.get(&format!("/session/{}", task.id)).await["title"].clone();
+        assert_eq!(title, "Background (forked): look around");
+        assert_eq!(end(&place.ended(&task).await), (Status::Completed, "done", ""));
+        let asked = place.model.asked_by(task.id.as_str());
+        assert_eq!(asked.len(), 1, "what it inherits is not answered");
+        given.push(asked[0].texts("user"));
+    }
+    assert_eq!(given[0], given[1], "siblings inherit the same, byte for byte");
+    let inherited = given[0].join("\n");
+    for kept in ["new news", "new answer", "[Tool: bash ", "result-31-", "result-10-"] {
+        assert!(inherited.contains(kept), "{kept} is missing:\n{inherited}");
+    }
+    for gone in ["old news", "old answer", "result-0-"] {
+        assert!(!inherited.contains(gone), "{gone} is from before the compaction:\n{inherited}");
+    }
+    let context = inherited.find("new news").unwrap();
+    assert!(inherited.rfind("go on").unwrap() > context, "the prompt comes last");
+
+    place.settings.fork_method = asyncagents::supervisor::ForkMethod::Native;
+    place.restart();
+    let launch = Launch { order: general("and natively\n@say so"), fork: Fork::Caller, key: None };
+    let directory = place.server.project().display().to_string();
+    let caller = asyncagents::supervisor::Caller { directory, ..caller(&parent) };
+    let task = place.supervisor.launch(caller, launch).await.unwrap();
+    assert_eq!(end(&place.ended(&task).await), (Status::Completed, "so", ""));
+    let asked = place.model.asked_by(task.id.as_str());
+    let tools = asked.last().unwrap().body["tools"].to_string();
+    assert!(!tools.contains("\"name\":\"task\""), "its rules hold for a copy, too: {tools}");
+    assert!(asked.last().unwrap().body["messages"].to_string().contains("new answer"));
 }

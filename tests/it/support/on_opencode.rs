@@ -7,7 +7,7 @@ use asyncagents::clock::Clock;
 use asyncagents::host::AnyHost;
 use asyncagents::host::opencode::{Login, OpenCode as Host};
 use asyncagents::store::Store;
-use asyncagents::supervisor::{Caller, Error, Hosts, Launch, Need, Settings, Supervisor};
+use asyncagents::supervisor::{Caller, Error, Fork, Hosts, Launch, Need, Settings, Supervisor};
 use asyncagents::task::launch::Order;
 use asyncagents::task::{Progress, SessionId, Task};
 use serde_json::Value;
@@ -66,7 +66,7 @@ impl OnOpenCode {
     }
 
     pub async fn try_launch(&self, parent: &str, order: Order) -> Result<Task, Error> {
-        let launch = Launch { order, fork: false, key: None };
+        let launch = Launch { order, fork: Fork::No, key: None };
         self.supervisor.launch(caller(parent), launch).await
     }
 

@@ -353,6 +353,7 @@ pub fn launch_request(prompt: &str) -> LaunchRequest {
             ..Arguments::default()
         },
         key: None,
+        ..LaunchRequest::default()
     }
 }
 

@@ -11,7 +11,7 @@ use asyncagents::host::scripted::{Control, Scripted, World as Host};
 use asyncagents::host::{AnyHost, Host as _, NewSession, Post};
 use asyncagents::store::{Store, What};
 use asyncagents::supervisor::{
-    Asks, Caller, Error, Hosts, Keep, Launch, Need, Settings, Supervisor,
+    Asks, Caller, Error, Fork, ForkMethod, Hosts, Keep, Launch, Need, Settings, Supervisor,
 };
 use asyncagents::task::launch::Order;
 use asyncagents::task::lifecycle::Resumable;
@@ -43,6 +43,7 @@ pub fn settings() -> Settings {
         }),
         poll_interval: Duration::from_millis(50),
         max_depth: 1,
+        fork_method: ForkMethod::Context,
         stall: Duration::from_secs(600),
         stall_repeats: 20,
         cancel_stalled: false,
@@ -133,7 +134,7 @@ impl World {
     }
 
     pub async fn try_launch(&self, parent: &SessionId, order: Order) -> Result<Task, Error> {
-        let launch = Launch { order, fork: false, key: None };
+        let launch = Launch { order, fork: Fork::No, key: None };
         self.supervisor.launch(caller(parent), launch).await
     }
 

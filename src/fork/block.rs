@@ -1,0 +1,118 @@
+//! A message as the child reads it: who said it, what was said, and each call with its arguments
+//! and its result.
+
+use super::cut::{self, LONGEST_NOTE, Method};
+use super::read::{Call, Message, Outcome, Part, Role};
+use super::text::{one_line, text};
+
+/// What hosts put in the place of a result that is no longer shown.
+pub(super) const CLEARED: &str = "[Old tool result content cleared]";
+
+const RESULT: &str = "\n[Tool result]\n";
+const NO_RESULT: &str = "\n[No tool result]";
+
+/// More than the line about parts that are left out ever takes.
+const LONGEST_OMISSION: usize = 80;
+
+pub(super) fn block(message: &Message<'_>) -> String {
+    let mut block = role(message).to_owned();
+    for part in &message.parts {
+        block.push('\n');
+        push_part(&mut block, part, usize::MAX);
+    }
+    block
+}
+
+/// The same in so many characters at most: the newest parts that fit, the one before them cut.
+pub(super) fn block_within(message: &Message<'_>, characters: usize) -> String {
+    let mut left = characters.saturating_sub(role(message).len() + LONGEST_OMISSION);
+    let mut newest_first: Vec<String> = Vec::new();
+    for part in message.parts.iter().rev() {
+        let mut whole = String::from("\n");
+        push_part(&mut whole, part, usize::MAX);
+        let length = whole.chars().count();
+        if length > left {
+            newest_first.extend(part_within(part, left));
+            break;
+        }
+        left -= length;
+        newest_first.push(whole);
+    }
+    let mut block = role(message).to_owned();
+    let omitted = message.parts.len() - newest_first.len();
+    if omitted > 0 {
+        let noun = if omitted == 1 { "part" } else { "parts" };
+        block.push_str(&format!("\n[{omitted} earlier {noun} of this message left out]"));
+    }
+    block.extend(newest_first.into_iter().rev());
+    block
+}
+
+/// `None` when not even the name and the id of a call fit.
+fn part_within(part: &Part<'_>, characters: usize) -> Option<String> {
+    let mut cut = String::from("\n");
+    let around = match part {
+        Part::Text(_) => 1,
+        Part::Call(call) => {
+            let mut head = String::from("\n");
+            push_call(&mut head, call);
+            head.chars().count() + RESULT.len()
+        }
+    };
+    let room = characters.checked_sub(around + LONGEST_NOTE)?;
+    push_part(&mut cut, part, room);
+    Some(cut)
+}
+
+/// `most` bounds the text or the result, whatever else bounds them.
+fn push_part(out: &mut String, part: &Part<'_>, most: usize) {
+    match part {
+        Part::Text(raw) => cut::push(out, &text(raw), most, || Method::HeadAndTail),
+        Part::Call(call) => {
+            push_call(out, call);
+            match &call.result {
+                None => out.push_str(NO_RESULT),
+                Some(Outcome::Cleared) => {
+                    out.push_str(RESULT);
+                    out.push_str(CLEARED);
+                }
+                Some(Outcome::Said(raw)) => {
+                    out.push_str(RESULT);
+                    push_result(out, call, &text(raw), most);
+                }
+            }
+        }
+    }
+}
+
+/// Name and id are never cut.
+fn push_call(out: &mut String, call: &Call<'_>) {
+    let name = if call.name.is_empty() { "unknown" } else { &*call.name };
+    out.push_str("[Tool: ");
+    out.push_str(name);
+    out.push(' ');
+    out.push_str(&call.id);
+    out.push(']');
+    if let Some(arguments) = call.arguments {
+        out.push(' ');
+        let most = call.tier.argument_characters();
+        cut::push(out, &one_line(arguments), most, || Method::Head);
+    }
+}
+
+fn push_result(out: &mut String, call: &Call<'_>, result: &str, most: usize) {
+    let by_tier = call.tier.result_characters();
+    let limit = match cut::exceeds(result, by_tier) && result.contains(CLEARED) {
+        true => most,
+        false => by_tier.min(most),
+    };
+    cut::push(out, result, limit, || cut::method(&call.name, result));
+}
+
+fn role(message: &Message<'_>) -> &'static str {
+    match message.role {
+        Role::User => "[User]",
+        Role::Assistant => "[Assistant]",
+        Role::Other => "[Other]",
+    }
+}
