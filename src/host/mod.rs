@@ -2,6 +2,7 @@
 //! keep no task state.
 
 pub mod embedded;
+pub mod metered;
 pub mod scripted;
 
 use serde::{Deserialize, Serialize};
