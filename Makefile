@@ -9,12 +9,14 @@ help: ## list the targets
 build: ## build the release binary
 	cargo build --release
 
-test: ## run all tests
+test: ## run all tests, with the tools they need
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		set -x; cargo nextest run; \
 	else \
 		set -x; cargo test --lib --bins --tests; \
 	fi
+	tests/tools/schemathesis.sh
+	tests/tools/browser.sh
 
 check: ## formatting, lints, documentation, licences
 	cargo fmt --check

@@ -36,6 +36,11 @@ pub struct Change {
     written: OnceLock<Bytes>,
 }
 
+/// What is published from now on.
+pub type Changes = broadcast::Receiver<Arc<Change>>;
+
+type Watcher = Box<dyn Fn(&Change) + Send>;
+
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
 pub struct Feed(Arc<Inner>);
@@ -43,7 +48,7 @@ pub struct Feed(Arc<Inner>);
 struct Inner {
     changes: broadcast::Sender<Arc<Change>>,
     kept: Mutex<Recent>,
-    watchers: Mutex<Vec<Box<dyn Fn(&Change) + Send>>>,
+    watchers: Mutex<Vec<Watcher>>,
 }
 
 #[derive(Default)]
@@ -72,16 +77,13 @@ impl Feed {
         let _ = self.0.changes.send(change);
     }
 
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Change>> {
+    pub fn subscribe(&self) -> Changes {
         self.0.changes.subscribe()
     }
 
     /// Everything after this change: first what is kept, then what comes. `None` when not all of
     /// it is kept, or when there is no such change yet.
-    pub fn subscribe_after(
-        &self,
-        id: u64,
-    ) -> Option<(Vec<Arc<Change>>, broadcast::Receiver<Arc<Change>>)> {
+    pub fn subscribe_after(&self, id: u64) -> Option<(Vec<Arc<Change>>, Changes)> {
         let kept = self.kept();
         let (oldest, newest) = (kept.changes.front()?.id, kept.changes.back()?.id);
         if !(oldest - 1..=newest).contains(&id) {

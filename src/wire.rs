@@ -114,10 +114,14 @@ pub struct MessageFilter {
     pub since_message_id: Option<String>,
     /// Only the last so many messages.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub message_limit: Option<usize>,
+    #[param(maximum = 4294967295_i64)]
+    #[schema(maximum = 4294967295_i64)]
+    pub message_limit: Option<u32>,
     /// How much of each thought to show.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub thinking_max_chars: Option<usize>,
+    #[param(maximum = 4294967295_i64)]
+    #[schema(maximum = 4294967295_i64)]
+    pub thinking_max_chars: Option<u32>,
 }
 
 /// Where the status API listens: the contents of `server.json`.

@@ -31,11 +31,11 @@ use crate::wire::ServerView;
 const PORTS: u16 = 10;
 
 /// A request without its body.
-const LARGEST_HEAD: usize = 64 << 10;
+const LARGEST_HEAD: usize = 32 << 10;
 const MOST_HEADERS: usize = 100;
 const LONGEST_HEAD: Duration = Duration::from_secs(15);
 /// Somebody who takes nothing for this long is not there any more.
-const LONGEST_STALL: Duration = Duration::from_secs(20);
+const LONGEST_STALL: Duration = Duration::from_secs(10);
 /// Beside the event streams.
 const OTHER_CONNECTIONS: usize = 1024;
 

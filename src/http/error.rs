@@ -80,7 +80,14 @@ impl From<supervisor::Error> for ApiError {
         if status == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::error!(error = &error as &dyn std::error::Error, "request failed");
         }
-        ApiError { status, text: error.to_string() }
+        // What a host is and where is nobody's business who only reads.
+        let text = match &error {
+            Host(host) if host.is_unreachable() => {
+                "the host of this task does not answer; try again later".to_owned()
+            }
+            _ => error.to_string(),
+        };
+        ApiError { status, text }
     }
 }
 

@@ -12,7 +12,6 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, stream};
 use serde::Deserialize;
-use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::time::{Instant, Sleep, sleep_until};
 use utoipa::IntoParams;
@@ -21,7 +20,8 @@ use super::Api;
 use super::body::Params;
 use super::error::ApiError;
 use super::stats;
-use crate::feed::{Change, Kind};
+use super::tasks::LARGEST_NUMBER;
+use crate::feed::{Change, Changes, Kind};
 use crate::metrics::{Client, Metrics};
 use crate::task::Timestamp;
 use crate::task::view::TaskView;
@@ -62,6 +62,9 @@ pub(super) async fn events(
     State(api): State<Api>,
     Params(query): Params<EventsQuery>,
 ) -> Result<Response, ApiError> {
+    if query.since.is_some_and(|since| since > LARGEST_NUMBER) {
+        return Err(ApiError::bad_request("`since` goes up to 9007199254740991"));
+    }
     let metrics = api.supervisor.metrics().clone();
     let client = metrics.client(api.streams.most).ok_or_else(ApiError::too_many_streams)?;
     let missed = query.since.and_then(|since| api.supervisor.feed().subscribe_after(since));
@@ -108,7 +111,7 @@ pub struct Streams {
 /// One client and where it is in the stream.
 struct Reading {
     ready: VecDeque<Bytes>,
-    changes: Receiver<Arc<Change>>,
+    changes: Changes,
     /// The newest change it was sent.
     seen: u64,
     silence: Duration,

@@ -34,7 +34,7 @@ pub(super) async fn list(
     State(api): State<Api>,
     Params(query): Params<GroupsQuery>,
 ) -> Result<Json<GroupsView>, ApiError> {
-    let Window { limit, offset } = window(query.limit, query.offset);
+    let Window { limit, offset } = window(query.limit, query.offset)?;
     let (groups, total) = api.supervisor.groups(limit, offset)?;
     let now = api.supervisor.clock().now();
     let summary = |group: &Group| GroupSummaryView {

@@ -119,7 +119,9 @@ pub fn control(api: Api) -> Router {
 
 /// The same for reading, and for whoever has the token: what is served over TCP.
 pub fn status(api: Api, door: Door) -> Router {
-    control(api).layer(axum::middleware::from_fn_with_state(door, guard::guard))
+    // Around all routes at once: around each of them, the router would add what it knows of methods.
+    let guarded = axum::middleware::from_fn_with_state(door, guard::guard);
+    Router::new().fallback_service(control(api)).layer(guarded)
 }
 
 impl Api {

@@ -25,6 +25,8 @@ use crate::wire::{
 
 const USUAL_PAGE: u64 = 50;
 const LARGEST_PAGE: u64 = 200;
+/// Beyond, numbers in JSON are not exact everywhere.
+pub(super) const LARGEST_NUMBER: u64 = (1 << 53) - 1;
 const LONGEST_WAIT: f64 = 3600.0;
 
 pub(super) async fn launch(
@@ -77,8 +79,12 @@ pub(super) struct Window {
 }
 
 /// As asked for, within the limits.
-pub(super) fn window(limit: Option<u64>, offset: Option<u64>) -> Window {
-    Window { limit: limit.unwrap_or(USUAL_PAGE).min(LARGEST_PAGE), offset: offset.unwrap_or(0) }
+pub(super) fn window(limit: Option<u64>, offset: Option<u64>) -> Result<Window, ApiError> {
+    let (limit, offset) = (limit.unwrap_or(USUAL_PAGE), offset.unwrap_or(0));
+    if limit.max(offset) > LARGEST_NUMBER {
+        return Err(ApiError::bad_request("`limit` and `offset` go up to 9007199254740991"));
+    }
+    Ok(Window { limit: limit.min(LARGEST_PAGE), offset })
 }
 
 const FIELDS: [(&str, Field); 4] = [
@@ -105,7 +111,7 @@ pub(super) async fn page(
     if let Some(answer) = api.ready.find(question, version) {
         return Ok((JSON, answer).into_response());
     }
-    let Window { limit, offset } = window(query.limit, query.offset);
+    let Window { limit, offset } = window(query.limit, query.offset)?;
     let sort = query.sort.as_deref().map_or(Ok(Sort::default()), parse_sort)?;
     let filter = Filter {
         status: query.status.as_deref().map(parse_status).transpose()?,

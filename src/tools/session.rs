@@ -14,7 +14,8 @@ pub(super) fn render(messages: &str, shown: &MessageFilter) -> String {
         messages.iter().position(|message| message.info.id == *since).map(|at| at + 1)
     });
     let messages = &messages[after.unwrap_or(0)..];
-    let first = shown.message_limit.map_or(0, |limit| messages.len().saturating_sub(limit));
+    let first =
+        shown.message_limit.map_or(0, |limit| messages.len().saturating_sub(limit as usize));
     let blocks: Vec<String> =
         messages[first..].iter().map(|message| block(message, shown)).collect();
     if blocks.is_empty() { "[no messages]".to_owned() } else { blocks.join("\n\n") }
@@ -28,7 +29,7 @@ pub(super) fn cut(messages: Vec<Value>, shown: &MessageFilter) -> Vec<Value> {
     });
     let after = after.unwrap_or(0);
     let left = messages.len() - after;
-    let first = after + shown.message_limit.map_or(0, |limit| left.saturating_sub(limit));
+    let first = after + shown.message_limit.map_or(0, |limit| left.saturating_sub(limit as usize));
     messages.into_iter().skip(first).map(|message| cut_parts(message, shown)).collect()
 }
 
@@ -41,7 +42,7 @@ fn cut_parts(mut message: Value, shown: &MessageFilter) -> Value {
         if let Some(most) = shown.thinking_max_chars.filter(|_| thought)
             && let Some(text) = part["text"].as_str()
         {
-            part["text"] = text.chars().take(most).collect::<String>().into();
+            part["text"] = text.chars().take(most as usize).collect::<String>().into();
         }
         let state = part.get_mut("state").and_then(Value::as_object_mut);
         if let Some(state) = state.filter(|_| !shown.include_tool_results) {
@@ -62,7 +63,7 @@ fn block(message: &Message, shown: &MessageFilter) -> String {
         match part {
             Part::Text { text, .. } => lines.push(text.clone()),
             Part::Reasoning { text } if shown.include_thinking => {
-                let most = shown.thinking_max_chars.unwrap_or(usize::MAX);
+                let most = shown.thinking_max_chars.map_or(usize::MAX, |most| most as usize);
                 lines.push(format!("[Thinking] {}", text.chars().take(most).collect::<String>()));
             }
             Part::Tool { tool, state, call } => {

@@ -2,6 +2,7 @@
 
 mod model_server;
 pub mod process;
+pub mod web;
 mod world;
 
 pub use model_server::{Asked, ModelServer};
