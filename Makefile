@@ -1,10 +1,10 @@
 # `make check` and `make test` are the gate, here and in CI.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check bench
+.PHONY: help build test check bench bench-large
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-7s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 build: ## build the release binary
 	cargo build --release
@@ -28,5 +28,8 @@ check: ## formatting, lints, documentation, licences
 		echo "cargo deny: skipped, it is not installed (cargo install cargo-deny)"; \
 	fi
 
-bench: ## measure the engine
+bench: ## measure the engine and the status API
 	cargo bench --bench engine
+
+bench-large: ## measure the status API, starts and memory with a million tasks
+	cargo bench --bench engine -- --large api memory start

@@ -110,12 +110,6 @@ pub enum Error {
     Refused(String),
 }
 
-impl Error {
-    pub fn is_unreachable(&self) -> bool {
-        matches!(self, Error::Unreachable(_))
-    }
-}
-
 /// What a host can do. Calls return when the host has accepted, not when an agent has answered.
 pub trait Host {
     /// A host of our own opens one session per nonce, however often it is asked.

@@ -35,6 +35,15 @@ impl ApiError {
         ApiError::with_status(StatusCode::SERVICE_UNAVAILABLE, "this took too long; try again")
     }
 
+    /// For those who only read: what a host is and where is not their business.
+    pub(super) fn of_reading(error: supervisor::Error) -> ApiError {
+        let mut shown = ApiError::from(error);
+        if shown.status == StatusCode::BAD_GATEWAY {
+            shown.text = "the host of this task does not answer; try again later".to_owned();
+        }
+        shown
+    }
+
     pub(super) fn unreadable_messages() -> ApiError {
         ApiError::with_status(StatusCode::BAD_GATEWAY, "the host's messages cannot be read")
     }
@@ -80,14 +89,7 @@ impl From<supervisor::Error> for ApiError {
         if status == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::error!(error = &error as &dyn std::error::Error, "request failed");
         }
-        // What a host is and where is nobody's business who only reads.
-        let text = match &error {
-            Host(host) if host.is_unreachable() => {
-                "the host of this task does not answer; try again later".to_owned()
-            }
-            _ => error.to_string(),
-        };
-        ApiError { status, text }
+        ApiError { status, text: error.to_string() }
     }
 }
 

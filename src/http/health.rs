@@ -24,7 +24,7 @@ pub(super) async fn health(State(api): State<Api>) -> Result<Json<HealthView>, A
 }
 
 /// Counted once per change of the store.
-fn task_count(api: &Api) -> Result<u64, ApiError> {
+pub(super) fn task_count(api: &Api) -> Result<u64, ApiError> {
     let version = api.supervisor.version();
     let known = api.ready.find("count", version);
     if let Some(bytes) = known.and_then(|known| known.as_ref().try_into().ok()) {

@@ -14,6 +14,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use super::Api;
 use super::body::{Body, Id, JSON, Params};
 use super::error::ApiError;
+use super::health;
 use crate::supervisor::{Direction, Field, Filter, Launch, Listed, Sort};
 use crate::task::launch::{Plan, plan};
 use crate::task::{BatchId, SessionId, Status, TaskId};
@@ -28,6 +29,8 @@ const LARGEST_PAGE: u64 = 200;
 /// Beyond, numbers in JSON are not exact everywhere.
 pub(super) const LARGEST_NUMBER: u64 = (1 << 53) - 1;
 const LONGEST_WAIT: f64 = 3600.0;
+/// Going through fewer tasks than this is quicker than having it done elsewhere.
+const LONG_HISTORY: u64 = 5_000;
 
 pub(super) async fn launch(
     State(api): State<Api>,
@@ -122,7 +125,8 @@ pub(super) async fn page(
         search: query.search,
     };
     // A search goes through all descriptions, and some orders through all tasks that match.
-    let may_take_long = filter.search.is_some() || sort != Sort::default();
+    let walks = filter.search.is_some() || sort != Sort::default();
+    let may_take_long = walks && health::task_count(&api)? > LONG_HISTORY;
     let supervisor = api.supervisor.clone();
     let read = move || supervisor.listed(&filter, sort, limit, offset);
     let Listed { tasks, total } = match may_take_long {
@@ -198,7 +202,8 @@ pub(super) async fn detail(State(api): State<Api>, Id(id): Id) -> Result<Respons
 ))]
 pub(super) async fn logs(State(api): State<Api>, Id(id): Id) -> Result<Response, ApiError> {
     let task = api.supervisor.task(&TaskId::new(id))?;
-    Ok((JSON, api.supervisor.transcript(&task).await?).into_response())
+    let messages = api.supervisor.transcript(&task).await.map_err(ApiError::of_reading)?;
+    Ok((JSON, messages).into_response())
 }
 
 /// The messages, cut to what is asked for
@@ -216,7 +221,7 @@ pub(super) async fn messages(
     Params(filter): Params<MessageFilter>,
 ) -> Result<Json<MessagesView>, ApiError> {
     let task = api.supervisor.task(&TaskId::new(id))?;
-    let messages = api.supervisor.transcript(&task).await?;
+    let messages = api.supervisor.transcript(&task).await.map_err(ApiError::of_reading)?;
     let messages: Vec<serde_json::Value> =
         serde_json::from_str(&messages).map_err(|_| ApiError::unreadable_messages())?;
     let messages = tools::messages(messages, &filter);
