@@ -31,7 +31,7 @@ pub use rows::Run;
 pub use sessions::Session;
 pub use status::{Group, Snapshot, Totals};
 pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement};
-pub use transcripts::Kept;
+pub use transcripts::{Kept, OwedTranscript};
 pub use writer::{Committed, What, Written};
 
 use writer::{Haste, News, Writer};

@@ -15,18 +15,30 @@ pub struct Kept {
     pub body: Vec<u8>,
 }
 
+/// A session that is to be kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwedTranscript {
+    /// The task's place in the history.
+    pub seq: i64,
+    pub task: Task,
+    /// The run that has ended.
+    pub run: u32,
+}
+
 impl Store {
-    /// Tasks whose session is still to be kept, each with the run that ended.
-    pub fn owed_transcripts(&self, most: usize) -> Result<Vec<(Task, u32)>, Error> {
+    /// The first of the tasks after this one whose session is still to be kept.
+    pub fn owed_transcripts(&self, after: i64, most: usize) -> Result<Vec<OwedTranscript>, Error> {
         self.read(|db| {
             let mut statement = db.prepare_cached(&format!(
                 "SELECT {TASK}, r.n FROM run r INDEXED BY run_transcript_owed
-                 JOIN task t ON t.seq = r.task WHERE r.transcript_owed = 1 LIMIT ?1"
+                 JOIN task t ON t.seq = r.task
+                 WHERE r.transcript_owed = 1 AND r.task > ?1 ORDER BY r.task, r.n DESC LIMIT ?2"
             ))?;
-            let mut found = statement.query([most as i64])?;
+            let mut found = statement.query((after, most as i64))?;
             let mut owed = Vec::new();
             while let Some(row) = found.next()? {
-                owed.push((rows::task(row)?.1, row.get(TASK_COLUMNS)?));
+                let (seq, task) = rows::task(row)?;
+                owed.push(OwedTranscript { seq, task, run: row.get(TASK_COLUMNS)? });
             }
             Ok(owed)
         })

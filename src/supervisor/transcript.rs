@@ -1,6 +1,7 @@
 //! The messages of a task's session: asked of its host while they may still grow, and kept at the
 //! end of every run, so that they outlive the host (H4).
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use flate2::write::DeflateEncoder;
 
 use super::{Error, Supervisor};
 use crate::host::{self, Host};
-use crate::store::Kept;
+use crate::store::{Kept, OwedTranscript};
 use crate::task::Task;
 
 /// After a host did not answer.
-const PAUSE: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// So many are looked up at a time.
 const AT_ONCE: usize = 64;
@@ -41,43 +43,64 @@ impl Supervisor {
     /// Keeps what is owed to be kept. A host that does not answer is asked again; a session that
     /// is gone has nothing left to keep.
     pub(super) async fn keeper(self) {
+        let mut pause = FIRST_PAUSE;
         loop {
-            let pause = match self.keep_owed().await {
-                Ok(true) => PAUSE,
-                Ok(false) => Duration::MAX,
+            let wait = match self.keep_owed().await {
+                Ok(Left::Nothing) => {
+                    pause = FIRST_PAUSE;
+                    Duration::MAX
+                }
+                Ok(Left::Something) => pause,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "cannot keep transcripts now");
-                    PAUSE
+                    pause
                 }
             };
             tokio::select! {
                 () = self.0.ends.notified() => {}
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(wait) => pause = (pause * 2).min(LONGEST_PAUSE),
                 () = self.0.stopping.cancelled() => return,
             }
         }
     }
 
-    /// Says whether something is left to be tried again.
-    async fn keep_owed(&self) -> Result<bool, Error> {
+    async fn keep_owed(&self) -> Result<Left, Error> {
+        let (mut after, mut left) = (0, Left::Nothing);
+        let mut silent: HashSet<String> = HashSet::new();
         loop {
-            let owed = self.0.store.owed_transcripts(AT_ONCE)?;
-            let (all, mut kept) = (owed.len(), 0);
-            for (task, run) in owed {
-                let body = match self.ask_transcript(&task).await {
-                    Ok(messages) => Some(pack(messages).await?),
-                    Err(Error::Host(host::Error::NoSuchSession(_))) => None,
-                    Err(_) => continue,
+            let owed = self.0.store.owed_transcripts(after, AT_ONCE)?;
+            let Some(last) = owed.last() else { return Ok(left) };
+            after = last.seq;
+            let mut written = Vec::with_capacity(owed.len());
+            for OwedTranscript { task, run, .. } in owed {
+                // One that did not answer for one task need not be waited for with the next.
+                let asked = match silent.contains(&task.host) {
+                    true => None,
+                    false => Some(self.ask_transcript(&task).await),
                 };
-                self.0.store.keep_transcript(&task.id, run, body).await?;
-                kept += 1;
+                let body = match asked {
+                    Some(Ok(messages)) => Some(pack(messages).await?),
+                    Some(Err(Error::Host(host::Error::NoSuchSession(_)))) => None,
+                    Some(Err(_)) | None => {
+                        silent.insert(task.host);
+                        left = Left::Something;
+                        continue;
+                    }
+                };
+                written.push(self.0.store.keep_transcript(&task.id, run, body));
             }
-            if all < AT_ONCE || kept == 0 {
-                return Ok(kept < all);
+            for outcome in written {
+                outcome.await?;
             }
         }
     }
+}
+
+/// What a look at the owed transcripts left to be tried again.
+enum Left {
+    Nothing,
+    Something,
 }
 
 /// Long ones take a while.
