@@ -172,18 +172,25 @@ pub(super) async fn until_it_answers(server: &ServerView) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The token file of the storage directory, made when there is none.
+/// The token file of the storage directory, made when there is none. It is there wholly or not at
+/// all: half of one would keep every later daemon from starting.
 fn own_token(path: &Path, clock: &Clock) -> anyhow::Result<String> {
-    let mut options = fs::OpenOptions::new();
-    match options.write(true).create_new(true).mode(0o600).open(path) {
-        Ok(mut file) => {
-            let token = format!("{}{}", clock.nonce(), clock.nonce());
-            writeln!(file, "{token}").context("cannot write the token file")?;
-            Ok(token)
-        }
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => read_token(path),
-        Err(error) => Err(error).context("cannot write the token file"),
+    // A power cut can leave an empty one all the same.
+    if fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0) {
+        return read_token(path);
     }
+    let token = format!("{}{}", clock.nonce(), clock.nonce());
+    let new = path.with_extension("new");
+    let write = || {
+        let _ = fs::remove_file(&new);
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&new)?;
+        writeln!(file, "{token}")?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    write().context("cannot write the token file")?;
+    Ok(token)
 }
 
 fn read_token(path: &Path) -> anyhow::Result<String> {

@@ -252,6 +252,20 @@ fn a_token_that_others_can_read_is_refused() {
 }
 
 #[test]
+fn a_token_that_was_being_written_when_the_daemon_died_is_made_anew() {
+    let shell = Shell::new();
+    shell.say(["daemon", "start"]);
+    shell.say(["daemon", "stop"]);
+    let (file, half) = (shell.home().join("token"), shell.home().join("token.new"));
+    fs::write(&file, "").unwrap();
+    fs::write(&half, "half").unwrap();
+    shell.say(["daemon", "start"]);
+    let token = fs::read_to_string(&file).unwrap();
+    assert_eq!((token.len(), half.exists()), (65, false));
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
 fn requests_that_are_too_large_are_refused() {
     let shell = Shell::new();
     let site = Site::start(&shell);
