@@ -9,13 +9,15 @@ help: ## list the targets
 build: ## build the release binary
 	cargo build --release
 
-test: ## run all tests
+test: ## run all tests, with the tools they need
 	tests/tools/install-opencode.sh
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		set -x; cargo nextest run; \
 	else \
 		set -x; cargo test --lib --bins --tests; \
 	fi
+	tests/tools/schemathesis.sh
+	tests/tools/browser.sh
 
 check: ## formatting, lints, documentation, licences
 	cargo fmt --check
@@ -27,11 +29,12 @@ check: ## formatting, lints, documentation, licences
 		echo "cargo deny: skipped, it is not installed (cargo install cargo-deny)"; \
 	fi
 
-bench: ## measure the engine and forking
+bench: ## measure the engine, the status API and forking
 	cargo bench --bench engine
 	cargo bench --bench fork
 
-bench-large: ## measure forking up to a parent of 239 MB
+bench-large: ## the same with a million tasks and a parent of 239 MB
+	cargo bench --bench engine -- --large api memory start
 	cargo bench --bench fork -- --large
 
 # Seconds for each target.

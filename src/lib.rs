@@ -10,6 +10,7 @@ pub mod notice;
 // do
 pub mod clock;
 pub mod feed;
+pub mod metrics;
 pub mod net;
 pub mod store;
 

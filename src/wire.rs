@@ -1,66 +1,138 @@
 //! The JSON we promise to the outside. Changing a field here is changing the API.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use crate::fork::Inheritance;
+use crate::task::Timestamp;
 use crate::task::launch::Arguments;
-use crate::task::{Budget, Progress, Task, Timestamp};
-
-/// A task (H2). Additions may follow; none of these fields may change.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TaskView {
-    #[serde(rename = "sessionID")]
-    pub session_id: String,
-    #[serde(rename = "shortID")]
-    pub short_id: String,
-    #[serde(rename = "parentSessionID")]
-    pub parent_session_id: String,
-    #[serde(rename = "parentMessageID")]
-    pub parent_message_id: String,
-    pub parent_agent: String,
-    pub parent_host: String,
-    pub host: String,
-    pub host_instance: String,
-    pub directory: String,
-    pub description: String,
-    pub prompt: String,
-    pub agent: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    pub status: String,
-    pub started_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub completed_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub result_retrieved_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cleared_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub result: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    pub batch_id: String,
-    pub resume_count: u32,
-    pub is_forked: bool,
-    #[serde(default, skip_serializing_if = "Budget::is_empty")]
-    pub budget: Budget,
-    pub progress: Progress,
-}
+pub use crate::task::view::TaskView;
 
 /// Every error, on every route.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorView {
     pub error: String,
     pub status: u16,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PageView {
     pub tasks: Vec<TaskView>,
     pub total: u64,
     pub limit: u64,
     pub offset: u64,
+}
+
+/// Counts and durations over the whole history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StatsView {
+    /// All five states, also those that no task is in.
+    pub by_status: BTreeMap<String, u64>,
+    pub by_agent: BTreeMap<String, u64>,
+    /// From launch to end, of the tasks that have ended.
+    pub duration: DurationView,
+    pub total_tasks: u64,
+    /// Running and resumed ones, also when queued.
+    pub active_tasks: u64,
+    pub tool_calls_by_name: BTreeMap<String, u64>,
+    pub tool_calls_by_agent: BTreeMap<String, u64>,
+}
+
+/// In milliseconds; all 0 when no task has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DurationView {
+    pub avg: u64,
+    pub max: u64,
+    pub min: u64,
+}
+
+/// The tasks of one batch, oldest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupView {
+    pub group_id: String,
+    pub tasks: Vec<TaskView>,
+    pub stats: GroupStatsView,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupStatsView {
+    pub completed: u64,
+    /// Running and resumed ones.
+    pub running: u64,
+    pub error: u64,
+    pub cancelled: u64,
+    pub total: u64,
+    /// From 0 to 1.
+    pub completion_rate: f64,
+    pub total_tool_calls: u64,
+    /// Milliseconds from the first start to the last end; to now while a task is live.
+    pub duration: u64,
+}
+
+/// A batch in the list of batches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupSummaryView {
+    pub group_id: String,
+    pub stats: GroupStatsView,
+}
+
+/// Those with the newest members first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct GroupsView {
+    pub groups: Vec<GroupSummaryView>,
+    pub total: u64,
+    pub limit: u64,
+    pub offset: u64,
+}
+
+/// The messages of a task's session, cut to what was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MessagesView {
+    #[schema(value_type = Vec<Object>)]
+    pub messages: Vec<serde_json::Value>,
+    pub task_id: String,
+    pub filter: MessageFilter,
+}
+
+/// What of a session is shown; the names are those of `asyncagents_output`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct MessageFilter {
+    /// Show what the agent thought.
+    pub include_thinking: bool,
+    /// Show what its tools returned.
+    pub include_tool_results: bool,
+    /// Only what came after this message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_message_id: Option<String>,
+    /// Only the last so many messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(maximum = 4294967295_i64)]
+    #[schema(maximum = 4294967295_i64)]
+    pub message_limit: Option<u32>,
+    /// How much of each thought to show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(maximum = 4294967295_i64)]
+    #[schema(maximum = 4294967295_i64)]
+    pub thinking_max_chars: Option<u32>,
+}
+
+/// Where the status API listens: the contents of `server.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerView {
+    pub port: u16,
+    pub pid: u32,
+    pub started_at: Timestamp,
+    pub url: String,
 }
 
 /// Who calls. What is left out is not a conversation.
@@ -264,7 +336,7 @@ pub struct AnswerRequest {
     pub allow: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthView {
     pub status: String,
@@ -296,12 +368,12 @@ pub struct HostView {
     pub name: String,
     pub is_default: bool,
     pub active_tasks: usize,
-    pub servers: Vec<ServerView>,
+    pub servers: Vec<OpenCodeView>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ServerView {
+pub struct OpenCodeView {
     pub name: String,
     /// Without its password.
     pub url: String,
@@ -383,39 +455,6 @@ impl From<Inheritance> for ForkView {
             kept: counts.kept,
             results: ResultsView { whole: results.whole, long: results.long, short: results.short },
             characters: counts.characters,
-        }
-    }
-}
-
-impl From<&Task> for TaskView {
-    fn from(task: &Task) -> TaskView {
-        let task = task.clone();
-        TaskView {
-            session_id: task.id.to_string(),
-            short_id: task.short_id.to_string(),
-            parent_session_id: task.parent.session.to_string(),
-            parent_message_id: task.parent.message,
-            parent_agent: task.parent.agent,
-            parent_host: task.parent.host,
-            host: task.host,
-            host_instance: task.host_instance,
-            directory: task.directory,
-            description: task.description,
-            prompt: task.prompt,
-            agent: task.agent,
-            model: task.model,
-            status: task.state.status().name().to_owned(),
-            started_at: task.started_at,
-            completed_at: task.completed_at,
-            result_retrieved_at: task.result_retrieved_at,
-            cleared_at: task.cleared_at,
-            result: task.state.result().map(str::to_owned),
-            error: task.state.error().map(str::to_owned),
-            batch_id: task.batch.to_string(),
-            resume_count: task.run,
-            is_forked: task.is_forked,
-            budget: task.budget,
-            progress: task.progress,
         }
     }
 }

@@ -82,5 +82,7 @@ fn write(path: &Path, tasks: usize) -> anyhow::Result<()> {
     }
     // Closing the last connection folds the log into the file, which is then all there is.
     db.close().map_err(|(_, error)| error)?;
+    // What the store adds by itself: the descriptions to be searched through.
+    Store::open(path, |_| {})?.0.close();
     Ok(())
 }

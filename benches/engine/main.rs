@@ -2,19 +2,23 @@
 //! each figure beside its limit on this machine, taken in the same run. Nothing fails for being
 //! slow; it is printed as a MISS.
 //!
-//! `cargo bench --bench engine [-- [--quick] [launches] [notices] [memory] [start]]`
+//! `cargo bench --bench engine [-- [--quick] [--large] [launches] [notices] [memory] [start]
+//! [api]]`
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a table is the point of this")]
 
+mod api;
 mod bare;
 mod history;
 mod launches;
+mod load;
 mod memory;
 mod notices;
 mod processes;
 mod rows;
 mod start;
 mod table;
+mod web;
 
 use std::time::{Duration, Instant};
 
@@ -26,6 +30,7 @@ struct Scale {
     /// How many ended tasks are there before a daemon starts.
     present: Vec<usize>,
     present_for_notices: usize,
+    present_for_api: Vec<usize>,
     rounds: usize,
     window: Duration,
     single_ends: usize,
@@ -36,6 +41,7 @@ struct Scale {
 const FULL: fn() -> Scale = || Scale {
     present: vec![0, 1_000, 10_000, 100_000],
     present_for_notices: 10_000,
+    present_for_api: vec![1_000, 100_000],
     rounds: 7,
     window: Duration::from_millis(500),
     single_ends: 150,
@@ -46,6 +52,7 @@ const FULL: fn() -> Scale = || Scale {
 const QUICK: fn() -> Scale = || Scale {
     present: vec![0, 2_000],
     present_for_notices: 1_000,
+    present_for_api: vec![1_000, 2_000],
     rounds: 1,
     window: Duration::from_millis(300),
     single_ends: 20,
@@ -53,17 +60,31 @@ const QUICK: fn() -> Scale = || Scale {
     starts: 3,
 };
 
+const LARGE: fn() -> Scale = || Scale {
+    present: vec![0, 1_000_000],
+    present_for_api: vec![1_000, 100_000, 1_000_000],
+    ..FULL()
+};
+
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let bare = arguments.iter().find_map(|argument| argument.strip_prefix(web::ARGUMENT));
+    if let Some(descriptions) = bare {
+        return web::serve(descriptions.trim_start_matches('=').parse()?);
+    }
     let given = |word: &str| arguments.iter().any(|argument| argument == word);
     // `cargo test --benches` runs this as well, and nothing timed belongs there.
     if !given("--bench") {
         return Ok(());
     }
-    let sections = ["launches", "notices", "memory", "start"];
+    let sections = ["launches", "notices", "memory", "start", "api"];
     let all = !sections.into_iter().any(given);
     let wanted = |section: &str| all || given(section);
-    let scale = if given("--quick") { QUICK() } else { FULL() };
+    let scale = match (given("--quick"), given("--large")) {
+        (true, _) => QUICK(),
+        (false, true) => LARGE(),
+        (false, false) => FULL(),
+    };
 
     let (began, load) = (Instant::now(), load_average()?);
     let mut histories = Histories::new()?;
@@ -81,6 +102,9 @@ fn main() -> anyhow::Result<()> {
         }
         if wanted("start") {
             start::measure(&scale, &mut histories, &mut table).await?;
+        }
+        if wanted("api") {
+            api::measure(&scale, &mut histories, &mut table).await?;
         }
         anyhow::Ok(())
     })?;

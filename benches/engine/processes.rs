@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use asyncagents::client::Client;
 use asyncagents::host::scripted::{Control, Remote, Scripted};
+use asyncagents::wire::ServerView;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_asyncagents");
 
@@ -53,6 +54,18 @@ impl Host {
 impl Daemon {
     /// `home` may hold a database. `config` is the text of a configuration file.
     pub(crate) async fn start(home: &Path, host: &Host, config: &str) -> anyhow::Result<Daemon> {
+        Daemon::launch(home, host, config, "false").await
+    }
+
+    /// The same with the status API, and the port of that.
+    pub(crate) async fn open(home: &Path, host: &Host) -> anyhow::Result<(Daemon, u16)> {
+        let daemon = Daemon::launch(home, host, "", "true").await?;
+        let text = fs::read_to_string(home.join("server.json"))?;
+        let server: ServerView = serde_json::from_str(&text)?;
+        Ok((daemon, server.port))
+    }
+
+    async fn launch(home: &Path, host: &Host, config: &str, api: &str) -> anyhow::Result<Daemon> {
         let file = home.with_extension("toml");
         fs::write(&file, config)?;
         let mut command = command(home);
@@ -61,7 +74,8 @@ impl Daemon {
             .env("ASYNCAGENTS_HOME", home)
             .env("ASYNCAGENTS_CONFIG", &file)
             .env("ASYNCAGENTS_HOST", format!("scripted:{}", host.socket.display()))
-            .env("ASYNCAGENTS_API_ENABLED", "false")
+            .env("ASYNCAGENTS_API_ENABLED", api)
+            .env("ASYNCAGENTS_API_PORT", "0")
             .env("ASYNCAGENTS_LOG", "warn");
         let began = Instant::now();
         let mut process = Process(command.spawn().context("starting the daemon")?);
@@ -95,11 +109,29 @@ impl Daemon {
 impl Process {
     /// What it holds in memory, in MB.
     pub(crate) fn resident(&self) -> anyhow::Result<f64> {
+        self.megabytes("VmRSS:")
+    }
+
+    /// The most it ever held.
+    pub(crate) fn peak(&self) -> anyhow::Result<f64> {
+        self.megabytes("VmHWM:")
+    }
+
+    fn megabytes(&self, name: &str) -> anyhow::Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB"));
-        let kilobytes: f64 = kilobytes.context("no VmRSS")?.trim().parse()?;
+        let kilobytes: f64 = kilobytes.context("no such line")?.trim().parse()?;
         Ok(kilobytes / 1024.0)
+    }
+
+    /// This program again, for another part.
+    pub(crate) fn of_ourselves(argument: &str) -> anyhow::Result<(Process, ChildStdout)> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(argument).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("starting a part of the bench")?;
+        let stdout = child.stdout.take().context("no output")?;
+        Ok((Process(child), stdout))
     }
 
     /// Processor time it has used, all threads, in seconds.

@@ -1,7 +1,8 @@
 //! The rows that a launch and an end leave in the database, written without the engine.
 
 use asyncagents::clock::Clock;
-use asyncagents::task::Progress;
+use asyncagents::task::{Budget, Progress, Timestamp};
+use asyncagents::wire::TaskView;
 use rusqlite::{Connection, params};
 use serde_json::json;
 
@@ -55,10 +56,11 @@ impl Launch {
             parent_host: "mailbox",
             batch: &format!("bat_{}", self.parent),
             agent: "general",
+            description: "say done",
             at: self.at,
             ended: None,
         };
-        let seq = task.insert(db, clock)?;
+        let (seq, _) = task.insert(db, clock)?;
         insert_run(db, clock, seq, "say done", self.at)
     }
 }
@@ -68,18 +70,35 @@ impl Launch {
 pub(crate) fn ended(db: &Connection, clock: &Clock, n: usize) -> rusqlite::Result<()> {
     let at = clock.now().as_millis() - 86_400_000 + n as i64;
     let (parent, end) = (format!("ses_parent{:016}", n / 20), at + 60_000);
+    ended_of(db, clock, n, &parent, (at, end))
+}
+
+/// The same with a parent of its own.
+pub(crate) fn ended_of(
+    db: &Connection,
+    clock: &Clock,
+    n: usize,
+    parent: &str,
+    (at, end): (i64, i64),
+) -> rusqlite::Result<()> {
+    let (short_id, batch, description) =
+        (short_id(n), format!("bat_{:022}", n / 5), description(n));
     let task = Task {
         nonce: &clock.nonce(),
-        short_id: &short_id(n),
-        parent: &parent,
+        short_id: &short_id,
+        parent,
         parent_host: "scripted",
-        batch: &format!("bat_{:022}", n / 5),
+        batch: &batch,
         agent: AGENTS[n % AGENTS.len()],
+        description: &description,
         at,
         ended: Some(end),
     };
-    let seq = task.insert(db, clock)?;
-    insert_run(db, clock, seq, &format!("{RESULT} Is that so? Look again, question {n}."), at)?;
+    let (seq, id) = task.insert(db, clock)?;
+    let prompt = format!("{RESULT} Is that so? Look again, question {n}.");
+    insert_run(db, clock, seq, &prompt, at)?;
+    let view = task.view(id, prompt, clock);
+    db.prepare_cached("INSERT INTO view VALUES (?1, ?2)")?.execute((seq, view.to_json()))?;
     db.prepare_cached(
         "UPDATE run SET sent_at = started_at, ended_at = ?2, ended_as = 'completed', result = ?3
          WHERE task = ?1 AND n = 0",
@@ -90,7 +109,7 @@ pub(crate) fn ended(db: &Connection, clock: &Clock, n: usize) -> rusqlite::Resul
            batch_ended, batch_total, created_at, due_at, delivered_at)
          VALUES (?1, 0, 0, 'scripted', ?2, ?3, 1, 5, 5, ?4, ?4, ?4)",
     )?
-    .execute((seq, &parent, clock.message_id().as_str(), end))?;
+    .execute((seq, parent, clock.message_id().as_str(), end))?;
     Ok(())
 }
 
@@ -101,25 +120,27 @@ struct Task<'a> {
     parent_host: &'a str,
     batch: &'a str,
     agent: &'a str,
+    description: &'a str,
     at: i64,
     ended: Option<i64>,
 }
 
 impl Task<'_> {
-    fn insert(&self, db: &Connection, clock: &Clock) -> rusqlite::Result<i64> {
+    fn insert(&self, db: &Connection, clock: &Clock) -> rusqlite::Result<(i64, String)> {
+        let id = clock.session_id().to_string();
         let progress = serde_json::to_string(&Progress::new(clock.now())).unwrap_or_default();
         let (status, slot) = if self.ended.is_some() { ("completed", 0) } else { ("running", 2) };
         let result_run = self.ended.map(|_| 0);
-        db.prepare_cached(
+        let mut insert = db.prepare_cached(
             "INSERT INTO task (id, short_id, nonce, parent_session, parent_message, parent_agent,
                parent_host, host, host_instance, directory, description, agent, model, batch,
                is_forked, depth, budget, development, status, started_at, completed_at, run,
                result_run, slot, ticket, progress, tool_calls, revision)
-             VALUES (?1, ?2, ?3, ?4, '', '', ?5, 'scripted', 'scripted-0', '/', 'say done', ?6, '',
+             VALUES (?1, ?2, ?3, ?4, '', '', ?5, 'scripted', 'scripted-0', '/', ?15, ?6, '',
                ?7, 0, 1, '{}', 0, ?8, ?9, ?10, 0, ?11, ?12, ?13, ?14, 0, 0)",
-        )?
-        .insert(params![
-            clock.session_id().as_str(),
+        )?;
+        let seq = insert.insert(params![
+            id,
             self.short_id,
             self.nonce,
             self.parent,
@@ -133,8 +154,49 @@ impl Task<'_> {
             slot,
             clock.tick() as i64,
             progress,
-        ])
+            self.description,
+        ])?;
+        Ok((seq, id))
     }
+
+    /// As the store would keep it ready.
+    fn view(&self, id: String, prompt: String, clock: &Clock) -> TaskView {
+        TaskView {
+            session_id: id,
+            short_id: self.short_id.to_owned(),
+            parent_session_id: self.parent.to_owned(),
+            parent_message_id: String::new(),
+            parent_agent: String::new(),
+            parent_host: self.parent_host.to_owned(),
+            host: "scripted".to_owned(),
+            host_instance: "scripted-0".to_owned(),
+            directory: "/".to_owned(),
+            description: self.description.to_owned(),
+            prompt,
+            agent: self.agent.to_owned(),
+            model: None,
+            status: "completed".to_owned(),
+            started_at: Timestamp::from_millis(self.at),
+            completed_at: self.ended.map(Timestamp::from_millis),
+            result_retrieved_at: None,
+            cleared_at: None,
+            result: Some(RESULT.to_owned()),
+            error: None,
+            batch_id: self.batch.to_owned(),
+            resume_count: 0,
+            is_forked: false,
+            budget: Budget::default(),
+            progress: Progress::new(clock.now()),
+        }
+    }
+}
+
+/// Each a little different; one word is in all of them and one in few.
+pub(crate) fn description(n: usize) -> String {
+    let verb = ["Find", "Explain", "Review", "Fix", "Document"][n % 5];
+    let thing = ["login", "parser", "scheduler", "tests", "cache", "queue", "migration"][n % 7];
+    let rare = if n % 9_973 == 17 { " (Zebrafish)" } else { "" };
+    format!("{verb} the {thing} of module {n}{rare}")
 }
 
 fn insert_run(

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{connect, opencode, show};
 use crate::config::Settings;
-use crate::wire::ServerView;
+use crate::wire::OpenCodeView;
 
 /// OpenCode before this has another protocol in places.
 const OLDEST: (u64, u64) = (1, 18);
@@ -95,8 +95,8 @@ async fn daemon(settings: &Settings) -> Vec<Finding> {
 }
 
 /// Reachability, password and version of one server.
-fn server(server: &ServerView) -> Finding {
-    let ServerView { name, url, .. } = server;
+fn server(server: &OpenCodeView) -> Finding {
+    let OpenCodeView { name, url, .. } = server;
     match (&server.version, &server.error) {
         (Some(version), _) => judge(&format!("OpenCode server `{name}` at {url}"), version),
         (None, Some(error)) => Wrong(format!("OpenCode server `{name}` at {url}: {error}")),

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{connect, show};
 use crate::config::Settings;
-use crate::wire::{HostView, ServerView};
+use crate::wire::{HostView, OpenCodeView};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -64,7 +64,7 @@ fn rows(host: &HostView) -> Vec<Vec<String>> {
         };
         return vec![vec![name, "-".into(), host.active_tasks.to_string(), state.into()]];
     }
-    let row = |server: &ServerView| {
+    let row = |server: &OpenCodeView| {
         let state = match (&server.version, &server.error) {
             (Some(version), _) => format!("{} (version {version})", server.url),
             (None, Some(error)) => format!("{}: {error}", server.url),

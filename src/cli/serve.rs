@@ -9,7 +9,13 @@ use crate::config::Settings;
 use crate::daemon::start::SOMEBODY_WAS_FASTER;
 use crate::daemon::{self, AlreadyRunning, Home};
 
+const STATUS: &str = "\
+Other programs can look at it on 127.0.0.1:5165 or a port near it; `server.json` in the storage
+directory says where. ASYNCAGENTS_API_PORT and ASYNCAGENTS_API_HOST choose another place,
+ASYNCAGENTS_API_ENABLED=false none.";
+
 #[derive(Args)]
+#[command(after_help = STATUS)]
 pub(super) struct Serve {
     /// Started on demand: leave the terminal, log to files only
     #[arg(long, hide = true)]

@@ -41,6 +41,11 @@ const RULES: &[(&str, Rule)] = &[
     ("opencode.gone_seconds", Rule::Between(1.0, YEAR)),
     (SERVERS, Rule::Filled),
     ("tools.aliases", Rule::OneOf(&["superagents", "background"])),
+    ("api.host", Rule::Filled),
+    ("api.port", Rule::Between(0.0, 65_535.0)),
+    ("api.heartbeat_seconds", Rule::Between(1.0, 3600.0)),
+    ("api.snapshot_tasks", Rule::Between(0.0, 100_000.0)),
+    ("api.max_streams", Rule::Between(0.0, 100_000.0)),
     ("log.level", Rule::Filled),
     ("log.keep_days", Rule::Between(1.0, 3650.0)),
 ];

@@ -25,6 +25,7 @@ pub struct Config {
     pub agent: Agent,
     pub opencode: OpenCode,
     pub tools: Tools,
+    pub api: Api,
     pub log: Log,
 }
 
@@ -174,7 +175,38 @@ impl Default for Config {
             agent: Agent::default(),
             opencode: OpenCode::default(),
             tools: Tools::default(),
+            api: Api::default(),
             log: Log::default(),
+        }
+    }
+}
+
+/// The status API on a port of this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Api {
+    pub enabled: bool,
+    pub host: String,
+    /// The first that is tried; 0 is any.
+    pub port: u16,
+    /// Empty: a file of the storage directory.
+    pub token_file: String,
+    #[serde(rename = "heartbeat_seconds", with = "seconds")]
+    pub heartbeat: Duration,
+    pub snapshot_tasks: u64,
+    pub max_streams: usize,
+}
+
+impl Default for Api {
+    fn default() -> Api {
+        Api {
+            enabled: true,
+            host: "127.0.0.1".to_owned(),
+            port: 5165,
+            token_file: String::new(),
+            heartbeat: Duration::from_secs(30),
+            snapshot_tasks: 1000,
+            max_streams: 1000,
         }
     }
 }

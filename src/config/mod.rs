@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 pub use keys::{
-    Alias, Config, Fork, ForkMethod, History, Limits, Log, Notices, OpenCode, Permissions, Policy,
-    Resume, Supervisor, Tools,
+    Alias, Api, Config, Fork, ForkMethod, History, Limits, Log, Notices, OpenCode, Permissions,
+    Policy, Resume, Supervisor, Tools,
 };
 
 use check::{check_rule, check_table};
@@ -22,11 +22,14 @@ use check::{check_rule, check_table};
 pub const DEFAULT_FILE: &str = include_str!("default.toml");
 
 /// Variables that set a key of the config.
-const VARIABLES: [(&str, &str); 4] = [
+const VARIABLES: [(&str, &str); 7] = [
     ("ASYNCAGENTS_HOST", "host"),
     ("ASYNCAGENTS_MODEL", "model"),
     ("ASYNCAGENTS_LOG", "log.level"),
     ("ASYNCAGENTS_OPENCODE_URL", "opencode.url"),
+    ("ASYNCAGENTS_API_ENABLED", "api.enabled"),
+    ("ASYNCAGENTS_API_HOST", "api.host"),
+    ("ASYNCAGENTS_API_PORT", "api.port"),
 ];
 
 #[derive(Debug, thiserror::Error)]
@@ -253,11 +256,23 @@ fn parse(text: &str, file: &Path) -> Result<Table, Error> {
 fn set_from_environment(table: &mut Table, environment: &Environment) -> Result<(), Error> {
     for (variable, key) in VARIABLES {
         let Some(text) = environment.get(variable)? else { continue };
-        let value = Value::String(text.to_owned());
+        let value = typed(key, text);
         check_rule(key, &value, variable, "the environment")?;
         set(table, key, value);
     }
     Ok(())
+}
+
+/// As the key has it. What switches something off says `false`, and nothing else does.
+fn typed(key: &str, text: &str) -> Value {
+    let (section, name) = key.split_once('.').unwrap_or(("", key));
+    let known = check::known_keys();
+    let section = known.get(section).and_then(Value::as_table);
+    match section.unwrap_or(&known).get(name) {
+        Some(Value::Boolean(_)) => Value::Boolean(text != "false"),
+        Some(Value::Integer(_)) => text.parse().map_or_else(|_| Value::from(text), Value::Integer),
+        Some(_) | None => Value::from(text),
+    }
 }
 
 fn set_from_flags(table: &mut Table, flags: &Flags) {
@@ -327,6 +342,23 @@ mod tests {
             parent: Some("ses_parent".to_owned()),
         };
         assert_eq!(Settings::resolve(&environment, &flags).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_api_is_set_by_its_variables_and_off_only_when_they_say_false() {
+        let check = |pairs: &[(&str, &str)], expected: Api| {
+            let pairs = pairs.iter().copied().chain([("HOME", "/none")]);
+            let settings = Settings::resolve(&Environment::of(pairs), &Flags::default()).unwrap();
+            assert_eq!(settings.config.api, expected);
+        };
+        check(&[], Api::default());
+        check(&[("ASYNCAGENTS_API_ENABLED", "false")], Api { enabled: false, ..Api::default() });
+        check(&[("ASYNCAGENTS_API_ENABLED", "true")], Api::default());
+        check(&[("ASYNCAGENTS_API_ENABLED", "1")], Api::default());
+        check(
+            &[("ASYNCAGENTS_API_PORT", "0"), ("ASYNCAGENTS_API_HOST", "::1")],
+            Api { port: 0, host: "::1".to_owned(), ..Api::default() },
+        );
     }
 
     #[test]
@@ -404,6 +436,16 @@ mod tests {
             &[("HOME", "/none"), ("ASYNCAGENTS_LOG", " ")],
             "`ASYNCAGENTS_LOG` in the environment is `\" \"`; give a text that is not empty",
         );
+        for port in ["much", "65536", "-1"] {
+            let shown = port.parse::<i64>().map_or_else(|_| format!("{port:?}"), |n| n.to_string());
+            check(
+                &[("HOME", "/none"), ("ASYNCAGENTS_API_PORT", port)],
+                &format!(
+                    "`ASYNCAGENTS_API_PORT` in the environment is `{shown}`; \
+                     give a number from 0 to 65535"
+                ),
+            );
+        }
         for pairs in [&[] as &[_], &[("XDG_CONFIG_HOME", "/none")]] {
             check(
                 pairs,

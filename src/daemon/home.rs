@@ -8,11 +8,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use tokio::net::UnixListener;
 
+use crate::wire::ServerView;
+
 /// The kernel's limit on the path of a socket, less its terminator.
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// What may be in a directory that we close to others.
 const OURS: [&str; 6] = ["asyncagents.", "config.toml", "server.json", "token", "log", "output"];
+
+const SERVER: &str = "server.json";
 
 /// A storage directory that this process holds alone, until it is dropped.
 pub struct Home {
@@ -87,6 +91,20 @@ impl Home {
         let listener = UnixListener::bind(&path).with_context(|| unwritable(&self.path))?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         Ok(listener)
+    }
+
+    /// Tells other programs where the status API is: wholly or not at all.
+    pub(super) fn announce(&self, server: &ServerView) -> anyhow::Result<()> {
+        let new = self.path.join("server.json.new");
+        let mut text = serde_json::to_string(server)?;
+        text.push('\n');
+        fs::write(&new, text).with_context(|| unwritable(&self.path))?;
+        fs::rename(&new, self.path.join(SERVER)).with_context(|| unwritable(&self.path))
+    }
+
+    /// There is no status API here, or none any more.
+    pub(super) fn withdraw(&self) {
+        let _ = fs::remove_file(self.path.join(SERVER));
     }
 
     /// A clean stop: the socket goes, and nobody is signed in.

@@ -4,22 +4,28 @@
 mod home;
 mod hosts;
 mod log;
+mod patience;
 pub mod start;
+mod status;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use home::{AlreadyRunning, Home};
 pub use log::init as init_log;
 
+use status::Listener;
+
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::feed::{Change, Feed, Kind};
-use crate::http::{self, Api, Warnings};
+use crate::http::{self, Api, Ready, Snapshots, Streams, Warnings};
 use crate::store::{Committed, Opened, Store, What};
 use crate::supervisor::{Asks, ForkMethod, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
@@ -36,26 +42,46 @@ pub async fn run(
     on_ready: impl FnOnce() + Send,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
+    raise_the_limit_of_open_files();
     let clock = Clock::system();
     let feed = Feed::new();
     let warnings = Warnings::default();
     let store = open_store(&home, feed.clone(), &warnings)?;
     let hosts::Connected { hosts, embedded } = hosts::connect(settings, &home, &store, &clock)?;
-    let supervisor =
-        Supervisor::new(store.clone(), feed, clock, hosts, supervisor_settings(&settings.config));
+    let supervisor = Supervisor::new(
+        store.clone(),
+        feed,
+        clock.clone(),
+        hosts,
+        supervisor_settings(&settings.config),
+    );
     let stop = CancellationToken::new();
     let api = Api {
         supervisor: supervisor.clone(),
         aliases: Arc::new(aliases(&settings.config)),
         warnings: warnings.clone(),
         stop: stop.clone(),
+        streams: streams(&settings.config.api),
+        snapshots: Snapshots::default(),
+        ready: Ready::default(),
+        document: Arc::new(http::document()),
     };
 
+    // We hold the lock: one that is there was left by a daemon that died.
+    home.withdraw();
+    let status = match settings.config.api.enabled {
+        true => Some(Listener::bind(&settings.config.api, &home, &clock).await?),
+        false => None,
+    };
     let listener = home.bind()?;
     let working = tokio::spawn({
         let supervisor = supervisor.clone();
         async move { supervisor.run().await }
     });
+    let reading = match status {
+        Some(status) => Some(open_for_reading(status, &home, &api, &clock).await?),
+        None => None,
+    };
     if home.was_left_in_a_hurry() {
         check_in_background(store.clone(), warnings);
     }
@@ -76,6 +102,10 @@ pub async fn run(
         supervisor.stop();
     };
     serve(listener, api, asked_to_stop).await?;
+    if let Some(reading) = reading {
+        let _ = reading.await;
+        home.withdraw();
+    }
     let _ = tokio::time::timeout(LONGEST_FAREWELL, working).await;
     // What agents of our own are at is left where it is; the next daemon goes on with it.
     let _ = tokio::time::timeout(LONGEST_FAREWELL, embedded.stop()).await;
@@ -83,6 +113,29 @@ pub async fn run(
     home.leave();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// As far as we may: every client of the event stream takes one.
+fn raise_the_limit_of_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+/// Serves the status API and announces it once it answers. Ends when the supervisor stops.
+async fn open_for_reading(
+    listener: Listener,
+    home: &Home,
+    api: &Api,
+    clock: &Clock,
+) -> anyhow::Result<JoinHandle<()>> {
+    let server = listener.server(clock);
+    let router = http::status(api.clone(), listener.door.clone());
+    let serving = tokio::spawn(listener.serve(router, api.supervisor.stopping()));
+    status::until_it_answers(&server).await?;
+    home.announce(&server)?;
+    tracing::info!(url = server.url, "the status API is open");
+    Ok(serving)
 }
 
 /// Accepts until told to stop, then lets accepted requests finish, for a bounded time.
@@ -116,7 +169,7 @@ fn open_store(home: &Home, feed: Feed, warnings: &Warnings) -> anyhow::Result<St
             What::Updated => Kind::Updated,
             What::Ended => Kind::of_end(committed.task.status()),
         };
-        feed.publish(Change { kind, task: Arc::new(committed.task) });
+        feed.publish(Change::new(committed.id, kind, committed.task));
     };
     let (store, opened) = Store::open(&home.database(), publish)?;
     if let Opened::SetAside(aside) = opened {
@@ -173,6 +226,14 @@ fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
         inline_characters: notices.inline_characters,
         toasts: notices.toasts,
         history: Keep { tasks: history.max_tasks, age: history.max_age },
+    }
+}
+
+fn streams(config: &config::Api) -> Streams {
+    Streams {
+        heartbeat: config.heartbeat,
+        snapshot_tasks: config.snapshot_tasks,
+        most: config.max_streams,
     }
 }
 

@@ -2,6 +2,7 @@
 //! keep no task state.
 
 pub mod embedded;
+pub mod metered;
 pub mod opencode;
 pub mod scripted;
 

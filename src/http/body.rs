@@ -1,12 +1,16 @@
 //! Extractors whose refusals are JSON like every other error.
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
+use axum::http::{HeaderName, header};
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
+
+/// The header of a body that is JSON already.
+pub(super) const JSON: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
 
 pub(super) struct Body<T>(pub(super) T);
 
@@ -31,6 +35,22 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
         let read: Result<Query<T>, QueryRejection> = Query::from_request_parts(parts, state).await;
         match read {
             Ok(Query(value)) => Ok(Params(value)),
+            Err(error) => Err(ApiError::with_status(error.status(), error.body_text())),
+        }
+    }
+}
+
+/// The one part of a path that is not fixed.
+pub(super) struct Id(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Id, ApiError> {
+        let read: Result<Path<String>, PathRejection> =
+            Path::from_request_parts(parts, state).await;
+        match read {
+            Ok(Path(id)) => Ok(Id(id)),
             Err(error) => Err(ApiError::with_status(error.status(), error.body_text())),
         }
     }

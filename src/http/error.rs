@@ -22,6 +22,44 @@ impl ApiError {
     pub(super) fn with_status(status: StatusCode, text: impl Into<String>) -> ApiError {
         ApiError { status, text: text.into() }
     }
+
+    pub(super) fn too_many_streams() -> ApiError {
+        ApiError::with_status(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "as many clients as allowed read the event stream already; close one, or raise \
+             `api.max_streams`",
+        )
+    }
+
+    pub(super) fn too_slow() -> ApiError {
+        ApiError::with_status(StatusCode::SERVICE_UNAVAILABLE, "this took too long; try again")
+    }
+
+    /// For those who only read: what a host is and where is not their business.
+    pub(super) fn of_reading(error: supervisor::Error) -> ApiError {
+        let mut shown = ApiError::from(error);
+        if shown.status == StatusCode::BAD_GATEWAY {
+            shown.text = "the host of this task does not answer; try again later".to_owned();
+        }
+        shown
+    }
+
+    pub(super) fn unreadable_messages() -> ApiError {
+        ApiError::with_status(StatusCode::BAD_GATEWAY, "the host's messages cannot be read")
+    }
+
+    pub(super) fn unwritable(error: serde_json::Error) -> ApiError {
+        ApiError::internal(&error)
+    }
+
+    pub(super) fn panicked(error: tokio::task::JoinError) -> ApiError {
+        ApiError::internal(&error)
+    }
+
+    fn internal(error: &(dyn std::error::Error + 'static)) -> ApiError {
+        tracing::error!(error, "request failed");
+        ApiError::with_status(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
+    }
 }
 
 impl IntoResponse for ApiError {
@@ -35,9 +73,11 @@ impl From<supervisor::Error> for ApiError {
     fn from(error: supervisor::Error) -> ApiError {
         use supervisor::Error::*;
         let status = match &error {
-            NoSuchTask(_) | NoSuchBatch(_) | NothingAsked(_) | NoSuchConversation { .. } => {
-                StatusCode::NOT_FOUND
-            }
+            NoSuchTask(_)
+            | NoSuchBatch(_)
+            | NoSuchGroup(_)
+            | NothingAsked(_)
+            | NoSuchConversation { .. } => StatusCode::NOT_FOUND,
             Ambiguous { .. }
             | UnknownAgent { .. }
             | UnknownHost { .. }

@@ -7,7 +7,7 @@ use super::Api;
 use super::body::Body;
 use super::error::ApiError;
 use crate::supervisor::{HostShown, Server};
-use crate::wire::{HostView, HostsView, ServerRequest, ServerView};
+use crate::wire::{HostView, HostsView, OpenCodeView, ServerRequest};
 
 pub(super) async fn list(State(api): State<Api>) -> Result<Json<HostsView>, ApiError> {
     let hosts = api.supervisor.hosts().await?.into_iter().map(host_view).collect();
@@ -37,11 +37,11 @@ fn host_view(host: HostShown) -> HostView {
     HostView { name, is_default, active_tasks: active, servers }
 }
 
-fn server_view(server: Server) -> ServerView {
+fn server_view(server: Server) -> OpenCodeView {
     let Server { name, address, standing, active } = server;
     let (version, error) = match standing {
         Ok(version) => (Some(version), None),
         Err(why) => (None, Some(why)),
     };
-    ServerView { name, url: address, version, error, active_tasks: active }
+    OpenCodeView { name, url: address, version, error, active_tasks: active }
 }

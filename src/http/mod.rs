@@ -5,12 +5,17 @@ mod bridge;
 mod cancel;
 mod clear;
 mod error;
+mod events;
 mod fork;
+mod groups;
+mod guard;
 mod health;
 mod hosts;
 mod mailbox;
 mod permissions;
 mod prune;
+mod ready;
+mod stats;
 mod tasks;
 mod tools;
 mod wait;
@@ -21,6 +26,13 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post, put};
 use tokio_util::sync::CancellationToken;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub use events::{Snapshots, Streams};
+pub use guard::Door;
+pub use ready::Ready;
 
 use crate::supervisor::Supervisor;
 use crate::tools::Alias;
@@ -36,6 +48,10 @@ pub struct Api {
     pub warnings: Warnings,
     /// Set when somebody asked the daemon to stop.
     pub stop: CancellationToken,
+    pub streams: Streams,
+    pub snapshots: Snapshots,
+    pub ready: Ready,
+    pub document: Arc<utoipa::openapi::OpenApi>,
 }
 
 /// What the user should know, shown with the health.
@@ -53,15 +69,39 @@ impl Warnings {
     }
 }
 
+/// What the document describes: everything that can be read without changing anything.
+fn status_routes() -> OpenApiRouter<Api> {
+    #[derive(OpenApi)]
+    #[openapi(
+        info(description = "The status of background agents. Errors are `{\"error\", \"status\"}`."),
+        tags((name = "status", description = "What is going on, for reading"))
+    )]
+    struct Document;
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(tasks::page))
+        .routes(routes!(tasks::detail))
+        .routes(routes!(tasks::logs))
+        .routes(routes!(tasks::messages))
+        .routes(routes!(groups::list))
+        .routes(routes!(groups::detail))
+        .routes(routes!(events::events))
+        .routes(routes!(health::health))
+        .routes(routes!(stats::stats))
+        .routes(routes!(stats::metrics))
+        .routes(routes!(stats::openapi))
+}
+
+/// The OpenAPI document of the status API.
+pub fn document() -> utoipa::openapi::OpenApi {
+    status_routes().into_openapi()
+}
+
 /// All verbs: what the socket serves.
 pub fn control(api: Api) -> Router {
-    Router::new()
-        .route("/v1/health", get(health::health))
+    Router::from(status_routes())
         .route("/v1/tools", get(tools::list))
         .route("/v1/tools/{name}", post(tools::call))
-        .route("/v1/tasks", get(tasks::page).post(tasks::launch))
-        .route("/v1/tasks/{id}", get(tasks::detail))
-        .route("/v1/tasks/{id}/logs", get(tasks::logs))
+        .route("/v1/tasks", post(tasks::launch))
         .route("/v1/tasks/{id}/output", post(tasks::output))
         .route("/v1/tasks/{id}/resume", post(tasks::resume))
         .route("/v1/sessions/{id}/spent", get(tasks::spent))
@@ -90,6 +130,13 @@ pub fn control(api: Api) -> Router {
 /// Whole conversations travel through a bridge.
 fn any_size() -> DefaultBodyLimit {
     DefaultBodyLimit::max(1 << 30)
+}
+
+/// The same for reading, and for whoever has the token: what is served over TCP.
+pub fn status(api: Api, door: Door) -> Router {
+    // Around all routes at once: around each of them, the router would add what it knows of methods.
+    let guarded = axum::middleware::from_fn_with_state(door, guard::guard);
+    Router::new().fallback_service(control(api)).layer(guarded)
 }
 
 impl Api {

@@ -3,26 +3,34 @@
 use std::time::Duration;
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 
 use super::Api;
-use super::body::{Body, Params};
+use super::body::{Body, Id, JSON, Params};
 use super::error::ApiError;
-use crate::supervisor::{Filter, Fork, Launch, Order};
+use super::health;
+use crate::supervisor::{Direction, Field, Filter, Fork, Launch, Listed, Sort};
 use crate::task::launch::{Plan, plan};
 use crate::task::{BatchId, SessionId, Status, TaskId};
 use crate::tools;
 use crate::wire::{
-    LaunchRequest, OutputRequest, OutputView, PageView, ResolveRequest, ResumeRequest, SpentView,
-    TaskView, TasksView,
+    ErrorView, LaunchRequest, MessageFilter, MessagesView, OutputRequest, OutputView, PageView,
+    ResolveRequest, ResumeRequest, SpentView, TaskView, TasksView,
 };
 
 const USUAL_PAGE: u64 = 50;
 const LARGEST_PAGE: u64 = 200;
+/// Beyond, numbers in JSON are not exact everywhere.
+pub(super) const LARGEST_NUMBER: u64 = (1 << 53) - 1;
 const LONGEST_WAIT: f64 = 3600.0;
+/// Going through fewer tasks than this is quicker than having it done elsewhere.
+const LONG_HISTORY: u64 = 5_000;
 
 pub(super) async fn launch(
     State(api): State<Api>,
@@ -40,59 +48,184 @@ pub(super) async fn launch(
     Ok((StatusCode::CREATED, Json(TaskView::from(&task))).into_response())
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct PageQuery {
+    /// Only tasks in this state.
+    #[param(schema_with = statuses)]
     status: Option<String>,
+    /// Only tasks of this agent.
     agent: Option<String>,
+    /// Only tasks whose description contains this, in capitals or not.
+    search: Option<String>,
+    /// Only tasks of this parent session.
     parent: Option<String>,
+    /// Only tasks of this batch.
     batch: Option<String>,
     /// Leave out what was cleared from its parent's list.
     listed: Option<bool>,
+    /// A field and a direction; the newest come first otherwise.
+    #[param(schema_with = sorts)]
+    sort: Option<String>,
+    /// At most 200 are given at once.
+    #[param(minimum = 0, maximum = 9007199254740991_i64, default = 50)]
     limit: Option<u64>,
+    #[param(minimum = 0, maximum = 9007199254740991_i64, default = 0)]
     offset: Option<u64>,
 }
 
+/// Which part of all that match.
+pub(super) struct Window {
+    pub(super) limit: u64,
+    pub(super) offset: u64,
+}
+
+/// As asked for, within the limits.
+pub(super) fn window(limit: Option<u64>, offset: Option<u64>) -> Result<Window, ApiError> {
+    let (limit, offset) = (limit.unwrap_or(USUAL_PAGE), offset.unwrap_or(0));
+    if limit.max(offset) > LARGEST_NUMBER {
+        return Err(ApiError::bad_request("`limit` and `offset` go up to 9007199254740991"));
+    }
+    Ok(Window { limit: limit.min(LARGEST_PAGE), offset })
+}
+
+const FIELDS: [(&str, Field); 4] = [
+    ("startedAt", Field::StartedAt),
+    ("completedAt", Field::CompletedAt),
+    ("status", Field::Status),
+    ("agent", Field::Agent),
+];
+const DIRECTIONS: [(&str, Direction); 2] =
+    [("asc", Direction::Ascending), ("desc", Direction::Descending)];
+
+/// A page of all tasks, newest first, filtered and searched
+#[utoipa::path(get, path = "/v1/tasks", tag = "status", params(PageQuery), responses(
+    (status = 200, description = "the page, and how many tasks match in all", body = PageView),
+    (status = 400, description = "the query cannot be understood", body = ErrorView),
+))]
 pub(super) async fn page(
     State(api): State<Api>,
+    uri: Uri,
     Params(query): Params<PageQuery>,
-) -> Result<Json<PageView>, ApiError> {
-    let status = query.status.map(|word| {
-        Status::parse(&word).ok_or_else(|| {
-            let known = Status::ALL.map(Status::name).join(", ");
-            ApiError::bad_request(format!("no status `{word}`; there are: {known}"))
-        })
-    });
+) -> Result<Response, ApiError> {
+    let question = uri.path_and_query().map_or("", |question| question.as_str());
+    let version = api.supervisor.version();
+    if let Some(answer) = api.ready.find(question, version) {
+        return Ok((JSON, answer).into_response());
+    }
+    let Window { limit, offset } = window(query.limit, query.offset)?;
+    let sort = query.sort.as_deref().map_or(Ok(Sort::default()), parse_sort)?;
     let filter = Filter {
-        status: status.transpose()?,
+        status: query.status.as_deref().map(parse_status).transpose()?,
         agent: query.agent,
         parent: query.parent.map(SessionId::new),
         batch: query.batch.map(BatchId::new),
         listed_only: query.listed.unwrap_or(false),
+        search: query.search,
     };
-    let limit = query.limit.unwrap_or(USUAL_PAGE).min(LARGEST_PAGE);
-    let offset = query.offset.unwrap_or(0).min(i64::MAX as u64);
-    let page = api.supervisor.page(&filter, Order::NewestFirst, limit, offset)?;
-    let tasks = page.tasks.iter().map(TaskView::from).collect();
-    Ok(Json(PageView { tasks, total: page.total, limit, offset }))
+    // A search goes through all descriptions, and some orders through all tasks that match.
+    let walks = filter.search.is_some() || sort != Sort::default();
+    let may_take_long = walks && health::task_count(&api)? > LONG_HISTORY;
+    let supervisor = api.supervisor.clone();
+    let read = move || supervisor.listed(&filter, sort, limit, offset);
+    let Listed { tasks, total } = match may_take_long {
+        true => tokio::task::spawn_blocking(read).await.map_err(ApiError::panicked)??,
+        false => read()?,
+    };
+    let mut answer = Vec::with_capacity(tasks.len() + 96);
+    answer.extend_from_slice(b"{\"tasks\":[");
+    answer.extend_from_slice(&tasks);
+    let rest = format!("],\"total\":{total},\"limit\":{limit},\"offset\":{offset}}}");
+    answer.extend_from_slice(rest.as_bytes());
+    let answer = Bytes::from(answer);
+    api.ready.keep(question, version, &answer);
+    Ok((JSON, answer).into_response())
 }
 
-pub(super) async fn detail(
-    State(api): State<Api>,
-    Path(id): Path<String>,
-) -> Result<Json<TaskView>, ApiError> {
-    let task = api.supervisor.task(&TaskId::new(id))?;
-    Ok(Json(TaskView::from(&task)))
+fn parse_status(word: &str) -> Result<Status, ApiError> {
+    Status::parse(word).ok_or_else(|| {
+        let known = Status::ALL.map(Status::name).join(", ");
+        ApiError::bad_request(format!("no status `{word}`; there are: {known}"))
+    })
 }
 
-/// The host's own messages, unmasked.
-pub(super) async fn logs(
-    State(api): State<Api>,
-    Path(id): Path<String>,
-) -> Result<Response, ApiError> {
+fn parse_sort(text: &str) -> Result<Sort, ApiError> {
+    let (field, direction) = text.split_once(':').unwrap_or((text, "desc"));
+    let field = FIELDS.iter().find(|(name, _)| *name == field);
+    let direction = DIRECTIONS.iter().find(|(name, _)| *name == direction);
+    match (field, direction) {
+        (Some((_, field)), Some((_, direction))) => {
+            Ok(Sort { field: *field, direction: *direction })
+        }
+        (_, _) => Err(ApiError::bad_request(format!(
+            "cannot sort by `{text}`; give one of {}, with `:asc` or `:desc`",
+            FIELDS.map(|(name, _)| name).join(", ")
+        ))),
+    }
+}
+
+fn statuses() -> Schema {
+    words(Status::ALL.map(|status| status.name().to_owned()))
+}
+
+fn sorts() -> Schema {
+    words(FIELDS.iter().flat_map(|(field, _)| {
+        DIRECTIONS.iter().map(move |(direction, _)| format!("{field}:{direction}"))
+    }))
+}
+
+fn words(words: impl IntoIterator<Item = String>) -> Schema {
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).into()
+}
+
+/// One task
+#[utoipa::path(get, path = "/v1/tasks/{id}", tag = "status",
+    params(("id" = String, Path, description = "the `sessionID` of the task")),
+    responses(
+        (status = 200, description = "the whole task", body = TaskView),
+        (status = 400, description = "the id cannot be understood", body = ErrorView),
+        (status = 404, description = "no such task", body = ErrorView),
+))]
+pub(super) async fn detail(State(api): State<Api>, Id(id): Id) -> Result<Response, ApiError> {
+    Ok((JSON, api.supervisor.task_json(&TaskId::new(id))?).into_response())
+}
+
+/// The host's own messages, unmasked
+#[utoipa::path(get, path = "/v1/tasks/{id}/logs", tag = "status",
+    params(("id" = String, Path, description = "the `sessionID` of the task")),
+    responses(
+        (status = 200, description = "all messages of its session", body = Vec<Object>),
+        (status = 400, description = "the id cannot be understood", body = ErrorView),
+        (status = 404, description = "no such task", body = ErrorView),
+        (status = 502, description = "its host does not answer, and nothing was kept yet", body = ErrorView),
+))]
+pub(super) async fn logs(State(api): State<Api>, Id(id): Id) -> Result<Response, ApiError> {
     let task = api.supervisor.task(&TaskId::new(id))?;
-    let messages = api.supervisor.transcript(&task).await?;
-    Ok(([(header::CONTENT_TYPE, "application/json")], messages).into_response())
+    let messages = api.supervisor.transcript(&task).await.map_err(ApiError::of_reading)?;
+    Ok((JSON, messages).into_response())
+}
+
+/// The messages, cut to what is asked for
+#[utoipa::path(get, path = "/v1/tasks/{id}/messages", tag = "status",
+    params(("id" = String, Path, description = "the `sessionID` of the task"), MessageFilter),
+    responses(
+        (status = 200, description = "the messages and the filter they were cut by", body = MessagesView),
+        (status = 400, description = "the query cannot be understood", body = ErrorView),
+        (status = 404, description = "no such task", body = ErrorView),
+        (status = 502, description = "its host does not answer, and nothing was kept yet", body = ErrorView),
+))]
+pub(super) async fn messages(
+    State(api): State<Api>,
+    Id(id): Id,
+    Params(filter): Params<MessageFilter>,
+) -> Result<Json<MessagesView>, ApiError> {
+    let task = api.supervisor.task(&TaskId::new(id))?;
+    let messages = api.supervisor.transcript(&task).await.map_err(ApiError::of_reading)?;
+    let messages: Vec<serde_json::Value> =
+        serde_json::from_str(&messages).map_err(|_| ApiError::unreadable_messages())?;
+    let messages = tools::messages(messages, &filter);
+    Ok(Json(MessagesView { messages, task_id: task.id.to_string(), filter }))
 }
 
 pub(super) async fn output(

@@ -11,11 +11,15 @@ mod outbox;
 mod pages;
 mod prune;
 mod rows;
+mod search;
 mod sessions;
+mod status;
 mod tasks;
+mod transcripts;
 mod writer;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::Connection;
@@ -24,11 +28,13 @@ pub use inheritance::Inheritance;
 pub use intents::{Intended, Intent};
 pub use open::Opened;
 pub use outbox::{Owed, Unread};
-pub use pages::{Filter, Order, Page, Resolved, Tally};
+pub use pages::{Direction, Field, Filter, Listed, Page, Resolved, Sort, Tally};
 pub use prune::Keep;
 pub use rows::Run;
 pub use sessions::Session;
+pub use status::{Group, Snapshot, Totals};
 pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement};
+pub use transcripts::{Kept, OwedTranscript};
 pub use writer::{Committed, What, Written};
 
 use writer::{Haste, News, Writer};
@@ -44,6 +50,7 @@ struct Inner {
     writer: Mutex<Option<Writer>>,
     readers: Mutex<Vec<Connection>>,
     path: std::path::PathBuf,
+    version: Arc<AtomicU64>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -86,11 +93,13 @@ impl Store {
         publish: impl Fn(Committed) + Send + 'static,
     ) -> Result<(Store, Opened), Error> {
         let (db, opened) = open::open(path)?;
-        let writer = Writer::start(db, publish)?;
+        let version = Arc::new(AtomicU64::new(0));
+        let writer = Writer::start(db, version.clone(), publish)?;
         let inner = Inner {
             writer: Mutex::new(Some(writer)),
             readers: Mutex::new(Vec::new()),
             path: path.to_owned(),
+            version,
         };
         Ok((Store(Arc::new(inner)), opened))
     }
@@ -103,6 +112,11 @@ impl Store {
         if let Some(writer) = writer {
             writer.stop();
         }
+    }
+
+    /// Another number after every commit: what was read under the same one is still true.
+    pub fn version(&self) -> u64 {
+        self.0.version.load(Ordering::Acquire)
     }
 
     /// A thorough look at the whole file. Slow on a large one; it blocks nobody but the caller.
@@ -155,6 +169,19 @@ impl Store {
             readers.push(db);
         }
         answer
+    }
+}
+
+impl Store {
+    /// The same for several queries that are to see one state of things.
+    fn read_at_once<T>(
+        &self,
+        query: impl FnOnce(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.read(|db| {
+            let tx = db.unchecked_transaction()?;
+            query(&tx)
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::Error;
+use super::{Error, search};
 
 /// "asag": what tells our databases from others.
 const APPLICATION_ID: i64 = 0x6173_6167;
@@ -18,6 +18,7 @@ const APPLICATION_ID: i64 = 0x6173_6167;
 const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0001_tasks.sql"),
     include_str!("../../migrations/0002_prune.sql"),
+    include_str!("../../migrations/0003_status.sql"),
     include_str!("../../migrations/0004_fork.sql"),
     include_str!("../../migrations/0005_instances.sql"),
 ];
@@ -86,6 +87,7 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     if owner != APPLICATION_ID {
         tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     }
+    search::catch_up(&tx)?;
     tx.commit()?;
     Ok(db)
 }

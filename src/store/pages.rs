@@ -2,15 +2,16 @@
 //! counter rows, so that the size of the history does not matter.
 
 use rusqlite::types::Value;
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use super::rows::{self, TASK};
-use super::{Error, Run, Store};
+use super::{Error, Run, Store, search};
 use crate::task::stats::{Counts, Spent};
+use crate::task::view::TaskView;
 use crate::task::{BatchId, SessionId, Status, Task, TaskId};
 
 /// Which tasks to show. An empty filter shows the whole history.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Filter {
     pub status: Option<Status>,
     pub agent: Option<String>,
@@ -18,19 +19,48 @@ pub struct Filter {
     pub batch: Option<BatchId>,
     /// Leave out what was cleared from its parent's list.
     pub listed_only: bool,
+    /// Part of the description, in capitals or not. An empty text is part of every description.
+    pub search: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+/// By default the newest come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Sort {
+    pub field: Field,
+    pub direction: Direction,
+}
+
+/// What tasks can be sorted by; those that are alike in it, by their launch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Field {
+    /// In the order of their launch.
     #[default]
-    NewestFirst,
-    OldestFirst,
+    StartedAt,
+    /// Live tasks come before all ended ones.
+    CompletedAt,
+    Status,
+    Agent,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Direction {
+    Ascending,
+    #[default]
+    Descending,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
     pub tasks: Vec<Task>,
     /// How many match, on all pages.
+    pub total: u64,
+}
+
+/// The same as the JSON that is promised outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Objects with commas between them.
+    pub tasks: Vec<u8>,
     pub total: u64,
 }
 
@@ -100,22 +130,44 @@ impl Store {
     pub fn page(
         &self,
         filter: &Filter,
-        order: Order,
+        sort: Sort,
         limit: u64,
         offset: u64,
     ) -> Result<Page, Error> {
-        self.read(|db| {
-            let (mut condition, mut values) = filter.condition();
-            let total = match filter.counted() {
-                true => counted(db, filter)?,
-                false => count(db, &condition, &values)?,
-            };
-            condition.push_str(match order {
-                Order::NewestFirst => " ORDER BY t.seq DESC LIMIT ? OFFSET ?",
-                Order::OldestFirst => " ORDER BY t.seq LIMIT ? OFFSET ?",
-            });
-            values.extend([Value::from(limit as i64), Value::from(offset as i64)]);
-            Ok(Page { tasks: query(db, ANY, &condition, values)?, total })
+        self.read_at_once(|db| {
+            let (seqs, total) = select(db, filter, sort, limit, offset)?;
+            let mut tasks = Vec::with_capacity(seqs.len());
+            for seq in seqs {
+                tasks.extend(by_seq(db, seq)?);
+            }
+            Ok(Page { tasks, total })
+        })
+    }
+
+    /// The same page as JSON: that of ended tasks is copied from where it is kept ready.
+    pub fn listed(
+        &self,
+        filter: &Filter,
+        sort: Sort,
+        limit: u64,
+        offset: u64,
+    ) -> Result<Listed, Error> {
+        self.read_at_once(|db| {
+            let (seqs, total) = select(db, filter, sort, limit, offset)?;
+            let mut tasks = Vec::new();
+            views(db, seqs, &mut tasks)?;
+            Ok(Listed { tasks, total })
+        })
+    }
+
+    pub fn task_json(&self, id: &TaskId) -> Result<Option<Vec<u8>>, Error> {
+        self.read_at_once(|db| {
+            let mut statement = db.prepare_cached("SELECT seq FROM task WHERE id = ?1")?;
+            let seq = statement.query_row([id.as_str()], |row| row.get(0)).optional()?;
+            let Some(seq) = seq else { return Ok(None) };
+            let mut task = Vec::new();
+            views(db, [seq], &mut task)?;
+            Ok(Some(task))
         })
     }
 
@@ -192,33 +244,36 @@ impl Store {
 
     /// The counter rows: few, whatever the size of the history.
     pub fn tallies(&self) -> Result<Vec<Tally>, Error> {
-        self.read(|db| {
-            let mut statement =
-                db.prepare_cached("SELECT status, agent, n, tool_calls FROM tally WHERE n > 0")?;
-            let mut found = statement.query([])?;
-            let mut tallies = Vec::new();
-            while let Some(row) = found.next()? {
-                tallies.push(Tally {
-                    status: rows::parse_status(row.get_ref(0)?.as_str().unwrap_or_default())?,
-                    agent: row.get(1)?,
-                    tasks: row.get::<_, i64>(2)? as u64,
-                    tool_calls: row.get::<_, i64>(3)? as u64,
-                });
-            }
-            Ok(tallies)
-        })
+        self.read(tallies)
     }
+}
+
+pub(super) fn tallies(db: &Connection) -> Result<Vec<Tally>, Error> {
+    let mut statement =
+        db.prepare_cached("SELECT status, agent, n, tool_calls FROM tally WHERE n > 0")?;
+    let mut found = statement.query([])?;
+    let mut tallies = Vec::new();
+    while let Some(row) = found.next()? {
+        tallies.push(Tally {
+            status: rows::parse_status(row.get_ref(0)?.as_str().unwrap_or_default())?,
+            agent: row.get(1)?,
+            tasks: row.get::<_, i64>(2)? as u64,
+            tool_calls: row.get::<_, i64>(3)? as u64,
+        });
+    }
+    Ok(tallies)
 }
 
 impl Filter {
     /// Whether counter rows know the total.
     fn counted(&self) -> bool {
-        let Filter { status: _, agent: _, parent, batch, listed_only } = self;
+        let Filter { status: _, agent: _, parent, batch, listed_only, search: _ } = self;
         parent.is_none() && batch.is_none() && !listed_only
     }
 
+    /// As SQL, all but the search.
     fn condition(&self) -> (String, Vec<Value>) {
-        let Filter { status, agent, parent, batch, listed_only } = self;
+        let Filter { status, agent, parent, batch, listed_only, search: _ } = self;
         let mut terms = vec!["1"];
         let mut values = Vec::new();
         let mut equal = |term, value: Option<&str>| {
@@ -236,6 +291,164 @@ impl Filter {
         }
         (terms.join(" AND "), values)
     }
+}
+
+impl Sort {
+    fn sql(self) -> &'static str {
+        use Direction::*;
+        match (self.field, self.direction) {
+            (Field::StartedAt, Ascending) => "t.seq",
+            (Field::StartedAt, Descending) => "t.seq DESC",
+            (Field::CompletedAt, Ascending) => "t.completed_at, t.seq",
+            (Field::CompletedAt, Descending) => "t.completed_at DESC, t.seq DESC",
+            (Field::Status, Ascending) => "t.status, t.seq",
+            (Field::Status, Descending) => "t.status DESC, t.seq DESC",
+            (Field::Agent, Ascending) => "t.agent, t.seq",
+            (Field::Agent, Descending) => "t.agent DESC, t.seq DESC",
+        }
+    }
+}
+
+/// Which tasks are on a page, and how many match on all pages.
+fn select(
+    db: &Connection,
+    filter: &Filter,
+    sort: Sort,
+    limit: u64,
+    offset: u64,
+) -> Result<(Vec<i64>, u64), Error> {
+    let window =
+        (i64::try_from(limit).unwrap_or(i64::MAX), i64::try_from(offset).unwrap_or(i64::MAX));
+    if let Some(word) = filter.search.as_deref().filter(|word| !word.is_empty()) {
+        return found(db, filter, word, sort, window);
+    }
+    let (condition, values) = filter.condition();
+    let total = match filter.counted() {
+        true => counted(db, filter)?,
+        false => count(db, &condition, &values)?,
+    };
+    if values.is_empty()
+        && !filter.listed_only
+        && sort.field == Field::StartedAt
+        && let Some(seqs) = without_walking(db, sort.direction, total, window)?
+    {
+        return Ok((seqs, total));
+    }
+    Ok((seqs(db, &condition, values, sort, window)?, total))
+}
+
+fn seqs(
+    db: &Connection,
+    condition: &str,
+    mut values: Vec<Value>,
+    sort: Sort,
+    (limit, offset): (i64, i64),
+) -> Result<Vec<i64>, Error> {
+    let order = sort.sql();
+    let mut statement = db.prepare_cached(&format!(
+        "SELECT t.seq FROM task t WHERE {condition} ORDER BY {order} LIMIT ? OFFSET ?"
+    ))?;
+    values.extend([Value::from(limit), Value::from(offset)]);
+    let seqs = statement.query_map(params_from_iter(values), |row| row.get(0))?;
+    Ok(seqs.collect::<Result<_, _>>()?)
+}
+
+/// While no task is missing in between, the place of a task in the history follows from its number.
+fn without_walking(
+    db: &Connection,
+    direction: Direction,
+    total: u64,
+    (limit, offset): (i64, i64),
+) -> Result<Option<Vec<i64>>, Error> {
+    let mut ends = db.prepare_cached(
+        "SELECT coalesce((SELECT min(seq) FROM task), 1), coalesce((SELECT max(seq) FROM task), 0)",
+    )?;
+    let (first, last): (i64, i64) = ends.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if last - first + 1 != total as i64 {
+        return Ok(None);
+    }
+    let end = offset.saturating_add(limit).min(total as i64);
+    let places = offset.min(end)..end;
+    Ok(Some(match direction {
+        Direction::Ascending => places.map(|place| first + place).collect(),
+        Direction::Descending => places.map(|place| last - place).collect(),
+    }))
+}
+
+/// The same for a search.
+fn found(
+    db: &Connection,
+    filter: &Filter,
+    word: &str,
+    sort: Sort,
+    (limit, offset): (i64, i64),
+) -> Result<(Vec<i64>, u64), Error> {
+    let (condition, values) = filter.condition();
+    let everywhere = values.is_empty() && !filter.listed_only;
+    if everywhere && sort.field == Field::StartedAt {
+        let (mut place, mut page) = (0, Vec::new());
+        search::each(db, word, sort.direction, |seq| {
+            if place >= offset && place < offset.saturating_add(limit) {
+                page.push(seq);
+            }
+            place += 1;
+        })?;
+        return Ok((page, place as u64));
+    }
+    let mut matching = Vec::new();
+    search::each(db, word, Direction::Ascending, |seq| matching.push(seq))?;
+    if !everywhere {
+        let all = Sort { field: Field::StartedAt, direction: Direction::Ascending };
+        let mut admitted = seqs(db, &condition, values, all, (-1, 0))?.into_iter().peekable();
+        matching.retain(|seq| {
+            while admitted.next_if(|other| other < seq).is_some() {}
+            admitted.peek() == Some(seq)
+        });
+    }
+    let total = matching.len() as u64;
+    if sort.field == Field::StartedAt {
+        if sort.direction == Direction::Descending {
+            matching.reverse();
+        }
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let page = matching.into_iter().skip(from).take(limit as usize);
+        return Ok((page.collect(), total));
+    }
+    let among = serde_json::to_string(&matching).expect("numbers are JSON");
+    let condition = "t.seq IN (SELECT value FROM json_each(?))";
+    Ok((seqs(db, condition, vec![among.into()], sort, (limit, offset))?, total))
+}
+
+fn by_seq(db: &Connection, seq: i64) -> Result<Option<Task>, Error> {
+    let mut statement =
+        db.prepare_cached(&format!("SELECT {TASK} FROM task t WHERE t.seq = ?1"))?;
+    let task = statement.query_row([seq], |row| Ok(rows::task(row))).optional()?;
+    Ok(task.transpose()?.map(|(_, task)| task))
+}
+
+/// Appends these tasks as JSON, with commas between them.
+pub(super) fn views(
+    db: &Connection,
+    seqs: impl IntoIterator<Item = i64>,
+    to: &mut Vec<u8>,
+) -> Result<(), Error> {
+    let mut ready = db.prepare_cached("SELECT json FROM view WHERE task = ?1")?;
+    let begun = to.len();
+    for seq in seqs {
+        if to.len() > begun {
+            to.push(b',');
+        }
+        let mut found = ready.query([seq])?;
+        match found.next()? {
+            Some(row) => to.extend_from_slice(row.get_ref(0)?.as_bytes().unwrap_or_default()),
+            None => match by_seq(db, seq)? {
+                Some(task) => to.extend_from_slice(TaskView::from(&task).to_json().as_bytes()),
+                // Pruned since its number was read: the comma before it goes, too.
+                None => to.truncate(to.len() - usize::from(to.len() > begun)),
+            },
+        }
+    }
+    Ok(())
 }
 
 fn counted(db: &Connection, filter: &Filter) -> Result<u64, Error> {

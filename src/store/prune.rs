@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Error, Store};
+use super::{Error, Store, search};
 use crate::task::Timestamp;
 
 /// So many tasks are deleted in one write, which takes some 20 ms; what others write comes in
@@ -67,16 +67,17 @@ impl Store {
                     "DELETE FROM task WHERE seq IN (SELECT seq FROM task
                        WHERE slot = 0 AND {column} < ?1 AND NOT EXISTS (SELECT 1 FROM notice
                          WHERE notice.task = task.seq AND delivered_at IS NULL)
-                       ORDER BY {column} LIMIT {CHUNK}) RETURNING id"
+                       ORDER BY {column} LIMIT {CHUNK}) RETURNING seq, id"
                 ))?;
-                let ids = delete.query_map([bound], |row| row.get::<_, String>(0))?;
-                let ids = ids.collect::<Result<Vec<_>, _>>()?;
+                let gone = delete.query_map([bound], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                let gone = gone.collect::<Result<Vec<(i64, String)>, _>>()?;
                 // On the embedded host a task's session goes with it.
                 let mut session = db.prepare_cached("DELETE FROM session WHERE id = ?1")?;
-                for id in &ids {
+                for (seq, id) in &gone {
                     session.execute([id])?;
+                    search::forget(db, *seq)?;
                 }
-                Ok(ids.len())
+                Ok(gone.len())
             });
             let chunk = chunk.await?;
             pruned += chunk as u64;

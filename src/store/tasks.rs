@@ -6,10 +6,11 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::rows::{self, RUN, Run, TASK, TASK_COLUMNS};
-use super::writer::{Committed, News, What};
-use super::{Error, Inheritance, Store, Written, inheritance};
+use super::writer::{News, What};
+use super::{Error, Inheritance, Store, Written, inheritance, search};
 use crate::task::lifecycle::{Change, Rest, RunEnd, State};
 use crate::task::queue::{InUse, Limits, Waiting, grant};
+use crate::task::view::TaskView;
 use crate::task::{
     BatchId, Budget, MAILBOX, MessageId, Parent, Phase, Progress, SessionId, ShortId, Slot, Task,
     TaskId, Timestamp,
@@ -97,7 +98,7 @@ impl Store {
                 return Ok(task);
             }
             let task = insert(db, &new, &limits)?;
-            news.push(Committed { what: What::Created, task: task.clone() });
+            news.push((What::Created, task.clone()));
             Ok(task)
         })
     }
@@ -149,6 +150,7 @@ impl Store {
                 return Ok(None);
             }
             let seq = seq_of(db, id)?;
+            db.prepare_cached("DELETE FROM view WHERE task = ?1")?.execute([seq])?;
             insert_run(db, seq, before.run + 1, Some(from), &run)?;
             publish(db, news, What::Updated, id)
         })
@@ -439,6 +441,7 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
     if let Some(inherited) = &new.inheritance {
         inheritance::insert(db, seq, inherited)?;
     }
+    search::append(db, seq, &new.description)?;
     Ok(Task {
         id: new.id.clone(),
         short_id,
@@ -511,7 +514,7 @@ fn write_end(
     let todos = (!end.open_todos.is_empty()).then(|| text(&end.open_todos));
     db.prepare_cached(
         "UPDATE run SET ended_at = ?3, ended_as = ?4, result = ?5, error = ?6, open_todos = ?7,
-           abort_owed = ?8 WHERE task = ?1 AND n = ?2",
+           abort_owed = ?8, transcript_owed = 1 WHERE task = ?1 AND n = ?2",
     )?
     .execute((
         seq,
@@ -685,9 +688,19 @@ fn publish(
     id: &TaskId,
 ) -> Result<Option<Task>, Error> {
     let found = rows::find_task(db, "t.id = ?1", id.as_str())?;
-    let task = found.map(|(_, task)| task);
-    news.extend(task.clone().map(|task| Committed { what, task }));
-    Ok(task)
+    let Some((seq, task)) = found else { return Ok(None) };
+    if !task.is_live() {
+        keep_view(db, seq, &task)?;
+    }
+    news.push((what, task.clone()));
+    Ok(Some(task))
+}
+
+/// An ended task's JSON is kept ready; live ones change too often for that.
+fn keep_view(db: &Connection, seq: i64, task: &Task) -> Result<(), Error> {
+    db.prepare_cached("INSERT OR REPLACE INTO view (task, json) VALUES (?1, ?2)")?
+        .execute((seq, TaskView::from(task).to_json()))?;
+    Ok(())
 }
 
 fn text<T: serde::Serialize>(value: &T) -> String {

@@ -4,7 +4,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,12 +29,14 @@ pub enum What {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Committed {
+    /// Counts the changes of this store; the order of the ids is the order of the commits.
+    pub id: u64,
     pub what: What,
     pub task: Task,
 }
 
 /// What a change leaves to be told once it is committed.
-pub(super) type News = Vec<Committed>;
+pub(super) type News = Vec<(What, Task)>;
 
 /// A change on its way: first it is made inside the transaction, then its caller is answered.
 trait Change: Send {
@@ -113,10 +116,11 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn start(
         db: Connection,
+        version: Arc<AtomicU64>,
         publish: impl Fn(Committed) + Send + 'static,
     ) -> std::io::Result<Writer> {
         let (queue, waiting) = mpsc::channel();
-        let work = move || run(db, &waiting, publish);
+        let work = move || run(db, &waiting, &version, publish);
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(work)?;
         Ok(Writer { queue, thread })
     }
@@ -144,20 +148,31 @@ impl Writer {
     }
 }
 
-fn run(mut db: Connection, waiting: &mpsc::Receiver<Box<dyn Change>>, publish: impl Fn(Committed)) {
+fn run(
+    mut db: Connection,
+    waiting: &mpsc::Receiver<Box<dyn Change>>,
+    version: &AtomicU64,
+    publish: impl Fn(Committed),
+) {
     while let Ok(first) = waiting.recv() {
         let mut news = News::new();
         let mut batch = vec![first];
         wait_for_company(waiting, &mut batch);
         let committed = commit(&mut db, waiting, &mut batch, &mut news);
         match &committed {
-            Ok(()) => news.into_iter().for_each(&publish),
+            Ok(before) => {
+                // First, so that nobody who hears of the change is answered from before it.
+                version.fetch_add(1, Ordering::Release);
+                for (id, (what, task)) in (before + 1..).zip(news) {
+                    publish(Committed { id, what, task });
+                }
+            }
             Err(error) => {
                 tracing::error!(error = error as &dyn std::error::Error, "a commit failed");
             }
         }
         for change in batch {
-            change.settle(committed.as_ref().map_err(Error::again).copied());
+            change.settle(committed.as_ref().map(|_| ()).map_err(Error::again));
         }
     }
 }
@@ -173,12 +188,13 @@ fn wait_for_company(waiting: &mpsc::Receiver<Box<dyn Change>>, batch: &mut Vec<B
     }
 }
 
+/// Says which id the newest change had before these.
 fn commit(
     db: &mut Connection,
     waiting: &mpsc::Receiver<Box<dyn Change>>,
     batch: &mut Vec<Box<dyn Change>>,
     news: &mut News,
-) -> Result<(), Error> {
+) -> Result<u64, Error> {
     let mut tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut done = 0;
     while let Some(change) = batch.get_mut(done) {
@@ -199,5 +215,17 @@ fn commit(
             batch.extend(waiting.try_recv().ok());
         }
     }
-    Ok(tx.commit()?)
+    let before = count_changes(&tx, news.len())?;
+    tx.commit()?;
+    Ok(before)
+}
+
+/// In the same transaction, so that a reader knows which changes it has seen.
+fn count_changes(db: &Connection, news: usize) -> Result<u64, Error> {
+    if news == 0 {
+        return Ok(0);
+    }
+    let mut count =
+        db.prepare_cached("UPDATE counter SET n = n + ?1 WHERE name = 'change' RETURNING n - ?1")?;
+    Ok(count.query_row([news as i64], |row| row.get::<_, i64>(0))? as u64)
 }

@@ -106,12 +106,16 @@ impl Supervisor {
             match self.post(&owed, may_be_there).await {
                 // The next one need not wait until this is on disk: should we die in between,
                 // the message is found in the conversation by its id.
-                Ok(()) => written.push((owed.seq, self.0.store.delivered(owed.seq, now))),
+                Ok(()) => {
+                    self.0.metrics.notice_delivered();
+                    written.push((owed.seq, self.0.store.delivered(owed.seq, now)));
+                }
                 Err(Error::Host(error @ host::Error::NoSuchSession(_))) => {
                     let noted = self.0.store.undeliverable(owed.seq, error.to_string(), now);
                     written.push((owed.seq, noted));
                 }
                 Err(error) => {
+                    self.0.metrics.notice_retried();
                     let pause = (FIRST_PAUSE * 2u32.pow(owed.attempts.min(10))).min(LONGEST_PAUSE);
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(task = %owed.task, error, "cannot tell yet");

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Caller, Error, Supervisor};
 use crate::fork::{self, Inheritance};
-use crate::host::{self, AnyHost, Host, Post};
+use crate::host::metered::Metered;
+use crate::host::{self, Host, Post};
 use crate::task::{MAILBOX, SessionId, Task};
 
 /// Whose conversation a new task begins with.
@@ -98,14 +99,14 @@ impl Supervisor {
         }
         let id = SessionId::new(session.trim());
         let mut silent = None;
-        for (name, host) in &self.0.hosts.all {
+        for (name, host) in &self.0.metered {
             match host.has(&id).await {
                 Ok(true) => return Ok(Conversation { host: name.clone(), session: id }),
                 Ok(false) => {}
                 Err(error) => silent = Some(error),
             }
         }
-        let known = self.0.hosts.all.keys().cloned().collect::<Vec<_>>().join(", ");
+        let known = self.0.metered.keys().cloned().collect::<Vec<_>>().join(", ");
         Err(match silent {
             Some(error) => cannot_read(&id, error),
             None => Error::NoSuchConversation { session: id.to_string(), known },
@@ -127,7 +128,7 @@ impl Supervisor {
 }
 
 impl Conversation {
-    async fn check(&self, host: &AnyHost) -> Result<(), Error> {
+    async fn check(&self, host: &Metered) -> Result<(), Error> {
         let there = host.has(&self.session).await;
         match there.map_err(|error| cannot_read(&self.session, error))? {
             true => Ok(()),

@@ -2,7 +2,7 @@
 
 use super::{Error, Supervisor};
 use crate::notice::{self, Notice};
-use crate::store::{Filter, Order, Page};
+use crate::store::{Filter, Page, Sort};
 use crate::task::stats::{Counts, Spent};
 use crate::task::{SessionId, Status, Task};
 
@@ -22,18 +22,8 @@ impl Supervisor {
     pub fn list(&self, parent: &SessionId, status: Option<Status>) -> Result<Listing, Error> {
         let filter =
             Filter { status, parent: Some(parent.clone()), listed_only: true, ..Filter::default() };
-        let Page { tasks, total } = self.0.store.page(&filter, Order::NewestFirst, MOST, 0)?;
+        let Page { tasks, total } = self.0.store.page(&filter, Sort::default(), MOST, 0)?;
         Ok(Listing { tasks, counts: self.0.store.listed_counts(parent)?, total })
-    }
-
-    pub fn page(
-        &self,
-        filter: &Filter,
-        order: Order,
-        limit: u64,
-        offset: u64,
-    ) -> Result<Page, Error> {
-        Ok(self.0.store.page(filter, order, limit, offset)?)
     }
 
     /// What a session has used up with all its descendants; of a conversation only the latter is

@@ -34,7 +34,9 @@ mod prune;
 mod reconcile;
 mod recover;
 mod resume;
+mod status;
 mod toast;
+mod transcript;
 mod verdict;
 mod wait;
 
@@ -59,9 +61,11 @@ pub use wait::{Need, Waited};
 
 use crate::clock::Clock;
 use crate::feed::Feed;
+use crate::host::metered::Metered;
 use crate::host::{self, AnyHost};
+use crate::metrics::Metrics;
 use crate::store::{self, Resolved, Store};
-pub use crate::store::{Filter, Keep, Order, Page};
+pub use crate::store::{Direction, Field, Filter, Group, Keep, Listed, Snapshot, Sort, Totals};
 use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
 use crate::task::{Task, TaskId, launch as arguments};
@@ -78,6 +82,9 @@ struct Inner {
     feed: Feed,
     clock: Clock,
     hosts: Hosts,
+    /// The same hosts, their calls counted.
+    metered: BTreeMap<String, Metered>,
+    metrics: Metrics,
     settings: Settings,
     /// Something may have ended.
     look: Notify,
@@ -85,6 +92,8 @@ struct Inner {
     prompts: Notify,
     /// A parent may be owed a notice.
     notices: Notify,
+    /// A transcript may be owed to be kept.
+    ends: Notify,
     /// How many callers wait for a task's end with the answer as their notice (N3).
     awaited: Mutex<HashMap<TaskId, usize>>,
     /// Notices that were handed to a host and are not known to be delivered.
@@ -142,6 +151,8 @@ pub enum Error {
     Ambiguous { reference: String, candidates: Vec<String> },
     #[error("no task of batch `{0}` is left to cancel")]
     NoSuchBatch(String),
+    #[error("no task group `{0}`; `/v1/task-groups` lists them")]
+    NoSuchGroup(String),
     #[error("nothing is asked as `{0}`; `asyncagents approve` lists what is")]
     NothingAsked(String),
     #[error(transparent)]
@@ -209,7 +220,18 @@ impl Supervisor {
         hosts: Hosts,
         settings: Settings,
     ) -> Supervisor {
+        let metrics = Metrics::new();
+        feed.watch({
+            let metrics = metrics.clone();
+            move |change| metrics.note(change)
+        });
+        let all = hosts.all.clone().into_iter();
+        let metered = |(name, host): (String, AnyHost)| {
+            (name.clone(), Metered::new(name, host, metrics.clone()))
+        };
         Supervisor(Arc::new(Inner {
+            metered: all.map(metered).collect(),
+            metrics,
             store,
             feed,
             clock,
@@ -218,6 +240,7 @@ impl Supervisor {
             look: Notify::new(),
             prompts: Notify::new(),
             notices: Notify::new(),
+            ends: Notify::new(),
             awaited: Mutex::default(),
             tried: Mutex::default(),
             agents: Mutex::default(),
@@ -236,6 +259,7 @@ impl Supervisor {
         workers.spawn(self.clone().keep("deliverer", Supervisor::deliverer));
         workers.spawn(self.clone().keep("pruner", Supervisor::pruner));
         workers.spawn(self.clone().keep("toaster", Supervisor::toaster));
+        workers.spawn(self.clone().keep("keeper", Supervisor::keeper));
         for host in self.0.hosts.all.values() {
             let host = host.clone();
             let listen = move |supervisor: Supervisor| supervisor.listener(host.clone());
@@ -278,6 +302,15 @@ impl Supervisor {
         &self.0.feed
     }
 
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// Cancelled when the supervisor is to stop.
+    pub fn stopping(&self) -> CancellationToken {
+        self.0.stopping.clone()
+    }
+
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }
@@ -292,10 +325,6 @@ impl Supervisor {
     pub fn task(&self, id: &TaskId) -> Result<Task, Error> {
         let found = self.0.store.task(id)?;
         found.ok_or_else(|| Error::NoSuchTask(id.to_string()))
-    }
-
-    pub fn task_count(&self) -> Result<u64, Error> {
-        Ok(self.0.store.tallies()?.iter().map(|tally| tally.tasks).sum())
     }
 
     /// The full id, the short id or any unique prefix of the full one (T1).
@@ -322,8 +351,8 @@ impl Supervisor {
         }
     }
 
-    fn host(&self, name: &str) -> Result<&AnyHost, Error> {
-        self.0.hosts.all.get(name).ok_or_else(|| Error::UnknownHost {
+    fn host(&self, name: &str) -> Result<&Metered, Error> {
+        self.0.metered.get(name).ok_or_else(|| Error::UnknownHost {
             name: name.to_owned(),
             known: self.0.hosts.all.keys().cloned().collect(),
         })

@@ -1,9 +1,8 @@
-//! Fetching what a task has to show: its state, its result, its messages.
+//! Fetching what a task has to show: its state and its result.
 
 use std::time::Duration;
 
 use super::{Caller, Error, Need, Supervisor};
-use crate::host::Host;
 use crate::task::{Task, TaskId};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -34,10 +33,5 @@ impl Supervisor {
         }
         self.0.store.retrieved(id, self.0.clock.now()).await?;
         Ok(Output { task: self.task(id)?, timed_out })
-    }
-
-    /// The host's own messages, as a JSON array.
-    pub async fn transcript(&self, task: &Task) -> Result<String, Error> {
-        Ok(self.host(&task.host)?.transcript(&task.id).await?)
     }
 }

@@ -9,7 +9,8 @@ use tokio::task::{Id, JoinError, JoinSet};
 
 use super::verdict::{self, Since, Verdict};
 use super::{Asks, Error, Supervisor};
-use crate::host::{self, Activity, Answer, AnyHost, Ask, Host, Observation, Watch};
+use crate::host::metered::Metered;
+use crate::host::{self, Activity, Answer, Ask, Host, Observation, Watch};
 use crate::store::{self, Active, End, FollowUp};
 use crate::task::lifecycle::Report;
 use crate::task::{MAILBOX, MessageId, Phase, Progress, SessionId, Task, TaskId, Timestamp};
@@ -167,7 +168,7 @@ impl Supervisor {
     /// What each of these runs looks like; `None` where the host did not say.
     async fn observe(
         &self,
-        host: &AnyHost,
+        host: &Metered,
         active: &[Active],
         silent: &mut bool,
     ) -> Vec<Option<Observation>> {
@@ -297,6 +298,7 @@ impl Supervisor {
     pub(super) fn told_of_an_end(&self) {
         self.0.notices.notify_one();
         self.0.prompts.notify_one();
+        self.0.ends.notify_one();
     }
 
     /// A panic in one task's work fails that task only.
@@ -541,7 +543,7 @@ fn watched(active: &Active) -> Option<Watch> {
 
 /// In a task of its own, so that a panic of the adapter comes back as a value.
 async fn observe_apart(
-    host: &AnyHost,
+    host: &Metered,
     watches: Vec<Watch>,
 ) -> Result<Result<Vec<Option<Observation>>, crate::host::Error>, tokio::task::JoinError> {
     let host = host.clone();

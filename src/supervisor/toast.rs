@@ -1,7 +1,7 @@
 //! Toasts for whoever sits in front of a host: one at each end, and now and then a line that says
 //! how far the others are. They are a courtesy: nothing waits for them and nothing relies on them.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -24,39 +24,37 @@ impl Supervisor {
             return;
         }
         let mut changes = self.0.feed.subscribe();
-        // Parents with something new to show, and when it may be shown.
-        let mut lines: HashMap<SessionId, Instant> = HashMap::new();
+        // Parents with something new to show, in turns: one line at a time, however many there are.
+        let mut lines: VecDeque<SessionId> = VecDeque::new();
+        let mut next = Instant::now() + BETWEEN_LINES;
         loop {
-            let next = lines.values().min().copied();
-            let next = next.unwrap_or_else(|| Instant::now() + BETWEEN_LINES);
             tokio::select! {
                 change = changes.recv() => match change {
                     Ok(change) => self.note_change(&change, &mut lines),
                     Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
                     Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
                 },
-                () = tokio::time::sleep_until(next) => {
-                    let now = Instant::now();
-                    let due = lines.iter().filter(|(_, at)| **at <= now);
-                    for parent in due.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
-                        lines.remove(&parent);
+                () = tokio::time::sleep_until(next), if !lines.is_empty() => {
+                    if let Some(parent) = lines.pop_front() {
                         self.show_line(&parent);
                     }
+                    next = Instant::now() + BETWEEN_LINES;
                 }
                 () = self.0.stopping.cancelled() => return,
             }
         }
     }
 
-    fn note_change(&self, change: &Change, lines: &mut HashMap<SessionId, Instant>) {
+    fn note_change(&self, change: &Change, lines: &mut VecDeque<SessionId>) {
         let task = &change.task;
         if task.parent.host == MAILBOX {
             return;
         }
         match change.kind {
             Kind::Created | Kind::Updated => {
-                let parent = task.parent.session.clone();
-                lines.entry(parent).or_insert_with(|| Instant::now() + BETWEEN_LINES);
+                if !lines.contains(&task.parent.session) {
+                    lines.push_back(task.parent.session.clone());
+                }
             }
             Kind::Completed | Kind::Error | Kind::Cancelled => self.toast(task, end(task)),
         }

@@ -53,7 +53,7 @@ impl Supervisor {
                 change = changes.recv() => match change {
                     Ok(change) => {
                         for task in tasks.iter_mut().filter(|task| task.id == change.task.id) {
-                            *task = (*change.task).clone();
+                            *task = change.task.clone();
                         }
                     }
                     Err(RecvError::Lagged(_)) => tasks = self.tasks(ids)?,

@@ -7,8 +7,10 @@ pub mod progress;
 pub mod queue;
 pub mod stats;
 pub mod time;
+pub mod view;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 pub use id::{BatchId, MessageId, SessionId, ShortId, TaskId};
 pub use lifecycle::{State, Status};
@@ -64,7 +66,7 @@ pub struct Parent {
 }
 
 /// What a task may use up, each part optional (T13).
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Budget {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,10 @@
 //! Counts over tasks: of a batch, and the arithmetic of what a parent is told about it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::lifecycle::Status;
+use super::time::Timestamp;
 
 /// How many tasks of a batch (or of anything) are in each state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +30,33 @@ impl Counts {
 
     pub fn ended(&self) -> u64 {
         self.total() - self.live()
+    }
+}
+
+/// What a batch has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchStats {
+    pub counts: Counts,
+    pub tool_calls: u64,
+    /// The first start.
+    pub began: Timestamp,
+    /// The last end, if there was one.
+    pub ended: Option<Timestamp>,
+}
+
+impl BatchStats {
+    /// From the first start to the last end; to now while something is live.
+    pub fn duration(&self, now: Timestamp) -> Duration {
+        let until = if self.counts.live() > 0 { now } else { self.ended.unwrap_or(now) };
+        until.since(self.began)
+    }
+
+    /// Completed tasks among all.
+    pub fn completion_rate(&self) -> f64 {
+        match self.counts.total() {
+            0 => 0.0,
+            total => self.counts.of(Status::Completed) as f64 / total as f64,
+        }
     }
 }
 

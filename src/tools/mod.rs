@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::supervisor::{self, Caller, Supervisor};
 use crate::task::{MAILBOX, SessionId};
-use crate::wire::{CallerView, ToolAnswer, ToolView};
+use crate::wire::{CallerView, MessageFilter, ToolAnswer, ToolView};
 
 /// The other names the tools can be registered under (`tools.aliases`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +47,11 @@ const PREFIX: &str = "asyncagents_";
 /// The tools as they are to be registered.
 pub fn list(aliases: &[Alias]) -> Vec<ToolView> {
     names(aliases).into_iter().map(|(name, tool, alias)| view(name, tool, alias)).collect()
+}
+
+/// The messages of a session, cut the way `asyncagents_output` cuts them.
+pub fn messages(messages: Vec<Value>, shown: &MessageFilter) -> Vec<Value> {
+    session::cut(messages, shown)
 }
 
 /// Carries out a call. A refusal is an answer like any other, marked as an error.

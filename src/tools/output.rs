@@ -5,11 +5,12 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::session::{self, Shown};
+use super::session;
 use super::{Refusal, parse};
 use crate::supervisor::{Caller, Supervisor};
 use crate::task::time::say;
 use crate::task::{State, Task, Timestamp};
+use crate::wire::MessageFilter;
 
 pub(super) const DESCRIPTION: &str = "\
 Show a background task: its result when it has completed, else its status and progress. Answers \
@@ -69,7 +70,7 @@ struct Arguments {
     #[serde(default)]
     full_session: bool,
     #[serde(flatten)]
-    shown: Shown,
+    shown: MessageFilter,
 }
 
 pub(super) async fn call(

@@ -1,20 +1,11 @@
 //! The messages of a task's session as text, cut to what the caller wants to see.
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::transcript::{Message, Part, Role};
+use crate::wire::MessageFilter;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(super) struct Shown {
-    include_thinking: bool,
-    include_tool_results: bool,
-    since_message_id: Option<String>,
-    message_limit: Option<usize>,
-    thinking_max_chars: Option<usize>,
-}
-
-pub(super) fn render(messages: &str, shown: &Shown) -> String {
+pub(super) fn render(messages: &str, shown: &MessageFilter) -> String {
     let messages: Vec<Message> = match serde_json::from_str(messages) {
         Ok(messages) => messages,
         Err(error) => return format!("[the host's messages cannot be read: {error}]"),
@@ -23,13 +14,46 @@ pub(super) fn render(messages: &str, shown: &Shown) -> String {
         messages.iter().position(|message| message.info.id == *since).map(|at| at + 1)
     });
     let messages = &messages[after.unwrap_or(0)..];
-    let first = shown.message_limit.map_or(0, |limit| messages.len().saturating_sub(limit));
+    let first =
+        shown.message_limit.map_or(0, |limit| messages.len().saturating_sub(limit as usize));
     let blocks: Vec<String> =
         messages[first..].iter().map(|message| block(message, shown)).collect();
     if blocks.is_empty() { "[no messages]".to_owned() } else { blocks.join("\n\n") }
 }
 
-fn block(message: &Message, shown: &Shown) -> String {
+/// The same cut of the messages themselves, whatever else is in them.
+pub(super) fn cut(messages: Vec<Value>, shown: &MessageFilter) -> Vec<Value> {
+    let id = |message: &Value| message["info"]["id"].as_str().map(str::to_owned);
+    let after = shown.since_message_id.as_ref().and_then(|since| {
+        messages.iter().position(|message| id(message).as_ref() == Some(since)).map(|at| at + 1)
+    });
+    let after = after.unwrap_or(0);
+    let left = messages.len() - after;
+    let first = after + shown.message_limit.map_or(0, |limit| left.saturating_sub(limit as usize));
+    messages.into_iter().skip(first).map(|message| cut_parts(message, shown)).collect()
+}
+
+fn cut_parts(mut message: Value, shown: &MessageFilter) -> Value {
+    let parts = message.get_mut("parts").and_then(Value::as_array_mut);
+    let Some(parts) = parts else { return message };
+    parts.retain(|part| shown.include_thinking || part["type"] != "reasoning");
+    for part in parts {
+        let thought = part["type"] == "reasoning";
+        if let Some(most) = shown.thinking_max_chars.filter(|_| thought)
+            && let Some(text) = part["text"].as_str()
+        {
+            part["text"] = text.chars().take(most as usize).collect::<String>().into();
+        }
+        let state = part.get_mut("state").and_then(Value::as_object_mut);
+        if let Some(state) = state.filter(|_| !shown.include_tool_results) {
+            state.remove("output");
+            state.remove("error");
+        }
+    }
+    message
+}
+
+fn block(message: &Message, shown: &MessageFilter) -> String {
     let role = match message.info.role {
         Role::User => "user",
         Role::Assistant => "assistant",
@@ -39,7 +63,7 @@ fn block(message: &Message, shown: &Shown) -> String {
         match part {
             Part::Text { text, .. } => lines.push(text.clone()),
             Part::Reasoning { text } if shown.include_thinking => {
-                let most = shown.thinking_max_chars.unwrap_or(usize::MAX);
+                let most = shown.thinking_max_chars.map_or(usize::MAX, |most| most as usize);
                 lines.push(format!("[Thinking] {}", text.chars().take(most).collect::<String>()));
             }
             Part::Tool { tool, state, call } => {
@@ -70,7 +94,7 @@ mod tests {
         {"info":{"id":"msg_3","role":"assistant","time":{"created":3}},
          "parts":[{"type":"text","text":"found"}]}]"#;
 
-    fn check(shown: Shown, expected: &str) {
+    fn check(shown: MessageFilter, expected: &str) {
         assert_eq!(render(MESSAGES, &shown), expected);
     }
 
@@ -78,13 +102,13 @@ mod tests {
     fn thinking_and_tool_results_are_left_out_unless_asked_for() {
         let plain = "[user msg_1]\nlook\n\n[assistant msg_2]\n\
              [Tool: read c1] completed {\"path\":\"a\"}\n\n[assistant msg_3]\nfound";
-        check(Shown::default(), plain);
-        let all = Shown {
+        check(MessageFilter::default(), plain);
+        let all = MessageFilter {
             include_thinking: true,
             include_tool_results: true,
             thinking_max_chars: Some(2),
             since_message_id: Some("msg_1".into()),
-            ..Shown::default()
+            ..MessageFilter::default()
         };
         let everything = "[assistant msg_2]\n[Thinking] hm\n\
              [Tool: read c1] completed {\"path\":\"a\"}\n[Tool result] text of a\n\n\
@@ -93,10 +117,37 @@ mod tests {
     }
 
     #[test]
+    fn messages_are_cut_in_the_same_way_and_otherwise_left_as_they_are() {
+        let messages: Vec<Value> = serde_json::from_str(MESSAGES).unwrap();
+        let all = MessageFilter {
+            include_thinking: true,
+            include_tool_results: true,
+            ..MessageFilter::default()
+        };
+        assert_eq!(cut(messages.clone(), &all), messages);
+        let mut plain = messages.clone();
+        plain[1]["parts"].as_array_mut().unwrap().remove(0);
+        plain[1]["parts"][1]["state"].as_object_mut().unwrap().remove("output");
+        assert_eq!(cut(messages.clone(), &MessageFilter::default()), plain);
+        let mut some = messages.clone();
+        some[1]["parts"][0]["text"] = "hm".into();
+        let filter = MessageFilter {
+            since_message_id: Some("msg_1".into()),
+            message_limit: Some(2),
+            thinking_max_chars: Some(2),
+            ..all.clone()
+        };
+        assert_eq!(cut(messages.clone(), &filter), some[1..]);
+        let last = MessageFilter { message_limit: Some(1), ..all };
+        assert_eq!(cut(messages.clone(), &last), messages[2..]);
+    }
+
+    #[test]
     fn only_the_last_messages_when_there_is_a_limit() {
-        let last = Shown { message_limit: Some(1), ..Shown::default() };
+        let last = MessageFilter { message_limit: Some(1), ..MessageFilter::default() };
         check(last, "[assistant msg_3]\nfound");
-        let none = Shown { since_message_id: Some("msg_3".into()), ..Shown::default() };
+        let none =
+            MessageFilter { since_message_id: Some("msg_3".into()), ..MessageFilter::default() };
         check(none, "[no messages]");
     }
 }

@@ -594,7 +594,8 @@ fn config_init_writes_the_file_once_and_leaves_an_existing_one_alone() {
 
 #[test]
 fn config_show_prints_what_is_in_force() {
-    let shell = Shell::new();
+    let mut shell = Shell::new();
+    shell.unset("ASYNCAGENTS_API_PORT");
     let config = Config { host: "scripted".into(), model: "a/b".into(), ..Config::default() };
     let shown = format!(
         "# storage: {}\n# file: {}\n\n{}\n",

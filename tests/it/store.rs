@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::store::{
-    Committed, End, Error, Filter, NewRun, NewTask, Opened, Order, Placement, Store, What,
+    Committed, Direction, End, Error, Filter, NewRun, NewTask, Opened, Placement, Sort, Store, What,
 };
 use asyncagents::task::lifecycle::{Change, Report, Request, Rest};
 use asyncagents::task::queue::Limits;
@@ -98,9 +98,13 @@ impl World {
     }
 
     fn stored(&self) -> Vec<Task> {
-        let page = self.store.page(&Filter::default(), Order::OldestFirst, 1000, 0);
+        let page = self.store.page(&Filter::default(), oldest_first(), 1000, 0);
         page.unwrap().tasks
     }
+}
+
+fn oldest_first() -> Sort {
+    Sort { direction: Direction::Ascending, ..Sort::default() }
 }
 
 fn finished(task: &Task) -> Change {
@@ -125,9 +129,12 @@ async fn a_change_is_published_when_it_is_on_disk_and_before_its_caller_hears_of
         assert_eq!(known, committed.task.status().name(), "published before the commit");
     });
     let task = world.insert().await;
-    assert_eq!(world.published(), [Committed { what: What::Created, task: task.clone() }]);
+    assert_eq!(world.published(), [Committed { id: 1, what: What::Created, task: task.clone() }]);
     let ended = world.store.end(&task, finished(&task), world.end()).await.unwrap().unwrap();
-    assert_eq!(world.published()[1..], [Committed { what: What::Ended, task: ended.clone() }]);
+    assert_eq!(
+        world.published()[1..],
+        [Committed { id: 2, what: What::Ended, task: ended.clone() }]
+    );
     assert_eq!(world.stored(), [ended]);
 }
 
@@ -215,7 +222,9 @@ async fn a_change_that_fails_does_not_take_those_with_it_that_share_its_commit()
     let [one, two, three] = made;
     let stored = [first, one, two, three];
     assert_eq!(world.stored(), stored);
-    let created = stored.map(|task| Committed { what: What::Created, task });
+    let mut ids = 1..;
+    let created =
+        stored.map(|task| Committed { id: ids.next().unwrap(), what: What::Created, task });
     assert_eq!(world.published(), created);
     assert_eq!(*seen.lock().unwrap(), [1, 4, 4, 4], "three of them in one commit");
 }
@@ -230,7 +239,7 @@ async fn a_launch_asked_for_twice_is_one_task() {
     let task = first.await.unwrap();
     assert_eq!(second.await.unwrap(), task);
     assert_eq!(world.stored(), std::slice::from_ref(&task));
-    assert_eq!(world.published(), [Committed { what: What::Created, task }]);
+    assert_eq!(world.published(), [Committed { id: 1, what: What::Created, task }]);
 }
 
 #[tokio::test]

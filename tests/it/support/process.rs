@@ -65,7 +65,9 @@ impl Shell {
         let root = tempfile::Builder::new().prefix("aa").tempdir_in("/tmp").unwrap();
         let home = root.path().join("home");
         let host = ("ASYNCAGENTS_HOST".to_owned(), "scripted".into());
-        Shell { home, variables: vec![host], host: None, root }
+        // Any port: others test at the same time.
+        let port = ("ASYNCAGENTS_API_PORT".to_owned(), "0".into());
+        Shell { home, variables: vec![host, port], host: None, root }
     }
 
     /// Agents run in a process of their own, which keeps them when the daemon dies.

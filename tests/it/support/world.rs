@@ -210,7 +210,7 @@ pub fn begin(
                 What::Updated => Kind::Updated,
                 What::Ended => Kind::of_end(committed.task.status()),
             };
-            feed.publish(Change { kind, task: Arc::new(committed.task) });
+            feed.publish(Change::new(committed.id, kind, committed.task));
         }
     };
     let (store, _) = Store::open(&dir.join("asyncagents.db"), publish).unwrap();

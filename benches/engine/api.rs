@@ -1,0 +1,253 @@
+//! The status API beside a bare axum server that sends as many bytes.
+
+use std::path::Path;
+use std::time::Instant;
+
+use asyncagents::clock::Clock;
+use asyncagents::store::Store;
+use asyncagents::wire::{CallerRequest, CallerView};
+use rusqlite::Connection as Database;
+
+use crate::history::{Histories, database};
+use crate::load::{self, Connection};
+use crate::processes::{Daemon, Host, own_processor};
+use crate::table::{Row, Table, median, millis};
+use crate::web::Bare;
+use crate::{Scale, progress, rows};
+
+const SHARE_OF_PAGES: f64 = 0.5;
+const SHARE_OF_TOTALS: f64 = 0.6;
+const SHARE_OF_EVENTS: f64 = 0.5;
+const MOST_MILLIS_TO_START: f64 = 200.0;
+const MOST_MEGABYTES: f64 = 80.0;
+const MOST_MEGABYTES_FOR_SNAPSHOTS: f64 = 100.0;
+
+/// Changes at once: a parent's list is cleared. Fewer than a client may lag behind.
+const BURST: usize = 900;
+
+pub(crate) async fn measure(
+    scale: &Scale,
+    histories: &mut Histories,
+    table: &mut Table,
+) -> anyhow::Result<()> {
+    let largest = scale.present_for_api.last().copied().unwrap_or(0);
+    let bare = Bare::start(largest)?;
+    let host = Host::start(&histories.place()?).await?;
+    for &present in &scale.present_for_api {
+        progress(format!("the status API with {present} tasks present"));
+        let (daemon, port) = Daemon::open(&histories.with(present)?, &host).await?;
+        let started = millis(daemon.ready_after);
+        pages(scale, (&bare, port), present, table).await?;
+        searches(scale, (&bare, port), present, table).await?;
+        bounded(
+            table,
+            format!("start → ready with the API, {present} present"),
+            started,
+            "ms",
+            MOST_MILLIS_TO_START,
+        );
+        let resident = daemon.process.resident()?;
+        bounded(
+            table,
+            format!("memory after that, {present} present"),
+            resident,
+            "MB",
+            MOST_MEGABYTES,
+        );
+        daemon.stop().await?;
+    }
+    snapshots(&histories.with(largest.min(100_000))?, &host, table).await?;
+    for clients in [50, 200, 1_000] {
+        progress(format!("{clients} clients of the event stream"));
+        let home = histories.with(1_000)?;
+        events(scale, &bare, (&home, &host), clients, table).await?;
+    }
+    Ok(())
+}
+
+fn bounded(table: &mut Table, what: String, figure: f64, unit: &str, most: f64) {
+    table.add(Row {
+        what,
+        figure: format!("{figure:.1} {unit}"),
+        limit: String::new(),
+        ratio: None,
+        target: format!("≤ {most} {unit}"),
+        met: Some(figure <= most),
+    });
+}
+
+async fn pages(
+    scale: &Scale,
+    (bare, port): (&Bare, u16),
+    present: usize,
+    table: &mut Table,
+) -> anyhow::Result<()> {
+    let middle = format!("/v1/tasks?offset={}", present / 2);
+    let questions = [
+        ("/v1/tasks", Some(SHARE_OF_PAGES)),
+        ("/v1/tasks?status=completed", Some(SHARE_OF_PAGES)),
+        ("/v1/tasks?agent=explore", Some(SHARE_OF_PAGES)),
+        ("/v1/tasks?status=completed&agent=explore", Some(SHARE_OF_PAGES)),
+        (middle.as_str(), Some(SHARE_OF_PAGES)),
+        ("/v1/stats", Some(SHARE_OF_TOTALS)),
+        ("/v1/health", Some(SHARE_OF_TOTALS)),
+    ];
+    for (question, share) in questions {
+        let ours = |_| question.to_owned();
+        compare(scale, (bare, port), format!("{question}, {present} present"), ours, share, table)
+            .await?;
+    }
+    // More different ones than are kept ready, as if something changed before each.
+    let fresh = |n: usize| format!("/v1/tasks?offset={}", n % 500);
+    let what = format!("/v1/tasks read anew, {present} present");
+    compare(scale, (bare, port), what, fresh, None, table).await
+}
+
+async fn compare(
+    scale: &Scale,
+    (bare, port): (&Bare, u16),
+    what: String,
+    question: impl Fn(usize) -> String,
+    share: Option<f64>,
+    table: &mut Table,
+) -> anyhow::Result<()> {
+    let size = Connection::open(port).await?.get(&question(0)).await?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..scale.rounds {
+        theirs.push(load::rate(bare.port, scale.window, |_| format!("/body/{size}")).await?);
+        ours.push(load::rate(port, scale.window, &question).await?);
+    }
+    let (figure, limit) = (median(&ours), median(&theirs));
+    table.add(Row {
+        what,
+        figure: format!("{figure:.0}/s"),
+        limit: format!("{limit:.0}/s"),
+        ratio: Some(figure / limit),
+        target: share.map_or(String::new(), |share| format!("≥ {share}")),
+        met: share.map(|share| figure / limit >= share),
+    });
+    Ok(())
+}
+
+/// Never the same question twice in a row, so that none is answered from what is kept ready.
+async fn searches(
+    scale: &Scale,
+    (bare, port): (&Bare, u16),
+    present: usize,
+    table: &mut Table,
+) -> anyhow::Result<()> {
+    for (kind, word) in [("rare", "zebrafish"), ("common", "module")] {
+        let question = |n: usize| format!("/v1/tasks?search={word}&limit=50&offset={}", n % 500);
+        let size = Connection::open(port).await?.get(&question(0)).await?;
+        let scan = format!("/scan/{present}/{word}/{size}");
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..scale.rounds {
+            theirs.push(load::rate(bare.port, scale.window, |_| scan.clone()).await?);
+            ours.push(load::rate(port, scale.window, question).await?);
+        }
+        let (figure, limit) = (median(&ours), median(&theirs));
+        table.add(Row {
+            what: format!("search for a {kind} word, {present} present"),
+            figure: format!("{figure:.0}/s"),
+            limit: format!("{limit:.0}/s"),
+            ratio: Some(figure / limit),
+            target: "≥ 1: a scan in memory".to_owned(),
+            met: Some(figure >= limit),
+        });
+    }
+    Ok(())
+}
+
+/// Fifty clients that come at the same moment.
+async fn snapshots(home: &Path, host: &Host, table: &mut Table) -> anyhow::Result<()> {
+    let (daemon, port) = Daemon::open(home, host).await?;
+    let before = daemon.process.resident()?;
+    let listeners = load::listeners(port, "/v1/events", 50).await?;
+    let grown = daemon.process.peak()? - before;
+    drop(listeners);
+    bounded(
+        table,
+        "snapshots to 50 clients at once, growth".to_owned(),
+        grown,
+        "MB",
+        MOST_MEGABYTES_FOR_SNAPSHOTS,
+    );
+    daemon.stop().await
+}
+
+async fn events(
+    scale: &Scale,
+    bare: &Bare,
+    (home, host): (&Path, &Host),
+    clients: usize,
+    table: &mut Table,
+) -> anyhow::Result<()> {
+    let rounds = scale.rounds.min(3);
+    add_parents(home, rounds)?;
+    let (daemon, port) = Daemon::open(home, host).await?;
+    let mut listeners = load::listeners(port, "/v1/events", clients).await?;
+    let deliveries = (clients * BURST) as f64;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let (used, own) = (daemon.process.processor()?, own_processor()?);
+    for round in 0..rounds {
+        let caller = CallerView { session_id: parent(round), ..CallerView::default() };
+        let began = Instant::now();
+        daemon.client.clear(&CallerRequest { caller }).await?;
+        load::all_hear(&mut listeners, BURST).await?;
+        ours.push(deliveries / began.elapsed().as_secs_f64());
+    }
+    let each = |seconds: f64| seconds * 1e6 / (deliveries * rounds as f64);
+    let (used, own) = (each(daemon.process.processor()? - used), each(own_processor()? - own));
+    drop(listeners);
+    daemon.stop().await?;
+
+    let size = 1_500;
+    let mut listeners = load::listeners(bare.port, "/stream", clients).await?;
+    let bare_used = bare.process.processor()?;
+    let mut connection = Connection::open(bare.port).await?;
+    for _ in 0..rounds {
+        let began = Instant::now();
+        connection.get(&format!("/burst/{BURST}/{size}")).await?;
+        load::all_hear(&mut listeners, BURST).await?;
+        theirs.push(deliveries / began.elapsed().as_secs_f64());
+    }
+    let bare_used = each(bare.process.processor()? - bare_used);
+    let (figure, limit) = (median(&ours), median(&theirs));
+    table.add(Row {
+        what: format!("events to {clients} clients"),
+        figure: format!("{figure:.0}/s"),
+        limit: format!("{limit:.0}/s"),
+        ratio: Some(figure / limit),
+        target: format!("≥ {SHARE_OF_EVENTS}"),
+        met: Some(figure / limit >= SHARE_OF_EVENTS),
+    });
+    table.note(format!(
+        "events to {clients} clients: processor time per delivery {used:.2} µs, bare {bare_used:.2} \
+         µs, the clients themselves {own:.2} µs"
+    ));
+    Ok(())
+}
+
+fn parent(round: usize) -> String {
+    format!("ses_burst{round:017}")
+}
+
+/// Each with tasks enough for a burst.
+fn add_parents(home: &Path, parents: usize) -> anyhow::Result<()> {
+    let clock = Clock::system();
+    let path = database(home);
+    let mut db = Database::open(&path)?;
+    rows::like_the_store(&db)?;
+    let tx = db.transaction()?;
+    let now = clock.now().as_millis();
+    for round in 0..parents {
+        for n in 0..BURST {
+            let n = 2_000 + round * BURST + n;
+            rows::ended_of(&tx, &clock, n, &parent(round), (now - 60_000, now))?;
+        }
+    }
+    tx.commit()?;
+    drop(db);
+    Store::open(&path, |_| {})?.0.close();
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! The status listener: a port of this machine for reading, announced in `server.json`.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::LONGEST_FAREWELL;
+use super::home::Home;
+use super::patience::Patient;
+use crate::clock::Clock;
+use crate::config;
+use crate::http::Door;
+use crate::wire::ServerView;
+
+/// The configured port and the next ones; then any.
+const PORTS: u16 = 10;
+
+/// A request without its body.
+const LARGEST_HEAD: usize = 32 << 10;
+const MOST_HEADERS: usize = 100;
+const LONGEST_HEAD: Duration = Duration::from_secs(15);
+/// Somebody who takes nothing for this long is not there any more.
+const LONGEST_STALL: Duration = Duration::from_secs(10);
+/// Beside the event streams.
+const OTHER_CONNECTIONS: usize = 1024;
+
+/// Needs no token, wherever it listens.
+const QUESTION: &[u8] =
+    b"OPTIONS /v1/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+const SHORTEST_TOKEN: usize = 16;
+
+pub(super) struct Listener {
+    tcp: TcpListener,
+    address: SocketAddr,
+    pub(super) door: Door,
+    most: usize,
+}
+
+impl Listener {
+    pub(super) async fn bind(
+        config: &config::Api,
+        home: &Home,
+        clock: &Clock,
+    ) -> anyhow::Result<Listener> {
+        let wanted = tokio::net::lookup_host((config.host.as_str(), config.port)).await;
+        let wanted = wanted.ok().and_then(|mut found| found.next()).with_context(|| {
+            format!("`api.host` is `{}`, which is no address of this machine", config.host)
+        })?;
+        let open = !wanted.ip().is_loopback();
+        ensure!(
+            !open || !config.token_file.is_empty(),
+            "`api.host` is `{}`, which other machines can reach; set `api.token_file` to a file \
+             with a token, which they then have to send, or listen on `127.0.0.1`",
+            config.host
+        );
+        let token = match config.token_file.as_str() {
+            "" => own_token(&home.path().join("token"), clock)?,
+            file => read_token(Path::new(file))?,
+        };
+        let tcp = bind(wanted).await.with_context(|| {
+            format!(
+                "cannot listen on `{wanted}`; set `api.host` and `api.port` (ASYNCAGENTS_API_HOST, \
+                 ASYNCAGENTS_API_PORT), or switch it off (ASYNCAGENTS_API_ENABLED=false)"
+            )
+        })?;
+        let address = tcp.local_addr()?;
+        let door = Door { token: token.into(), host: config.host.as_str().into(), open };
+        Ok(Listener { tcp, address, door, most: config.max_streams + OTHER_CONNECTIONS })
+    }
+
+    pub(super) fn server(&self, clock: &Clock) -> ServerView {
+        ServerView {
+            port: self.address.port(),
+            pid: std::process::id(),
+            started_at: clock.now(),
+            url: format!("http://{}", self.address),
+        }
+    }
+
+    /// Accepts until told to stop, then lets answers that are under way be finished.
+    pub(super) async fn serve(self, router: Router, stopping: CancellationToken) {
+        let places = Arc::new(Semaphore::new(self.most));
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            let accept = async {
+                let place = places.clone().acquire_owned().await;
+                (self.tcp.accept().await, place)
+            };
+            let (accepted, place) = tokio::select! {
+                accepted = accept => accepted,
+                () = stopping.cancelled() => break,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let (router, stopping) = (router.clone(), stopping.clone());
+                    connections.spawn(async move {
+                        converse(stream, router, stopping).await;
+                        drop(place);
+                    });
+                }
+                // Too many files are open; they will be fewer again.
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot accept");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+        drop(self.tcp);
+        let all = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LONGEST_FAREWELL, all).await;
+    }
+}
+
+async fn bind(wanted: SocketAddr) -> std::io::Result<TcpListener> {
+    let first = wanted.port();
+    let last = if first == 0 { 0 } else { first.saturating_add(PORTS - 1) };
+    for port in (first..=last).chain([0]) {
+        match TcpListener::bind(SocketAddr::new(wanted.ip(), port)).await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            bound => return bound,
+        }
+    }
+    Err(ErrorKind::AddrInUse.into())
+}
+
+/// One connection, until it is closed or told to stop. What goes wrong on it is its client's.
+async fn converse(stream: TcpStream, router: Router, stopping: CancellationToken) {
+    let _ = stream.set_nodelay(true);
+    let io = TokioIo::new(Patient::new(stream, LONGEST_STALL));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(LONGEST_HEAD);
+    http.max_buf_size(LARGEST_HEAD).max_headers(MOST_HEADERS);
+    let connection = http.serve_connection(io, TowerToHyperService::new(router));
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = stopping.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
+/// Asks the port for its health, as whoever finds it in `server.json` will.
+pub(super) async fn until_it_answers(server: &ServerView) -> anyhow::Result<()> {
+    let address = server.url.trim_start_matches("http://");
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(QUESTION).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    let answer = tokio::time::timeout(LONGEST_HEAD, ask).await.context("it does not answer")?;
+    let answer = answer.with_context(|| format!("`{address}` does not answer"))?;
+    ensure!(answer.starts_with("HTTP/1.1 204"), "`{address}` does not answer as it should");
+    Ok(())
+}
+
+/// The token file of the storage directory, made when there is none. It is there wholly or not at
+/// all: half of one would keep every later daemon from starting.
+fn own_token(path: &Path, clock: &Clock) -> anyhow::Result<String> {
+    // A power cut can leave an empty one all the same.
+    if fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0) {
+        return read_token(path);
+    }
+    let token = format!("{}{}", clock.nonce(), clock.nonce());
+    let new = path.with_extension("new");
+    let write = || {
+        let _ = fs::remove_file(&new);
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&new)?;
+        writeln!(file, "{token}")?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    write().context("cannot write the token file")?;
+    Ok(token)
+}
+
+fn read_token(path: &Path) -> anyhow::Result<String> {
+    let shown = path.display();
+    let metadata = fs::metadata(path).with_context(|| format!("cannot read `{shown}`"))?;
+    ensure!(
+        metadata.permissions().mode() & 0o077 == 0,
+        "the token file `{shown}` can be read by others; `chmod 600 {shown}` closes it"
+    );
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
+    let token = text.trim();
+    ensure!(
+        token.len() >= SHORTEST_TOKEN && token.bytes().all(|byte| byte.is_ascii_graphic()),
+        "the token file `{shown}` must hold one word of at least {SHORTEST_TOKEN} letters or digits"
+    );
+    Ok(token.to_owned())
+}

@@ -1,0 +1,109 @@
+//! A host whose calls are counted and timed.
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{
+    Answer, AnyHost, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch,
+};
+use crate::metrics::{Metrics, Outcome};
+use crate::task::{MessageId, SessionId};
+
+#[derive(Clone)]
+pub struct Metered {
+    name: String,
+    host: AnyHost,
+    metrics: Metrics,
+}
+
+impl Metered {
+    pub fn new(name: String, host: AnyHost, metrics: Metrics) -> Metered {
+        Metered { name, host, metrics }
+    }
+
+    async fn count<T>(
+        &self,
+        call: &'static str,
+        answer: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let began = Instant::now();
+        let answer = answer.await;
+        let outcome = if answer.is_ok() { Outcome::Ok } else { Outcome::Failed };
+        self.metrics.host_called(&self.name, call, began.elapsed(), outcome);
+        answer
+    }
+}
+
+impl Host for Metered {
+    async fn open(&self, session: NewSession) -> Result<Opened, Error> {
+        self.count("open", self.host.open(session)).await
+    }
+
+    fn can_fork(&self) -> bool {
+        self.host.can_fork()
+    }
+
+    async fn fork(&self, of: &SessionId, session: NewSession) -> Result<Opened, Error> {
+        self.count("fork", self.host.fork(of, session)).await
+    }
+
+    async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
+        self.count("find", self.host.find(session)).await
+    }
+
+    async fn delete(&self, session: &SessionId) -> Result<(), Error> {
+        self.count("delete", self.host.delete(session)).await
+    }
+
+    async fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
+        self.count("prompt", self.host.prompt(prompt)).await
+    }
+
+    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Option<Observation>>, Error> {
+        self.count("observe", self.host.observe(watches)).await
+    }
+
+    async fn missing(&self, sessions: Vec<SessionId>) -> Result<Vec<SessionId>, Error> {
+        self.count("missing", self.host.missing(sessions)).await
+    }
+
+    async fn has(&self, session: &SessionId) -> Result<bool, Error> {
+        self.count("has", self.host.has(session)).await
+    }
+
+    async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
+        self.count("transcript", self.host.transcript(session)).await
+    }
+
+    async fn abort(&self, session: &SessionId) -> Result<(), Error> {
+        self.count("abort", self.host.abort(session)).await
+    }
+
+    async fn post(&self, post: Post) -> Result<(), Error> {
+        self.count("post", self.host.post(post)).await
+    }
+
+    async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {
+        self.count("posted", self.host.posted(parent, message)).await
+    }
+
+    async fn agents(
+        &self,
+        directory: &str,
+        parent: Option<&SessionId>,
+    ) -> Result<Vec<String>, Error> {
+        self.count("agents", self.host.agents(directory, parent)).await
+    }
+
+    async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {
+        self.count("answer", self.host.answer(session, ask, answer)).await
+    }
+
+    async fn toast(&self, parent: &SessionId, toast: Toast) -> Result<(), Error> {
+        self.count("toast", self.host.toast(parent, toast)).await
+    }
+
+    async fn listen(&self, wake: &Notify) {
+        self.host.listen(wake).await;
+    }
+}

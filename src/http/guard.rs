@@ -1,0 +1,201 @@
+//! Who may do what over TCP: anybody on this machine may read, only who has the token may change
+//! anything, and pages of other sites that reach us under another name may do neither.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW,
+    AUTHORIZATION, HOST,
+};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::error::ApiError;
+
+/// A read takes milliseconds; one that takes this long is stuck.
+const LONGEST_READ: Duration = Duration::from_secs(30);
+
+const READS: &str = "GET, HEAD, OPTIONS";
+
+/// The listener that a request came through.
+#[derive(Clone)]
+pub struct Door {
+    /// What lets a request change something.
+    pub token: Arc<str>,
+    /// The name or address it listens on.
+    pub host: Arc<str>,
+    /// It can be reached from other machines, so that reading needs the token, too.
+    pub open: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Token {
+    None,
+    Wrong,
+    Right,
+}
+
+pub(super) async fn guard(State(door): State<Door>, request: Request, next: Next) -> Response {
+    let is_read = [Method::GET, Method::HEAD].contains(request.method());
+    let token = door.token_in(request.headers());
+    let refused = if !door.is_known_as(request.headers()) {
+        Some(ApiError::with_status(
+            StatusCode::FORBIDDEN,
+            "this server answers on this machine only; use `127.0.0.1` or `localhost`",
+        ))
+    } else if request.method() == Method::OPTIONS {
+        return with_cors(StatusCode::NO_CONTENT.into_response());
+    } else {
+        door.refusal(is_read, token)
+    };
+    if let Some(refused) = refused {
+        let mut response = refused.into_response();
+        if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static(READS));
+        }
+        return with_cors(response);
+    }
+    if !is_read {
+        // Never with a wildcard origin: a page of another site must not see what it changed.
+        return next.run(request).await;
+    }
+    let answer = tokio::time::timeout(LONGEST_READ, next.run(request)).await;
+    with_cors(answer.unwrap_or_else(|_| ApiError::too_slow().into_response()))
+}
+
+impl Door {
+    fn refusal(&self, is_read: bool, token: Token) -> Option<ApiError> {
+        let needed = !is_read || self.open;
+        match token {
+            Token::Right => None,
+            _ if !needed => None,
+            Token::None if !is_read => Some(ApiError::with_status(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "here one can only read; what changes something goes over the socket, or needs \
+                 the token",
+            )),
+            Token::None | Token::Wrong => Some(ApiError::with_status(
+                StatusCode::UNAUTHORIZED,
+                "the bearer token is missing or wrong; it is in the file `token` of the storage \
+                 directory",
+            )),
+        }
+    }
+
+    fn token_in(&self, headers: &HeaderMap) -> Token {
+        let Some(given) = headers.get(AUTHORIZATION) else { return Token::None };
+        match given.as_bytes().split_at_checked(7) {
+            Some((scheme, given)) if scheme.eq_ignore_ascii_case(b"bearer ") => {
+                match same(given, self.token.as_bytes()) {
+                    true => Token::Right,
+                    false => Token::Wrong,
+                }
+            }
+            Some(_) | None => Token::Wrong,
+        }
+    }
+
+    /// A site whose name was made to lead here still calls us by its own name.
+    fn is_known_as(&self, headers: &HeaderMap) -> bool {
+        let mut hosts = headers.get_all(HOST).iter();
+        let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
+        let Some(name) = host.to_str().ok().and_then(name) else { return false };
+        let is_loopback = name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+        is_loopback
+            || name.eq_ignore_ascii_case("localhost")
+            || (self.open && (name == &*self.host || name.parse::<IpAddr>().is_ok()))
+    }
+}
+
+/// Without the port. `None` when it is neither a name nor an address with a port.
+fn name(host: &str) -> Option<&str> {
+    let (name, rest) = match host.strip_prefix('[') {
+        Some(address) => address.split_once(']')?,
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port)).then_some(name)
+}
+
+/// Takes as long for a near miss as for a far one.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    let differences = one.iter().zip(other).fold(0, |all, (one, other)| all | (one ^ other));
+    one.len() == other.len() && differences == 0
+}
+
+fn with_cors(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, OPTIONS"));
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("Content-Type"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn door(open: bool) -> Door {
+        Door { token: "secret".into(), host: "box".into(), open }
+    }
+
+    #[test]
+    fn a_host_header_that_is_not_loopback_is_refused() {
+        let check = |host: &str, open: bool, expected: bool| {
+            let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_str(host).unwrap())]);
+            assert_eq!(door(open).is_known_as(&headers), expected, "{host}");
+        };
+        for host in ["localhost", "LOCALHOST:5165", "127.0.0.1", "127.0.0.1:80", "127.9.9.9"] {
+            check(host, false, true);
+        }
+        for host in ["[::1]", "[::1]:5165"] {
+            check(host, false, true);
+        }
+        for host in ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example:5165"] {
+            check(host, false, false);
+        }
+        for host in ["localhost:5165@evil.example", "[::1", "[::1]x", "10.0.0.1", "box"] {
+            check(host, false, false);
+        }
+        check("box:5165", true, true);
+        check("10.0.0.1:5165", true, true);
+        check("evil.example", true, false);
+        assert!(!door(false).is_known_as(&HeaderMap::new()));
+        let mut two = HeaderMap::new();
+        two.append(HOST, HeaderValue::from_static("localhost"));
+        two.append(HOST, HeaderValue::from_static("evil.example"));
+        assert!(!door(false).is_known_as(&two));
+    }
+
+    #[test]
+    fn only_the_whole_token_is_right() {
+        let check = |value: &'static str, expected: bool| {
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
+            assert_eq!(door(false).token_in(&headers) == Token::Right, expected, "{value}");
+        };
+        check("Bearer secret", true);
+        check("bearer secret", true);
+        for wrong in ["Bearer secre", "Bearer secrets", "Bearer ", "Basic secret", "secret", ""] {
+            check(wrong, false);
+        }
+    }
+
+    #[test]
+    fn a_door_to_other_machines_asks_readers_for_the_token_as_well() {
+        let status = |open, is_read, token| {
+            door(open).refusal(is_read, token).map(|refused| refused.into_response().status())
+        };
+        use StatusCode as Code;
+        assert_eq!(status(false, true, Token::None), None);
+        assert_eq!(status(false, true, Token::Wrong), None);
+        assert_eq!(status(false, false, Token::None), Some(Code::METHOD_NOT_ALLOWED));
+        assert_eq!(status(false, false, Token::Wrong), Some(Code::UNAUTHORIZED));
+        assert_eq!(status(false, false, Token::Right), None);
+        assert_eq!(status(true, true, Token::None), Some(Code::UNAUTHORIZED));
+        assert_eq!(status(true, true, Token::Right), None);
+    }
+}

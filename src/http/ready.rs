@@ -1,0 +1,74 @@
+//! Answers that were given and stay true until the next commit: asking again is a copy.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::Bytes;
+
+/// Few are asked again and again; the rest need not be remembered.
+const MOST: usize = 64;
+const MOST_BYTES: usize = 8 << 20;
+
+/// A handle; cloning it is cheap.
+#[derive(Clone, Default)]
+pub struct Ready(Arc<Mutex<Answers>>);
+
+#[derive(Default)]
+struct Answers {
+    version: u64,
+    by_question: HashMap<String, Bytes>,
+    bytes: usize,
+}
+
+impl Ready {
+    /// What was answered to the same question when the store was the same.
+    pub(super) fn find(&self, question: &str, version: u64) -> Option<Bytes> {
+        let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = answers.version == version;
+        same.then(|| answers.by_question.get(question).cloned()).flatten()
+    }
+
+    /// `version` is the store's from before the answer was read.
+    pub(super) fn keep(&self, question: &str, version: u64, answer: &Bytes) {
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = answers.by_question.len() >= MOST || answers.bytes + answer.len() > MOST_BYTES;
+        if version > answers.version || full {
+            *answers = Answers { version: version.max(answers.version), ..Answers::default() };
+        }
+        if version == answers.version && answer.len() <= MOST_BYTES {
+            answers.bytes += answer.len();
+            answers.by_question.insert(question.to_owned(), answer.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_given_again_until_the_store_changes() {
+        let ready = Ready::default();
+        let (old, new) = (Bytes::from_static(b"old"), Bytes::from_static(b"new"));
+        ready.keep("q", 1, &old);
+        assert_eq!(ready.find("q", 1), Some(old.clone()));
+        assert_eq!((ready.find("other", 1), ready.find("q", 2)), (None, None));
+        ready.keep("q", 2, &new);
+        // Somebody who read before the commit comes late.
+        ready.keep("q", 1, &old);
+        assert_eq!((ready.find("q", 1), ready.find("q", 2)), (None, Some(new)));
+    }
+
+    #[test]
+    fn what_is_remembered_stays_small() {
+        let ready = Ready::default();
+        let large = Bytes::from(vec![0; MOST_BYTES / 3]);
+        for n in 0..10 {
+            ready.keep(&n.to_string(), 1, &large);
+        }
+        let kept = || (0..10).filter(|n| ready.find(&n.to_string(), 1).is_some()).count();
+        assert!((1..=3).contains(&kept()), "{}", kept());
+        ready.keep("too large", 1, &Bytes::from(vec![0; MOST_BYTES + 1]));
+        assert_eq!(ready.find("too large", 1), None);
+    }
+}

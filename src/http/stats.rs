@@ -1,0 +1,77 @@
+//! Totals over the whole history, and the metrics.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+use super::Api;
+use super::body::JSON;
+use super::error::ApiError;
+use crate::supervisor::Totals;
+use crate::task::Status;
+use crate::wire::{DurationView, StatsView};
+
+/// Counts by state and agent, and durations
+#[utoipa::path(get, path = "/v1/stats", tag = "status", responses(
+    (status = 200, description = "the totals", body = StatsView),
+))]
+pub(super) async fn stats(State(api): State<Api>) -> Result<Response, ApiError> {
+    let version = api.supervisor.version();
+    let answer = match api.ready.find("stats", version) {
+        Some(answer) => answer,
+        None => {
+            let view = view(&api.supervisor.totals()?);
+            let answer = Bytes::from(serde_json::to_vec(&view).map_err(ApiError::unwritable)?);
+            api.ready.keep("stats", version, &answer);
+            answer
+        }
+    };
+    Ok((JSON, answer).into_response())
+}
+
+/// What is counted, for Prometheus
+#[utoipa::path(get, path = "/metrics", tag = "status", responses(
+    (status = 200, description = "the metrics as text", body = String,
+     content_type = "application/openmetrics-text"),
+))]
+pub(super) async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], api.supervisor.measured()?).into_response())
+}
+
+/// The document that describes these routes
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "status", responses(
+    (status = 200, description = "an OpenAPI document", body = Object),
+))]
+pub(super) async fn openapi(State(api): State<Api>) -> Json<utoipa::openapi::OpenApi> {
+    Json((*api.document).clone())
+}
+
+pub(super) fn view(totals: &Totals) -> StatsView {
+    let mut by_status = Status::ALL.map(|status| (status.name().to_owned(), 0)).into();
+    let mut view = StatsView {
+        by_status: std::mem::take(&mut by_status),
+        by_agent: Default::default(),
+        duration: DurationView {
+            avg: totals.millis.checked_div(totals.ended).unwrap_or(0),
+            max: totals.longest,
+            min: totals.shortest,
+        },
+        total_tasks: 0,
+        active_tasks: 0,
+        tool_calls_by_name: totals.tool_calls_by_name.clone(),
+        tool_calls_by_agent: Default::default(),
+    };
+    for tally in &totals.tallies {
+        *view.by_status.entry(tally.status.name().to_owned()).or_default() += tally.tasks;
+        *view.by_agent.entry(tally.agent.clone()).or_default() += tally.tasks;
+        *view.tool_calls_by_agent.entry(tally.agent.clone()).or_default() += tally.tool_calls;
+        view.total_tasks += tally.tasks;
+        if tally.status.is_live() {
+            view.active_tasks += tally.tasks;
+        }
+    }
+    view
+}

@@ -1,0 +1,176 @@
+//! What the status API shows of the whole: totals from counter rows, groups, the state a stream
+//! begins with.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension};
+
+use super::pages::{Tally, tallies, views};
+use super::{Error, Store, rows};
+use crate::task::stats::{BatchStats, Counts};
+use crate::task::{BatchId, Timestamp};
+
+/// Over the whole history.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub tallies: Vec<Tally>,
+    /// Tasks that have ended, and what all of them, the longest and the shortest took, in
+    /// milliseconds.
+    pub ended: u64,
+    pub millis: u64,
+    pub longest: u64,
+    pub shortest: u64,
+    pub tool_calls_by_name: BTreeMap<String, u64>,
+}
+
+/// A batch with its figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub id: BatchId,
+    pub stats: BatchStats,
+}
+
+/// How things stood after exactly these changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The newest change that is in it.
+    pub change: u64,
+    /// The live tasks and the newest others, newest first, as JSON with commas between them.
+    pub tasks: Vec<u8>,
+    pub totals: Totals,
+}
+
+impl Store {
+    pub fn totals(&self) -> Result<Totals, Error> {
+        self.read_at_once(totals)
+    }
+
+    pub fn task_count(&self) -> Result<u64, Error> {
+        self.read(|db| {
+            let mut sum = db.prepare_cached("SELECT coalesce(sum(n), 0) FROM tally")?;
+            Ok(sum.query_row([], |row| row.get::<_, i64>(0))? as u64)
+        })
+    }
+
+    /// All live tasks, and `others` of the ended ones.
+    pub fn snapshot(&self, others: u64) -> Result<Snapshot, Error> {
+        self.read_at_once(|db| {
+            let change = counter(db, "change")?;
+            let mut live = db.prepare_cached("SELECT seq FROM task WHERE slot > 0")?;
+            let mut seqs: Vec<i64> =
+                live.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let mut ended = db
+                .prepare_cached("SELECT seq FROM task WHERE slot = 0 ORDER BY seq DESC LIMIT ?1")?;
+            for seq in ended.query_map([others as i64], |row| row.get(0))? {
+                seqs.push(seq?);
+            }
+            seqs.sort_unstable_by(|one, other| other.cmp(one));
+            let mut tasks = Vec::new();
+            views(db, seqs, &mut tasks)?;
+            Ok(Snapshot { change, tasks, totals: totals(db)? })
+        })
+    }
+
+    /// The newest change there is.
+    pub fn newest_change(&self) -> Result<u64, Error> {
+        self.read(|db| counter(db, "change"))
+    }
+
+    /// A batch and its tasks as JSON with commas between them, oldest first.
+    pub fn group(&self, id: &BatchId) -> Result<Option<(Group, Vec<u8>)>, Error> {
+        self.read_at_once(|db| {
+            let Some(group) = group(db, id.as_str())? else { return Ok(None) };
+            let mut members =
+                db.prepare_cached("SELECT seq FROM task WHERE batch = ?1 ORDER BY seq")?;
+            let seqs: Vec<i64> =
+                members.query_map([id.as_str()], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let mut tasks = Vec::new();
+            views(db, seqs, &mut tasks)?;
+            Ok(Some((group, tasks)))
+        })
+    }
+
+    /// Those with the newest members first, and how many there are.
+    pub fn groups(&self, limit: u64, offset: u64) -> Result<(Vec<Group>, u64), Error> {
+        self.read_at_once(|db| {
+            let mut newest = db.prepare_cached(
+                "SELECT id FROM batch ORDER BY newest DESC, id LIMIT ?1 OFFSET ?2",
+            )?;
+            let window = [limit, offset].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+            let ids: Vec<String> =
+                newest.query_map(window, |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let mut groups = Vec::with_capacity(ids.len());
+            for id in ids {
+                groups.extend(group(db, &id)?);
+            }
+            Ok((groups, counter(db, "batches")?))
+        })
+    }
+
+    /// How many tasks wait for a slot, and how many notices for their delivery.
+    pub fn waiting(&self) -> Result<(u64, u64), Error> {
+        self.read_at_once(|db| {
+            let count = |sql| -> Result<u64, Error> {
+                Ok(db.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0))? as u64)
+            };
+            Ok((
+                count("SELECT count(*) FROM task WHERE slot = 1 AND slot > 0")?,
+                count(
+                    "SELECT count(*) FROM notice INDEXED BY notice_owed WHERE delivered_at IS NULL",
+                )?,
+            ))
+        })
+    }
+}
+
+fn totals(db: &Connection) -> Result<Totals, Error> {
+    let mut extremes = db.prepare_cached(
+        "SELECT (SELECT max(completed_at - started_at, 0) FROM task INDEXED BY task_by_duration
+             WHERE completed_at IS NOT NULL ORDER BY max(completed_at - started_at, 0) DESC LIMIT 1),
+           (SELECT max(completed_at - started_at, 0) FROM task INDEXED BY task_by_duration
+             WHERE completed_at IS NOT NULL ORDER BY max(completed_at - started_at, 0) LIMIT 1)",
+    )?;
+    let (longest, shortest): (Option<i64>, Option<i64>) =
+        extremes.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut tools = db.prepare_cached("SELECT name, n FROM tool_tally WHERE n > 0")?;
+    let tools = tools.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))?;
+    Ok(Totals {
+        tallies: tallies(db)?,
+        ended: counter(db, "ended")?,
+        millis: counter(db, "ended_millis")?,
+        longest: longest.unwrap_or(0) as u64,
+        shortest: shortest.unwrap_or(0) as u64,
+        tool_calls_by_name: tools.collect::<Result<_, _>>()?,
+    })
+}
+
+fn counter(db: &Connection, name: &str) -> Result<u64, Error> {
+    let mut statement = db.prepare_cached("SELECT n FROM counter WHERE name = ?1")?;
+    let n: Option<i64> = statement.query_row([name], |row| row.get(0)).optional()?;
+    Ok(n.unwrap_or(0) as u64)
+}
+
+fn group(db: &Connection, id: &str) -> Result<Option<Group>, Error> {
+    let mut statement = db.prepare_cached(
+        "SELECT status, count(*), sum(tool_calls), min(started_at), max(completed_at)
+         FROM task WHERE batch = ?1 GROUP BY status",
+    )?;
+    let mut found = statement.query([id])?;
+    let mut stats: Option<BatchStats> = None;
+    while let Some(row) = found.next()? {
+        let status = rows::parse_status(row.get_ref(0)?.as_str().unwrap_or_default())?;
+        let began = Timestamp::from_millis(row.get(3)?);
+        let ended = rows::moment(row, 4)?;
+        let stats = stats.get_or_insert_with(|| BatchStats {
+            counts: Counts::default(),
+            tool_calls: 0,
+            began,
+            ended: None,
+        });
+        stats.counts.add(status, row.get::<_, i64>(1)? as u64);
+        stats.tool_calls += row.get::<_, i64>(2)? as u64;
+        stats.began = stats.began.min(began);
+        stats.ended = stats.ended.max(ended);
+    }
+    Ok(stats.map(|stats| Group { id: BatchId::new(id), stats }))
+}

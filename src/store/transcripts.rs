@@ -1,0 +1,80 @@
+//! What sessions held when their runs had ended, so that it can be read when the host is gone.
+
+use rusqlite::OptionalExtension;
+
+use super::rows::{self, TASK, TASK_COLUMNS};
+use super::{Error, Store, Written};
+use crate::task::{Task, TaskId};
+
+/// A transcript as it was kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// After which run.
+    pub run: u32,
+    /// Compressed by whoever kept it.
+    pub body: Vec<u8>,
+}
+
+/// A session that is to be kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwedTranscript {
+    /// The task's place in the history.
+    pub seq: i64,
+    pub task: Task,
+    /// The run that has ended.
+    pub run: u32,
+}
+
+impl Store {
+    /// The first of the tasks after this one whose session is still to be kept.
+    pub fn owed_transcripts(&self, after: i64, most: usize) -> Result<Vec<OwedTranscript>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT {TASK}, r.n FROM run r INDEXED BY run_transcript_owed
+                 JOIN task t ON t.seq = r.task
+                 WHERE r.transcript_owed = 1 AND r.task > ?1 ORDER BY r.task, r.n DESC LIMIT ?2"
+            ))?;
+            let mut found = statement.query((after, most as i64))?;
+            let mut owed = Vec::new();
+            while let Some(row) = found.next()? {
+                let (seq, task) = rows::task(row)?;
+                owed.push(OwedTranscript { seq, task, run: row.get(TASK_COLUMNS)? });
+            }
+            Ok(owed)
+        })
+    }
+
+    /// Keeps it in place of what was kept after an earlier run. Without one there is nothing to
+    /// be had any more, and what was kept stays.
+    pub fn keep_transcript(&self, id: &TaskId, run: u32, body: Option<Vec<u8>>) -> Written<()> {
+        let id = id.clone();
+        self.write_along(move |db, _| {
+            let mut settle = db.prepare_cached(
+                "UPDATE run SET transcript_owed = 0
+                 WHERE n <= ?2 AND task = (SELECT seq FROM task WHERE id = ?1)
+                   AND transcript_owed = 1",
+            )?;
+            settle.execute((id.as_str(), run))?;
+            if let Some(body) = body {
+                let mut keep = db.prepare_cached(
+                    "INSERT INTO transcript SELECT seq, ?2, ?3 FROM task WHERE id = ?1
+                     ON CONFLICT DO UPDATE SET run = excluded.run, body = excluded.body
+                       WHERE excluded.run >= transcript.run",
+                )?;
+                keep.execute((id.as_str(), run, body))?;
+            }
+            Ok(())
+        })
+    }
+
+    pub fn kept_transcript(&self, id: &TaskId) -> Result<Option<Kept>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT run, body FROM transcript WHERE task = (SELECT seq FROM task WHERE id = ?1)",
+            )?;
+            let kept = statement
+                .query_row([id.as_str()], |row| Ok(Kept { run: row.get(0)?, body: row.get(1)? }));
+            Ok(kept.optional()?)
+        })
+    }
+}

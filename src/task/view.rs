@@ -1,0 +1,87 @@
+//! A task as JSON (H2). Here and not in `wire`, because the store keeps it ready.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Budget, Progress, Task, Timestamp};
+
+/// A task (H2). Additions may follow; none of these fields may change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskView {
+    #[serde(rename = "sessionID")]
+    pub session_id: String,
+    #[serde(rename = "shortID")]
+    pub short_id: String,
+    #[serde(rename = "parentSessionID")]
+    pub parent_session_id: String,
+    #[serde(rename = "parentMessageID")]
+    pub parent_message_id: String,
+    pub parent_agent: String,
+    pub parent_host: String,
+    pub host: String,
+    pub host_instance: String,
+    pub directory: String,
+    pub description: String,
+    pub prompt: String,
+    pub agent: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    pub status: String,
+    pub started_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result_retrieved_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cleared_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    pub batch_id: String,
+    pub resume_count: u32,
+    pub is_forked: bool,
+    #[serde(default, skip_serializing_if = "Budget::is_empty")]
+    pub budget: Budget,
+    pub progress: Progress,
+}
+
+impl TaskView {
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("our own types are JSON")
+    }
+}
+
+impl From<&Task> for TaskView {
+    fn from(task: &Task) -> TaskView {
+        let task = task.clone();
+        TaskView {
+            session_id: task.id.to_string(),
+            short_id: task.short_id.to_string(),
+            parent_session_id: task.parent.session.to_string(),
+            parent_message_id: task.parent.message,
+            parent_agent: task.parent.agent,
+            parent_host: task.parent.host,
+            host: task.host,
+            host_instance: task.host_instance,
+            directory: task.directory,
+            description: task.description,
+            prompt: task.prompt,
+            agent: task.agent,
+            model: task.model,
+            status: task.state.status().name().to_owned(),
+            started_at: task.started_at,
+            completed_at: task.completed_at,
+            result_retrieved_at: task.result_retrieved_at,
+            cleared_at: task.cleared_at,
+            result: task.state.result().map(str::to_owned),
+            error: task.state.error().map(str::to_owned),
+            batch_id: task.batch.to_string(),
+            resume_count: task.run,
+            is_forked: task.is_forked,
+            budget: task.budget,
+            progress: task.progress,
+        }
+    }
+}

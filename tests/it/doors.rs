@@ -1,0 +1,309 @@
+//! Where the status API listens, how it is found, and who may do what there.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+
+use asyncagents::wire::{HealthView, ServerView};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::process::{Shell, until};
+use crate::support::web::{Site, fields};
+
+#[test]
+fn server_starts_on_plugin_init() {
+    let shell = Shell::new();
+    shell.say(["daemon", "start"]);
+    // Before any tool call.
+    let site = Site::of(&shell);
+    assert_eq!(site.server.url, format!("http://127.0.0.1:{}", site.server.port));
+    assert_eq!(site.get("/v1/health").status, 200);
+    assert_eq!(asyncagents::config::Api::default().port, 5165);
+    assert_eq!(asyncagents::config::Api::default().host, "127.0.0.1");
+}
+
+/// Ten ports in a row, all of them taken.
+fn ten_in_a_row() -> Vec<TcpListener> {
+    for first in (20_000..60_000).step_by(97) {
+        let taken: Vec<TcpListener> = (first..first + 10)
+            .map_while(|port| TcpListener::bind(("127.0.0.1", port)).ok())
+            .collect();
+        if taken.len() == 10 {
+            return taken;
+        }
+    }
+    panic!("no ten ports in a row are free");
+}
+
+#[test]
+fn server_retries_next_port_on_collision() {
+    let mut taken = ten_in_a_row();
+    let first = taken[0].local_addr().unwrap().port();
+    let mut shell = Shell::new();
+    shell.set("ASYNCAGENTS_API_PORT", first.to_string());
+    let start = || Site::start(&shell).server.port;
+    let port = start();
+    assert!(!(first..first + 10).contains(&port), "all were taken, so it is any: {port}");
+    shell.say(["daemon", "stop"]);
+    taken.truncate(9);
+    assert_eq!(start(), first + 9, "the last of ten");
+    shell.say(["daemon", "stop"]);
+    drop(taken);
+    assert_eq!(start(), first, "the one that was asked for");
+}
+
+#[test]
+fn server_writes_discovery_file_on_start() {
+    let shell = Shell::new();
+    shell.say(["daemon", "start"]);
+    let file = shell.home().join("server.json");
+    let server: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let fields = fields(&server);
+    assert_eq!(fields, ["pid", "port", "startedAt", "url"]);
+    assert_eq!(server["pid"], shell.pid());
+    let names: Vec<String> = fs::read_dir(shell.home())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with("server"))
+        .collect();
+    assert_eq!(names, ["server.json"], "nothing half-written is left");
+}
+
+#[test]
+fn server_stops_gracefully_on_process_exit() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let shell = Shell::new();
+        let running = shell.start(["serve"]);
+        let file = shell.home().join("server.json");
+        until("it serves", || file.exists());
+        let site = Site::of(&shell);
+        let mut events = site.events("");
+        assert_eq!(events.next().unwrap().name, "snapshot");
+        running.signal(signal);
+        assert_eq!(events.next(), None, "the stream is ended in order");
+        assert_eq!(running.wait().code, 0);
+        assert!(!file.exists());
+        assert!(std::net::TcpStream::connect(("127.0.0.1", site.server.port)).is_err());
+    }
+}
+
+#[test]
+fn server_is_disabled_via_environment_variable() {
+    let mut shell = Shell::new();
+    shell.say(["daemon", "start"]);
+    let before = Site::of(&shell);
+    shell.kill_daemon();
+    assert!(shell.home().join("server.json").exists(), "left by the one that was killed");
+    shell.set("ASYNCAGENTS_API_ENABLED", "false");
+    let task = shell.launch_to_the_end("@say done");
+    assert_eq!(task.result.as_deref(), Some("done"));
+    assert!(!shell.home().join("server.json").exists());
+    assert!(std::net::TcpStream::connect(("127.0.0.1", before.server.port)).is_err());
+}
+
+#[test]
+fn server_json_created_on_server_start() {
+    let shell = Shell::new();
+    shell.say(["daemon", "start"]);
+    let old = Site::of(&shell).server;
+    // A daemon that was killed leaves its file; the next one replaces it.
+    shell.kill_daemon();
+    shell.say(["daemon", "start"]);
+    let new: ServerView = Site::of(&shell).server;
+    assert!(new.pid != old.pid && new.started_at > old.started_at, "{old:?} {new:?}");
+    assert_eq!(new.pid, shell.pid());
+}
+
+#[test]
+fn server_json_deleted_on_graceful_shutdown() {
+    let shell = Shell::new();
+    shell.say(["daemon", "start"]);
+    assert!(shell.home().join("server.json").exists());
+    shell.say(["daemon", "stop"]);
+    assert!(!shell.home().join("server.json").exists());
+}
+
+#[test]
+fn server_json_enables_external_tool_discovery() {
+    let shell = Shell::new();
+    shell.say(["daemon", "start"]);
+    let text = fs::read_to_string(shell.home().join("server.json")).unwrap();
+    let server: ServerView = serde_json::from_str(&text).unwrap();
+    let health: HealthView = Site { server: server.clone() }.read("/v1/health");
+    assert_eq!((health.status.as_str(), health.pid), ("ok", server.pid));
+}
+
+#[test]
+fn responses_include_cors_headers() {
+    let shell = Shell::new();
+    let site = Site::start(&shell);
+    for (method, path, status) in [
+        ("GET", "/v1/health", 200),
+        ("GET", "/v1/tasks?limit=x", 400),
+        ("GET", "/v1/tasks/ses_nobody", 404),
+        ("GET", "/nowhere", 404),
+        ("HEAD", "/v1/stats", 200),
+        ("POST", "/v1/tasks", 405),
+        ("DELETE", "/v1/tasks/ses_nobody", 405),
+    ] {
+        let answer = site.ask(method, path, &["Origin: http://elsewhere.example"], "");
+        assert_eq!(answer.status, status, "{method} {path}");
+        assert_cors(&answer.headers);
+    }
+}
+
+fn assert_cors(headers: &std::collections::BTreeMap<String, String>) {
+    assert_eq!(headers["access-control-allow-origin"], "*");
+    assert_eq!(headers["access-control-allow-methods"], "GET, OPTIONS");
+    assert_eq!(headers["access-control-allow-headers"], "Content-Type");
+}
+
+#[test]
+fn options_preflight_returns_204_with_cors_headers() {
+    let shell = Shell::new();
+    let site = Site::start(&shell);
+    for path in ["/v1/tasks", "/v1/events", "/v1/cancel", "/nowhere"] {
+        let answer = site.ask("OPTIONS", path, &["Origin: http://elsewhere.example"], "");
+        assert_eq!((answer.status, answer.body.as_str()), (204, ""), "{path}");
+        assert_cors(&answer.headers);
+    }
+}
+
+#[test]
+fn what_changes_something_needs_the_socket_or_the_token() {
+    let shell = Shell::new();
+    let task = shell.launch("@hang");
+    let site = Site::of(&shell);
+    let file = shell.home().join("token");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let token = fs::read_to_string(&file).unwrap();
+    let right = format!("Authorization: Bearer {}", token.trim());
+    let body =
+        format!("{{\"caller\":{{\"sessionID\":\"cli\"}},\"ids\":[\"{}\"]}}", task.session_id);
+    let json = "Content-Type: application/json";
+    for method in ["POST", "PUT", "PATCH", "DELETE"] {
+        let without = site.ask(method, "/v1/cancel", &[json], &body);
+        let text = "here one can only read; what changes something goes over the socket, or needs \
+                    the token";
+        assert_eq!((without.status, without.error()), (405, text.to_owned()));
+        assert_eq!(without.headers["allow"], "GET, HEAD, OPTIONS");
+    }
+    for wrong in
+        ["Authorization: Bearer wrong", "Authorization: Basic cm9vdA==", "Authorization: x"]
+    {
+        let answer = site.ask("POST", "/v1/cancel", &[json, wrong], &body);
+        assert_eq!(answer.status, 401, "{wrong}");
+        assert!(answer.error().contains("token"));
+    }
+    assert_eq!(site.task(&task.session_id).status, "running", "nothing was changed");
+    let answer = site.ask("POST", "/v1/cancel", &[json, &right, "Origin: http://a.example"], &body);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.headers.get("access-control-allow-origin"), None, "never with a wildcard");
+    assert_eq!(site.task(&task.session_id).status, "cancelled");
+    // It is the same after a restart, for those who know it.
+    shell.say(["daemon", "stop"]);
+    shell.say(["daemon", "start"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), token);
+}
+
+#[test]
+fn a_host_header_that_is_not_loopback_is_refused() {
+    let shell = Shell::new();
+    let site = Site::start(&shell);
+    for host in ["evil.example", "evil.example:5165", "127.0.0.1.evil.example", "192.168.0.1"] {
+        for method in ["GET", "OPTIONS", "POST"] {
+            let answer = site.ask(method, "/v1/tasks", &[&format!("Host: {host}")], "");
+            assert_eq!(answer.status, 403, "{method} {host}");
+        }
+    }
+    for host in ["127.0.0.1", "localhost", &format!("localhost:{}", site.server.port), "[::1]:1"] {
+        assert_eq!(site.ask("GET", "/v1/tasks", &[&format!("Host: {host}")], "").status, 200);
+    }
+}
+
+#[test]
+fn an_address_that_others_can_reach_is_refused_without_a_token_of_its_own() {
+    let mut shell = Shell::new();
+    shell.set("ASYNCAGENTS_API_HOST", "0.0.0.0");
+    let ended = shell.run(["daemon", "start"]);
+    let text = "error: the daemon did not start: `api.host` is `0.0.0.0`, which other machines can \
+                reach; set `api.token_file` to a file with a token, which they then have to send, \
+                or listen on `127.0.0.1`\n";
+    assert_eq!((ended.code, ended.stderr.as_str()), (1, text));
+    assert!(!shell.home().join("server.json").exists());
+}
+
+#[test]
+fn a_token_that_others_can_read_is_refused() {
+    let shell = Shell::new();
+    shell.say(["daemon", "start"]);
+    shell.say(["daemon", "stop"]);
+    let file = shell.home().join("token");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let ended = shell.run(["daemon", "start"]);
+    let shown = file.display();
+    let text = format!(
+        "error: the daemon did not start: the token file `{shown}` can be read by others; \
+         `chmod 600 {shown}` closes it\n"
+    );
+    assert_eq!((ended.code, ended.stderr), (1, text));
+}
+
+#[test]
+fn a_token_that_was_being_written_when_the_daemon_died_is_made_anew() {
+    let shell = Shell::new();
+    shell.say(["daemon", "start"]);
+    shell.say(["daemon", "stop"]);
+    let (file, half) = (shell.home().join("token"), shell.home().join("token.new"));
+    fs::write(&file, "").unwrap();
+    fs::write(&half, "half").unwrap();
+    shell.say(["daemon", "start"]);
+    let token = fs::read_to_string(&file).unwrap();
+    assert_eq!((token.len(), half.exists()), (65, false));
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn requests_that_are_too_large_are_refused() {
+    let shell = Shell::new();
+    let site = Site::start(&shell);
+    let long = format!("X-Long: {}", "x".repeat(300_000));
+    assert_eq!(site.ask("GET", "/v1/health", &[&long], "").status, 431);
+    let many: Vec<String> = (0..200).map(|n| format!("X-{n}: 1")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(site.ask("GET", "/v1/health", &many, "").status, 431);
+    let token = fs::read_to_string(shell.home().join("token")).unwrap();
+    let headers =
+        [&format!("Authorization: Bearer {}", token.trim()), "Content-Type: application/json"];
+    let large = format!("\"{}\"", "x".repeat(9 << 20));
+    let mut stream = site.connect();
+    let head = format!(
+        "POST /v1/cancel HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{}\r\n{}\r\n\
+         Content-Length: {}\r\n\r\n",
+        headers[0],
+        headers[1],
+        large.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // It need not take all of it to know.
+    let _ = stream.write_all(large.as_bytes());
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
+    assert_eq!(site.get("/v1/health").status, 200);
+}
+
+#[test]
+fn errors_show_no_paths() {
+    let shell = Shell::with_host_process();
+    let task = shell.launch_hanging("a task");
+    fs::remove_file(shell.path("host.sock")).unwrap();
+    shell.kill_daemon();
+    shell.say(["daemon", "start"]);
+    let site = Site::of(&shell);
+    let answer = site.get(&format!("/v1/tasks/{}/logs", task.session_id));
+    let text = "the host of this task does not answer; try again later";
+    assert_eq!((answer.status, answer.error()), (502, text.to_owned()));
+}

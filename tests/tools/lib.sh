@@ -1,0 +1,29 @@
+# What the stages share: a cache for tools, outside the tree, and a daemon of their own.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/asyncagents-test"
+mkdir -p "$cache"
+
+# give_up WHAT WAY_OUT
+give_up() {
+  echo "error: $1; $2" >&2
+  exit 1
+}
+
+# Starts a daemon with some tasks in a temporary directory. Sets `url`; all ends with the script.
+start_daemon() {
+  timeout 900 cargo build --quiet --bin asyncagents || give_up "cannot build asyncagents" "see above"
+  program="${CARGO_TARGET_DIR:-target}/debug/asyncagents"
+  place="$(mktemp -d /tmp/aat.XXXXXX)"
+  trap 'run daemon stop >/dev/null 2>&1; rm -rf "$place"' EXIT
+  run run --agent explore --description 'Find the login' '@say done' >/dev/null
+  run run --agent build --batch mine --description 'Fail' '@fail overloaded' >/dev/null
+  run run --agent build --batch mine --description 'Hang' '@hang' >/dev/null
+  url="$(sed -n 's/.*"url":"\([^"]*\)".*/\1/p' "$place/home/server.json")"
+}
+
+# The program, with a clean environment.
+run() {
+  timeout 60 env -i PATH="$PATH" HOME="$place" ASYNCAGENTS_HOME="$place/home" \
+    ASYNCAGENTS_HOST=scripted ASYNCAGENTS_API_PORT=0 "$program" "$@"
+}

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Sends what the OpenAPI document allows, and much that it does not, to a real daemon: nothing may
+# answer with a 5xx or otherwise than the document says. The event stream never ends and is left to
+# the tests in tests/it/events.rs.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+version=4.32.5
+tool="$cache/schemathesis-$version"
+if [ ! -x "$tool/bin/schemathesis" ]; then
+  rm -rf "$tool"
+  timeout 60 python3 -m venv "$tool" || give_up "cannot make a Python environment" \
+    "Python 3.11 with venv is needed"
+  timeout 300 "$tool/bin/pip" install --quiet --disable-pip-version-check \
+    "schemathesis==$version" || { rm -rf "$tool"; give_up \
+    "cannot install schemathesis $version" "is the Python package index reachable?"; }
+fi
+
+start_daemon
+# check NAME ARGUMENTS…
+check() {
+  echo "schemathesis: $1"
+  timeout 180 "$tool/bin/schemathesis" "${@:2}" >"$place/out" 2>&1 || { cat "$place/out"; exit 1; }
+  tail -n 1 "$place/out"
+}
+all=(run "$url/v1/openapi.json" --checks all --seed 5165 --request-timeout 10 --no-color)
+check "anything at all" "${all[@]}" --max-examples 20 --exclude-path /v1/events
+# Hardly any id that it makes up is one there is.
+printf '[parameters]\n"path.id" = "%s"\n' "$(run list --json | sed -n 's/.*"sessionID": *"\([^"]*\)".*/\1/p' | head -1)" \
+  >"$place/task.toml"
+printf '[parameters]\n"path.id" = "mine"\n' >"$place/group.toml"
+check "a task there is" --config-file "$place/task.toml" "${all[@]}" --max-examples 10 \
+  --include-path-regex '^/v1/tasks/\{id\}'
+check "a group there is" --config-file "$place/group.toml" "${all[@]}" --max-examples 10 \
+  --include-path '/v1/task-groups/{id}'
