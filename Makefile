@@ -11,11 +11,13 @@ build: ## build the release binary
 
 test: ## run all tests, with the tools they need
 	tests/tools/install-opencode.sh
+	tests/tools/install-tmux.sh
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		set -x; cargo nextest run; \
 	else \
 		set -x; cargo test --lib --bins --tests; \
 	fi
+	tests/tools/plugin.sh
 	tests/tools/schemathesis.sh
 	tests/tools/browser.sh
 

@@ -12,6 +12,8 @@ type Json = any
 interface Options {
   /** The program; without it the one on the PATH is used. */
   program?: string
+  /** How many milliseconds a daemon that does not answer may hold up what waits for it. */
+  patience?: number
 }
 
 /** A tool as the daemon describes it. */
@@ -21,7 +23,6 @@ interface Tool {
   inputSchema: Json
 }
 
-/** How long a daemon that does not answer may hold up what waits for it. */
 const LONGEST_START = 10_000
 const LONGEST_CALL = 60_000
 /** A tool that waits says how long, in seconds; the names are the daemon's. */
@@ -35,9 +36,9 @@ const unreachable = (why: string) =>
   new Error(`asyncagents: the daemon cannot be reached (${why}); \`asyncagents doctor\` says more`)
 
 /** Runs the program, which starts the daemon unless it runs, and says where it listens. */
-function findDaemon(program: string): Promise<string> {
+function findDaemon(program: string, timeout: number): Promise<string> {
   return new Promise((found, failed) => {
-    const options = { timeout: LONGEST_START, env: process.env }
+    const options = { timeout, env: process.env }
     execFile(program, ["daemon", "start", "--json"], options, (error, stdout, stderr) => {
       if (error) {
         const missing = (error as NodeJS.ErrnoException).code === "ENOENT"
@@ -113,7 +114,10 @@ class Bridge {
   private client: Json
   private coming: Promise<void> | undefined
 
-  constructor(readonly program: string) {}
+  constructor(
+    readonly program: string,
+    readonly patience: number | undefined,
+  ) {}
 
   /** The newest way in counts: those of directories that were closed no longer work. */
   use(client: Json) {
@@ -123,7 +127,7 @@ class Bridge {
 
   /** The daemon's socket; it is started when it is not running. */
   async daemon(): Promise<string> {
-    this.socket ||= await findDaemon(this.program)
+    this.socket ||= await findDaemon(this.program, this.patience ?? LONGEST_START)
     return this.socket
   }
 
@@ -151,16 +155,17 @@ class Bridge {
   }
 
   private async stay() {
+    // A daemon that was stopped on purpose is started by the next tool, not by us.
+    let meant = false
     for (let tries = 0; ; tries++) {
-      let meant = false
       try {
-        meant = await this.hold(await this.daemon(), () => (tries = 0))
+        const socket = meant ? this.socket : await this.daemon()
+        meant = await this.hold(socket, () => (tries = 0))
       } catch {
         // Whoever calls a tool is told; here it is tried again.
       }
       this.name = ""
       this.streams.forEach((stream) => stream.abort())
-      // A daemon that was stopped on purpose is started by the next tool, not by us.
       if (!meant) this.socket = ""
       await pause(BETWEEN_TRIES[Math.min(tries, BETWEEN_TRIES.length - 1)])
     }
@@ -179,13 +184,19 @@ class Bridge {
         lines.setEncoding("utf8")
         lines.on("data", (text: string) => {
           rest += text
-          for (let end; (end = rest.indexOf("\n")) >= 0; rest = rest.slice(end + 1)) {
-            const line = JSON.parse(rest.slice(0, end))
-            if (line.bridge !== undefined) id = line.bridge
-            else if (line.name !== undefined) this.call_me(line.name, taken)
-            else if (line.call !== undefined) void this.carry(id, line.call)
-            else if (line.drop !== undefined) this.streams.get(line.drop)?.abort()
-            else if (line === "bye") meant = true
+          try {
+            for (let end; (end = rest.indexOf("\n")) >= 0; rest = rest.slice(end + 1)) {
+              const line = JSON.parse(rest.slice(0, end))
+              if (line === "bye") meant = true
+              else if (line.bridge !== undefined) id = line.bridge
+              else if (line.name !== undefined) this.call_me(line.name, taken)
+              else if (line.call !== undefined) void this.carry(id, line.call)
+              else if (line.drop !== undefined) this.streams.get(line.drop)?.abort()
+            }
+          } catch (error) {
+            // Whoever speaks like this is not our daemon; OpenCode must not suffer from it.
+            request.destroy()
+            failed(error)
           }
         })
         lines.on("error", failed)
@@ -252,6 +263,7 @@ class Bridge {
       over = true
       wake()
     })
+    reading.catch(() => {})
     stop.signal.addEventListener("abort", () => void reader.cancel().catch(() => {}))
     while (!over || waiting.length > 0) {
       if (waiting.length === 0) await new Promise<void>((resolve) => (wake = resolve))
@@ -264,7 +276,8 @@ class Bridge {
   }
 
   private post(path: string, body: string | Uint8Array): Promise<Answer> {
-    return ask({ socket: this.socket, method: "POST", path, body, timeout: LONGEST_CALL })
+    const timeout = this.patience ?? LONGEST_CALL
+    return ask({ socket: this.socket, method: "POST", path, body, timeout })
   }
 }
 
@@ -276,10 +289,10 @@ function isGone(error: unknown): boolean {
 const pause = (time: number) => new Promise((resolve) => setTimeout(resolve, time))
 
 /** One per process, however many directories it has open and however often this file is loaded. */
-function bridge(program: string): Bridge {
+function bridge(options: Options): Bridge {
   const here = globalThis as Json
   const key = Symbol.for("asyncagents.bridge")
-  here[key] ??= new Bridge(program)
+  here[key] ??= new Bridge(options.program ?? "asyncagents", options.patience)
   return here[key]
 }
 
@@ -291,7 +304,7 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
       description,
       args: inputSchema.properties ?? {},
       async execute(args: Json, context: Json): Promise<string> {
-        await bridge.settled(5_000)
+        await bridge.settled(Math.min(bridge.patience ?? 5_000, 5_000))
         const body = JSON.stringify({
           caller: {
             sessionID: context.sessionID,
@@ -306,7 +319,7 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
           key: `${context.sessionID}-${context.callID}`,
         })
         const path = `/v1/tools/${name}`
-        const timeout = LONGEST_CALL + (args?.block ? LONGEST_WAIT : 0)
+        const timeout = (bridge.patience ?? LONGEST_CALL) + (args?.block ? LONGEST_WAIT : 0)
         const answer = await bridge
           .ask({ method: "POST", path, body, timeout, abort: context.abort })
           .catch((error) => {
@@ -330,11 +343,11 @@ function read(answer: Answer): Json {
 }
 
 export default async ({ client }: Json, options: Options = {}) => {
-  const way = bridge(options.program ?? "asyncagents")
+  const way = bridge(options)
   way.use(client)
   const list = await way
-    .ask({ method: "GET", path: "/v1/tools", timeout: LONGEST_START })
-    .then((answer) => read(answer).tools as Tool[])
+    .ask({ method: "GET", path: "/v1/tools", timeout: options.patience ?? LONGEST_START })
+    .then((answer) => [...(read(answer).tools as Tool[])])
     .catch(async (error) => {
       // Without a daemon there are no tools; the reason is shown, and is in OpenCode's log.
       const message = String(error.message)

@@ -3,7 +3,7 @@
 //! slow; it is printed as a MISS.
 //!
 //! `cargo bench --bench engine [-- [--quick] [--large] [launches] [notices] [memory] [start]
-//! [api]]`
+//! [api] [opencode]]`
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a table is the point of this")]
 
@@ -14,9 +14,13 @@ mod launches;
 mod load;
 mod memory;
 mod notices;
+mod opencode;
 mod processes;
 mod rows;
 mod start;
+#[path = "../../tests/it/support/opencode/mod.rs"]
+#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "the tests use all of it")]
+mod stub;
 mod table;
 mod web;
 
@@ -77,7 +81,7 @@ fn main() -> anyhow::Result<()> {
     if !given("--bench") {
         return Ok(());
     }
-    let sections = ["launches", "notices", "memory", "start", "api"];
+    let sections = ["launches", "notices", "memory", "start", "api", "opencode"];
     let all = !sections.into_iter().any(given);
     let wanted = |section: &str| all || given(section);
     let scale = match (given("--quick"), given("--large")) {
@@ -108,6 +112,11 @@ fn main() -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     })?;
+    if wanted("opencode") {
+        // The server of the tests works beside us.
+        let beside = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        beside.block_on(opencode::measure(&scale, &mut histories, &mut table))?;
+    }
     println!("{table}");
     println!(
         "measured in {:.0} s; load before {load}, after {}. Above the number of processors others \

@@ -57,6 +57,19 @@ impl Daemon {
         Daemon::launch(home, host, config, "false").await
     }
 
+    /// On an OpenCode server.
+    pub(crate) async fn on_opencode(
+        home: &Path,
+        url: &str,
+        config: &str,
+    ) -> anyhow::Result<Daemon> {
+        Daemon::with(home, config, |command| {
+            command.env("ASYNCAGENTS_HOST", "opencode").env("ASYNCAGENTS_OPENCODE_URL", url);
+            command.env("ASYNCAGENTS_API_ENABLED", "false");
+        })
+        .await
+    }
+
     /// The same with the status API, and the port of that.
     pub(crate) async fn open(home: &Path, host: &Host) -> anyhow::Result<(Daemon, u16)> {
         let daemon = Daemon::launch(home, host, "", "true").await?;
@@ -66,6 +79,20 @@ impl Daemon {
     }
 
     async fn launch(home: &Path, host: &Host, config: &str, api: &str) -> anyhow::Result<Daemon> {
+        Daemon::with(home, config, |command| {
+            command
+                .env("ASYNCAGENTS_HOST", format!("scripted:{}", host.socket.display()))
+                .env("ASYNCAGENTS_API_ENABLED", api)
+                .env("ASYNCAGENTS_API_PORT", "0");
+        })
+        .await
+    }
+
+    async fn with(
+        home: &Path,
+        config: &str,
+        set: impl FnOnce(&mut Command),
+    ) -> anyhow::Result<Daemon> {
         let file = home.with_extension("toml");
         fs::write(&file, config)?;
         let mut command = command(home);
@@ -73,10 +100,8 @@ impl Daemon {
             .arg("serve")
             .env("ASYNCAGENTS_HOME", home)
             .env("ASYNCAGENTS_CONFIG", &file)
-            .env("ASYNCAGENTS_HOST", format!("scripted:{}", host.socket.display()))
-            .env("ASYNCAGENTS_API_ENABLED", api)
-            .env("ASYNCAGENTS_API_PORT", "0")
             .env("ASYNCAGENTS_LOG", "warn");
+        set(&mut command);
         let began = Instant::now();
         let mut process = Process(command.spawn().context("starting the daemon")?);
         let client = Client::new(&home.join("asyncagents.sock"))?;

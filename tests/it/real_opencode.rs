@@ -1,6 +1,7 @@
 //! A real OpenCode server: that it can be used at all, and that the one of the tests behaves like
 //! it. Both are given the same prompts, and must tell the same story.
 
+mod plugin;
 mod tasks;
 
 use serde_json::{Value, json};

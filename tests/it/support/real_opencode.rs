@@ -45,6 +45,10 @@ pub struct Setup {
     pub config: Value,
     /// How many tokens the models have room for.
     pub context: Option<u64>,
+    /// With our plugin in it, put there by our own command.
+    pub plugin: bool,
+    /// Set up, and not started.
+    pub stopped: bool,
 }
 
 impl RealOpenCode {
@@ -73,8 +77,37 @@ impl RealOpenCode {
             root,
             _alone: alone,
         };
-        server.start_on("0").await;
+        if setup.plugin {
+            server.program(&["opencode", "install"]);
+        }
+        if !setup.stopped {
+            server.start_on("0").await;
+        }
         server
+    }
+
+    /// Runs our program with the environment OpenCode has; what it printed.
+    pub fn program(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_asyncagents"));
+        let output = self.surround(&mut command).args(arguments).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// A command line that starts something in the environment OpenCode has, without a port.
+    pub fn command_line(&self, program: &str) -> String {
+        let mut command = Command::new("env");
+        self.surround(&mut command);
+        let set = command
+            .get_envs()
+            .filter_map(|(name, value)| Some(format!("{}='{}'", name.to_str()?, value?.to_str()?)));
+        let set: Vec<String> = set.collect();
+        let program = match program {
+            "opencode" => installed("opencode-linux-x64/bin/opencode").display().to_string(),
+            other => other.to_owned(),
+        };
+        format!("env -i TERM=xterm-256color {} {program}", set.join(" "))
     }
 
     pub fn url(&self) -> String {
@@ -143,6 +176,15 @@ impl RealOpenCode {
     fn command(&self, port: &str) -> Command {
         let log = File::create(self.log_path()).unwrap();
         let mut command = Command::new(installed("opencode-linux-x64/bin/opencode"));
+        self.surround(&mut command);
+        command.args(["serve", "--hostname", "127.0.0.1", "--port", port]);
+        command.process_group(0);
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        command
+    }
+
+    /// An environment of its own, in its project.
+    fn surround<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let search = installed("@vscode/ripgrep-linux-x64/bin");
         command.env_clear().env("PATH", format!("{}:/usr/bin:/bin", search.display()));
         for (name, directory) in [
@@ -170,10 +212,7 @@ impl RealOpenCode {
         if let Some(password) = &self.password {
             command.env("OPENCODE_SERVER_PASSWORD", password);
         }
-        command.args(["serve", "--hostname", "127.0.0.1", "--port", port]);
-        command.current_dir(self.project()).process_group(0);
-        command.stdout(log.try_clone().unwrap()).stderr(log);
-        command
+        command.env("ASYNCAGENTS_API_ENABLED", "false").current_dir(self.project())
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -188,6 +227,10 @@ impl RealOpenCode {
 impl Drop for RealOpenCode {
     fn drop(&mut self) {
         self.kill();
+        if self.path("data/asyncagents").exists() {
+            let mut stop = Command::new(env!("CARGO_BIN_EXE_asyncagents"));
+            let _ = self.surround(&mut stop).args(["daemon", "stop"]).output();
+        }
     }
 }
 

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The tests drive OpenCode's screen through tmux.
+set -euo pipefail
+command -v tmux >/dev/null 2>&1 && exit 0
+(timeout 120 apt-get update -qq && timeout 200 apt-get install -y -qq --no-install-recommends tmux) \
+    >/dev/null || {
+    echo "install-tmux: cannot install tmux; install it by hand" >&2
+    exit 1
+}
