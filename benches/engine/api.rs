@@ -119,7 +119,7 @@ async fn compare(
     }
     let (figure, limit) = (median(&ours), median(&theirs));
     table.add(Row {
-        what,
+        what: format!("{what}, {size} bytes"),
         figure: format!("{figure:.0}/s"),
         limit: format!("{limit:.0}/s"),
         ratio: Some(figure / limit),
@@ -189,11 +189,12 @@ async fn events(
     let deliveries = (clients * BURST) as f64;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let (used, own) = (daemon.process.processor()?, own_processor()?);
+    let mut bytes = 0;
     for round in 0..rounds {
         let caller = CallerView { session_id: parent(round), ..CallerView::default() };
         let began = Instant::now();
         daemon.client.clear(&CallerRequest { caller }).await?;
-        load::all_hear(&mut listeners, BURST).await?;
+        bytes += load::all_hear(&mut listeners, BURST).await?;
         ours.push(deliveries / began.elapsed().as_secs_f64());
     }
     let each = |seconds: f64| seconds * 1e6 / (deliveries * rounds as f64);
@@ -201,7 +202,8 @@ async fn events(
     drop(listeners);
     daemon.stop().await?;
 
-    let size = 1_500;
+    // The same bytes, less what a chunk is wrapped in.
+    let size = bytes / (clients * BURST * rounds) - 7;
     let mut listeners = load::listeners(bare.port, "/stream", clients).await?;
     let bare_used = bare.process.processor()?;
     let mut connection = Connection::open(bare.port).await?;
@@ -222,7 +224,7 @@ async fn events(
         met: Some(figure / limit >= SHARE_OF_EVENTS),
     });
     table.note(format!(
-        "events to {clients} clients: processor time per delivery {used:.2} µs, bare {bare_used:.2} \
+        "events of {size} bytes to {clients} clients: processor time per delivery {used:.2} µs, bare {bare_used:.2} \
          µs, the clients themselves {own:.2} µs"
     ));
     Ok(())

@@ -91,10 +91,10 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Returns when so many events more were heard.
-    pub(crate) async fn hear(&mut self, events: usize) -> anyhow::Result<()> {
+    /// Returns when so many events more were heard, and says of how many bytes they were.
+    pub(crate) async fn hear(&mut self, events: usize) -> anyhow::Result<usize> {
         let mut buffer = vec![0; 64 << 10];
-        let mut heard = 0;
+        let (mut heard, mut bytes) = (0, 0);
         while heard < events {
             let some = self.stream.read(&mut buffer).await?;
             ensure!(some > 0, "the stream has ended");
@@ -102,8 +102,9 @@ impl Listener {
             heard += usize::from(self.last == b'\n' && text[0] == b'\n');
             heard += memmem::find_iter(text, b"\n\n").count();
             self.last = text[some - 1];
+            bytes += some;
         }
-        Ok(())
+        Ok(bytes)
     }
 }
 
@@ -121,7 +122,8 @@ pub(crate) async fn listeners(
     Ok(listeners)
 }
 
-pub(crate) async fn all_hear(listeners: &mut [Listener], events: usize) -> anyhow::Result<()> {
-    try_join_all(listeners.iter_mut().map(|listener| listener.hear(events))).await?;
-    Ok(())
+/// The bytes that all of them heard.
+pub(crate) async fn all_hear(listeners: &mut [Listener], events: usize) -> anyhow::Result<usize> {
+    let heard = try_join_all(listeners.iter_mut().map(|listener| listener.hear(events))).await?;
+    Ok(heard.into_iter().sum())
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +32,9 @@ use crate::supervisor::{Asks, ForkMethod, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
 use crate::task::queue::Limits;
 use crate::tools::Alias;
+
+/// So many reads that take long are made at the same time.
+const LONG_READS: usize = 2;
 
 /// How long accepted requests may take to finish once the daemon is to stop.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
@@ -64,6 +68,7 @@ pub async fn run(
         streams: streams(&settings.config.api),
         snapshots: Snapshots::default(),
         ready: Ready::default(),
+        long_reads: Arc::new(Semaphore::new(LONG_READS)),
         document: Arc::new(http::document()),
     };
 

@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post, put};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -51,6 +52,8 @@ pub struct Api {
     pub streams: Streams,
     pub snapshots: Snapshots,
     pub ready: Ready,
+    /// Places for reads that take long: more at once would only take more memory.
+    pub long_reads: Arc<Semaphore>,
     pub document: Arc<utoipa::openapi::OpenApi>,
 }
 

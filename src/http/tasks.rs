@@ -130,7 +130,10 @@ pub(super) async fn page(
     let supervisor = api.supervisor.clone();
     let read = move || supervisor.listed(&filter, sort, limit, offset);
     let Listed { tasks, total } = match may_take_long {
-        true => tokio::task::spawn_blocking(read).await.map_err(ApiError::panicked)??,
+        true => {
+            let _place = api.long_reads.acquire().await;
+            tokio::task::spawn_blocking(read).await.map_err(ApiError::panicked)??
+        }
         false => read()?,
     };
     let mut answer = Vec::with_capacity(tasks.len() + 96);

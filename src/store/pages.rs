@@ -386,14 +386,8 @@ fn found(
     let (condition, values) = filter.condition();
     let everywhere = values.is_empty() && !filter.listed_only;
     if everywhere && sort.field == Field::StartedAt {
-        let (mut place, mut page) = (0, Vec::new());
-        search::each(db, word, sort.direction, |seq| {
-            if place >= offset && place < offset.saturating_add(limit) {
-                page.push(seq);
-            }
-            place += 1;
-        })?;
-        return Ok((page, place as u64));
+        let (page, total) = search::page(db, word, sort.direction, limit, offset)?;
+        return Ok((page, total as u64));
     }
     let mut matching = Vec::new();
     search::each(db, word, Direction::Ascending, |seq| matching.push(seq))?;

@@ -91,12 +91,57 @@ pub(super) fn catch_up(db: &Connection) -> Result<(), Error> {
     }
 }
 
+/// A page of the tasks with the word in their description, and how many there are.
+pub(super) fn page(
+    db: &Connection,
+    word: &str,
+    direction: Direction,
+    limit: i64,
+    offset: i64,
+) -> Result<(Vec<i64>, i64), Error> {
+    let window = offset..offset.saturating_add(limit);
+    let (mut page, mut total) = (Vec::new(), 0);
+    let mut places = Vec::new();
+    each_block(db, word, direction, |finder, first, text| {
+        let before = total;
+        total += count(finder, text);
+        // Which ones they are is only of interest on this page.
+        if total <= window.start || before >= window.end {
+            return;
+        }
+        matches(finder, text, &mut places);
+        if direction == Direction::Descending {
+            places.reverse();
+        }
+        let on_page = (before..).zip(&places).filter(|(place, _)| window.contains(place));
+        page.extend(on_page.map(|(_, place)| first + place));
+    })?;
+    Ok((page, total))
+}
+
 /// Calls `visit` for every task with the word in its description, in this order of their launch.
 pub(super) fn each(
     db: &Connection,
     word: &str,
     direction: Direction,
     mut visit: impl FnMut(i64),
+) -> Result<(), Error> {
+    let mut places = Vec::new();
+    each_block(db, word, direction, |finder, first, text| {
+        matches(finder, text, &mut places);
+        match direction {
+            Direction::Ascending => places.iter().for_each(|place| visit(first + place)),
+            Direction::Descending => places.iter().rev().for_each(|place| visit(first + place)),
+        }
+    })
+}
+
+/// Calls `visit` with the number of the first task of every block and their descriptions.
+fn each_block(
+    db: &Connection,
+    word: &str,
+    direction: Direction,
+    mut visit: impl FnMut(&Finder<'_>, i64, &[u8]),
 ) -> Result<(), Error> {
     let word = fold(word);
     let finder = Finder::new(&word);
@@ -107,20 +152,21 @@ pub(super) fn each(
     let mut blocks =
         db.prepare_cached(&format!("SELECT first, text FROM search ORDER BY first {order}"))?;
     let mut found = blocks.query([])?;
-    let mut places = Vec::new();
     while let Some(row) = found.next()? {
-        let text = row.get_ref(1)?.as_bytes().unwrap_or_default();
-        matches(&finder, text, &mut places);
-        if places.is_empty() {
-            continue;
-        }
-        let first: i64 = row.get(0)?;
-        match direction {
-            Direction::Ascending => places.iter().for_each(|place| visit(first + place)),
-            Direction::Descending => places.iter().rev().for_each(|place| visit(first + place)),
-        }
+        visit(&finder, row.get(0)?, row.get_ref(1)?.as_bytes().unwrap_or_default());
     }
     Ok(())
+}
+
+/// How many descriptions have the word in them.
+fn count(finder: &Finder<'_>, text: &[u8]) -> i64 {
+    let (mut at, mut found) = (0, 0);
+    while let Some(next) = finder.find(&text[at..]) {
+        found += 1;
+        let Some(end) = memchr(END, &text[at + next..]) else { break };
+        at += next + end + 1;
+    }
+    found
 }
 
 /// The places of those descriptions that have the word in them.
@@ -200,6 +246,15 @@ mod tests {
                 .map(|(seq, _)| seq)
                 .collect();
             prop_assert_eq!(find(&db, &word, Direction::Ascending), expected.clone());
+            for direction in [Direction::Ascending, Direction::Descending] {
+                for (limit, offset) in [(50, 0), (2, 1), (0, 0), (3, 1000), (i64::MAX, 2)] {
+                    let all = find(&db, &word, direction);
+                    let shown = all.iter().skip(offset as usize).take(limit as usize);
+                    let shown: Vec<i64> = shown.copied().collect();
+                    let page = page(&db, &word, direction, limit, offset).unwrap();
+                    prop_assert_eq!(page, (shown, all.len() as i64));
+                }
+            }
             expected.reverse();
             prop_assert_eq!(find(&db, &word, Direction::Descending), expected);
         }

@@ -348,12 +348,17 @@ async fn a_forked_child_begins_with_its_parents_conversation_after_the_last_comp
     place.until("it has answered", async |place: &Place| said(place, "new answer").await).await;
     place.until("it is idle", idle).await;
 
-    let mut given = Vec::new();
-    for fork in [Fork::Caller, Fork::Caller] {
-        let launch = Launch { order: general("go on\n@say done"), fork, key: None };
+    // Both before the first of them has ended: its notice is part of the conversation.
+    let mut tasks = Vec::new();
+    for _ in 0..2 {
+        let order = general("go on\n@wait 4000 | say done");
+        let launch = Launch { order, fork: Fork::Caller, key: None };
         let directory = place.server.project().display().to_string();
         let caller = asyncagents::supervisor::Caller { directory, ..caller(&parent) };
-        let task = place.supervisor.launch(caller, launch).await.unwrap();
+        tasks.push(place.supervisor.launch(caller, launch).await.unwrap());
+    }
+    let mut given = Vec::new();
+    for task in tasks {
         assert!(task.is_forked);
         let title = place.talk.get(&format!("/session/{}", task.id)).await["title"].clone();
         assert_eq!(title, "Background (forked): look around");
