@@ -10,11 +10,11 @@ pub(super) const FILE: &str = "asyncagents.ts";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
     #[error("it is no JSON: {0}")]
-    NoJson(String),
+    Malformed(String),
     #[error("it is no object in braces")]
-    NoObject,
+    NotAnObject,
     #[error("its `plugin` is no list")]
-    NoList,
+    PluginIsNotAList,
 }
 
 /// The text with our plugin in it, the newest one instead of an older.
@@ -22,7 +22,7 @@ pub(super) fn with_plugin(text: &str, url: &str, program: &str) -> Result<String
     let root = parse(text)?;
     let object = match text.trim().is_empty() {
         true => root.object_value_or_set(),
-        false => root.object_value().ok_or(Error::NoObject)?,
+        false => root.object_value().ok_or(Error::NotAnObject)?,
     };
     let entry = json!([url, { "program": program }]);
     let list = match object.get("plugin") {
@@ -30,7 +30,7 @@ pub(super) fn with_plugin(text: &str, url: &str, program: &str) -> Result<String
             object.append("plugin", CstInputValue::Array(vec![entry]));
             return Ok(root.to_string());
         }
-        Some(property) => property.array_value().ok_or(Error::NoList)?,
+        Some(property) => property.array_value().ok_or(Error::PluginIsNotAList)?,
     };
     match ours(&list) {
         Some((_, old)) if is(&old, url, program) => {}
@@ -49,7 +49,7 @@ pub(super) fn without_plugin(text: &str) -> Result<Option<String>, Error> {
     let Some(property) = root.object_value().and_then(|object| object.get("plugin")) else {
         return Ok(None);
     };
-    let list = property.array_value().ok_or(Error::NoList)?;
+    let list = property.array_value().ok_or(Error::PluginIsNotAList)?;
     let Some((_, entry)) = ours(&list) else { return Ok(None) };
     entry.remove();
     if list.elements().is_empty() {
@@ -60,7 +60,7 @@ pub(super) fn without_plugin(text: &str) -> Result<Option<String>, Error> {
 
 fn parse(text: &str) -> Result<CstRootNode, Error> {
     let parsed = CstRootNode::parse(text, &ParseOptions::default());
-    parsed.map_err(|error| Error::NoJson(error.to_string()))
+    parsed.map_err(|error| Error::Malformed(error.to_string()))
 }
 
 /// Our entry and its place.
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn what_cannot_be_understood_is_refused() {
         let refused = |text: &str| with_plugin(text, URL, "p").unwrap_err();
-        assert!(matches!(refused("{ \"plugin\": "), Error::NoJson(_)));
-        assert_eq!(refused("[1]"), Error::NoObject);
-        assert_eq!(refused("{ \"plugin\": \"x\" }"), Error::NoList);
+        assert!(matches!(refused("{ \"plugin\": "), Error::Malformed(_)));
+        assert_eq!(refused("[1]"), Error::NotAnObject);
+        assert_eq!(refused("{ \"plugin\": \"x\" }"), Error::PluginIsNotAList);
     }
 }

@@ -423,15 +423,10 @@ fn is_gone(watch: &Watch) -> Observation {
 }
 
 /// Groups watches by the instance they belong to, with their places.
-pub(super) fn by_instance<'a>(
-    watches: &'a [Watch],
-    places: impl Fn(&Watch) -> Option<String>,
-) -> HashMap<String, Vec<(usize, &'a Watch)>> {
-    let mut groups: HashMap<String, Vec<(usize, &Watch)>> = HashMap::new();
+pub(super) fn by_instance(watches: &[Watch]) -> HashMap<&str, Vec<(usize, &Watch)>> {
+    let mut groups: HashMap<&str, Vec<(usize, &Watch)>> = HashMap::new();
     for (n, watch) in watches.iter().enumerate() {
-        if let Some(instance) = places(watch) {
-            groups.entry(instance).or_default().push((n, watch));
-        }
+        groups.entry(&watch.instance).or_default().push((n, watch));
     }
     groups
 }

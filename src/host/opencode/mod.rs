@@ -428,18 +428,18 @@ impl Host for OpenCode {
 
     async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Option<Observation>>, Error> {
         let mut seen = vec![None; watches.len()];
-        let groups = by_instance(&watches, |watch| Some(watch.instance.clone()));
+        let groups = by_instance(&watches);
         let mut looks: FuturesUnordered<_> = groups
             .into_iter()
             .map(|(name, group)| async move {
                 let (places, watches): (Vec<usize>, Vec<&Watch>) = group.into_iter().unzip();
-                let instance = self.instance(&name);
+                let instance = self.instance(name);
                 let seen = match &instance {
                     Ok(instance) => instance.observe(&watches).await,
                     Err(_) => vec![None; watches.len()],
                 };
                 let up = instance.is_ok_and(|instance| instance.is_up());
-                match self.is_lost(&name, up) {
+                match self.is_lost(name, up) {
                     true => (places, watches.into_iter().map(|w| Some(lost(w))).collect()),
                     false => (places, seen),
                 }
