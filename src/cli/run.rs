@@ -87,6 +87,7 @@ impl Run {
             batch: self.batch,
             model: Some(settings.config.model.clone()).filter(|model| !model.is_empty()),
             budget: Some(budget).filter(|budget| !budget.is_empty()),
+            host: settings.named_host.clone(),
             ..Arguments::default()
         };
         // Here as well: not everything that is wrong survives JSON, or fits into a request.

@@ -74,6 +74,8 @@ pub struct Settings {
     pub providers: Providers,
     /// Where OpenCode looks for its user's configuration; perhaps not there.
     pub opencode_config: Option<PathBuf>,
+    /// A host that was named on the command line: meant for what is launched, too.
+    pub named_host: Option<String>,
     /// `ASYNCAGENTS_PARENT`: the session on whose behalf this process was started.
     pub parent: Option<String>,
 }
@@ -125,6 +127,9 @@ impl Settings {
             providers: Providers::of(environment)?,
             opencode_config: base_directory(environment, "XDG_CONFIG_HOME", ".config")?
                 .map(|config| config.join("opencode")),
+            named_host: flags.host.as_ref().map(|host| {
+                host.split_once(':').map_or(host.as_str(), |(name, _)| name).to_owned()
+            }),
             parent: environment.get("ASYNCAGENTS_PARENT")?.map(str::to_owned),
         })
     }
@@ -339,6 +344,7 @@ mod tests {
             development: true,
             providers: Providers::default(),
             opencode_config: Some("/home/ada/.config/opencode".into()),
+            named_host: None,
             parent: Some("ses_parent".to_owned()),
         };
         assert_eq!(Settings::resolve(&environment, &flags).unwrap(), expected);
@@ -376,6 +382,7 @@ mod tests {
                 opencode_config: Some(
                     Path::new(config_file).parent().unwrap().with_file_name("opencode"),
                 ),
+                named_host: None,
                 parent: None,
             };
             assert_eq!(settings, expected, "{pairs:?}");
@@ -412,6 +419,7 @@ mod tests {
             development: false,
             providers: Providers::default(),
             opencode_config: None,
+            named_host: None,
             parent: None,
         };
         let by_variable = Environment::of([("ASYNCAGENTS_HOME", home.clone())]);

@@ -18,6 +18,7 @@ mod ends;
 mod events;
 mod faults;
 mod fork;
+mod hosts;
 mod invariants;
 mod kill;
 mod launch;

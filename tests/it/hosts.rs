@@ -1,0 +1,124 @@
+//! Hosts from the shell: OpenCode servers shown, added, moved and removed; what the doctor says of
+//! them; the plugin put in and taken out.
+
+use asyncagents::wire::TaskView;
+use tokio::task::block_in_place;
+
+use crate::support::OpenCode;
+use crate::support::process::Shell;
+
+/// As on a fresh machine: nothing is configured.
+fn shell() -> Shell {
+    let mut shell = Shell::new();
+    shell.unset("ASYNCAGENTS_HOST");
+    shell
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_added_used_moved_and_removed_by_its_name() {
+    let server = OpenCode::start().await;
+    let shell = shell();
+    let opencode = || shell.json(["hosts", "--json"])[1].clone();
+    let listed = block_in_place(|| {
+        let listed = shell.say(["hosts"]);
+        assert!(listed.contains("no server; `asyncagents hosts add NAME URL`"), "{listed}");
+        shell.say(["hosts", "add", "work", &server.url()]);
+        opencode()
+    });
+    assert_eq!(listed["name"], "opencode");
+    assert_eq!(listed["servers"][0]["name"], "work");
+    assert_eq!(listed["servers"][0]["version"], "1.18.33");
+    let task = block_in_place(|| {
+        let run = ["--host", "opencode", "run", "--json", "--agent", "general", "@hang"];
+        let task: TaskView = serde_json::from_value(shell.json(run)).unwrap();
+        let refused = shell.run(["hosts", "remove", "work"]);
+        assert!(refused.stderr.contains("1 task still run on `work`"), "{refused:?}");
+        task
+    });
+    assert_eq!((task.host.as_str(), task.host_instance.as_str()), ("opencode", "work"));
+    server.until_busy(&task.session_id).await;
+    server.restart_on_new_port().await;
+    block_in_place(|| {
+        // Also a daemon that comes later knows where it is.
+        shell.say(["hosts", "add", "work", &server.url()]);
+        shell.kill_daemon();
+        let waited = shell.run(["wait", "--timeout", "60", &task.session_id]);
+        assert_eq!(waited.code, 0, "it was continued: {waited:?}");
+        shell.say(["hosts", "remove", "work"]);
+        assert_eq!(opencode()["servers"], serde_json::json!([]));
+        let bad = shell.run(["hosts", "add", "a/b", "http://127.0.0.1:1"]);
+        assert_eq!(bad.code, 1);
+        let bad = shell.run(["hosts", "add", "x", "ftp://nowhere"]);
+        assert!(bad.stderr.contains("is no address of a server"), "{bad:?}");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doctor_says_what_is_wrong_with_a_server_and_the_way_out() {
+    let server = OpenCode::start_with_password("secret").await;
+    let shell = shell();
+    block_in_place(|| {
+        let well = shell.run(["doctor"]);
+        assert_eq!(well.code, 0, "{well:?}");
+        assert!(well.stdout.contains("✓ task store: sound"), "{}", well.stdout);
+        assert!(well.stdout.contains("OpenCode plugin: not installed"), "{}", well.stdout);
+        shell.say(["hosts", "add", "locked", &server.url()]);
+        shell.say(["hosts", "add", "nobody", "http://127.0.0.1:9"]);
+        let sick = shell.run(["doctor"]);
+        assert_eq!(sick.code, 1, "{sick:?}");
+        assert!(sick.stdout.contains("✗ OpenCode server `locked`"), "{}", sick.stdout);
+        assert!(sick.stdout.contains("set OPENCODE_SERVER_PASSWORD"), "{}", sick.stdout);
+        assert!(sick.stdout.contains("✗ OpenCode server `nobody`"), "{}", sick.stdout);
+        let address = server.url().replace("http://", "http://opencode:secret@");
+        shell.say(["hosts", "add", "locked", &address]);
+        shell.say(["hosts", "remove", "nobody"]);
+        let well = shell.run(["doctor"]);
+        assert_eq!(well.code, 0, "{well:?}");
+        let told = [well.stdout, shell.say(["hosts"]), shell.log()].concat();
+        assert!(!told.contains("secret"), "a password is shown: {told}");
+    });
+}
+
+#[test]
+fn install_names_what_it_did_and_uninstall_undoes_exactly_that() {
+    let shell = shell();
+    let project = shell.path("project");
+    std::fs::create_dir(&project).unwrap();
+    let file = project.join("opencode.jsonc");
+    let before = "{\n  // mine\n\t\"model\": \"a/b\",\r\n  \"plugin\": [ \"other\" ], }";
+    std::fs::write(&file, before).unwrap();
+    let install = ["opencode", "install", "--project"];
+    let done = shell.run_in(&project, install);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(done.stdout.contains("wrote ") && done.stdout.contains("added it to "), "{done:?}");
+    let put = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        put.contains("// mine\n\t\"model\": \"a/b\",\r\n") && put.contains("\"other\""),
+        "{put}"
+    );
+    assert!(put.contains("/opencode/asyncagents.ts"), "{put}");
+    let again = shell.run_in(&project, install);
+    assert!(again.stdout.contains("renewed ") && again.stdout.contains("names it already"));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), put);
+    let doctor = shell.say(["doctor"]);
+    assert!(doctor.contains("✓ OpenCode plugin: /"), "{doctor}");
+
+    let gone = shell.run_in(&project, ["opencode", "uninstall", "--project"]);
+    assert_eq!(gone.code, 0, "{gone:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), before, "byte for byte");
+    assert!(shell.say(["doctor"]).contains("OpenCode plugin: not installed"));
+
+    // Where there was nothing, nothing stays.
+    std::fs::remove_file(&file).unwrap();
+    shell.run_in(&project, install);
+    assert!(project.join("opencode.json").exists());
+    shell.run_in(&project, ["opencode", "uninstall", "--project"]);
+    assert!(!project.join("opencode.json").exists());
+
+    // What cannot be understood is left alone.
+    std::fs::write(&file, "{ \"plugin\": ").unwrap();
+    let refused = shell.run_in(&project, install);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("was left as it is"), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "{ \"plugin\": ");
+}
