@@ -30,6 +30,7 @@ class Daemon {
     this.requests = []
     this.bridges = []
     this.routes = {
+      "GET /v1/health": (answer) => answer(200, { status: "ok" }),
       "GET /v1/tools": (answer) => answer(200, { tools: [TOOL] }),
       "POST /v1/bridge": (_, response) => {
         response.writeHead(200)

@@ -73,6 +73,8 @@ function ask(call: Call): Promise<Answer> {
   return new Promise((answered, failed) => {
     const headers = { "content-type": "application/json", "content-length": length(call.body) }
     const { socket: socketPath, method, path } = call
+    // Without one it would go to whoever listens on this machine.
+    if (!socketPath) return failed(new Error("nobody knows where it listens"))
     const request = send({ socketPath, method, path, headers, agent: false }, (response) => {
       const pieces: Buffer[] = []
       response.on("data", (piece) => pieces.push(piece))
@@ -108,11 +110,14 @@ function length(body?: string | Uint8Array): number {
 class Bridge {
   /** What the daemon calls this process; empty while it does not. */
   name = ""
+  /** What it was called the last time. */
+  private before = ""
   private socket = ""
   private streams = new Map<number, AbortController>()
   private named: (() => void)[] = []
   private client: Json
   private coming: Promise<void> | undefined
+  private hurry = () => {}
 
   constructor(
     readonly program: string,
@@ -143,9 +148,13 @@ class Bridge {
   }
 
   /** Resolves when the daemon has a name for this process, or after a while anyway. */
-  settled(longest: number): Promise<void> {
-    if (this.name) return Promise.resolve()
-    return new Promise((resolve) => {
+  async settled(longest: number): Promise<void> {
+    if (this.name) return
+    // It may have been stopped: whoever calls a tool wants it started.
+    const path = "/v1/health"
+    await this.ask({ method: "GET", path, timeout: this.patience ?? LONGEST_START })
+    this.hurry()
+    await new Promise<void>((resolve) => {
       const late = setTimeout(resolve, longest)
       this.named.push(() => {
         clearTimeout(late)
@@ -159,7 +168,7 @@ class Bridge {
     let meant = false
     for (let tries = 0; ; tries++) {
       try {
-        const socket = meant ? this.socket : await this.daemon()
+        const socket = meant && this.socket ? this.socket : await this.daemon()
         meant = await this.hold(socket, () => (tries = 0))
       } catch {
         // Whoever calls a tool is told; here it is tried again.
@@ -167,7 +176,11 @@ class Bridge {
       this.name = ""
       this.streams.forEach((stream) => stream.abort())
       if (!meant) this.socket = ""
-      await pause(BETWEEN_TRIES[Math.min(tries, BETWEEN_TRIES.length - 1)])
+      const time = BETWEEN_TRIES[Math.min(tries, BETWEEN_TRIES.length - 1)]
+      await new Promise<void>((resolve) => {
+        this.hurry = resolve
+        setTimeout(resolve, time)
+      })
     }
   }
 
@@ -177,7 +190,8 @@ class Bridge {
       let id = 0
       let meant = false
       let rest = ""
-      const hello = JSON.stringify({ pid: process.pid, directory: process.cwd() })
+      const about = { pid: process.pid, directory: process.cwd(), name: this.before }
+      const hello = JSON.stringify(about)
       const headers = { "content-type": "application/json", "content-length": length(hello) }
       const path = "/v1/bridge"
       const request = send({ socketPath, method: "POST", path, headers, agent: false }, (lines) => {
@@ -190,7 +204,7 @@ class Bridge {
               if (line === "bye") meant = true
               else if (line.bridge !== undefined) id = line.bridge
               else if (line.name !== undefined) this.call_me(line.name, taken)
-              else if (line.call !== undefined) void this.carry(id, line.call)
+              else if (line.call !== undefined) void this.carry(socketPath, id, line.call)
               else if (line.drop !== undefined) this.streams.get(line.drop)?.abort()
             }
           } catch (error) {
@@ -211,29 +225,31 @@ class Bridge {
   private call_me(name: string, taken: () => void) {
     taken()
     this.name = name
+    this.before = name
     this.named.splice(0).forEach((resolve) => resolve())
   }
 
   /** Makes one call of the daemon in this process and posts the answer. */
-  private async carry(bridge: number, call: Json) {
+  private async carry(socket: string, bridge: number, call: Json) {
     const stop = new AbortController()
     this.streams.set(call.id, stop)
     const path = `/v1/bridge/${bridge}/${call.id}`
     try {
       const response = await this.fetch(call, stop.signal)
       if (call.stream) {
-        await this.pass_on(`${path}/piece`, response, stop)
+        await this.pass_on(socket, `${path}/piece`, response, stop)
       } else {
         const json = (response.headers.get("content-type") ?? "").startsWith("application/json")
         const body = new Uint8Array(await response.arrayBuffer())
-        await this.post(`${path}/answer?status=${response.status}&json=${json}`, body)
+        await this.post(socket, `${path}/answer?status=${response.status}&json=${json}`, body)
       }
     } catch (error) {
       const why = String(error)
-      if (call.stream) await this.post(`${path}/piece`, "").catch(() => {})
-      else await this.post(`${path}/answer?status=502&json=false`, why).catch(() => {})
+      const [end, body] = call.stream ? ["piece", ""] : ["answer?status=502&json=false", why]
+      await this.post(socket, `${path}/${end}`, body).catch(() => {})
     } finally {
-      this.streams.delete(call.id)
+      stop.abort()
+      if (this.streams.get(call.id) === stop) this.streams.delete(call.id)
     }
   }
 
@@ -247,7 +263,12 @@ class Bridge {
   }
 
   /** What comes while a piece is on its way goes with the next one. */
-  private async pass_on(path: string, response: Response, stop: AbortController) {
+  private async pass_on(
+    socket: string,
+    path: string,
+    response: Response,
+    stop: AbortController,
+  ) {
     const reader = response.body!.getReader()
     let waiting: Uint8Array[] = []
     let over = false
@@ -269,15 +290,15 @@ class Bridge {
       if (waiting.length === 0) await new Promise<void>((resolve) => (wake = resolve))
       if (waiting.length === 0) continue
       const piece = Buffer.concat(waiting.splice(0))
-      if ((await this.post(path, piece)).status === 410) return stop.abort()
+      if ((await this.post(socket, path, piece)).status >= 400) return
     }
     await reading.catch(() => {})
-    await this.post(path, "")
+    await this.post(socket, path, "")
   }
 
-  private post(path: string, body: string | Uint8Array): Promise<Answer> {
+  private post(socket: string, path: string, body: string | Uint8Array): Promise<Answer> {
     const timeout = this.patience ?? LONGEST_CALL
-    return ask({ socket: this.socket, method: "POST", path, body, timeout })
+    return ask({ socket, method: "POST", path, body, timeout })
   }
 }
 
@@ -285,8 +306,6 @@ function isGone(error: unknown): boolean {
   const code = (error as NodeJS.ErrnoException)?.code ?? ""
   return ["ECONNREFUSED", "ENOENT", "ECONNRESET", "EPIPE", "FailedToOpenSocket"].includes(code)
 }
-
-const pause = (time: number) => new Promise((resolve) => setTimeout(resolve, time))
 
 /** One per process, however many directories it has open and however often this file is loaded. */
 function bridge(options: Options): Bridge {
@@ -304,7 +323,10 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
       description,
       args: inputSchema.properties ?? {},
       async execute(args: Json, context: Json): Promise<string> {
-        await bridge.settled(Math.min(bridge.patience ?? 5_000, 5_000))
+        const unreached = (error: Error) => {
+          throw String(error).includes("asyncagents:") ? error : unreachable(error.message)
+        }
+        await bridge.settled(Math.min(bridge.patience ?? 5_000, 5_000)).catch(unreached)
         const body = JSON.stringify({
           caller: {
             sessionID: context.sessionID,
@@ -322,9 +344,7 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
         const timeout = (bridge.patience ?? LONGEST_CALL) + (args?.block ? LONGEST_WAIT : 0)
         const answer = await bridge
           .ask({ method: "POST", path, body, timeout, abort: context.abort })
-          .catch((error) => {
-            throw String(error).includes("asyncagents:") ? error : unreachable(error.message)
-          })
+          .catch(unreached)
         const said = read(answer)
         if (answer.status !== 200 || said.isError) throw new Error(said.text ?? said.error)
         return said.text

@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use crate::net;
 use crate::wire::{
     AnswerRequest, CallerRequest, CancelRequest, CancelView, CheckView, ClearView, ErrorView,
-    ForkView, HealthView, HostsView, LaunchRequest, MailboxView, OutputRequest, OutputView,
-    PageView, PermissionsView, PruneRequest, PruneView, ResolveRequest, ResumeRequest,
+    ForkRequest, ForkView, HealthView, HostsView, LaunchRequest, MailboxView, OutputRequest,
+    OutputView, PageView, PermissionsView, PruneRequest, PruneView, ResolveRequest, ResumeRequest,
     ServerRequest, TaskView, TasksView, ToolAnswer, ToolRequest, ToolsView, WaitRequest, WaitView,
 };
 
@@ -87,8 +87,7 @@ impl Client {
 
     /// What a child that is forked from a session would inherit.
     pub async fn fork_preview(&self, session: &str) -> Result<ForkView, Error> {
-        let query = [("session", session)];
-        read(self.request(Method::GET, "/v1/fork", PATIENCE).query(&query)).await
+        self.post("/v1/fork", &ForkRequest { session: session.to_owned() }, PATIENCE).await
     }
 
     pub async fn cancel(&self, request: &CancelRequest) -> Result<CancelView, Error> {

@@ -392,6 +392,13 @@ pub struct ServerRequest {
     pub url: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForkRequest {
+    /// A task's id in any form, or a session of any host.
+    pub session: String,
+}
+
 /// A plugin says where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -400,6 +407,9 @@ pub struct BridgeRequest {
     pub pid: u32,
     /// Where that was started.
     pub directory: String,
+    /// What it was called the last time; empty when it comes for the first time.
+    #[serde(default)]
+    pub name: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

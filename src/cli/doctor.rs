@@ -99,6 +99,10 @@ fn server(server: &OpenCodeView) -> Finding {
     let OpenCodeView { name, url, .. } = server;
     match (&server.version, &server.error) {
         (Some(version), _) => judge(&format!("OpenCode server `{name}` at {url}"), version),
+        // It was closed, and comes again by itself.
+        (None, Some(_)) if name.starts_with("plugin-") => {
+            Fine(format!("OpenCode `{name}` ({url}): closed"))
+        }
         (None, Some(error)) => Wrong(format!("OpenCode server `{name}` at {url}: {error}")),
         (None, None) => Warning(format!("OpenCode server `{name}` at {url}: not known yet")),
     }

@@ -1,6 +1,8 @@
 //! `asyncagents opencode`: puts our plugin into OpenCode, and takes it out again.
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -113,9 +115,17 @@ fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
         show::line(&format!("{} names it already", file.display()))?;
     } else {
         let mut installed = Installed::read(settings)?;
-        // What was there before us stays what it was, however often we are put in.
-        let first = installed.files.remove(file).map(|change| change.before);
-        let change = Change { before: first.unwrap_or(before), after: after.clone() };
+        // What was there before us stays what it was, however often we are put in, as long as
+        // nobody else has changed it since: then it is what there is without us.
+        let first = installed.files.remove(file);
+        let before = match first {
+            Some(first) if before.as_ref() == Some(&first.after) => first.before,
+            Some(_) | None => match text::without_plugin(&given) {
+                Ok(Some(without)) => Some(without),
+                Ok(None) | Err(_) => before,
+            },
+        };
+        let change = Change { before, after: after.clone() };
         installed.files.insert(file.to_owned(), change);
         installed.write(settings)?;
         write(file, &after)?;
@@ -203,7 +213,12 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| cannot("create", folder))?;
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let beside = folder.join(format!(".{name}.asyncagents"));
-    std::fs::write(&beside, text).with_context(|| cannot("write", &beside))?;
+    // There may be keys in it: nobody else reads it before it has the permissions it had.
+    let _ = std::fs::remove_file(&beside);
+    let mut open = std::fs::OpenOptions::new();
+    let opened = open.write(true).create_new(true).mode(0o600).open(&beside);
+    let written = opened.and_then(|mut beside| beside.write_all(text.as_bytes()));
+    written.with_context(|| cannot("write", &beside))?;
     if let Ok(metadata) = std::fs::metadata(&file) {
         let _ = std::fs::set_permissions(&beside, metadata.permissions());
     }

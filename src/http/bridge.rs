@@ -29,8 +29,8 @@ pub(super) async fn open(
     State(api): State<Api>,
     Body(request): Body<BridgeRequest>,
 ) -> Result<Response, ApiError> {
-    let BridgeRequest { pid, directory } = request;
-    let (bridge, lines) = api.supervisor.bridge(pid, &directory)?;
+    let BridgeRequest { pid, directory, name } = request;
+    let (bridge, lines) = api.supervisor.bridge(pid, &directory, &name)?;
     tracing::info!(pid, "an OpenCode plugin came");
     let open = Open(bridge);
     let stopping = api.stop.clone();

@@ -1,24 +1,17 @@
-//! Forking: a look at what a child would inherit.
+//! Forking: a look at what a child would inherit. A conversation is not for everybody who may look
+//! at tasks, so it is asked for like a change.
 
 use axum::Json;
 use axum::extract::State;
-use serde::Deserialize;
 
 use super::Api;
-use super::body::Params;
+use super::body::Body;
 use super::error::ApiError;
-use crate::wire::ForkView;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PreviewQuery {
-    /// A task's id in any form, or a session of any host.
-    session: String,
-}
+use crate::wire::{ForkRequest, ForkView};
 
 pub(super) async fn preview(
     State(api): State<Api>,
-    Params(query): Params<PreviewQuery>,
+    Body(request): Body<ForkRequest>,
 ) -> Result<Json<ForkView>, ApiError> {
-    Ok(Json(ForkView::from(api.supervisor.fork_preview(&query.session).await?)))
+    Ok(Json(ForkView::from(api.supervisor.fork_preview(&request.session).await?)))
 }

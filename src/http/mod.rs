@@ -108,7 +108,7 @@ pub fn control(api: Api) -> Router {
         .route("/v1/tasks/{id}/output", post(tasks::output))
         .route("/v1/tasks/{id}/resume", post(tasks::resume))
         .route("/v1/sessions/{id}/spent", get(tasks::spent))
-        .route("/v1/fork", get(fork::preview))
+        .route("/v1/fork", post(fork::preview))
         .route("/v1/resolve", post(tasks::resolve))
         .route("/v1/cancel", post(cancel::cancel))
         .route("/v1/clear", post(clear::clear))

@@ -240,15 +240,17 @@ impl Store {
         })
     }
 
-    /// Forgets that the run's prompt was sent: the host does not have it.
-    pub fn prompt_lost(&self, task: &Task) -> Written<()> {
-        let (id, run) = (task.id.clone(), task.run);
+    /// Forgets that this prompt of the run was sent: the host does not have it.
+    pub fn prompt_lost(&self, task: &Task, prompt: &MessageId) -> Written<()> {
+        let (id, run, prompt) = (task.id.clone(), task.run, prompt.clone());
         self.write(move |db, _| {
             db.prepare_cached(
-                "UPDATE run SET sent_at = NULL
+                "UPDATE run SET sent_at = iif(message_id = ?3, NULL, sent_at),
+                   nudge_sent_at = iif(nudge_id = ?3, NULL, nudge_sent_at),
+                   continue_sent_at = iif(continue_id = ?3, NULL, continue_sent_at)
                  WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
             )?
-            .execute((id.as_str(), run))?;
+            .execute((id.as_str(), run, prompt.as_str()))?;
             Ok(())
         })
     }

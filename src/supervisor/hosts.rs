@@ -107,8 +107,9 @@ impl Supervisor {
         &self,
         pid: u32,
         directory: &str,
+        before: &str,
     ) -> Result<(Arc<Bridge>, mpsc::UnboundedReceiver<Line>), Error> {
-        Ok(self.opencode()?.bridge(pid, directory))
+        Ok(self.opencode()?.bridge(pid, directory, before))
     }
 
     pub fn bridge_by_id(&self, id: u64) -> Result<Option<Arc<Bridge>>, Error> {

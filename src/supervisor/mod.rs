@@ -347,7 +347,19 @@ impl Supervisor {
         use host::Host;
         tokio::select! {
             () = host.listen(&self.0.look) => {}
+            () = self.greet(&host) => {}
             () = self.0.stopping.cancelled() => {}
+        }
+    }
+
+    /// What waited for a server goes on as soon as that is there.
+    async fn greet(&self, host: &AnyHost) {
+        loop {
+            match host {
+                AnyHost::OpenCode(host) => host.arrival().await,
+                AnyHost::Scripted(_) | AnyHost::Embedded(_) => std::future::pending().await,
+            }
+            self.sweep();
         }
     }
 

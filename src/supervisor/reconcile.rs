@@ -19,6 +19,7 @@ use crate::task::{MAILBOX, MessageId, Phase, Progress, SessionId, Task, TaskId, 
 const NEVER: Duration = Duration::from_secs(86_400);
 
 const BETWEEN_ABORTS: Duration = Duration::from_secs(1);
+const LONGEST_BETWEEN_ABORTS: Duration = Duration::from_secs(60);
 
 /// What is remembered between two looks. Losing it costs time, never truth.
 #[derive(Default)]
@@ -32,6 +33,9 @@ struct Memory {
 
 struct Seen {
     run: u32,
+    /// What it is watched for, when that was sent, and since when it is watched.
+    prompt: (MessageId, Timestamp),
+    prompt_since: Duration,
     observation: Observation,
     /// Uptime when it began to look like this.
     since: Duration,
@@ -239,7 +243,11 @@ impl Supervisor {
             Verdict::Nudge => self.follow_up(task, FollowUp::Todos).await,
             Verdict::Continue => self.follow_up(task, FollowUp::Continue).await,
             Verdict::Resend => {
-                let lost = self.0.store.prompt_lost(task).await;
+                let prompt = watched(&active).map(|watch| watch.prompt);
+                let lost = match prompt {
+                    Some(prompt) => self.0.store.prompt_lost(task, &prompt).await,
+                    None => Ok(()),
+                };
                 self.0.prompts.notify_one();
                 lost
             }
@@ -317,11 +325,13 @@ impl Supervisor {
     pub(super) fn abort(&self, task: &Task) {
         let (supervisor, task) = (self.clone(), task.clone());
         tokio::spawn(async move {
+            let mut pause = BETWEEN_ABORTS;
             while !supervisor.abort_now(&task, task.run).await {
                 tokio::select! {
-                    () = tokio::time::sleep(BETWEEN_ABORTS) => {}
+                    () = tokio::time::sleep(pause) => {}
                     () = supervisor.0.stopping.cancelled() => return,
                 }
+                pause = (pause * 2).min(LONGEST_BETWEEN_ABORTS);
             }
         });
     }
@@ -342,7 +352,7 @@ impl Supervisor {
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(task = %task.id, error, "cannot abort its session yet");
+                tracing::debug!(task = %task.id, error, "cannot abort its session yet");
                 false
             }
         }
@@ -480,16 +490,32 @@ impl Memory {
         let (uptime, run) = (clock.uptime(), active.task.run);
         // Time in the queue is not time at work.
         let began = active.run.sent_at.unwrap_or(active.run.started_at);
-        let fresh =
-            |first, age| Seen { run, observation: observation.clone(), since: uptime, first, age };
+        let prompt = newest_prompt(active);
+        let prompt = prompt.unwrap_or((active.run.message_id.clone(), active.run.started_at));
+        let fresh = |first, age, prompt_since| Seen {
+            run,
+            prompt: prompt.clone(),
+            prompt_since,
+            observation: observation.clone(),
+            since: uptime,
+            first,
+            age,
+        };
         let seen = match self.runs.remove(&active.task.id) {
-            Some(seen) if seen.run == run && seen.observation == *observation => seen,
-            Some(seen) if seen.run == run => fresh(seen.first, seen.age),
-            Some(_) | None => fresh(uptime, clock.now().since(began)),
+            Some(seen) if seen.run == run && seen.prompt.0 == prompt.0 => {
+                // One that is sent again gets its time again.
+                match seen.prompt.1 == prompt.1 && seen.observation == *observation {
+                    true => seen,
+                    false => fresh(seen.first, seen.age, seen.prompt_since),
+                }
+            }
+            Some(seen) if seen.run == run => fresh(seen.first, seen.age, uptime),
+            Some(_) | None => fresh(uptime, clock.now().since(began), uptime),
         };
         let since = Since {
             same: uptime.saturating_sub(seen.since),
             wall: seen.age + uptime.saturating_sub(seen.first),
+            prompt: uptime.saturating_sub(seen.prompt_since),
         };
         self.runs.insert(active.task.id.clone(), seen);
         since
@@ -522,7 +548,18 @@ fn asks(observation: &Observation) -> impl Iterator<Item = &str> {
 
 /// The run as the host knows it: from its newest prompt on. `None` while a prompt is still owed.
 fn watched(active: &Active) -> Option<Watch> {
-    let Active { task, run } = active;
+    let task = &active.task;
+    Some(Watch {
+        session: task.id.clone(),
+        prompt: newest_prompt(active)?.0,
+        instance: task.host_instance.clone(),
+        directory: task.directory.clone(),
+    })
+}
+
+/// The prompt that was sent last, and when. `None` while one is still owed.
+fn newest_prompt(active: &Active) -> Option<(MessageId, Timestamp)> {
+    let run = &active.run;
     let mut newest: (&MessageId, Timestamp) = (&run.message_id, run.sent_at?);
     let follow_ups = [(&run.nudge_id, run.nudge_sent_at), (&run.continue_id, run.continue_sent_at)];
     for (id, sent_at) in follow_ups {
@@ -533,12 +570,7 @@ fn watched(active: &Active) -> Option<Watch> {
             }
         }
     }
-    Some(Watch {
-        session: task.id.clone(),
-        prompt: newest.0.clone(),
-        instance: task.host_instance.clone(),
-        directory: task.directory.clone(),
-    })
+    Some((newest.0.clone(), newest.1))
 }
 
 /// In a task of its own, so that a panic of the adapter comes back as a value.

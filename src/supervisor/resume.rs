@@ -16,8 +16,7 @@ impl Supervisor {
         let task = self.task(id)?;
         let request = Request::Resume(self.0.settings.resumable);
         task.state.request(request)?;
-        let missing = self.host(&task.host)?.missing(vec![task.id.clone()]).await?;
-        if !missing.is_empty() {
+        if !self.host(&task.host)?.has(&task.id).await? {
             return Err(Error::SessionGone(task.short_id.to_string()));
         }
         // What was stopped before must not stop what begins now.

@@ -17,6 +17,8 @@ pub(super) struct Since {
     pub(super) same: Duration,
     /// How long the run has gone on, without the clock's jumps.
     pub(super) wall: Duration,
+    /// How long its newest prompt has been watched, however often that was sent.
+    pub(super) prompt: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -81,7 +83,7 @@ fn idle(run: &Run, seen: &Observation, since: Since, settings: &Settings) -> Ver
             interrupted(run, partial.clone())
         }
         Outcome::Unanswered if since.same >= settings.answer_grace => interrupted(run, None),
-        Outcome::PromptMissing if since.same >= settings.answer_grace => failed(
+        Outcome::PromptMissing if since.prompt >= settings.answer_grace => failed(
             "the host accepted the prompt and never ran it; is the agent registered?".into(),
             None,
         ),
@@ -269,7 +271,8 @@ mod tests {
     }
 
     fn check(active: &Active, seen: &Observation, same_seconds: u64, expected: Verdict) {
-        let since = Since { same: Duration::from_secs(same_seconds), wall: Duration::ZERO };
+        let same = Duration::from_secs(same_seconds);
+        let since = Since { same, wall: Duration::ZERO, prompt: same };
         assert_eq!(judge(active, seen, since, &settings()), expected, "{seen:?}");
     }
 
@@ -401,7 +404,8 @@ mod tests {
         check(&active(), &busy, 599, waits());
         check(&active(), &busy, 600, Verdict::Stalled);
         let stop = Settings { cancel_stalled: true, ..settings() };
-        let since = Since { same: Duration::from_secs(600), wall: Duration::ZERO };
+        let same = Duration::from_secs(600);
+        let since = Since { same, wall: Duration::ZERO, prompt: same };
         let error = "stalled: no activity for 10m 0s".to_owned();
         assert_eq!(judge(&active(), &busy, since, &stop), Verdict::Stop(Report::Aborted { error }));
     }

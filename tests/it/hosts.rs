@@ -108,6 +108,17 @@ fn install_names_what_it_did_and_uninstall_undoes_exactly_that() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before, "byte for byte");
     assert!(shell.say(["doctor"]).contains("OpenCode plugin: not installed"));
 
+    // What was changed between two installations of different programs stays.
+    shell.run_in(&project, install);
+    let put = std::fs::read_to_string(&file).unwrap();
+    let edited = put.replace("a/b", "my/own").replace("\"program\": \"", "\"program\": \"/old");
+    std::fs::write(&file, edited).unwrap();
+    shell.run_in(&project, install);
+    shell.run_in(&project, ["opencode", "uninstall", "--project"]);
+    let left = std::fs::read_to_string(&file).unwrap();
+    assert!(left.contains("my/own") && left.contains("\"other\""), "{left}");
+    assert!(!left.contains("asyncagents"), "{left}");
+
     // Where there was nothing, nothing stays.
     std::fs::remove_file(&file).unwrap();
     shell.run_in(&project, install);

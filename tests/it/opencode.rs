@@ -471,6 +471,38 @@ async fn g17_an_address_where_no_opencode_answers_is_said_to_be_none() {
 }
 
 #[tokio::test]
+async fn a_404_of_somebody_else_does_not_mean_that_a_parent_was_deleted() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@hang").await;
+    world.server.until_busy(task.id.as_str()).await;
+    world.server.refuse_with(404);
+    let asked = world.server.calls("GET /session/{id}");
+    world.server.until("parents are asked for", |s| s.calls("GET /session/{id}") > asked).await;
+    world.server.behave();
+    assert!(world.supervisor.task(&task.id).unwrap().is_live());
+    world.server.finish(task.id.as_str(), "done");
+    assert_eq!(end(&world.ended(&task).await), (Status::Completed, "done", ""));
+}
+
+#[tokio::test]
+async fn a_notice_that_was_accepted_and_not_kept_is_not_taken_for_delivered() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@hang").await;
+    world.server.until_busy(task.id.as_str()).await;
+    // Accepted, stored after a while: only then it counts.
+    world.server.be_slow_to_start(Duration::from_millis(700), Duration::ZERO);
+    world.server.finish(task.id.as_str(), "done");
+    world.ended(&task).await;
+    let owed = || world.supervisor.store().next_due().unwrap().is_some();
+    assert!(owed());
+    assert_eq!(world.notices(&parent, 1).await.len(), 1);
+    world.server.until("it counts as delivered", |_| !owed()).await;
+    assert_eq!(visible(&world.server, &parent).len(), 1);
+}
+
+#[tokio::test]
 async fn several_servers_at_once_and_one_that_comes_back_on_another_port() {
     let (one, two) = (OpenCode::start().await, OpenCode::start().await);
     let servers = vec![("one".to_owned(), one.url()), ("two".to_owned(), two.url())];

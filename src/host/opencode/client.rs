@@ -258,11 +258,17 @@ fn sound(reply: Reply) -> Result<Reply, Error> {
              into the address (http://opencode:PASSWORD@host:port)"
                 .into(),
         )),
-        // Which one, the caller knows.
-        404 => Err(Error::NoSuchSession(SessionId::new(""))),
+        // Which one, the caller knows. Somebody else's 404 says nothing about sessions.
+        404 if is_not_found(&reply.body) => Err(Error::NoSuchSession(SessionId::new(""))),
+        404 if reply.is_json => Err(Error::Refused(problem())),
+        404 => Err(Error::Unreachable("something else answers there".into())),
         400..500 => Err(Error::Refused(problem())),
         status => Err(Error::Unreachable(format!("it answers {status}: {}", problem()))),
     }
+}
+
+fn is_not_found(body: &[u8]) -> bool {
+    serde_json::from_slice::<Problem>(body).is_ok_and(|problem| problem.name == "NotFoundError")
 }
 
 fn about(id: &SessionId, error: Error) -> Error {

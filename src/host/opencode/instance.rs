@@ -2,7 +2,7 @@
 //! look like.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -45,12 +45,16 @@ const BETWEEN_STATUSES: Duration = Duration::from_secs(1);
 const BETWEEN_ASKS: Duration = Duration::from_secs(5);
 const BETWEEN_PARENTS: Duration = Duration::from_secs(4);
 
+/// Deleted sessions that are remembered until somebody asks; the round finds the others.
+const MOST_DOUBTFUL: usize = 10_000;
+
 pub(super) struct Instance {
     pub(super) name: String,
     /// Without its password.
     pub(super) address: String,
     pub(super) client: Client,
     clock: Clock,
+    arrived: Arc<Notify>,
     standing: watch::Sender<Standing>,
     mirror: Mutex<Mirror>,
     rounds: Mutex<Rounds>,
@@ -96,8 +100,15 @@ impl Round {
 }
 
 impl Instance {
-    pub(super) fn new(name: String, address: String, client: Client, clock: Clock) -> Instance {
+    pub(super) fn new(
+        name: String,
+        address: String,
+        client: Client,
+        clock: Clock,
+        arrived: Arc<Notify>,
+    ) -> Instance {
         Instance {
+            arrived,
             name,
             address,
             client,
@@ -190,6 +201,7 @@ impl Instance {
                     let up = Standing::Up { version: version.clone() };
                     if self.standing.send_replace(up.clone()) != up {
                         tracing::info!(instance = self.name, version, "OpenCode answers");
+                        self.arrived.notify_one();
                     }
                     return;
                 }
@@ -254,11 +266,15 @@ impl Instance {
         let Some(event) = translate::event(line) else { return Wake::No };
         let session = SessionId::new(event.session.clone());
         let deleted = event.news == translate::News::Deleted;
-        let woken = self.mirror().hear(event);
+        let woken = self.mirror().hear(event, self.clock.uptime());
         // Nobody's child: perhaps a parent that was deleted.
         match woken {
             Wake::No if deleted => {
-                self.rounds().doubtful.insert(session);
+                let mut rounds = self.rounds();
+                if rounds.doubtful.len() >= MOST_DOUBTFUL {
+                    rounds.doubtful.clear();
+                }
+                rounds.doubtful.insert(session);
                 Wake::Now
             }
             other => other,
@@ -271,8 +287,9 @@ impl Instance {
 
     /// One observation per watch; `None` where the server does not say now.
     pub(super) async fn observe(&self, watches: &[&Watch]) -> Vec<Option<Observation>> {
+        let began = self.clock.uptime();
         let (statuses, asks) = {
-            let now = self.clock.uptime();
+            let now = began;
             let mut mirror = self.mirror();
             mirror.watch(watches, now);
             let all = mirror.directories();
@@ -298,8 +315,8 @@ impl Instance {
         }
         let gone: Vec<bool> = stream::iter(reads).buffered(AT_ONCE).collect().await;
         let each = watches.iter().zip(gone);
-        each.map(|(watch, gone)| if gone { Some(is_gone(watch)) } else { self.tell(watch) })
-            .collect()
+        let tell = |watch, gone| if gone { Some(is_gone(watch)) } else { self.tell(watch, began) };
+        each.map(|(watch, gone)| tell(watch, gone)).collect()
     }
 
     /// Looks at what works in a directory. `None` when the server did not say.
@@ -364,8 +381,8 @@ impl Instance {
         Ok(())
     }
 
-    fn tell(&self, watch: &Watch) -> Option<Observation> {
-        let (activity, idle) = self.mirror().tell(&watch.session)?;
+    fn tell(&self, watch: &Watch, began: Duration) -> Option<Observation> {
+        let (activity, idle) = self.mirror().tell(&watch.session, began)?;
         Some(Observation {
             session: watch.session.clone(),
             activity,
@@ -382,8 +399,10 @@ impl Instance {
             let all: BTreeSet<String> = parents.iter().map(ToString::to_string).collect();
             let mut rounds = self.rounds();
             let turn = rounds.parents.next(&all, now, BETWEEN_PARENTS).map(SessionId::new);
-            let mut doubtful = std::mem::take(&mut rounds.doubtful);
-            doubtful.retain(|session| all.contains(session.as_str()));
+            let asked = |session: &&SessionId| all.contains(session.as_str());
+            let mut doubtful: BTreeSet<SessionId> =
+                rounds.doubtful.iter().filter(asked).cloned().collect();
+            rounds.doubtful.retain(|session| !doubtful.contains(session));
             doubtful.extend(turn);
             doubtful.into_iter().collect()
         };

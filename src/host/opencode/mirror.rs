@@ -22,6 +22,9 @@ const SOON_WATCHED: Duration = Duration::from_secs(60);
 const END_IS_FRESH: Duration = Duration::from_millis(900);
 const REST_IS_FRESH: Duration = Duration::from_millis(20);
 
+/// An error that stands alone for so long is the run's: the last one of an earlier run comes late.
+const ERROR_STANDS: Duration = Duration::from_secs(1);
+
 /// Longer arguments of tools are kept as a fingerprint.
 const LONGEST_INPUT: usize = 200;
 
@@ -47,7 +50,8 @@ struct Watched {
     seeded: bool,
     figures: Option<Figures>,
     doing: Activity,
-    failed: Option<String>,
+    /// What the server said went wrong, and when.
+    failed: Option<(String, Duration)>,
     read: Option<(Idle, Duration, u64)>,
 }
 
@@ -123,7 +127,7 @@ impl Mirror {
         }
     }
 
-    pub(super) fn hear(&mut self, event: Event) -> Wake {
+    pub(super) fn hear(&mut self, event: Event, now: Duration) -> Wake {
         let Event { session, directory, news } = event;
         if news == News::Asked {
             self.asked.extend(directory);
@@ -132,7 +136,7 @@ impl Mirror {
         let Some(watched) = self.watched.get_mut(&SessionId::new(session)) else {
             return Wake::No;
         };
-        watched.hear(news)
+        watched.hear(news, now)
     }
 
     /// Directories whose status has to be looked at before their sessions can be told of.
@@ -219,7 +223,9 @@ impl Mirror {
         let outcome = transcript::outcome(messages, watched.prompt.as_str(), None);
         // Nothing came of the prompt, and the server said why, but not in the conversation.
         let outcome = match (outcome, &watched.failed) {
-            (Outcome::PromptMissing | Outcome::Unanswered, Some(error)) => {
+            (Outcome::PromptMissing | Outcome::Unanswered, Some((error, when)))
+                if at.0.saturating_sub(*when) >= ERROR_STANDS =>
+            {
                 Outcome::Failed { error: error.clone(), partial: None }
             }
             (outcome, _) => outcome,
@@ -229,7 +235,13 @@ impl Mirror {
     }
 
     /// What a session does, and what was read of it when it is idle. `None`: not known now.
-    pub(super) fn tell(&mut self, session: &SessionId) -> Option<(Activity, Idle)> {
+    /// An idle session is told of as it was read in the look that began then: an older reading may
+    /// have been overtaken.
+    pub(super) fn tell(
+        &mut self,
+        session: &SessionId,
+        began: Duration,
+    ) -> Option<(Activity, Idle)> {
         let watched = self.watched.get_mut(session)?;
         let open = self.asks.get(session.as_str()).map_or(&[] as &[Open], Vec::as_slice);
         // What an aborted run had asked stays in the server's list.
@@ -239,8 +251,9 @@ impl Mirror {
         let activity = match (&watched.state, asks) {
             (State::Unknown, _) => return None,
             (State::Idle, _) => {
-                let (idle, _, _) = watched.read.clone()?;
-                return Some((Activity::Idle, idle));
+                let fresh = watched.is_read(began);
+                let (idle, at, _) = watched.read.clone()?;
+                return (fresh || at >= began).then_some((Activity::Idle, idle));
             }
             (State::Busy | State::Retrying(_), Some(asks)) => Activity::Blocked(asks),
             (State::Retrying(why), None) => Activity::Retrying(why.clone()),
@@ -313,7 +326,7 @@ impl Watched {
         })
     }
 
-    fn hear(&mut self, news: News) -> Wake {
+    fn hear(&mut self, news: News, now: Duration) -> Wake {
         match news {
             News::Suspect => {
                 self.suspect();
@@ -326,7 +339,7 @@ impl Watched {
                 Wake::Now
             }
             News::Failed(error) => {
-                self.failed = Some(error);
+                self.failed = Some((error, now));
                 self.suspect();
                 Wake::Now
             }
@@ -341,6 +354,7 @@ impl Watched {
                     return Wake::Now;
                 }
                 let changed = self.state != state;
+                self.failed = None;
                 self.state = state;
                 if changed { Wake::Now } else { Wake::No }
             }

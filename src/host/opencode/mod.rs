@@ -58,13 +58,15 @@ struct Inner {
     places: Mutex<HashMap<SessionId, Place>>,
     /// Another instance is there to be attended to.
     changed: Notify,
+    /// An instance that was not can be talked to.
+    arrived: Arc<Notify>,
     bridges: Mutex<HashMap<u64, Arc<Bridge>>>,
     /// Bridges by the names of their instances.
     named: Mutex<HashMap<String, Arc<Bridge>>>,
     /// How long an instance may be gone before its runs are lost.
     patience: Duration,
-    /// Since when instances have been gone.
-    gone: Mutex<HashMap<String, Duration>>,
+    /// Since when instances have been gone, and when that was last seen.
+    gone: Mutex<HashMap<String, (Duration, Duration)>>,
 }
 
 /// What servers ask for, unless their address says it.
@@ -89,6 +91,20 @@ pub struct Known {
     pub standing: Standing,
 }
 
+/// Between two tries to find out who a plugin is.
+const BETWEEN_QUESTIONS: Duration = Duration::from_secs(1);
+
+/// After our start, so long the plugins that were there take to come again.
+const OTHERS_COME_AGAIN: Duration = Duration::from_secs(10);
+
+/// Between two looks at an instance that is gone.
+const LONGEST_UNWATCHED: Duration = Duration::from_secs(90);
+
+/// A message that was accepted is in the conversation after a moment, or after a few seconds when
+/// the server has much to do.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+const LONGEST_STORING: Duration = Duration::from_secs(8);
+
 /// Places that are remembered; beyond it they are found out again.
 const MOST_PLACES: usize = 20_000;
 
@@ -101,6 +117,7 @@ impl OpenCode {
             instances: Mutex::default(),
             places: Mutex::default(),
             changed: Notify::new(),
+            arrived: Arc::default(),
             bridges: Mutex::default(),
             named: Mutex::default(),
             patience,
@@ -126,7 +143,8 @@ impl OpenCode {
 
     fn attach(&self, name: &str, address: String, transport: Transport) {
         let client = Client::new(transport);
-        let instance = Instance::new(name.to_owned(), address, client, self.0.clock.clone());
+        let (clock, arrived) = (self.0.clock.clone(), Arc::clone(&self.0.arrived));
+        let instance = Instance::new(name.to_owned(), address, client, clock, arrived);
         if let Some(old) = self.instances().insert(name.to_owned(), Arc::new(instance)) {
             old.leave();
         }
@@ -138,6 +156,7 @@ impl OpenCode {
         &self,
         pid: u32,
         directory: &str,
+        before: &str,
     ) -> (Arc<Bridge>, mpsc::UnboundedReceiver<Line>) {
         let id = self.0.clock.tick();
         let (bridge, lines) = Bridge::new(id, pid);
@@ -146,8 +165,9 @@ impl OpenCode {
         bridges.retain(|_, bridge| !bridge.is_closed());
         bridges.insert(id, Arc::clone(&bridge));
         drop(bridges);
-        let (host, named, directory) = (self.clone(), Arc::clone(&bridge), directory.to_owned());
-        tokio::spawn(async move { host.name(named, &directory).await });
+        let (host, named) = (self.clone(), Arc::clone(&bridge));
+        let (directory, before) = (directory.to_owned(), before.to_owned());
+        tokio::spawn(async move { host.name(named, &directory, &before).await });
         (bridge, lines)
     }
 
@@ -161,27 +181,48 @@ impl OpenCode {
     }
 
     /// A process is called by where it runs and where it keeps its sessions, so that the next one
-    /// there takes its tasks over. Two at the same time are told apart by a number.
-    async fn name(&self, bridge: Arc<Bridge>, directory: &str) {
+    /// there takes its tasks over. Two at the same time are told apart by a number, and one that
+    /// comes again after our restart says which it was.
+    async fn name(&self, bridge: Arc<Bridge>, directory: &str, before: &str) {
         let transport = Transport::Bridge(Arc::clone(&bridge));
-        let state = match Client::new(transport.clone()).state_directory().await {
-            Ok(state) => state,
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(pid = bridge.pid, error, "a plugin came and does not answer");
-                return;
+        let client = Client::new(transport.clone());
+        let state = loop {
+            match client.state_directory().await {
+                Ok(state) => break state,
+                Err(_) if bridge.is_closed() => return,
+                // It may be starting.
+                Err(error) => {
+                    tracing::warn!(pid = bridge.pid, %error, "a plugin came and does not answer");
+                    tokio::time::sleep(BETWEEN_QUESTIONS).await;
+                }
             }
         };
         let stem = format!("{PLUGIN}{:08x}", fingerprint(&[&state, directory]));
+        let came_before = before.starts_with(&stem);
+        // Those that were here before us come again within moments: their names are theirs.
+        if !came_before && self.has_live_tasks(&stem) {
+            let left = OTHERS_COME_AGAIN.saturating_sub(self.0.clock.uptime());
+            tokio::time::sleep(left).await;
+        }
         let mut named = self.0.named.lock().unwrap_or_else(PoisonError::into_inner);
+        if bridge.is_closed() {
+            return;
+        }
         named.retain(|_, other| !other.is_closed());
-        let mut names = (1..).map(|n| if n == 1 { stem.clone() } else { format!("{stem}-{n}") });
+        let numbered = |n| if n == 1 { stem.clone() } else { format!("{stem}-{n}") };
+        let first = came_before.then(|| before.to_owned());
+        let mut names = first.into_iter().chain((1..).map(numbered));
         let free = |name: &String| named.get(name).is_none_or(|other| other.pid == bridge.pid);
         let name = names.find(free).unwrap_or(stem.clone());
         named.insert(name.clone(), Arc::clone(&bridge));
-        drop(named);
         self.attach(&name, format!("plugin in process {}", bridge.pid), transport);
+        drop(named);
         bridge.say(Line::Name(name));
+    }
+
+    fn has_live_tasks(&self, stem: &str) -> bool {
+        let live = self.0.store.live(None).unwrap_or_default();
+        live.iter().any(|task| task.host_instance.starts_with(stem))
     }
 
     /// A caller says which process its conversation belongs to.
@@ -204,6 +245,11 @@ impl OpenCode {
         let removed = self.instances().remove(name);
         self.places().retain(|_, place| place.instance != name);
         removed.inspect(|old| old.leave()).is_some()
+    }
+
+    /// Returns when an instance can be talked to that could not: what waited for it may go on.
+    pub async fn arrival(&self) {
+        self.0.arrived.notified().await;
     }
 
     pub fn is_empty(&self) -> bool {
@@ -233,14 +279,16 @@ impl OpenCode {
 
     fn instance(&self, name: &str) -> Result<Arc<Instance>, Error> {
         let found = self.instances().get(name).cloned();
-        found.ok_or_else(|| {
-            Error::Unreachable(match name.starts_with(PLUGIN) {
-                true => format!("OpenCode (`{name}`) is not running; open it again"),
-                false => format!(
-                    "no OpenCode server `{name}` is known any more; `asyncagents hosts add {name} \
+        found.ok_or_else(|| self.gone(name))
+    }
+
+    fn gone(&self, name: &str) -> Error {
+        Error::Unreachable(match name.starts_with(PLUGIN) {
+            true => format!("OpenCode (`{name}`) is not running; open it again"),
+            false => format!(
+                "no OpenCode server `{name}` is known any more; `asyncagents hosts add {name} \
                      URL` says where it is"
-                ),
-            })
+            ),
         })
     }
 
@@ -253,37 +301,47 @@ impl OpenCode {
         places.insert(session.clone(), place);
     }
 
-    /// Where a session is: known, or the task's row says it, or the servers are asked.
+    /// Where a session is: a task's row says it, or it is known, or the servers are asked.
     async fn locate(&self, session: &SessionId) -> Result<(Arc<Instance>, String), Error> {
-        let known = self.places().get(session).cloned();
-        let known = known.or_else(|| {
-            let task = self.0.store.task(session).ok().flatten()?;
-            Some(Place { instance: task.host_instance, directory: task.directory })
-        });
-        if let Some(Place { instance, directory }) = known {
-            return Ok((self.instance(&instance)?, directory));
+        // A child is where it was opened, and nowhere else: only there it may be running.
+        if let Some(task) = self.0.store.task(session).ok().flatten() {
+            return Ok((self.instance(&task.host_instance)?, task.directory));
         }
-        let told = self.0.store.place_of_parent(session).ok().flatten();
-        let all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
-        if all.is_empty() {
+        let known = self.places().get(session).cloned();
+        if let Some(Place { instance, directory }) = &known
+            && let Ok(instance) = self.instance(instance)
+            && instance.is_up()
+        {
+            return Ok((instance, directory.clone()));
+        }
+        let told = match known {
+            Some(place) => Some(place.instance),
+            None => self.0.store.place_of_parent(session).ok().flatten(),
+        };
+        let mut all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
+        if all.is_empty() && told.is_none() {
             return Err(no_server());
         }
-        // Several processes may share their sessions; the one that said so is the right one.
-        let all = match told {
-            Some(name) => vec![self.instance(&name)?],
-            None => all,
-        };
+        // Several processes may share their sessions. The one that was named is the right one, as
+        // long as it is there; a process that has ended has nothing to say.
+        let named = told.as_ref().and_then(|name| self.instance(name).ok());
+        match named {
+            Some(named) if named.is_up() => all = vec![named],
+            Some(_) | None => all.retain(|i| i.is_up() || !i.name.starts_with(PLUGIN)),
+        }
+        let mut silent = told.map(|name| self.gone(&name));
         let asked = all.iter().map(|instance| async move {
             let found = instance.ready().await?.session(session).await?;
             Ok((Arc::clone(instance), found.directory))
         });
-        let mut silent = None;
         for answer in join_all(asked).await {
             match answer {
                 Ok((instance, directory)) => {
                     self.remember(session, &instance.name, &directory);
                     return Ok((instance, directory));
                 }
+                // The one that has it says that it is gone.
+                Err(Error::NoSuchSession(_)) if all.len() == 1 => silent = None,
                 Err(Error::NoSuchSession(_)) => {}
                 Err(error) => silent = Some(error),
             }
@@ -300,8 +358,13 @@ impl OpenCode {
             return false;
         }
         let now = self.0.clock.uptime();
-        let since = *gone.entry(name.to_owned()).or_insert(now);
-        now.saturating_sub(since) >= self.0.patience
+        let (since, last) = gone.entry(name.to_owned()).or_insert((now, now));
+        // Nobody looked in the meantime: it may have been there.
+        if now.saturating_sub(*last) > LONGEST_UNWATCHED {
+            *since = now;
+        }
+        *last = now;
+        now.saturating_sub(*since) >= self.0.patience
     }
 
     /// Where a child is opened: with its parent, else on the first server that answers.
@@ -350,11 +413,13 @@ fn no_server() -> Error {
 
 fn without_password(address: &str) -> String {
     match Url::parse(address) {
-        Ok(mut url) if url.password().is_some() => {
+        Ok(mut url) if url.password().is_some() && url.has_host() => {
             let _ = url.set_password(Some("…"));
             url.as_str().replace("%E2%80%A6", "…").trim_end_matches('/').to_owned()
         }
-        Ok(_) | Err(_) => address.to_owned(),
+        Ok(url) if url.has_host() => address.to_owned(),
+        // Whatever it is, there may be a password before the last `@`.
+        Ok(_) | Err(_) => address.rsplit_once('@').map_or(address, |(_, rest)| rest).to_owned(),
     }
 }
 
@@ -494,6 +559,15 @@ impl Host for OpenCode {
     }
 
     async fn abort(&self, session: &SessionId) -> Result<(), Error> {
+        let task = self.0.store.task(session).ok().flatten();
+        if let Some(name) = task.map(|task| task.host_instance)
+            && name.starts_with(PLUGIN)
+            && !self.instance(&name).is_ok_and(|instance| instance.is_up())
+            && self.is_lost(&name, false)
+        {
+            // With the process, everything in it has stopped.
+            return Ok(());
+        }
         let (instance, _) = self.locate(session).await?;
         instance.ready().await?.abort(session).await
     }
@@ -502,7 +576,18 @@ impl Host for OpenCode {
         let (instance, _) = self.locate(&post.parent).await?;
         let client = instance.ready().await?;
         let last_words = client.last_words(&post.parent).await?;
-        client.say(&post.parent, &translate::notice(&post, &last_words)).await
+        client.say(&post.parent, &translate::notice(&post, &last_words)).await?;
+        // It is accepted before it is stored, and what cannot be stored is accepted, too.
+        let began = tokio::time::Instant::now();
+        let mut pause = FIRST_LOOK;
+        while !client.has(&post.parent, &post.message).await? {
+            if began.elapsed() > LONGEST_STORING {
+                return Err(Error::Unreachable("it accepted a message and did not keep it".into()));
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        Ok(())
     }
 
     async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {

@@ -374,9 +374,9 @@ mod tests {
         let now = std::time::Duration::ZERO;
         mirror.expect(&session, &MessageId::new("msg_prompt"), "/proj", now);
         for event in events(&recorded) {
-            mirror.hear(event);
+            mirror.hear(event, now);
         }
-        let (activity, told) = mirror.tell(&session).unwrap();
+        let (activity, told) = mirror.tell(&session, now).unwrap();
         assert_eq!(activity, Activity::Streaming);
         let figures = transcript::figures(&messages(&sample!("session.messages")));
         assert_eq!(told.figures, figures);
