@@ -1,11 +1,12 @@
 //! Hosts from the shell: OpenCode servers shown, added, moved and removed; what the doctor says of
 //! them; the plugin put in and taken out.
 
+use asyncagents::task::Phase;
 use asyncagents::wire::TaskView;
 use tokio::task::block_in_place;
 
 use crate::support::OpenCode;
-use crate::support::process::Shell;
+use crate::support::process::{Shell, until};
 
 /// As on a fresh machine: nothing is configured.
 fn shell() -> Shell {
@@ -37,6 +38,8 @@ async fn a_server_is_added_used_moved_and_removed_by_its_name() {
     });
     assert_eq!((task.host.as_str(), task.host_instance.as_str()), ("opencode", "work"));
     server.until_busy(&task.session_id).await;
+    let phase = || shell.task(&task.session_id).progress.phase;
+    block_in_place(|| until("it is seen at work", || phase() != Phase::Starting));
     server.restart_on_new_port().await;
     block_in_place(|| {
         // Also a daemon that comes later knows where it is.

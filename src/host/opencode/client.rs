@@ -55,6 +55,11 @@ impl Client {
         Ok(self.get::<Paths>("/path").await?.state)
     }
 
+    /// The server may be another one now.
+    pub(super) fn renew(&self) {
+        self.transport.renew();
+    }
+
     pub(super) async fn events(&self) -> Result<Bytes, transport::Error> {
         self.transport.stream("/global/event").await
     }

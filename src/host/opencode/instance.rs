@@ -172,6 +172,7 @@ impl Instance {
             let begun = self.clock.uptime();
             let ended = self.hear(wake).await;
             tracing::debug!(instance = self.name, ended, "the event stream ended");
+            self.client.renew();
             if self.standing.send_replace(Standing::Looking) != Standing::Looking {
                 self.mirror().doubt();
                 wake.notify_one();
@@ -287,6 +288,22 @@ impl Instance {
 
     /// One observation per watch; `None` where the server does not say now.
     pub(super) async fn observe(&self, watches: &[&Watch]) -> Vec<Option<Observation>> {
+        if self.ready().await.is_err() {
+            return vec![None; watches.len()];
+        }
+        // What a server was asked before its stream broke, it may never answer.
+        tokio::select! {
+            seen = self.look_at(watches) => seen,
+            () = self.breaks_off() => vec![None; watches.len()],
+        }
+    }
+
+    async fn breaks_off(&self) {
+        let mut standing = self.standing.subscribe();
+        let _ = standing.wait_for(|standing| !matches!(standing, Standing::Up { .. })).await;
+    }
+
+    async fn look_at(&self, watches: &[&Watch]) -> Vec<Option<Observation>> {
         let began = self.clock.uptime();
         let (statuses, asks) = {
             let now = began;
@@ -301,10 +318,6 @@ impl Instance {
             asks.extend(rounds.asks.next(&all, now, BETWEEN_ASKS));
             (statuses, asks)
         };
-        if self.ready().await.is_err() {
-            asks.iter().for_each(|directory| self.mirror().look_for_asks_again(directory));
-            return vec![None; watches.len()];
-        }
         let looked = join_all(statuses.iter().map(|directory| self.look(directory)));
         let asked = join_all(asks.iter().map(|directory| self.look_for_asks(directory)));
         let (checked, ()) = tokio::join!(looked, async { drop(asked.await) });

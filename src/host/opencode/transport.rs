@@ -1,6 +1,6 @@
 //! How a request reaches an OpenCode process.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -58,6 +58,13 @@ impl Transport {
         }
     }
 
+    pub(super) fn renew(&self) {
+        match self {
+            Transport::Http(http) => http.renew(),
+            Transport::Bridge(_) => {}
+        }
+    }
+
     /// On a connection of its own, with its own patience.
     pub(super) async fn send_fresh(&self, path: &str, patience: Duration) -> Result<Reply, Error> {
         match self {
@@ -79,7 +86,8 @@ impl Transport {
 
 #[derive(Clone)]
 pub(super) struct Http {
-    http: reqwest::Client,
+    /// With connections that are used again, until the server is another one.
+    http: Arc<Mutex<reqwest::Client>>,
     /// Never an old connection: one opened while the server was starting is never answered.
     fresh: reqwest::Client,
     base: Url,
@@ -89,12 +97,6 @@ pub(super) struct Http {
 impl Http {
     /// A name and password in the address count for more than `login`.
     pub(super) fn new(address: &Url, login: Option<(String, String)>) -> Result<Http, Error> {
-        let builder = || if address.scheme() == "https" { net::public() } else { net::plain() };
-        let here = matches!(address.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
-        // What is said on this machine is nobody else's business.
-        let builder = || if here { builder().no_proxy() } else { builder() };
-        let builder = || builder().connect_timeout(LONGEST_CONNECT);
-        let broken = |error: reqwest::Error| Error::Broken(chain(&error));
         let mut base = address.clone();
         let own = address
             .password()
@@ -103,16 +105,26 @@ impl Http {
         // A URL that can have a port can have these taken off.
         let _ = base.set_username("");
         let _ = base.set_password(None);
+        let broken = |error: reqwest::Error| Error::Broken(chain(&error));
         Ok(Http {
-            http: builder().build().map_err(broken)?,
-            fresh: builder().pool_max_idle_per_host(0).build().map_err(broken)?,
+            http: Arc::new(Mutex::new(builder(&base).build().map_err(broken)?)),
+            fresh: builder(&base).pool_max_idle_per_host(0).build().map_err(broken)?,
             base,
             login: own.or(login),
         })
     }
 
+    /// Lets go of all connections: they may lead to a process that is no more, or was starting.
+    fn renew(&self) {
+        // One that was built can be built again.
+        if let Ok(client) = builder(&self.base).build() {
+            *self.http.lock().unwrap_or_else(PoisonError::into_inner) = client;
+        }
+    }
+
     async fn send(&self, call: Call) -> Result<Reply, Error> {
-        let request = self.request(&self.http, call.method, &call.path)?.timeout(PATIENCE);
+        let client = self.http.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let request = self.request(&client, call.method, &call.path)?.timeout(PATIENCE);
         let request = match call.body {
             Some(body) => request.header(CONTENT_TYPE, "application/json").body(body),
             None => request,
@@ -151,6 +163,14 @@ impl Http {
             None => request,
         })
     }
+}
+
+fn builder(address: &Url) -> reqwest::ClientBuilder {
+    let builder = if address.scheme() == "https" { net::public() } else { net::plain() };
+    let here = matches!(address.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+    // What is said on this machine is nobody else's business.
+    let builder = if here { builder.no_proxy() } else { builder };
+    builder.connect_timeout(LONGEST_CONNECT)
 }
 
 fn decoded(text: &str) -> String {

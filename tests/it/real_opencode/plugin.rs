@@ -148,9 +148,7 @@ async fn two_directories_at_once_and_a_daemon_killed_and_restarted_under_a_runni
     place.call(&here, &[task("here", &prompt)]).await;
     place.call(&there, &[task("there", &prompt)]).await;
 
-    let status = place.server.program(&["daemon", "status", "--json"]);
-    let pid = serde_json::from_str::<Value>(&status).unwrap()["pid"].to_string();
-    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    kill_daemon(&place.server);
     for session in [&here, &there] {
         let told = place.notices(session, 1).await;
         assert_eq!(told.len(), 1, "{told:?}");
@@ -187,6 +185,25 @@ async fn the_tui_without_a_port_launches_shows_the_notice_and_has_the_result() {
         assert!(started.elapsed() < LONG, "its model does not see the result");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+
+    let slow = json!({"command": "sleep 5", "description": "wait"});
+    let prompt = format!("@call bash {slow}\n@say still here");
+    let arguments = json!({"description": "later", "prompt": prompt, "agent": "general"});
+    terminal.write(&format!("go\n@call asyncagents_task {arguments}\n@say launched"));
+    let running = || server.program(&["list", "--json"]).contains("\"later\"");
+    while !running() {
+        assert!(started.elapsed() < LONG, "it is not launched");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    kill_daemon(&server);
+    terminal.until("it is told", |screen| screen.contains("Agent \"later\" finished")).await;
+}
+
+/// Nobody but the plugin can start it again.
+fn kill_daemon(server: &RealOpenCode) {
+    let status = server.program(&["daemon", "status", "--json"]);
+    let pid = serde_json::from_str::<Value>(&status).unwrap()["pid"].to_string();
+    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
 }
 
 /// A screen in tmux, on a server of its own.

@@ -9,7 +9,7 @@ use asyncagents::host::opencode::{Login, OpenCode as Host};
 use asyncagents::store::Store;
 use asyncagents::supervisor::{Caller, Error, Fork, Hosts, Launch, Need, Settings, Supervisor};
 use asyncagents::task::launch::Order;
-use asyncagents::task::{Progress, SessionId, Task};
+use asyncagents::task::{Phase, Progress, SessionId, Task};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -80,6 +80,14 @@ impl OnOpenCode {
     pub async fn end_of(&self, parent: &str, prompt: &str) -> Task {
         let task = self.launch(parent, prompt).await;
         self.ended(&task).await
+    }
+
+    /// Waits until it works and the daemon knows it: what is not known to be accepted is sent again.
+    pub async fn at_work(&self, task: &Task) {
+        let seen = |server: &OpenCode| {
+            !server.is_idle(task.id.as_str()) && self.progress(task).phase != Phase::Starting
+        };
+        self.server.until("it is seen at work", seen).await;
     }
 
     pub fn progress(&self, task: &Task) -> Progress {
