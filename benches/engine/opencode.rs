@@ -128,12 +128,12 @@ impl Stage {
     async fn end_at_once(&self, parent: &str, ends: usize) -> anyhow::Result<f64> {
         let sessions = try_join_all((0..ends).map(|_| self.hang(parent))).await?;
         tokio::time::sleep(Duration::from_millis(if ends > 1 { 500 } else { 20 })).await;
-        let before = self.server.posts(parent, "prompt_async").len();
+        let before = self.server.count_posts(parent, "prompt_async");
         let began = Instant::now();
         for session in &sessions {
             self.server.finish(session, "the answer");
         }
-        while self.server.posts(parent, "prompt_async").len() < before + ends {
+        while self.server.count_posts(parent, "prompt_async") < before + ends {
             if began.elapsed() > LONGEST_WAIT {
                 bail!("the parent is not told");
             }

@@ -79,8 +79,8 @@ impl Host for Metered {
         self.count("abort", self.host.abort(session)).await
     }
 
-    async fn post(&self, post: Post) -> Result<(), Error> {
-        self.count("post", self.host.post(post)).await
+    async fn post(&self, posts: Vec<Post>) -> Result<(), Error> {
+        self.count("post", self.host.post(posts)).await
     }
 
     async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {

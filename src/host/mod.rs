@@ -91,6 +91,8 @@ pub enum Activity {
     Blocked(Vec<Ask>),
     /// The session was deleted.
     Gone,
+    /// Its host has been away for so long that nothing can come of it any more, for this reason.
+    Lost(String),
 }
 
 /// A permission or a question of a child.
@@ -180,7 +182,9 @@ pub trait Host {
     fn transcript(&self, session: &SessionId)
     -> impl Future<Output = Result<String, Error>> + Send;
     fn abort(&self, session: &SessionId) -> impl Future<Output = Result<(), Error>> + Send;
-    fn post(&self, post: Post) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Says these to one conversation, in this order, and returns when they are in it. After an
+    /// error any of them may be.
+    fn post(&self, posts: Vec<Post>) -> impl Future<Output = Result<(), Error>> + Send;
     /// Whether a message with this id is already in the conversation.
     fn posted(
         &self,
@@ -306,11 +310,11 @@ impl Host for AnyHost {
         }
     }
 
-    async fn post(&self, post: Post) -> Result<(), Error> {
+    async fn post(&self, posts: Vec<Post>) -> Result<(), Error> {
         match self {
-            AnyHost::Scripted(host) => host.post(post).await,
-            AnyHost::Embedded(host) => host.post(post).await,
-            AnyHost::OpenCode(host) => host.post(post).await,
+            AnyHost::Scripted(host) => host.post(posts).await,
+            AnyHost::Embedded(host) => host.post(posts).await,
+            AnyHost::OpenCode(host) => host.post(posts).await,
         }
     }
 

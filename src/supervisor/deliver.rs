@@ -20,6 +20,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How many parents are spoken to at once.
 const AT_ONCE: usize = 32;
 
+/// How many notices one parent is told in one go.
+const MOST_TOGETHER: usize = 128;
+
 impl Supervisor {
     pub(super) async fn deliverer(self) {
         // What an earlier daemon owed it may also have sent; only newer notices are surely new.
@@ -99,28 +102,31 @@ impl Supervisor {
     /// Tells one parent, in order; stops at the first notice that cannot be told now.
     async fn tell(&self, owed: Vec<Owed>, surely_new_after: i64) {
         let mut written = Vec::with_capacity(owed.len());
-        for owed in owed {
-            let tried = !self.tried().insert(owed.seq);
-            let may_be_there = tried || owed.attempts > 0 || owed.seq <= surely_new_after;
+        for together in self.said_together(&owed, surely_new_after) {
             let now = self.0.clock.now();
-            match self.post(&owed, may_be_there).await {
-                // The next one need not wait until this is on disk: should we die in between,
-                // the message is found in the conversation by its id.
+            match self.post(together).await {
+                // The next ones need not wait until this is on disk: should we die in between,
+                // the messages are found in the conversation by their ids.
                 Ok(()) => {
-                    self.0.metrics.notice_delivered();
-                    written.push((owed.seq, self.0.store.delivered(owed.seq, now)));
+                    for owed in together.owed() {
+                        self.0.metrics.notice_delivered();
+                        written.push((owed.seq, self.0.store.delivered(owed.seq, now)));
+                    }
                 }
                 Err(Error::Host(error @ host::Error::NoSuchSession(_))) => {
-                    let noted = self.0.store.undeliverable(owed.seq, error.to_string(), now);
-                    written.push((owed.seq, noted));
+                    for owed in together.owed() {
+                        let noted = self.0.store.undeliverable(owed.seq, error.to_string(), now);
+                        written.push((owed.seq, noted));
+                    }
                 }
                 Err(error) => {
+                    let Some(first) = together.owed().first() else { continue };
                     self.0.metrics.notice_retried();
-                    let pause = (FIRST_PAUSE * 2u32.pow(owed.attempts.min(10))).min(LONGEST_PAUSE);
+                    let pause = (FIRST_PAUSE * 2u32.pow(first.attempts.min(10))).min(LONGEST_PAUSE);
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(task = %owed.task, error, "cannot tell yet");
-                    let noted = self.0.store.postpone(owed.seq, now.plus(pause));
-                    written.push((owed.seq, noted));
+                    tracing::warn!(task = %first.task, error, "cannot tell yet");
+                    let noted = self.0.store.postpone(first.seq, now.plus(pause));
+                    written.push((first.seq, noted));
                     break;
                 }
             }
@@ -141,25 +147,65 @@ impl Supervisor {
         }
     }
 
+    /// New notices go together; one that may have been sent before is looked up by itself.
+    fn said_together<'a>(&self, owed: &'a [Owed], surely_new_after: i64) -> Vec<Together<'a>> {
+        let tried = self.tried().clone();
+        let is_new = |owed: &Owed| {
+            owed.attempts == 0 && owed.seq > surely_new_after && !tried.contains(&owed.seq)
+        };
+        let alike = owed.chunk_by(|one, next| is_new(one) && is_new(next));
+        let bounded = alike.flat_map(|alike| alike.chunks(MOST_TOGETHER));
+        bounded
+            .map(|together| match together {
+                [one] if !is_new(one) => Together::MayBeThere(one),
+                new => Together::New(new),
+            })
+            .collect()
+    }
+
     fn tried(&self) -> MutexGuard<'_, HashSet<i64>> {
         self.0.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn post(&self, owed: &Owed, may_be_there: bool) -> Result<(), Error> {
-        let host = self.host(&owed.parent_host)?;
-        if may_be_there && host.posted(&owed.parent_session, &owed.message_id).await? {
+    async fn post(&self, together: Together<'_>) -> Result<(), Error> {
+        let owed = together.owed();
+        let Some(Owed { parent_host, parent_session, .. }) = owed.first() else { return Ok(()) };
+        let host = self.host(parent_host)?;
+        if let Together::MayBeThere(owed) = together
+            && host.posted(parent_session, &owed.message_id).await?
+        {
             return Ok(());
         }
-        let notice = notice::compose(&facts(owed), self.0.settings.inline_characters);
-        let post = Post {
-            parent: owed.parent_session.clone(),
-            message: owed.message_id.clone(),
-            visible: notice.visible,
-            hidden: notice.hidden,
-            agent: owed.parent_agent.clone(),
-            wake: owed.wake,
-        };
-        Ok(host.post(post).await?)
+        self.tried().extend(owed.iter().map(|owed| owed.seq));
+        let posts = owed.iter().map(|owed| {
+            let notice = notice::compose(&facts(owed), self.0.settings.inline_characters);
+            Post {
+                parent: owed.parent_session.clone(),
+                message: owed.message_id.clone(),
+                visible: notice.visible,
+                hidden: notice.hidden,
+                agent: owed.parent_agent.clone(),
+                wake: owed.wake,
+            }
+        });
+        Ok(host.post(posts.collect()).await?)
+    }
+}
+
+/// Notices of one parent that are said in one go.
+#[derive(Clone, Copy)]
+enum Together<'a> {
+    New(&'a [Owed]),
+    /// An earlier try may have reached the conversation.
+    MayBeThere(&'a Owed),
+}
+
+impl<'a> Together<'a> {
+    fn owed(self) -> &'a [Owed] {
+        match self {
+            Together::New(owed) => owed,
+            Together::MayBeThere(owed) => std::slice::from_ref(owed),
+        }
     }
 }
 

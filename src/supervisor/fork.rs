@@ -88,7 +88,7 @@ impl Supervisor {
             agent: task.agent.clone(),
             wake: false,
         };
-        Ok(host.post(post).await?)
+        Ok(host.post(vec![post]).await?)
     }
 
     async fn find_conversation(&self, session: &str) -> Result<Conversation, Error> {

@@ -541,7 +541,8 @@ fn asks(observation: &Observation) -> impl Iterator<Item = &str> {
         | Activity::Streaming
         | Activity::Tool
         | Activity::Retrying(_)
-        | Activity::Gone => &[],
+        | Activity::Gone
+        | Activity::Lost(_) => &[],
     };
     asks.iter().map(|ask| ask.id.as_str())
 }

@@ -50,6 +50,8 @@ pub(super) fn judge(
 ) -> Verdict {
     match &seen.activity {
         Activity::Gone => aborted("Session deleted"),
+        // Should its host come back after all, it may still be at work there.
+        Activity::Lost(why) => Verdict::Stop(Report::Failed { error: why.clone(), partial: None }),
         Activity::Idle => idle(&active.run, seen, since, settings),
         Activity::Waiting => busy(active, seen, since, settings, Phase::Waiting, None),
         Activity::Streaming => busy(active, seen, since, settings, Phase::Streaming, None),

@@ -542,6 +542,54 @@ async fn a_server_that_is_gone_for_too_long_has_lost_its_runs() {
 }
 
 #[tokio::test]
+async fn a_run_given_up_on_a_server_that_was_cut_off_is_stopped_when_that_is_back() {
+    let server = OpenCode::start().await;
+    let servers = vec![("default".to_owned(), server.url())];
+    let patience = Duration::from_millis(300);
+    let world = OnOpenCode::build(settings(), server, servers, None, patience).await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@hang").await;
+    world.at_work(&task).await;
+    // It works on, but nobody can reach it.
+    world.server.refuse_with(503);
+    world.server.close_streams();
+    assert_eq!(world.ended(&task).await.status(), Status::Error);
+    assert!(!world.server.is_idle(task.id.as_str()));
+    world.server.behave();
+    world.server.until("it is stopped", |server| server.is_idle(task.id.as_str())).await;
+    assert_eq!(world.notices(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn ends_at_once_are_told_in_their_order_and_once_whatever_gets_lost() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let mut tasks = Vec::new();
+    for _ in 0..8 {
+        let task = world.launch(&parent, "@hang").await;
+        world.at_work(&task).await;
+        tasks.push(task);
+    }
+    // The first notice fails, so that the others wait for it and then go together; of those again
+    // one answer is lost.
+    world.server.spoil("POST /session/{id}/prompt_async", Fault::Status(500), 1);
+    for task in &tasks {
+        world.server.finish(task.id.as_str(), task.short_id.as_str());
+        world.ended(task).await;
+    }
+    world.server.until("the first is told", |s| !visible(s, &parent).is_empty()).await;
+    world.server.spoil("POST /session/{id}/prompt_async", Fault::AnswerLost, 1);
+    let owed = || world.supervisor.store().next_due().unwrap().is_some();
+    world.server.until("nothing is owed", |_| !owed()).await;
+    let told: Vec<String> = visible(&world.server, &parent);
+    let expected: Vec<String> = (1..=8).map(|n| format!("Task Progress: {n}/8")).collect();
+    let progress = |text: &String| text.lines().nth(1).unwrap_or_default().to_owned();
+    assert_eq!(told.iter().map(progress).collect::<Vec<_>>(), expected, "{told:?}");
+    let sent = world.server.count_posts(&parent, "prompt_async");
+    assert_eq!(sent, 1 + 8, "the parent's own prompt and each notice once");
+}
+
+#[tokio::test]
 async fn a_toast_is_shown_at_each_end_unless_they_are_switched_off() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;

@@ -342,11 +342,14 @@ impl Host for Embedded {
         Ok(())
     }
 
-    async fn post(&self, post: Post) -> Result<(), Error> {
-        let session = self.session(&post.parent)?;
-        let part = |n, text, synthetic| Part::Text { id: post.message.part(n), text, synthetic };
-        let parts = vec![part(0, post.visible, false), part(1, post.hidden, true)];
-        self.say(&post.parent, &post.message, parts, session.model, post.wake).await
+    async fn post(&self, posts: Vec<Post>) -> Result<(), Error> {
+        for Post { parent, message, visible, hidden, wake, agent: _ } in posts {
+            let model = self.session(&parent)?.model;
+            let part = |n, text, synthetic| Part::Text { id: message.part(n), text, synthetic };
+            let parts = vec![part(0, visible, false), part(1, hidden, true)];
+            self.say(&parent, &message, parts, model, wake).await?;
+        }
+        Ok(())
     }
 
     async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {

@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{self, FuturesUnordered};
+use futures_util::{StreamExt, TryStreamExt};
 use reqwest::Url;
 use tokio::sync::{Notify, mpsc};
 
@@ -104,6 +104,7 @@ const LONGEST_UNWATCHED: Duration = Duration::from_secs(90);
 /// the server has much to do.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LONGEST_STORING: Duration = Duration::from_secs(8);
+const LOOKS_AT_ONCE: usize = 8;
 
 /// Places that are remembered; beyond it they are found out again.
 const MOST_PLACES: usize = 20_000;
@@ -385,13 +386,27 @@ impl OpenCode {
     }
 }
 
+/// Returns when the server has stored what it accepted: it accepts also what it cannot store.
+async fn keeps(client: &Client, post: &Post) -> Result<(), Error> {
+    let began = tokio::time::Instant::now();
+    let mut pause = FIRST_LOOK;
+    while !client.has(&post.parent, &post.message).await? {
+        if began.elapsed() > LONGEST_STORING {
+            return Err(Error::Unreachable("it accepted a message and did not keep it".into()));
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    Ok(())
+}
+
 /// T6: interrupted, and it cannot be continued.
 fn lost(watch: &Watch) -> Observation {
-    let error = "interrupted: its OpenCode process has been gone for too long".to_owned();
+    let why = "interrupted: its OpenCode process has been gone for too long".to_owned();
     Observation {
         session: watch.session.clone(),
-        activity: Activity::Idle,
-        outcome: Outcome::Failed { error, partial: None },
+        activity: Activity::Lost(why),
+        outcome: Outcome::Unfinished { partial: None },
         open_todos: Vec::new(),
         figures: Figures::default(),
     }
@@ -572,22 +587,17 @@ impl Host for OpenCode {
         instance.ready().await?.abort(session).await
     }
 
-    async fn post(&self, post: Post) -> Result<(), Error> {
-        let (instance, _) = self.locate(&post.parent).await?;
+    async fn post(&self, posts: Vec<Post>) -> Result<(), Error> {
+        let Some(Post { parent, .. }) = posts.first() else { return Ok(()) };
+        let (instance, _) = self.locate(parent).await?;
         let client = instance.ready().await?;
-        let last_words = client.last_words(&post.parent).await?;
-        client.say(&post.parent, &translate::notice(&post, &last_words)).await?;
-        // It is accepted before it is stored, and what cannot be stored is accepted, too.
-        let began = tokio::time::Instant::now();
-        let mut pause = FIRST_LOOK;
-        while !client.has(&post.parent, &post.message).await? {
-            if began.elapsed() > LONGEST_STORING {
-                return Err(Error::Unreachable("it accepted a message and did not keep it".into()));
-            }
-            tokio::time::sleep(pause).await;
-            pause *= 2;
+        let last_words = client.last_words(parent).await?;
+        let mut kept = Vec::with_capacity(posts.len());
+        for post in &posts {
+            client.say(parent, &translate::notice(post, &last_words)).await?;
+            kept.push(keeps(client, post));
         }
-        Ok(())
+        stream::iter(kept).buffered(LOOKS_AT_ONCE).try_collect().await
     }
 
     async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {

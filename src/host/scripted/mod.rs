@@ -162,8 +162,11 @@ impl Host for Scripted {
         self.call(Call::Abort { session: session.clone() }).await.map(|_| ())
     }
 
-    async fn post(&self, post: Post) -> Result<(), Error> {
-        self.call(Call::Post(post)).await.map(|_| ())
+    async fn post(&self, posts: Vec<Post>) -> Result<(), Error> {
+        for post in posts {
+            self.call(Call::Post(post)).await?;
+        }
+        Ok(())
     }
 
     async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {

@@ -374,6 +374,12 @@ impl OpenCode {
         posts.map(|post| post.body.clone()).collect()
     }
 
+    /// How many posts there were, for who asks often.
+    pub fn count_posts(&self, session: &str, route: &str) -> usize {
+        let path = format!("/session/{session}/{route}");
+        self.0.world().posts.iter().filter(|post| post.path == path).count()
+    }
+
     /// What the model was given in a session, one entry per time it was asked.
     pub fn given(&self, session: &str) -> Vec<Vec<String>> {
         let world = self.0.world();
