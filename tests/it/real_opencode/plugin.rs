@@ -3,6 +3,7 @@
 //! plugin's.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -13,9 +14,10 @@ use crate::support::talk::Talk;
 
 const LONG: Duration = Duration::from_secs(120);
 
+#[derive(Clone)]
 struct Place {
-    model: ModelServer,
-    server: RealOpenCode,
+    model: Arc<ModelServer>,
+    server: Arc<RealOpenCode>,
     talk: Talk,
 }
 
@@ -24,7 +26,7 @@ impl Place {
         let model = ModelServer::start().await;
         let server = RealOpenCode::with(&model, Setup { plugin: true, ..setup }).await;
         let talk = server.talk();
-        Place { model, server, talk }
+        Place { model: Arc::new(model), server: Arc::new(server), talk }
     }
 
     /// What the tools answered when the model of a session called them, in order.
@@ -159,6 +161,42 @@ async fn two_directories_at_once_and_a_daemon_killed_and_restarted_under_a_runni
     };
     assert_eq!(directories(&here).await, place.server.project().display().to_string());
     assert_eq!(directories(&there).await, other.display().to_string());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processes_at_once_keep_apart_and_a_plugin_that_is_loaded_again_goes_on() {
+    let place = Place::build(Setup::default()).await;
+    let process = place.server.another().await;
+    let other = Place { talk: process.talk.clone(), ..place.clone() };
+    let here = place.talk.session(&json!({"title": "here"})).await;
+    let there = other.talk.session(&json!({"title": "there"})).await;
+    let slow = json!({"command": "sleep 2", "description": "wait"});
+    let prompt = format!("@call bash {slow}\n@say done");
+    place.call(&here, &[task("here", &prompt)]).await;
+    other.call(&there, &[task("there", &prompt)]).await;
+    assert_eq!(place.notices(&here, 1).await.len(), 1);
+    assert_eq!(other.notices(&there, 1).await.len(), 1);
+    let instances = || {
+        let listed = serde_json::from_str::<Vec<Value>>(&place.server.program(&["list", "--json"]));
+        let instances = listed.unwrap().into_iter().map(|task| task["hostInstance"].to_string());
+        instances.collect::<std::collections::BTreeSet<String>>()
+    };
+    assert_eq!(instances().len(), 2, "each child runs where its parent does: {:?}", instances());
+
+    // OpenCode forgets the directory, and loads it again with its plugins.
+    place.idle(&here).await;
+    place.talk.post("/instance/dispose", &json!({})).await;
+    place.call(&here, &[task("again", "@say still here")]).await;
+    assert_eq!(place.notices(&here, 2).await.len(), 2);
+    assert_eq!(instances().len(), 2, "it is who it was: {:?}", instances());
+    let hosts = place.server.program(&["hosts"]);
+    assert_eq!(hosts.matches("plugin in process").count(), 2, "{hosts}");
+
+    // What the other process was doing is lost with it; here nobody notices.
+    other.call(&there, &[task("cut off", "@hang")]).await;
+    drop(process);
+    place.call(&here, &[task("later", "@say here as ever")]).await;
+    assert_eq!(place.notices(&here, 3).await.len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

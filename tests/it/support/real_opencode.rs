@@ -119,9 +119,14 @@ impl RealOpenCode {
     }
 
     pub fn talk(&self) -> Talk {
+        self.talk_on(self.port)
+    }
+
+    fn talk_on(&self, port: u16) -> Talk {
+        let url = format!("http://127.0.0.1:{port}");
         match &self.password {
-            Some(password) => Talk::with_password(self.url(), password),
-            None => Talk::to(self.url()),
+            Some(password) => Talk::with_password(url, password),
+            None => Talk::to(url),
         }
     }
 
@@ -133,10 +138,17 @@ impl RealOpenCode {
     /// As with `kill -9`: nothing is finished, nobody is told.
     pub fn kill(&mut self) {
         let Some(mut process) = self.process.take() else { return };
-        let group = Pid::from_raw(process.id().try_into().unwrap()).unwrap();
-        // One that is gone already is what we wanted.
-        let _ = kill_process_group(group, Signal::KILL);
-        let _ = process.wait();
+        kill(&mut process);
+    }
+
+    /// A second process beside this one, in the same place and with the same sessions.
+    pub async fn another(&self) -> Another {
+        let log = self.path("log.another");
+        let process = self.command("0", &log).spawn().unwrap();
+        let mut another = Another { process, talk: self.talk() };
+        let port = listening(&mut another.process, &log).await;
+        another.talk = self.talk_on(port);
+        another
     }
 
     /// With what the last one wrote down, on the port it had.
@@ -158,23 +170,13 @@ impl RealOpenCode {
     async fn start_on(&mut self, port: &str) {
         assert!(self.process.is_none(), "it runs already");
         self.starts += 1;
-        self.process = Some(self.command(port).spawn().unwrap());
-        let started = Instant::now();
-        self.port = loop {
-            let log = self.log();
-            let line = log.lines().find_map(|line| line.strip_prefix(LISTENING));
-            if let Some(port) = line.filter(|_| log.ends_with('\n')) {
-                break port.trim().parse().unwrap();
-            }
-            let over = self.process.as_mut().unwrap().try_wait().unwrap();
-            assert_eq!(over, None, "opencode ended: {log}");
-            assert!(started.elapsed() < PATIENCE, "opencode does not listen: {log}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
+        let log = self.log_path();
+        let process = self.command(port, &log).spawn().unwrap();
+        self.port = listening(self.process.insert(process), &log).await;
     }
 
-    fn command(&self, port: &str) -> Command {
-        let log = File::create(self.log_path()).unwrap();
+    fn command(&self, port: &str, log: &Path) -> Command {
+        let log = File::create(log).unwrap();
         let mut command = Command::new(installed("opencode-linux-x64/bin/opencode"));
         self.surround(&mut command);
         command.args(["serve", "--hostname", "127.0.0.1", "--port", port]);
@@ -231,6 +233,42 @@ impl Drop for RealOpenCode {
             let mut stop = Command::new(env!("CARGO_BIN_EXE_asyncagents"));
             let _ = self.surround(&mut stop).args(["daemon", "stop"]).output();
         }
+    }
+}
+
+/// A second OpenCode; killed when it is dropped, like the first.
+pub struct Another {
+    process: Child,
+    pub talk: Talk,
+}
+
+impl Drop for Another {
+    fn drop(&mut self) {
+        kill(&mut self.process);
+    }
+}
+
+/// With everything its tools have started.
+fn kill(process: &mut Child) {
+    let group = Pid::from_raw(process.id().try_into().unwrap()).unwrap();
+    // One that is gone already is what we wanted.
+    let _ = kill_process_group(group, Signal::KILL);
+    let _ = process.wait();
+}
+
+/// The port, once it says that it listens.
+async fn listening(process: &mut Child, log: &Path) -> u16 {
+    let started = Instant::now();
+    loop {
+        let log = fs::read_to_string(log).unwrap_or_default();
+        let line = log.lines().find_map(|line| line.strip_prefix(LISTENING));
+        if let Some(port) = line.filter(|_| log.ends_with('\n')) {
+            return port.trim().parse().unwrap();
+        }
+        let over = process.try_wait().unwrap();
+        assert_eq!(over, None, "opencode ended: {log}");
+        assert!(started.elapsed() < PATIENCE, "opencode does not listen: {log}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

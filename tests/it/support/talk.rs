@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 /// A cold server on a busy machine takes its time.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+#[derive(Clone)]
 pub struct Talk {
     client: Client,
     url: String,
