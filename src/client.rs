@@ -4,16 +4,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use reqwest::{Method, RequestBuilder};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::{Method, RequestBuilder, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::net;
 use crate::wire::{
-    AnswerRequest, CallerRequest, CancelRequest, CancelView, CheckView, ClearView, ErrorView,
-    ForkRequest, ForkView, HealthView, HostsView, LaunchRequest, MailboxView, OutputRequest,
-    OutputView, PageView, PermissionsView, PruneRequest, PruneView, ResolveRequest, ResumeRequest,
-    ServerRequest, TaskView, TasksView, ToolAnswer, ToolRequest, ToolsView, WaitRequest, WaitView,
+    AbortRequest, AnswerRequest, CallerRequest, CancelRequest, CancelView, CheckView, ClearView,
+    ErrorView, ForkRequest, ForkView, HealthView, HostsView, LaunchRequest, MailboxView,
+    OutputRequest, OutputView, PageView, PermissionsView, PruneRequest, PruneView, ReadRequest,
+    ResolveRequest, ResumeRequest, ServerRequest, TaskView, TasksView, ToolLine, ToolRequest,
+    ToolsView, WaitRequest, WaitView,
 };
 
 /// For every call but those that may take long.
@@ -38,6 +40,11 @@ pub enum Error {
         "the connection to the daemon broke; `asyncagents daemon status` tells whether it runs"
     )]
     Broken(#[source] reqwest::Error),
+    #[error(
+        "the daemon broke off in the middle of its answer; `asyncagents daemon status` tells \
+         whether it runs"
+    )]
+    CutOff,
     #[error("the daemon did not answer in time")]
     TimedOut(#[source] reqwest::Error),
     #[error("{}", .0.error)]
@@ -138,14 +145,29 @@ impl Client {
         self.post("/v1/check", &(), LONGEST_WORK).await
     }
 
-    pub async fn tools(&self) -> Result<ToolsView, Error> {
-        self.get("/v1/tools").await
+    /// The tools as a client of MCP registers them.
+    pub async fn tools_for_mcp(&self) -> Result<ToolsView, Error> {
+        self.get("/v1/tools?for=mcp").await
     }
 
-    /// Some tools wait, ten minutes at most.
-    pub async fn call_tool(&self, name: &str, request: &ToolRequest) -> Result<ToolAnswer, Error> {
+    /// Calls a tool. Some wait, ten minutes at most; with `progress` in the request the answer says
+    /// how far things are meanwhile.
+    pub async fn call_tool(&self, name: &str, request: &ToolRequest) -> Result<ToolCall, Error> {
         let longest = PATIENCE + Duration::from_secs(600);
-        self.post(&format!("/v1/tools/{name}"), request, longest).await
+        let path = format!("/v1/tools/{}", encoded(name));
+        let call = self.request(Method::POST, &path, longest).json(request);
+        let response = sound(call.send().await.map_err(broken)?).await?;
+        Ok(ToolCall { response, in_lines: request.progress, rest: Vec::new() })
+    }
+
+    /// Nobody waits any more for the call that was made with this key.
+    pub async fn abort_tool(&self, name: &str, request: &AbortRequest) -> Result<(), Error> {
+        self.post(&format!("/v1/tools/{}/abort", encoded(name)), request, PATIENCE).await
+    }
+
+    /// Notices that came with a tool's answer have arrived.
+    pub async fn mail_was_read(&self, notices: Vec<i64>) -> Result<(), Error> {
+        self.post("/v1/mailbox/read", &ReadRequest { notices }, PATIENCE).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
@@ -171,10 +193,56 @@ fn patience(seconds: f64) -> Duration {
     PATIENCE + Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
+/// A tool at work.
+pub struct ToolCall {
+    response: Response,
+    in_lines: bool,
+    rest: Vec<u8>,
+}
+
+impl ToolCall {
+    /// What it says next; its answer is the last.
+    pub async fn next(&mut self) -> Result<ToolLine, Error> {
+        loop {
+            if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                return serde_json::from_slice(&line).map_err(|_| Error::CutOff);
+            }
+            match self.response.chunk().await.map_err(broken)? {
+                Some(piece) => self.rest.extend_from_slice(&piece),
+                None if self.in_lines => return Err(Error::CutOff),
+                None => {
+                    let answer = serde_json::from_slice(&self.rest).map_err(|_| Error::CutOff)?;
+                    return Ok(ToolLine::Answer(answer));
+                }
+            }
+        }
+    }
+}
+
+impl Error {
+    /// The daemon went away: a call that can be made again may reach the next one.
+    pub fn went_away(&self) -> bool {
+        match self {
+            Error::NotRunning(_) | Error::Broken(_) | Error::CutOff => true,
+            Error::Refused(view) => view.status == 503,
+            Error::TimedOut(_) => false,
+        }
+    }
+}
+
+fn encoded(name: &str) -> String {
+    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
+}
+
 async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Error> {
-    let response = request.send().await.map_err(broken)?;
+    let response = sound(request.send().await.map_err(broken)?).await?;
+    response.json().await.map_err(broken)
+}
+
+async fn sound(response: Response) -> Result<Response, Error> {
     if response.status().is_success() {
-        return response.json().await.map_err(broken);
+        return Ok(response);
     }
     let status = response.status().as_u16();
     let text = response.text().await.map_err(broken)?;

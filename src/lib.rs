@@ -34,4 +34,6 @@ pub mod config;
 
 pub mod daemon;
 
+pub mod mcp;
+
 pub mod cli;

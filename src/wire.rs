@@ -151,6 +151,9 @@ pub struct CallerView {
     pub instance: String,
     /// The caller runs with `NODE_ENV=development`.
     pub development: bool,
+    /// Calls that take longer than so many seconds are cut off on the caller's side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub longest_wait: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -428,11 +431,24 @@ pub struct ToolView {
     pub name: String,
     pub description: String,
     pub input_schema: serde_json::Value,
+    /// A call may take minutes.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub waits: bool,
+    /// A call changes nothing.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub reads: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolsView {
     pub tools: Vec<ToolView>,
+    /// How they are meant to be used together; empty where their descriptions say it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub instructions: String,
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -442,6 +458,10 @@ pub struct ToolRequest {
     pub arguments: serde_json::Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The answer comes as lines of JSON: how far things are, again and again, then the answer.
+    pub progress: bool,
+    /// The caller says with `/v1/mailbox/read` which notices it has got.
+    pub acknowledges: bool,
 }
 
 /// Plain text, also when it is an error.
@@ -450,6 +470,32 @@ pub struct ToolRequest {
 pub struct ToolAnswer {
     pub text: String,
     pub is_error: bool,
+    /// The notices in the text that have still to be acknowledged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mail: Vec<i64>,
+}
+
+/// A line of an answer that comes with its progress.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ToolLine {
+    Progress(String),
+    Answer(ToolAnswer),
+}
+
+/// The caller no longer waits for a call it made with this key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AbortRequest {
+    pub caller: CallerView,
+    pub key: String,
+}
+
+/// Notices that have arrived.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadRequest {
+    pub notices: Vec<i64>,
 }
 
 impl From<Inheritance> for ForkView {

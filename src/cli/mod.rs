@@ -10,9 +10,12 @@ mod config;
 mod daemon;
 mod demo;
 mod doctor;
+mod files;
 mod fork_preview;
 mod hosts;
 mod list;
+mod mcp;
+mod mcp_config;
 mod opencode;
 mod opencode_config;
 mod output;
@@ -30,7 +33,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::client::{self, Client};
+use crate::client::Client;
 use crate::config::{Environment, Flags, Settings};
 use crate::daemon::start;
 use crate::wire::CallerView;
@@ -90,6 +93,8 @@ enum Command {
     Agents(agents::Agents),
     /// Show where agents can run; add OpenCode servers
     Hosts(hosts::Hosts),
+    /// Serve the tools to clients of MCP; configure such clients
+    Mcp(mcp::Mcp),
     /// Put the plugin into OpenCode, or take it out again
     Opencode(opencode::OpenCode),
     /// Check what is set up: daemon, task store, OpenCode
@@ -138,6 +143,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Command::Clear(command) => command.run(&settings).await,
             Command::Prune(command) => command.run(&settings).await,
             Command::Hosts(command) => command.run(&settings).await,
+            Command::Mcp(command) => command.run(&settings).await,
             Command::Doctor(command) => command.run(&settings).await,
             Command::Daemon(command) => command.run(&settings).await,
             Command::Agents(_)
@@ -179,13 +185,4 @@ async fn resolve(client: &Client, ids: &[String]) -> anyhow::Result<Vec<String>>
 
 async fn connect(settings: &Settings) -> anyhow::Result<Client> {
     start::ensure(settings).await
-}
-
-/// The daemon went away in the middle of a call that can be made again.
-fn went_away(error: &client::Error) -> bool {
-    match error {
-        client::Error::NotRunning(_) | client::Error::Broken(_) => true,
-        client::Error::Refused(view) => view.status == 503,
-        client::Error::TimedOut(_) => false,
-    }
 }

@@ -1,8 +1,6 @@
 //! `asyncagents opencode`: puts our plugin into OpenCode, and takes it out again.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +8,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 
+use super::files::{cannot, read, write};
 use super::opencode_config::{self as text, FILE};
 use super::show;
 use crate::config::Settings;
@@ -85,7 +84,6 @@ pub(super) fn is_current(settings: &Settings) -> Option<bool> {
     Some(installed == PLUGIN)
 }
 
-/// The one that is there, else the one OpenCode would look for first.
 fn config_file(settings: &Settings, scope: &Scope) -> anyhow::Result<PathBuf> {
     let folder = match scope.project {
         true => std::env::current_dir().context("cannot tell what the current directory is")?,
@@ -94,9 +92,14 @@ fn config_file(settings: &Settings, scope: &Scope) -> anyhow::Result<PathBuf> {
             .clone()
             .context("there is no home directory; use --project, or set HOME")?,
     };
+    Ok(config_file_in(&folder))
+}
+
+/// The one that is there, else the one OpenCode would look for first.
+pub(super) fn config_file_in(folder: &Path) -> PathBuf {
     let names = ["opencode.jsonc", "opencode.json"].map(|name| folder.join(name));
     let there = names.iter().find(|file| file.exists());
-    Ok(there.unwrap_or(&names[1]).clone())
+    there.unwrap_or(&names[1]).clone()
 }
 
 fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
@@ -195,36 +198,4 @@ impl Installed {
         }
         write(&file, &serde_json::to_string_pretty(self)?)
     }
-}
-
-fn read(file: &Path) -> anyhow::Result<Option<String>> {
-    match std::fs::read_to_string(file) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| cannot("read", file)),
-    }
-}
-
-/// Whole or not at all: a configuration cut in half would keep OpenCode from starting.
-fn write(file: &Path, text: &str) -> anyhow::Result<()> {
-    // A link stays a link.
-    let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-    let folder = file.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(folder).with_context(|| cannot("create", folder))?;
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let beside = folder.join(format!(".{name}.asyncagents"));
-    // There may be keys in it: nobody else reads it before it has the permissions it had.
-    let _ = std::fs::remove_file(&beside);
-    let mut open = std::fs::OpenOptions::new();
-    let opened = open.write(true).create_new(true).mode(0o600).open(&beside);
-    let written = opened.and_then(|mut beside| beside.write_all(text.as_bytes()));
-    written.with_context(|| cannot("write", &beside))?;
-    if let Ok(metadata) = std::fs::metadata(&file) {
-        let _ = std::fs::set_permissions(&beside, metadata.permissions());
-    }
-    std::fs::rename(&beside, &file).with_context(|| cannot("write", &file))
-}
-
-fn cannot(what: &str, path: &Path) -> String {
-    format!("cannot {what} `{}`", path.display())
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 
-use super::{caller, connect, show, went_away};
+use super::{caller, connect, show};
 use crate::config::Settings;
 use crate::daemon::start;
 use crate::task::Budget;
@@ -102,7 +102,7 @@ async fn launch(settings: &Settings, request: &LaunchRequest) -> anyhow::Result<
     let mut client = connect(settings).await?;
     for _ in 1..TRIES {
         match client.launch(request).await {
-            Err(error) if went_away(&error) => client = start::ensure(settings).await?,
+            Err(error) if error.went_away() => client = start::ensure(settings).await?,
             other => return Ok(other?),
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::{connect, resolve, seconds, went_away};
+use super::{connect, resolve, seconds};
 use crate::config::Settings;
 use crate::task::Status;
 use crate::wire::{TaskView, WaitRequest};
@@ -68,7 +68,7 @@ impl Wait {
                 WaitRequest { ids: ids.clone(), need: Some(next), timeout: slice.as_secs_f64() };
             let waited = match client.wait(&request).await {
                 Ok(waited) => waited,
-                Err(error) if went_away(&error) => {
+                Err(error) if error.went_away() => {
                     client = connect(settings).await?;
                     continue;
                 }

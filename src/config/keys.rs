@@ -25,6 +25,7 @@ pub struct Config {
     pub agent: Agent,
     pub opencode: OpenCode,
     pub tools: Tools,
+    pub task_tool: TaskTool,
     pub api: Api,
     pub log: Log,
 }
@@ -175,8 +176,52 @@ impl Default for Config {
             agent: Agent::default(),
             opencode: OpenCode::default(),
             tools: Tools::default(),
+            task_tool: TaskTool::default(),
             api: Api::default(),
             log: Log::default(),
+        }
+    }
+}
+
+/// The blocking tool `Task`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TaskTool {
+    pub offered: Offered,
+    #[serde(rename = "timeout_seconds", with = "seconds")]
+    pub timeout: Duration,
+    pub on_timeout: OnTimeout,
+    pub agent: String,
+    pub active_per_parent: u32,
+    /// How long the result of an identical call is given again; `None` is never.
+    #[serde(rename = "cache_ttl_seconds", with = "seconds_or_off")]
+    pub cache_ttl: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Offered {
+    Mcp,
+    Everywhere,
+    Nowhere,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnTimeout {
+    Background,
+    Cancel,
+}
+
+impl Default for TaskTool {
+    fn default() -> TaskTool {
+        TaskTool {
+            offered: Offered::Mcp,
+            timeout: Duration::from_secs(30),
+            on_timeout: OnTimeout::Background,
+            agent: "general".to_owned(),
+            active_per_parent: 3,
+            cache_ttl: None,
         }
     }
 }

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 pub use keys::{
-    Alias, Api, Config, Fork, ForkMethod, History, Limits, Log, Notices, OpenCode, Permissions,
-    Policy, Resume, Supervisor, Tools,
+    Alias, Api, Config, Fork, ForkMethod, History, Limits, Log, Notices, Offered, OnTimeout,
+    OpenCode, Permissions, Policy, Resume, Supervisor, TaskTool, Tools,
 };
 
 use check::{check_rule, check_table};
@@ -74,6 +74,8 @@ pub struct Settings {
     pub providers: Providers,
     /// Where OpenCode looks for its user's configuration; perhaps not there.
     pub opencode_config: Option<PathBuf>,
+    /// The same of Codex.
+    pub codex_config: Option<PathBuf>,
     /// A host that was named on the command line: meant for what is launched, too.
     pub named_host: Option<String>,
     /// `ASYNCAGENTS_PARENT`: the session on whose behalf this process was started.
@@ -127,6 +129,7 @@ impl Settings {
             providers: Providers::of(environment)?,
             opencode_config: base_directory(environment, "XDG_CONFIG_HOME", ".config")?
                 .map(|config| config.join("opencode")),
+            codex_config: base_directory(environment, "CODEX_HOME", ".codex")?,
             named_host: flags.host.as_ref().map(|host| {
                 host.split_once(':').map_or(host.as_str(), |(name, _)| name).to_owned()
             }),
@@ -344,6 +347,7 @@ mod tests {
             development: true,
             providers: Providers::default(),
             opencode_config: Some("/home/ada/.config/opencode".into()),
+            codex_config: Some("/home/ada/.codex".into()),
             named_host: None,
             parent: Some("ses_parent".to_owned()),
         };
@@ -382,6 +386,7 @@ mod tests {
                 opencode_config: Some(
                     Path::new(config_file).parent().unwrap().with_file_name("opencode"),
                 ),
+                codex_config: settings.codex_config.clone(),
                 named_host: None,
                 parent: None,
             };
@@ -419,6 +424,7 @@ mod tests {
             development: false,
             providers: Providers::default(),
             opencode_config: None,
+            codex_config: None,
             named_host: None,
             parent: None,
         };

@@ -31,7 +31,7 @@ use crate::store::{Committed, Opened, Store, What};
 use crate::supervisor::{Asks, ForkMethod, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
 use crate::task::queue::Limits;
-use crate::tools::Alias;
+use crate::tools::{Alias, Blocking, Offered, OnTimeout, Toolbox};
 
 /// So many reads that take long are made at the same time.
 const LONG_READS: usize = 2;
@@ -62,7 +62,7 @@ pub async fn run(
     let stop = CancellationToken::new();
     let api = Api {
         supervisor: supervisor.clone(),
-        aliases: Arc::new(aliases(&settings.config)),
+        toolbox: Arc::new(toolbox(&settings.config)),
         warnings: warnings.clone(),
         stop: stop.clone(),
         streams: streams(&settings.config.api),
@@ -198,13 +198,23 @@ fn check_in_background(store: Store, warnings: Warnings) {
 }
 
 fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
-    let config::Config { supervisor, limits, resume, fork, permissions, notices, history, .. } =
-        config;
+    let config::Config {
+        supervisor,
+        limits,
+        resume,
+        fork,
+        permissions,
+        notices,
+        history,
+        task_tool,
+        ..
+    } = config;
     let per_model = limits.active_per_model.iter();
     crate::supervisor::Settings {
         enabled: config.enabled,
         limits: Arc::new(Limits {
             active_per_parent: limits.active_per_parent as usize,
+            blocking_per_parent: task_tool.active_per_parent as usize,
             active_per_model: per_model.map(|(name, n)| (name.clone(), *n as usize)).collect(),
             queued_per_parent: limits.queued_per_parent as usize,
         }),
@@ -242,10 +252,27 @@ fn streams(config: &config::Api) -> Streams {
     }
 }
 
-fn aliases(config: &config::Config) -> Vec<Alias> {
+fn toolbox(config: &config::Config) -> Toolbox {
+    let config::Config { tools, task_tool, .. } = config;
     let alias = |alias: &config::Alias| match alias {
         config::Alias::Superagents => Alias::Superagents,
         config::Alias::Background => Alias::Background,
     };
-    config.tools.aliases.iter().map(alias).collect()
+    Toolbox {
+        aliases: tools.aliases.iter().map(alias).collect(),
+        blocking: Blocking {
+            offered: match task_tool.offered {
+                config::Offered::Mcp => Offered::Mcp,
+                config::Offered::Everywhere => Offered::Everywhere,
+                config::Offered::Nowhere => Offered::Nowhere,
+            },
+            timeout: task_tool.timeout,
+            on_timeout: match task_tool.on_timeout {
+                config::OnTimeout::Background => OnTimeout::Background,
+                config::OnTimeout::Cancel => OnTimeout::Cancel,
+            },
+            agent: task_tool.agent.clone(),
+            cache: task_tool.cache_ttl,
+        },
+    }
 }

@@ -7,7 +7,7 @@ use super::Api;
 use super::body::Body;
 use super::error::ApiError;
 use crate::tools;
-use crate::wire::{CallerRequest, MailboxView, NoticeView};
+use crate::wire::{CallerRequest, MailboxView, NoticeView, ReadRequest};
 
 pub(super) async fn read(
     State(api): State<Api>,
@@ -20,4 +20,13 @@ pub(super) async fn read(
         hidden: notice.hidden,
     };
     Ok(Json(MailboxView { notices: mail.into_iter().map(view).collect() }))
+}
+
+/// Who was given notices with an answer has got them.
+pub(super) async fn was_read(
+    State(api): State<Api>,
+    Body(request): Body<ReadRequest>,
+) -> Result<Json<()>, ApiError> {
+    api.supervisor.mail_was_read(request.notices).await?;
+    Ok(Json(()))
 }

@@ -36,7 +36,7 @@ pub use guard::Door;
 pub use ready::Ready;
 
 use crate::supervisor::Supervisor;
-use crate::tools::Alias;
+use crate::tools::Toolbox;
 
 /// A prompt of a million characters fits, whatever they are.
 const LARGEST_BODY: usize = 8 << 20;
@@ -45,7 +45,7 @@ const LARGEST_BODY: usize = 8 << 20;
 #[derive(Clone)]
 pub struct Api {
     pub supervisor: Supervisor,
-    pub aliases: Arc<Vec<crate::tools::Alias>>,
+    pub toolbox: Arc<Toolbox>,
     pub warnings: Warnings,
     /// Set when somebody asked the daemon to stop.
     pub stop: CancellationToken,
@@ -104,6 +104,7 @@ pub fn control(api: Api) -> Router {
     Router::from(status_routes())
         .route("/v1/tools", get(tools::list))
         .route("/v1/tools/{name}", post(tools::call))
+        .route("/v1/tools/{name}/abort", post(tools::abort))
         .route("/v1/tasks", post(tasks::launch))
         .route("/v1/tasks/{id}/output", post(tasks::output))
         .route("/v1/tasks/{id}/resume", post(tasks::resume))
@@ -115,6 +116,7 @@ pub fn control(api: Api) -> Router {
         .route("/v1/prune", post(prune::prune))
         .route("/v1/wait", post(wait::wait))
         .route("/v1/mailbox", post(mailbox::read))
+        .route("/v1/mailbox/read", post(mailbox::was_read))
         .route("/v1/permissions", get(permissions::list))
         .route("/v1/permissions/{id}", post(permissions::answer))
         .route("/v1/hosts", get(hosts::list))
@@ -140,10 +142,4 @@ pub fn status(api: Api, door: Door) -> Router {
     // Around all routes at once: around each of them, the router would add what it knows of methods.
     let guarded = axum::middleware::from_fn_with_state(door, guard::guard);
     Router::new().fallback_service(control(api)).layer(guarded)
-}
-
-impl Api {
-    fn aliases(&self) -> &[Alias] {
-        &self.aliases
-    }
 }

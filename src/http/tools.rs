@@ -1,24 +1,60 @@
 //! The agent tools, for those who register and forward them.
 
+use std::convert::Infallible;
+use std::time::Duration;
+
 use axum::Json;
+use axum::body::{Body as Content, Bytes};
 use axum::extract::{Path, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::BoxFuture;
+use futures_util::stream;
+use serde::Deserialize;
+use tokio::time::{Instant, sleep_until};
 
 use super::Api;
-use super::body::Body;
+use super::body::{Body, Params};
 use super::error::ApiError;
-use crate::tools;
-use crate::wire::{ToolAnswer, ToolRequest, ToolsView};
+use crate::feed::Changes;
+use crate::supervisor::Caller;
+use crate::tools::{self, Audience, Call};
+use crate::wire::{AbortRequest, ToolAnswer, ToolLine, ToolRequest, ToolsView};
 
-pub(super) async fn list(State(api): State<Api>) -> Json<ToolsView> {
-    Json(ToolsView { tools: tools::list(api.aliases()) })
+/// So often a caller that waits hears how far things are, at most and at least: clients give up on
+/// calls that stay silent.
+const BETWEEN_NEWS: Duration = Duration::from_secs(1);
+const LONGEST_SILENCE: Duration = Duration::from_secs(10);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListQuery {
+    r#for: Option<Client>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Client {
+    Mcp,
+}
+
+pub(super) async fn list(
+    State(api): State<Api>,
+    Params(query): Params<ListQuery>,
+) -> Json<ToolsView> {
+    let audience = match query.r#for {
+        Some(Client::Mcp) => Audience::Mcp,
+        None => Audience::Conversation,
+    };
+    Json(tools::list(&api.toolbox, audience))
 }
 
 pub(super) async fn call(
     State(api): State<Api>,
     Path(name): Path<String>,
     Body(request): Body<ToolRequest>,
-) -> Result<Json<ToolAnswer>, ApiError> {
-    let ToolRequest { caller, arguments, key } = request;
+) -> Result<Response, ApiError> {
+    let ToolRequest { caller, arguments, key, progress, acknowledges } = request;
     api.supervisor.note_place(
         &caller.host,
         &caller.instance,
@@ -26,6 +62,78 @@ pub(super) async fn call(
         &caller.directory,
     );
     let caller = tools::caller(caller)?;
-    let aliases = api.aliases();
-    Ok(Json(tools::call(&api.supervisor, aliases, &name, caller, arguments, key).await?))
+    let call = Call { name, caller: caller.clone(), arguments, key, acknowledges };
+    if !progress {
+        return Ok(Json(tools::call(&api.supervisor, &api.toolbox, call).await?).into_response());
+    }
+    let changes = api.supervisor.feed().subscribe();
+    let answer = {
+        let api = api.clone();
+        async move { tools::call(&api.supervisor, &api.toolbox, call).await }
+    };
+    let next = Instant::now() + LONGEST_SILENCE;
+    let told = Told { api, caller, answer: Some(Box::pin(answer)), changes, last: None, next };
+    let lines = stream::unfold(told, |told| async move {
+        let (line, told) = told.next().await?;
+        let mut line = serde_json::to_vec(&line).unwrap_or_default();
+        line.push(b'\n');
+        Some((Ok::<_, Infallible>(Bytes::from(line)), told))
+    });
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    Ok((kind, Content::from_stream(lines)).into_response())
+}
+
+/// A call under way. Who hangs up drops it, and the call with it.
+struct Told {
+    api: Api,
+    caller: Caller,
+    answer: Option<BoxFuture<'static, Result<ToolAnswer, tools::Error>>>,
+    changes: Changes,
+    last: Option<Instant>,
+    /// When something has to be said, whatever has changed.
+    next: Instant,
+}
+
+impl Told {
+    async fn next(mut self) -> Option<(ToolLine, Told)> {
+        let mut answer = self.answer.take()?;
+        loop {
+            tokio::select! {
+                biased;
+                answered = &mut answer => {
+                    let answer = answered.unwrap_or_else(|error| ToolAnswer {
+                        text: format!("Error: {error}"),
+                        is_error: true,
+                        mail: Vec::new(),
+                    });
+                    return Some((ToolLine::Answer(answer), self));
+                }
+                change = self.changes.recv() => {
+                    let ours = change
+                        .is_ok_and(|change| change.task.parent.session == self.caller.session);
+                    if ours {
+                        let soon = self.last.map_or(Instant::now(), |last| last + BETWEEN_NEWS);
+                        self.next = self.next.min(soon);
+                    }
+                }
+                () = sleep_until(self.next) => {
+                    let now = Instant::now();
+                    (self.last, self.next) = (Some(now), now + LONGEST_SILENCE);
+                    let line = tools::progress(&self.api.supervisor, &self.caller);
+                    self.answer = Some(answer);
+                    return Some((ToolLine::Progress(line), self));
+                }
+            }
+        }
+    }
+}
+
+pub(super) async fn abort(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    Body(request): Body<AbortRequest>,
+) -> Result<Json<()>, ApiError> {
+    let caller = tools::caller(request.caller)?;
+    tools::abort(&api.supervisor, &api.toolbox, &name, &caller, &request.key).await?;
+    Ok(Json(()))
 }

@@ -21,6 +21,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0003_status.sql"),
     include_str!("../../migrations/0004_fork.sql"),
     include_str!("../../migrations/0005_instances.sql"),
+    include_str!("../../migrations/0006_blocking.sql"),
 ];
 
 /// What was found.

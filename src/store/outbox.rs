@@ -132,8 +132,9 @@ impl Store {
         })
     }
 
-    /// The caller has the end in hand: its notice is recorded without a reply (N3).
-    pub fn hush(&self, task: &TaskId) -> Written<()> {
+    /// The caller has the end in hand: its notice is recorded without a reply (N3), and does not
+    /// wait in a mailbox either.
+    pub fn hush(&self, task: &TaskId, at: Timestamp) -> Written<()> {
         let task = task.clone();
         self.write(move |db, _| {
             db.prepare_cached(
@@ -141,44 +142,42 @@ impl Store {
                    AND task = (SELECT seq FROM task WHERE id = ?1)",
             )?
             .execute([task.as_str()])?;
+            db.prepare_cached(
+                "UPDATE notice SET read_at = ?2 WHERE parent_host = 'mailbox' AND read_at IS NULL
+                   AND nth = 0 AND task = (SELECT seq FROM task WHERE id = ?1)",
+            )?
+            .execute((task.as_str(), at.as_millis()))?;
             Ok(())
         })
     }
 
-    /// Takes the unread notices out of a mailbox, oldest first.
-    pub async fn read_mailbox(
-        &self,
-        parent: &SessionId,
-        at: Timestamp,
-    ) -> Result<Vec<Unread>, Error> {
-        let parent = parent.clone();
-        let unread = self.read(|db| {
-            let mut statement = db.prepare_cached(
-                "SELECT EXISTS (SELECT 1 FROM notice
-                 WHERE parent_host = 'mailbox' AND read_at IS NULL AND parent_session = ?1)",
-            )?;
-            Ok(statement.query_row([parent.as_str()], |row| row.get::<_, bool>(0))?)
-        })?;
-        if !unread {
-            return Ok(Vec::new());
-        }
-        let take = self.write(move |db, _| {
+    /// The notices in a mailbox that nobody has read, oldest first.
+    pub fn unread(&self, parent: &SessionId) -> Result<Vec<Unread>, Error> {
+        self.read(|db| {
             let mut statement = db.prepare_cached(&format!(
-                "SELECT {OWED}, {RUN} FROM notice n {JOINED} WHERE n.parent_host = 'mailbox'
-                   AND n.read_at IS NULL AND n.parent_session = ?1 ORDER BY n.seq"
+                "SELECT {OWED}, {RUN} FROM notice n INDEXED BY notice_unread {JOINED}
+                 WHERE n.parent_host = 'mailbox' AND n.read_at IS NULL AND n.parent_session = ?1
+                 ORDER BY n.seq"
             ))?;
             let mut found = statement.query([parent.as_str()])?;
             let mut unread = Vec::new();
             while let Some(row) = found.next()? {
                 unread.push(owed(row)?);
             }
-            db.prepare_cached(
-                "UPDATE notice SET read_at = ?2 WHERE parent_host = 'mailbox'
-                   AND read_at IS NULL AND parent_session = ?1",
-            )?
-            .execute((parent.as_str(), at.as_millis()))?;
             Ok(unread)
-        });
-        take.await
+        })
+    }
+
+    pub fn mark_read(&self, notices: Vec<i64>, at: Timestamp) -> Written<()> {
+        self.write(move |db, _| {
+            let mut mark = db.prepare_cached(
+                "UPDATE notice SET read_at = ?2
+                 WHERE seq = ?1 AND parent_host = 'mailbox' AND read_at IS NULL",
+            )?;
+            for notice in notices {
+                mark.execute((notice, at.as_millis()))?;
+            }
+            Ok(())
+        })
     }
 }

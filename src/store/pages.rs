@@ -6,9 +6,10 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use super::rows::{self, TASK};
 use super::{Error, Run, Store, search};
+use crate::task::launch::Order;
 use crate::task::stats::{Counts, Spent};
 use crate::task::view::TaskView;
-use crate::task::{BatchId, SessionId, Status, Task, TaskId};
+use crate::task::{BatchId, SessionId, Status, Task, TaskId, Timestamp};
 
 /// Which tasks to show. An empty filter shows the whole history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -88,6 +89,30 @@ impl Store {
 
     pub fn task_by_nonce(&self, nonce: &str) -> Result<Option<Task>, Error> {
         self.read(|db| Ok(rows::find_task(db, "t.nonce = ?1", nonce)?.map(|(_, task)| task)))
+    }
+
+    /// The newest task of this parent that was ordered in the same words and completed at once.
+    pub fn earlier(
+        &self,
+        parent: &SessionId,
+        directory: &str,
+        order: &Order,
+        since: Timestamp,
+    ) -> Result<Option<Task>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT {TASK} FROM task t WHERE t.parent_session = ?1 AND t.status = 'completed'
+                   AND t.run = 0 AND t.is_forked = 0 AND t.completed_at >= ?2 AND t.directory = ?3
+                   AND t.agent = ?4 AND t.description = ?5
+                   AND (SELECT prompt FROM run WHERE task = t.seq AND n = 0) = ?6
+                 ORDER BY t.seq DESC LIMIT 1"
+            ))?;
+            let Order { agent, description, prompt, .. } = order;
+            let values =
+                (parent.as_str(), since.as_millis(), directory, agent, description, prompt);
+            let found = statement.query_row(values, |row| Ok(rows::task(row))).optional()?;
+            Ok(found.transpose()?.map(|(_, task)| task))
+        })
     }
 
     /// The full id, the short id or any unique prefix of the full one.

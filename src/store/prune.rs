@@ -102,7 +102,8 @@ mod tests {
     use crate::task::lifecycle::{Report, Rest};
     use crate::task::queue::Limits;
     use crate::task::{
-        BatchId, Budget, MAILBOX, MessageId, Parent, Progress, SessionId, ShortId, Task, TaskId,
+        BatchId, Budget, MAILBOX, Manner, MessageId, Parent, Progress, SessionId, ShortId, Task,
+        TaskId,
     };
 
     const DAY: Duration = Duration::from_secs(86_400);
@@ -123,6 +124,7 @@ mod tests {
             let (store, _) = Store::open(&directory.path().join("test.db"), |_| {}).unwrap();
             let limits = Limits {
                 active_per_parent: 1000,
+                blocking_per_parent: 3,
                 active_per_model: BTreeMap::new(),
                 queued_per_parent: 1000,
             };
@@ -147,6 +149,7 @@ mod tests {
                 prompt: "do it".to_owned(),
                 agent: agent.to_owned(),
                 model: None,
+                manner: Manner::Background,
                 placement: Placement::Named(BatchId::new(batch)),
                 is_forked: false,
                 inheritance: None,

@@ -9,7 +9,7 @@ use super::rows::{self, RUN, Run, TASK, TASK_COLUMNS};
 use super::writer::{News, What};
 use super::{Error, Inheritance, Store, Written, inheritance, search};
 use crate::task::lifecycle::{Change, Rest, RunEnd, State};
-use crate::task::queue::{InUse, Limits, Waiting, grant};
+use crate::task::queue::{InUse, Limits, Manner, Waiting, grant};
 use crate::task::view::TaskView;
 use crate::task::{
     BatchId, Budget, MAILBOX, MessageId, Parent, Phase, Progress, SessionId, ShortId, Slot, Task,
@@ -31,6 +31,7 @@ pub struct NewTask {
     pub prompt: String,
     pub agent: String,
     pub model: Option<String>,
+    pub manner: Manner,
     pub placement: Placement,
     pub is_forked: bool,
     /// What has to be handed over before the prompt.
@@ -132,11 +133,12 @@ impl Store {
         let before = before.clone();
         self.write(move |db, news| {
             let id = &before.id;
-            let slot = place(db, &before.parent.session, before.model.as_deref(), &limits)?;
+            let (parent, model) = (&before.parent.session, before.model.as_deref());
+            let slot = place(db, parent, model, Manner::Background, &limits)?;
             let progress = starting(before.progress.clone(), slot, run.at);
             let mut update = db.prepare_cached(
                 "UPDATE task SET status = 'resumed', error = NULL, completed_at = NULL,
-                   cleared_at = NULL, run = run + 1, slot = ?3, ticket = ?4, progress = ?5,
+                   cleared_at = NULL, blocking = 0, run = run + 1, slot = ?3, ticket = ?4, progress = ?5,
                    revision = revision + 1 WHERE id = ?1 AND revision = ?2",
             )?;
             let moved = update.execute((
@@ -175,6 +177,16 @@ impl Store {
                 started.extend(publish(db, news, What::Updated, &id)?);
             }
             Ok(started)
+        })
+    }
+
+    /// Nobody waits for the task any more: it goes on as one in the background.
+    pub fn let_go(&self, id: &TaskId) -> Written<()> {
+        let id = id.clone();
+        self.write(move |db, _| {
+            db.prepare_cached("UPDATE task SET blocking = 0 WHERE id = ?1")?
+                .execute([id.as_str()])?;
+            Ok(())
         })
     }
 
@@ -392,7 +404,7 @@ fn select_active(db: &Connection, from: &str) -> Result<Vec<Active>, Error> {
 }
 
 fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error> {
-    let slot = place(db, &new.parent.session, new.model.as_deref(), limits)?;
+    let slot = place(db, &new.parent.session, new.model.as_deref(), new.manner, limits)?;
     let batch = match &new.placement {
         Placement::Named(batch) => batch.clone(),
         Placement::CurrentOr(fresh) => {
@@ -405,9 +417,9 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
         "INSERT INTO task (id, short_id, nonce, parent_session, parent_message, parent_agent,
            parent_host, host, host_instance, directory, description, agent, model, batch,
            is_forked, depth, budget, development, status, started_at, run, slot, ticket, progress,
-           tool_calls, revision)
+           tool_calls, revision, blocking)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-           'running', ?19, 0, ?20, ?21, ?22, 0, 0)",
+           'running', ?19, 0, ?20, ?21, ?22, 0, 0, ?23)",
     )?;
     let seq = insert.insert(rusqlite::params![
         new.id.as_str(),
@@ -432,6 +444,7 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
         rows::slot_number(slot),
         new.ticket as i64,
         text(&progress),
+        new.manner == Manner::Blocking,
     ])?;
     let run = NewRun {
         message_id: new.message_id.clone(),
@@ -590,54 +603,71 @@ fn place(
     db: &Connection,
     parent: &SessionId,
     model: Option<&str>,
+    manner: Manner,
     limits: &Limits,
 ) -> Result<Slot, Error> {
-    let count = |slot: i64| -> Result<i64, Error> {
-        let mut count = db.prepare_cached(
-            "SELECT count(*) FROM task WHERE slot = ?1 AND slot > 0 AND parent_session = ?2",
-        )?;
-        Ok(count.query_row((slot, parent.as_str()), |row| row.get(0))?)
-    };
-    if count(1)? > 0 {
+    let blocking = manner == Manner::Blocking;
+    let mut queued = db.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM task
+         WHERE slot = 1 AND slot > 0 AND parent_session = ?1 AND blocking = ?2)",
+    )?;
+    if queued.query_row((parent.as_str(), blocking), |row| row.get(0))? {
         return Ok(Slot::Queued);
     }
+    let count = |of: &str| -> Result<usize, Error> {
+        let mut count = db.prepare_cached(&format!(
+            "SELECT count(*) FROM task WHERE slot = 2 AND slot > 0 AND parent_session = ?1 {of}"
+        ))?;
+        Ok(count.query_row([parent.as_str()], |row| row.get::<_, i64>(0))? as usize)
+    };
     let mut in_use =
         if limits.active_per_model.is_empty() { InUse::default() } else { in_use(db)? };
-    in_use.by_parent.insert(parent.clone(), count(2)? as usize);
-    let room = in_use.has_room(parent, model.unwrap_or_default(), limits);
+    in_use.by_parent.insert(parent.clone(), count("")?);
+    if blocking {
+        in_use.blocking_by_parent.insert(parent.clone(), count("AND blocking = 1")?);
+    }
+    let room = in_use.has_room(parent, model.unwrap_or_default(), manner, limits);
     Ok(if room { Slot::Active } else { Slot::Queued })
 }
 
 fn in_use(db: &Connection) -> Result<InUse, Error> {
-    let mut statement =
-        db.prepare_cached("SELECT parent_session, model FROM task WHERE slot = 2 AND slot > 0")?;
+    let mut statement = db.prepare_cached(
+        "SELECT parent_session, model, blocking FROM task WHERE slot = 2 AND slot > 0",
+    )?;
     let mut rows = statement.query([])?;
     let mut in_use = InUse::default();
     while let Some(row) = rows.next()? {
         let parent = SessionId::new(row.get::<_, String>(0)?);
-        in_use.add(&parent, row.get_ref(1)?.as_str().unwrap_or_default());
+        let model = row.get_ref(1)?.as_str().unwrap_or_default();
+        in_use.add(&parent, model, manner(row.get(2)?));
     }
     Ok(in_use)
 }
 
-/// Queued tasks by parent, no more of each than could be started; the oldest head first.
+fn manner(blocking: bool) -> Manner {
+    if blocking { Manner::Blocking } else { Manner::Background }
+}
+
+/// Queued tasks by parent and manner, no more of each than could be started; the oldest head first.
 fn queues(db: &Connection, most: usize) -> Result<Vec<(SessionId, VecDeque<Waiting>)>, Error> {
-    let parents: Vec<String> = db
+    let parents: Vec<(String, bool)> = db
         .prepare_cached(
-            "SELECT parent_session FROM task WHERE slot = 1 AND slot > 0
-             GROUP BY parent_session ORDER BY min(ticket)",
+            "SELECT parent_session, blocking FROM task WHERE slot = 1 AND slot > 0
+             GROUP BY parent_session, blocking ORDER BY min(ticket)",
         )?
-        .query_map([], |row| row.get(0))?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;
     let mut heads = db.prepare_cached(
         "SELECT id, model FROM task WHERE slot = 1 AND slot > 0 AND parent_session = ?1
-         ORDER BY ticket LIMIT ?2",
+           AND blocking = ?2 ORDER BY ticket LIMIT ?3",
     )?;
     let mut queues = Vec::with_capacity(parents.len());
-    for parent in parents {
+    for (parent, blocking) in parents {
+        let manner = manner(blocking);
         let waiting = heads
-            .query_map((&parent, most as i64), |row| {
-                Ok(Waiting { id: TaskId::new(row.get::<_, String>(0)?), model: row.get(1)? })
+            .query_map((&parent, blocking, most as i64), |row| {
+                let id = TaskId::new(row.get::<_, String>(0)?);
+                Ok(Waiting { id, model: row.get(1)?, manner })
             })?
             .collect::<Result<_, _>>()?;
         queues.push((SessionId::new(parent), waiting));
@@ -648,7 +678,7 @@ fn queues(db: &Connection, most: usize) -> Result<Vec<(SessionId, VecDeque<Waiti
 fn current_batch(db: &Connection, parent: &SessionId) -> Result<Option<BatchId>, Error> {
     let mut newest = db.prepare_cached(
         "SELECT batch FROM task WHERE slot = ?1 AND slot > 0 AND parent_session = ?2
-         ORDER BY ticket DESC LIMIT 1",
+           AND blocking = 0 ORDER BY ticket DESC LIMIT 1",
     )?;
     for slot in [1, 2] {
         let found = newest.query_row((slot, parent.as_str()), |row| row.get::<_, String>(0));

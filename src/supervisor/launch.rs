@@ -11,7 +11,7 @@ use super::{Error, Fork, Supervisor};
 use crate::host::{Host, NewSession, Opened};
 use crate::store::{Inheritance, Intended, Intent, NewTask, Placement};
 use crate::task::launch::Order;
-use crate::task::{BatchId, MAILBOX, Parent, SessionId, Slot, Task, Timestamp};
+use crate::task::{BatchId, MAILBOX, Manner, Parent, SessionId, Slot, Task, TaskId, Timestamp};
 
 /// How long a host's list of agents is believed.
 const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
@@ -33,6 +33,9 @@ pub struct Caller {
     pub development: bool,
     /// Every launch is a batch of its own unless it names one, as from the shell.
     pub lone_batches: bool,
+    /// Its calls are cut off when they take longer.
+    #[serde(default)]
+    pub longest_wait: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +71,7 @@ impl Begun {
         let Begun { caller, order, host, inherits, .. } = self;
         NewSession {
             parent: (caller.host == *host).then(|| caller.session.clone()),
-            title: title(&order.description, inherits.is_some()),
+            title: title(order, inherits.is_some()),
             nonce: nonce.to_owned(),
             directory: caller.directory.clone(),
             agent: order.agent.clone(),
@@ -108,6 +111,33 @@ impl Supervisor {
             launched
         });
         rest.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
+    }
+
+    /// What an identical order of the same parent came to, if that is not too long ago (O6).
+    pub fn earlier(
+        &self,
+        caller: &Caller,
+        order: &Order,
+        not_older: Duration,
+    ) -> Result<Option<Task>, Error> {
+        let since = self.0.clock.now().minus(not_older);
+        let Caller { session, directory, .. } = caller;
+        Ok(self.0.store.earlier(session, directory, order, since)?)
+    }
+
+    /// Nobody waits for its end any more: it goes on in the background, told like any other.
+    pub async fn let_go(&self, id: &TaskId) -> Result<(), Error> {
+        self.0.store.let_go(id).await?;
+        // It may have held up others that are waited for.
+        self.0.prompts.notify_one();
+        Ok(())
+    }
+
+    /// The task that was launched with this key, if there is one. A launch that is under way is
+    /// waited for.
+    pub async fn launched_with(&self, key: &str) -> Result<Option<Task>, Error> {
+        let _turn = self.launching(key).lock_owned().await;
+        Ok(self.0.store.task_by_nonce(key)?)
     }
 
     /// Whose turn it is with a key. Those that nobody holds are forgotten.
@@ -178,7 +208,10 @@ impl Supervisor {
         });
         let placement = match order.batch {
             Some(name) => Placement::Named(BatchId::new(name)),
-            None if caller.lone_batches => Placement::Named(clock.batch_id()),
+            // Its progress is nobody else's.
+            None if caller.lone_batches || order.manner == Manner::Blocking => {
+                Placement::Named(clock.batch_id())
+            }
             None => Placement::CurrentOr(clock.batch_id()),
         };
         let is_conversation = caller.host != MAILBOX;
@@ -199,6 +232,7 @@ impl Supervisor {
             prompt: order.prompt,
             agent: order.agent,
             model: order.model,
+            manner: order.manner,
             placement,
             is_forked,
             inheritance,
@@ -269,7 +303,11 @@ impl Supervisor {
     }
 }
 
-fn title(description: &str, forked: bool) -> String {
-    let forked = if forked { " (forked)" } else { "" };
-    format!("Background{forked}: {description}")
+fn title(order: &Order, forked: bool) -> String {
+    let Order { description, manner, .. } = order;
+    match (manner, forked) {
+        (Manner::Background, false) => format!("Background: {description}"),
+        (Manner::Background, true) => format!("Background (forked): {description}"),
+        (Manner::Blocking, _) => format!("Task: {description}"),
+    }
 }

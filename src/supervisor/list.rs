@@ -1,10 +1,9 @@
 //! What a parent sees of its tasks: direct children only, newest first, nothing it has cleared.
 
 use super::{Error, Supervisor};
-use crate::notice::{self, Notice};
 use crate::store::{Filter, Page, Sort};
 use crate::task::stats::{Counts, Spent};
-use crate::task::{SessionId, Status, Task};
+use crate::task::{BatchId, SessionId, Status, Task};
 
 /// More than this is for the history, not for a list.
 const MOST: u64 = 200;
@@ -26,6 +25,17 @@ impl Supervisor {
         Ok(Listing { tasks, counts: self.0.store.listed_counts(parent)?, total })
     }
 
+    /// A parent's tasks that have not ended, in the order of their launch.
+    pub fn live(&self, parent: &SessionId) -> Result<Vec<Task>, Error> {
+        Ok(self.0.store.live(Some(parent))?)
+    }
+
+    /// All tasks of a batch.
+    pub fn batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
+        let tasks = self.0.store.batch(batch)?;
+        if tasks.is_empty() { Err(Error::NoSuchBatch(batch.to_string())) } else { Ok(tasks) }
+    }
+
     /// What a session has used up with all its descendants; of a conversation only the latter is
     /// known here (T17).
     pub fn spent(&self, session: &SessionId) -> Result<Spent, Error> {
@@ -34,15 +44,5 @@ impl Supervisor {
             cost: task.progress.cost.unwrap_or(0.0),
         });
         Ok(own + self.0.store.spent_below(session)?)
-    }
-
-    /// Takes the unread notices of a parent that is no conversation (section 1 of the spec).
-    pub async fn read_mailbox(&self, parent: &SessionId) -> Result<Vec<Notice>, Error> {
-        let unread = self.0.store.read_mailbox(parent, self.0.clock.now()).await?;
-        let inline = self.0.settings.inline_characters;
-        Ok(unread
-            .iter()
-            .map(|owed| notice::compose(&super::deliver::facts(owed), inline))
-            .collect())
     }
 }

@@ -28,6 +28,7 @@ mod fork;
 mod hosts;
 mod launch;
 mod list;
+mod mailbox;
 mod output;
 mod prompt;
 mod prune;
@@ -56,6 +57,7 @@ pub use fork::{Fork, ForkMethod};
 pub use hosts::{Bridge, HostShown, Line, Server};
 pub use launch::{Caller, Launch};
 pub use list::Listing;
+pub use mailbox::Mail;
 pub use output::Output;
 pub use wait::{Need, Waited};
 
@@ -98,6 +100,8 @@ struct Inner {
     awaited: Mutex<HashMap<TaskId, usize>>,
     /// Notices that were handed to a host and are not known to be delivered.
     tried: Mutex<HashSet<i64>>,
+    /// Notices in mailboxes that somebody was given and has not confirmed, and when.
+    handed: Mutex<HashMap<i64, Duration>>,
     agents: Mutex<HashMap<(String, String), launch::KnownAgents>>,
     /// Launches under way by their keys, so that one key opens one session.
     launching: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
@@ -149,7 +153,7 @@ pub enum Error {
     NoSuchTask(String),
     #[error("`{reference}` could be any of: {}", .candidates.join(", "))]
     Ambiguous { reference: String, candidates: Vec<String> },
-    #[error("no task of batch `{0}` is left to cancel")]
+    #[error("there is no batch `{0}`")]
     NoSuchBatch(String),
     #[error("no task group `{0}`; `/v1/task-groups` lists them")]
     NoSuchGroup(String),
@@ -243,6 +247,7 @@ impl Supervisor {
             ends: Notify::new(),
             awaited: Mutex::default(),
             tried: Mutex::default(),
+            handed: Mutex::default(),
             agents: Mutex::default(),
             launching: Mutex::default(),
             asks: Mutex::default(),

@@ -174,6 +174,7 @@ mod tests {
             enabled: true,
             limits: Arc::new(Limits {
                 active_per_parent: 10,
+                blocking_per_parent: 3,
                 active_per_model: [].into(),
                 queued_per_parent: 1_000,
             }),

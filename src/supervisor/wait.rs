@@ -80,7 +80,7 @@ impl Supervisor {
         let waited = self.wait(ids, need, timeout).await?;
         for task in waited.tasks.iter().filter(|task| !task.is_live()) {
             if awaiting.tasks.contains(&task.id) {
-                self.0.store.hush(&task.id).await?;
+                self.0.store.hush(&task.id, self.0.clock.now()).await?;
             }
         }
         Ok(waited)

@@ -133,6 +133,12 @@ impl fmt::Display for BatchId {
     }
 }
 
+/// A short name for texts, by FNV-1a: the same in every version of this program.
+pub fn fingerprint(texts: &[&str]) -> u32 {
+    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,11 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Budget;
+use super::{Budget, Manner};
 
 pub const MAX_DESCRIPTION: usize = 500;
 pub const MAX_PROMPT: usize = 1_000_000;
 pub const MAX_NAME: usize = 200;
+
+/// The same for the blocking `Task`.
+pub const MAX_BLOCKING_DESCRIPTION: usize = 200;
+pub const MAX_BLOCKING_PROMPT: usize = 10_000;
 
 /// The arguments of the launching tool, as they came.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,6 +57,8 @@ pub struct Order {
     pub model: Option<String>,
     pub budget: Budget,
     pub host: Option<String>,
+    #[serde(default)]
+    pub manner: Manner,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,23 +103,30 @@ pub fn plan(arguments: Arguments) -> Result<Plan, Refused> {
     // First: a description that was made of the prompt is not what is missing.
     let prompt = prompt_text(prompt)?;
     let order = Order {
-        description: one_line(description)?,
+        description: one_line(&description.unwrap_or_default(), MAX_DESCRIPTION)?,
         prompt,
         agent: name("agent", agent)?,
         batch: batch.map(|batch| name("batch", Some(batch))).transpose()?,
         model: model.map(|model| name("model", Some(model))).transpose()?,
         budget: positive(budget.unwrap_or_default())?,
         host: host.map(|host| name("host", Some(host))).transpose()?,
+        manner: Manner::Background,
     };
     Ok(if fork { Plan::Forked(order) } else { Plan::Fresh(order) })
 }
 
+/// What the blocking `Task` is asked for (O6): both trimmed, filled and not too long.
+pub fn plan_blocking(description: &str, prompt: &str) -> Result<(String, String), Refused> {
+    let description = one_line(description, MAX_BLOCKING_DESCRIPTION)?;
+    let prompt = prompt_text(Some(prompt.trim().to_owned()))?;
+    Ok((description, sized("prompt", prompt, MAX_BLOCKING_PROMPT)?))
+}
+
 /// A description is shown in one line everywhere, so it is made one.
-fn one_line(text: Option<String>) -> Result<String, Refused> {
-    let text = text.unwrap_or_default();
+fn one_line(text: &str, most: usize) -> Result<String, Refused> {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
-    sized("description", line, MAX_DESCRIPTION)
+    sized("description", line, most)
 }
 
 pub fn prompt_text(text: Option<String>) -> Result<String, Refused> {
@@ -182,6 +195,7 @@ mod tests {
             model: None,
             budget: Budget::default(),
             host: None,
+            manner: Manner::Background,
         }
     }
 

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 pub use id::{BatchId, MessageId, SessionId, ShortId, TaskId};
 pub use lifecycle::{State, Status};
 pub use progress::{Phase, Progress};
-pub use queue::Slot;
+pub use queue::{Manner, Slot};
 pub use time::Timestamp;
 
 /// The name of the host that stands for "no conversation": notices wait in the store's mailbox.

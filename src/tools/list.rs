@@ -62,7 +62,7 @@ fn render(listing: &Listing, now: Timestamp) -> String {
     lines.join("\n")
 }
 
-fn line(task: &Task, now: Timestamp) -> String {
+pub(super) fn line(task: &Task, now: Timestamp) -> String {
     let forked = if task.is_forked { " (forked)" } else { "" };
     let resumed = if task.run > 0 { " (resumed)" } else { "" };
     let status = match task.is_live() {

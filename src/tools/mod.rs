@@ -1,19 +1,26 @@
 //! The agent tools: one file each with its schema, its description and its text. HTTP serves them;
 //! plugin and MCP only forward. Plain text in and out, errors as text that says the way out.
 
+mod blocking;
 mod cancel;
 mod clear;
 mod list;
 mod output;
 mod session;
 mod task;
+mod wait;
+
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::supervisor::{self, Caller, Supervisor};
+pub use blocking::{Blocking, OnTimeout};
+
+use crate::supervisor::{self, Caller, Mail, Supervisor, Target};
+use crate::task::time::say;
 use crate::task::{MAILBOX, SessionId};
-use crate::wire::{CallerView, MessageFilter, ToolAnswer, ToolView};
+use crate::wire::{CallerView, MessageFilter, ToolAnswer, ToolView, ToolsView};
 
 /// The other names the tools can be registered under (`tools.aliases`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,13 +30,52 @@ pub enum Alias {
     Background,
 }
 
+/// What is offered, and how it behaves.
+#[derive(Clone, Debug, Default)]
+pub struct Toolbox {
+    pub aliases: Vec<Alias>,
+    pub blocking: Blocking,
+}
+
+/// Who registers the tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// A conversation, which gets a message when a task ends.
+    Conversation,
+    /// A client of MCP, which hears of an end with its next call.
+    Mcp,
+}
+
+/// Where the blocking `Task` is offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offered {
+    #[default]
+    Mcp,
+    Everywhere,
+    Nowhere,
+}
+
+/// One call of a tool, as it came.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub name: String,
+    pub caller: Caller,
+    pub arguments: Value,
+    /// The same key launches the same task.
+    pub key: Option<String>,
+    /// The caller says when it has got the notices that came along.
+    pub acknowledges: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tool {
     Task,
     Output,
+    Wait,
     Cancel,
     List,
     Clear,
+    Blocking,
 }
 
 /// What cannot be answered by a tool's text: the call itself is wrong.
@@ -41,12 +87,37 @@ pub enum Error {
     NoCaller,
 }
 
-const ALL: [Tool; 5] = [Tool::Task, Tool::Output, Tool::Cancel, Tool::List, Tool::Clear];
+const ALL: [Tool; 6] =
+    [Tool::Task, Tool::Output, Tool::Wait, Tool::Cancel, Tool::List, Tool::Clear];
 const PREFIX: &str = "asyncagents_";
 
+/// Of a wait, in seconds.
+const SHORTEST: f64 = 1.0;
+const LONGEST: f64 = 600.0;
+const USUAL: f64 = 60.0;
+
+/// What a client of MCP is told about all of them together.
+const INSTRUCTIONS: &str = "\
+Background agents. Launch independent pieces of work with asyncagents_task, several at once, and go \
+on with your own work: each agent works in a session of its own. When you have nothing left to do \
+but to wait, call asyncagents_wait: one call sleeps until your agents have ended, so never ask for \
+their status again and again. A wait that is cut short loses nothing; call it again with the same \
+arguments. Any answer may begin with lines about tasks that have ended meanwhile. Results are \
+fetched with asyncagents_output; a completed task can be asked a follow-up with asyncagents_task \
+and `resume`. Before your final answer, stop what you no longer need with \
+asyncagents_cancel(all=true). `Task` is for a short errand whose answer you need at once: it waits, \
+and what takes longer goes on in the background.";
+
 /// The tools as they are to be registered.
-pub fn list(aliases: &[Alias]) -> Vec<ToolView> {
-    names(aliases).into_iter().map(|(name, tool, alias)| view(name, tool, alias)).collect()
+pub fn list(toolbox: &Toolbox, audience: Audience) -> ToolsView {
+    let names = names(toolbox, audience).into_iter();
+    ToolsView {
+        tools: names.map(|(name, tool, alias)| view(name, tool, alias, audience)).collect(),
+        instructions: match audience {
+            Audience::Conversation => String::new(),
+            Audience::Mcp => INSTRUCTIONS.to_owned(),
+        },
+    }
 }
 
 /// The messages of a session, cut the way `asyncagents_output` cuts them.
@@ -57,16 +128,14 @@ pub fn messages(messages: Vec<Value>, shown: &MessageFilter) -> Vec<Value> {
 /// Carries out a call. A refusal is an answer like any other, marked as an error.
 pub async fn call(
     supervisor: &Supervisor,
-    aliases: &[Alias],
-    name: &str,
-    caller: Caller,
-    arguments: Value,
-    key: Option<String>,
+    toolbox: &Toolbox,
+    call: Call,
 ) -> Result<ToolAnswer, Error> {
-    let names = names(aliases);
-    let Some((_, tool, alias)) = names.iter().find(|(known, _, _)| known == name) else {
+    let Call { name, caller, arguments, key, acknowledges } = call;
+    let names = names(toolbox, audience(&caller));
+    let Some((_, tool, alias)) = names.iter().find(|(known, _, _)| *known == name) else {
         let known = names.into_iter().map(|(name, _, _)| name).collect();
-        return Err(Error::NoSuchTool { name: name.to_owned(), known });
+        return Err(Error::NoSuchTool { name, known });
     };
     let arguments = match alias {
         Some(Alias::Background) => ours(arguments),
@@ -75,6 +144,10 @@ pub async fn call(
     let answer = match tool {
         Tool::Task => task::call(supervisor, &caller, arguments, key).await,
         Tool::Output => output::call(supervisor, &caller, arguments).await,
+        Tool::Wait => wait::call(supervisor, &caller, arguments).await,
+        Tool::Blocking => {
+            blocking::call(supervisor, &caller, &toolbox.blocking, arguments, key).await
+        }
         Tool::Cancel => cancel::call(supervisor, &caller, arguments).await,
         Tool::List => list::call(supervisor, &caller, arguments),
         Tool::Clear => clear::call(supervisor, &caller).await,
@@ -84,7 +157,48 @@ pub async fn call(
         Err(error) => (error.text(), true),
     };
     let text = if let Some(alias) = alias { text.replace(PREFIX, prefix(*alias)) } else { text };
-    Ok(ToolAnswer { text: with_mail(supervisor, &caller, text).await, is_error })
+    let Mail { notices, numbers } = match caller.host == MAILBOX {
+        true => mail(supervisor, &caller, acknowledges).await,
+        false => Mail::default(),
+    };
+    // A parent that is no conversation hears of ends at the start of its next answer.
+    let mut parts: Vec<String> = Vec::new();
+    if !notices.is_empty() {
+        let lines: Vec<String> = notices.into_iter().map(|notice| notice.visible).collect();
+        parts.push(lines.join("\n\n"));
+    }
+    parts.push(text);
+    Ok(ToolAnswer { text: parts.join("\n\n---\n\n"), is_error, mail: numbers })
+}
+
+/// The caller takes a call back that it is no longer waiting for. What it launched with it and only
+/// wanted for its answer is stopped; everything else goes on.
+pub async fn abort(
+    supervisor: &Supervisor,
+    toolbox: &Toolbox,
+    name: &str,
+    caller: &Caller,
+    key: &str,
+) -> Result<(), supervisor::Error> {
+    let names = names(toolbox, audience(caller));
+    if !names.iter().any(|(known, tool, _)| known == name && *tool == Tool::Blocking) {
+        return Ok(());
+    }
+    match supervisor.launched_with(key).await? {
+        Some(task) if task.is_live() => {
+            supervisor.cancel(caller, Target::Task(task.id)).await.map(|_| ())
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// How far what the caller waits for is, in a line.
+pub fn progress(supervisor: &Supervisor, caller: &Caller) -> String {
+    supervisor.progress_line(&caller.session).unwrap_or_else(|| "nothing is running".to_owned())
+}
+
+fn audience(caller: &Caller) -> Audience {
+    if caller.host == MAILBOX { Audience::Mcp } else { Audience::Conversation }
 }
 
 /// Turns what came over the wire into a caller; one without a host has no conversation.
@@ -101,13 +215,21 @@ pub fn caller(view: CallerView) -> Result<Caller, Error> {
         host: if view.host.is_empty() { MAILBOX.to_owned() } else { view.host },
         development: view.development,
         lone_batches,
+        longest_wait: view.longest_wait.map(Duration::from_secs),
     })
 }
 
-fn names(aliases: &[Alias]) -> Vec<(String, Tool, Option<Alias>)> {
+fn names(toolbox: &Toolbox, audience: Audience) -> Vec<(String, Tool, Option<Alias>)> {
     let mut names: Vec<_> =
         ALL.into_iter().map(|tool| (format!("{PREFIX}{}", tool.word()), tool, None)).collect();
-    for alias in aliases {
+    let blocking = match (toolbox.blocking.offered, audience) {
+        (Offered::Everywhere, _) | (Offered::Mcp, Audience::Mcp) => true,
+        (Offered::Nowhere, _) | (Offered::Mcp, Audience::Conversation) => false,
+    };
+    if blocking {
+        names.push((blocking::NAME.to_owned(), Tool::Blocking, None));
+    }
+    for alias in &toolbox.aliases {
         let tools: &[Tool] = match alias {
             Alias::Superagents => &ALL,
             Alias::Background => &[Tool::Task, Tool::Output, Tool::Cancel],
@@ -121,13 +243,24 @@ fn names(aliases: &[Alias]) -> Vec<(String, Tool, Option<Alias>)> {
     names
 }
 
-fn view(name: String, tool: Tool, alias: Option<Alias>) -> ToolView {
-    let (description, properties, required) = match tool {
-        Tool::Task => (task::DESCRIPTION, task::properties(), task::REQUIRED),
-        Tool::Output => (output::DESCRIPTION, output::properties(), output::REQUIRED),
-        Tool::Cancel => (cancel::DESCRIPTION, cancel::properties(), &[][..]),
-        Tool::List => (list::DESCRIPTION, list::properties(), &[][..]),
-        Tool::Clear => (clear::DESCRIPTION, json!({}), &[][..]),
+fn view(name: String, tool: Tool, alias: Option<Alias>, audience: Audience) -> ToolView {
+    let description = match tool {
+        Tool::Task => task::description(audience),
+        Tool::Output => output::description(audience),
+        Tool::Wait => wait::DESCRIPTION.to_owned(),
+        Tool::Cancel => cancel::DESCRIPTION.to_owned(),
+        Tool::List => list::DESCRIPTION.to_owned(),
+        Tool::Clear => clear::DESCRIPTION.to_owned(),
+        Tool::Blocking => blocking::DESCRIPTION.to_owned(),
+    };
+    let (properties, required) = match tool {
+        Tool::Task => (task::properties(audience), task::REQUIRED),
+        Tool::Output => (output::properties(), output::REQUIRED),
+        Tool::Wait => (wait::properties(), &[][..]),
+        Tool::Cancel => (cancel::properties(), &[][..]),
+        Tool::List => (list::properties(), &[][..]),
+        Tool::Clear => (json!({}), &[][..]),
+        Tool::Blocking => (blocking::properties(), blocking::REQUIRED),
     };
     let properties = match alias {
         Some(Alias::Background) => theirs(properties),
@@ -135,15 +268,18 @@ fn view(name: String, tool: Tool, alias: Option<Alias>) -> ToolView {
     };
     let description = match alias {
         Some(alias) => description.replace(PREFIX, prefix(alias)),
-        None => description.to_owned(),
+        None => description,
     };
-    let input_schema = json!({
+    let mut input_schema = json!({
         "type": "object",
         "properties": properties,
         "required": required,
         "additionalProperties": false,
     });
-    ToolView { name, description, input_schema }
+    if tool == Tool::Blocking {
+        input_schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
+    }
+    ToolView { name, description, input_schema, waits: tool.waits(), reads: tool.reads() }
 }
 
 fn prefix(alias: Alias) -> &'static str {
@@ -179,22 +315,44 @@ fn theirs(properties: Value) -> Value {
     Value::Object(properties)
 }
 
-/// A parent that is no conversation hears of ends at the start of its next answer.
-async fn with_mail(supervisor: &Supervisor, caller: &Caller, text: String) -> String {
-    if caller.host != MAILBOX {
-        return text;
+/// What is named here has still to be confirmed by the caller.
+async fn mail(supervisor: &Supervisor, caller: &Caller, acknowledges: bool) -> Mail {
+    let mail = match supervisor.hand_out_mail(&caller.session) {
+        Ok(mail) if acknowledges => return mail,
+        Ok(Mail { notices, numbers }) => {
+            supervisor.mail_was_read(numbers).await.map(|()| Mail { notices, numbers: Vec::new() })
+        }
+        Err(error) => Err(error),
+    };
+    mail.unwrap_or_else(|error| {
+        tracing::warn!(error = &error as &dyn std::error::Error, "cannot read a mailbox");
+        Mail::default()
+    })
+}
+
+/// How long to wait: as long as is asked for, unless the call would be cut off before.
+fn time_to_wait(caller: &Caller, timeout: Option<f64>) -> Result<Duration, Refusal> {
+    let timeout = timeout.unwrap_or(USUAL);
+    if !(SHORTEST..=LONGEST).contains(&timeout) {
+        let text = "`timeout` must be between 1 second and 10 minutes";
+        return Err(Refusal::Arguments(text.to_owned()));
     }
-    match supervisor.read_mailbox(&caller.session).await {
-        Ok(mail) if mail.is_empty() => text,
-        Ok(mail) => {
-            let lines: Vec<String> = mail.into_iter().map(|notice| notice.visible).collect();
-            format!("{}\n\n---\n\n{text}", lines.join("\n\n"))
-        }
-        Err(error) => {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "cannot read a mailbox");
-            text
-        }
+    let timeout = Duration::from_secs_f64(timeout);
+    Ok(caller.longest_wait.map_or(timeout, |most| timeout.min(most)))
+}
+
+/// What is said when the time was up before the end.
+fn still_running(caller: &Caller, waited: Duration, tool: &str) -> String {
+    match audience(caller) {
+        Audience::Conversation => format!(
+            "Timed out after {} of waiting. The task goes on; you will get a message when it ends.",
+            say(waited)
+        ),
+        Audience::Mcp => format!(
+            "Timed out after {} of waiting. The task goes on and nothing is lost: call {tool} \
+             again with the same arguments to go on waiting, or do something else meanwhile.",
+            say(waited)
+        ),
     }
 }
 
@@ -202,6 +360,8 @@ async fn with_mail(supervisor: &Supervisor, caller: &Caller, text: String) -> St
 #[derive(Debug)]
 enum Refusal {
     Arguments(String),
+    /// In words that callers know.
+    Said(String),
     Supervisor(supervisor::Error),
 }
 
@@ -209,6 +369,7 @@ impl Refusal {
     fn text(self) -> String {
         match self {
             Refusal::Arguments(text) => format!("Error: {text}"),
+            Refusal::Said(text) => text,
             Refusal::Supervisor(error @ supervisor::Error::UnknownAgent { .. }) => {
                 error.to_string()
             }
@@ -242,9 +403,27 @@ impl Tool {
         match self {
             Tool::Task => "task",
             Tool::Output => "output",
+            Tool::Wait => "wait",
             Tool::Cancel => "cancel",
             Tool::List => "list",
             Tool::Clear => "clear",
+            Tool::Blocking => blocking::NAME,
+        }
+    }
+
+    /// Whether a call may take minutes.
+    fn waits(self) -> bool {
+        match self {
+            Tool::Output | Tool::Wait | Tool::Blocking => true,
+            Tool::Task | Tool::Cancel | Tool::List | Tool::Clear => false,
+        }
+    }
+
+    /// Whether it changes nothing.
+    fn reads(self) -> bool {
+        match self {
+            Tool::Output | Tool::Wait | Tool::List => true,
+            Tool::Task | Tool::Cancel | Tool::Clear | Tool::Blocking => false,
         }
     }
 }

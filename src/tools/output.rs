@@ -6,22 +6,34 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::session;
-use super::{Refusal, parse};
+use super::{Audience, LONGEST, Refusal, SHORTEST, USUAL, parse, still_running, time_to_wait};
 use crate::supervisor::{Caller, Supervisor};
 use crate::task::time::say;
-use crate::task::{State, Task, Timestamp};
+use crate::task::{ShortId, State, Task, Timestamp};
 use crate::wire::MessageFilter;
 
-pub(super) const DESCRIPTION: &str = "\
+const DESCRIPTION: &str = "\
 Show a background task: its result when it has completed, else its status and progress. Answers \
-at once unless `block` is true. You rarely need to block: a message comes by itself when a task \
-ends, so go on working instead.";
+at once unless `block` is true. {told} A long result comes in parts: pass `offset` to go on.";
+
+pub(super) fn description(audience: Audience) -> String {
+    let told = match audience {
+        Audience::Conversation => {
+            "You rarely need to block: a message comes by itself when a task ends, so go on \
+             working instead."
+        }
+        Audience::Mcp => {
+            "Do not call it again and again to see whether a task has ended: asyncagents_wait \
+             sleeps until then, and costs one call."
+        }
+    };
+    DESCRIPTION.replace("{told}", told)
+}
 
 pub(super) const REQUIRED: &[&str] = &["task_id"];
 
-const SHORTEST: f64 = 1.0;
-const LONGEST: f64 = 600.0;
-const USUAL: f64 = 60.0;
+/// So many characters are shown at once.
+const INLINE: usize = 8_000;
 
 pub(super) fn properties() -> Value {
     json!({
@@ -33,6 +45,10 @@ pub(super) fn properties() -> Value {
         "timeout": {
             "type": "number", "minimum": SHORTEST, "maximum": LONGEST, "default": USUAL,
             "description": "How long to wait at most, in seconds.",
+        },
+        "offset": {
+            "type": "integer", "minimum": 0, "default": 0,
+            "description": "Where to go on in what is too long to be shown at once.",
         },
         "full_session": {
             "type": "boolean", "default": false,
@@ -68,6 +84,8 @@ struct Arguments {
     block: bool,
     timeout: Option<f64>,
     #[serde(default)]
+    offset: usize,
+    #[serde(default)]
     full_session: bool,
     #[serde(flatten)]
     shown: MessageFilter,
@@ -78,47 +96,74 @@ pub(super) async fn call(
     caller: &Caller,
     arguments: Value,
 ) -> Result<String, Refusal> {
-    let Arguments { task_id, block, timeout, full_session, shown } = parse(arguments)?;
-    let timeout = timeout.unwrap_or(USUAL);
-    if !(SHORTEST..=LONGEST).contains(&timeout) {
-        let text = "`timeout` must be between 1 second and 10 minutes";
-        return Err(Refusal::Arguments(text.to_owned()));
-    }
+    let Arguments { task_id, block, timeout, offset, full_session, shown } = parse(arguments)?;
+    let wait = time_to_wait(caller, timeout)?;
     let id = supervisor.resolve(&task_id)?.id;
-    let wait = block.then(|| Duration::from_secs_f64(timeout));
-    let output = supervisor.output(caller, &id, wait).await?;
+    let output = supervisor.output(caller, &id, block.then_some(wait)).await?;
     let now = supervisor.clock().now();
+    let window = Window { offset };
+    let task = &output.task;
     let mut text = if full_session {
-        let messages = supervisor.transcript(&output.task).await?;
-        let header = header(&output.task, now);
-        format!("{header}\n\n---\n\n{}", session::render(&messages, &shown))
+        let messages = supervisor.transcript(task).await?;
+        let session = session::render(&messages, &shown);
+        let session = window.cut(&session, &task.short_id, "full_session=true, ");
+        format!("{}\n\n---\n\n{session}", header(task, now))
     } else {
-        show(&output.task, now)
+        show(task, now, &window)
     };
     if output.timed_out {
-        text.push_str(&format!(
-            "\n\nTimed out after {} of waiting. The task goes on; you will get a message when it \
-             ends.",
-            say(Duration::from_secs_f64(timeout))
-        ));
+        text.push_str("\n\n");
+        text.push_str(&still_running(caller, wait, "asyncagents_output"));
     }
     Ok(text)
 }
 
-fn show(task: &Task, now: Timestamp) -> String {
+/// A part of a text that may be too long for one answer; nothing of it is out of reach.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Window {
+    /// In characters.
+    pub(super) offset: usize,
+}
+
+impl Window {
+    /// `how` are the other arguments of the call that goes on.
+    pub(super) fn cut(self, text: &str, id: &ShortId, how: &str) -> String {
+        let total = text.chars().count();
+        if self.offset == 0 && total <= INLINE {
+            return text.to_owned();
+        }
+        let shown: String = text.chars().skip(self.offset).take(INLINE).collect();
+        let end = self.offset.saturating_add(INLINE).min(total);
+        if self.offset >= total {
+            return format!("[there are {total} characters in all, and nothing after that]");
+        }
+        let place = format!("characters {} to {end} of {total}", self.offset + 1);
+        match end < total {
+            true => format!(
+                "{shown}\n\n[{place}; asyncagents_output(task_id=\"{id}\", {how}offset={end}) goes \
+                 on]"
+            ),
+            false => format!("{shown}\n\n[{place}; that is the end]"),
+        }
+    }
+}
+
+pub(super) fn show(task: &Task, now: Timestamp, window: &Window) -> String {
+    let cut = |text: &str| window.cut(text, &task.short_id, "");
     match &task.state {
         State::Completed { result, error: None } => {
-            format!("Task Result\n\n{}\n\n---\n\n{result}", header(task, now))
+            format!("Task Result\n\n{}\n\n---\n\n{}", header(task, now), cut(result))
         }
         State::Completed { result, error: Some(error) } => format!(
-            "Task Result\n\n{}\nLast resume failed: {error}\n\n---\n\n{result}",
-            header(task, now)
+            "Task Result\n\n{}\nLast resume failed: {error}\n\n---\n\n{}",
+            header(task, now),
+            cut(result)
         ),
         State::Running | State::Resumed { .. } => status(task, now),
         State::Failed { .. } | State::Cancelled { .. } => {
             let mut text = status(task, now);
             if let Some(result) = task.state.result().filter(|result| !result.is_empty()) {
-                text.push_str(&format!("\n\nPartial result:\n\n{result}"));
+                text.push_str(&format!("\n\nPartial result:\n\n{}", cut(result)));
             }
             text
         }

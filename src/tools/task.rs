@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{Refusal, parse};
+use super::{Audience, Refusal, audience, parse};
 use crate::supervisor::{Caller, Error, Fork, Launch, Supervisor};
 use crate::task::launch::{self, Arguments, Order, Plan};
 use crate::task::{Slot, Task};
 
-pub(super) const DESCRIPTION: &str = "\
-Launch an agent in the background. It works in a session of its own while you go on; you get a \
-message when it ends, with its result. Returns a task id at once.
+const DESCRIPTION: &str = "\
+Launch an agent in the background. It works in a session of its own while you go on; {told}. \
+Returns a task id at once.
 
 Launch independent pieces of work in parallel, one call each, and continue with your own work. Do \
 not wait for agents that only look things up (explore, librarian): treat them like a search. \
@@ -17,9 +17,27 @@ Before you give your final answer, cancel what you no longer need with asyncagen
 
 Pass `resume` with a task id and `prompt` to ask a completed task a follow-up in its own session.";
 
+pub(super) fn description(audience: Audience) -> String {
+    let told = match audience {
+        Audience::Conversation => "you get a message when it ends, with its result",
+        Audience::Mcp => "asyncagents_wait sleeps until it has ended, and gives you its result",
+    };
+    DESCRIPTION.replace("{told}", told)
+}
+
 pub(super) const REQUIRED: &[&str] = &["prompt"];
 
-pub(super) fn properties() -> Value {
+pub(super) fn properties(audience: Audience) -> Value {
+    let mut properties = all_properties();
+    // A client of MCP does not let us see its conversation.
+    if let (Audience::Mcp, Some(properties)) = (audience, properties.as_object_mut()) {
+        properties.shift_remove("fork");
+        properties["prompt"]["description"] = json!("The whole task. The agent sees nothing else.");
+    }
+    properties
+}
+
+fn all_properties() -> Value {
     json!({
         "description": {
             "type": "string", "maxLength": launch::MAX_DESCRIPTION,
@@ -79,7 +97,7 @@ pub(super) async fn call(
         Plan::Resume { task, prompt, ignored } => {
             let task = supervisor.resolve(&task)?;
             let task = supervisor.resume(&task.id, prompt).await?;
-            Ok(resumed(&task, &ignored))
+            Ok(resumed(&task, &ignored, audience(caller)))
         }
     }
 }
@@ -92,32 +110,43 @@ async fn launch_task(
     key: Option<String>,
 ) -> Result<String, Refusal> {
     let task = supervisor.launch(caller.clone(), Launch { order, fork, key }).await?;
-    Ok(launched(&task))
+    Ok(launched(&task, audience(caller)))
 }
 
-fn launched(task: &Task) -> String {
+fn launched(task: &Task, audience: Audience) -> String {
     let queued = match task.slot {
         Slot::Queued => " (queued: it starts when one of your running tasks ends)",
         Slot::Active | Slot::None => "",
     };
     let forked = if task.is_forked { " (forked)" } else { "" };
+    let id = &task.short_id;
+    let told = match audience {
+        Audience::Conversation => format!(
+            "You will get a message when it ends. Go on with your work; \
+             asyncagents_output(task_id=\"{id}\") shows how far it is."
+        ),
+        Audience::Mcp => format!(
+            "Go on with your work. When there is none left, asyncagents_wait(task_ids=[\"{id}\"]) \
+             sleeps until it has ended and gives you its result."
+        ),
+    };
     format!(
         "Background task launched.\n\n\
-         Task ID: {id}{forked}\nDescription: {description}\nAgent: {agent}\nStatus: {status}{queued}\n\n\
-         You will get a message when it ends. Go on with your work; \
-         asyncagents_output(task_id=\"{id}\") shows how far it is.",
-        id = task.short_id,
+         Task ID: {id}{forked}\nDescription: {description}\nAgent: {agent}\nStatus: {status}{queued}\n\n{told}",
         description = task.description,
         agent = task.agent,
         status = task.status().name(),
     )
 }
 
-fn resumed(task: &Task, ignored: &[&str]) -> String {
+fn resumed(task: &Task, ignored: &[&str], audience: Audience) -> String {
+    let told = match audience {
+        Audience::Conversation => "You will get a message with the answer.",
+        Audience::Mcp => "asyncagents_wait sleeps until the answer is there.",
+    };
     let mut text = format!(
         "Resume #{n} of task {id} started.\n\n\
-         Task ID: {id}\nDescription: {description}\nStatus: {status}\n\n\
-         You will get a message with the answer.",
+         Task ID: {id}\nDescription: {description}\nStatus: {status}\n\n{told}",
         n = task.run,
         id = task.short_id,
         description = task.description,

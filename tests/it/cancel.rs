@@ -82,7 +82,7 @@ async fn cancel_batch_stops_its_live_tasks() {
     assert_eq!(again.tasks, []);
     let never = Target::Batch(BatchId::new("never"));
     let error = world.supervisor.cancel(&caller(&parent), never).await.unwrap_err();
-    assert_eq!(error.to_string(), "no task of batch `never` is left to cancel");
+    assert_eq!(error.to_string(), "there is no batch `never`");
     assert_eq!(world.status(&outside), Status::Running);
 }
 

@@ -358,7 +358,7 @@ fn cancel_batch_stops_the_running_tasks_of_that_batch() {
     );
     assert_eq!(
         shell.run(["cancel", "--batch", "nothing"]),
-        failed("error: no task of batch `nothing` is left to cancel\n")
+        failed("error: there is no batch `nothing`\n")
     );
 }
 
@@ -559,6 +559,8 @@ const HELP: &[(&str, &[&str])] = &[
     ("hosts", &["hosts"]),
     ("hosts", &["hosts", "add"]),
     ("hosts", &["hosts", "remove"]),
+    ("mcp", &["mcp"]),
+    ("mcp", &["mcp", "install"]),
     ("opencode", &["opencode", "install"]),
     ("opencode", &["opencode", "uninstall"]),
     ("doctor", &["doctor"]),

@@ -278,9 +278,7 @@ async fn the_tool_launches_a_fork_and_lists_and_says_that_it_is_one() {
     world.talk(&parent, "@say before").await;
     let call = async |name: &str, arguments: Value| {
         let caller = caller(&parent);
-        let called =
-            asyncagents::tools::call(&world.supervisor, &[], name, caller, arguments, None).await;
-        called.unwrap().text
+        world.tool(&caller, name, arguments).await.text
     };
     let arguments = json!({
         "description": "look", "prompt": "@hang", "agent": "explore", "fork": true

@@ -81,8 +81,7 @@ struct Run {
 }
 
 fn small() -> Settings {
-    let limits =
-        Limits { active_per_parent: 2, active_per_model: [].into(), queued_per_parent: 1_000 };
+    let limits = Limits { active_per_parent: 2, ..(*settings().limits).clone() };
     Settings {
         limits: limits.into(),
         poll_interval: Duration::from_millis(20),

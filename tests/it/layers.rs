@@ -44,7 +44,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "config",
         ],
     ),
-    ("cli", &["task", "fork", "clock", "agent", "host", "wire", "client", "config", "daemon"]),
+    ("mcp", &["task", "clock", "wire", "client", "config", "daemon"]),
+    (
+        "cli",
+        &["task", "fork", "clock", "agent", "host", "wire", "client", "config", "daemon", "mcp"],
+    ),
 ];
 
 /// Reading the surroundings, and the one module that may.

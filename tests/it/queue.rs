@@ -12,6 +12,7 @@ fn limited(active: usize, queued: usize, models: &[(&str, usize)]) -> Settings {
     let models = models.iter().map(|(name, n)| ((*name).to_owned(), *n));
     let limits = Limits {
         active_per_parent: active,
+        blocking_per_parent: 3,
         active_per_model: models.collect(),
         queued_per_parent: queued,
     };

@@ -11,7 +11,7 @@ use asyncagents::store::{
 };
 use asyncagents::task::lifecycle::{Change, Report, Request, Rest};
 use asyncagents::task::queue::Limits;
-use asyncagents::task::{Budget, Parent, SessionId, Task, TaskId};
+use asyncagents::task::{Budget, Manner, Parent, SessionId, Task, TaskId};
 use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
@@ -42,6 +42,7 @@ impl World {
         assert_eq!(opened, Opened::New);
         let limits = Arc::new(Limits {
             active_per_parent: 10,
+            blocking_per_parent: 3,
             active_per_model: Default::default(),
             queued_per_parent: 1000,
         });
@@ -66,6 +67,7 @@ impl World {
             prompt: "Find it.".into(),
             agent: "explore".into(),
             model: None,
+            manner: Manner::Background,
             placement: Placement::CurrentOr(self.clock.batch_id()),
             is_forked: false,
             inheritance: None,

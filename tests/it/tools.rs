@@ -2,17 +2,16 @@
 
 use asyncagents::supervisor::Caller;
 use asyncagents::task::{MAILBOX, SessionId};
-use asyncagents::tools::{self, Alias, Error};
+use asyncagents::tools::{self, Alias, Audience, Call, Error, Toolbox};
 use serde_json::{Value, json};
 
 use crate::support::{World, caller};
 
 /// What a tool says, with everything that differs from run to run made the same.
 async fn say(world: &World, caller: &Caller, name: &str, arguments: Value) -> (String, bool) {
-    let aliases = [Alias::Superagents, Alias::Background];
-    let called =
-        tools::call(&world.supervisor, &aliases, name, caller.clone(), arguments, None).await;
-    let answer = called.unwrap();
+    let toolbox =
+        Toolbox { aliases: vec![Alias::Superagents, Alias::Background], ..Toolbox::default() };
+    let answer = world.tool_of(&toolbox, caller, name, arguments).await;
     (same(world, caller, answer.text), answer.is_error)
 }
 
@@ -53,21 +52,29 @@ fn launch(prompt: &str) -> Value {
 
 #[tokio::test]
 async fn the_tools_teach_how_they_are_meant() {
-    let names: Vec<String> = tools::list(&[]).into_iter().map(|tool| tool.name).collect();
-    let words = ["task", "output", "cancel", "list", "clear"];
+    let list = tools::list(&Toolbox::default(), Audience::Conversation);
+    let names: Vec<&str> = list.tools.iter().map(|tool| tool.name.as_str()).collect();
+    let words = ["task", "output", "wait", "cancel", "list", "clear"];
     assert_eq!(names, words.map(|word| format!("asyncagents_{word}")));
-    insta::assert_json_snapshot!(tools::list(&[]));
+    insta::assert_json_snapshot!(list);
+    insta::assert_json_snapshot!(
+        "the_tools_teach_clients_of_mcp",
+        tools::list(&Toolbox::default(), Audience::Mcp)
+    );
 }
 
 #[tokio::test]
 async fn aliases_are_registered_when_the_config_asks_for_them() {
-    let list = tools::list(&[Alias::Superagents, Alias::Background]);
-    let names: Vec<&str> = list[5..].iter().map(|tool| tool.name.as_str()).collect();
+    let aliases = vec![Alias::Superagents, Alias::Background];
+    let toolbox = Toolbox { aliases, ..Toolbox::default() };
+    let list = tools::list(&toolbox, Audience::Conversation).tools;
+    let names: Vec<&str> = list[6..].iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!(
         names,
         [
             "superagents_task",
             "superagents_output",
+            "superagents_wait",
             "superagents_cancel",
             "superagents_list",
             "superagents_clear",
@@ -76,9 +83,9 @@ async fn aliases_are_registered_when_the_config_asks_for_them() {
             "background_cancel"
         ]
     );
-    assert!(list[10..].iter().all(|tool| !tool.description.contains("asyncagents_")));
-    assert_eq!(list[11].input_schema["properties"]["timeout"]["maximum"], 600_000);
-    assert!(list[12].input_schema["properties"]["taskId"].is_object());
+    assert!(list[12..].iter().all(|tool| !tool.description.contains("asyncagents_")));
+    assert_eq!(list[13].input_schema["properties"]["timeout"]["maximum"], 600_000);
+    assert!(list[14].input_schema["properties"]["taskId"].is_object());
 }
 
 #[tokio::test]
@@ -251,8 +258,15 @@ async fn bad_arguments_get_a_text_that_says_the_way_out_and_change_nothing() {
     )
     .await;
     assert_eq!(world.supervisor.task_count().unwrap(), 0);
-    let unknown =
-        tools::call(&world.supervisor, &[], "background_task", caller.clone(), json!({}), None);
+    let unknown = Call {
+        name: "background_task".into(),
+        caller: caller.clone(),
+        arguments: json!({}),
+        key: None,
+        acknowledges: false,
+    };
+    let toolbox = Toolbox::default();
+    let unknown = tools::call(&world.supervisor, &toolbox, unknown);
     assert!(matches!(unknown.await, Err(Error::NoSuchTool { .. })));
 }
 

@@ -33,6 +33,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::store::Store;
+use crate::task::id::fingerprint;
 use crate::task::{MessageId, SessionId};
 use crate::transcript::{Figures, Outcome};
 
@@ -41,9 +42,6 @@ pub const DEFAULT: &str = "default";
 
 /// How the names of processes begin that came by themselves.
 const PLUGIN: &str = "plugin-";
-
-/// How the titles of all our sessions begin.
-const TITLE_OF_OURS: &str = "Background";
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
@@ -412,12 +410,6 @@ fn lost(watch: &Watch) -> Observation {
     }
 }
 
-/// FNV-1a: the same in every version of this program.
-fn fingerprint(texts: &[&str]) -> u32 {
-    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
-    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
-}
-
 fn no_server() -> Error {
     Error::Unreachable(
         "no OpenCode server is known; set ASYNCAGENTS_OPENCODE_URL, or `asyncagents hosts add \
@@ -480,7 +472,8 @@ impl Host for OpenCode {
             None => Vec::new(),
         };
         // Copies are nobody's children.
-        candidates.extend(client.search(&session.directory, TITLE_OF_OURS).await?);
+        let stem = session.title.split([' ', ':']).next().unwrap_or_default();
+        candidates.extend(client.search(&session.directory, stem).await?);
         let ours = candidates.into_iter().find(|candidate| {
             let nonce = candidate.metadata.as_ref().and_then(|data| data.asyncagents.as_ref());
             nonce == Some(&session.nonce)

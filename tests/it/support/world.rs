@@ -16,7 +16,10 @@ use asyncagents::supervisor::{
 use asyncagents::task::launch::Order;
 use asyncagents::task::lifecycle::Resumable;
 use asyncagents::task::queue::Limits;
-use asyncagents::task::{Budget, SessionId, Status, Task, TaskId};
+use asyncagents::task::{Budget, Manner, SessionId, Status, Task, TaskId};
+use asyncagents::tools::{self, Call, Toolbox};
+use asyncagents::wire::ToolAnswer;
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -38,6 +41,7 @@ pub fn settings() -> Settings {
         enabled: true,
         limits: Arc::new(Limits {
             active_per_parent: 10,
+            blocking_per_parent: 3,
             active_per_model: BTreeMap::new(),
             queued_per_parent: 1_000,
         }),
@@ -66,6 +70,7 @@ pub fn caller(session: &SessionId) -> Caller {
         host: "scripted".into(),
         development: false,
         lone_batches: false,
+        longest_wait: None,
     }
 }
 
@@ -78,6 +83,7 @@ pub fn order(prompt: &str) -> Order {
         model: None,
         budget: Budget::default(),
         host: None,
+        manner: Manner::Background,
     }
 }
 
@@ -160,6 +166,23 @@ impl World {
     pub async fn end_of(&self, parent: &SessionId, prompt: &str) -> Task {
         let task = self.launch(parent, prompt).await;
         self.ended(&task).await
+    }
+
+    /// What a tool answers.
+    pub async fn tool(&self, caller: &Caller, name: &str, arguments: Value) -> ToolAnswer {
+        self.tool_of(&Toolbox::default(), caller, name, arguments).await
+    }
+
+    pub async fn tool_of(
+        &self,
+        toolbox: &Toolbox,
+        caller: &Caller,
+        name: &str,
+        arguments: Value,
+    ) -> ToolAnswer {
+        let (name, caller) = (name.to_owned(), caller.clone());
+        let call = Call { name, caller, arguments, key: None, acknowledges: false };
+        tools::call(&self.supervisor, toolbox, call).await.unwrap()
     }
 
     pub fn task(&self, id: &TaskId) -> Task {

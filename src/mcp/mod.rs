@@ -1,0 +1,229 @@
+//! MCP over stdio: lists the daemon's tools and forwards their calls, with progress and
+//! cancellation. It has no texts and no rules of its own, but for the moments when there is no
+//! daemon to ask. Its standard output belongs to the protocol.
+
+mod parent;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
+    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities,
+    ServerConfig, Tool, ToolAnnotations,
+};
+use rmcp::service::RequestContext;
+use rmcp::transport::io::stdio_pipes;
+use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
+use tokio::sync::OnceCell;
+
+use crate::client::{self, Client};
+use crate::clock::Clock;
+use crate::config::Settings;
+use crate::daemon::start;
+use crate::wire::{
+    AbortRequest, CallerView, ToolAnswer, ToolLine, ToolRequest, ToolView, ToolsView,
+};
+
+/// Clients cut calls off after a minute; ours are answered before, with something to go on with.
+const LONGEST_CALL: Duration = Duration::from_secs(45);
+
+/// A daemon that is being stopped goes away before it answers; its successor gets the call.
+const TRIES: usize = 3;
+
+struct Server {
+    settings: Settings,
+    clock: Clock,
+    client: Client,
+    instructions: String,
+    /// Who calls: found out with the first call, the same from then on.
+    caller: OnceCell<CallerView>,
+}
+
+/// Serves until its client hangs up.
+pub async fn serve(settings: &Settings) -> anyhow::Result<()> {
+    let client = start::ensure(settings).await?;
+    let instructions = client.tools_for_mcp().await?.instructions;
+    let server = Server {
+        settings: settings.clone(),
+        clock: Clock::system(),
+        client,
+        instructions,
+        caller: OnceCell::new(),
+    };
+    match server.serve(stdio_pipes()).await {
+        Ok(serving) => drop(serving.waiting().await?),
+        // A client that leaves before it has said anything did nothing wrong.
+        Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("asyncagents", env!("CARGO_PKG_VERSION")))
+            .with_instructions(self.instructions.clone())
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        for _ in 0..TRIES {
+            match self.client.tools_for_mcp().await {
+                Ok(ToolsView { tools, .. }) => {
+                    return Ok(ListToolsResult::with_all_items(
+                        tools.into_iter().map(tool).collect(),
+                    ));
+                }
+                Err(error) => self.revive(error).await.map_err(|why| why.error())?,
+            }
+        }
+        Err(Unanswered::again_and_again().error())
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let CallToolRequestParams { name, arguments, .. } = request;
+        let caller = self.caller.get_or_init(|| parent::caller(&self.settings, &context)).await;
+        let key = self.clock.nonce();
+        let request = ToolRequest {
+            caller: caller.clone(),
+            arguments: arguments.map(serde_json::Value::Object).unwrap_or_default(),
+            key: Some(key.clone()),
+            progress: context.meta.get_progress_token().is_some(),
+            acknowledges: true,
+        };
+        let forwarded = self.forward(&name, request, &context);
+        let answered = context.ct.run_until_cancelled(forwarded).await;
+        let Some(answer) = answered else {
+            // Nobody hears an answer any more; the daemon hears that nobody waits.
+            let abort = AbortRequest { caller: caller.clone(), key };
+            if let Err(error) = self.client.abort_tool(&name, &abort).await {
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot take a call back");
+            }
+            return Err(ErrorData::internal_error("cancelled", None));
+        };
+        let ToolAnswer { text, is_error, mail } = match answer {
+            Ok(answer) => answer,
+            Err(refused @ Unanswered::Refused(_)) => return Err(refused.error()),
+            Err(Unanswered::NoDaemon(text)) => {
+                ToolAnswer { text, is_error: true, mail: Vec::new() }
+            }
+        };
+        if !mail.is_empty() {
+            // It is in our hands; should the note be lost, they come once more.
+            let _ = self.client.mail_was_read(mail).await;
+        }
+        let content = vec![ContentBlock::text(text)];
+        let result = match is_error {
+            true => CallToolResult::error(content),
+            false => CallToolResult::success(content),
+        };
+        Ok(result.into())
+    }
+}
+
+impl Server {
+    /// One call of a tool. The same key every time: whatever dies in between, it launches once.
+    async fn forward(
+        &self,
+        name: &str,
+        mut request: ToolRequest,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<ToolAnswer, Unanswered> {
+        let began = Instant::now();
+        let mut told = 0;
+        for _ in 0..TRIES {
+            let left = LONGEST_CALL.saturating_sub(began.elapsed());
+            request.caller.longest_wait = Some(left.as_secs().max(1));
+            match self.call(name, &request, context, &mut told).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => self.revive(error).await?,
+            }
+        }
+        Err(Unanswered::again_and_again())
+    }
+
+    async fn call(
+        &self,
+        name: &str,
+        request: &ToolRequest,
+        context: &RequestContext<RoleServer>,
+        told: &mut u32,
+    ) -> Result<ToolAnswer, client::Error> {
+        let mut call = self.client.call_tool(name, request).await?;
+        loop {
+            let line = match call.next().await? {
+                ToolLine::Answer(answer) => return Ok(answer),
+                ToolLine::Progress(line) => line,
+            };
+            *told += 1;
+            if let Some(token) = context.meta.get_progress_token() {
+                let progress = ProgressNotificationParam::new(token, f64::from(*told));
+                let _ = context.peer.notify_progress(progress.with_message(line)).await;
+            }
+        }
+    }
+
+    /// Starts the daemon again when that is what is wrong.
+    async fn revive(&self, error: client::Error) -> Result<(), Unanswered> {
+        match error {
+            error if error.went_away() => {
+                tracing::info!(error = &error as &dyn std::error::Error, "starting the daemon");
+                start::ensure(&self.settings).await.map(|_| ()).map_err(|error| {
+                    Unanswered::NoDaemon(format!(
+                        "Error: the daemon of asyncagents cannot be started: {error:#}. What was \
+                         launched is kept; call again once that is mended (`asyncagents doctor` \
+                         says more)."
+                    ))
+                })
+            }
+            client::Error::Refused(view) => Err(Unanswered::Refused(view.error)),
+            error => Err(Unanswered::NoDaemon(format!("Error: {error}"))),
+        }
+    }
+}
+
+/// Why there is no answer of the daemon.
+#[derive(Debug)]
+enum Unanswered {
+    /// It is there and did not understand the call.
+    Refused(String),
+    NoDaemon(String),
+}
+
+impl Unanswered {
+    fn again_and_again() -> Unanswered {
+        Unanswered::NoDaemon(
+            "Error: the daemon of asyncagents goes away again and again; `asyncagents doctor` says \
+             more. What was launched is kept; call again."
+                .to_owned(),
+        )
+    }
+
+    fn error(self) -> ErrorData {
+        match self {
+            Unanswered::Refused(why) => ErrorData::invalid_params(why, None),
+            Unanswered::NoDaemon(why) => ErrorData::internal_error(why, None),
+        }
+    }
+}
+
+fn tool(view: ToolView) -> Tool {
+    let ToolView { name, description, input_schema, reads, .. } = view;
+    let schema = match input_schema {
+        serde_json::Value::Object(schema) => schema,
+        _ => serde_json::Map::new(),
+    };
+    let mut tool = Tool::new(Cow::Owned(name), Cow::Owned(description), Arc::new(schema));
+    tool.annotations = Some(ToolAnnotations::new().read_only(reads));
+    tool
+}

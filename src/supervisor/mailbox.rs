@@ -1,0 +1,63 @@
+//! The mailbox of a parent that is no conversation: its notices wait there to be read. Each is
+//! handed out to one reader at a time, and stays unread until that one says that it has it.
+
+use std::collections::HashMap;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{Error, Supervisor};
+use crate::notice::{self, Notice};
+use crate::task::SessionId;
+
+/// A reader that has not said anything after this long never got it: the next one does.
+const HANDED_OUT_FOR: Duration = Duration::from_secs(60);
+
+/// What was handed out, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mail {
+    pub notices: Vec<Notice>,
+    /// What to name when they have been read.
+    pub numbers: Vec<i64>,
+}
+
+impl Supervisor {
+    /// The unread notices that nobody else has just been given.
+    pub fn hand_out_mail(&self, parent: &SessionId) -> Result<Mail, Error> {
+        let now = self.0.clock.uptime();
+        let mut handed = self.handed();
+        handed.retain(|_, at| now.saturating_sub(*at) < HANDED_OUT_FOR);
+        // Under the lock, so that two who ask at once do not get the same.
+        let mut unread = self.0.store.unread(parent)?;
+        unread.retain(|owed| !handed.contains_key(&owed.seq));
+        let inline = self.0.settings.inline_characters;
+        let compose = |owed| notice::compose(&super::deliver::facts(owed), inline);
+        let mail = Mail {
+            notices: unread.iter().map(compose).collect(),
+            numbers: unread.iter().map(|owed| owed.seq).collect(),
+        };
+        handed.extend(mail.numbers.iter().map(|number| (*number, now)));
+        Ok(mail)
+    }
+
+    /// They have arrived, and are not handed out again.
+    pub async fn mail_was_read(&self, numbers: Vec<i64>) -> Result<(), Error> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        self.0.store.mark_read(numbers.clone(), self.0.clock.now()).await?;
+        let mut handed = self.handed();
+        handed.retain(|number, _| !numbers.contains(number));
+        Ok(())
+    }
+
+    /// For readers who cannot say that they have got it.
+    pub async fn read_mailbox(&self, parent: &SessionId) -> Result<Vec<Notice>, Error> {
+        let Mail { notices, numbers } = self.hand_out_mail(parent)?;
+        self.mail_was_read(numbers).await?;
+        Ok(notices)
+    }
+
+    fn handed(&self) -> MutexGuard<'_, HashMap<i64, Duration>> {
+        self.0.handed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,166 @@
+//! `Task`: an errand in a session of its own whose answer the caller waits for (O6). What takes
+//! longer than that goes on in the background.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::output::Window;
+use super::{Audience, Offered, Refusal, audience, parse};
+use crate::supervisor::{Caller, Error, Fork, Launch, Need, Supervisor, Target};
+use crate::task::launch::{self, Order};
+use crate::task::{Budget, Manner, State, Task};
+
+pub(super) const NAME: &str = "Task";
+
+pub(super) const DESCRIPTION: &str = "\
+Have an agent do something in a session of its own and wait for its answer, which is all you see of \
+it. It knows nothing of this conversation. Good for a question whose answer you need before you can \
+go on and whose search you need not see. What takes too long goes on in the background: then you \
+get its id, for asyncagents_wait. Launch what need not be waited for with asyncagents_task.";
+
+pub(super) const REQUIRED: &[&str] = &["description", "prompt"];
+
+/// How it behaves, as configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blocking {
+    pub offered: Offered,
+    /// How long it holds its caller.
+    pub timeout: Duration,
+    pub on_timeout: OnTimeout,
+    /// For callers that are no agents.
+    pub agent: String,
+    /// How long the result of an identical call is given again.
+    pub cache: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// It goes on, and its end is told like any other.
+    Background,
+    Cancel,
+}
+
+impl Default for Blocking {
+    fn default() -> Blocking {
+        Blocking {
+            offered: Offered::Mcp,
+            timeout: Duration::from_secs(30),
+            on_timeout: OnTimeout::Background,
+            agent: "general".to_owned(),
+            cache: None,
+        }
+    }
+}
+
+pub(super) fn properties() -> Value {
+    json!({
+        "description": {
+            "type": "string", "minLength": 1, "maxLength": launch::MAX_BLOCKING_DESCRIPTION,
+            "description": "A short (3-5 word) description of the task",
+        },
+        "prompt": {
+            "type": "string", "minLength": 1, "maxLength": launch::MAX_BLOCKING_PROMPT,
+            "description": "The task for the agent to perform",
+        },
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    description: String,
+    prompt: String,
+}
+
+pub(super) async fn call(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    settings: &Blocking,
+    arguments: Value,
+    key: Option<String>,
+) -> Result<String, Refusal> {
+    let Arguments { description, prompt } = parse(arguments)?;
+    let planned = launch::plan_blocking(&description, &prompt);
+    let (description, prompt) = planned.map_err(Error::from)?;
+    let own = Some(&caller.agent).filter(|agent| !agent.is_empty());
+    let order = Order {
+        description,
+        prompt,
+        agent: own.unwrap_or(&settings.agent).clone(),
+        batch: None,
+        model: None,
+        budget: Budget::default(),
+        host: None,
+        manner: Manner::Blocking,
+    };
+    if let Some(ttl) = settings.cache
+        && let Some(earlier) = supervisor.earlier(caller, &order, ttl)?
+    {
+        return answer(&earlier);
+    }
+    let began = supervisor.clock().uptime();
+    let description = order.description.clone();
+    tracing::info!(description, "a `Task` has begun");
+    let answered = carry_out(supervisor, caller, settings, order, key).await;
+    let duration = supervisor.clock().uptime().saturating_sub(began);
+    tracing::info!(description, ?duration, success = answered.is_ok(), "a `Task` is answered");
+    answered
+}
+
+async fn carry_out(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    settings: &Blocking,
+    order: Order,
+    key: Option<String>,
+) -> Result<String, Refusal> {
+    let began = supervisor.clock().uptime();
+    let launch = Launch { order, fork: Fork::No, key };
+    let task = supervisor.launch(caller.clone(), launch).await?;
+    // Waiting for a place counts, and so does what the launch took.
+    let most = caller.longest_wait.map_or(settings.timeout, |most| settings.timeout.min(most));
+    let left = most.saturating_sub(supervisor.clock().uptime().saturating_sub(began));
+    let ids = std::slice::from_ref(&task.id);
+    let waited = supervisor.wait_as_parent(caller, ids, Need::All, left).await?;
+    let Some(task) = waited.tasks.into_iter().next().filter(|_| !waited.timed_out) else {
+        return give_up(supervisor, caller, settings, &task).await;
+    };
+    supervisor.output(caller, &task.id, None).await?;
+    answer(&task)
+}
+
+async fn give_up(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    settings: &Blocking,
+    task: &Task,
+) -> Result<String, Refusal> {
+    match settings.on_timeout {
+        OnTimeout::Background => {
+            supervisor.let_go(&task.id).await?;
+            let id = &task.short_id;
+            let told = match audience(caller) {
+                Audience::Conversation => "you will get a message when it ends".to_owned(),
+                Audience::Mcp => format!("asyncagents_wait(task_ids=[\"{id}\"]) waits for it"),
+            };
+            Err(Refusal::Said(format!(
+                "task execution timeout: task {id} goes on in the background; {told}"
+            )))
+        }
+        OnTimeout::Cancel => {
+            supervisor.cancel(caller, Target::Task(task.id.clone())).await?;
+            Err(Refusal::Said("task timeout".to_owned()))
+        }
+    }
+}
+
+fn answer(task: &Task) -> Result<String, Refusal> {
+    match &task.state {
+        State::Completed { result, .. } => Ok(Window::default().cut(result, &task.short_id, "")),
+        State::Failed { error, .. } => Err(Refusal::Said(format!("task failed: {error}"))),
+        State::Cancelled { .. } => Err(Refusal::Said("task cancelled".to_owned())),
+        State::Running | State::Resumed { .. } => Err(Refusal::Said("task timeout".to_owned())),
+    }
+}
