@@ -18,6 +18,7 @@ test: ## run all tests, with the tools they need
 		set -x; cargo test --lib --bins --tests; \
 	fi
 	tests/tools/plugin.sh
+	tests/tools/mcp.sh
 	tests/tools/schemathesis.sh
 	tests/tools/browser.sh
 

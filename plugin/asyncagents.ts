@@ -21,11 +21,13 @@ interface Tool {
   name: string
   description: string
   inputSchema: Json
+  /** A call may take minutes. */
+  waits?: boolean
 }
 
 const LONGEST_START = 10_000
 const LONGEST_CALL = 60_000
-/** A tool that waits says how long, in seconds; the names are the daemon's. */
+/** No tool waits for longer. */
 const LONGEST_WAIT = 600_000
 const BETWEEN_TRIES = [200, 500, 1_000, 2_000, 5_000]
 
@@ -317,7 +319,7 @@ function bridge(options: Options): Bridge {
 
 /** The tools as OpenCode takes them, each a call of the daemon. */
 function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
-  const entry = ({ name, description, inputSchema }: Tool) => [
+  const entry = ({ name, description, inputSchema, waits }: Tool) => [
     name,
     {
       description,
@@ -341,7 +343,9 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
           key: `${context.sessionID}-${context.callID}`,
         })
         const path = `/v1/tools/${name}`
-        const timeout = (bridge.patience ?? LONGEST_CALL) + (args?.block ? LONGEST_WAIT : 0)
+        // One that can be told to block waits only then.
+        const long = waits && (args?.block ?? !inputSchema.properties?.block)
+        const timeout = (bridge.patience ?? LONGEST_CALL) + (long ? LONGEST_WAIT : 0)
         const answer = await bridge
           .ask({ method: "POST", path, body, timeout, abort: context.abort })
           .catch(unreached)

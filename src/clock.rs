@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::watch;
+
 use crate::task::{BatchId, MessageId, SessionId, ShortId, Timestamp};
 
 /// A handle; cloning it is cheap.
@@ -18,7 +20,7 @@ struct Inner {
 
 enum Source {
     System { start: Instant },
-    Manual { start: i64, millis: AtomicI64 },
+    Manual { start: i64, millis: AtomicI64, moved: watch::Sender<()> },
 }
 
 impl Clock {
@@ -29,7 +31,8 @@ impl Clock {
     /// Stands still until [`Clock::advance`].
     pub fn manual(start: Timestamp) -> Clock {
         let start = start.as_millis();
-        Clock::of(Source::Manual { start, millis: AtomicI64::new(start) })
+        let (millis, moved) = (AtomicI64::new(start), watch::Sender::new(()));
+        Clock::of(Source::Manual { start, millis, moved })
     }
 
     fn of(source: Source) -> Clock {
@@ -40,8 +43,9 @@ impl Clock {
     /// When the clock is not a manual one.
     pub fn advance(&self, duration: Duration) {
         match &self.0.source {
-            Source::Manual { millis, .. } => {
+            Source::Manual { millis, moved, .. } => {
                 millis.fetch_add(duration.as_millis() as i64, Ordering::SeqCst);
+                moved.send_replace(());
             }
             Source::System { .. } => panic!("the system's clock cannot be moved"),
         }
@@ -69,6 +73,19 @@ impl Clock {
         match &self.0.source {
             Source::System { start } => start.elapsed(),
             Source::Manual { start, .. } => self.now().since(Timestamp::from_millis(*start)),
+        }
+    }
+
+    /// Sleeps until so much of its time has gone by.
+    pub async fn sleep(&self, duration: Duration) {
+        match &self.0.source {
+            Source::System { .. } => tokio::time::sleep(duration).await,
+            Source::Manual { moved, .. } => {
+                let until = self.uptime().saturating_add(duration);
+                let mut moved = moved.subscribe();
+                // We hold the clock: it cannot go away meanwhile.
+                let _ = moved.wait_for(|()| self.uptime() >= until).await;
+            }
         }
     }
 

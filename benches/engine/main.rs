@@ -3,7 +3,7 @@
 //! slow; it is printed as a MISS.
 //!
 //! `cargo bench --bench engine [-- [--quick] [--large] [launches] [notices] [memory] [start]
-//! [api] [opencode]]`
+//! [api] [opencode] [mcp]]`
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a table is the point of this")]
 
@@ -12,6 +12,7 @@ mod bare;
 mod history;
 mod launches;
 mod load;
+mod mcp;
 mod memory;
 mod notices;
 mod opencode;
@@ -23,6 +24,9 @@ mod start;
 mod stub;
 mod table;
 mod web;
+#[path = "../../tests/it/support/world.rs"]
+#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "the tests use all of it")]
+mod world;
 
 use std::time::{Duration, Instant};
 
@@ -38,6 +42,7 @@ struct Scale {
     rounds: usize,
     window: Duration,
     single_ends: usize,
+    tool_calls: usize,
     bursts: usize,
     starts: usize,
 }
@@ -49,6 +54,7 @@ const FULL: fn() -> Scale = || Scale {
     rounds: 7,
     window: Duration::from_millis(500),
     single_ends: 150,
+    tool_calls: 3_000,
     bursts: 7,
     starts: 15,
 };
@@ -60,6 +66,7 @@ const QUICK: fn() -> Scale = || Scale {
     rounds: 1,
     window: Duration::from_millis(300),
     single_ends: 20,
+    tool_calls: 500,
     bursts: 2,
     starts: 3,
 };
@@ -76,12 +83,15 @@ fn main() -> anyhow::Result<()> {
     if let Some(descriptions) = bare {
         return web::serve(descriptions.trim_start_matches('=').parse()?);
     }
+    if arguments.iter().any(|argument| argument == mcp::ARGUMENT) {
+        return mcp::serve_nothing();
+    }
     let given = |word: &str| arguments.iter().any(|argument| argument == word);
     // `cargo test --benches` runs this as well, and nothing timed belongs there.
     if !given("--bench") {
         return Ok(());
     }
-    let sections = ["launches", "notices", "memory", "start", "api", "opencode"];
+    let sections = ["launches", "notices", "memory", "start", "api", "opencode", "mcp"];
     let all = !sections.into_iter().any(given);
     let wanted = |section: &str| all || given(section);
     let scale = match (given("--quick"), given("--large")) {
@@ -109,6 +119,9 @@ fn main() -> anyhow::Result<()> {
         }
         if wanted("api") {
             api::measure(&scale, &mut histories, &mut table).await?;
+        }
+        if wanted("mcp") {
+            mcp::measure(&scale, &mut histories, &mut table).await?;
         }
         anyhow::Ok(())
     })?;

@@ -71,7 +71,7 @@ pub(super) async fn call(
         let api = api.clone();
         async move { tools::call(&api.supervisor, &api.toolbox, call).await }
     };
-    let next = Instant::now() + LONGEST_SILENCE;
+    let next = Instant::now() + BETWEEN_NEWS;
     let told = Told { api, caller, answer: Some(Box::pin(answer)), changes, last: None, next };
     let lines = stream::unfold(told, |told| async move {
         let (line, told) = told.next().await?;

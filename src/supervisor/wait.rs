@@ -43,7 +43,7 @@ impl Supervisor {
             Need::All => tasks.len(),
             Need::AtLeast(n) => n.min(tasks.len()),
         };
-        let deadline = tokio::time::sleep(timeout);
+        let deadline = self.0.clock.sleep(timeout);
         tokio::pin!(deadline);
         loop {
             if tasks.iter().filter(|task| !task.is_live()).count() >= need {

@@ -1,0 +1,264 @@
+//! A call of a tool through `asyncagents mcp`, from the line that asks to the line that answers,
+//! beside a server that does nothing, by hand and by the official client; and how many turns of a model it takes to wait for a long task.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use asyncagents::clock::Clock;
+use asyncagents::supervisor::Caller;
+use asyncagents::task::{MAILBOX, SessionId, Timestamp};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ServerCapabilities,
+    ServerConfig,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
+use serde_json::{Value, json};
+
+use crate::history::Histories;
+use crate::processes::{Daemon, Host, PROGRAM};
+use crate::table::{Row, Table, median, quantile};
+use crate::world::{World, caller, settings};
+use crate::{Scale, progress};
+
+/// What makes this program a server that does nothing.
+pub(crate) const ARGUMENT: &str = "--idle-mcp-server";
+
+const MOST_TIMES_NOTHING: f64 = 1.5;
+const SAID: &str = "No background tasks found";
+
+const LONG_TASK: Duration = Duration::from_secs(30 * 60);
+/// Clients cut calls off after 60 seconds, so ours end before.
+const SLICE: Duration = Duration::from_secs(45);
+
+pub(crate) async fn measure(
+    scale: &Scale,
+    histories: &mut Histories,
+    table: &mut Table,
+) -> anyhow::Result<()> {
+    progress("tool calls through MCP");
+    let host = Host::start(&histories.place()?).await?;
+    let home = histories.place()?;
+    let daemon = Daemon::start(&home, &host, "").await?;
+    let mut command = Command::new(PROGRAM);
+    command.arg("mcp").env_clear().env("ASYNCAGENTS_HOME", &home).env("HOME", &home);
+    command.env("ASYNCAGENTS_CONFIG", home.with_extension("toml"));
+    let mut ours = Served::start(command)?;
+    let mut nothing = Command::new(std::env::current_exe()?);
+    nothing.arg(ARGUMENT);
+    let mut nothing = Served::start(nothing)?;
+    let (mut figures, mut limits) = (Vec::new(), Vec::new());
+    // In turns, so that whatever else the machine does meets both.
+    for n in 0..scale.tool_calls {
+        let (figure, limit) = (ours.call("asyncagents_list")?, nothing.call("nothing")?);
+        if n >= scale.tool_calls / 10 {
+            figures.push(figure);
+            limits.push(limit);
+        }
+    }
+    for (share, name) in [(0.5, "p50"), (0.99, "p99")] {
+        let (figure, limit) = (quantile(&figures, share), quantile(&limits, share));
+        let promised = name == "p50";
+        table.add(Row {
+            what: format!("tool call → answer through MCP, {name}"),
+            figure: format!("{figure:.0} µs"),
+            limit: format!("{limit:.0} µs"),
+            ratio: Some(figure / limit),
+            target: if promised { format!("≤ {MOST_TIMES_NOTHING}×") } else { String::new() },
+            met: promised.then_some(figure / limit <= MOST_TIMES_NOTHING),
+        });
+    }
+    table.note(format!(
+        "MCP: the limit is a server of the same library that answers at once; between them lie {:.0} µs",
+        median(&figures) - median(&limits)
+    ));
+    drop((ours, nothing));
+    match as_the_official_client_sees_it(&home, scale)? {
+        Some([figure, limit]) => table.add(Row {
+            what: "the same as the official Python client sees it, p50".to_owned(),
+            figure: format!("{figure:.0} µs"),
+            limit: format!("{limit:.0} µs"),
+            ratio: Some(figure / limit),
+            target: format!("≤ {MOST_TIMES_NOTHING}×"),
+            met: Some(figure / limit <= MOST_TIMES_NOTHING),
+        }),
+        None => {
+            table.note("the official client is not installed: tests/tools/mcp.sh does it".into())
+        }
+    }
+    daemon.stop().await?;
+
+    progress("turns to wait for a long task");
+    let (waited, woken) = (turns_of_a_client().await?, turns_of_a_conversation().await?);
+    let slices = (LONG_TASK.as_secs()).div_ceil(SLICE.as_secs());
+    let mut row = |what: &str, figure: u64, limit: u64| {
+        table.add(Row {
+            what: format!("turns to wait for a task of 30 minutes, {what}"),
+            figure: figure.to_string(),
+            limit: limit.to_string(),
+            ratio: None,
+            target: "≤ the limit".to_owned(),
+            met: Some(figure <= limit),
+        });
+    };
+    row("a client of MCP: one a slice of 45 s", waited, slices);
+    row("a conversation that is woken", woken, 0);
+    Ok(())
+}
+
+/// The medians of both in turns, in microseconds, from its own process.
+#[expect(clippy::disallowed_methods, reason = "where it is installed is known outside only")]
+fn as_the_official_client_sees_it(home: &Path, scale: &Scale) -> anyhow::Result<Option<[f64; 2]>> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    let python = cache.map(|cache| cache.join("asyncagents-test/mcp-2.3.0/bin/python"));
+    let Some(python) = python.filter(|python| python.exists()) else { return Ok(None) };
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/engine/mcp_client.py");
+    let mut command = Command::new(python);
+    command.arg("-B").arg(script).arg((scale.tool_calls / 4).to_string());
+    command.arg(PROGRAM).arg(std::env::current_exe()?).arg(ARGUMENT);
+    command.env("ASYNCAGENTS_HOME", home);
+    command.env("ASYNCAGENTS_CONFIG", home.with_extension("toml"));
+    let output = command.output().context("running the official client")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(Some(serde_json::from_slice(&output.stdout)?))
+}
+
+/// A server of MCP as a client starts it.
+struct Served {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    calls: u64,
+}
+
+impl Served {
+    fn start(mut command: Command) -> anyhow::Result<Served> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir("/");
+        let mut process = command.spawn().context("starting a server of MCP")?;
+        let input = process.stdin.take().context("no input")?;
+        let output = BufReader::new(process.stdout.take().context("no output")?);
+        let mut served = Served { process, input, output, calls: 0 };
+        let about = json!({"name": "bench", "version": "1"});
+        served.ask(
+            "initialize",
+            json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about}),
+        )?;
+        served.tell(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
+        Ok(served)
+    }
+
+    /// Microseconds until its answer.
+    fn call(&mut self, name: &str) -> anyhow::Result<f64> {
+        let began = Instant::now();
+        let answer = self.ask("tools/call", json!({"name": name, "arguments": {}}))?;
+        let took = began.elapsed();
+        let text = &answer["result"]["content"][0]["text"];
+        ensure!(text == SAID, "it answered {answer}");
+        Ok(took.as_secs_f64() * 1e6)
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> anyhow::Result<Value> {
+        self.calls += 1;
+        let id = self.calls;
+        self.tell(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))?;
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        let answer: Value = serde_json::from_str(&line)?;
+        ensure!(answer["id"] == id, "it answered {line}");
+        Ok(answer)
+    }
+
+    fn tell(&mut self, message: &Value) -> anyhow::Result<()> {
+        let mut line = message.to_string();
+        line.push('\n');
+        Ok(self.input.write_all(line.as_bytes())?)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+struct Nothing;
+
+impl ServerHandler for Nothing {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+    }
+
+    async fn call_tool(
+        &self,
+        _request: CallToolRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        Ok(CallToolResult::success(vec![ContentBlock::text(SAID)]).into())
+    }
+}
+
+/// Serves until its client hangs up.
+pub(crate) fn serve_nothing() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        Nothing.serve(rmcp::transport::io::stdio_pipes()).await?.waiting().await?;
+        Ok(())
+    })
+}
+
+/// A model whose client has no way to be woken calls the waiting tool until the task has ended.
+async fn turns_of_a_client() -> anyhow::Result<u64> {
+    let clock = Clock::manual(Timestamp::from_millis(1_000_000));
+    let world = World::at(settings(), clock.clone()).await;
+    let client = Caller {
+        host: MAILBOX.to_owned(),
+        longest_wait: Some(SLICE),
+        ..caller(&SessionId::new("mcp-bench"))
+    };
+    let launch = json!({"description": "long", "prompt": "@hang", "agent": "explore"});
+    world.tool(&client, "asyncagents_task", launch).await;
+    let task = world.supervisor.list(&client.session, None)?.tasks.remove(0);
+    world.until("it works", || world.host.is_busy(&task.id)).await;
+    let began = clock.uptime();
+    let mut turns = 0;
+    loop {
+        turns += 1;
+        let turn = world.tool(&client, "asyncagents_wait", json!({"timeout": 600}));
+        tokio::pin!(turn);
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = &mut turn => break answer,
+                () = tokio::task::yield_now() => {}
+            }
+            if clock.uptime().saturating_sub(began) >= LONG_TASK && world.host.is_busy(&task.id) {
+                world.finish(&task, "the end").await;
+            }
+            clock.advance(Duration::from_millis(10));
+        };
+        if answer.text.ends_with("the end") {
+            return Ok(turns);
+        }
+        ensure!(answer.text.contains("call asyncagents_wait again"), "{}", answer.text);
+    }
+}
+
+/// A conversation is woken by the notice: until then its model is not asked at all.
+async fn turns_of_a_conversation() -> anyhow::Result<u64> {
+    let clock = Clock::manual(Timestamp::from_millis(1_000_000));
+    let world = World::at(settings(), clock.clone()).await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@hang").await;
+    world.until("it works", || world.host.is_busy(&task.id)).await;
+    clock.advance(LONG_TASK);
+    let turns = world.host.prompts(&parent).len() as u64;
+    world.finish(&task, "the end").await;
+    let told = world.posts(&parent, 1).await;
+    ensure!(told.len() == 1 && told[0].wake, "{told:?}");
+    Ok(turns)
+}

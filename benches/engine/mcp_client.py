@@ -1,0 +1,37 @@
+"""Calls a tool of `asyncagents mcp` and of a server that does nothing, in turns, with the official
+client of MCP; prints the medians in microseconds. Arguments: how often, our program, the other one
+and its argument."""
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+
+from mcp import Client, StdioServerParameters
+
+SAID = "No background tasks found"
+
+
+async def call(client, name):
+    began = time.perf_counter()
+    answer = await client.call_tool(name, {})
+    took = time.perf_counter() - began
+    assert answer.content[0].text == SAID, answer
+    return took * 1e6
+
+
+async def main(times, program, other, argument):
+    ours = StdioServerParameters(command=program, args=["mcp"], env=dict(os.environ), cwd="/")
+    nothing = StdioServerParameters(command=other, args=[argument], env=dict(os.environ), cwd="/")
+    # The other one lists no tools, which the client would look up again and again.
+    async with Client(ours, mode="legacy") as ours, Client(nothing, mode="legacy") as nothing:
+        figures = [
+            (await call(ours, "asyncagents_list"), await call(nothing, "nothing"))
+            for _ in range(times)
+        ]
+    print(json.dumps([statistics.median(of) for of in zip(*figures[times // 10:])]))
+
+
+asyncio.run(main(int(sys.argv[1]), *sys.argv[2:]))

@@ -1,0 +1,321 @@
+"""`asyncagents mcp` as its clients see it: every test has a daemon of its own, with agents made of
+scripts (`@say`, `@think`, `@hang`), and talks to it through the official Python client."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from mcp import Client, StdioServerParameters
+from mcp.types import Implementation, ListRootsResult, Root
+
+PROGRAM = os.environ["PROGRAM"]
+LONG = 60
+
+
+class Place:
+    """A storage directory, a workspace and a host in a process of its own; the daemon is started by
+    whoever needs it."""
+
+    def __init__(self):
+        self.root = Path(tempfile.mkdtemp(prefix="aam."))
+        self.work = self.root / "work"
+        self.work.mkdir()
+        self.config = self.root / "config.toml"
+        self.config.write_text("")
+        self.variables = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.root),
+            "ASYNCAGENTS_HOME": str(self.root / "home"),
+            "ASYNCAGENTS_CONFIG": str(self.config),
+            "ASYNCAGENTS_HOST": f"scripted:{self.root / 'host.sock'}",
+            "ASYNCAGENTS_API_ENABLED": "false",
+        }
+        self.host = subprocess.Popen(
+            [PROGRAM, "scripted-host", "--socket", str(self.root / "host.sock")],
+            env=self.variables)
+        until((self.root / "host.sock").exists, "the host listens")
+
+    def run(self, *words):
+        done = subprocess.run(
+            [PROGRAM, *words], env=self.variables, cwd=self.work, capture_output=True, text=True,
+            timeout=LONG,
+        )
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout
+
+    def tasks(self):
+        return json.loads(self.run("list", "--json"))
+
+    def kill_daemon(self):
+        pid = json.loads(self.run("daemon", "status", "--json"))["pid"]
+        os.kill(pid, signal.SIGKILL)
+        # One that is dying may still answer.
+        until(lambda: not alive(pid), "the daemon is gone")
+
+    @asynccontextmanager
+    async def client(self, name="tester", mode="auto", roots=None, **variables):
+        server = StdioServerParameters(
+            command=PROGRAM, args=["mcp"], env={**self.variables, **variables}, cwd=self.work)
+
+        async def named(_context):
+            return ListRootsResult(roots=[Root(uri=Path(root).as_uri()) for root in roots])
+
+        about = Implementation(name=name, version="1")
+        callback = named if roots else None
+        async with Client(
+            server, client_info=about, mode=mode, list_roots_callback=callback
+        ) as client:
+            yield Tools(client)
+
+    def leave(self):
+        subprocess.run(
+            [PROGRAM, "daemon", "stop"], env=self.variables, capture_output=True, timeout=LONG)
+        self.host.terminate()
+        self.host.wait(LONG)
+        shutil.rmtree(self.root)
+
+
+class Tools:
+    """Calls by the words of a tool; answers are texts."""
+
+    def __init__(self, client):
+        self.client = client
+
+    async def call(self, name, progress=None, **arguments):
+        answer = await self.client.call_tool(name, arguments, progress_callback=progress)
+        return answer.content[0].text, bool(answer.is_error)
+
+    async def say(self, word, **arguments):
+        text, is_error = await self.call(f"asyncagents_{word}", **arguments)
+        assert not is_error, text
+        return text
+
+    async def begin(self, name, **arguments):
+        """A call that blocks, once it is known to have reached the daemon."""
+        heard = asyncio.Event()
+
+        async def progress(*_):
+            heard.set()
+
+        call = asyncio.create_task(self.call(name, progress, **arguments))
+        await asyncio.wait_for(heard.wait(), LONG)
+        return call
+
+    async def launch(self, prompt, description="look around"):
+        text = await self.say("task", description=description, prompt=prompt, agent="explore")
+        return re.search(r"^Task ID: (\w+)", text, re.M).group(1)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until(holds, what):
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < LONG, f"waited in vain until {what}"
+        time.sleep(0.02)
+
+
+class Mcp(unittest.IsolatedAsyncioTestCase):
+    def setUp(self):
+        self.place = Place()
+        self.addCleanup(self.place.leave)
+
+    async def test_every_tool_does_its_work_in_every_generation_of_the_protocol(self):
+        for mode in ["auto", "legacy"]:
+            async with self.place.client(name=mode, mode=mode) as tools:
+                await self.walk(tools)
+
+    async def walk(self, tools):
+        listed = (await tools.client.list_tools()).tools
+        words = ["task", "output", "wait", "cancel", "list", "clear"]
+        names = [f"asyncagents_{word}" for word in words] + ["Task"]
+        self.assertEqual([tool.name for tool in listed], names)
+        self.assertEqual(
+            [tool.name for tool in listed if tool.annotations.read_only_hint],
+            ["asyncagents_output", "asyncagents_wait", "asyncagents_list"])
+        self.assertIn("asyncagents_wait", tools.client.instructions)
+
+        self.assertEqual(await tools.say("list"), "No background tasks found")
+        one = await tools.launch("@think 50\n@say one", "first")
+        two = await tools.launch("@think 100\n@say two", "second")
+        waited = await tools.say("wait", task_ids=[one, two], timeout=30)
+        self.assertTrue(waited.startswith("2 of 2 tasks have ended."), waited)
+        self.assertIn("---\n\none", waited)
+        self.assertIn("---\n\ntwo", waited)
+        output = await tools.say("output", task_id=one)
+        self.assertTrue(output.endswith("---\n\none"), output)
+        self.assertNotIn("✓", output, "what was waited for is no news")
+
+        resumed = await tools.say("task", resume=one, prompt="@say more")
+        self.assertTrue(resumed.startswith(f"Resume #1 of task {one} started."), resumed)
+        output = await tools.say("output", task_id=one, block=True, timeout=30)
+        self.assertTrue(output.endswith("---\n\nmore"), output)
+        session = await tools.say("output", task_id=one, full_session=True, message_limit=1)
+        self.assertTrue(session.endswith("more"), session)
+
+        hanging = await tools.launch("@hang", "third")
+        cancelled = await tools.say("cancel", task_id=hanging)
+        self.assertIn(f'Cancelled task {hanging} "third".', cancelled)
+        listed = await tools.say("list")
+        self.assertIn("3 tasks: 0 running, 2 completed, 0 error, 1 cancelled, 0 resumed", listed)
+        cleared = await tools.say("clear")
+        self.assertEqual(cleared.splitlines()[-1], "Cleared 3 tasks.")
+        self.assertEqual(await tools.say("list"), "No background tasks found")
+
+        answer = await tools.call("Task", description="errand", prompt="@say the answer")
+        self.assertEqual(answer, ("the answer", False))
+        answer = await tools.call("Task", description="errand", prompt="@fail no credit")
+        self.assertEqual(answer, ("task failed: no credit", True))
+        await tools.say("clear")
+
+    async def test_an_end_opens_the_next_answer_once(self):
+        async with self.place.client() as tools:
+            await tools.launch("@say found")
+            await asyncio.to_thread(
+                until, lambda: self.place.tasks()[0]["status"] == "completed", "it has ended")
+            first, second = await tools.say("list"), await tools.say("list")
+        self.assertRegex(first, r'^✓ \*\*Agent "look around" finished in .*\*\*\nTask Progress: 1/1\n\n---\n\n1 tasks: ')
+        self.assertTrue(second.startswith("1 tasks: "), second)
+
+    async def test_bad_arguments_are_answered_with_a_text_that_says_the_way_out(self):
+        async with self.place.client() as tools:
+            said = await tools.call("asyncagents_task", prompt="look")
+            self.assertEqual(said, ("Error: `description` is required and must not be empty", True))
+            said = await tools.call("asyncagents_output", task_id="nobody")
+            self.assertEqual(
+                said, ("Error: no task `nobody`; a list of the tasks shows their ids", True))
+            with self.assertRaisesRegex(Exception, "no tool `nonsense`; there are: asyncagents_task"):
+                await tools.call("nonsense")
+        self.assertEqual(self.place.tasks(), [])
+
+    async def test_progress_is_told_while_a_call_blocks(self):
+        heard = []
+
+        async def progress(done, total, message):
+            heard.append((done, message))
+
+        async with self.place.client() as tools:
+            task = await tools.launch("@think 2500\n@say done", "slow")
+            text, _ = await tools.call(
+                "asyncagents_output", progress, task_id=task, block=True, timeout=30)
+        self.assertTrue(text.endswith("done"), text)
+        self.assertTrue(heard, "nothing was told")
+        self.assertEqual([done for done, _ in heard], list(range(1, len(heard) + 1)))
+        self.assertIn("1 running · slow: ", heard[0][1])
+
+    async def test_a_wait_that_is_cancelled_leaves_its_task_alone(self):
+        async with self.place.client() as tools:
+            task = await tools.launch("@think 1500\n@say done")
+            waiting = await tools.begin("asyncagents_wait", task_ids=[task], timeout=30)
+            waiting.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waiting
+            # Nobody was given the end, so it is news.
+            await asyncio.to_thread(
+                until, lambda: self.place.tasks()[0]["status"] == "completed", "it has ended")
+            self.assertTrue((await tools.say("list")).startswith("✓"))
+
+    async def test_a_task_call_that_is_cancelled_stops_its_agent(self):
+        async with self.place.client() as tools:
+            errand = await tools.begin("Task", description="errand", prompt="@hang")
+            errand.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await errand
+            await asyncio.to_thread(
+                until, lambda: self.place.tasks()[0]["status"] == "cancelled", "it is stopped")
+
+    async def test_two_clients_at_once_keep_apart_and_one_that_comes_again_sees_its_tasks(self):
+        async with self.place.client("one") as one, self.place.client("two") as two:
+            first, second = await asyncio.gather(
+                one.launch("@hang", "mine"), two.launch("@hang", "yours"))
+            self.assertIn("explore: mine", await one.say("list"))
+            self.assertNotIn("yours", await one.say("list"))
+            self.assertNotIn("mine", await two.say("list"))
+        async with self.place.client("one") as again:
+            self.assertIn(first, await again.say("list"))
+            other = self.place.root / "other work"
+            other.mkdir()
+        async with self.place.client("one", mode="legacy", roots=[other]) as elsewhere:
+            self.assertEqual(await elsewhere.say("list"), "No background tasks found")
+            await elsewhere.launch("@hang", "elsewhere")
+        directory = {task["description"]: task["directory"] for task in self.place.tasks()}
+        self.assertEqual(directory, {
+            "mine": str(self.place.work), "yours": str(self.place.work), "elsewhere": str(other)})
+        parent = self.place.tasks()[-1]["parentSessionID"]
+        async with self.place.client("three", ASYNCAGENTS_PARENT=parent) as named:
+            self.assertEqual(len((await named.say("list")).splitlines()), 2)
+
+    async def test_a_daemon_killed_in_between_or_in_the_middle_of_a_call_is_started_again(self):
+        async with self.place.client() as tools:
+            task = await tools.launch("@say before")
+            await tools.say("wait", task_ids=[task])
+            await asyncio.to_thread(self.place.kill_daemon)
+            self.assertIn(task, await tools.say("list"))
+            await tools.launch("@think 4000\n@say survived", "slow")
+            waiting = await tools.begin("asyncagents_wait", timeout=30)
+            await asyncio.to_thread(self.place.kill_daemon)
+            text, is_error = await waiting
+            self.assertTrue(text.startswith("1 of 1 tasks have ended."), text)
+            self.assertTrue(text.endswith("survived"), text)
+            self.assertFalse(is_error)
+            self.assertNotIn("✓", await tools.say("list"), "it was told with the wait")
+
+    async def test_a_daemon_that_cannot_be_started_is_an_error_to_act_on_then_it_goes_on(self):
+        async with self.place.client() as tools:
+            task = await tools.launch("@say found")
+            await tools.say("wait", task_ids=[task])
+            await asyncio.to_thread(self.place.kill_daemon)
+            self.place.config.write_text("nonsense = [")
+            text, is_error = await tools.call("asyncagents_list")
+            self.assertTrue(is_error)
+            self.assertIn("the daemon of asyncagents cannot be started", text)
+            self.assertIn("is not valid TOML", text)
+            self.assertIn("call again once that is mended", text)
+            self.place.config.write_text("")
+            self.assertIn(task, await tools.say("list"))
+
+    async def test_no_call_takes_longer_than_clients_allow_and_all_say_how_to_go_on(self):
+        async with self.place.client() as tools:
+            task = await tools.launch("@hang")
+            began = time.monotonic()
+            answers = await asyncio.gather(
+                tools.say("wait", task_ids=[task], timeout=600),
+                tools.say("output", task_id=task, block=True, timeout=600))
+            took = time.monotonic() - began
+        self.assertTrue(40 <= took < 55, took)
+        for tool, answer in zip(["wait", "output"], answers):
+            self.assertIn("nothing is lost", answer)
+            self.assertIn(f"call asyncagents_{tool} again with the same arguments", answer)
+
+    async def test_second_names_are_offered_by_configuration(self):
+        self.place.config.write_text('[tools]\naliases = ["background"]\n[task_tool]\noffered = "nowhere"\n')
+        async with self.place.client() as tools:
+            names = [tool.name for tool in (await tools.client.list_tools()).tools]
+            self.assertEqual(names[-3:], ["background_task", "background_output", "background_cancel"])
+            self.assertNotIn("Task", names)
+            text, _ = await tools.call(
+                "background_task", description="look", prompt="@hang", agent="explore")
+            task = re.search(r"^Task ID: (\w+)", text, re.M).group(1)
+            text, _ = await tools.call("background_output", task_id=task, block=True, timeout=1000)
+            self.assertIn("Timed out after 1s of waiting", text)
+            text, _ = await tools.call("background_cancel", taskId=task)
+            self.assertIn(f"Cancelled task {task}", text)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv, verbosity=2)
