@@ -164,7 +164,7 @@ fn arguments_are_cut_by_tier_and_name_and_id_never() {
 }
 
 #[test]
-fn cleared_results_pass_untouched() {
+fn g18_cleared_results_pass_untouched() {
     let long = format!("{}{CLEARED}{}", "a".repeat(5_000), "b".repeat(5_000));
     for text in [CLEARED, &long] {
         let context = context(&results(16, "read", &Value::Null, text));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use asyncagents::host::opencode::{Login, Standing};
 use asyncagents::host::{Host as _, NewSession};
-use asyncagents::supervisor::{Asks, Error, Settings, Target};
+use asyncagents::supervisor::{Asks, Error, Fork, ForkMethod, Launch, Settings, Target};
 use asyncagents::task::launch::Order;
 use asyncagents::task::{Phase, SessionId, Status, Task};
 use serde_json::json;
@@ -69,7 +69,7 @@ async fn three_in_parallel_are_a_batch_and_each_is_told_once() {
 }
 
 #[tokio::test]
-async fn a_child_has_parent_title_nonce_and_rules_and_is_always_prompted_with_its_agent() {
+async fn g11_a_child_has_parent_title_nonce_and_rules_which_no_prompt_replaces() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let task = world.end_of(&parent, "@say done").await;
@@ -186,6 +186,35 @@ async fn g7_a_failure_that_the_server_retries_is_no_end() {
     let task = world.end_of(&parent, "@status 500 retry-after-ms=5 | say on fire").await;
     assert_eq!(task.status(), Status::Error);
     assert_eq!(world.notices(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn g8_a_copy_by_the_server_is_nobodys_child_and_gets_our_title_rules_and_nonce() {
+    let native = Settings { fork_method: ForkMethod::Native, ..settings() };
+    let world = OnOpenCode::with(native, OpenCode::start().await).await;
+    let parent = world.server.parent(HERE).await;
+    let before = world.server.messages(&parent).len();
+    let launch = Launch { order: general("@say copied"), fork: Fork::Caller, key: None };
+    let task = world.supervisor.launch(caller(&parent), launch).await.unwrap();
+    assert_eq!(end(&world.ended(&task).await), (Status::Completed, "copied", ""));
+    let session = world.server.session(task.id.as_str()).unwrap();
+    assert_eq!(session.get("parentID"), None);
+    assert_eq!(session["title"], "Background (forked): look around");
+    assert_eq!(session["metadata"]["asyncagents"].as_str().unwrap().len(), 32);
+    assert_eq!(session["permission"][0]["action"], "deny");
+    assert_eq!(world.server.messages(task.id.as_str()).len(), before + 2);
+    assert_eq!(world.notices(&parent, 1).await.len(), 1, "the parent is told all the same");
+}
+
+#[tokio::test]
+async fn g16_whatever_is_said_is_said_without_waiting_for_the_answer() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let long = format!("@say done\n{}", "x".repeat(500_000));
+    assert_eq!(end(&world.end_of(&parent, &long).await), (Status::Completed, "done", ""));
+    world.notices(&parent, 1).await;
+    let calls = world.server.all_calls();
+    assert!(!calls.contains_key("POST /session/{id}/message"), "{calls:?}");
 }
 
 #[tokio::test]
