@@ -149,6 +149,13 @@ class Bridge {
     }
   }
 
+  /** Says that nobody waits for a call any more. */
+  take_back(path: string, caller: Json, key: string) {
+    const body = JSON.stringify({ caller, key })
+    const timeout = this.patience ?? LONGEST_CALL
+    void this.ask({ method: "POST", path: `${path}/abort`, body, timeout }).catch(() => {})
+  }
+
   /** Resolves when the daemon has a name for this process, or after a while anyway. */
   async settled(longest: number): Promise<void> {
     if (this.name) return
@@ -329,26 +336,28 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
           throw String(error).includes("asyncagents:") ? error : unreachable(error.message)
         }
         await bridge.settled(Math.min(bridge.patience ?? 5_000, 5_000)).catch(unreached)
-        const body = JSON.stringify({
-          caller: {
-            sessionID: context.sessionID,
-            messageID: context.messageID,
-            agent: context.agent,
-            directory: context.directory,
-            host: "opencode",
-            instance: bridge.name,
-            development: process.env[MODE] === "development",
-          },
-          arguments: args,
-          key: `${context.sessionID}-${context.callID}`,
-        })
+        const caller = {
+          sessionID: context.sessionID,
+          messageID: context.messageID,
+          agent: context.agent,
+          directory: context.directory,
+          host: "opencode",
+          instance: bridge.name,
+          development: process.env[MODE] === "development",
+        }
+        const key = `${context.sessionID}-${context.callID}`
+        const body = JSON.stringify({ caller, arguments: args, key })
         const path = `/v1/tools/${name}`
         // One that can be told to block waits only then.
         const long = waits && (args?.block ?? !inputSchema.properties?.block)
         const timeout = (bridge.patience ?? LONGEST_CALL) + (long ? LONGEST_WAIT : 0)
         const answer = await bridge
           .ask({ method: "POST", path, body, timeout, abort: context.abort })
-          .catch(unreached)
+          .catch((error) => {
+            // Nobody waits for it any more; what that means, the daemon knows.
+            if (context.abort?.aborted) bridge.take_back(path, caller, key)
+            return unreached(error)
+          })
         const said = read(answer)
         if (answer.status !== 200 || said.isError) throw new Error(said.text ?? said.error)
         return said.text

@@ -74,7 +74,7 @@ impl Install {
             Client::Opencode => mcp_config::opencode,
         };
         if !self.write {
-            show::line(&format!("# into {}:", file.display()))?;
+            eprintln!("into {}:", file.display());
             return show::line(put("", &program)?.trim_end());
         }
         let before = read(&file)?;

@@ -16,36 +16,40 @@ pub(super) enum Error {
     NoToml(String),
     #[error("it, or what is under `{0}` in it, is no object in braces")]
     NotAnObject(&'static str),
-    #[error("`mcp_servers.{NAME}` is not a section of its own; take it out and try again")]
+    #[error("`mcp_servers.{NAME}` is not a section of plain lines; take it out and try again")]
     NoSection,
 }
 
 /// `.mcp.json` of a project, as Claude Code reads it.
 pub(super) fn claude(text: &str, program: &str) -> Result<String, Error> {
-    put_json(text, "mcpServers", json!({ "command": program, "args": ["mcp"] }))
+    put_json(text, "mcpServers", &[("command", json!(program)), ("args", json!(["mcp"]))])
 }
 
 /// `opencode.json`.
 pub(super) fn opencode(text: &str, program: &str) -> Result<String, Error> {
-    let command = [program, "mcp"];
-    put_json(text, "mcp", json!({ "type": "local", "command": command, "enabled": true }))
+    put_json(text, "mcp", &[("type", json!("local")), ("command", json!([program, "mcp"]))])
 }
 
-fn put_json(text: &str, section: &'static str, entry: Value) -> Result<String, Error> {
+/// What else a person has put into our entry stays there.
+fn put_json(text: &str, section: &'static str, fields: &[(&str, Value)]) -> Result<String, Error> {
     let root = CstRootNode::parse(text, &ParseOptions::default())
         .map_err(|error| Error::NoJson(error.to_string()))?;
     let object = match text.trim().is_empty() {
         true => root.object_value_or_set(),
         false => root.object_value().ok_or(Error::NotAnObject(section))?,
     };
-    let servers: CstObject = match object.get(section) {
-        None => object.object_value_or_set(section),
-        Some(property) => property.object_value().ok_or(Error::NotAnObject(section))?,
+    let inside = |object: &CstObject, name: &'static str| match object.get(name) {
+        None => Ok(object.object_value_or_set(name)),
+        Some(property) => property.object_value().ok_or(Error::NotAnObject(section)),
     };
-    let old = servers.get(NAME);
-    if old.as_ref().and_then(|old| old.value()?.to_serde_value()).as_ref() != Some(&entry) {
-        old.into_iter().for_each(|old| old.remove());
-        servers.append(NAME, input(entry));
+    let entry = inside(&inside(&object, section)?, NAME)?;
+    for (name, value) in fields {
+        match entry.get(name) {
+            Some(old)
+                if old.value().and_then(|old| old.to_serde_value()).as_ref() == Some(value) => {}
+            Some(old) => old.set_value(input(value.clone())),
+            None => drop(entry.append(name, input(value.clone()))),
+        }
     }
     Ok(root.to_string())
 }
@@ -66,52 +70,57 @@ fn input(value: Value) -> CstInputValue {
 
 /// `config.toml` of Codex.
 pub(super) fn codex(text: &str, program: &str) -> Result<String, Error> {
-    let parse = |text: &str| -> Result<toml::Table, Error> {
-        text.parse().map_err(|error: toml::de::Error| Error::NoToml(error.to_string()))
-    };
-    let table = parse(text)?;
+    let before = parse_toml(text)?;
     let program = toml::Value::String(program.to_owned());
-    let section = format!("[mcp_servers.{NAME}]\ncommand = {program}\nargs = [\"mcp\"]\n");
-    let there = table.get("mcp_servers").and_then(|servers| servers.get(NAME)).is_some();
-    let after = match (there, old_section(text)) {
-        (false, _) => {
+    let ours = [format!("command = {program}\n"), "args = [\"mcp\"]\n".to_owned()];
+    let header = format!("[mcp_servers.{NAME}]");
+    let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+    match lines.iter().position(|line| line.trim() == header) {
+        None => {
             let gap = match text {
                 "" => "",
                 text if text.ends_with("\n\n") => "",
                 text if text.ends_with('\n') => "\n",
                 _ => "\n\n",
             };
-            format!("{text}{gap}{section}")
+            lines.push(format!("{gap}{header}\n{}", ours.concat()));
         }
-        (true, Some(old)) => format!("{}{section}{}", &text[..old.start], &text[old.end..]),
-        (true, None) => return Err(Error::NoSection),
-    };
-    parse(&after)?;
+        Some(first) => {
+            let rest = lines[first + 1..].iter();
+            let end = rest.clone().position(|line| line.trim_start().starts_with('['));
+            let end = end.map_or(lines.len(), |n| first + 1 + n);
+            let key = |line: &str| line.split('=').next().unwrap_or_default().trim().to_owned();
+            let mut section: Vec<String> = lines.drain(first..end).collect();
+            section.retain(|line| !matches!(key(line).as_str(), "command" | "args"));
+            if !section[0].ends_with('\n') {
+                section[0].push('\n');
+            }
+            section.splice(1..1, ours);
+            lines.splice(first..first, section);
+        }
+    }
+    let after = lines.concat();
+    // Whatever was written in another way than we can read line by line must not get lost.
+    let reread = parse_toml(&after).map_err(|_| Error::NoSection)?;
+    if without_ours(before) != without_ours(reread) {
+        return Err(Error::NoSection);
+    }
     Ok(after)
 }
 
-/// Where our section begins and ends; the empty lines after it are not of it.
-fn old_section(text: &str) -> Option<std::ops::Range<usize>> {
-    let header = format!("[mcp_servers.{NAME}]");
-    let mut at = 0;
-    let lines: Vec<(usize, &str)> = text
-        .split_inclusive('\n')
-        .map(|line| {
-            at += line.len();
-            (at - line.len(), line)
-        })
-        .collect();
-    let first = lines.iter().position(|(_, line)| line.trim() == header)?;
-    let of_another = |line: &str| line.starts_with('[');
-    let mut end = lines[first + 1..]
-        .iter()
-        .position(|(_, line)| of_another(line))
-        .map_or(lines.len(), |n| first + 1 + n);
-    while end > first + 1 && lines[end - 1].1.trim().is_empty() {
-        end -= 1;
+fn parse_toml(text: &str) -> Result<toml::Table, Error> {
+    text.parse().map_err(|error: toml::de::Error| Error::NoToml(error.to_string()))
+}
+
+fn without_ours(mut table: toml::Table) -> toml::Table {
+    let servers = table.entry("mcp_servers").or_insert(toml::Value::Table(toml::Table::new()));
+    if let Some(servers) = servers.as_table_mut() {
+        let ours = servers.entry(NAME).or_insert(toml::Value::Table(toml::Table::new()));
+        if let Some(ours) = ours.as_table_mut() {
+            ours.retain(|name, _| name != "command" && name != "args");
+        }
     }
-    let until = lines.get(end).map_or(text.len(), |(at, _)| *at);
-    Some(lines[first].0..until)
+    table
 }
 
 #[cfg(test)]
@@ -142,6 +151,12 @@ mod tests {
         let put = opencode(mine, "/bin/asyncagents").unwrap();
         assert!(put.starts_with("{\n  // mine\n  \"theme\":   \"x\",\n  \"mcp\": {"), "{put}");
         assert!(put.contains("\"type\": \"local\""), "{put}");
+        let kept =
+            claude("{\"mcpServers\": {\"asyncagents\": {\"env\": {\"A\": \"b\"}}}}", "p").unwrap();
+        assert!(
+            kept.contains("\"env\": {\"A\": \"b\"}") && kept.contains("\"command\": \"p\""),
+            "{kept}"
+        );
         assert_eq!(claude("[]", "p"), Err(Error::NotAnObject("mcpServers")));
         assert_eq!(opencode("{\"mcp\": 1}", "p"), Err(Error::NotAnObject("mcp")));
         assert!(matches!(claude("{", "p"), Err(Error::NoJson(_))));
@@ -155,6 +170,9 @@ mod tests {
         check(codex, mine, &format!("{mine}\n\n{ours}"));
         let around = format!("[a]\nb = 1\n\n{ours}\n\n[c]\nd = 2\n");
         check(codex, &around, &around);
+        let kept =
+            format!("{ours}env = {{ A = \"b\" }}\n\n  [mcp_servers.other]\n  command = \"x\"\n");
+        check(codex, &kept, &kept);
         let inline = "mcp_servers = { asyncagents = { command = 'x' } }\n";
         assert_eq!(codex(inline, "p"), Err(Error::NoSection));
         assert!(matches!(codex("a = ", "p"), Err(Error::NoToml(_))));

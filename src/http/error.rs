@@ -115,6 +115,7 @@ impl From<tools::Error> for ApiError {
         let status = match &error {
             tools::Error::NoSuchTool { .. } => StatusCode::NOT_FOUND,
             tools::Error::NoCaller => StatusCode::BAD_REQUEST,
+            tools::Error::Stopping => StatusCode::SERVICE_UNAVAILABLE,
         };
         ApiError { status, text: error.to_string() }
     }

@@ -239,6 +239,7 @@ pub(super) async fn output(
     let caller = tools::caller(request.caller)?;
     let wait = request.timeout.map(seconds).transpose()?;
     let output = api.supervisor.output(&caller, &TaskId::new(id), wait).await?;
+    api.supervisor.mail_was_read(output.told).await?;
     Ok(Json(OutputView { task: TaskView::from(&output.task), timed_out: output.timed_out }))
 }
 

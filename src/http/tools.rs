@@ -101,11 +101,15 @@ impl Told {
             tokio::select! {
                 biased;
                 answered = &mut answer => {
-                    let answer = answered.unwrap_or_else(|error| ToolAnswer {
-                        text: format!("Error: {error}"),
-                        is_error: true,
-                        mail: Vec::new(),
-                    });
+                    let answer = match answered {
+                        Ok(answer) => answer,
+                        // Cut off without an answer, like by a daemon that dies: it is asked again.
+                        Err(tools::Error::Stopping) => return None,
+                        Err(error) => {
+                            let text = format!("Error: {error}");
+                            ToolAnswer { text, is_error: true, mail: Vec::new() }
+                        }
+                    };
                     return Some((ToolLine::Answer(answer), self));
                 }
                 change = self.changes.recv() => {

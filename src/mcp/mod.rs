@@ -5,7 +5,7 @@
 mod parent;
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
@@ -39,6 +39,8 @@ struct Server {
     instructions: String,
     /// Who calls: found out with the first call, the same from then on.
     caller: OnceCell<CallerView>,
+    /// Notices that the client has and the daemon does not know it.
+    unconfirmed: Mutex<Vec<i64>>,
 }
 
 /// Serves until its client hangs up.
@@ -51,6 +53,7 @@ pub async fn serve(settings: &Settings) -> anyhow::Result<()> {
         client,
         instructions,
         caller: OnceCell::new(),
+        unconfirmed: Mutex::default(),
     };
     match server.serve(stdio_pipes()).await {
         Ok(serving) => drop(serving.waiting().await?),
@@ -91,6 +94,7 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        self.confirm().await;
         let CallToolRequestParams { name, arguments, .. } = request;
         let caller = self.caller.get_or_init(|| parent::caller(&self.settings, &context)).await;
         let key = self.clock.nonce();
@@ -104,10 +108,10 @@ impl ServerHandler for Server {
         let forwarded = self.forward(&name, request, &context);
         let answered = context.ct.run_until_cancelled(forwarded).await;
         let Some(answer) = answered else {
-            // Nobody hears an answer any more; the daemon hears that nobody waits.
-            let abort = AbortRequest { caller: caller.clone(), key };
-            if let Err(error) = self.client.abort_tool(&name, &abort).await {
-                tracing::warn!(error = &error as &dyn std::error::Error, "cannot take a call back");
+            // Nobody hears an answer any more. A client that hung up has not said that it does not
+            // want one.
+            if !context.peer.is_transport_closed() {
+                self.take_back(&name, AbortRequest { caller: caller.clone(), key }).await;
             }
             return Err(ErrorData::internal_error("cancelled", None));
         };
@@ -118,10 +122,9 @@ impl ServerHandler for Server {
                 ToolAnswer { text, is_error: true, mail: Vec::new() }
             }
         };
-        if !mail.is_empty() {
-            // It is in our hands; should the note be lost, they come once more.
-            let _ = self.client.mail_was_read(mail).await;
-        }
+        // It is in our hands. Should the note be lost, it goes with the next call.
+        self.unconfirmed().extend(mail);
+        self.confirm().await;
         let content = vec![ContentBlock::text(text)];
         let result = match is_error {
             true => CallToolResult::error(content),
@@ -143,7 +146,7 @@ impl Server {
         let mut told = 0;
         for _ in 0..TRIES {
             let left = LONGEST_CALL.saturating_sub(began.elapsed());
-            request.caller.longest_wait = Some(left.as_secs().max(1));
+            request.caller.longest_wait = Some(left.as_secs_f64().round().max(1.0) as u64);
             match self.call(name, &request, context, &mut told).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => self.revive(error).await?,
@@ -169,6 +172,33 @@ impl Server {
             if let Some(token) = context.meta.get_progress_token() {
                 let progress = ProgressNotificationParam::new(token, f64::from(*told));
                 let _ = context.peer.notify_progress(progress.with_message(line)).await;
+            }
+        }
+    }
+
+    /// Tells the daemon which notices the client has.
+    async fn confirm(&self) {
+        let read = self.unconfirmed().clone();
+        if !read.is_empty() && self.client.mail_was_read(read.clone()).await.is_ok() {
+            self.unconfirmed().retain(|number| !read.contains(number));
+        }
+    }
+
+    fn unconfirmed(&self) -> MutexGuard<'_, Vec<i64>> {
+        self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the daemon that nobody waits for a call.
+    async fn take_back(&self, name: &str, abort: AbortRequest) {
+        for _ in 0..TRIES {
+            match self.client.abort_tool(name, &abort).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot take a call back");
+                    if self.revive(error).await.is_err() {
+                        return;
+                    }
+                }
             }
         }
     }

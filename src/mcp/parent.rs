@@ -47,6 +47,7 @@ async fn root(context: &RequestContext<RoleServer>) -> Option<PathBuf> {
     let roots = tokio::time::timeout(LONGEST_ANSWER, context.peer.list_roots()).await;
     let roots = roots.ok()?.ok()?.roots;
     let path = roots.iter().find_map(|root| root.uri.strip_prefix("file://"))?;
+    let path = path.strip_suffix('/').filter(|path| !path.is_empty()).unwrap_or(path);
     Some(PathBuf::from(percent_decode_str(path).decode_utf8().ok()?.into_owned()))
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rusqlite::Row;
+use rusqlite::{OptionalExtension, Row};
 
 use super::rows::{self, RUN, Run};
 use super::{Error, Store, Written};
@@ -84,13 +84,24 @@ impl Store {
         })
     }
 
-    /// When the next undelivered notice may be tried.
-    pub fn next_due(&self) -> Result<Option<Timestamp>, Error> {
+    /// When the next undelivered notice may be tried that may not be now.
+    pub fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>, Error> {
         self.read(|db| {
-            let mut statement =
-                db.prepare_cached("SELECT min(due_at) FROM notice WHERE delivered_at IS NULL")?;
-            let millis: Option<i64> = statement.query_row([], |row| row.get(0))?;
+            let mut statement = db.prepare_cached(
+                "SELECT min(due_at) FROM notice WHERE delivered_at IS NULL AND due_at > ?1",
+            )?;
+            let millis: Option<i64> = statement.query_row([now.as_millis()], |row| row.get(0))?;
             Ok(millis.map(Timestamp::from_millis))
+        })
+    }
+
+    /// Whether a parent is still to be told something.
+    pub fn owes_notices(&self) -> Result<bool, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM notice WHERE delivered_at IS NULL)",
+            )?;
+            Ok(statement.query_row([], |row| row.get(0))?)
         })
     }
 
@@ -132,22 +143,42 @@ impl Store {
         })
     }
 
-    /// The caller has the end in hand: its notice is recorded without a reply (N3), and does not
-    /// wait in a mailbox either.
-    pub fn hush(&self, task: &TaskId, at: Timestamp) -> Written<()> {
-        let task = task.clone();
+    /// The caller has these ends in hand: their notices are recorded without a reply (N3).
+    pub fn hush(&self, tasks: Vec<TaskId>) -> Written<()> {
         self.write(move |db, _| {
-            db.prepare_cached(
+            let mut hush = db.prepare_cached(
                 "UPDATE notice SET wake = 0 WHERE delivered_at IS NULL AND nth = 0
                    AND task = (SELECT seq FROM task WHERE id = ?1)",
-            )?
-            .execute([task.as_str()])?;
-            db.prepare_cached(
-                "UPDATE notice SET read_at = ?2 WHERE parent_host = 'mailbox' AND read_at IS NULL
-                   AND nth = 0 AND task = (SELECT seq FROM task WHERE id = ?1)",
-            )?
-            .execute((task.as_str(), at.as_millis()))?;
+            )?;
+            for task in tasks {
+                hush.execute([task.as_str()])?;
+            }
             Ok(())
+        })
+    }
+
+    /// The unread notice of a task's end in a mailbox, if there is one.
+    pub fn unread_end(&self, task: &TaskId) -> Result<Option<i64>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT n.seq FROM notice n JOIN task t ON t.seq = n.task
+                 WHERE t.id = ?1 AND n.run = t.run AND n.nth = 0 AND n.parent_host = 'mailbox'
+                   AND n.read_at IS NULL",
+            )?;
+            Ok(statement.query_row([task.as_str()], |row| row.get(0)).optional()?)
+        })
+    }
+
+    /// The tasks with such a notice, of one parent.
+    pub fn ended_unread(&self, parent: &SessionId) -> Result<Vec<TaskId>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT t.id FROM notice n INDEXED BY notice_unread JOIN task t ON t.seq = n.task
+                 WHERE n.parent_host = 'mailbox' AND n.read_at IS NULL AND n.parent_session = ?1
+                   AND n.run = t.run AND n.nth = 0 ORDER BY n.seq",
+            )?;
+            let ids = statement.query_map([parent.as_str()], |row| row.get::<_, String>(0))?;
+            Ok(ids.map(|id| id.map(TaskId::new)).collect::<Result<_, _>>()?)
         })
     }
 

@@ -95,21 +95,31 @@ impl Store {
     pub fn earlier(
         &self,
         parent: &SessionId,
-        directory: &str,
+        (host, directory): (&str, &str),
         order: &Order,
         since: Timestamp,
     ) -> Result<Option<Task>, Error> {
         self.read(|db| {
             let mut statement = db.prepare_cached(&format!(
-                "SELECT {TASK} FROM task t WHERE t.parent_session = ?1 AND t.status = 'completed'
-                   AND t.run = 0 AND t.is_forked = 0 AND t.completed_at >= ?2 AND t.directory = ?3
-                   AND t.agent = ?4 AND t.description = ?5
-                   AND (SELECT prompt FROM run WHERE task = t.seq AND n = 0) = ?6
-                 ORDER BY t.seq DESC LIMIT 1"
+                "SELECT {TASK} FROM task t INDEXED BY task_by_end
+                 WHERE t.completed_at >= ?2 AND t.parent_session = ?1 AND t.status = 'completed'
+                   AND t.run = 0 AND t.is_forked = 0 AND t.model = ?3 AND t.host = ?4
+                   AND t.directory = ?5 AND t.agent = ?6 AND t.description = ?7
+                   AND (SELECT prompt FROM run WHERE task = t.seq AND n = 0) = ?8
+                 ORDER BY t.completed_at DESC LIMIT 1"
             ))?;
-            let Order { agent, description, prompt, .. } = order;
-            let values =
-                (parent.as_str(), since.as_millis(), directory, agent, description, prompt);
+            let Order { agent, description, prompt, model, .. } = order;
+            let model = model.as_deref().unwrap_or_default();
+            let values = rusqlite::params![
+                parent.as_str(),
+                since.as_millis(),
+                model,
+                host,
+                directory,
+                agent,
+                description,
+                prompt
+            ];
             let found = statement.query_row(values, |row| Ok(rows::task(row))).optional()?;
             Ok(found.transpose()?.map(|(_, task)| task))
         })
@@ -206,6 +216,15 @@ impl Store {
                 vec![parent.as_str().to_owned().into()],
             ),
             None => query(db, LIVE, "t.slot > 0 ORDER BY t.seq", Vec::new()),
+        })
+    }
+
+    /// A parent's live tasks whose end nobody waits for with a `Task`.
+    pub fn live_in_background(&self, parent: &SessionId) -> Result<Vec<Task>, Error> {
+        self.read(|db| {
+            let condition = "t.slot IN (1, 2) AND t.slot > 0 AND t.parent_session = ?
+                 AND t.blocking <> 1 ORDER BY t.seq";
+            query(db, LIVE, condition, vec![parent.as_str().to_owned().into()])
         })
     }
 

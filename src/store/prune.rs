@@ -186,6 +186,7 @@ mod tests {
                 prompt: "and then?".to_owned(),
                 at: day(0),
                 ticket: 0,
+                key: None,
             };
             let resumed = self.store.resume(task, Rest::Completed, run, self.limits.clone());
             resumed.await.unwrap().unwrap()

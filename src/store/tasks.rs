@@ -58,6 +58,8 @@ pub struct NewRun {
     pub prompt: String,
     pub at: Timestamp,
     pub ticket: u64,
+    /// The same key begins the same run.
+    pub key: Option<String>,
 }
 
 /// What is written with an end, beside the change itself.
@@ -138,7 +140,7 @@ impl Store {
             let progress = starting(before.progress.clone(), slot, run.at);
             let mut update = db.prepare_cached(
                 "UPDATE task SET status = 'resumed', error = NULL, completed_at = NULL,
-                   cleared_at = NULL, blocking = 0, run = run + 1, slot = ?3, ticket = ?4, progress = ?5,
+                   cleared_at = NULL, blocking = min(blocking * 2, 2), run = run + 1, slot = ?3, ticket = ?4, progress = ?5,
                    revision = revision + 1 WHERE id = ?1 AND revision = ?2",
             )?;
             let moved = update.execute((
@@ -184,9 +186,31 @@ impl Store {
     pub fn let_go(&self, id: &TaskId) -> Written<()> {
         let id = id.clone();
         self.write(move |db, _| {
-            db.prepare_cached("UPDATE task SET blocking = 0 WHERE id = ?1")?
+            db.prepare_cached("UPDATE task SET blocking = 2 WHERE id = ?1 AND blocking = 1")?
                 .execute([id.as_str()])?;
             Ok(())
+        })
+    }
+
+    /// The same for all: whoever waited is gone.
+    pub fn let_all_go(&self) -> Written<()> {
+        self.write(move |db, _| {
+            db.execute(
+                "UPDATE task SET blocking = 2 WHERE slot IN (1, 2) AND slot > 0 AND blocking = 1",
+                [],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Whether the task's current run was begun with this key.
+    pub fn was_begun_with(&self, id: &TaskId, key: &str) -> Result<bool, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM task t JOIN run r ON r.task = t.seq AND r.n = t.run
+                 WHERE t.id = ?1 AND r.key = ?2)",
+            )?;
+            Ok(statement.query_row((id.as_str(), key), |row| row.get(0))?)
         })
     }
 
@@ -358,15 +382,16 @@ impl Store {
     }
 
     /// The first retrieval of a result leaves its time.
-    pub fn retrieved(&self, id: &TaskId, at: Timestamp) -> Written<()> {
-        let id = id.clone();
+    pub fn retrieved(&self, tasks: Vec<TaskId>, at: Timestamp) -> Written<()> {
         self.write(move |db, news| {
             let mut update = db.prepare_cached(
-                "UPDATE task SET result_retrieved_at = ?2
-                 WHERE id = ?1 AND result_retrieved_at IS NULL",
+                "UPDATE task SET result_retrieved_at = ?2 WHERE id = ?1 AND slot = 0
+                   AND (result_retrieved_at IS NULL OR result_retrieved_at < completed_at)",
             )?;
-            if update.execute((id.as_str(), at.as_millis()))? > 0 {
-                publish(db, news, What::Updated, &id)?;
+            for id in tasks {
+                if update.execute((id.as_str(), at.as_millis()))? > 0 {
+                    publish(db, news, What::Updated, &id)?;
+                }
             }
             Ok(())
         })
@@ -451,6 +476,7 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
         prompt: new.prompt.clone(),
         at: new.at,
         ticket: new.ticket,
+        key: None,
     };
     insert_run(db, seq, 0, None, &run)?;
     if let Some(inherited) = &new.inheritance {
@@ -492,11 +518,12 @@ fn insert_run(
     run: &NewRun,
 ) -> Result<(), Error> {
     let mut insert = db.prepare_cached(
-        "INSERT INTO run (task, n, message_id, prompt, came_from, started_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT INTO run (task, n, message_id, prompt, came_from, started_at, key)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )?;
     let from = from.map(|from| from.status().name());
-    insert.execute((task, n, run.message_id.as_str(), &run.prompt, from, run.at.as_millis()))?;
+    let at = run.at.as_millis();
+    insert.execute((task, n, run.message_id.as_str(), &run.prompt, from, at, &run.key))?;
     Ok(())
 }
 
@@ -562,10 +589,12 @@ fn owe(db: &Connection, seq: i64, task: &Task, end: &End, kind: NoticeKind) -> R
         .query_row([task.batch.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let at = end.at.as_millis();
     let delivered = (task.parent.host == MAILBOX).then_some(at);
+    // Who cancelled knows it: nobody has to read it.
+    let read = delivered.filter(|_| !end.wake);
     db.prepare_cached(
         "INSERT INTO notice (task, run, nth, parent_host, parent_session, message_id, wake,
-           batch_ended, batch_total, quiet_seconds, created_at, due_at, delivered_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12)",
+           batch_ended, batch_total, quiet_seconds, created_at, due_at, delivered_at, read_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13)",
     )?
     .execute(rusqlite::params![
         seq,
@@ -580,6 +609,7 @@ fn owe(db: &Connection, seq: i64, task: &Task, end: &End, kind: NoticeKind) -> R
         quiet,
         at,
         delivered,
+        read,
     ])?;
     Ok(())
 }
@@ -609,7 +639,7 @@ fn place(
     let blocking = manner == Manner::Blocking;
     let mut queued = db.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM task
-         WHERE slot = 1 AND slot > 0 AND parent_session = ?1 AND blocking = ?2)",
+         WHERE slot = 1 AND slot > 0 AND parent_session = ?1 AND (blocking = 1) = ?2)",
     )?;
     if queued.query_row((parent.as_str(), blocking), |row| row.get(0))? {
         return Ok(Slot::Queued);
@@ -632,7 +662,7 @@ fn place(
 
 fn in_use(db: &Connection) -> Result<InUse, Error> {
     let mut statement = db.prepare_cached(
-        "SELECT parent_session, model, blocking FROM task WHERE slot = 2 AND slot > 0",
+        "SELECT parent_session, model, blocking = 1 FROM task WHERE slot = 2 AND slot > 0",
     )?;
     let mut rows = statement.query([])?;
     let mut in_use = InUse::default();
@@ -652,14 +682,14 @@ fn manner(blocking: bool) -> Manner {
 fn queues(db: &Connection, most: usize) -> Result<Vec<(SessionId, VecDeque<Waiting>)>, Error> {
     let parents: Vec<(String, bool)> = db
         .prepare_cached(
-            "SELECT parent_session, blocking FROM task WHERE slot = 1 AND slot > 0
-             GROUP BY parent_session, blocking ORDER BY min(ticket)",
+            "SELECT parent_session, blocking = 1 FROM task WHERE slot = 1 AND slot > 0
+             GROUP BY parent_session, blocking = 1 ORDER BY min(ticket)",
         )?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;
     let mut heads = db.prepare_cached(
         "SELECT id, model FROM task WHERE slot = 1 AND slot > 0 AND parent_session = ?1
-           AND blocking = ?2 ORDER BY ticket LIMIT ?3",
+           AND (blocking = 1) = ?2 ORDER BY ticket LIMIT ?3",
     )?;
     let mut queues = Vec::with_capacity(parents.len());
     for (parent, blocking) in parents {

@@ -95,7 +95,8 @@ impl Supervisor {
             });
             speaking.insert(telling.id(), parent);
         }
-        let next = self.0.store.next_due()?.map(|due| due.since(now));
+        // What is due now and not begun waits for somebody who speaks or holds it back: both ring.
+        let next = self.0.store.next_due(now)?.map(|due| due.since(now));
         Ok(next.map_or(Duration::from_secs(3600), |next| next.clamp(FIRST_PAUSE, LONGEST_PAUSE)))
     }
 

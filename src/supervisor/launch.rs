@@ -121,8 +121,9 @@ impl Supervisor {
         not_older: Duration,
     ) -> Result<Option<Task>, Error> {
         let since = self.0.clock.now().minus(not_older);
+        let host = self.choose_host(order, caller)?;
         let Caller { session, directory, .. } = caller;
-        Ok(self.0.store.earlier(session, directory, order, since)?)
+        Ok(self.0.store.earlier(session, (&host, directory), order, since)?)
     }
 
     /// Nobody waits for its end any more: it goes on in the background, told like any other.
@@ -137,6 +138,9 @@ impl Supervisor {
     /// waited for.
     pub async fn launched_with(&self, key: &str) -> Result<Option<Task>, Error> {
         let _turn = self.launching(key).lock_owned().await;
+        if let Some(intent) = self.0.store.intent(key)? {
+            self.settle(intent).await?;
+        }
         Ok(self.0.store.task_by_nonce(key)?)
     }
 

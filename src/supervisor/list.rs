@@ -25,9 +25,9 @@ impl Supervisor {
         Ok(Listing { tasks, counts: self.0.store.listed_counts(parent)?, total })
     }
 
-    /// A parent's tasks that have not ended, in the order of their launch.
-    pub fn live(&self, parent: &SessionId) -> Result<Vec<Task>, Error> {
-        Ok(self.0.store.live(Some(parent))?)
+    /// A parent's tasks in the background that have not ended, in the order of their launch.
+    pub fn in_background(&self, parent: &SessionId) -> Result<Vec<Task>, Error> {
+        Ok(self.0.store.live_in_background(parent)?)
     }
 
     /// All tasks of a batch.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Error, Supervisor};
 use crate::notice::{self, Notice};
-use crate::task::SessionId;
+use crate::task::{SessionId, Task, TaskId};
 
 /// A reader that has not said anything after this long never got it: the next one does.
 const HANDED_OUT_FOR: Duration = Duration::from_secs(60);
@@ -28,7 +28,10 @@ impl Supervisor {
         handed.retain(|_, at| now.saturating_sub(*at) < HANDED_OUT_FOR);
         // Under the lock, so that two who ask at once do not get the same.
         let mut unread = self.0.store.unread(parent)?;
-        unread.retain(|owed| !handed.contains_key(&owed.seq));
+        // Who waits for an end gets it with that answer.
+        let awaited = self.awaited();
+        unread.retain(|owed| !handed.contains_key(&owed.seq) && !awaited.contains_key(&owed.task));
+        drop(awaited);
         let inline = self.0.settings.inline_characters;
         let compose = |owed| notice::compose(&super::deliver::facts(owed), inline);
         let mail = Mail {
@@ -37,6 +40,28 @@ impl Supervisor {
         };
         handed.extend(mail.numbers.iter().map(|number| (*number, now)));
         Ok(mail)
+    }
+
+    /// The notices of these ends, which the caller is told of in another way.
+    pub(super) fn hand_out_ends(&self, ended: &[TaskId]) -> Result<Vec<i64>, Error> {
+        let now = self.0.clock.uptime();
+        let mut handed = self.handed();
+        let mut numbers = Vec::new();
+        for task in ended {
+            numbers.extend(self.0.store.unread_end(task)?);
+        }
+        handed.extend(numbers.iter().map(|number| (*number, now)));
+        Ok(numbers)
+    }
+
+    /// A parent's tasks that have ended, as far as it has not been told.
+    pub fn ended_unread(&self, parent: &SessionId) -> Result<Vec<TaskId>, Error> {
+        Ok(self.0.store.ended_unread(parent)?)
+    }
+
+    /// Whether the parent has been told of this end.
+    pub fn is_told(&self, task: &Task) -> Result<bool, Error> {
+        Ok(self.0.store.unread_end(&task.id)?.is_none())
     }
 
     /// They have arrived, and are not handed out again.

@@ -59,7 +59,7 @@ pub use launch::{Caller, Launch};
 pub use list::Listing;
 pub use mailbox::Mail;
 pub use output::Output;
-pub use wait::{Need, Waited};
+pub use wait::{Awaited, Need, Waited};
 
 use crate::clock::Clock;
 use crate::feed::Feed;

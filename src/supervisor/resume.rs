@@ -9,10 +9,25 @@ use crate::task::{Slot, Task, TaskId};
 
 impl Supervisor {
     pub async fn resume(&self, id: &TaskId, prompt: String) -> Result<Task, Error> {
+        self.resume_once(id, prompt, None).await
+    }
+
+    /// The same key resumes once: a caller that lost its connection may ask again.
+    pub async fn resume_once(
+        &self,
+        id: &TaskId,
+        prompt: String,
+        key: Option<String>,
+    ) -> Result<Task, Error> {
         if !self.0.settings.enabled {
             return Err(Error::Disabled);
         }
         let prompt = prompt_text(Some(prompt))?;
+        if let Some(key) = &key
+            && self.0.store.was_begun_with(id, key)?
+        {
+            return self.task(id);
+        }
         let task = self.task(id)?;
         let request = Request::Resume(self.0.settings.resumable);
         task.state.request(request)?;
@@ -35,6 +50,7 @@ impl Supervisor {
             prompt,
             at: self.0.clock.now(),
             ticket: self.0.clock.tick(),
+            key,
         };
         let resumed = self.0.store.resume(&task, from, run, self.0.settings.limits.clone()).await?;
         let task = resumed.ok_or(Error::Contended)?;

@@ -22,8 +22,33 @@ pub struct Waited {
     pub timed_out: bool,
 }
 
+/// What a parent has waited for. While this lives, the ends of its tasks are nobody else's news; an
+/// end that is not given to the caller is told like any other afterwards.
+pub struct Awaited {
+    /// All tasks that were asked for, in the same order, as they are now.
+    pub tasks: Vec<Task>,
+    pub timed_out: bool,
+    awaiting: Awaiting,
+}
+
+impl Awaited {
+    /// The caller is given these ends with its answer: in its conversation they are recorded
+    /// without waking it. A caller with a mailbox has the notices in hand that are named here; they
+    /// count as read once it says so.
+    pub async fn give(&self, ended: &[&Task]) -> Result<Vec<i64>, Error> {
+        let Awaiting { supervisor, tasks } = &self.awaiting;
+        let own = ended.iter().filter(|task| tasks.contains(&task.id));
+        let own: Vec<TaskId> = own.map(|task| task.id.clone()).collect();
+        if own.is_empty() {
+            return Ok(Vec::new());
+        }
+        supervisor.0.store.hush(own.clone()).await?;
+        supervisor.hand_out_ends(&own)
+    }
+}
+
 /// While it lives, the end of these tasks is somebody's answer and not yet a notice.
-pub(super) struct Awaiting {
+struct Awaiting {
     supervisor: Supervisor,
     tasks: Vec<TaskId>,
 }
@@ -65,8 +90,22 @@ impl Supervisor {
         }
     }
 
-    /// Waits on behalf of a parent: an end it is given here is recorded in its conversation
-    /// without waking it (N3). If the caller hangs up before, it is woken like anybody.
+    /// Waits on behalf of a parent that is answered with what ended (N3).
+    pub async fn await_ends(
+        &self,
+        caller: &Caller,
+        ids: &[TaskId],
+        need: Need,
+        timeout: Duration,
+    ) -> Result<Awaited, Error> {
+        let own = self.tasks(ids)?;
+        let own = own.into_iter().filter(|task| task.parent.session == caller.session);
+        let awaiting = self.awaiting(own.map(|task| task.id).collect());
+        let Waited { tasks, timed_out } = self.wait(ids, need, timeout).await?;
+        Ok(Awaited { tasks, timed_out, awaiting })
+    }
+
+    /// The same for a caller that surely gets all of it.
     pub async fn wait_as_parent(
         &self,
         caller: &Caller,
@@ -74,16 +113,11 @@ impl Supervisor {
         need: Need,
         timeout: Duration,
     ) -> Result<Waited, Error> {
-        let own = self.tasks(ids)?;
-        let own = own.into_iter().filter(|task| task.parent.session == caller.session);
-        let awaiting = self.awaiting(own.map(|task| task.id).collect());
-        let waited = self.wait(ids, need, timeout).await?;
-        for task in waited.tasks.iter().filter(|task| !task.is_live()) {
-            if awaiting.tasks.contains(&task.id) {
-                self.0.store.hush(&task.id, self.0.clock.now()).await?;
-            }
-        }
-        Ok(waited)
+        let awaited = self.await_ends(caller, ids, need, timeout).await?;
+        let ended: Vec<&Task> = awaited.tasks.iter().filter(|task| !task.is_live()).collect();
+        self.mail_was_read(awaited.give(&ended).await?).await?;
+        let Awaited { tasks, timed_out, .. } = awaited;
+        Ok(Waited { tasks, timed_out })
     }
 
     fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Task>, Error> {

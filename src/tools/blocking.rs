@@ -7,10 +7,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::output::Window;
-use super::{Audience, Offered, Refusal, audience, parse};
+use super::{Answer, Audience, Offered, Refusal, audience, parse};
 use crate::supervisor::{Caller, Error, Fork, Launch, Need, Supervisor, Target};
 use crate::task::launch::{self, Order};
-use crate::task::{Budget, Manner, State, Task};
+use crate::task::lifecycle::Refused;
+use crate::task::{Budget, Manner, State, Task, TaskId};
 
 pub(super) const NAME: &str = "Task";
 
@@ -80,7 +81,7 @@ pub(super) async fn call(
     settings: &Blocking,
     arguments: Value,
     key: Option<String>,
-) -> Result<String, Refusal> {
+) -> Result<Answer, Refusal> {
     let Arguments { description, prompt } = parse(arguments)?;
     let planned = launch::plan_blocking(&description, &prompt);
     let (description, prompt) = planned.map_err(Error::from)?;
@@ -98,7 +99,7 @@ pub(super) async fn call(
     if let Some(ttl) = settings.cache
         && let Some(earlier) = supervisor.earlier(caller, &order, ttl)?
     {
-        return answer(&earlier);
+        return answer(&earlier, Vec::new());
     }
     let began = supervisor.clock().uptime();
     let description = order.description.clone();
@@ -115,52 +116,75 @@ async fn carry_out(
     settings: &Blocking,
     order: Order,
     key: Option<String>,
-) -> Result<String, Refusal> {
+) -> Result<Answer, Refusal> {
     let began = supervisor.clock().uptime();
     let launch = Launch { order, fork: Fork::No, key };
     let task = supervisor.launch(caller.clone(), launch).await?;
+    let waiting = Waiting { supervisor: supervisor.clone(), task: task.id.clone() };
     // Waiting for a place counts, and so does what the launch took.
     let most = caller.longest_wait.map_or(settings.timeout, |most| settings.timeout.min(most));
     let left = most.saturating_sub(supervisor.clock().uptime().saturating_sub(began));
     let ids = std::slice::from_ref(&task.id);
-    let waited = supervisor.wait_as_parent(caller, ids, Need::All, left).await?;
-    let Some(task) = waited.tasks.into_iter().next().filter(|_| !waited.timed_out) else {
-        return give_up(supervisor, caller, settings, &task).await;
-    };
-    supervisor.output(caller, &task.id, None).await?;
-    answer(&task)
+    let mut awaited = supervisor.await_ends(caller, ids, Need::All, left).await?;
+    if awaited.timed_out {
+        match settings.on_timeout {
+            OnTimeout::Background => {
+                supervisor.let_go(&task.id).await?;
+                return Err(Refusal::Said(goes_on(&task, audience(caller)), Vec::new()));
+            }
+            OnTimeout::Cancel => match supervisor.cancel(caller, Target::Task(task.id)).await {
+                Ok(_) => return Err(Refusal::Said("task timeout".to_owned(), Vec::new())),
+                // It ended in the last moment, so there is an answer after all.
+                Err(Error::Refused(Refused::AlreadyOver)) => {
+                    awaited.tasks = vec![supervisor.task(&waiting.task)?];
+                }
+                Err(error) => return Err(error.into()),
+            },
+        }
+    }
+    let ended: Vec<&Task> = awaited.tasks.iter().collect();
+    supervisor.retrieved(&ended).await?;
+    let told = awaited.give(&ended).await?;
+    answer(ended[0], told)
 }
 
-async fn give_up(
-    supervisor: &Supervisor,
-    caller: &Caller,
-    settings: &Blocking,
-    task: &Task,
-) -> Result<String, Refusal> {
-    match settings.on_timeout {
-        OnTimeout::Background => {
-            supervisor.let_go(&task.id).await?;
-            let id = &task.short_id;
-            let told = match audience(caller) {
-                Audience::Conversation => "you will get a message when it ends".to_owned(),
-                Audience::Mcp => format!("asyncagents_wait(task_ids=[\"{id}\"]) waits for it"),
-            };
-            Err(Refusal::Said(format!(
-                "task execution timeout: task {id} goes on in the background; {told}"
-            )))
-        }
-        OnTimeout::Cancel => {
-            supervisor.cancel(caller, Target::Task(task.id.clone())).await?;
-            Err(Refusal::Said("task timeout".to_owned()))
-        }
+/// However the call ends, also when its caller hangs up: nobody waits any more.
+struct Waiting {
+    supervisor: Supervisor,
+    task: TaskId,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let (supervisor, task) = (self.supervisor.clone(), self.task.clone());
+        tokio::spawn(async move {
+            let live = supervisor.task(&task).is_ok_and(|task| task.is_live());
+            if live && let Err(error) = supervisor.let_go(&task).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(%task, error, "it still counts as waited for");
+            }
+        });
     }
 }
 
-fn answer(task: &Task) -> Result<String, Refusal> {
+fn goes_on(task: &Task, audience: Audience) -> String {
+    let id = &task.short_id;
+    let told = match audience {
+        Audience::Conversation => "you will get a message when it ends".to_owned(),
+        Audience::Mcp => format!("asyncagents_wait(task_ids=[\"{id}\"]) waits for it"),
+    };
+    format!("task execution timeout: task {id} goes on in the background; {told}")
+}
+
+fn answer(task: &Task, told: Vec<i64>) -> Result<Answer, Refusal> {
     match &task.state {
-        State::Completed { result, .. } => Ok(Window::default().cut(result, &task.short_id, "")),
-        State::Failed { error, .. } => Err(Refusal::Said(format!("task failed: {error}"))),
-        State::Cancelled { .. } => Err(Refusal::Said("task cancelled".to_owned())),
-        State::Running | State::Resumed { .. } => Err(Refusal::Said("task timeout".to_owned())),
+        State::Completed { result, .. } => {
+            Ok(Answer { text: Window::default().cut(result, &task.short_id, ""), told })
+        }
+        State::Failed { error, .. } => Err(Refusal::Said(format!("task failed: {error}"), told)),
+        State::Cancelled { .. } => Err(Refusal::Said("task cancelled".to_owned(), told)),
+        State::Running | State::Resumed { .. } => {
+            Err(Refusal::Said("task timeout".to_owned(), told))
+        }
     }
 }

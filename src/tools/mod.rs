@@ -78,13 +78,27 @@ enum Tool {
     Blocking,
 }
 
-/// What cannot be answered by a tool's text: the call itself is wrong.
+/// What a tool says, and the notices that its caller has in hand with that.
+struct Answer {
+    text: String,
+    told: Vec<i64>,
+}
+
+impl From<String> for Answer {
+    fn from(text: String) -> Answer {
+        Answer { text, told: Vec::new() }
+    }
+}
+
+/// What cannot be answered by a tool's text: the call itself is wrong, or has to be made again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("no tool `{name}`; there are: {}", .known.join(", "))]
     NoSuchTool { name: String, known: Vec<String> },
     #[error("`caller.sessionID` is required")]
     NoCaller,
+    #[error("the daemon is stopping; try again, it is started anew on demand")]
+    Stopping,
 }
 
 const ALL: [Tool; 6] =
@@ -105,17 +119,23 @@ their status again and again. A wait that is cut short loses nothing; call it ag
 arguments. Any answer may begin with lines about tasks that have ended meanwhile. Results are \
 fetched with asyncagents_output; a completed task can be asked a follow-up with asyncagents_task \
 and `resume`. Before your final answer, stop what you no longer need with \
-asyncagents_cancel(all=true). `Task` is for a short errand whose answer you need at once: it waits, \
+asyncagents_cancel(all=true).";
+
+/// The same where the blocking `Task` is offered.
+const ABOUT_BLOCKING: &str = " `Task` is for a short errand whose answer you need at once: it waits, \
 and what takes longer goes on in the background.";
 
 /// The tools as they are to be registered.
 pub fn list(toolbox: &Toolbox, audience: Audience) -> ToolsView {
-    let names = names(toolbox, audience).into_iter();
+    let names = names(toolbox, audience);
+    let blocking = names.iter().any(|(_, tool, _)| *tool == Tool::Blocking);
+    let views = names.into_iter().map(|(name, tool, alias)| view(name, tool, alias, audience));
     ToolsView {
-        tools: names.map(|(name, tool, alias)| view(name, tool, alias, audience)).collect(),
-        instructions: match audience {
-            Audience::Conversation => String::new(),
-            Audience::Mcp => INSTRUCTIONS.to_owned(),
+        tools: views.collect(),
+        instructions: match (audience, blocking) {
+            (Audience::Conversation, _) => String::new(),
+            (Audience::Mcp, false) => INSTRUCTIONS.to_owned(),
+            (Audience::Mcp, true) => format!("{INSTRUCTIONS}{ABOUT_BLOCKING}"),
         },
     }
 }
@@ -142,25 +162,33 @@ pub async fn call(
         Some(Alias::Superagents) | None => arguments,
     };
     let answer = match tool {
-        Tool::Task => task::call(supervisor, &caller, arguments, key).await,
+        Tool::Task => task::call(supervisor, &caller, arguments, key).await.map(Answer::from),
         Tool::Output => output::call(supervisor, &caller, arguments).await,
         Tool::Wait => wait::call(supervisor, &caller, arguments).await,
         Tool::Blocking => {
             blocking::call(supervisor, &caller, &toolbox.blocking, arguments, key).await
         }
-        Tool::Cancel => cancel::call(supervisor, &caller, arguments).await,
-        Tool::List => list::call(supervisor, &caller, arguments),
-        Tool::Clear => clear::call(supervisor, &caller).await,
+        Tool::Cancel => cancel::call(supervisor, &caller, arguments).await.map(Answer::from),
+        Tool::List => list::call(supervisor, &caller, arguments).map(Answer::from),
+        Tool::Clear => clear::call(supervisor, &caller).await.map(Answer::from),
     };
-    let (text, is_error) = match answer {
-        Ok(text) => (text, false),
-        Err(error) => (error.text(), true),
+    let (Answer { text, told }, is_error) = match answer {
+        Ok(answer) => (answer, false),
+        // The next daemon can go on with it.
+        Err(Refusal::Supervisor(supervisor::Error::Stopping)) => return Err(Error::Stopping),
+        Err(error) => (error.answer(), true),
     };
-    let text = if let Some(alias) = alias { text.replace(PREFIX, prefix(*alias)) } else { text };
-    let Mail { notices, numbers } = match caller.host == MAILBOX {
-        true => mail(supervisor, &caller, acknowledges).await,
+    let text = if let Some(alias) = alias { renamed(text, *alias) } else { text };
+    let Mail { notices, mut numbers } = match caller.host == MAILBOX {
+        true => mail(supervisor, &caller),
         false => Mail::default(),
     };
+    numbers.extend(told);
+    if !acknowledges
+        && let Err(error) = supervisor.mail_was_read(std::mem::take(&mut numbers)).await
+    {
+        tracing::warn!(error = &error as &dyn std::error::Error, "cannot note what was read");
+    }
     // A parent that is no conversation hears of ends at the start of its next answer.
     let mut parts: Vec<String> = Vec::new();
     if !notices.is_empty() {
@@ -230,10 +258,7 @@ fn names(toolbox: &Toolbox, audience: Audience) -> Vec<(String, Tool, Option<Ali
         names.push((blocking::NAME.to_owned(), Tool::Blocking, None));
     }
     for alias in &toolbox.aliases {
-        let tools: &[Tool] = match alias {
-            Alias::Superagents => &ALL,
-            Alias::Background => &[Tool::Task, Tool::Output, Tool::Cancel],
-        };
+        let tools = named_tools(*alias);
         names.extend(
             tools
                 .iter()
@@ -241,6 +266,22 @@ fn names(toolbox: &Toolbox, audience: Audience) -> Vec<(String, Tool, Option<Ali
         );
     }
     names
+}
+
+/// The tools that have a second name of this kind.
+fn named_tools(alias: Alias) -> &'static [Tool] {
+    match alias {
+        Alias::Superagents => &ALL,
+        Alias::Background => &[Tool::Task, Tool::Output, Tool::Cancel],
+    }
+}
+
+/// A text with the tools called by their second names, as far as they have one.
+fn renamed(text: String, alias: Alias) -> String {
+    named_tools(alias).iter().fold(text, |text, tool| {
+        let word = tool.word();
+        text.replace(&format!("{PREFIX}{word}"), &format!("{}{word}", prefix(alias)))
+    })
 }
 
 fn view(name: String, tool: Tool, alias: Option<Alias>, audience: Audience) -> ToolView {
@@ -267,7 +308,7 @@ fn view(name: String, tool: Tool, alias: Option<Alias>, audience: Audience) -> T
         Some(Alias::Superagents) | None => properties,
     };
     let description = match alias {
-        Some(alias) => description.replace(PREFIX, prefix(alias)),
+        Some(alias) => renamed(description, alias),
         None => description,
     };
     let mut input_schema = json!({
@@ -315,16 +356,8 @@ fn theirs(properties: Value) -> Value {
     Value::Object(properties)
 }
 
-/// What is named here has still to be confirmed by the caller.
-async fn mail(supervisor: &Supervisor, caller: &Caller, acknowledges: bool) -> Mail {
-    let mail = match supervisor.hand_out_mail(&caller.session) {
-        Ok(mail) if acknowledges => return mail,
-        Ok(Mail { notices, numbers }) => {
-            supervisor.mail_was_read(numbers).await.map(|()| Mail { notices, numbers: Vec::new() })
-        }
-        Err(error) => Err(error),
-    };
-    mail.unwrap_or_else(|error| {
+fn mail(supervisor: &Supervisor, caller: &Caller) -> Mail {
+    supervisor.hand_out_mail(&caller.session).unwrap_or_else(|error| {
         tracing::warn!(error = &error as &dyn std::error::Error, "cannot read a mailbox");
         Mail::default()
     })
@@ -349,8 +382,8 @@ fn still_running(caller: &Caller, waited: Duration, tool: &str) -> String {
             say(waited)
         ),
         Audience::Mcp => format!(
-            "Timed out after {} of waiting. The task goes on and nothing is lost: call {tool} \
-             again with the same arguments to go on waiting, or do something else meanwhile.",
+            "Timed out after {} of waiting. Nothing is lost, what runs goes on: call {tool} again \
+             with the same arguments to go on waiting, or do something else meanwhile.",
             say(waited)
         ),
     }
@@ -360,16 +393,23 @@ fn still_running(caller: &Caller, waited: Duration, tool: &str) -> String {
 #[derive(Debug)]
 enum Refusal {
     Arguments(String),
-    /// In words that callers know.
-    Said(String),
+    /// In words that callers know, with the notices that go with them.
+    Said(String, Vec<i64>),
     Supervisor(supervisor::Error),
 }
 
 impl Refusal {
+    fn answer(self) -> Answer {
+        match self {
+            Refusal::Said(text, told) => Answer { text, told },
+            other => other.text().into(),
+        }
+    }
+
     fn text(self) -> String {
         match self {
             Refusal::Arguments(text) => format!("Error: {text}"),
-            Refusal::Said(text) => text,
+            Refusal::Said(text, _) => text,
             Refusal::Supervisor(error @ supervisor::Error::UnknownAgent { .. }) => {
                 error.to_string()
             }

@@ -6,7 +6,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::session;
-use super::{Audience, LONGEST, Refusal, SHORTEST, USUAL, parse, still_running, time_to_wait};
+use super::{
+    Answer, Audience, LONGEST, Refusal, SHORTEST, USUAL, parse, still_running, time_to_wait,
+};
 use crate::supervisor::{Caller, Supervisor};
 use crate::task::time::say;
 use crate::task::{ShortId, State, Task, Timestamp};
@@ -33,7 +35,7 @@ pub(super) fn description(audience: Audience) -> String {
 pub(super) const REQUIRED: &[&str] = &["task_id"];
 
 /// So many characters are shown at once.
-const INLINE: usize = 8_000;
+pub(super) const INLINE: usize = 8_000;
 
 pub(super) fn properties() -> Value {
     json!({
@@ -95,7 +97,7 @@ pub(super) async fn call(
     supervisor: &Supervisor,
     caller: &Caller,
     arguments: Value,
-) -> Result<String, Refusal> {
+) -> Result<Answer, Refusal> {
     let Arguments { task_id, block, timeout, offset, full_session, shown } = parse(arguments)?;
     let wait = time_to_wait(caller, timeout)?;
     let id = supervisor.resolve(&task_id)?.id;
@@ -115,7 +117,7 @@ pub(super) async fn call(
         text.push_str("\n\n");
         text.push_str(&still_running(caller, wait, "asyncagents_output"));
     }
-    Ok(text)
+    Ok(Answer { text, told: output.told })
 }
 
 /// A part of a text that may be too long for one answer; nothing of it is out of reach.

@@ -96,7 +96,7 @@ pub(super) async fn call(
         Plan::Forked(order) => launch_task(supervisor, caller, order, Fork::Caller, key).await,
         Plan::Resume { task, prompt, ignored } => {
             let task = supervisor.resolve(&task)?;
-            let task = supervisor.resume(&task.id, prompt).await?;
+            let task = supervisor.resume_once(&task.id, prompt, key).await?;
             Ok(resumed(&task, &ignored, audience(caller)))
         }
     }

@@ -1,12 +1,17 @@
 //! `asyncagents_wait`: sleeps until tasks have ended, and shows what is new about them. One call
 //! replaces any number of looks.
 
+use std::collections::HashSet;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::list::line;
-use super::output::{Window, show};
-use super::{LONGEST, Refusal, SHORTEST, USUAL, parse, still_running, time_to_wait};
+use super::output::{INLINE, Window, show};
+use super::{
+    Answer, Audience, LONGEST, Refusal, SHORTEST, USUAL, audience, parse, still_running,
+    time_to_wait,
+};
 use crate::supervisor::{Caller, Need, Supervisor};
 use crate::task::{BatchId, Task, TaskId, Timestamp};
 
@@ -18,6 +23,10 @@ lost: the tasks go on, and you can call it again.";
 
 /// More names than a parent may have tasks at work and in its queue are a mistake.
 const MOST_NAMES: usize = 2_000;
+
+/// So many characters of results fit into one answer, and so many lines of each kind.
+const MOST_SHOWN: usize = 3 * INLINE;
+const MOST_LISTED: usize = 50;
 
 pub(super) fn properties() -> Value {
     json!({
@@ -43,11 +52,9 @@ pub(super) fn properties() -> Value {
 
 #[derive(Deserialize)]
 struct Arguments {
-    #[serde(default)]
-    task_ids: Vec<String>,
+    task_ids: Option<Vec<String>>,
     batch: Option<String>,
-    #[serde(default)]
-    mode: Mode,
+    mode: Option<Mode>,
     count: Option<usize>,
     timeout: Option<f64>,
 }
@@ -64,21 +71,51 @@ pub(super) async fn call(
     supervisor: &Supervisor,
     caller: &Caller,
     arguments: Value,
-) -> Result<String, Refusal> {
+) -> Result<Answer, Refusal> {
     let Arguments { task_ids, batch, mode, count, timeout } = parse(arguments)?;
     let wait = time_to_wait(caller, timeout)?;
-    let need = match (count, mode) {
+    let need = match (count, mode.unwrap_or_default()) {
         (Some(0), _) => return Err(Refusal::Arguments("`count` must be at least 1".to_owned())),
         (Some(count), _) => Need::AtLeast(count),
         (None, Mode::All) => Need::All,
         (None, Mode::Any) => Need::Any,
     };
-    let ids = match (task_ids.as_slice(), batch) {
-        ([], None) => supervisor.live(&caller.session)?,
-        ([], Some(batch)) => supervisor.batch(&BatchId::new(batch))?,
+    let ids = named(supervisor, caller, task_ids.unwrap_or_default(), batch)?;
+    if ids.is_empty() {
+        return Ok("No running background tasks to wait for.".to_owned().into());
+    }
+    let awaited = supervisor.await_ends(caller, &ids, need, wait).await?;
+    let Shown { mut text, tasks } = render(supervisor, caller, &awaited.tasks)?;
+    if awaited.timed_out {
+        text.push_str("\n\n");
+        text.push_str(&still_running(caller, wait, "asyncagents_wait"));
+    }
+    supervisor.retrieved(&tasks).await?;
+    Ok(Answer { text, told: awaited.give(&tasks).await? })
+}
+
+/// Each once, in the order they were named.
+fn named(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    names: Vec<String>,
+    batch: Option<String>,
+) -> Result<Vec<TaskId>, Refusal> {
+    let ids = |tasks: Vec<Task>| tasks.into_iter().map(|task| task.id).collect::<Vec<TaskId>>();
+    let mut all = match (names.as_slice(), batch) {
+        ([], None) => {
+            // What ended while nobody could be told is what the caller waits for, too.
+            let mut all = match audience(caller) {
+                Audience::Mcp => supervisor.ended_unread(&caller.session)?,
+                Audience::Conversation => Vec::new(),
+            };
+            all.extend(ids(supervisor.in_background(&caller.session)?));
+            all
+        }
+        ([], Some(batch)) => ids(supervisor.batch(&BatchId::new(batch))?),
         (names, None) if names.len() <= MOST_NAMES => {
             let found = names.iter().map(|name| supervisor.resolve(name));
-            found.collect::<Result<Vec<Task>, _>>()?
+            ids(found.collect::<Result<Vec<Task>, _>>()?)
         }
         (_, None) => {
             return Err(Refusal::Arguments(format!("at most {MOST_NAMES} tasks at once")));
@@ -88,42 +125,58 @@ pub(super) async fn call(
             return Err(Refusal::Arguments(text.to_owned()));
         }
     };
-    let mut ids: Vec<TaskId> = ids.into_iter().map(|task| task.id).collect();
-    ids.sort();
-    ids.dedup();
-    if ids.is_empty() {
-        return Ok("No running background tasks to wait for.".to_owned());
-    }
-    let waited = supervisor.wait_as_parent(caller, &ids, need, wait).await?;
-    let mut text = render(supervisor, caller, &waited.tasks).await?;
-    if waited.timed_out {
-        text.push_str("\n\n");
-        text.push_str(&still_running(caller, wait, "asyncagents_wait"));
-    }
-    Ok(text)
+    let mut seen = HashSet::new();
+    all.retain(|id| seen.insert(id.clone()));
+    Ok(all)
 }
 
-/// Results that were fetched before are not shown again: who waits in slices pays for each once.
-async fn render(
+/// An answer, and the tasks whose ends are in it.
+struct Shown<'a> {
+    text: String,
+    tasks: Vec<&'a Task>,
+}
+
+/// Ends that a client of MCP was told of before are not shown again: who waits in slices pays for
+/// each once. What does not fit is named, and stays news.
+fn render<'a>(
     supervisor: &Supervisor,
     caller: &Caller,
-    tasks: &[Task],
-) -> Result<String, Refusal> {
+    tasks: &'a [Task],
+) -> Result<Shown<'a>, Refusal> {
     let now = supervisor.clock().now();
     let (ended, live): (Vec<&Task>, Vec<&Task>) = tasks.iter().partition(|task| !task.is_live());
-    let (known, news): (Vec<&Task>, Vec<&Task>) =
-        ended.iter().partition(|task| task.result_retrieved_at.is_some());
     let mut parts = vec![format!("{} of {} tasks have ended.", ended.len(), tasks.len())];
-    for task in news {
-        supervisor.output(caller, &task.id, None).await?;
-        parts.push(show(task, now, &Window::default()));
+    let (mut shown, mut known, mut left) = (Vec::new(), Vec::new(), Vec::new());
+    let mut room = MOST_SHOWN;
+    for task in ended {
+        if audience(caller) == Audience::Mcp
+            && task.parent.session == caller.session
+            && supervisor.is_told(task)?
+        {
+            known.push(task);
+            continue;
+        }
+        let text = show(task, now, &Window::default());
+        match room.checked_sub(text.chars().count()) {
+            Some(rest) => {
+                room = rest;
+                parts.push(text);
+                shown.push(task);
+            }
+            None => left.push(task),
+        }
     }
+    parts.extend(listed("Too long for this answer, asyncagents_output shows them:", &left, now));
     parts.extend(listed("Shown before, asyncagents_output shows them again:", &known, now));
     parts.extend(listed("Still running:", &live, now));
-    Ok(parts.join("\n\n"))
+    Ok(Shown { text: parts.join("\n\n"), tasks: shown })
 }
 
 fn listed(title: &str, tasks: &[&Task], now: Timestamp) -> Option<String> {
-    let lines: Vec<String> = tasks.iter().map(|task| line(task, now)).collect();
+    let mut lines: Vec<String> =
+        tasks.iter().take(MOST_LISTED).map(|task| line(task, now)).collect();
+    if tasks.len() > MOST_LISTED {
+        lines.push(format!("… and {} more", tasks.len() - MOST_LISTED));
+    }
     (!lines.is_empty()).then(|| format!("{title}\n{}", lines.join("\n")))
 }

@@ -239,7 +239,7 @@ impl Run {
                 .map(|task| task.run as usize + 1)
                 .sum();
             let store = self.world.supervisor.store().clone();
-            self.world.until("nothing is owed", || store.next_due().unwrap().is_none()).await;
+            self.world.until("nothing is owed", || !store.owes_notices().unwrap()).await;
             let posts = self.world.posts(parent, owed).await;
             let ids: BTreeSet<_> = posts.iter().map(|post| &post.message).collect();
             assert_eq!((posts.len(), ids.len()), (owed, owed), "one notice per run: {posts:#?}");

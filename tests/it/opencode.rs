@@ -408,10 +408,7 @@ async fn a_notice_whose_answer_got_lost_is_looked_up_before_it_is_sent_again() {
         world.server.finish(task.id.as_str(), "done");
         world.ended(&task).await;
         world.notices(&parent, 1).await;
-        let delivered = |_: &OpenCode| {
-            let owed = world.supervisor.store().next_due().unwrap();
-            owed.is_none()
-        };
+        let delivered = |_: &OpenCode| !world.supervisor.store().owes_notices().unwrap();
         world.server.until("it counts as delivered", delivered).await;
         let notices: Vec<String> = visible(&world.server, &parent);
         assert_eq!(notices.len(), 1, "{fault:?}: {notices:?}");
@@ -524,7 +521,7 @@ async fn a_notice_that_was_accepted_and_not_kept_is_not_taken_for_delivered() {
     world.server.be_slow_to_start(Duration::from_millis(700), Duration::ZERO);
     world.server.finish(task.id.as_str(), "done");
     world.ended(&task).await;
-    let owed = || world.supervisor.store().next_due().unwrap().is_some();
+    let owed = || world.supervisor.store().owes_notices().unwrap();
     assert!(owed());
     assert_eq!(world.notices(&parent, 1).await.len(), 1);
     world.server.until("it counts as delivered", |_| !owed()).await;
@@ -608,7 +605,7 @@ async fn ends_at_once_are_told_in_their_order_and_once_whatever_gets_lost() {
     }
     world.server.until("the first is told", |s| !visible(s, &parent).is_empty()).await;
     world.server.spoil("POST /session/{id}/prompt_async", Fault::AnswerLost, 1);
-    let owed = || world.supervisor.store().next_due().unwrap().is_some();
+    let owed = || world.supervisor.store().owes_notices().unwrap();
     world.server.until("nothing is owed", |_| !owed()).await;
     let told: Vec<String> = visible(&world.server, &parent);
     let expected: Vec<String> = (1..=8).map(|n| format!("Task Progress: {n}/8")).collect();

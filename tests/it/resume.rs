@@ -107,3 +107,19 @@ async fn two_resumes_at_once_start_one_run() {
     assert_eq!(world.posts(&parent, 2).await.len(), 2);
     assert_eq!(world.task(&task.id).run, 1);
 }
+
+#[tokio::test]
+async fn the_same_key_resumes_once() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.end_of(&parent, "@say first").await;
+    let resume = async |prompt: &str, key: &str| {
+        world.supervisor.resume_once(&task.id, prompt.into(), Some(key.into())).await
+    };
+    let one = resume("@think 50\n@say second", "key").await.unwrap();
+    let again = resume("@think 50\n@say second", "key").await.unwrap();
+    assert_eq!((one.run, again.run), (1, 1));
+    world.ended(&one).await;
+    assert_eq!(resume("@say second", "key").await.unwrap().run, 1, "also when it is over");
+    assert_eq!(resume("@say third", "another").await.unwrap().run, 2);
+}

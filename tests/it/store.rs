@@ -256,6 +256,7 @@ async fn news_that_comes_after_a_resume_belongs_to_the_run_before_and_changes_no
         prompt: "And where else?".into(),
         at: world.clock.now(),
         ticket: world.clock.tick(),
+        key: None,
     };
     let from = Rest::Completed;
     let resumed = world.store.resume(&ended, from, run.clone(), world.limits.clone());

@@ -163,6 +163,8 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
 
         resumed = await tools.say("task", resume=one, prompt="@say more")
         self.assertTrue(resumed.startswith(f"Resume #1 of task {one} started."), resumed)
+        waited = await tools.say("wait", task_ids=[one], timeout=30)
+        self.assertTrue(waited.endswith("---\n\nmore"), waited)
         output = await tools.say("output", task_id=one, block=True, timeout=30)
         self.assertTrue(output.endswith("---\n\nmore"), output)
         session = await tools.say("output", task_id=one, full_session=True, message_limit=1)
@@ -275,6 +277,28 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
             self.assertFalse(is_error)
             self.assertNotIn("✓", await tools.say("list"), "it was told with the wait")
 
+    async def test_a_daemon_that_is_stopped_hands_its_waits_on_to_the_next(self):
+        async with self.place.client() as tools:
+            slow = await tools.launch("@think 4000\n@say waited for", "slow")
+            waiting = await tools.begin("asyncagents_wait", task_ids=[slow], timeout=30)
+            errand = await tools.begin("Task", description="errand", prompt="@think 4000\n@say done")
+            await asyncio.to_thread(self.place.run, "daemon", "stop")
+            text, _ = await waiting
+            self.assertTrue(text.endswith("waited for"), text)
+            self.assertEqual(await errand, ("done", False))
+            self.assertNotIn("✓", await tools.say("list"), "both were told")
+        self.assertEqual(len(self.place.tasks()), 2, "the errand was done once")
+
+    async def test_an_end_that_nobody_got_is_told_by_the_next_wait(self):
+        async with self.place.client() as tools:
+            await tools.launch("@say found")
+            await asyncio.to_thread(
+                until, lambda: self.place.tasks()[0]["status"] == "completed", "it has ended")
+            text = await tools.say("wait")
+            self.assertTrue(text.startswith("1 of 1 tasks have ended."), text)
+            self.assertTrue(text.endswith("found"), text)
+            self.assertEqual(await tools.say("wait"), "No running background tasks to wait for.")
+
     async def test_a_daemon_that_cannot_be_started_is_an_error_to_act_on_then_it_goes_on(self):
         async with self.place.client() as tools:
             task = await tools.launch("@say found")
@@ -299,7 +323,7 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
             took = time.monotonic() - began
         self.assertTrue(40 <= took < 55, took)
         for tool, answer in zip(["wait", "output"], answers):
-            self.assertIn("nothing is lost", answer)
+            self.assertIn("Nothing is lost", answer)
             self.assertIn(f"call asyncagents_{tool} again with the same arguments", answer)
 
     async def test_second_names_are_offered_by_configuration(self):
