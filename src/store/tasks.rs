@@ -138,8 +138,9 @@ impl Store {
             let progress = starting(before.progress.clone(), slot, run.at);
             let mut update = db.prepare_cached(
                 "UPDATE task SET status = 'resumed', error = NULL, completed_at = NULL,
-                   cleared_at = NULL, blocking = 0, run = run + 1, slot = ?3, ticket = ?4, progress = ?5,
-                   revision = revision + 1 WHERE id = ?1 AND revision = ?2",
+                   result_retrieved_at = NULL, cleared_at = NULL, blocking = 0, run = run + 1,
+                   slot = ?3, ticket = ?4, progress = ?5, revision = revision + 1
+                 WHERE id = ?1 AND revision = ?2",
             )?;
             let moved = update.execute((
                 id.as_str(),
@@ -562,10 +563,12 @@ fn owe(db: &Connection, seq: i64, task: &Task, end: &End, kind: NoticeKind) -> R
         .query_row([task.batch.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let at = end.at.as_millis();
     let delivered = (task.parent.host == MAILBOX).then_some(at);
+    // Whose own doing it was need not read about it.
+    let read = delivered.filter(|_| !end.wake);
     db.prepare_cached(
         "INSERT INTO notice (task, run, nth, parent_host, parent_session, message_id, wake,
-           batch_ended, batch_total, quiet_seconds, created_at, due_at, delivered_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12)",
+           batch_ended, batch_total, quiet_seconds, created_at, due_at, delivered_at, read_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13)",
     )?
     .execute(rusqlite::params![
         seq,
@@ -580,6 +583,7 @@ fn owe(db: &Connection, seq: i64, task: &Task, end: &End, kind: NoticeKind) -> R
         quiet,
         at,
         delivered,
+        read,
     ])?;
     Ok(())
 }
