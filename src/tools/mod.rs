@@ -67,6 +67,10 @@ pub struct Call {
     pub acknowledges: bool,
 }
 
+/// The names by which the caller knows the tools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Names(Option<Alias>);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tool {
     Task,
@@ -137,26 +141,23 @@ pub async fn call(
         let known = names.into_iter().map(|(name, _, _)| name).collect();
         return Err(Error::NoSuchTool { name, known });
     };
-    let arguments = match alias {
-        Some(Alias::Background) => ours(arguments),
-        Some(Alias::Superagents) | None => arguments,
-    };
-    let answer = match tool {
-        Tool::Task => task::call(supervisor, &caller, arguments, key).await,
-        Tool::Output => output::call(supervisor, &caller, arguments).await,
-        Tool::Wait => wait::call(supervisor, &caller, arguments).await,
-        Tool::Blocking => {
+    let names = Names(*alias);
+    let answer = match (named(arguments, *alias), tool) {
+        (Err(refusal), _) => Err(refusal),
+        (Ok(arguments), Tool::Task) => task::call(supervisor, &caller, names, arguments, key).await,
+        (Ok(arguments), Tool::Output) => output::call(supervisor, &caller, names, arguments).await,
+        (Ok(arguments), Tool::Wait) => wait::call(supervisor, &caller, names, arguments).await,
+        (Ok(arguments), Tool::Blocking) => {
             blocking::call(supervisor, &caller, &toolbox.blocking, arguments, key).await
         }
-        Tool::Cancel => cancel::call(supervisor, &caller, arguments).await,
-        Tool::List => list::call(supervisor, &caller, arguments),
-        Tool::Clear => clear::call(supervisor, &caller).await,
+        (Ok(arguments), Tool::Cancel) => cancel::call(supervisor, &caller, arguments).await,
+        (Ok(arguments), Tool::List) => list::call(supervisor, &caller, arguments),
+        (Ok(_), Tool::Clear) => clear::call(supervisor, &caller).await,
     };
     let (text, is_error) = match answer {
         Ok(text) => (text, false),
-        Err(error) => (error.text(), true),
+        Err(error) => (bounded(names.say(&error.text())), true),
     };
-    let text = if let Some(alias) = alias { text.replace(PREFIX, prefix(*alias)) } else { text };
     let Mail { notices, numbers } = match caller.host == MAILBOX {
         true => mail(supervisor, &caller, acknowledges).await,
         false => Mail::default(),
@@ -230,15 +231,9 @@ fn names(toolbox: &Toolbox, audience: Audience) -> Vec<(String, Tool, Option<Ali
         names.push((blocking::NAME.to_owned(), Tool::Blocking, None));
     }
     for alias in &toolbox.aliases {
-        let tools: &[Tool] = match alias {
-            Alias::Superagents => &ALL,
-            Alias::Background => &[Tool::Task, Tool::Output, Tool::Cancel],
-        };
-        names.extend(
-            tools
-                .iter()
-                .map(|tool| (format!("{}{}", prefix(*alias), tool.word()), *tool, Some(*alias))),
-        );
+        let named =
+            |tool: &Tool| (format!("{}{}", prefix(*alias), tool.word()), *tool, Some(*alias));
+        names.extend(tools_of(*alias).iter().map(named));
     }
     names
 }
@@ -266,10 +261,7 @@ fn view(name: String, tool: Tool, alias: Option<Alias>, audience: Audience) -> T
         Some(Alias::Background) => theirs(properties),
         Some(Alias::Superagents) | None => properties,
     };
-    let description = match alias {
-        Some(alias) => description.replace(PREFIX, prefix(alias)),
-        None => description,
-    };
+    let description = Names(alias).say(&description);
     let mut input_schema = json!({
         "type": "object",
         "properties": properties,
@@ -282,6 +274,13 @@ fn view(name: String, tool: Tool, alias: Option<Alias>, audience: Audience) -> T
     ToolView { name, description, input_schema, waits: tool.waits(), reads: tool.reads() }
 }
 
+fn tools_of(alias: Alias) -> &'static [Tool] {
+    match alias {
+        Alias::Superagents => &ALL,
+        Alias::Background => &[Tool::Task, Tool::Output, Tool::Cancel],
+    }
+}
+
 fn prefix(alias: Alias) -> &'static str {
     match alias {
         Alias::Superagents => "superagents_",
@@ -289,9 +288,26 @@ fn prefix(alias: Alias) -> &'static str {
     }
 }
 
+/// The arguments by their names. A list of them could be meant in any order.
+fn named(arguments: Value, alias: Option<Alias>) -> Result<Value, Refusal> {
+    let mut arguments = match arguments {
+        Value::Null => Map::new(),
+        Value::Object(arguments) => arguments,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            let text = "the arguments do not fit: an object with their names is expected";
+            return Err(Refusal::Arguments(text.to_owned()));
+        }
+    };
+    // Models name everything and leave out with `null`.
+    arguments.retain(|_, value| !value.is_null());
+    Ok(match alias {
+        Some(Alias::Background) => ours(arguments),
+        Some(Alias::Superagents) | None => Value::Object(arguments),
+    })
+}
+
 /// `background_*` counts in milliseconds and says `taskId` (O5).
-fn ours(arguments: Value) -> Value {
-    let Value::Object(mut arguments) = arguments else { return arguments };
+fn ours(mut arguments: Map<String, Value>) -> Value {
     if let Some(id) = arguments.remove("taskId") {
         arguments.entry("task_id").or_insert(id);
     }
@@ -342,17 +358,26 @@ fn time_to_wait(caller: &Caller, timeout: Option<f64>) -> Result<Duration, Refus
 }
 
 /// What is said when the time was up before the end.
-fn still_running(caller: &Caller, waited: Duration, tool: &str) -> String {
+fn still_running(caller: &Caller, names: Names, waited: Duration, tool: &str) -> String {
     match audience(caller) {
         Audience::Conversation => format!(
             "Timed out after {} of waiting. The task goes on; you will get a message when it ends.",
             say(waited)
         ),
         Audience::Mcp => format!(
-            "Timed out after {} of waiting. The task goes on and nothing is lost: call {tool} \
-             again with the same arguments to go on waiting, or do something else meanwhile.",
-            say(waited)
+            "Timed out after {} of waiting. The task goes on and nothing is lost: call {} again \
+             with the same arguments to go on waiting, or do something else meanwhile.",
+            say(waited),
+            names.say(tool)
         ),
+    }
+}
+
+/// A refusal may quote what came, and that may be of any length.
+fn bounded(text: String) -> String {
+    match text.char_indices().nth(output::INLINE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
     }
 }
 
@@ -390,12 +415,21 @@ impl From<supervisor::Error> for Refusal {
 }
 
 fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, Refusal> {
-    let arguments = match arguments {
-        Value::Null => Value::Object(Map::new()),
-        other => other,
-    };
     serde_json::from_value(arguments)
         .map_err(|error| Refusal::Arguments(format!("the arguments do not fit: {error}")))
+}
+
+impl Names {
+    /// Words of our own with the tools named as the caller knows them, where it has them by such
+    /// names. What an agent said is nothing to change.
+    fn say(self, words: &str) -> String {
+        let Names(Some(alias)) = self else { return words.to_owned() };
+        let name = |words: String, tool: &Tool| {
+            let word = tool.word();
+            words.replace(&format!("{PREFIX}{word}"), &format!("{}{word}", prefix(alias)))
+        };
+        tools_of(alias).iter().fold(words.to_owned(), name)
+    }
 }
 
 impl Tool {

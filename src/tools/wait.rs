@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::list::line;
 use super::output::{Window, show};
-use super::{LONGEST, Refusal, SHORTEST, USUAL, parse, still_running, time_to_wait};
+use super::{LONGEST, Names, Refusal, SHORTEST, USUAL, parse, still_running, time_to_wait};
 use crate::supervisor::{Caller, Need, Supervisor};
 use crate::task::{BatchId, Task, TaskId, Timestamp};
 
@@ -63,6 +63,7 @@ enum Mode {
 pub(super) async fn call(
     supervisor: &Supervisor,
     caller: &Caller,
+    names: Names,
     arguments: Value,
 ) -> Result<String, Refusal> {
     let Arguments { task_ids, batch, mode, count, timeout } = parse(arguments)?;
@@ -95,10 +96,10 @@ pub(super) async fn call(
         return Ok("No running background tasks to wait for.".to_owned());
     }
     let waited = supervisor.wait_as_parent(caller, &ids, need, wait).await?;
-    let mut text = render(supervisor, caller, &waited.tasks).await?;
+    let mut text = render(supervisor, caller, names, &waited.tasks).await?;
     if waited.timed_out {
         text.push_str("\n\n");
-        text.push_str(&still_running(caller, wait, "asyncagents_wait"));
+        text.push_str(&still_running(caller, names, wait, "asyncagents_wait"));
     }
     Ok(text)
 }
@@ -107,6 +108,7 @@ pub(super) async fn call(
 async fn render(
     supervisor: &Supervisor,
     caller: &Caller,
+    names: Names,
     tasks: &[Task],
 ) -> Result<String, Refusal> {
     let now = supervisor.clock().now();
@@ -116,9 +118,10 @@ async fn render(
     let mut parts = vec![format!("{} of {} tasks have ended.", ended.len(), tasks.len())];
     for task in news {
         supervisor.output(caller, &task.id, None).await?;
-        parts.push(show(task, now, &Window::default()));
+        parts.push(show(task, now, &Window { offset: 0, names }));
     }
-    parts.extend(listed("Shown before, asyncagents_output shows them again:", &known, now));
+    let before = names.say("Shown before, asyncagents_output shows them again:");
+    parts.extend(listed(&before, &known, now));
     parts.extend(listed("Still running:", &live, now));
     Ok(parts.join("\n\n"))
 }
