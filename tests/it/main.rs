@@ -34,6 +34,7 @@ mod prune;
 mod queue;
 mod real_opencode;
 mod resume;
+mod scenarios;
 mod stalls;
 mod status;
 mod store;
