@@ -18,6 +18,7 @@ mod ends;
 mod events;
 mod faults;
 mod fork;
+mod hostile;
 mod hosts;
 mod invariants;
 mod kill;
