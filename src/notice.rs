@@ -105,8 +105,8 @@ fn end_hint(facts: &Facts, inline: usize) -> String {
         let length = result.chars().count();
         if length > inline {
             sections.push(format!(
-                "[{} of {length} characters shown; asyncagents_output(task_id=\"{id}\") returns all]",
-                inline
+                "[{inline} of {length} characters shown; asyncagents_output(task_id=\"{id}\", \
+                 offset={inline}) goes on]"
             ));
         }
     }
@@ -244,7 +244,7 @@ mod tests {
         hint(
             "äöüßäöüßäöü",
             "äöüßäöüßäö\n\n[10 of 11 characters shown; \
-             asyncagents_output(task_id=\"ab12c3\") returns all]",
+             asyncagents_output(task_id=\"ab12c3\", offset=10) goes on]",
         );
     }
 

@@ -140,8 +140,9 @@ impl Store {
             let progress = starting(before.progress.clone(), slot, run.at);
             let mut update = db.prepare_cached(
                 "UPDATE task SET status = 'resumed', error = NULL, completed_at = NULL,
-                   cleared_at = NULL, blocking = min(blocking * 2, 2), run = run + 1, slot = ?3, ticket = ?4, progress = ?5,
-                   revision = revision + 1 WHERE id = ?1 AND revision = ?2",
+                   result_retrieved_at = NULL, cleared_at = NULL,
+                   blocking = min(blocking * 2, 2), run = run + 1, slot = ?3, ticket = ?4,
+                   progress = ?5, revision = revision + 1 WHERE id = ?1 AND revision = ?2",
             )?;
             let moved = update.execute((
                 id.as_str(),
@@ -589,7 +590,7 @@ fn owe(db: &Connection, seq: i64, task: &Task, end: &End, kind: NoticeKind) -> R
         .query_row([task.batch.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let at = end.at.as_millis();
     let delivered = (task.parent.host == MAILBOX).then_some(at);
-    // Who cancelled knows it: nobody has to read it.
+    // Whose own doing it was need not read about it.
     let read = delivered.filter(|_| !end.wake);
     db.prepare_cached(
         "INSERT INTO notice (task, run, nth, parent_host, parent_session, message_id, wake,

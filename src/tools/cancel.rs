@@ -24,6 +24,7 @@ pub(super) fn properties() -> Value {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Arguments {
     task_id: Option<String>,
     #[serde(default)]

@@ -67,6 +67,10 @@ pub struct Call {
     pub acknowledges: bool,
 }
 
+/// The names by which the caller knows the tools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Names(Option<Alias>);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tool {
     Task,
@@ -157,28 +161,32 @@ pub async fn call(
         let known = names.into_iter().map(|(name, _, _)| name).collect();
         return Err(Error::NoSuchTool { name, known });
     };
-    let arguments = match alias {
-        Some(Alias::Background) => ours(arguments),
-        Some(Alias::Superagents) | None => arguments,
-    };
-    let answer = match tool {
-        Tool::Task => task::call(supervisor, &caller, arguments, key).await.map(Answer::from),
-        Tool::Output => output::call(supervisor, &caller, arguments).await,
-        Tool::Wait => wait::call(supervisor, &caller, arguments).await,
-        Tool::Blocking => {
+    let names = Names(*alias);
+    let answer = match (named(arguments, *alias), tool) {
+        (Err(refusal), _) => Err(refusal),
+        (Ok(arguments), Tool::Task) => {
+            task::call(supervisor, &caller, names, arguments, key).await.map(Answer::from)
+        }
+        (Ok(arguments), Tool::Output) => output::call(supervisor, &caller, names, arguments).await,
+        (Ok(arguments), Tool::Wait) => wait::call(supervisor, &caller, names, arguments).await,
+        (Ok(arguments), Tool::Blocking) => {
             blocking::call(supervisor, &caller, &toolbox.blocking, arguments, key).await
         }
-        Tool::Cancel => cancel::call(supervisor, &caller, arguments).await.map(Answer::from),
-        Tool::List => list::call(supervisor, &caller, arguments).map(Answer::from),
-        Tool::Clear => clear::call(supervisor, &caller).await.map(Answer::from),
+        (Ok(arguments), Tool::Cancel) => {
+            cancel::call(supervisor, &caller, arguments).await.map(Answer::from)
+        }
+        (Ok(arguments), Tool::List) => list::call(supervisor, &caller, arguments).map(Answer::from),
+        (Ok(_), Tool::Clear) => clear::call(supervisor, &caller).await.map(Answer::from),
     };
     let (Answer { text, told }, is_error) = match answer {
         Ok(answer) => (answer, false),
         // The next daemon can go on with it.
         Err(Refusal::Supervisor(supervisor::Error::Stopping)) => return Err(Error::Stopping),
-        Err(error) => (error.answer(), true),
+        Err(error) => {
+            let Answer { text, told } = error.answer();
+            (Answer { text: bounded(names.say(&text)), told }, true)
+        }
     };
-    let text = if let Some(alias) = alias { renamed(text, *alias) } else { text };
     let Mail { notices, mut numbers } = match caller.host == MAILBOX {
         true => mail(supervisor, &caller),
         false => Mail::default(),
@@ -258,30 +266,11 @@ fn names(toolbox: &Toolbox, audience: Audience) -> Vec<(String, Tool, Option<Ali
         names.push((blocking::NAME.to_owned(), Tool::Blocking, None));
     }
     for alias in &toolbox.aliases {
-        let tools = named_tools(*alias);
-        names.extend(
-            tools
-                .iter()
-                .map(|tool| (format!("{}{}", prefix(*alias), tool.word()), *tool, Some(*alias))),
-        );
+        let named =
+            |tool: &Tool| (format!("{}{}", prefix(*alias), tool.word()), *tool, Some(*alias));
+        names.extend(tools_of(*alias).iter().map(named));
     }
     names
-}
-
-/// The tools that have a second name of this kind.
-fn named_tools(alias: Alias) -> &'static [Tool] {
-    match alias {
-        Alias::Superagents => &ALL,
-        Alias::Background => &[Tool::Task, Tool::Output, Tool::Cancel],
-    }
-}
-
-/// A text with the tools called by their second names, as far as they have one.
-fn renamed(text: String, alias: Alias) -> String {
-    named_tools(alias).iter().fold(text, |text, tool| {
-        let word = tool.word();
-        text.replace(&format!("{PREFIX}{word}"), &format!("{}{word}", prefix(alias)))
-    })
 }
 
 fn view(name: String, tool: Tool, alias: Option<Alias>, audience: Audience) -> ToolView {
@@ -307,10 +296,7 @@ fn view(name: String, tool: Tool, alias: Option<Alias>, audience: Audience) -> T
         Some(Alias::Background) => theirs(properties),
         Some(Alias::Superagents) | None => properties,
     };
-    let description = match alias {
-        Some(alias) => renamed(description, alias),
-        None => description,
-    };
+    let description = Names(alias).say(&description);
     let mut input_schema = json!({
         "type": "object",
         "properties": properties,
@@ -323,6 +309,13 @@ fn view(name: String, tool: Tool, alias: Option<Alias>, audience: Audience) -> T
     ToolView { name, description, input_schema, waits: tool.waits(), reads: tool.reads() }
 }
 
+fn tools_of(alias: Alias) -> &'static [Tool] {
+    match alias {
+        Alias::Superagents => &ALL,
+        Alias::Background => &[Tool::Task, Tool::Output, Tool::Cancel],
+    }
+}
+
 fn prefix(alias: Alias) -> &'static str {
     match alias {
         Alias::Superagents => "superagents_",
@@ -330,9 +323,26 @@ fn prefix(alias: Alias) -> &'static str {
     }
 }
 
+/// The arguments by their names. A list of them could be meant in any order.
+fn named(arguments: Value, alias: Option<Alias>) -> Result<Value, Refusal> {
+    let mut arguments = match arguments {
+        Value::Null => Map::new(),
+        Value::Object(arguments) => arguments,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            let text = "the arguments do not fit: an object with their names is expected";
+            return Err(Refusal::Arguments(text.to_owned()));
+        }
+    };
+    // Models name everything and leave out with `null`.
+    arguments.retain(|_, value| !value.is_null());
+    Ok(match alias {
+        Some(Alias::Background) => ours(arguments),
+        Some(Alias::Superagents) | None => Value::Object(arguments),
+    })
+}
+
 /// `background_*` counts in milliseconds and says `taskId` (O5).
-fn ours(arguments: Value) -> Value {
-    let Value::Object(mut arguments) = arguments else { return arguments };
+fn ours(mut arguments: Map<String, Value>) -> Value {
     if let Some(id) = arguments.remove("taskId") {
         arguments.entry("task_id").or_insert(id);
     }
@@ -375,17 +385,26 @@ fn time_to_wait(caller: &Caller, timeout: Option<f64>) -> Result<Duration, Refus
 }
 
 /// What is said when the time was up before the end.
-fn still_running(caller: &Caller, waited: Duration, tool: &str) -> String {
+fn still_running(caller: &Caller, names: Names, waited: Duration, tool: &str) -> String {
     match audience(caller) {
         Audience::Conversation => format!(
             "Timed out after {} of waiting. The task goes on; you will get a message when it ends.",
             say(waited)
         ),
         Audience::Mcp => format!(
-            "Timed out after {} of waiting. Nothing is lost, what runs goes on: call {tool} again \
+            "Timed out after {} of waiting. Nothing is lost, what runs goes on: call {} again \
              with the same arguments to go on waiting, or do something else meanwhile.",
-            say(waited)
+            say(waited),
+            names.say(tool)
         ),
+    }
+}
+
+/// A refusal may quote what came, and that may be of any length.
+fn bounded(text: String) -> String {
+    match text.char_indices().nth(output::INLINE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
     }
 }
 
@@ -430,12 +449,21 @@ impl From<supervisor::Error> for Refusal {
 }
 
 fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, Refusal> {
-    let arguments = match arguments {
-        Value::Null => Value::Object(Map::new()),
-        other => other,
-    };
     serde_json::from_value(arguments)
         .map_err(|error| Refusal::Arguments(format!("the arguments do not fit: {error}")))
+}
+
+impl Names {
+    /// Words of our own with the tools named as the caller knows them, where it has them by such
+    /// names. What an agent said is nothing to change.
+    fn say(self, words: &str) -> String {
+        let Names(Some(alias)) = self else { return words.to_owned() };
+        let name = |words: String, tool: &Tool| {
+            let word = tool.word();
+            words.replace(&format!("{PREFIX}{word}"), &format!("{}{word}", prefix(alias)))
+        };
+        tools_of(alias).iter().fold(words.to_owned(), name)
+    }
 }
 
 impl Tool {

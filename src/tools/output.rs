@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::session;
 use super::{
-    Answer, Audience, LONGEST, Refusal, SHORTEST, USUAL, parse, still_running, time_to_wait,
+    Answer, Audience, LONGEST, Names, Refusal, SHORTEST, USUAL, parse, still_running, time_to_wait,
 };
 use crate::supervisor::{Caller, Supervisor};
 use crate::task::time::say;
@@ -96,6 +96,7 @@ struct Arguments {
 pub(super) async fn call(
     supervisor: &Supervisor,
     caller: &Caller,
+    names: Names,
     arguments: Value,
 ) -> Result<Answer, Refusal> {
     let Arguments { task_id, block, timeout, offset, full_session, shown } = parse(arguments)?;
@@ -103,7 +104,7 @@ pub(super) async fn call(
     let id = supervisor.resolve(&task_id)?.id;
     let output = supervisor.output(caller, &id, block.then_some(wait)).await?;
     let now = supervisor.clock().now();
-    let window = Window { offset };
+    let window = Window { offset, names };
     let task = &output.task;
     let mut text = if full_session {
         let messages = supervisor.transcript(task).await?;
@@ -115,7 +116,7 @@ pub(super) async fn call(
     };
     if output.timed_out {
         text.push_str("\n\n");
-        text.push_str(&still_running(caller, wait, "asyncagents_output"));
+        text.push_str(&still_running(caller, names, wait, "asyncagents_output"));
     }
     Ok(Answer { text, told: output.told })
 }
@@ -125,11 +126,16 @@ pub(super) async fn call(
 pub(super) struct Window {
     /// In characters.
     pub(super) offset: usize,
+    /// In what is said about the rest.
+    pub(super) names: Names,
 }
 
 impl Window {
     /// `how` are the other arguments of the call that goes on.
     pub(super) fn cut(self, text: &str, id: &ShortId, how: &str) -> String {
+        if text.is_empty() {
+            return "[it ended without a word]".to_owned();
+        }
         let total = text.chars().count();
         if self.offset == 0 && total <= INLINE {
             return text.to_owned();
@@ -141,10 +147,12 @@ impl Window {
         }
         let place = format!("characters {} to {end} of {total}", self.offset + 1);
         match end < total {
-            true => format!(
-                "{shown}\n\n[{place}; asyncagents_output(task_id=\"{id}\", {how}offset={end}) goes \
-                 on]"
-            ),
+            true => {
+                let output = self.names.say("asyncagents_output");
+                format!(
+                    "{shown}\n\n[{place}; {output}(task_id=\"{id}\", {how}offset={end}) goes on]"
+                )
+            }
             false => format!("{shown}\n\n[{place}; that is the end]"),
         }
     }

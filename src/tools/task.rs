@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Audience, Refusal, audience, parse};
+use super::{Audience, Names, Refusal, audience, parse};
 use crate::supervisor::{Caller, Error, Fork, Launch, Supervisor};
-use crate::task::launch::{self, Arguments, Order, Plan};
+use crate::task::launch::{self, Arguments, Plan};
 use crate::task::{Slot, Task};
 
 const DESCRIPTION: &str = "\
@@ -87,33 +87,25 @@ fn all_properties() -> Value {
 pub(super) async fn call(
     supervisor: &Supervisor,
     caller: &Caller,
+    names: Names,
     arguments: Value,
     key: Option<String>,
 ) -> Result<String, Refusal> {
     let arguments: Arguments = parse(arguments)?;
-    match launch::plan(arguments).map_err(Error::from)? {
-        Plan::Fresh(order) => launch_task(supervisor, caller, order, Fork::No, key).await,
-        Plan::Forked(order) => launch_task(supervisor, caller, order, Fork::Caller, key).await,
+    let launch = match launch::plan(arguments).map_err(Error::from)? {
+        Plan::Fresh(order) => Launch { order, fork: Fork::No, key },
+        Plan::Forked(order) => Launch { order, fork: Fork::Caller, key },
         Plan::Resume { task, prompt, ignored } => {
             let task = supervisor.resolve(&task)?;
             let task = supervisor.resume_once(&task.id, prompt, key).await?;
-            Ok(resumed(&task, &ignored, audience(caller)))
+            return Ok(resumed(&task, &ignored, audience(caller), names));
         }
-    }
+    };
+    let task = supervisor.launch(caller.clone(), launch).await?;
+    Ok(launched(&task, audience(caller), names))
 }
 
-async fn launch_task(
-    supervisor: &Supervisor,
-    caller: &Caller,
-    order: Order,
-    fork: Fork,
-    key: Option<String>,
-) -> Result<String, Refusal> {
-    let task = supervisor.launch(caller.clone(), Launch { order, fork, key }).await?;
-    Ok(launched(&task, audience(caller)))
-}
-
-fn launched(task: &Task, audience: Audience) -> String {
+fn launched(task: &Task, audience: Audience, names: Names) -> String {
     let queued = match task.slot {
         Slot::Queued => " (queued: it starts when one of your running tasks ends)",
         Slot::Active | Slot::None => "",
@@ -136,10 +128,11 @@ fn launched(task: &Task, audience: Audience) -> String {
         description = task.description,
         agent = task.agent,
         status = task.status().name(),
+        told = names.say(&told),
     )
 }
 
-fn resumed(task: &Task, ignored: &[&str], audience: Audience) -> String {
+fn resumed(task: &Task, ignored: &[&str], audience: Audience, names: Names) -> String {
     let told = match audience {
         Audience::Conversation => "You will get a message with the answer.",
         Audience::Mcp => "asyncagents_wait sleeps until the answer is there.",
@@ -151,6 +144,7 @@ fn resumed(task: &Task, ignored: &[&str], audience: Audience) -> String {
         id = task.short_id,
         description = task.description,
         status = task.status().name(),
+        told = names.say(told),
     );
     if !ignored.is_empty() {
         text.push_str(&format!(

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::list::line;
 use super::output::{INLINE, Window, show};
 use super::{
-    Answer, Audience, LONGEST, Refusal, SHORTEST, USUAL, audience, parse, still_running,
+    Answer, Audience, LONGEST, Names, Refusal, SHORTEST, USUAL, audience, parse, still_running,
     time_to_wait,
 };
 use crate::supervisor::{Caller, Need, Supervisor};
@@ -70,6 +70,7 @@ enum Mode {
 pub(super) async fn call(
     supervisor: &Supervisor,
     caller: &Caller,
+    names: Names,
     arguments: Value,
 ) -> Result<Answer, Refusal> {
     let Arguments { task_ids, batch, mode, count, timeout } = parse(arguments)?;
@@ -85,10 +86,10 @@ pub(super) async fn call(
         return Ok("No running background tasks to wait for.".to_owned().into());
     }
     let awaited = supervisor.await_ends(caller, &ids, need, wait).await?;
-    let Shown { mut text, tasks } = render(supervisor, caller, &awaited.tasks)?;
+    let Shown { mut text, tasks } = render(supervisor, caller, names, &awaited.tasks)?;
     if awaited.timed_out {
         text.push_str("\n\n");
-        text.push_str(&still_running(caller, wait, "asyncagents_wait"));
+        text.push_str(&still_running(caller, names, wait, "asyncagents_wait"));
     }
     supervisor.retrieved(&tasks).await?;
     Ok(Answer { text, told: awaited.give(&tasks).await? })
@@ -136,11 +137,12 @@ struct Shown<'a> {
     tasks: Vec<&'a Task>,
 }
 
-/// Ends that a client of MCP was told of before are not shown again: who waits in slices pays for
+/// Results that a client of MCP was given before are not shown again: who waits in slices pays for
 /// each once. What does not fit is named, and stays news.
 fn render<'a>(
     supervisor: &Supervisor,
     caller: &Caller,
+    names: Names,
     tasks: &'a [Task],
 ) -> Result<Shown<'a>, Refusal> {
     let now = supervisor.clock().now();
@@ -149,14 +151,14 @@ fn render<'a>(
     let (mut shown, mut known, mut left) = (Vec::new(), Vec::new(), Vec::new());
     let mut room = MOST_SHOWN;
     for task in ended {
-        if audience(caller) == Audience::Mcp
-            && task.parent.session == caller.session
-            && supervisor.is_told(task)?
-        {
+        let own = task.parent.session == caller.session && audience(caller) == Audience::Mcp;
+        // Somebody else may have fetched it, and news of an end come without its result.
+        let fetched = task.result_retrieved_at.is_some_and(|at| Some(at) >= task.completed_at);
+        if own && fetched && supervisor.is_told(task)? {
             known.push(task);
             continue;
         }
-        let text = show(task, now, &Window::default());
+        let text = show(task, now, &Window { offset: 0, names });
         match room.checked_sub(text.chars().count()) {
             Some(rest) => {
                 room = rest;
@@ -166,8 +168,10 @@ fn render<'a>(
             None => left.push(task),
         }
     }
-    parts.extend(listed("Too long for this answer, asyncagents_output shows them:", &left, now));
-    parts.extend(listed("Shown before, asyncagents_output shows them again:", &known, now));
+    let too_long = names.say("Too long for this answer, asyncagents_output shows them:");
+    parts.extend(listed(&too_long, &left, now));
+    let before = names.say("Shown before, asyncagents_output shows them again:");
+    parts.extend(listed(&before, &known, now));
     parts.extend(listed("Still running:", &live, now));
     Ok(Shown { text: parts.join("\n\n"), tasks: shown })
 }

@@ -15,7 +15,7 @@ async fn say(world: &World, caller: &Caller, name: &str, arguments: Value) -> (S
     (same(world, caller, answer.text), answer.is_error)
 }
 
-fn same(world: &World, caller: &Caller, text: String) -> String {
+pub fn same(world: &World, caller: &Caller, text: String) -> String {
     let mut text = text;
     let mut tasks = world.supervisor.list(&caller.session, None).unwrap().tasks;
     tasks.reverse();
@@ -86,6 +86,33 @@ async fn aliases_are_registered_when_the_config_asks_for_them() {
     assert!(list[12..].iter().all(|tool| !tool.description.contains("asyncagents_")));
     assert_eq!(list[13].input_schema["properties"]["timeout"]["maximum"], 600_000);
     assert!(list[14].input_schema["properties"]["taskId"].is_object());
+}
+
+#[tokio::test]
+async fn every_tool_that_a_text_speaks_of_is_there() {
+    let aliases = vec![Alias::Superagents, Alias::Background];
+    let toolbox = Toolbox { aliases, ..Toolbox::default() };
+    let world = World::start().await;
+    let conversation = caller(&world.parent().await);
+    let client = Caller { host: MAILBOX.into(), ..caller(&SessionId::new("a-client")) };
+    for (audience, caller) in [(Audience::Conversation, conversation), (Audience::Mcp, client)] {
+        let list = tools::list(&toolbox, audience);
+        let mut texts: Vec<String> = list.tools.iter().map(|tool| format!("{tool:?}")).collect();
+        texts.push(list.instructions.clone());
+        for prefix in ["asyncagents", "superagents", "background"] {
+            let name = format!("{prefix}_task");
+            texts.push(world.tool_of(&toolbox, &caller, &name, launch("@hang")).await.text);
+        }
+        for text in texts {
+            let words = text.split(|c: char| c != '_' && !c.is_ascii_alphabetic());
+            let spoken_of = words.filter(|word| {
+                ["asyncagents_", "superagents_", "background_"].iter().any(|p| word.starts_with(p))
+            });
+            for word in spoken_of {
+                assert!(list.tools.iter().any(|tool| tool.name == word), "no {word}: {text}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -240,7 +267,10 @@ async fn bad_arguments_get_a_text_that_says_the_way_out_and_change_nothing() {
     .await;
     let types = "Error: the arguments do not fit: invalid type: ";
     check("task", json!({ "prompt": 7 }), &format!("{types}integer `7`, expected a string")).await;
-    check("task", json!([1]), &format!("{types}integer `1`, expected a string")).await;
+    let named = "Error: the arguments do not fit: an object with their names is expected";
+    check("task", json!([1]), named).await;
+    check("cancel", json!([null, true]), named).await;
+    check("clear", json!("all"), named).await;
     check("output", json!({}), "Error: the arguments do not fit: missing field `task_id`").await;
     check(
         "output",
@@ -251,6 +281,13 @@ async fn bad_arguments_get_a_text_that_says_the_way_out_and_change_nothing() {
     let exactly_one = "Error: pass exactly one of `task_id`, `all: true` and `batch`";
     check("cancel", json!({}), exactly_one).await;
     check("cancel", json!({ "all": true, "batch": "b" }), exactly_one).await;
+    check(
+        "cancel",
+        json!({ "all": true, "taskId": "ab12c3" }),
+        "Error: the arguments do not fit: unknown field `taskId`, expected one of `task_id`, \
+         `all`, `batch`",
+    )
+    .await;
     check(
         "list",
         json!({ "status": "sleeping" }),
@@ -268,6 +305,37 @@ async fn bad_arguments_get_a_text_that_says_the_way_out_and_change_nothing() {
     let toolbox = Toolbox::default();
     let unknown = tools::call(&world.supervisor, &toolbox, unknown);
     assert!(matches!(unknown.await, Err(Error::NoSuchTool { .. })));
+}
+
+#[tokio::test]
+async fn an_argument_that_is_null_is_left_out() {
+    let world = World::start().await;
+    let caller = caller(&world.parent().await);
+    let mut order = launch("@hang");
+    for name in ["fork", "resume", "batch", "model", "budget", "host"] {
+        order[name] = Value::Null;
+    }
+    let (text, is_error) = say(&world, &caller, "asyncagents_task", order).await;
+    assert!(!is_error, "{text}");
+    let task = world.supervisor.list(&caller.session, None).unwrap().tasks.remove(0);
+    let output = json!({
+        "task_id": task.short_id, "block": null, "timeout": null, "offset": null,
+        "full_session": null, "include_thinking": null, "message_limit": null,
+    });
+    let (text, is_error) = say(&world, &caller, "asyncagents_output", output).await;
+    assert!(!is_error, "{text}");
+    let cancel = json!({ "task_id": task.short_id, "all": null, "batch": null });
+    check(
+        &world,
+        &caller,
+        "asyncagents_cancel",
+        cancel,
+        "Cancelled task <task 1> \"find the login\".",
+    )
+    .await;
+    let wait = json!({ "task_ids": null, "batch": null, "mode": null, "count": null });
+    let nothing = "No running background tasks to wait for.";
+    check(&world, &caller, "asyncagents_wait", wait, nothing).await;
 }
 
 #[tokio::test]
@@ -295,8 +363,9 @@ async fn the_next_answer_to_a_parent_without_a_conversation_starts_with_its_unre
     let world = World::start().await;
     let mut client = caller(&SessionId::new("mcp-client"));
     client.host = MAILBOX.into();
-    say(&world, &client, "asyncagents_task", launch("@say found")).await;
+    say(&world, &client, "asyncagents_task", launch("@hang")).await;
     let task = world.supervisor.list(&client.session, None).unwrap().tasks.remove(0);
+    world.finish(&task, "found").await;
     world.ended(&task).await;
     let (text, _) = say(&world, &client, "asyncagents_list", json!({})).await;
     let (mail, list) = text.split_once("\n\n---\n\n").unwrap();

@@ -1,0 +1,384 @@
+//! S4: the tool `Task`, which waits for its answer.
+
+use std::time::Duration;
+
+use asyncagents::clock::Clock;
+use asyncagents::supervisor::Target;
+use asyncagents::task::stats::Spent;
+use asyncagents::task::{Slot, Status, Timestamp};
+use asyncagents::tools::{self, Audience, Call, Error, Offered, OnTimeout, Toolbox};
+use serde_json::{Value, json};
+
+use super::{SHORT, Tools};
+use crate::support::{World, caller, settings};
+
+fn errand(prompt: &str) -> Value {
+    json!({ "description": "code analysis", "prompt": prompt })
+}
+
+#[tokio::test]
+async fn s4_basic_execution() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    assert_eq!(
+        tools.says("Task", errand("@tool read {\"path\":\"main.go\"}\n@say three issues")).await,
+        "three issues"
+    );
+    let task = tools.newest();
+    assert_eq!(task.status(), Status::Completed);
+    assert!(task.result_retrieved_at.is_some());
+}
+
+#[tokio::test]
+async fn s4_isolated_session_with_its_own_title() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    tools.says("Task", errand("look\n@say found")).await;
+    let task = tools.newest();
+    assert_eq!(world.host.title(&task.id), "Task: code analysis");
+    assert_eq!(world.host.prompts(&task.id), ["look\n@say found"], "nothing of its parent's");
+    assert_ne!(task.id, tools.caller.session);
+}
+
+#[tokio::test]
+async fn s4_both_description_and_prompt_are_required() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    let check = async |arguments: Value, expected: &str| {
+        assert_eq!(tools.refuses("Task", arguments).await, format!("Error: {expected}"));
+    };
+    let fit = "the arguments do not fit: ";
+    check(json!({ "prompt": "look" }), &format!("{fit}missing field `description`")).await;
+    check(json!({ "description": "look" }), &format!("{fit}missing field `prompt`")).await;
+    check(json!({}), &format!("{fit}missing field `description`")).await;
+    for blank in ["", " \n\t "] {
+        let nothing = json!({ "description": blank, "prompt": "look" });
+        check(nothing, "`description` is required and must not be empty").await;
+        let nothing = json!({ "description": "look", "prompt": blank });
+        check(nothing, "`prompt` is required and must not be empty").await;
+    }
+    assert_eq!(world.supervisor.task_count().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn s4_input_is_trimmed() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    let padded = json!({ "description": "  code analysis\n", "prompt": "\n look here \n" });
+    assert_eq!(tools.says("Task", padded).await, "done: look here");
+    let task = tools.newest();
+    assert_eq!((task.description.as_str(), task.prompt.as_str()), ("code analysis", "look here"));
+}
+
+#[tokio::test]
+async fn s4_input_that_is_too_long_is_refused() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    let sized = |description: usize, prompt: usize| json!({ "description": "ä".repeat(description), "prompt": "ö".repeat(prompt) });
+    assert_eq!(
+        tools.refuses("Task", sized(201, 1)).await,
+        "Error: `description` is too long: 201 characters, at most 200"
+    );
+    assert_eq!(
+        tools.refuses("Task", sized(1, 10_001)).await,
+        "Error: `prompt` is too long: 10001 characters, at most 10000"
+    );
+    assert_eq!(world.supervisor.task_count().unwrap(), 0);
+    let longest = tools.call("Task", sized(200, 10_000)).await;
+    assert!(!longest.is_error, "{}", longest.text);
+}
+
+#[tokio::test]
+async fn s4_unknown_properties_are_refused() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    let mut arguments = errand("look");
+    arguments["agent"] = json!("oracle");
+    assert_eq!(
+        tools.refuses("Task", arguments).await,
+        "Error: the arguments do not fit: unknown field `agent`, expected `description` or `prompt`"
+    );
+    assert_eq!(world.supervisor.task_count().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn s4_json_schema_integration() {
+    let toolbox = Toolbox::default();
+    let tools = tools::list(&toolbox, Audience::Mcp).tools;
+    let task = tools.iter().find(|tool| tool.name == "Task").unwrap();
+    assert_eq!(
+        task.input_schema,
+        json!({
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "object",
+            "properties": {
+                "description": {
+                    "type": "string", "minLength": 1, "maxLength": 200,
+                    "description": "A short (3-5 word) description of the task",
+                },
+                "prompt": {
+                    "type": "string", "minLength": 1, "maxLength": 10_000,
+                    "description": "The task for the agent to perform",
+                },
+            },
+            "required": ["description", "prompt"],
+            "additionalProperties": false,
+        })
+    );
+}
+
+#[tokio::test]
+async fn s4_it_is_offered_over_mcp_and_can_be_switched_everywhere() {
+    for (offered, conversation, mcp) in [
+        (Offered::Mcp, false, true),
+        (Offered::Everywhere, true, true),
+        (Offered::Nowhere, false, false),
+    ] {
+        let mut toolbox = Toolbox::default();
+        toolbox.blocking.offered = offered;
+        for (audience, there) in [(Audience::Conversation, conversation), (Audience::Mcp, mcp)] {
+            let mut tools = tools::list(&toolbox, audience).tools.into_iter();
+            assert_eq!(tools.any(|tool| tool.name == "Task"), there, "{offered:?} {audience:?}");
+        }
+    }
+    let world = World::start().await;
+    let call = Call {
+        name: "Task".into(),
+        caller: caller(&world.parent().await),
+        arguments: errand("look"),
+        key: None,
+        acknowledges: false,
+    };
+    let refused = tools::call(&world.supervisor, &Toolbox::default(), call).await;
+    assert!(matches!(refused, Err(Error::NoSuchTool { .. })));
+}
+
+#[tokio::test]
+async fn s4_timeout_handling() {
+    let world = World::start().await;
+    let mut tools = Tools::of(&world, "asyncagents").await;
+    tools.toolbox.blocking.timeout = SHORT;
+    assert_eq!(
+        tools.refuses("Task", errand("@hang")).await,
+        "task execution timeout: task <task 1> goes on in the background; you will get a message \
+         when it ends"
+    );
+    let task = tools.newest();
+    assert_eq!(task.status(), Status::Running);
+    world.finish(&task, "three issues").await;
+    let posts = world.posts(&tools.caller.session, 1).await;
+    assert!(posts[0].wake && posts[0].hidden.ends_with("three issues"), "{posts:?}");
+    let output = tools.output(&task).await;
+    assert!(output.ends_with("\n---\n\nthree issues"), "{output}");
+}
+
+#[tokio::test]
+async fn s4_timeout_handling_without_a_conversation() {
+    let world = World::start().await;
+    let mut client = Tools::of_client(&world);
+    // Also when it is the client that would cut the call off.
+    client.caller.longest_wait = Some(SHORT);
+    assert_eq!(
+        client.refuses("Task", errand("@hang")).await,
+        "task execution timeout: task <task 1> goes on in the background; \
+         asyncagents_wait(task_ids=[\"<task 1>\"]) waits for it"
+    );
+    client.caller.longest_wait = None;
+    let task = client.newest();
+    let wait = json!({ "task_ids": [task.short_id] });
+    let (waited, ()) = tokio::join!(client.says("wait", wait), async {
+        world.finish(&task, "three issues").await;
+    });
+    assert!(waited.ends_with("\n---\n\nthree issues"), "{waited}");
+}
+
+#[tokio::test]
+async fn s4_timeout_that_cancels() {
+    let world = World::start().await;
+    let mut tools = Tools::of(&world, "asyncagents").await;
+    tools.toolbox.blocking.timeout = SHORT;
+    tools.toolbox.blocking.on_timeout = OnTimeout::Cancel;
+    assert_eq!(tools.refuses("Task", errand("@hang")).await, "task timeout");
+    let task = tools.newest();
+    assert_eq!(task.status(), Status::Cancelled);
+    world.until("its session is stopped", || !world.host.is_busy(&task.id)).await;
+}
+
+#[tokio::test]
+async fn s4_error_handling_of_a_cancelled_task() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    let (refused, ()) = tokio::join!(tools.refuses("Task", errand("@hang")), async {
+        world.until("it is there", || !tools.tasks().is_empty()).await;
+        let target = Target::Task(tools.newest().id);
+        let somebody = caller(&world.parent().await);
+        world.supervisor.cancel(&somebody, target).await.unwrap();
+    });
+    assert_eq!(refused, "task cancelled");
+}
+
+#[tokio::test]
+async fn s4_error_handling_of_a_failed_task() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    assert_eq!(
+        tools.refuses("Task", errand("@fail the model is overloaded")).await,
+        "task failed: the model is overloaded"
+    );
+}
+
+#[tokio::test]
+async fn s4_max_concurrent_tasks_is_three_and_waiting_for_a_place_counts() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    let mut hurried = Tools::by(&world, tools.caller.clone(), "asyncagents");
+    hurried.toolbox.blocking.timeout = SHORT;
+    let begin = || tools.says("Task", errand("@hang"));
+    let rest = async {
+        world.until("three run", || tools.tasks().len() == 3).await;
+        let three = tools.tasks();
+        assert!(three.iter().all(|task| task.slot == Slot::Active));
+        let (answered, ()) = tokio::join!(tools.says("Task", errand("@say fourth")), async {
+            world.until("a fourth is there", || tools.tasks().len() == 4).await;
+            let fourth = tools.newest();
+            assert_eq!(fourth.slot, Slot::Queued);
+            let refused = hurried.refuses("Task", errand("@say fifth")).await;
+            assert!(
+                refused.starts_with("task execution timeout: task <task 5> goes on"),
+                "{refused}"
+            );
+            // Nobody waits for it any more: it takes one of the places of the background.
+            let fifth = world.ended(&tools.newest()).await;
+            assert_eq!(fifth.state.result(), Some("fifth"));
+            assert_eq!(world.task(&fourth.id).slot, Slot::Queued);
+            world.finish(&three[0], "first").await;
+        });
+        assert_eq!(answered, "fourth");
+        for task in &three[1..] {
+            world.finish(task, "others").await;
+        }
+    };
+    let (one, two, three, ()) = tokio::join!(begin(), begin(), begin(), rest);
+    let mut answers = [one, two, three];
+    answers.sort();
+    assert_eq!(answers, ["first", "others", "others"]);
+}
+
+#[tokio::test]
+async fn s4_background_tasks_do_not_take_the_places_of_those_that_are_waited_for() {
+    let mut few = settings();
+    let mut limits = (*few.limits).clone();
+    limits.blocking_per_parent = 1;
+    few.limits = limits.into();
+    let world = World::with(few).await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    tools.launch("@hang").await;
+    assert_eq!(tools.says("Task", errand("@say found")).await, "found");
+}
+
+#[tokio::test]
+async fn s4_cost_aggregation() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    let parent = &tools.caller.session;
+    assert_eq!(world.supervisor.spent(parent).unwrap(), Spent::default());
+    tools.says("Task", errand("@spend 100 0.5\n@say found")).await;
+    tools.refuses("Task", errand("@spend 20 0.25\n@fail no")).await;
+    let spent = Spent { tokens: 120, cost: 0.75 };
+    assert_eq!(world.supervisor.spent(parent).unwrap(), spent);
+}
+
+#[tokio::test]
+async fn s4_caching_strategy() {
+    let clock = Clock::manual(Timestamp::from_millis(1_800_000_000_000));
+    let world = World::at(settings(), clock.clone()).await;
+    let mut tools = Tools::of(&world, "asyncagents").await;
+    let ask = async |tools: &Tools<'_>, prompt: &str, tasks: u64| {
+        let answer = tools.says("Task", errand(prompt)).await;
+        assert_eq!(world.supervisor.task_count().unwrap(), tasks, "{prompt}");
+        answer
+    };
+    // Off by default.
+    assert_eq!(ask(&tools, "@say one", 1).await, "one");
+    assert_eq!(ask(&tools, "@say one", 2).await, "one");
+    tools.toolbox.blocking.cache = Some(Duration::from_secs(60));
+    assert_eq!(ask(&tools, "@say one", 2).await, "one");
+    assert_eq!(ask(&tools, "  @say one\n", 2).await, "one");
+    assert_eq!(ask(&tools, "@say two", 3).await, "two");
+    let mut other = Tools::of(&world, "asyncagents").await;
+    other.toolbox = tools.toolbox.clone();
+    assert_eq!(ask(&other, "@say one", 4).await, "one");
+    clock.advance(Duration::from_secs(61));
+    assert_eq!(ask(&tools, "@say one", 5).await, "one");
+    assert_eq!(ask(&tools, "@say one", 5).await, "one");
+}
+
+#[tokio::test]
+async fn s4_a_failure_is_not_cached() {
+    let world = World::start().await;
+    let mut tools = Tools::of(&world, "asyncagents").await;
+    tools.toolbox.blocking.cache = Some(Duration::from_secs(60));
+    for tasks in [1, 2] {
+        assert_eq!(tools.refuses("Task", errand("@fail no")).await, "task failed: no");
+        assert_eq!(world.supervisor.task_count().unwrap(), tasks);
+    }
+}
+
+#[tokio::test]
+async fn s4_the_agent_is_the_callers_own_else_the_configured_one() {
+    let world = World::start().await;
+    let mut tools = Tools::of(&world, "asyncagents").await;
+    for (own, configured, expected) in
+        [("build", "general", "build"), ("", "general", "general"), ("", "oracle", "oracle")]
+    {
+        tools.caller.agent = own.into();
+        tools.toolbox.blocking.agent = configured.into();
+        tools.says("Task", errand("look")).await;
+        assert_eq!(tools.newest().agent, expected);
+    }
+}
+
+#[tokio::test]
+async fn s4_an_errand_is_a_task_like_any_other() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    tools.says("Task", errand("@say found")).await;
+    let task = tools.newest();
+    let list = tools.says("list", json!({})).await;
+    assert!(list.ends_with("- <task 1> [completed] build: code analysis (<time>"), "{list}");
+    let follow_up = json!({ "resume": task.short_id, "prompt": "@say more" });
+    tools.says("task", follow_up).await;
+    assert_eq!(world.ended(&task).await.state.result(), Some("more"));
+}
+
+#[tokio::test]
+async fn s4_an_agent_that_says_nothing_is_said_to_have_said_nothing() {
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    let answer = tools.call("Task", errand("@say")).await;
+    assert!(!answer.text.trim().is_empty(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn s4_logging_integration() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let writer = std::sync::Mutex::new(log.reopen().unwrap());
+    let plain = tracing_subscriber::fmt().without_time().with_level(false).with_target(false);
+    let _listening =
+        tracing::subscriber::set_default(plain.with_ansi(false).with_writer(writer).finish());
+    let world = World::start().await;
+    let tools = Tools::of(&world, "asyncagents").await;
+    tools.says("Task", errand("@say found")).await;
+    tools.refuses("Task", errand("@fail no")).await;
+    let text = std::fs::read_to_string(log.path()).unwrap();
+    let lines = text.lines().filter(|line| line.contains("`Task`"));
+    let same = |word: &str| match word.starts_with("duration=") {
+        true => "duration=<time>".to_owned(),
+        false => word.to_owned(),
+    };
+    let lines: Vec<String> =
+        lines.map(|line| line.split(' ').map(same).collect::<Vec<_>>().join(" ")).collect();
+    let began = "a `Task` has begun description=\"code analysis\"";
+    let ended = "a `Task` is answered description=\"code analysis\" duration=<time> success=";
+    assert_eq!(lines, [began, &format!("{ended}true"), began, &format!("{ended}false")]);
+}

@@ -1,0 +1,172 @@
+//! The mail of a parent without a conversation: what has ended opens its next answer, once.
+
+use std::time::Duration;
+
+use asyncagents::clock::Clock;
+use asyncagents::task::Timestamp;
+use asyncagents::tools::{self, Call};
+use asyncagents::wire::ToolAnswer;
+use serde_json::json;
+
+use super::{SHORT, Tools};
+use crate::support::{World, settings};
+
+const ONE_LINE: &str = "✓ **Agent \"find the login\" finished in <time>**\nTask Progress: 1/1";
+const NO_MAIL: &str = "1 tasks: ";
+
+async fn list(client: &Tools<'_>) -> String {
+    client.says("list", json!({})).await
+}
+
+/// A task whose end is not told before its launch has been answered.
+async fn end_one(tools: &Tools<'_>) {
+    let task = tools.launch("@hang").await;
+    tools.finish(&task, "found").await;
+}
+
+/// The list of a client that says when it has got its mail.
+async fn acknowledging(client: &Tools<'_>) -> ToolAnswer {
+    let call = Call {
+        name: "asyncagents_list".into(),
+        caller: client.caller.clone(),
+        arguments: json!({}),
+        key: None,
+        acknowledges: true,
+    };
+    tools::call(&client.world.supervisor, &client.toolbox, call).await.unwrap()
+}
+
+#[tokio::test]
+async fn notices_open_the_next_answer_once() {
+    let world = World::start().await;
+    let client = Tools::of_client(&world);
+    end_one(&client).await;
+    let text = list(&client).await;
+    assert!(text.starts_with(&format!("{ONE_LINE}\n\n---\n\n{NO_MAIL}")), "{text}");
+    assert!(list(&client).await.starts_with(NO_MAIL));
+}
+
+#[tokio::test]
+async fn notices_come_together_oldest_first_and_also_before_a_refusal() {
+    let world = World::start().await;
+    let client = Tools::of_client(&world);
+    let (one, two) = (client.launch("@hang").await, client.launch("@hang").await);
+    client.finish(&two, "second").await;
+    world
+        .control(asyncagents::host::scripted::Control::Fail {
+            session: one.id.clone(),
+            error: "overloaded".into(),
+        })
+        .await;
+    world.ended(&one).await;
+    assert_eq!(
+        client.refuses("output", json!({ "task_id": "nobody" })).await,
+        "✓ **Agent \"find the login\" finished in <time>**\nTask Progress: 1/2\n\n\
+         ✗ **Agent \"find the login\" failed in <time>**\nTask Progress: 2/2\n\n---\n\n\
+         Error: no task `nobody`; a list of the tasks shows their ids"
+    );
+}
+
+#[tokio::test]
+async fn mail_is_nobody_elses_and_a_conversation_has_none() {
+    let world = World::start().await;
+    let client = Tools::of_client(&world);
+    let mut other = Tools::of_client(&world);
+    other.caller.session = asyncagents::task::SessionId::new("another-client");
+    end_one(&client).await;
+    let conversation = Tools::of(&world, "asyncagents").await;
+    end_one(&conversation).await;
+    assert_eq!(list(&other).await, "No background tasks found");
+    assert!(list(&conversation).await.starts_with(NO_MAIL));
+    assert!(list(&client).await.starts_with(ONE_LINE));
+}
+
+#[tokio::test]
+async fn mail_that_was_acknowledged_does_not_come_again() {
+    let clock = Clock::manual(Timestamp::from_millis(1_800_000_000_000));
+    let world = World::at(settings(), clock.clone()).await;
+    let client = Tools::of_client(&world);
+    end_one(&client).await;
+    let answer = acknowledging(&client).await;
+    assert!(answer.text.starts_with("✓ **Agent"), "{}", answer.text);
+    assert_eq!(answer.mail.len(), 1);
+    world.supervisor.mail_was_read(answer.mail).await.unwrap();
+    for _ in 0..2 {
+        let answer = acknowledging(&client).await;
+        assert!(answer.text.starts_with(NO_MAIL), "{}", answer.text);
+        assert_eq!(answer.mail, [0; 0]);
+        clock.advance(Duration::from_secs(61));
+    }
+}
+
+#[tokio::test]
+async fn mail_that_was_not_acknowledged_comes_again_after_a_minute() {
+    let clock = Clock::manual(Timestamp::from_millis(1_800_000_000_000));
+    let world = World::at(settings(), clock.clone()).await;
+    let client = Tools::of_client(&world);
+    end_one(&client).await;
+    let first = acknowledging(&client).await;
+    // Meanwhile it is that caller's, whoever asks.
+    clock.advance(Duration::from_secs(59));
+    assert!(acknowledging(&client).await.text.starts_with(NO_MAIL));
+    assert!(list(&client).await.starts_with(NO_MAIL));
+    clock.advance(Duration::from_secs(1));
+    let again = acknowledging(&client).await;
+    assert_eq!((again.mail, again.text), (first.mail, first.text));
+}
+
+#[tokio::test]
+async fn an_end_that_a_blocking_output_returned_does_not_come_again_as_mail() {
+    let world = World::start().await;
+    let client = Tools::of_client(&world);
+    let task = client.launch("@hang").await;
+    let block = json!({ "task_id": task.short_id, "block": true });
+    let (output, ()) = tokio::join!(client.says("output", block), world.finish(&task, "found"));
+    assert!(output.starts_with("Task Result\n") && output.ends_with("found"), "{output}");
+    assert!(list(&client).await.starts_with(NO_MAIL));
+}
+
+#[tokio::test]
+async fn an_end_that_a_wait_returned_does_not_come_again_as_mail() {
+    let world = World::start().await;
+    let client = Tools::of_client(&world);
+    let task = client.launch("@hang").await;
+    let (waited, ()) = tokio::join!(client.says("wait", json!({})), world.finish(&task, "found"));
+    assert!(waited.starts_with("1 of 1 tasks have ended.\n\nTask Result\n"), "{waited}");
+    assert!(list(&client).await.starts_with(NO_MAIL));
+}
+
+#[tokio::test]
+async fn an_end_that_task_returned_does_not_come_again_as_mail() {
+    let world = World::start().await;
+    let client = Tools::of_client(&world);
+    let errand = json!({ "description": "find the login", "prompt": "@say found" });
+    assert_eq!(client.says("Task", errand).await, "found");
+    assert!(list(&client).await.starts_with(NO_MAIL));
+    // But what it did not wait for to the end does.
+    let mut hurried = Tools::of_client(&world);
+    hurried.toolbox.blocking.timeout = SHORT;
+    let errand = json!({ "description": "find the login", "prompt": "@hang" });
+    hurried.refuses("Task", errand).await;
+    client.finish(&client.newest(), "found").await;
+    assert!(list(&client).await.starts_with(ONE_LINE));
+}
+
+#[tokio::test]
+async fn what_a_client_stopped_itself_does_not_come_as_mail() {
+    let world = World::start().await;
+    let client = Tools::of_client(&world);
+    client.launch("@hang").await;
+    let text = client.says("cancel", json!({ "all": true })).await;
+    assert_eq!(text, "Cancelled task <task 1> \"find the login\".");
+    assert!(list(&client).await.starts_with(NO_MAIL));
+}
+
+#[tokio::test]
+async fn mail_waits_while_the_daemon_is_started_again() {
+    let mut world = World::start().await;
+    end_one(&Tools::of_client(&world)).await;
+    world.restart().await;
+    let text = list(&Tools::of_client(&world)).await;
+    assert!(text.starts_with(ONE_LINE), "{text}");
+}
