@@ -3,7 +3,7 @@
 //! slow; it is printed as a MISS.
 //!
 //! `cargo bench --bench engine [-- [--quick] [--large] [launches] [notices] [memory] [start]
-//! [api] [opencode]]`
+//! [api] [search] [opencode]]`; `search` is a part of `api`, alone.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a table is the point of this")]
 
@@ -17,6 +17,7 @@ mod notices;
 mod opencode;
 mod processes;
 mod rows;
+mod search;
 mod start;
 #[path = "../../tests/it/support/opencode/mod.rs"]
 #[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "the tests use all of it")]
@@ -81,7 +82,7 @@ fn main() -> anyhow::Result<()> {
     if !given("--bench") {
         return Ok(());
     }
-    let sections = ["launches", "notices", "memory", "start", "api", "opencode"];
+    let sections = ["launches", "notices", "memory", "start", "api", "search", "opencode"];
     let all = !sections.into_iter().any(given);
     let wanted = |section: &str| all || given(section);
     let scale = match (given("--quick"), given("--large")) {
@@ -109,6 +110,8 @@ fn main() -> anyhow::Result<()> {
         }
         if wanted("api") {
             api::measure(&scale, &mut histories, &mut table).await?;
+        } else if wanted("search") {
+            search::measure(&scale, &mut histories, &mut table).await?;
         }
         anyhow::Ok(())
     })?;
