@@ -38,7 +38,7 @@ pub(crate) async fn measure(
         let (daemon, port) = Daemon::open(&histories.with(present)?, &host).await?;
         let started = millis(daemon.ready_after);
         pages(scale, (&bare, port), present, table).await?;
-        search::compare(scale, (&bare, port), present, table).await?;
+        search::compare(scale, (&bare, &daemon, port), present, table).await?;
         bounded(
             table,
             format!("start → ready with the API, {present} present"),

@@ -25,7 +25,7 @@ pub(crate) async fn measure(
         progress(format!("searches with {present} tasks present"));
         let (daemon, port) = Daemon::open(&histories.with(present)?, &host).await?;
         let before = daemon.process.resident()?;
-        compare(scale, (&bare, port), present, table).await?;
+        compare(scale, (&bare, &daemon, port), present, table).await?;
         let (after, peak) = (daemon.process.resident()?, daemon.process.peak()?);
         table.note(format!(
             "searches with {present} present: memory {before:.1} MB before, {after:.1} MB after, \
@@ -38,12 +38,12 @@ pub(crate) async fn measure(
 
 pub(crate) async fn compare(
     scale: &Scale,
-    (bare, port): (&Bare, u16),
+    (bare, daemon, port): (&Bare, &Daemon, u16),
     present: usize,
     table: &mut Table,
 ) -> anyhow::Result<()> {
     let page = format!("/v1/tasks?limit={ON_A_PAGE}");
-    let each = Connection::open(port).await?.get(&page).await? / ON_A_PAGE;
+    let size = Connection::open(port).await?.get(&page).await? / ON_A_PAGE;
     let common = rows::common_words();
     // Never the same question twice in a row, so that none is answered from what is kept ready:
     // other pages of what one word finds, or another word every time.
@@ -66,13 +66,19 @@ pub(crate) async fn compare(
         let scan = |n: usize| {
             let (word, offset) = searched(n);
             let word = word.replace(' ', "%20");
-            format!("/scan/{present}/{word}/{ON_A_PAGE}/{offset}/{each}")
+            format!("/scan/{present}/{word}/{ON_A_PAGE}/{offset}/{size}")
         };
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (used, bare_used) = (daemon.process.processor()?, bare.process.processor()?);
         for _ in 0..scale.rounds {
             theirs.push(load::rate(bare.port, scale.window, scan).await?);
             ours.push(load::rate(port, scale.window, question).await?);
         }
+        let each = |used: f64, rates: &[f64]| {
+            used * 1e6 / (rates.iter().sum::<f64>() * scale.window.as_secs_f64())
+        };
+        let used = each(daemon.process.processor()? - used, &ours);
+        let bare_used = each(bare.process.processor()? - bare_used, &theirs);
         let (figure, limit) = (median(&ours), median(&theirs));
         table.add(Row {
             what: format!("search for {kind}, {present} present"),
@@ -82,6 +88,9 @@ pub(crate) async fn compare(
             target: "≥ 1: a scan in memory".to_owned(),
             met: Some(figure >= limit),
         });
+        table.note(format!(
+            "search for {kind}, {present} present: processor time {used:.1} µs, bare {bare_used:.1} µs"
+        ));
     }
     Ok(())
 }
