@@ -13,6 +13,9 @@ const ON_A_PAGE: usize = 50;
 /// More pages than are kept ready.
 const PAGES: usize = 500;
 
+/// The word and the place of the page in the nth question.
+type Searched<'a> = &'a dyn Fn(usize) -> (String, usize);
+
 /// Only this.
 pub(crate) async fn measure(
     scale: &Scale,
@@ -51,7 +54,7 @@ pub(crate) async fn compare(
     let module = |n: usize| ("module".to_owned(), n % PAGES);
     let other_rare = |n: usize| (rows::rare_word(n, present), 0);
     let other_common = |n: usize| (common[n % common.len()].clone(), 0);
-    let kinds: [(&str, &dyn Fn(usize) -> (String, usize)); 4] = [
+    let kinds: [(&str, Searched<'_>); 4] = [
         ("a rare word", &rare),
         ("a common word", &module),
         ("ever another rare word", &other_rare),

@@ -86,14 +86,14 @@ async fn body(Path(size): Path<usize>) -> Response {
     answer(stuff().slice(..size.min(stuff().len())))
 }
 
-/// Newest first: how many there are, and a copy of those on the page.
+/// How many there are, and a copy of those on the page.
 async fn scan(
     State(known): State<Known>,
     Path((among, word, limit, offset, each)): Path<(usize, String, usize, usize, usize)>,
 ) -> Response {
     let window = offset..offset + limit;
     let (mut total, mut page) = (0, Vec::new());
-    for (n, description) in known.descriptions[..among].iter().enumerate().rev() {
+    for (n, description) in known.descriptions[..among].iter().enumerate() {
         if description.contains(&word) {
             if window.contains(&total) {
                 let from = n * each % (stuff().len() - each);
