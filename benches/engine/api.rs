@@ -13,7 +13,7 @@ use crate::load::{self, Connection};
 use crate::processes::{Daemon, Host, own_processor};
 use crate::table::{Row, Table, median, millis};
 use crate::web::Bare;
-use crate::{Scale, progress, rows};
+use crate::{Scale, progress, rows, search};
 
 const SHARE_OF_PAGES: f64 = 0.5;
 const SHARE_OF_TOTALS: f64 = 0.6;
@@ -38,7 +38,7 @@ pub(crate) async fn measure(
         let (daemon, port) = Daemon::open(&histories.with(present)?, &host).await?;
         let started = millis(daemon.ready_after);
         pages(scale, (&bare, port), present, table).await?;
-        searches(scale, (&bare, port), present, table).await?;
+        search::compare(scale, (&bare, &daemon, port), present, table).await?;
         bounded(
             table,
             format!("start → ready with the API, {present} present"),
@@ -126,35 +126,6 @@ async fn compare(
         target: share.map_or(String::new(), |share| format!("≥ {share}")),
         met: share.map(|share| figure / limit >= share),
     });
-    Ok(())
-}
-
-/// Never the same question twice in a row, so that none is answered from what is kept ready.
-async fn searches(
-    scale: &Scale,
-    (bare, port): (&Bare, u16),
-    present: usize,
-    table: &mut Table,
-) -> anyhow::Result<()> {
-    for (kind, word) in [("rare", "zebrafish"), ("common", "module")] {
-        let question = |n: usize| format!("/v1/tasks?search={word}&limit=50&offset={}", n % 500);
-        let size = Connection::open(port).await?.get(&question(0)).await?;
-        let scan = format!("/scan/{present}/{word}/{size}");
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for _ in 0..scale.rounds {
-            theirs.push(load::rate(bare.port, scale.window, |_| scan.clone()).await?);
-            ours.push(load::rate(port, scale.window, question).await?);
-        }
-        let (figure, limit) = (median(&ours), median(&theirs));
-        table.add(Row {
-            what: format!("search for a {kind} word, {present} present"),
-            figure: format!("{figure:.0}/s"),
-            limit: format!("{limit:.0}/s"),
-            ratio: Some(figure / limit),
-            target: "≥ 1: a scan in memory".to_owned(),
-            met: Some(figure >= limit),
-        });
-    }
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! slow; it is printed as a MISS.
 //!
 //! `cargo bench --bench engine [-- [--quick] [--large] [launches] [notices] [memory] [start]
-//! [api] [opencode] [mcp]]`
+//! [api] [search] [opencode] [mcp]]`; `search` is a part of `api`, alone.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a table is the point of this")]
 
@@ -18,6 +18,7 @@ mod notices;
 mod opencode;
 mod processes;
 mod rows;
+mod search;
 mod start;
 #[path = "../../tests/it/support/opencode/mod.rs"]
 #[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "the tests use all of it")]
@@ -91,7 +92,7 @@ fn main() -> anyhow::Result<()> {
     if !given("--bench") {
         return Ok(());
     }
-    let sections = ["launches", "notices", "memory", "start", "api", "opencode", "mcp"];
+    let sections = ["launches", "notices", "memory", "start", "api", "search", "opencode", "mcp"];
     let all = !sections.into_iter().any(given);
     let wanted = |section: &str| all || given(section);
     let scale = match (given("--quick"), given("--large")) {
@@ -119,6 +120,8 @@ fn main() -> anyhow::Result<()> {
         }
         if wanted("api") {
             api::measure(&scale, &mut histories, &mut table).await?;
+        } else if wanted("search") {
+            search::measure(&scale, &mut histories, &mut table).await?;
         }
         if wanted("mcp") {
             mcp::measure(&scale, &mut histories, &mut table).await?;

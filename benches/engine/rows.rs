@@ -191,12 +191,34 @@ impl Task<'_> {
     }
 }
 
+const THINGS: [&str; 7] = ["login", "parser", "scheduler", "tests", "cache", "queue", "migration"];
+
 /// Each a little different; one word is in all of them and one in few.
 pub(crate) fn description(n: usize) -> String {
     let verb = ["Find", "Explain", "Review", "Fix", "Document"][n % 5];
-    let thing = ["login", "parser", "scheduler", "tests", "cache", "queue", "migration"][n % 7];
+    let thing = THINGS[n % THINGS.len()];
     let rare = if n % 9_973 == 17 { " (Zebrafish)" } else { "" };
     format!("{verb} the {thing} of module {n}{rare}")
+}
+
+/// Ever another one, each in one description of so many.
+pub(crate) fn rare_word(n: usize, among: usize) -> String {
+    // With as many digits as the largest, so that it is no part of another.
+    let (from, to) = (among / 10, among);
+    (from + n * 7_919 % (to - from)).to_string()
+}
+
+/// Several hundred, each in all descriptions or in every seventh.
+pub(crate) fn common_words() -> Vec<String> {
+    let mut words = std::collections::BTreeSet::new();
+    for thing in THINGS {
+        let text = format!(" the {thing} of module ");
+        let last = text.len() - " module ".len();
+        for from in 0..last {
+            words.extend((last..=text.len()).map(|to| text[from..to].to_owned()));
+        }
+    }
+    words.into_iter().collect()
 }
 
 fn insert_run(

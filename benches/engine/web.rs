@@ -54,7 +54,7 @@ pub(crate) fn serve(descriptions: usize) -> anyhow::Result<()> {
             Known { descriptions: Arc::new(descriptions), events: broadcast::Sender::new(1024) };
         let router = Router::new()
             .route("/body/{size}", get(body))
-            .route("/scan/{among}/{word}/{size}", get(scan))
+            .route("/scan/{among}/{word}/{limit}/{offset}/{each}", get(scan))
             .route("/stream", get(listen))
             .route("/burst/{events}/{size}", get(burst))
             .with_state(known);
@@ -66,30 +66,44 @@ pub(crate) fn serve(descriptions: usize) -> anyhow::Result<()> {
     })
 }
 
-fn sized(size: usize) -> Response {
+fn answer(body: Bytes) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/json"),
         (header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
         (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, OPTIONS"),
         (header::ACCESS_CONTROL_ALLOW_HEADERS, "Content-Type"),
     ];
-    static BODY: std::sync::OnceLock<Bytes> = std::sync::OnceLock::new();
-    let body = BODY.get_or_init(|| vec![b'x'; 4 << 20].into());
-    (headers, body.slice(..size.min(body.len()))).into_response()
+    (headers, body).into_response()
+}
+
+/// What bodies are cut from.
+fn stuff() -> &'static Bytes {
+    static STUFF: std::sync::OnceLock<Bytes> = std::sync::OnceLock::new();
+    STUFF.get_or_init(|| vec![b'x'; 4 << 20].into())
 }
 
 async fn body(Path(size): Path<usize>) -> Response {
-    sized(size)
+    answer(stuff().slice(..size.min(stuff().len())))
 }
 
+/// How many there are, and a copy of those on the page.
 async fn scan(
     State(known): State<Known>,
-    Path((among, word, size)): Path<(usize, String, usize)>,
+    Path((among, word, limit, offset, each)): Path<(usize, String, usize, usize, usize)>,
 ) -> Response {
-    let descriptions = known.descriptions.iter().take(among);
-    let found = descriptions.filter(|description| description.contains(&word)).count();
-    std::hint::black_box(found);
-    sized(size)
+    let window = offset..offset + limit;
+    let (mut total, mut page) = (0, Vec::new());
+    for (n, description) in known.descriptions[..among].iter().enumerate() {
+        if description.contains(&word) {
+            if window.contains(&total) {
+                let from = n * each % (stuff().len() - each);
+                page.extend_from_slice(&stuff()[from..from + each]);
+            }
+            total += 1;
+        }
+    }
+    page.extend_from_slice(total.to_string().as_bytes());
+    answer(page.into())
 }
 
 async fn listen(State(known): State<Known>) -> Body {

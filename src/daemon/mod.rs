@@ -33,8 +33,8 @@ use crate::task::lifecycle::Resumable;
 use crate::task::queue::Limits;
 use crate::tools::{Alias, Blocking, Offered, OnTimeout, Toolbox};
 
-/// So many reads that take long are made at the same time.
-const LONG_READS: usize = 2;
+/// So many reads that take long are made at the same time, if there are as many processors.
+const LONG_READS: usize = 4;
 
 /// How long accepted requests may take to finish once the daemon is to stop.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
@@ -68,7 +68,7 @@ pub async fn run(
         streams: streams(&settings.config.api),
         snapshots: Snapshots::default(),
         ready: Ready::default(),
-        long_reads: Arc::new(Semaphore::new(LONG_READS)),
+        long_reads: Arc::new(Semaphore::new(long_reads())),
         document: Arc::new(http::document()),
     };
 
@@ -118,6 +118,10 @@ pub async fn run(
     home.leave();
     tracing::info!("stopped");
     Ok(())
+}
+
+fn long_reads() -> usize {
+    std::thread::available_parallelism().map_or(1, |processors| processors.get().min(LONG_READS))
 }
 
 /// As far as we may: every client of the event stream takes one.

@@ -1,6 +1,6 @@
 //! Answers that were given and stay true until the next commit: asking again is a copy.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
@@ -16,7 +16,9 @@ pub struct Ready(Arc<Mutex<Answers>>);
 #[derive(Default)]
 struct Answers {
     version: u64,
-    by_question: HashMap<String, Bytes>,
+    by_question: HashMap<Arc<str>, Bytes>,
+    /// The oldest first.
+    questions: VecDeque<Arc<str>>,
     bytes: usize,
 }
 
@@ -31,14 +33,25 @@ impl Ready {
     /// `version` is the store's from before the answer was read.
     pub(super) fn keep(&self, question: &str, version: u64, answer: &Bytes) {
         let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = answers.by_question.len() >= MOST || answers.bytes + answer.len() > MOST_BYTES;
-        if version > answers.version || full {
-            *answers = Answers { version: version.max(answers.version), ..Answers::default() };
+        if version > answers.version {
+            *answers = Answers { version, ..Answers::default() };
         }
-        if version == answers.version && answer.len() <= MOST_BYTES {
-            answers.bytes += answer.len();
-            answers.by_question.insert(question.to_owned(), answer.clone());
+        let known = answers.by_question.contains_key(question);
+        if version < answers.version || answer.len() > MOST_BYTES || known {
+            return;
         }
+        // One by one: were all of them let go at once, their memory would be given back, too.
+        while answers.questions.len() >= MOST || answers.bytes + answer.len() > MOST_BYTES {
+            let oldest = answers.questions.pop_front();
+            let Some(gone) = oldest.and_then(|oldest| answers.by_question.remove(&oldest)) else {
+                break;
+            };
+            answers.bytes -= gone.len();
+        }
+        let question: Arc<str> = question.into();
+        answers.bytes += answer.len();
+        answers.by_question.insert(question.clone(), answer.clone());
+        answers.questions.push_back(question);
     }
 }
 

@@ -15,7 +15,7 @@ use super::Api;
 use super::body::{Body, Id, JSON, Params};
 use super::error::ApiError;
 use super::health;
-use crate::supervisor::{Direction, Field, Filter, Fork, Launch, Listed, Sort};
+use crate::supervisor::{Direction, Field, Filter, Fork, Launch, Sort};
 use crate::task::launch::{Plan, plan};
 use crate::task::{BatchId, SessionId, Status, TaskId};
 use crate::tools;
@@ -128,19 +128,20 @@ pub(super) async fn page(
     let walks = filter.search.is_some() || sort != Sort::default();
     let may_take_long = walks && health::task_count(&api)? > LONG_HISTORY;
     let supervisor = api.supervisor.clone();
-    let read = move || supervisor.listed(&filter, sort, limit, offset);
-    let Listed { tasks, total } = match may_take_long {
+    let read = move || {
+        let mut answer = b"{\"tasks\":[".to_vec();
+        let total = supervisor.list_json(&filter, sort, (limit, offset), &mut answer)?;
+        let rest = format!("],\"total\":{total},\"limit\":{limit},\"offset\":{offset}}}");
+        answer.extend_from_slice(rest.as_bytes());
+        Ok::<_, ApiError>(answer)
+    };
+    let answer = match may_take_long {
         true => {
             let _place = api.long_reads.acquire().await;
             tokio::task::spawn_blocking(read).await.map_err(ApiError::panicked)??
         }
         false => read()?,
     };
-    let mut answer = Vec::with_capacity(tasks.len() + 96);
-    answer.extend_from_slice(b"{\"tasks\":[");
-    answer.extend_from_slice(&tasks);
-    let rest = format!("],\"total\":{total},\"limit\":{limit},\"offset\":{offset}}}");
-    answer.extend_from_slice(rest.as_bytes());
     let answer = Bytes::from(answer);
     api.ready.keep(question, version, &answer);
     Ok((JSON, answer).into_response())

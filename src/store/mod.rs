@@ -3,6 +3,7 @@
 //! One writer thread commits (`writer`), readers have connections of their own. Whatever a
 //! function here acknowledges is on disk.
 
+mod find;
 mod inheritance;
 mod instances;
 mod intents;
@@ -13,9 +14,11 @@ mod prune;
 mod rows;
 mod search;
 mod sessions;
+mod state;
 mod status;
 mod tasks;
 mod transcripts;
+mod views;
 mod writer;
 
 use std::path::Path;
@@ -28,7 +31,7 @@ pub use inheritance::Inheritance;
 pub use intents::{Intended, Intent};
 pub use open::Opened;
 pub use outbox::{Owed, Unread};
-pub use pages::{Direction, Field, Filter, Listed, Page, Resolved, Sort, Tally};
+pub use pages::{Direction, Field, Filter, Page, Resolved, Sort, Tally};
 pub use prune::Keep;
 pub use rows::Run;
 pub use sessions::Session;
@@ -51,6 +54,8 @@ struct Inner {
     readers: Mutex<Vec<Connection>>,
     path: std::path::PathBuf,
     version: Arc<AtomicU64>,
+    known: find::Known,
+    views: views::Views,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +105,8 @@ impl Store {
             readers: Mutex::new(Vec::new()),
             path: path.to_owned(),
             version,
+            known: find::Known::default(),
+            views: views::Views::default(),
         };
         Ok((Store(Arc::new(inner)), opened))
     }
@@ -116,7 +123,12 @@ impl Store {
 
     /// Another number after every commit: what was read under the same one is still true.
     pub fn version(&self) -> u64 {
-        self.0.version.load(Ordering::Acquire)
+        self.0.version.load(Ordering::SeqCst)
+    }
+
+    /// The same, unless a commit is being made: then nobody knows whether a reader sees it already.
+    fn settled_version(&self) -> Option<u64> {
+        Some(self.version()).filter(|version| version.is_multiple_of(2))
     }
 
     /// A thorough look at the whole file. Slow on a large one; it blocks nobody but the caller.

@@ -4,11 +4,12 @@
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
+use super::find::Search;
 use super::rows::{self, TASK};
+use super::state::State;
 use super::{Error, Run, Store, search};
 use crate::task::launch::Order;
 use crate::task::stats::{Counts, Spent};
-use crate::task::view::TaskView;
 use crate::task::{BatchId, SessionId, Status, Task, TaskId, Timestamp};
 
 /// Which tasks to show. An empty filter shows the whole history.
@@ -54,14 +55,6 @@ pub enum Direction {
 pub struct Page {
     pub tasks: Vec<Task>,
     /// How many match, on all pages.
-    pub total: u64,
-}
-
-/// The same as the JSON that is promised outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// Objects with commas between them.
-    pub tasks: Vec<u8>,
     pub total: u64,
 }
 
@@ -170,7 +163,7 @@ impl Store {
         offset: u64,
     ) -> Result<Page, Error> {
         self.read_at_once(|db| {
-            let (seqs, total) = select(db, filter, sort, limit, offset)?;
+            let Selected { seqs, total, .. } = self.select(db, filter, sort, (limit, offset))?;
             let mut tasks = Vec::with_capacity(seqs.len());
             for seq in seqs {
                 tasks.extend(by_seq(db, seq)?);
@@ -179,20 +172,44 @@ impl Store {
         })
     }
 
-    /// The same page as JSON: that of ended tasks is copied from where it is kept ready.
-    pub fn listed(
+    /// Appends the same page as JSON, with commas between the tasks, and says how many match.
+    pub fn list_json(
         &self,
         filter: &Filter,
         sort: Sort,
-        limit: u64,
-        offset: u64,
-    ) -> Result<Listed, Error> {
+        window: (u64, u64),
+        to: &mut Vec<u8>,
+    ) -> Result<u64, Error> {
+        if let Some(total) = self.recall_json(filter, sort, window, to)? {
+            return Ok(total);
+        }
         self.read_at_once(|db| {
-            let (seqs, total) = select(db, filter, sort, limit, offset)?;
-            let mut tasks = Vec::new();
-            views(db, seqs, &mut tasks)?;
-            Ok(Listed { tasks, total })
+            let Selected { state, seqs, total } = self.select(db, filter, sort, window)?;
+            self.0.views.append(Some(db), state, &seqs, to)?;
+            Ok(total)
         })
+    }
+
+    /// The same without a look into the file, for a search that is known to the last task.
+    fn recall_json(
+        &self,
+        filter: &Filter,
+        sort: Sort,
+        window: (u64, u64),
+        to: &mut Vec<u8>,
+    ) -> Result<Option<u64>, Error> {
+        let known = &self.0.known;
+        let Some(word) = filter.word().filter(|_| filter.admits_all() && sort.is_by_launch())
+        else {
+            return Ok(None);
+        };
+        let word = search::fold(word);
+        let Some(moment) = known.recall(self) else { return Ok(None) };
+        let Some(search) = Search::begin(None, known, &moment, &word)? else { return Ok(None) };
+        let seqs = search.page(None, sort.direction, signed(window))?;
+        let Some(seqs) = seqs else { return Ok(None) };
+        let listed = self.0.views.append(None, moment.state, &seqs, to)?;
+        Ok(listed.map(|()| search.total() as u64))
     }
 
     pub fn task_json(&self, id: &TaskId) -> Result<Option<Vec<u8>>, Error> {
@@ -201,7 +218,7 @@ impl Store {
             let seq = statement.query_row([id.as_str()], |row| row.get(0)).optional()?;
             let Some(seq) = seq else { return Ok(None) };
             let mut task = Vec::new();
-            views(db, [seq], &mut task)?;
+            self.0.views.append(Some(db), State::read(db)?, &[seq], &mut task)?;
             Ok(Some(task))
         })
     }
@@ -290,6 +307,51 @@ impl Store {
     pub fn tallies(&self) -> Result<Vec<Tally>, Error> {
         self.read(tallies)
     }
+
+    /// Which tasks are on a page. Has to be the first to read.
+    fn select(
+        &self,
+        db: &Connection,
+        filter: &Filter,
+        sort: Sort,
+        window: (u64, u64),
+    ) -> Result<Selected, Error> {
+        let window = signed(window);
+        if let Some(word) = filter.word() {
+            let moment = self.0.known.see(db, self)?;
+            let word = search::fold(word);
+            let search = Search::begin(Some(db), &self.0.known, &moment, &word)?.expect(IN_FILE);
+            let (seqs, total) = found(db, filter, &search, sort, window)?;
+            return Ok(Selected { state: moment.state, seqs, total });
+        }
+        let state = State::read(db)?;
+        let (condition, values) = filter.condition();
+        let total = match filter.counted() {
+            true => counted(db, filter)?,
+            false => count(db, &condition, &values)?,
+        };
+        if filter.admits_all()
+            && sort.is_by_launch()
+            && let Some(seqs) = without_walking(db, sort.direction, total, window)?
+        {
+            return Ok(Selected { state, seqs, total });
+        }
+        Ok(Selected { state, seqs: seqs(db, &condition, values, sort, window)?, total })
+    }
+}
+
+/// The tasks on a page, in the view of one reader.
+struct Selected {
+    state: State,
+    seqs: Vec<i64>,
+    /// How many match, on all pages.
+    total: u64,
+}
+
+const IN_FILE: &str = "what is not remembered is in the file";
+
+fn signed((limit, offset): (u64, u64)) -> (i64, i64) {
+    (i64::try_from(limit).unwrap_or(i64::MAX), i64::try_from(offset).unwrap_or(i64::MAX))
 }
 
 pub(super) fn tallies(db: &Connection) -> Result<Vec<Tally>, Error> {
@@ -315,6 +377,18 @@ impl Filter {
         parent.is_none() && batch.is_none() && !listed_only
     }
 
+    /// What is searched for. An empty text is part of every description.
+    fn word(&self) -> Option<&str> {
+        self.search.as_deref().filter(|word| !word.is_empty())
+    }
+
+    /// All but the search aside.
+    fn admits_all(&self) -> bool {
+        let Filter { status, agent, parent, batch, listed_only, search: _ } = self;
+        let all = status.is_none() && agent.is_none() && parent.is_none() && batch.is_none();
+        all && !listed_only
+    }
+
     /// As SQL, all but the search.
     fn condition(&self) -> (String, Vec<Value>) {
         let Filter { status, agent, parent, batch, listed_only, search: _ } = self;
@@ -338,6 +412,10 @@ impl Filter {
 }
 
 impl Sort {
+    fn is_by_launch(self) -> bool {
+        self.field == Field::StartedAt
+    }
+
     fn sql(self) -> &'static str {
         use Direction::*;
         match (self.field, self.direction) {
@@ -351,34 +429,6 @@ impl Sort {
             (Field::Agent, Descending) => "t.agent DESC, t.seq DESC",
         }
     }
-}
-
-/// Which tasks are on a page, and how many match on all pages.
-fn select(
-    db: &Connection,
-    filter: &Filter,
-    sort: Sort,
-    limit: u64,
-    offset: u64,
-) -> Result<(Vec<i64>, u64), Error> {
-    let window =
-        (i64::try_from(limit).unwrap_or(i64::MAX), i64::try_from(offset).unwrap_or(i64::MAX));
-    if let Some(word) = filter.search.as_deref().filter(|word| !word.is_empty()) {
-        return found(db, filter, word, sort, window);
-    }
-    let (condition, values) = filter.condition();
-    let total = match filter.counted() {
-        true => counted(db, filter)?,
-        false => count(db, &condition, &values)?,
-    };
-    if values.is_empty()
-        && !filter.listed_only
-        && sort.field == Field::StartedAt
-        && let Some(seqs) = without_walking(db, sort.direction, total, window)?
-    {
-        return Ok((seqs, total));
-    }
-    Ok((seqs(db, &condition, values, sort, window)?, total))
 }
 
 fn seqs(
@@ -423,19 +473,18 @@ fn without_walking(
 fn found(
     db: &Connection,
     filter: &Filter,
-    word: &str,
+    search: &Search<'_>,
     sort: Sort,
     (limit, offset): (i64, i64),
 ) -> Result<(Vec<i64>, u64), Error> {
-    let (condition, values) = filter.condition();
-    let everywhere = values.is_empty() && !filter.listed_only;
-    if everywhere && sort.field == Field::StartedAt {
-        let (page, total) = search::page(db, word, sort.direction, limit, offset)?;
-        return Ok((page, total as u64));
+    if filter.admits_all() && sort.is_by_launch() {
+        let page = search.page(Some(db), sort.direction, (limit, offset))?;
+        return Ok((page.expect(IN_FILE), search.total() as u64));
     }
-    let mut matching = Vec::new();
-    search::each(db, word, Direction::Ascending, |seq| matching.push(seq))?;
-    if !everywhere {
+    let all = search.page(Some(db), Direction::Ascending, (i64::MAX, 0))?;
+    let mut matching = all.expect(IN_FILE);
+    if !filter.admits_all() {
+        let (condition, values) = filter.condition();
         let all = Sort { field: Field::StartedAt, direction: Direction::Ascending };
         let mut admitted = seqs(db, &condition, values, all, (-1, 0))?.into_iter().peekable();
         matching.retain(|seq| {
@@ -444,7 +493,7 @@ fn found(
         });
     }
     let total = matching.len() as u64;
-    if sort.field == Field::StartedAt {
+    if sort.is_by_launch() {
         if sort.direction == Direction::Descending {
             matching.reverse();
         }
@@ -457,36 +506,11 @@ fn found(
     Ok((seqs(db, condition, vec![among.into()], sort, (limit, offset))?, total))
 }
 
-fn by_seq(db: &Connection, seq: i64) -> Result<Option<Task>, Error> {
+pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<Option<Task>, Error> {
     let mut statement =
         db.prepare_cached(&format!("SELECT {TASK} FROM task t WHERE t.seq = ?1"))?;
     let task = statement.query_row([seq], |row| Ok(rows::task(row))).optional()?;
     Ok(task.transpose()?.map(|(_, task)| task))
-}
-
-/// Appends these tasks as JSON, with commas between them.
-pub(super) fn views(
-    db: &Connection,
-    seqs: impl IntoIterator<Item = i64>,
-    to: &mut Vec<u8>,
-) -> Result<(), Error> {
-    let mut ready = db.prepare_cached("SELECT json FROM view WHERE task = ?1")?;
-    let begun = to.len();
-    for seq in seqs {
-        if to.len() > begun {
-            to.push(b',');
-        }
-        let mut found = ready.query([seq])?;
-        match found.next()? {
-            Some(row) => to.extend_from_slice(row.get_ref(0)?.as_bytes().unwrap_or_default()),
-            None => match by_seq(db, seq)? {
-                Some(task) => to.extend_from_slice(TaskView::from(&task).to_json().as_bytes()),
-                // Pruned since its number was read: the comma before it goes, too.
-                None => to.truncate(to.len() - usize::from(to.len() > begun)),
-            },
-        }
-    }
-    Ok(())
 }
 
 fn counted(db: &Connection, filter: &Filter) -> Result<u64, Error> {

@@ -98,7 +98,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::store::{End, NewRun, NewTask, Placement};
+    use crate::store::{End, Filter, NewRun, NewTask, Placement, Sort};
     use crate::task::lifecycle::{Report, Rest};
     use crate::task::queue::Limits;
     use crate::task::{
@@ -374,5 +374,42 @@ mod tests {
         assert_eq!(history.prune(tasks(1), 9).await, 2 * CHUNK as u64 + 1);
         assert_eq!(history.left(), before[2 * CHUNK + 1..]);
         assert_eq!(history.counters(), history.recount());
+    }
+
+    #[tokio::test]
+    async fn a_search_beside_launches_ends_and_pruning_is_always_of_one_moment() {
+        let history = History::new();
+        let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let search = |store: &Store, limit: u64| {
+            let filter = Filter { search: Some("TASK".to_owned()), ..Filter::default() };
+            let mut tasks = b"[".to_vec();
+            let total = store.list_json(&filter, Sort::default(), (limit, 0), &mut tasks).unwrap();
+            tasks.push(b']');
+            let tasks: Vec<serde_json::Value> = serde_json::from_slice(&tasks).unwrap();
+            assert_eq!(tasks.len() as u64, total.min(limit));
+            total
+        };
+        let looking = [200, 201, 3].map(|limit| {
+            let (store, over) = (history.store.clone(), over.clone());
+            std::thread::spawn(move || {
+                while !over.load(std::sync::atomic::Ordering::SeqCst) {
+                    search(&store, limit);
+                }
+            })
+        });
+        for n in 0..60 {
+            let name = format!("task {n}");
+            history.finished(&[&name]).await;
+            let before = search(&history.store, 50);
+            if n % 10 == 9 {
+                assert_eq!(
+                    (before, history.prune(tasks(2), 9).await),
+                    (10 + 2 * u64::from(n > 9), before - 2)
+                );
+                assert_eq!(search(&history.store, 50), 2);
+            }
+        }
+        over.store(true, std::sync::atomic::Ordering::SeqCst);
+        looking.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }

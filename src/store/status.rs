@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::pages::{Tally, tallies, views};
+use super::pages::{Tally, tallies};
+use super::state::State;
 use super::{Error, Store, rows};
 use crate::task::stats::{BatchStats, Counts};
 use crate::task::{BatchId, Timestamp};
@@ -66,7 +67,7 @@ impl Store {
             }
             seqs.sort_unstable_by(|one, other| other.cmp(one));
             let mut tasks = Vec::new();
-            views(db, seqs, &mut tasks)?;
+            self.0.views.append(Some(db), State::read(db)?, &seqs, &mut tasks)?;
             Ok(Snapshot { change, tasks, totals: totals(db)? })
         })
     }
@@ -85,7 +86,7 @@ impl Store {
             let seqs: Vec<i64> =
                 members.query_map([id.as_str()], |row| row.get(0))?.collect::<Result<_, _>>()?;
             let mut tasks = Vec::new();
-            views(db, seqs, &mut tasks)?;
+            self.0.views.append(Some(db), State::read(db)?, &seqs, &mut tasks)?;
             Ok(Some((group, tasks)))
         })
     }

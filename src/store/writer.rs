@@ -158,11 +158,9 @@ fn run(
         let mut news = News::new();
         let mut batch = vec![first];
         wait_for_company(waiting, &mut batch);
-        let committed = commit(&mut db, waiting, &mut batch, &mut news);
+        let committed = commit(&mut db, waiting, &mut batch, &mut news, version);
         match &committed {
             Ok(before) => {
-                // First, so that nobody who hears of the change is answered from before it.
-                version.fetch_add(1, Ordering::Release);
                 for (id, (what, task)) in (before + 1..).zip(news) {
                     publish(Committed { id, what, task });
                 }
@@ -194,6 +192,7 @@ fn commit(
     waiting: &mpsc::Receiver<Box<dyn Change>>,
     batch: &mut Vec<Box<dyn Change>>,
     news: &mut News,
+    version: &AtomicU64,
 ) -> Result<u64, Error> {
     let mut tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut done = 0;
@@ -216,7 +215,12 @@ fn commit(
         }
     }
     let before = count_changes(&tx, news.len())?;
-    tx.commit()?;
+    // Odd while it is made, and another one before anybody hears of the change, so that nobody who
+    // does is answered from before it.
+    version.fetch_add(1, Ordering::SeqCst);
+    let committed = tx.commit();
+    version.fetch_add(1, Ordering::SeqCst);
+    committed?;
     Ok(before)
 }
 

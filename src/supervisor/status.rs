@@ -1,7 +1,7 @@
 //! What the status API asks: pages, totals, groups, as JSON where it is kept ready.
 
 use super::{Error, Supervisor};
-use crate::store::{Filter, Group, Listed, Snapshot, Sort, Totals};
+use crate::store::{Filter, Group, Snapshot, Sort, Totals};
 use crate::task::{BatchId, TaskId};
 
 impl Supervisor {
@@ -14,14 +14,15 @@ impl Supervisor {
         Ok(self.0.store.task_count()?)
     }
 
-    pub fn listed(
+    /// Appends a page as JSON, with commas between the tasks, and says how many match.
+    pub fn list_json(
         &self,
         filter: &Filter,
         sort: Sort,
-        limit: u64,
-        offset: u64,
-    ) -> Result<Listed, Error> {
-        Ok(self.0.store.listed(filter, sort, limit, offset)?)
+        window: (u64, u64),
+        to: &mut Vec<u8>,
+    ) -> Result<u64, Error> {
+        Ok(self.0.store.list_json(filter, sort, window, to)?)
     }
 
     pub fn task_json(&self, id: &TaskId) -> Result<Vec<u8>, Error> {

@@ -420,6 +420,37 @@ fn stats_endpoint_returns_duration_statistics() {
 }
 
 #[test]
+fn a_search_asked_again_sees_new_cleared_resumed_and_pruned_tasks_at_once() {
+    let shell = Shell::new();
+    let first = finished(&shell, "first look", "general");
+    let site = Site::of(&shell);
+    // Another limit is another question; what it finds is the same, remembered or not.
+    let search = || -> Vec<TaskView> {
+        let pages: [PageView; 3] =
+            [50, 60, 70].map(|limit| site.read(&format!("/v1/tasks?search=LOOK&limit={limit}")));
+        assert!(pages.iter().all(|page| page.tasks == pages[0].tasks));
+        assert!(pages.iter().all(|page| page.total == page.tasks.len() as u64));
+        pages.into_iter().next().unwrap().tasks
+    };
+    assert_eq!(search(), [site.task(&first.session_id)]);
+    let second = finished(&shell, "second look", "general");
+    let both = || [site.task(&second.session_id), site.task(&first.session_id)];
+    assert_eq!(search(), both());
+    shell.say(["clear"]);
+    assert_eq!(search(), both());
+    assert!(search().iter().all(|task| task.cleared_at.is_some()));
+    shell.say(["resume", &first.session_id, "@say again"]);
+    assert_eq!(search()[1].resume_count, 1);
+    shell.run(["wait", &first.session_id]);
+    assert_eq!(search(), both());
+    assert_eq!(search()[1].result.as_deref(), Some("again"));
+    shell.say(["prune", "--keep", "1"]);
+    assert_eq!(search(), [site.task(&second.session_id)]);
+    shell.say(["prune", "--keep", "0"]);
+    assert_eq!(search(), []);
+}
+
+#[test]
 fn tasks_persist_across_plugin_restarts() {
     let (shell, site) = three();
     let before: PageView = site.read("/v1/tasks?status=completed");

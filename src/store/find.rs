@@ -1,0 +1,606 @@
+//! Finding tasks by a part of their description, in what `search` keeps. Within fixed bounds, the
+//! descriptions and where words were found are remembered: all but the newest block, which grows;
+//! the others stay as they are until a task is forgotten.
+//!
+//! Where a connection is optional, the answer is `None` if it cannot be given without one.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use memchr::memchr_iter;
+use memchr::memmem::Finder;
+use rusqlite::{Connection, Row};
+
+use super::pages::Direction;
+use super::search::END;
+use super::state::State;
+use super::{Error, Store};
+
+/// So much of the descriptions is remembered: those of some two hundred thousand tasks.
+const MOST_BYTES: usize = 8 << 20;
+/// So many blocks behind those are marked instead, in 4 MB: of a million and a half more.
+const MOST_MARKED: usize = 16 << 10;
+const MARKS: usize = 2048;
+/// So many words are, and so many blocks with one of them in it.
+const MOST_WORDS: usize = 64;
+const MOST_PLACES: usize = 64 << 10;
+
+#[derive(Default)]
+pub(super) struct Known {
+    blocks: RwLock<Blocks>,
+    words: Mutex<Words>,
+    latest: Mutex<Option<(u64, Moment)>>,
+}
+
+/// What a search needs to know of the store as it was at some time.
+#[derive(Clone)]
+pub(super) struct Moment {
+    pub(super) state: State,
+    newest: Option<Arc<Block>>,
+}
+
+/// The oldest ones, all before `until`: first those with their text, then those that are marked.
+#[derive(Default)]
+struct Blocks {
+    forgotten: i64,
+    until: i64,
+    all: Vec<Block>,
+    bytes: usize,
+    marked: Vec<Marked>,
+}
+
+/// Says which threes of bytes are in a block, roughly: one without a mark is not in it.
+struct Marked {
+    first: i64,
+    marks: Box<[u64; MARKS / 64]>,
+}
+
+struct Block {
+    /// The number of its first task.
+    first: i64,
+    text: Box<[u8]>,
+    ends: Box<[u32]>,
+}
+
+/// The latest at the end.
+#[derive(Default)]
+struct Words {
+    all: VecDeque<(String, Arc<Found>)>,
+    places: usize,
+}
+
+/// Where a word is in all blocks before `until`.
+#[derive(Clone, Default)]
+struct Found {
+    forgotten: i64,
+    until: i64,
+    places: Vec<Place>,
+    total: i64,
+}
+
+/// A block with the word in this many of its descriptions.
+#[derive(Clone, Copy)]
+struct Place {
+    first: i64,
+    n: i64,
+}
+
+/// One search, at one moment.
+pub(super) struct Search<'a> {
+    known: &'a Known,
+    moment: &'a Moment,
+    finder: Finder<'a>,
+    /// In all blocks but the newest.
+    found: Arc<Found>,
+    in_newest: Option<Place>,
+}
+
+impl<'a> Search<'a> {
+    /// `word` has its letters folded.
+    pub(super) fn begin(
+        db: Option<&Connection>,
+        known: &'a Known,
+        moment: &'a Moment,
+        word: &'a str,
+    ) -> Result<Option<Search<'a>>, Error> {
+        let finder = Finder::new(word);
+        let (mut found, mut in_newest) = (Arc::default(), None);
+        if let Some(newest) = &moment.newest {
+            let range = (moment.state.forgotten, newest.first);
+            let Some(all) = known.find(db, word, &finder, range)? else { return Ok(None) };
+            found = all;
+            let n = newest.count(&finder);
+            in_newest = (n > 0).then_some(Place { first: newest.first, n });
+        }
+        Ok(Some(Search { known, moment, finder, found, in_newest }))
+    }
+
+    /// How many tasks have the word in their description.
+    pub(super) fn total(&self) -> i64 {
+        self.found.total + self.in_newest.map_or(0, |place| place.n)
+    }
+
+    /// Some of them, in this order of their launch.
+    pub(super) fn page(
+        &self,
+        db: Option<&Connection>,
+        direction: Direction,
+        (limit, offset): (i64, i64),
+    ) -> Result<Option<Vec<i64>>, Error> {
+        let end = offset.saturating_add(limit).min(self.total());
+        let (mut page, mut passed) = (Vec::new(), 0);
+        let places = self.found.places.len() + usize::from(self.in_newest.is_some());
+        for nth in 0..places {
+            if passed >= end || offset >= end {
+                break;
+            }
+            let nth = match direction {
+                Direction::Ascending => nth,
+                Direction::Descending => places - 1 - nth,
+            };
+            let Some(place) = self.found.places.get(nth).copied().or(self.in_newest) else { break };
+            if passed + place.n > offset {
+                let Some(mut there) = self.tasks(db, place)? else { return Ok(None) };
+                if direction == Direction::Descending {
+                    there.reverse();
+                }
+                let on_page = (passed..).zip(there).filter(|(nth, _)| (offset..end).contains(nth));
+                page.extend(on_page.map(|(_, seq)| seq));
+            }
+            passed += place.n;
+        }
+        Ok(Some(page))
+    }
+
+    /// Those of one block.
+    fn tasks(&self, db: Option<&Connection>, place: Place) -> Result<Option<Vec<i64>>, Error> {
+        let mut tasks = Vec::with_capacity(place.n as usize);
+        let mut look = |block: &Block| {
+            let seq = |nth| place.first + nth as i64;
+            each_match(&self.finder, &block.text, &block.ends, |nth| tasks.push(seq(nth)));
+        };
+        let blocks = self.known.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let newest = self.moment.newest.as_deref().filter(|newest| newest.first == place.first);
+        if let Some(block) = newest.or(blocks.get(self.moment.state.forgotten, place.first)) {
+            look(block);
+        } else if let Some(db) = db {
+            let mut block = db.prepare_cached("SELECT first, text FROM search WHERE first = ?1")?;
+            if let Some(row) = block.query([place.first])?.next()? {
+                look(&Block::read(row)?);
+            }
+        } else {
+            return Ok(None);
+        }
+        Ok(Some(tasks))
+    }
+}
+
+impl Moment {
+    fn read(db: &Connection) -> Result<Moment, Error> {
+        let state = State::read(db)?;
+        let mut newest =
+            db.prepare_cached("SELECT first, text FROM search ORDER BY first DESC LIMIT 1")?;
+        let mut newest = newest.query([])?;
+        let newest = newest.next()?.map(Block::read).transpose()?.map(Arc::new);
+        Ok(Moment { state, newest })
+    }
+}
+
+impl Known {
+    /// What the store is like, if that was seen since its last change.
+    pub(super) fn recall(&self, store: &Store) -> Option<Moment> {
+        let version = store.settled_version()?;
+        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.as_ref().filter(|(seen, _)| *seen == version).map(|(_, moment)| moment.clone())
+    }
+
+    /// What it is like in the view of a reader who has not read anything yet.
+    pub(super) fn see(&self, db: &Connection, store: &Store) -> Result<Moment, Error> {
+        let before = store.settled_version();
+        let moment = Moment::read(db)?;
+        let after = store.settled_version();
+        // If not, nobody knows of which version this view is.
+        if let Some(version) = before.filter(|_| before == after) {
+            let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+            *latest = Some((version, moment.clone()));
+        }
+        Ok(moment)
+    }
+
+    /// Where the word is in all blocks before `until`.
+    fn find(
+        &self,
+        db: Option<&Connection>,
+        word: &str,
+        finder: &Finder<'_>,
+        (forgotten, until): (i64, i64),
+    ) -> Result<Option<Arc<Found>>, Error> {
+        let mut found = match self.found(word, forgotten) {
+            Some(found) if found.until == until => return Ok(Some(found)),
+            Some(found) if found.until < until => Found::clone(&found),
+            // Or only by somebody who has seen more than this reader.
+            Some(_) | None => Found { forgotten, ..Found::default() },
+        };
+        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        if blocks.forgotten == forgotten && (found.until..=until).contains(&blocks.until) {
+            for block in blocks.from(found.until) {
+                found.add(block.first, block.count(finder));
+            }
+            let may_have_it = blocks.marked_for(word, found.until);
+            for side_by_side in may_have_it.chunk_by(|one, next| one.0 + 1 == next.0) {
+                let Some(db) = db else { return Ok(None) };
+                let range = (side_by_side[0].1, side_by_side[side_by_side.len() - 1].1 + 1);
+                found.read(db, finder, range, |_, _| {})?;
+            }
+            found.until = blocks.until;
+        }
+        if found.until < until {
+            let Some(db) = db else { return Ok(None) };
+            let mut read = Read::after(&blocks, &found);
+            let range = (found.until, until);
+            found.read(db, finder, range, |first, text| read.add(first, text))?;
+            found.until = until;
+            drop(blocks);
+            if !read.is_empty() {
+                read.until = read.until.min(until);
+                self.blocks.write().unwrap_or_else(PoisonError::into_inner).add(read);
+            }
+        }
+        let found = Arc::new(found);
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        words.add(word, Arc::clone(&found));
+        Ok(Some(found))
+    }
+
+    fn found(&self, word: &str, forgotten: i64) -> Option<Arc<Found>> {
+        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = words.all.iter().find(|(other, _)| other == word).map(|(_, found)| found);
+        found.filter(|found| found.forgotten == forgotten).cloned()
+    }
+}
+
+impl Found {
+    fn add(&mut self, first: i64, n: i64) {
+        if n > 0 {
+            self.places.push(Place { first, n });
+            self.total += n;
+        }
+    }
+
+    /// Goes through a part of the file.
+    fn read(
+        &mut self,
+        db: &Connection,
+        finder: &Finder<'_>,
+        range: (i64, i64),
+        mut visit: impl FnMut(i64, &[u8]),
+    ) -> Result<(), Error> {
+        let mut blocks = db.prepare_cached(
+            "SELECT first, text FROM search WHERE first >= ?1 AND first < ?2 ORDER BY first",
+        )?;
+        let mut rows = blocks.query(range)?;
+        let mut ends = Vec::new();
+        while let Some(row) = rows.next()? {
+            let (first, text) = (row.get(0)?, row.get_ref(1)?.as_bytes().unwrap_or_default());
+            if finder.find(text).is_some() {
+                ends.clear();
+                ends.extend(memchr_iter(END, text).map(|end| end as u32));
+                let mut n = 0;
+                each_match(finder, text, &ends, |_| n += 1);
+                self.add(first, n);
+            }
+            visit(first, text);
+        }
+        Ok(())
+    }
+}
+
+/// What can be remembered of what is read.
+struct Read {
+    forgotten: i64,
+    from: i64,
+    until: i64,
+    blocks: Vec<Block>,
+    marked: Vec<Marked>,
+    /// In bytes, and for marked ones.
+    room: (usize, usize),
+}
+
+impl Read {
+    fn after(known: &Blocks, found: &Found) -> Read {
+        let (forgotten, from) = (found.forgotten, found.until);
+        let room = match forgotten.cmp(&known.forgotten) {
+            Ordering::Equal if from == known.until && known.marked.is_empty() => {
+                (MOST_BYTES - known.bytes, MOST_MARKED)
+            }
+            Ordering::Equal if from == known.until => (0, MOST_MARKED - known.marked.len()),
+            Ordering::Greater if from == 0 => (MOST_BYTES, MOST_MARKED),
+            // There would be a gap, or it is out of date.
+            Ordering::Less | Ordering::Equal | Ordering::Greater => (0, 0),
+        };
+        Read { forgotten, from, until: i64::MAX, blocks: Vec::new(), marked: Vec::new(), room }
+    }
+
+    fn add(&mut self, first: i64, text: &[u8]) {
+        if self.until <= first {
+            return;
+        }
+        if self.room.0 > text.len() {
+            let block = Block::new(first, text);
+            if let Some(left) = self.room.0.checked_sub(block.bytes()) {
+                self.room.0 = left;
+                self.blocks.push(block);
+                return;
+            }
+        }
+        // Nothing with its text comes behind one without.
+        self.room.0 = 0;
+        if self.marked.len() < self.room.1 {
+            self.marked.push(Marked::new(first, text));
+        } else {
+            self.until = first;
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.marked.is_empty()
+    }
+}
+
+impl Marked {
+    fn new(first: i64, text: &[u8]) -> Marked {
+        let mut marks = Box::new([0; MARKS / 64]);
+        for mark in text.windows(3).map(mark) {
+            marks[mark / 64] |= 1 << (mark % 64);
+        }
+        Marked { first, marks }
+    }
+
+    fn may_have(&self, threes: &[usize]) -> bool {
+        threes.iter().all(|mark| self.marks[mark / 64] >> (mark % 64) & 1 == 1)
+    }
+}
+
+/// Many threes share one.
+fn mark(three: &[u8]) -> usize {
+    let number = three.iter().fold(0_u32, |number, byte| number << 8 | u32::from(*byte));
+    number.wrapping_mul(0x9e37_79b1) as usize >> (32 - MARKS.ilog2())
+}
+
+impl Blocks {
+    fn get(&self, forgotten: i64, first: i64) -> Option<&Block> {
+        let at = self.all.binary_search_by_key(&first, |block| block.first);
+        at.ok().filter(|_| self.forgotten == forgotten).map(|at| &self.all[at])
+    }
+
+    fn from(&self, first: i64) -> &[Block] {
+        &self.all[self.all.partition_point(|block| block.first < first)..]
+    }
+
+    /// Those that have to be looked at, with their places among the marked ones.
+    fn marked_for(&self, word: &str, from: i64) -> Vec<(usize, i64)> {
+        let threes: Vec<usize> = word.as_bytes().windows(3).map(mark).collect();
+        let begin = self.marked.partition_point(|block| block.first < from);
+        let marked = self.marked.iter().enumerate().skip(begin);
+        let may_have_it = marked.filter(|(_, block)| block.may_have(&threes));
+        may_have_it.map(|(nth, block)| (nth, block.first)).collect()
+    }
+
+    fn add(&mut self, read: Read) {
+        if read.forgotten > self.forgotten {
+            *self = Blocks { forgotten: read.forgotten, ..Blocks::default() };
+        }
+        // Others may have been faster.
+        if (read.forgotten, read.from) == (self.forgotten, self.until) {
+            self.bytes += read.blocks.iter().map(Block::bytes).sum::<usize>();
+            self.until = read.until;
+            self.all.extend(read.blocks);
+            self.marked.extend(read.marked);
+        }
+    }
+}
+
+impl Block {
+    fn new(first: i64, text: &[u8]) -> Block {
+        let ends = memchr_iter(END, text).map(|end| end as u32).collect();
+        Block { first, text: text.into(), ends }
+    }
+
+    fn read(row: &Row<'_>) -> Result<Block, Error> {
+        Ok(Block::new(row.get(0)?, row.get_ref(1)?.as_bytes().unwrap_or_default()))
+    }
+
+    fn bytes(&self) -> usize {
+        self.text.len() + size_of_val(&*self.ends) + size_of::<Block>()
+    }
+
+    fn count(&self, finder: &Finder<'_>) -> i64 {
+        let mut n = 0;
+        each_match(finder, &self.text, &self.ends, |_| n += 1);
+        n
+    }
+}
+
+impl Words {
+    fn add(&mut self, word: &str, found: Arc<Found>) {
+        let same = self.all.iter().position(|(other, _)| other == word);
+        if let Some((_, old)) = same.and_then(|at| self.all.remove(at)) {
+            self.places -= old.places.len();
+        }
+        self.places += found.places.len();
+        self.all.push_back((word.to_owned(), found));
+        while self.places > MOST_PLACES || self.all.len() > MOST_WORDS {
+            let Some((_, old)) = self.all.pop_front() else { return };
+            self.places -= old.places.len();
+        }
+    }
+}
+
+/// Calls `visit` with the place of every description that has the word in it.
+fn each_match(finder: &Finder<'_>, text: &[u8], ends: &[u32], mut visit: impl FnMut(usize)) {
+    let (mut from, mut place) = (0, 0);
+    while let Some(found) = finder.find(&text[from..]) {
+        // Where it ends, without looking at every byte in between.
+        while ends.get(place).is_some_and(|end| (*end as usize) < from + found) {
+            place += 1;
+        }
+        let Some(end) = ends.get(place) else { return };
+        visit(place);
+        // Once is enough: on to the next description.
+        from = *end as usize + 1;
+        place += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::store::search::tests::{TABLES, index};
+    use crate::store::search::{append, fold, forget};
+
+    type Page = (Vec<i64>, i64);
+
+    /// Whether or not the file may be looked into, it is the same.
+    fn page(
+        known: &Known,
+        db: &Connection,
+        word: &str,
+        direction: Direction,
+        window: (i64, i64),
+    ) -> Page {
+        let (moment, word) = (Moment::read(db).unwrap(), fold(word));
+        let look = |db| -> Option<Page> {
+            let search = Search::begin(db, known, &moment, &word).unwrap()?;
+            Some((search.page(db, direction, window).unwrap()?, search.total()))
+        };
+        let (read, recalled) = (look(Some(db)).unwrap(), look(None));
+        assert_eq!(recalled.as_ref().unwrap_or(&read), &read);
+        read
+    }
+
+    fn all(known: &Known, db: &Connection, word: &str) -> Vec<i64> {
+        page(known, db, word, Direction::Ascending, (i64::MAX, 0)).0
+    }
+
+    #[test]
+    fn a_word_is_found_in_capitals_or_not_also_when_it_is_short_or_not_ascii() {
+        let texts = ["Find the Auth code", "ÜBER Straßen", "ΟΔΟΣ", "日本語 テスト", "", "a\nb%_"];
+        let db = index(&texts.map(str::to_owned));
+        let check = |word: &str, expected: &[i64]| {
+            assert_eq!(all(&Known::default(), &db, word), expected, "{word}");
+        };
+        check("AUTH", &[1]);
+        check("h", &[1]);
+        check("e ", &[1]);
+        check("über", &[2]);
+        check("ß", &[2]);
+        check("οδος", &[3]);
+        check("οδοσ", &[3]);
+        check("本", &[4]);
+        check("a", &[1, 2, 6]);
+        check("a\nb%_", &[6]);
+        check("%", &[6]);
+        check("nowhere", &[]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn it_finds_what_a_look_at_every_description_finds_also_when_it_has_looked_before(
+            texts in prop::collection::vec("[aAbBéÉ ]{0,12}", 0..60),
+            later in prop::collection::vec("[aAbBéÉ ]{0,12}", 0..20),
+            gone in prop::collection::vec(1..60_i64, 0..20),
+            word in "[aAbBéÉ]{1,3}",
+        ) {
+            // Long enough for several blocks.
+            let long = |text: &String| format!("{text}{}{text}", "x".repeat(300));
+            let mut texts: Vec<String> = texts.iter().map(long).collect();
+            let (db, known) = (index(&texts), Known::default());
+            let mut none = Vec::new();
+            check(&known, &db, &texts, &none, &word);
+            for some in later.chunks(7) {
+                for text in some.iter().map(long) {
+                    append(&db, texts.len() as i64 + 1, &text).unwrap();
+                    texts.push(text);
+                }
+                check(&known, &db, &texts, &none, &word);
+            }
+            for some in gone.chunks(7) {
+                for seq in some.iter().filter(|seq| **seq <= texts.len() as i64) {
+                    forget(&db, *seq).unwrap();
+                    none.push(*seq);
+                }
+                check(&known, &db, &texts, &none, &word);
+            }
+        }
+    }
+
+    fn check(known: &Known, db: &Connection, texts: &[String], gone: &[i64], word: &str) {
+        let matching = |text: &String| fold(text).contains(&fold(word));
+        let numbered = (1..).zip(texts).filter(|(seq, _)| !gone.contains(seq));
+        let mut expected: Vec<i64> =
+            numbered.filter(|(_, text)| matching(text)).map(|(seq, _)| seq).collect();
+        for direction in [Direction::Ascending, Direction::Descending] {
+            for (limit, offset) in [(50, 0), (2, 1), (0, 0), (3, 1000), (i64::MAX, 2)] {
+                let shown = expected.iter().skip(offset as usize).take(limit as usize);
+                let shown: Vec<i64> = shown.copied().collect();
+                let page = page(known, db, word, direction, (limit, offset));
+                assert_eq!(page, (shown, expected.len() as i64));
+            }
+            expected.reverse();
+        }
+    }
+
+    #[test]
+    fn who_began_to_read_earlier_is_not_told_what_others_have_seen_since_then() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Connection::open(directory.path().join("test.db")).unwrap();
+        let (writer, early, late) = (open(), open(), open());
+        writer.execute_batch(&format!("PRAGMA journal_mode = WAL; {TABLES}")).unwrap();
+        let launch = |seqs: std::ops::RangeInclusive<i64>| {
+            writer.execute_batch("BEGIN").unwrap();
+            seqs.for_each(|seq| append(&writer, seq, &format!("task {seq}")).unwrap());
+            writer.execute_batch("COMMIT").unwrap();
+        };
+        let total =
+            |known: &Known, db: &Connection| page(known, db, "TASK", Direction::Descending, (1, 0));
+        let known = Known::default();
+        launch(1..=1000);
+        early.execute_batch("BEGIN").unwrap();
+        assert_eq!(total(&known, &early), (vec![1000], 1000));
+        launch(1001..=3000);
+        assert_eq!(total(&known, &late), (vec![3000], 3000));
+        assert_eq!(total(&known, &early), (vec![1000], 1000));
+        assert_eq!(total(&known, &late), (vec![3000], 3000));
+        forget(&writer, 3000).unwrap();
+        forget(&writer, 7).unwrap();
+        assert_eq!(total(&known, &late), (vec![2999], 2998));
+        assert_eq!(total(&known, &early), (vec![1000], 1000));
+        assert_eq!(total(&Known::default(), &early), (vec![1000], 1000));
+    }
+
+    #[test]
+    fn what_is_remembered_stays_small_and_the_rest_is_read() {
+        let texts: Vec<String> =
+            (0..90).map(|n| format!("task {n}{}", " ".repeat(99_999))).collect();
+        let (db, known) = (index(&texts), Known::default());
+        assert_eq!(all(&known, &db, "task 8 "), [9]);
+        assert_eq!(all(&known, &db, "task 88"), [89]);
+        let (few, few_known) = (index(&texts[..2]), Known::default());
+        for n in 0..2 * MOST_WORDS {
+            assert_eq!(
+                all(&few_known, &few, &format!("{n} ")),
+                all(&Known::default(), &few, &format!("{n} "))
+            );
+        }
+        let (blocks, words) = (known.blocks.read().unwrap(), few_known.words.lock().unwrap());
+        let bytes: usize = blocks.all.iter().map(Block::bytes).sum();
+        assert!(blocks.bytes == bytes && (1..=MOST_BYTES).contains(&bytes), "{bytes}");
+        let places: usize = words.all.iter().map(|(_, found)| found.places.len()).sum();
+        assert!(words.places == places && words.all.len() <= MOST_WORDS, "{places}");
+    }
+}
