@@ -378,6 +378,11 @@ async fn somebody_who_types_into_a_busy_child_is_merged_and_the_end_is_the_commo
     let task = world.launch(&parent, "@hang\n@say ours").await;
     world.server.until_busy(task.id.as_str()).await;
     world.server.prompt(task.id.as_str(), "and this\n@say both").await;
+    let stored = |server: &OpenCode| {
+        let messages = server.messages(task.id.as_str());
+        messages.iter().filter(|message| message["info"]["role"] == "user").count() == 2
+    };
+    world.server.until("it is stored", stored).await;
     world.server.finish(task.id.as_str(), "first");
     let task = world.ended(&task).await;
     assert_eq!(end(&task), (Status::Completed, "both", ""));
