@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -11,8 +12,8 @@ use asyncagents::clock::Clock;
 use asyncagents::supervisor::Caller;
 use asyncagents::task::{MAILBOX, SessionId, Timestamp};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ServerCapabilities,
-    ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
+    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
@@ -93,7 +94,8 @@ pub(crate) async fn measure(
 
     progress("turns to wait for a long task");
     let (waited, woken) = (turns_of_a_client().await?, turns_of_a_conversation().await?);
-    let slices = (LONG_TASK.as_secs()).div_ceil(SLICE.as_secs());
+    // The last one sees the end.
+    let slices = LONG_TASK.as_secs() / SLICE.as_secs() + 1;
     let mut row = |what: &str, figure: u64, limit: u64| {
         table.add(Row {
             what: format!("turns to wait for a task of 30 minutes, {what}"),
@@ -191,6 +193,18 @@ struct Nothing;
 impl ServerHandler for Nothing {
     fn get_info(&self) -> ServerConfig {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+    }
+
+    /// Clients look up again and again what is not listed.
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let schema = json!({"type": "object"});
+        let schema = schema.as_object().cloned().unwrap_or_default();
+        let tool = Tool::new("nothing", "Does nothing", Arc::new(schema));
+        Ok(ListToolsResult::with_all_items(vec![tool]))
     }
 
     async fn call_tool(

@@ -25,7 +25,6 @@ async def call(client, name):
 async def main(times, program, other, argument):
     ours = StdioServerParameters(command=program, args=["mcp"], env=dict(os.environ), cwd="/")
     nothing = StdioServerParameters(command=other, args=[argument], env=dict(os.environ), cwd="/")
-    # The other one lists no tools, which the client would look up again and again.
     async with Client(ours, mode="legacy") as ours, Client(nothing, mode="legacy") as nothing:
         figures = [
             (await call(ours, "asyncagents_list"), await call(nothing, "nothing"))

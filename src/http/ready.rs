@@ -1,6 +1,7 @@
 //! Answers that were given and stay true until the next commit: asking again is a copy.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
@@ -20,6 +21,8 @@ struct Answers {
     /// The oldest first.
     questions: VecDeque<Arc<str>>,
     bytes: usize,
+    /// What was asked lately, as fingerprints, the oldest first; also before the last commit.
+    asked: VecDeque<u64>,
 }
 
 impl Ready {
@@ -30,14 +33,20 @@ impl Ready {
         same.then(|| answers.by_question.get(question).cloned()).flatten()
     }
 
-    /// `version` is the store's from before the answer was read.
+    /// `version` is the store's from before the answer was read. A question that is asked for the
+    /// first time may never be asked again: its answer is not kept.
     pub(super) fn keep(&self, question: &str, version: u64, answer: &Bytes) {
         let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if version > answers.version {
-            *answers = Answers { version, ..Answers::default() };
+            let asked = std::mem::take(&mut answers.asked);
+            *answers = Answers { version, asked, ..Answers::default() };
         }
         let known = answers.by_question.contains_key(question);
-        if version < answers.version || answer.len() > MOST_BYTES || known {
+        if !answers.was_asked(question)
+            || version < answers.version
+            || answer.len() > MOST_BYTES
+            || known
+        {
             return;
         }
         // One by one: were all of them let go at once, their memory would be given back, too.
@@ -55,20 +64,51 @@ impl Ready {
     }
 }
 
+impl Answers {
+    fn was_asked(&mut self, question: &str) -> bool {
+        let mut hasher = DefaultHasher::new();
+        question.hash(&mut hasher);
+        let question = hasher.finish();
+        if self.asked.contains(&question) {
+            return true;
+        }
+        if self.asked.len() >= MOST {
+            self.asked.pop_front();
+        }
+        self.asked.push_back(question);
+        false
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn keep_twice(ready: &Ready, question: &str, version: u64, answer: &Bytes) {
+        ready.keep(question, version, answer);
+        ready.keep(question, version, answer);
+    }
+
+    #[test]
+    fn what_is_asked_once_is_not_kept_and_what_was_asked_lately_is_at_once() {
+        let ready = Ready::default();
+        let answer = Bytes::from_static(b"answer");
+        ready.keep("q", 1, &answer);
+        assert_eq!(ready.find("q", 1), None);
+        ready.keep("q", 2, &answer);
+        assert_eq!(ready.find("q", 2), Some(answer));
+    }
 
     #[test]
     fn an_answer_is_given_again_until_the_store_changes() {
         let ready = Ready::default();
         let (old, new) = (Bytes::from_static(b"old"), Bytes::from_static(b"new"));
-        ready.keep("q", 1, &old);
+        keep_twice(&ready, "q", 1, &old);
         assert_eq!(ready.find("q", 1), Some(old.clone()));
         assert_eq!((ready.find("other", 1), ready.find("q", 2)), (None, None));
-        ready.keep("q", 2, &new);
+        keep_twice(&ready, "q", 2, &new);
         // Somebody who read before the commit comes late.
-        ready.keep("q", 1, &old);
+        keep_twice(&ready, "q", 1, &old);
         assert_eq!((ready.find("q", 1), ready.find("q", 2)), (None, Some(new)));
     }
 
@@ -77,11 +117,11 @@ mod tests {
         let ready = Ready::default();
         let large = Bytes::from(vec![0; MOST_BYTES / 3]);
         for n in 0..10 {
-            ready.keep(&n.to_string(), 1, &large);
+            keep_twice(&ready, &n.to_string(), 1, &large);
         }
         let kept = || (0..10).filter(|n| ready.find(&n.to_string(), 1).is_some()).count();
         assert!((1..=3).contains(&kept()), "{}", kept());
-        ready.keep("too large", 1, &Bytes::from(vec![0; MOST_BYTES + 1]));
+        keep_twice(&ready, "too large", 1, &Bytes::from(vec![0; MOST_BYTES + 1]));
         assert_eq!(ready.find("too large", 1), None);
     }
 }
