@@ -185,6 +185,14 @@ impl Store {
     /// The notices in a mailbox that nobody has read, oldest first.
     pub fn unread(&self, parent: &SessionId) -> Result<Vec<Unread>, Error> {
         self.read(|db| {
+            // There are seldom any, and the index alone knows that.
+            let mut any = db.prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM notice
+                 WHERE parent_host = 'mailbox' AND read_at IS NULL AND parent_session = ?1)",
+            )?;
+            if !any.query_row([parent.as_str()], |row| row.get::<_, bool>(0))? {
+                return Ok(Vec::new());
+            }
             let mut statement = db.prepare_cached(&format!(
                 "SELECT {OWED}, {RUN} FROM notice n INDEXED BY notice_unread {JOINED}
                  WHERE n.parent_host = 'mailbox' AND n.read_at IS NULL AND n.parent_session = ?1

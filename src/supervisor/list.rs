@@ -19,10 +19,15 @@ pub struct Listing {
 
 impl Supervisor {
     pub fn list(&self, parent: &SessionId, status: Option<Status>) -> Result<Listing, Error> {
+        let counts = self.0.store.listed_counts(parent)?;
+        let matching = status.map_or(counts.total(), |status| counts.of(status));
+        if matching == 0 {
+            return Ok(Listing { tasks: Vec::new(), counts, total: 0 });
+        }
         let filter =
             Filter { status, parent: Some(parent.clone()), listed_only: true, ..Filter::default() };
         let Page { tasks, total } = self.0.store.page(&filter, Sort::default(), MOST, 0)?;
-        Ok(Listing { tasks, counts: self.0.store.listed_counts(parent)?, total })
+        Ok(Listing { tasks, counts, total })
     }
 
     /// A parent's tasks in the background that have not ended, in the order of their launch.
