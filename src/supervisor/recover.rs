@@ -16,10 +16,8 @@ const STILL_ON_ITS_WAY: Duration = Duration::from_secs(15);
 impl Supervisor {
     /// Looks at once, and again now and then: hosts may come up later, and launches may fail.
     pub(super) async fn recover(self) {
-        if let Err(error) = self.0.store.let_all_go().await {
-            let error = &error as &dyn std::error::Error;
-            tracing::error!(error, "tasks that were waited for still count as such");
-        }
+        // Nobody waits for this: what it changes is only who may start.
+        drop(self.0.store.let_all_go());
         loop {
             let intents = self.0.store.intents().unwrap_or_else(|error| {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot read intents");
