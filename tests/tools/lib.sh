@@ -10,6 +10,18 @@ give_up() {
   exit 1
 }
 
+# Installs a Python package of this version into an environment of its own. Sets `tool`.
+install_python() {
+  tool="$cache/$1-$2"
+  [ ! -e "$tool/installed" ] || return 0
+  rm -rf "$tool"
+  timeout 60 python3 -m venv "$tool" || give_up "cannot make a Python environment" \
+    "Python 3.11 with venv is needed"
+  timeout 300 "$tool/bin/pip" install --quiet --disable-pip-version-check "$1==$2" ||
+    give_up "cannot install $1 $2" "is the Python package index reachable?"
+  touch "$tool/installed"
+}
+
 # Starts a daemon with some tasks in a temporary directory. Sets `url`; all ends with the script.
 start_daemon() {
   timeout 900 cargo build --quiet --bin asyncagents || give_up "cannot build asyncagents" "see above"

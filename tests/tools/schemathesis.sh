@@ -5,17 +5,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-version=4.32.5
-tool="$cache/schemathesis-$version"
-if [ ! -x "$tool/bin/schemathesis" ]; then
-  rm -rf "$tool"
-  timeout 60 python3 -m venv "$tool" || give_up "cannot make a Python environment" \
-    "Python 3.11 with venv is needed"
-  timeout 300 "$tool/bin/pip" install --quiet --disable-pip-version-check \
-    "schemathesis==$version" || { rm -rf "$tool"; give_up \
-    "cannot install schemathesis $version" "is the Python package index reachable?"; }
-fi
-
+install_python schemathesis 4.32.5
 start_daemon
 # check NAME ARGUMENTS…
 check() {
