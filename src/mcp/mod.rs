@@ -122,8 +122,11 @@ impl ServerHandler for Server {
                 ToolAnswer { text, is_error: true, mail: Vec::new() }
             }
         };
-        // It is in our hands. Should the note be lost, it goes with the next call.
-        self.unconfirmed().extend(mail);
+        // It is in our hands, unless nobody wants it any more. Should the note be lost, it goes with
+        // the next call.
+        if !context.ct.is_cancelled() {
+            self.unconfirmed().extend(mail);
+        }
         self.confirm().await;
         let content = vec![ContentBlock::text(text)];
         let result = match is_error {

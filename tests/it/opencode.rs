@@ -556,8 +556,8 @@ async fn several_servers_at_once_and_one_that_comes_back_on_another_port() {
     assert!(refused.contains("configuration file"), "{refused}");
 }
 
-#[tokio::test]
-async fn a_server_that_is_gone_for_too_long_has_lost_its_runs() {
+/// A task at work, on a server that may be gone for a moment only; with its parent.
+async fn at_work_with_little_patience() -> (OnOpenCode, String, Task) {
     let server = OpenCode::start().await;
     let servers = vec![("default".to_owned(), server.url())];
     let patience = Duration::from_millis(300);
@@ -565,6 +565,12 @@ async fn a_server_that_is_gone_for_too_long_has_lost_its_runs() {
     let parent = world.server.parent(HERE).await;
     let task = world.launch(&parent, "@hang").await;
     world.at_work(&task).await;
+    (world, parent, task)
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_for_too_long_has_lost_its_runs() {
+    let (world, parent, task) = at_work_with_little_patience().await;
     world.server.stop();
     let expected = "interrupted: its OpenCode process has been gone for too long";
     assert_eq!(end(&world.ended(&task).await), (Status::Error, "", expected));
@@ -574,13 +580,7 @@ async fn a_server_that_is_gone_for_too_long_has_lost_its_runs() {
 
 #[tokio::test]
 async fn a_run_given_up_on_a_server_that_was_cut_off_is_stopped_when_that_is_back() {
-    let server = OpenCode::start().await;
-    let servers = vec![("default".to_owned(), server.url())];
-    let patience = Duration::from_millis(300);
-    let world = OnOpenCode::build(settings(), server, servers, None, patience).await;
-    let parent = world.server.parent(HERE).await;
-    let task = world.launch(&parent, "@hang").await;
-    world.at_work(&task).await;
+    let (world, parent, task) = at_work_with_little_patience().await;
     // It works on, but nobody can reach it.
     world.server.refuse_with(503);
     world.server.close_streams();
