@@ -116,7 +116,7 @@ impl Clock {
 
     /// 128 bits that nobody can guess.
     pub fn nonce(&self) -> String {
-        dice().iter().map(|die| format!("{die:02x}")).collect()
+        format!("{:032x}", u128::from_be_bytes(dice()))
     }
 }
 

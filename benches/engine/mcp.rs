@@ -1,5 +1,7 @@
 //! A call of a tool through `asyncagents mcp`, from the line that asks to the line that answers,
-//! beside a server that does nothing, by hand and by the official client; and how many turns of a model it takes to wait for a long task.
+//! beside a server that does nothing: as the official client sees it, and by hand over the pipes,
+//! where nothing but the servers takes time; and how many turns of a model it takes to wait for a
+//! long task.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -60,36 +62,35 @@ pub(crate) async fn measure(
             limits.push(limit);
         }
     }
-    for (share, name) in [(0.5, "p50"), (0.99, "p99")] {
-        let (figure, limit) = (quantile(&figures, share), quantile(&limits, share));
-        let promised = name == "p50";
+    drop((ours, nothing));
+    let mut row = |what: &str, [figure, limit]: [f64; 2], promised: bool| {
         table.add(Row {
-            what: format!("tool call → answer through MCP, {name}"),
+            what: what.to_owned(),
             figure: format!("{figure:.0} µs"),
             limit: format!("{limit:.0} µs"),
             ratio: Some(figure / limit),
             target: if promised { format!("≤ {MOST_TIMES_NOTHING}×") } else { String::new() },
             met: promised.then_some(figure / limit <= MOST_TIMES_NOTHING),
         });
+    };
+    let seen = as_the_official_client_sees_it(&home, scale)?;
+    let installed = seen.is_some();
+    if let Some([medians, slowest]) = seen {
+        row("tool call → answer through MCP, p50", medians, true);
+        row("tool call → answer through MCP, p99", slowest, false);
+    }
+    for (share, name) in [(0.5, "p50"), (0.99, "p99")] {
+        let both = [quantile(&figures, share), quantile(&limits, share)];
+        row(&format!("the same by hand, over the pipes, {name}"), both, false);
+    }
+    if !installed {
+        table.note("the official client is missing: tests/tools/install-mcp.sh installs it".into());
     }
     table.note(format!(
-        "MCP: the limit is a server of the same library that answers at once; between them lie {:.0} µs",
+        "MCP: the limit is a server of the same library that answers at once; by hand {:.0} µs lie \
+         between them: the way to the daemon and back",
         median(&figures) - median(&limits)
     ));
-    drop((ours, nothing));
-    match as_the_official_client_sees_it(&home, scale)? {
-        Some([figure, limit]) => table.add(Row {
-            what: "the same as the official Python client sees it, p50".to_owned(),
-            figure: format!("{figure:.0} µs"),
-            limit: format!("{limit:.0} µs"),
-            ratio: Some(figure / limit),
-            target: format!("≤ {MOST_TIMES_NOTHING}×"),
-            met: Some(figure / limit <= MOST_TIMES_NOTHING),
-        }),
-        None => {
-            table.note("the official client is not installed: tests/tools/mcp.sh does it".into())
-        }
-    }
     daemon.stop().await?;
 
     progress("turns to wait for a long task");
@@ -111,9 +112,12 @@ pub(crate) async fn measure(
     Ok(())
 }
 
-/// The medians of both in turns, in microseconds, from its own process.
+/// p50 and p99 of both in turns, in microseconds, from its own process.
 #[expect(clippy::disallowed_methods, reason = "where it is installed is known outside only")]
-fn as_the_official_client_sees_it(home: &Path, scale: &Scale) -> anyhow::Result<Option<[f64; 2]>> {
+fn as_the_official_client_sees_it(
+    home: &Path,
+    scale: &Scale,
+) -> anyhow::Result<Option<[[f64; 2]; 2]>> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
     let python = cache.map(|cache| cache.join("asyncagents-test/mcp-2.3.0/bin/python"));

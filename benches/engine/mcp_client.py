@@ -1,5 +1,6 @@
 """Calls a tool of `asyncagents mcp` and of a server that does nothing, in turns, with the official
-client of MCP; prints the medians in microseconds. Arguments: how often, our program, the other one
+client of MCP; prints p50 and p99
+of both in microseconds. Arguments: how often, our program, the other one
 and its argument."""
 
 import asyncio
@@ -30,7 +31,8 @@ async def main(times, program, other, argument):
             (await call(ours, "asyncagents_list"), await call(nothing, "nothing"))
             for _ in range(times)
         ]
-    print(json.dumps([statistics.median(of) for of in zip(*figures[times // 10:])]))
+    both = [statistics.quantiles(of, n=100) for of in zip(*figures[times // 10:])]
+    print(json.dumps([[cuts[49] for cuts in both], [cuts[98] for cuts in both]]))
 
 
 asyncio.run(main(int(sys.argv[1]), *sys.argv[2:]))

@@ -104,7 +104,7 @@ impl Daemon {
         set(&mut command);
         let began = Instant::now();
         let mut process = Process(command.spawn().context("starting the daemon")?);
-        let client = Client::new(&home.join("asyncagents.sock"))?;
+        let client = Client::new(&home.join("asyncagents.sock"));
         while client.health().await.is_err() {
             if let Some(status) = process.0.try_wait()? {
                 bail!("the daemon ended with {status}");

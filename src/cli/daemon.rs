@@ -54,7 +54,7 @@ impl Daemon {
                 true => show::line("stopped")?,
                 false => show::line("not running")?,
             },
-            Verb::Status { json } => match start::client(&settings.home)?.health().await {
+            Verb::Status { json } => match start::client(&settings.home).health().await {
                 Ok(health) if json => show::json(&health)?,
                 Ok(health) => print(settings, &health)?,
                 Err(client::Error::NotRunning(_)) => {

@@ -25,13 +25,13 @@ pub fn socket(home: &Path) -> PathBuf {
 }
 
 /// A client of the daemon in this directory, running or not.
-pub fn client(home: &Path) -> anyhow::Result<Client> {
-    Ok(Client::new(&socket(home))?)
+pub fn client(home: &Path) -> Client {
+    Client::new(&socket(home))
 }
 
 /// A client of a daemon that answers; started if need be.
 pub async fn ensure(settings: &Settings) -> anyhow::Result<Client> {
-    let client = client(&settings.home)?;
+    let client = client(&settings.home);
     if client.health().await.is_ok() {
         return Ok(client);
     }
@@ -66,7 +66,7 @@ pub async fn ensure(settings: &Settings) -> anyhow::Result<Client> {
 
 /// Asks the daemon to stop and waits until it has. `false` when none was running.
 pub async fn stop(settings: &Settings) -> anyhow::Result<bool> {
-    let client = client(&settings.home)?;
+    let client = client(&settings.home);
     let asked = match client.stop().await {
         Ok(health) => health.pid,
         Err(client::Error::NotRunning(_)) => return Ok(false),

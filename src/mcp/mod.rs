@@ -89,14 +89,27 @@ impl ServerHandler for Server {
         Err(Unanswered::again_and_again().error())
     }
 
-    async fn call_tool(
+    /// In a box, because rmcp moves what it gets from hand to hand: with all that can happen in a
+    /// call in it, that would take longer than the call.
+    fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> impl Future<Output = Result<CallToolResponse, ErrorData>> + Send {
+        Box::pin(self.answer(request, context))
+    }
+}
+
+impl Server {
+    async fn answer(
         &self,
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         self.confirm().await;
         let CallToolRequestParams { name, arguments, .. } = request;
-        let caller = self.caller.get_or_init(|| parent::caller(&self.settings, &context)).await;
+        let caller =
+            self.caller.get_or_init(|| Box::pin(parent::caller(&self.settings, &context))).await;
         let key = self.clock.nonce();
         let request = ToolRequest {
             caller: caller.clone(),
@@ -111,7 +124,8 @@ impl ServerHandler for Server {
             // Nobody hears an answer any more. A client that hung up has not said that it does not
             // want one.
             if !context.peer.is_transport_closed() {
-                self.take_back(&name, AbortRequest { caller: caller.clone(), key }).await;
+                let abort = AbortRequest { caller: caller.clone(), key };
+                Box::pin(self.take_back(&name, abort)).await;
             }
             return Err(ErrorData::internal_error("cancelled", None));
         };
@@ -135,9 +149,7 @@ impl ServerHandler for Server {
         };
         Ok(result.into())
     }
-}
 
-impl Server {
     /// One call of a tool. The same key every time: whatever dies in between, it launches once.
     async fn forward(
         &self,
@@ -152,7 +164,7 @@ impl Server {
             request.caller.longest_wait = Some(left.as_secs_f64().round().max(1.0) as u64);
             match self.call(name, &request, context, &mut told).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) => self.revive(error).await?,
+                Err(error) => Box::pin(self.revive(error)).await?,
             }
         }
         Err(Unanswered::again_and_again())

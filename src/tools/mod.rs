@@ -82,6 +82,13 @@ enum Tool {
     Blocking,
 }
 
+/// A tool as it is offered: under its own name or another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Named {
+    tool: Tool,
+    alias: Option<Alias>,
+}
+
 /// What a tool says, and the notices that its caller has in hand with that.
 struct Answer {
     text: String,
@@ -131,11 +138,10 @@ and what takes longer goes on in the background.";
 
 /// The tools as they are to be registered.
 pub fn list(toolbox: &Toolbox, audience: Audience) -> ToolsView {
-    let names = names(toolbox, audience);
-    let blocking = names.iter().any(|(_, tool, _)| *tool == Tool::Blocking);
-    let views = names.into_iter().map(|(name, tool, alias)| view(name, tool, alias, audience));
+    let blocking = toolbox.offers_blocking(audience);
+    let tools = toolbox.tools(audience).map(|named| view(named, audience)).collect();
     ToolsView {
-        tools: views.collect(),
+        tools,
         instructions: match (audience, blocking) {
             (Audience::Conversation, _) => String::new(),
             (Audience::Mcp, false) => INSTRUCTIONS.to_owned(),
@@ -156,13 +162,13 @@ pub async fn call(
     call: Call,
 ) -> Result<ToolAnswer, Error> {
     let Call { name, caller, arguments, key, acknowledges } = call;
-    let names = names(toolbox, audience(&caller));
-    let Some((_, tool, alias)) = names.iter().find(|(known, _, _)| *known == name) else {
-        let known = names.into_iter().map(|(name, _, _)| name).collect();
+    let audience = audience(&caller);
+    let Some(Named { tool, alias }) = toolbox.find(audience, &name) else {
+        let known = toolbox.tools(audience).map(Named::name).collect();
         return Err(Error::NoSuchTool { name, known });
     };
-    let names = Names(*alias);
-    let answer = match (named(arguments, *alias), tool) {
+    let names = Names(alias);
+    let answer = match (named(arguments, alias), tool) {
         (Err(refusal), _) => Err(refusal),
         (Ok(arguments), Tool::Task) => {
             task::call(supervisor, &caller, names, arguments, key).await.map(Answer::from)
@@ -216,8 +222,8 @@ pub async fn abort(
     caller: &Caller,
     key: &str,
 ) -> Result<(), supervisor::Error> {
-    let names = names(toolbox, audience(caller));
-    if !names.iter().any(|(known, tool, _)| known == name && *tool == Tool::Blocking) {
+    let called = toolbox.find(audience(caller), name);
+    if called.is_none_or(|named| named.tool != Tool::Blocking) {
         return Ok(());
     }
     match supervisor.launched_with(key).await? {
@@ -255,25 +261,44 @@ pub fn caller(view: CallerView) -> Result<Caller, Error> {
     })
 }
 
-fn names(toolbox: &Toolbox, audience: Audience) -> Vec<(String, Tool, Option<Alias>)> {
-    let mut names: Vec<_> =
-        ALL.into_iter().map(|tool| (format!("{PREFIX}{}", tool.word()), tool, None)).collect();
-    let blocking = match (toolbox.blocking.offered, audience) {
-        (Offered::Everywhere, _) | (Offered::Mcp, Audience::Mcp) => true,
-        (Offered::Nowhere, _) | (Offered::Mcp, Audience::Conversation) => false,
-    };
-    if blocking {
-        names.push((blocking::NAME.to_owned(), Tool::Blocking, None));
+impl Toolbox {
+    fn tools(&self, audience: Audience) -> impl Iterator<Item = Named> {
+        let blocking = self.offers_blocking(audience).then_some(Tool::Blocking);
+        let own = ALL.into_iter().chain(blocking).map(|tool| Named { tool, alias: None });
+        own.chain(self.aliases.iter().flat_map(|alias| {
+            tools_of(*alias).iter().map(|tool| Named { tool: *tool, alias: Some(*alias) })
+        }))
     }
-    for alias in &toolbox.aliases {
-        let named =
-            |tool: &Tool| (format!("{}{}", prefix(*alias), tool.word()), *tool, Some(*alias));
-        names.extend(tools_of(*alias).iter().map(named));
+
+    fn find(&self, audience: Audience, name: &str) -> Option<Named> {
+        self.tools(audience)
+            .find(|named| name.strip_prefix(named.prefix()) == Some(named.tool.word()))
     }
-    names
+
+    fn offers_blocking(&self, audience: Audience) -> bool {
+        match (self.blocking.offered, audience) {
+            (Offered::Everywhere, _) | (Offered::Mcp, Audience::Mcp) => true,
+            (Offered::Nowhere, _) | (Offered::Mcp, Audience::Conversation) => false,
+        }
+    }
 }
 
-fn view(name: String, tool: Tool, alias: Option<Alias>, audience: Audience) -> ToolView {
+impl Named {
+    fn prefix(self) -> &'static str {
+        match (self.alias, self.tool) {
+            (Some(alias), _) => prefix(alias),
+            (None, Tool::Blocking) => "",
+            (None, _) => PREFIX,
+        }
+    }
+
+    fn name(self) -> String {
+        format!("{}{}", self.prefix(), self.tool.word())
+    }
+}
+
+fn view(named: Named, audience: Audience) -> ToolView {
+    let (name, Named { tool, alias }) = (named.name(), named);
     let description = match tool {
         Tool::Task => task::description(audience),
         Tool::Output => output::description(audience),

@@ -112,7 +112,7 @@ impl Stage {
             };
             parents.push(host.open(session).await.unwrap().session.to_string());
         }
-        let client = Client::new(&home.join("asyncagents.sock")).unwrap();
+        let client = Client::new(&home.join("asyncagents.sock"));
         let over = AtomicBool::new(false);
         (Stage { work, dir, home, log, client, host, parents, over }, process)
     }

@@ -25,7 +25,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("wire", &["task", "fork"]),
     ("tools", &["task", "transcript", "supervisor", "wire"]),
     ("http", &["task", "feed", "metrics", "supervisor", "wire", "tools"]),
-    ("client", &["net", "wire"]),
+    ("client", &["wire"]),
     ("config", &[]),
     (
         "daemon",

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # `asyncagents mcp`, driven by the official Python client of MCP.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/install-mcp.sh"
 
-install_python mcp 2.3.0
 timeout 900 cargo build --quiet --bin asyncagents || give_up "cannot build asyncagents" "see above"
 PROGRAM="$(realpath "${CARGO_TARGET_DIR:-target}/debug/asyncagents")" \
   timeout 300 "$tool/bin/python" -B tests/tools/mcp_client.py "$@"

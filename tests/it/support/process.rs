@@ -229,7 +229,7 @@ impl Shell {
     }
 
     pub fn client(&self) -> Client {
-        Client::new(&self.socket()).unwrap()
+        Client::new(&self.socket())
     }
 
     /// Does something to the host behind the daemon's back.

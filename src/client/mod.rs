@@ -1,15 +1,23 @@
 //! The Rust client of the HTTP API, over the daemon's socket. It starts nothing and retries
 //! nothing; whoever needs that does it around these calls.
 
+mod connection;
+
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::{Method, RequestBuilder, Response};
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
 
-use crate::net;
+use connection::{Answer, Connections, Failure};
+
 use crate::wire::{
     AbortRequest, AnswerRequest, CallerRequest, CancelRequest, CancelView, CheckView, ClearView,
     ErrorView, ForkRequest, ForkView, HealthView, HostsView, LaunchRequest, MailboxView,
@@ -27,34 +35,33 @@ const LONGEST_WORK: Duration = Duration::from_secs(3600);
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
 pub struct Client {
-    http: reqwest::Client,
+    connections: Connections,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nothing was sent.
     #[error("the daemon is not running; `asyncagents daemon start` starts it")]
-    NotRunning(#[source] reqwest::Error),
+    NotRunning(#[source] io::Error),
     /// It may or may not have done what was asked.
     #[error(
         "the connection to the daemon broke; `asyncagents daemon status` tells whether it runs"
     )]
-    Broken(#[source] reqwest::Error),
+    Broken(#[source] hyper::Error),
     #[error(
         "the daemon broke off in the middle of its answer; `asyncagents daemon status` tells \
          whether it runs"
     )]
     CutOff,
     #[error("the daemon did not answer in time")]
-    TimedOut(#[source] reqwest::Error),
+    TimedOut,
     #[error("{}", .0.error)]
     Refused(ErrorView),
 }
 
 impl Client {
-    pub fn new(socket: &Path) -> Result<Client, Error> {
-        let http = net::plain().unix_socket(socket).build();
-        Ok(Client { http: http.map_err(Error::Broken)? })
+    pub fn new(socket: &Path) -> Client {
+        Client { connections: Connections::to(socket) }
     }
 
     pub async fn health(&self) -> Result<HealthView, Error> {
@@ -71,11 +78,13 @@ impl Client {
 
     /// `query` as the API takes it: names and values.
     pub async fn tasks(&self, query: &[(&str, String)]) -> Result<PageView, Error> {
-        read(self.request(Method::GET, "/v1/tasks", PATIENCE).query(query)).await
+        let query: Vec<String> =
+            query.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        self.get(&format!("/v1/tasks?{}", query.join("&"))).await
     }
 
     pub async fn task(&self, id: &str) -> Result<TaskView, Error> {
-        self.get(&format!("/v1/tasks/{id}")).await
+        self.get(&format!("/v1/tasks/{}", encoded(id))).await
     }
 
     pub async fn resolve(&self, ids: &[String]) -> Result<TasksView, Error> {
@@ -84,12 +93,12 @@ impl Client {
 
     pub async fn output(&self, id: &str, request: &OutputRequest) -> Result<OutputView, Error> {
         let longest = patience(request.timeout.unwrap_or(0.0));
-        self.post(&format!("/v1/tasks/{id}/output"), request, longest).await
+        self.post(&format!("/v1/tasks/{}/output", encoded(id)), request, longest).await
     }
 
     pub async fn resume(&self, id: &str, prompt: String) -> Result<TaskView, Error> {
         let request = ResumeRequest { prompt };
-        self.post(&format!("/v1/tasks/{id}/resume"), &request, PATIENCE).await
+        self.post(&format!("/v1/tasks/{}/resume", encoded(id)), &request, PATIENCE).await
     }
 
     /// What a child that is forked from a session would inherit.
@@ -123,7 +132,7 @@ impl Client {
     }
 
     pub async fn answer(&self, id: &str, answer: &AnswerRequest) -> Result<PermissionsView, Error> {
-        self.post(&format!("/v1/permissions/{id}"), answer, PATIENCE).await
+        self.post(&format!("/v1/permissions/{}", encoded(id)), answer, PATIENCE).await
     }
 
     pub async fn hosts(&self) -> Result<HostsView, Error> {
@@ -132,12 +141,13 @@ impl Client {
 
     pub async fn add_server(&self, name: &str, url: &str) -> Result<HostsView, Error> {
         let request = ServerRequest { url: url.to_owned() };
-        let path = format!("/v1/hosts/opencode/{name}");
-        read(self.request(Method::PUT, &path, PATIENCE).json(&request)).await
+        let path = format!("/v1/hosts/opencode/{}", encoded(name));
+        self.ask(Method::PUT, &path, json(&request), PATIENCE).await?.whole().await
     }
 
     pub async fn remove_server(&self, name: &str) -> Result<HostsView, Error> {
-        read(self.request(Method::DELETE, &format!("/v1/hosts/opencode/{name}"), PATIENCE)).await
+        let path = format!("/v1/hosts/opencode/{}", encoded(name));
+        self.ask(Method::DELETE, &path, Bytes::new(), PATIENCE).await?.whole().await
     }
 
     /// Has the whole store read; a long history takes a while.
@@ -155,9 +165,8 @@ impl Client {
     pub async fn call_tool(&self, name: &str, request: &ToolRequest) -> Result<ToolCall, Error> {
         let longest = PATIENCE + Duration::from_secs(600);
         let path = format!("/v1/tools/{}", encoded(name));
-        let call = self.request(Method::POST, &path, longest).json(request);
-        let response = sound(call.send().await.map_err(broken)?).await?;
-        Ok(ToolCall { response, in_lines: request.progress, rest: Vec::new() })
+        let reply = self.ask(Method::POST, &path, json(request), longest).await?;
+        Ok(ToolCall { reply, in_lines: request.progress, rest: Vec::new() })
     }
 
     /// Nobody waits any more for the call that was made with this key.
@@ -171,7 +180,7 @@ impl Client {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        read(self.request(Method::GET, path, PATIENCE)).await
+        self.ask(Method::GET, path, Bytes::new(), PATIENCE).await?.whole().await
     }
 
     async fn post<T: DeserializeOwned>(
@@ -180,11 +189,63 @@ impl Client {
         body: &impl Serialize,
         longest: Duration,
     ) -> Result<T, Error> {
-        read(self.request(Method::POST, path, longest).json(body)).await
+        self.ask(Method::POST, path, json(body), longest).await?.whole().await
     }
 
-    fn request(&self, method: Method, path: &str, longest: Duration) -> RequestBuilder {
-        self.http.request(method, format!("http://localhost{path}")).timeout(longest)
+    /// Sends a request, and has what the daemon refuses said as an error.
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        longest: Duration,
+    ) -> Result<Reply, Error> {
+        let until = Instant::now() + longest;
+        let mut request = Request::new(Body::from(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().map_err(|_| too_long(path))?;
+        let headers = request.headers_mut();
+        headers.insert(header::HOST, HeaderValue::from_static("localhost"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let sent = timeout_at(until, self.connections.send(request)).await;
+        let answer = sent.map_err(|_| Error::TimedOut)?.map_err(|failure| match failure {
+            Failure::NotOpened(error) => Error::NotRunning(error),
+            Failure::Broken(error) => Error::Broken(error),
+        })?;
+        let mut reply = Reply { answer, until };
+        let status = reply.answer.status;
+        if status.is_success() {
+            return Ok(reply);
+        }
+        let text = String::from_utf8_lossy(&reply.rest().await?).into_owned();
+        let status = status.as_u16();
+        let view = serde_json::from_str(&text).unwrap_or(ErrorView { error: text, status });
+        Err(Error::Refused(view))
+    }
+}
+
+/// What the daemon answers, until it is too late.
+struct Reply {
+    answer: Answer,
+    until: Instant,
+}
+
+impl Reply {
+    async fn piece(&mut self) -> Result<Option<Bytes>, Error> {
+        let piece = timeout_at(self.until, self.answer.piece()).await;
+        piece.map_err(|_| Error::TimedOut)?.transpose().map_err(|_| Error::CutOff)
+    }
+
+    async fn rest(&mut self) -> Result<Vec<u8>, Error> {
+        let mut rest = Vec::new();
+        while let Some(piece) = self.piece().await? {
+            rest.extend_from_slice(&piece);
+        }
+        Ok(rest)
+    }
+
+    async fn whole<T: DeserializeOwned>(mut self) -> Result<T, Error> {
+        serde_json::from_slice(&self.rest().await?).map_err(|_| Error::CutOff)
     }
 }
 
@@ -195,7 +256,7 @@ fn patience(seconds: f64) -> Duration {
 
 /// A tool at work.
 pub struct ToolCall {
-    response: Response,
+    reply: Reply,
     in_lines: bool,
     rest: Vec<u8>,
 }
@@ -208,7 +269,7 @@ impl ToolCall {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
                 return serde_json::from_slice(&line).map_err(|_| Error::CutOff);
             }
-            match self.response.chunk().await.map_err(broken)? {
+            match self.reply.piece().await? {
                 Some(piece) => self.rest.extend_from_slice(&piece),
                 None if self.in_lines => return Err(Error::CutOff),
                 None => {
@@ -226,36 +287,25 @@ impl Error {
         match self {
             Error::NotRunning(_) | Error::Broken(_) | Error::CutOff => true,
             Error::Refused(view) => view.status == 503,
-            Error::TimedOut(_) => false,
+            Error::TimedOut => false,
         }
     }
 }
 
-fn encoded(name: &str) -> String {
-    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
+/// As a part of a path or a query, whatever is in it.
+fn encoded(part: &str) -> String {
+    const NOT_PLAIN: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    utf8_percent_encode(part, NOT_PLAIN).to_string()
 }
 
-async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Error> {
-    let response = sound(request.send().await.map_err(broken)?).await?;
-    response.json().await.map_err(broken)
+/// The only thing that can be wrong with one whose parts are encoded.
+fn too_long(path: &str) -> Error {
+    let error = format!("the name is too long: {} characters", path.len());
+    Error::Refused(ErrorView { error, status: StatusCode::URI_TOO_LONG.as_u16() })
 }
 
-async fn sound(response: Response) -> Result<Response, Error> {
-    if response.status().is_success() {
-        return Ok(response);
-    }
-    let status = response.status().as_u16();
-    let text = response.text().await.map_err(broken)?;
-    let view = serde_json::from_str(&text).unwrap_or(ErrorView { error: text, status });
-    Err(Error::Refused(view))
-}
-
-fn broken(error: reqwest::Error) -> Error {
-    if error.is_connect() {
-        Error::NotRunning(error)
-    } else if error.is_timeout() {
-        Error::TimedOut(error)
-    } else {
-        Error::Broken(error)
-    }
+/// Nothing that we send can fail to become JSON.
+fn json(body: &impl Serialize) -> Bytes {
+    serde_json::to_vec(body).unwrap_or_default().into()
 }
