@@ -8,8 +8,8 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use memchr::memchr_iter;
 use memchr::memmem::Finder;
+use memchr::{memchr, memchr_iter};
 use rusqlite::{Connection, Row};
 
 use super::pages::Direction;
@@ -17,10 +17,11 @@ use super::search::END;
 use super::state::State;
 use super::{Error, Store};
 
-/// So much of the descriptions is remembered: those of some two hundred thousand tasks.
-const MOST_BYTES: usize = 8 << 20;
-/// So many blocks behind those are marked instead, in 4 MB: of a million and a half more.
-const MOST_MARKED: usize = 16 << 10;
+/// So much of the descriptions is remembered: those of some seven hundred thousand tasks. To read
+/// them from the file takes five times as long as to go through them here.
+const MOST_BYTES: usize = 28 << 20;
+/// So many blocks are marked, in 6 MB: those of two million.
+const MOST_MARKED: usize = 24 << 10;
 const MARKS: usize = 2048;
 /// So many words are, and so many blocks with one of them in it.
 const MOST_WORDS: usize = 64;
@@ -29,6 +30,7 @@ const MOST_PLACES: usize = 64 << 10;
 #[derive(Default)]
 pub(super) struct Known {
     blocks: RwLock<Blocks>,
+    remembering: Mutex<()>,
     words: Mutex<Words>,
     latest: Mutex<Option<(u64, Moment)>>,
 }
@@ -37,29 +39,33 @@ pub(super) struct Known {
 #[derive(Clone)]
 pub(super) struct Moment {
     pub(super) state: State,
-    newest: Option<Arc<Block>>,
+    /// With the number of its first task.
+    newest: Option<(i64, Arc<Text>)>,
 }
 
-/// The oldest ones, all before `until`: first those with their text, then those that are marked.
+/// The oldest ones, all before `until`.
 #[derive(Default)]
 struct Blocks {
     forgotten: i64,
     until: i64,
     all: Vec<Block>,
+    /// Of their texts.
     bytes: usize,
-    marked: Vec<Marked>,
-}
-
-/// Says which threes of bytes are in a block, roughly: one without a mark is not in it.
-struct Marked {
-    first: i64,
-    marks: Box<[u64; MARKS / 64]>,
 }
 
 struct Block {
     /// The number of its first task.
     first: i64,
-    text: Box<[u8]>,
+    marks: Marks,
+    /// None behind one without.
+    text: Option<Text>,
+}
+
+/// Says which threes of bytes are in a block, roughly: one without a mark is not in it.
+struct Marks(Box<[u64; MARKS / 64]>);
+
+struct Text {
+    bytes: Box<[u8]>,
     ends: Box<[u32]>,
 }
 
@@ -106,12 +112,12 @@ impl<'a> Search<'a> {
     ) -> Result<Option<Search<'a>>, Error> {
         let finder = Finder::new(word);
         let (mut found, mut in_newest) = (Arc::default(), None);
-        if let Some(newest) = &moment.newest {
-            let range = (moment.state.forgotten, newest.first);
+        if let Some((first, text)) = &moment.newest {
+            let range = (moment.state.forgotten, *first);
             let Some(all) = known.find(db, word, &finder, range)? else { return Ok(None) };
             found = all;
-            let n = newest.count(&finder);
-            in_newest = (n > 0).then_some(Place { first: newest.first, n });
+            let n = text.count(&finder);
+            in_newest = (n > 0).then_some(Place { first: *first, n });
         }
         Ok(Some(Search { known, moment, finder, found, in_newest }))
     }
@@ -156,18 +162,19 @@ impl<'a> Search<'a> {
     /// Those of one block.
     fn tasks(&self, db: Option<&Connection>, place: Place) -> Result<Option<Vec<i64>>, Error> {
         let mut tasks = Vec::with_capacity(place.n as usize);
-        let mut look = |block: &Block| {
+        let mut look = |text: &Text| {
             let seq = |nth| place.first + nth as i64;
-            each_match(&self.finder, &block.text, &block.ends, |nth| tasks.push(seq(nth)));
+            each_match(&self.finder, &text.bytes, &text.ends, |nth| tasks.push(seq(nth)));
         };
         let blocks = self.known.blocks.read().unwrap_or_else(PoisonError::into_inner);
-        let newest = self.moment.newest.as_deref().filter(|newest| newest.first == place.first);
-        if let Some(block) = newest.or(blocks.get(self.moment.state.forgotten, place.first)) {
-            look(block);
+        let newest = self.moment.newest.as_ref().filter(|(first, _)| *first == place.first);
+        let newest = newest.map(|(_, text)| &**text);
+        if let Some(text) = newest.or(blocks.text(self.moment.state.forgotten, place.first)) {
+            look(text);
         } else if let Some(db) = db {
             let mut block = db.prepare_cached("SELECT first, text FROM search WHERE first = ?1")?;
             if let Some(row) = block.query([place.first])?.next()? {
-                look(&Block::read(row)?);
+                look(&Text::read(row)?.1);
             }
         } else {
             return Ok(None);
@@ -182,8 +189,8 @@ impl Moment {
         let mut newest =
             db.prepare_cached("SELECT first, text FROM search ORDER BY first DESC LIMIT 1")?;
         let mut newest = newest.query([])?;
-        let newest = newest.next()?.map(Block::read).transpose()?.map(Arc::new);
-        Ok(Moment { state, newest })
+        let newest = newest.next()?.map(Text::read).transpose()?;
+        Ok(Moment { state, newest: newest.map(|(first, text)| (first, Arc::new(text))) })
     }
 }
 
@@ -223,21 +230,34 @@ impl Known {
             Some(_) | None => Found { forgotten, ..Found::default() },
         };
         let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
-        if blocks.forgotten == forgotten && (found.until..=until).contains(&blocks.until) {
-            for block in blocks.from(found.until) {
-                found.add(block.first, block.count(finder));
-            }
-            let may_have_it = blocks.marked_for(word, found.until);
-            for side_by_side in may_have_it.chunk_by(|one, next| one.0 + 1 == next.0) {
-                let Some(db) = db else { return Ok(None) };
-                let range = (side_by_side[0].1, side_by_side[side_by_side.len() - 1].1 + 1);
-                found.read(db, finder, range, |_, _| {})?;
+        let fits = blocks.forgotten == forgotten && (found.until..=until).contains(&blocks.until);
+        let may_have_it = if fits { blocks.marked_for(word, found.until) } else { Vec::new() };
+        let in_file = may_have_it.iter().any(|(_, block)| block.text.is_none());
+        if db.is_none() && (in_file || !fits || blocks.until < until) {
+            return Ok(None);
+        }
+        if fits {
+            // Those that have to be read and lie side by side are read in one go.
+            let go_on = |(one, a): &(usize, &Block), (next, b): &(usize, &Block)| {
+                a.text.is_none() && b.text.is_none() && one + 1 == *next
+            };
+            for some in may_have_it.chunk_by(go_on) {
+                let (first, last) = (some[0].1, some[some.len() - 1].1);
+                match (&first.text, db) {
+                    (Some(text), _) => found.add(first.first, text.count(finder)),
+                    (None, Some(db)) => {
+                        found.read(db, finder, (first.first, last.first + 1), |_, _| {})?;
+                    }
+                    (None, None) => return Ok(None),
+                }
             }
             found.until = blocks.until;
         }
         if found.until < until {
             let Some(db) = db else { return Ok(None) };
-            let mut read = Read::after(&blocks, &found);
+            // One at a time: what several remember is there several times until all but one let go.
+            let alone = self.remembering.try_lock().ok();
+            let mut read = Read::after(&blocks, &found, alone.is_some());
             let range = (found.until, until);
             found.read(db, finder, range, |first, text| read.add(first, text))?;
             found.until = until;
@@ -280,16 +300,9 @@ impl Found {
             "SELECT first, text FROM search WHERE first >= ?1 AND first < ?2 ORDER BY first",
         )?;
         let mut rows = blocks.query(range)?;
-        let mut ends = Vec::new();
         while let Some(row) = rows.next()? {
             let (first, text) = (row.get(0)?, row.get_ref(1)?.as_bytes().unwrap_or_default());
-            if finder.find(text).is_some() {
-                ends.clear();
-                ends.extend(memchr_iter(END, text).map(|end| end as u32));
-                let mut n = 0;
-                each_match(finder, text, &ends, |_| n += 1);
-                self.add(first, n);
-            }
+            self.add(first, count(finder, text));
             visit(first, text);
         }
         Ok(())
@@ -302,63 +315,54 @@ struct Read {
     from: i64,
     until: i64,
     blocks: Vec<Block>,
-    marked: Vec<Marked>,
-    /// In bytes, and for marked ones.
+    /// In bytes of text, and in blocks.
     room: (usize, usize),
 }
 
 impl Read {
-    fn after(known: &Blocks, found: &Found) -> Read {
+    fn after(known: &Blocks, found: &Found, alone: bool) -> Read {
         let (forgotten, from) = (found.forgotten, found.until);
         let room = match forgotten.cmp(&known.forgotten) {
-            Ordering::Equal if from == known.until && known.marked.is_empty() => {
-                (MOST_BYTES - known.bytes, MOST_MARKED)
+            _ if !alone => (0, 0),
+            Ordering::Equal if from == known.until => {
+                let all_have_text = known.all.last().is_none_or(|last| last.text.is_some());
+                let bytes = if all_have_text { MOST_BYTES - known.bytes } else { 0 };
+                (bytes, MOST_MARKED - known.all.len())
             }
-            Ordering::Equal if from == known.until => (0, MOST_MARKED - known.marked.len()),
             Ordering::Greater if from == 0 => (MOST_BYTES, MOST_MARKED),
             // There would be a gap, or it is out of date.
             Ordering::Less | Ordering::Equal | Ordering::Greater => (0, 0),
         };
-        Read { forgotten, from, until: i64::MAX, blocks: Vec::new(), marked: Vec::new(), room }
+        Read { forgotten, from, until: i64::MAX, blocks: Vec::new(), room }
     }
 
-    fn add(&mut self, first: i64, text: &[u8]) {
-        if self.until <= first {
+    fn add(&mut self, first: i64, bytes: &[u8]) {
+        if self.blocks.len() == self.room.1 {
+            self.until = self.until.min(first);
             return;
         }
-        if self.room.0 > text.len() {
-            let block = Block::new(first, text);
-            if let Some(left) = self.room.0.checked_sub(block.bytes()) {
-                self.room.0 = left;
-                self.blocks.push(block);
-                return;
-            }
-        }
-        // Nothing with its text comes behind one without.
-        self.room.0 = 0;
-        if self.marked.len() < self.room.1 {
-            self.marked.push(Marked::new(first, text));
-        } else {
-            self.until = first;
-        }
+        let text = (self.room.0 > bytes.len()).then(|| Text::new(bytes));
+        let text = text.filter(|text| text.size() <= self.room.0);
+        self.room.0 = text.as_ref().map_or(0, |text| self.room.0 - text.size());
+        self.blocks.push(Block { first, marks: Marks::new(bytes), text });
     }
 
     fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.marked.is_empty()
+        self.blocks.is_empty()
     }
 }
 
-impl Marked {
-    fn new(first: i64, text: &[u8]) -> Marked {
+impl Marks {
+    fn new(text: &[u8]) -> Marks {
         let mut marks = Box::new([0; MARKS / 64]);
         for mark in text.windows(3).map(mark) {
             marks[mark / 64] |= 1 << (mark % 64);
         }
-        Marked { first, marks }
+        Marks(marks)
     }
 
     fn may_have(&self, threes: &[usize]) -> bool {
-        threes.iter().all(|mark| self.marks[mark / 64] >> (mark % 64) & 1 == 1)
+        threes.iter().all(|mark| self.0[mark / 64] >> (mark % 64) & 1 == 1)
     }
 }
 
@@ -369,22 +373,17 @@ fn mark(three: &[u8]) -> usize {
 }
 
 impl Blocks {
-    fn get(&self, forgotten: i64, first: i64) -> Option<&Block> {
+    fn text(&self, forgotten: i64, first: i64) -> Option<&Text> {
         let at = self.all.binary_search_by_key(&first, |block| block.first);
-        at.ok().filter(|_| self.forgotten == forgotten).map(|at| &self.all[at])
+        at.ok().filter(|_| self.forgotten == forgotten).and_then(|at| self.all[at].text.as_ref())
     }
 
-    fn from(&self, first: i64) -> &[Block] {
-        &self.all[self.all.partition_point(|block| block.first < first)..]
-    }
-
-    /// Those that have to be looked at, with their places among the marked ones.
-    fn marked_for(&self, word: &str, from: i64) -> Vec<(usize, i64)> {
+    /// Those that have to be looked at, with their places.
+    fn marked_for(&self, word: &str, from: i64) -> Vec<(usize, &Block)> {
         let threes: Vec<usize> = word.as_bytes().windows(3).map(mark).collect();
-        let begin = self.marked.partition_point(|block| block.first < from);
-        let marked = self.marked.iter().enumerate().skip(begin);
-        let may_have_it = marked.filter(|(_, block)| block.may_have(&threes));
-        may_have_it.map(|(nth, block)| (nth, block.first)).collect()
+        let begin = self.all.partition_point(|block| block.first < from);
+        let all = self.all.iter().enumerate().skip(begin);
+        all.filter(|(_, block)| block.marks.may_have(&threes)).collect()
     }
 
     fn add(&mut self, read: Read) {
@@ -393,31 +392,32 @@ impl Blocks {
         }
         // Others may have been faster.
         if (read.forgotten, read.from) == (self.forgotten, self.until) {
-            self.bytes += read.blocks.iter().map(Block::bytes).sum::<usize>();
+            let texts = read.blocks.iter().filter_map(|block| block.text.as_ref());
+            self.bytes += texts.map(Text::size).sum::<usize>();
             self.until = read.until;
             self.all.extend(read.blocks);
-            self.marked.extend(read.marked);
         }
     }
 }
 
-impl Block {
-    fn new(first: i64, text: &[u8]) -> Block {
-        let ends = memchr_iter(END, text).map(|end| end as u32).collect();
-        Block { first, text: text.into(), ends }
+impl Text {
+    fn new(bytes: &[u8]) -> Text {
+        let ends = memchr_iter(END, bytes).map(|end| end as u32).collect();
+        Text { bytes: bytes.into(), ends }
     }
 
-    fn read(row: &Row<'_>) -> Result<Block, Error> {
-        Ok(Block::new(row.get(0)?, row.get_ref(1)?.as_bytes().unwrap_or_default()))
+    /// With the number of its first task.
+    fn read(row: &Row<'_>) -> Result<(i64, Text), Error> {
+        Ok((row.get(0)?, Text::new(row.get_ref(1)?.as_bytes().unwrap_or_default())))
     }
 
-    fn bytes(&self) -> usize {
-        self.text.len() + size_of_val(&*self.ends) + size_of::<Block>()
+    fn size(&self) -> usize {
+        self.bytes.len() + size_of_val(&*self.ends) + size_of::<Block>()
     }
 
     fn count(&self, finder: &Finder<'_>) -> i64 {
         let mut n = 0;
-        each_match(finder, &self.text, &self.ends, |_| n += 1);
+        each_match(finder, &self.bytes, &self.ends, |_| n += 1);
         n
     }
 }
@@ -435,6 +435,17 @@ impl Words {
             self.places -= old.places.len();
         }
     }
+}
+
+/// How many descriptions have the word in them, where it is not known where they end.
+fn count(finder: &Finder<'_>, mut text: &[u8]) -> i64 {
+    let mut n = 0;
+    while let Some(found) = finder.find(text) {
+        n += 1;
+        let Some(end) = memchr(END, &text[found..]) else { break };
+        text = &text[found + end + 1..];
+    }
+    n
 }
 
 /// Calls `visit` with the place of every description that has the word in it.
@@ -586,10 +597,10 @@ mod tests {
     #[test]
     fn what_is_remembered_stays_small_and_the_rest_is_read() {
         let texts: Vec<String> =
-            (0..90).map(|n| format!("task {n}{}", " ".repeat(99_999))).collect();
+            (0..310).map(|n| format!("task {n}{}", " ".repeat(99_999))).collect();
         let (db, known) = (index(&texts), Known::default());
         assert_eq!(all(&known, &db, "task 8 "), [9]);
-        assert_eq!(all(&known, &db, "task 88"), [89]);
+        assert_eq!(all(&known, &db, "task 308"), [309]);
         let (few, few_known) = (index(&texts[..2]), Known::default());
         for n in 0..2 * MOST_WORDS {
             assert_eq!(
@@ -598,7 +609,7 @@ mod tests {
             );
         }
         let (blocks, words) = (known.blocks.read().unwrap(), few_known.words.lock().unwrap());
-        let bytes: usize = blocks.all.iter().map(Block::bytes).sum();
+        let bytes: usize = blocks.all.iter().flat_map(|block| &block.text).map(Text::size).sum();
         assert!(blocks.bytes == bytes && (1..=MOST_BYTES).contains(&bytes), "{bytes}");
         let places: usize = words.all.iter().map(|(_, found)| found.places.len()).sum();
         assert!(words.places == places && words.all.len() <= MOST_WORDS, "{places}");

@@ -2,6 +2,7 @@
 //! is remembered until the next change.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{PoisonError, RwLock};
 
 use rusqlite::Connection;
@@ -20,8 +21,28 @@ pub(super) struct Views(RwLock<Kept>);
 #[derive(Default)]
 struct Kept {
     state: State,
-    by_task: HashMap<i64, Box<[u8]>>,
+    by_task: HashMap<i64, Box<[u8]>, BuildHasherDefault<Number>>,
     bytes: usize,
+}
+
+/// The numbers of tasks are our own: nobody can choose them to be in each other's way.
+#[derive(Default)]
+struct Number(u64);
+
+impl Hasher for Number {
+    fn write_i64(&mut self, number: i64) {
+        self.0 = number.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_i64((self.0 << 8 | u64::from(*byte)).cast_signed());
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Views {
