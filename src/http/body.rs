@@ -1,6 +1,7 @@
 //! Extractors whose refusals are JSON like every other error.
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
@@ -10,7 +11,8 @@ use serde::de::DeserializeOwned;
 use super::error::ApiError;
 
 /// The header of a body that is JSON already.
-pub(super) const JSON: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
+pub(super) const JSON: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, KIND)];
+const KIND: &str = "application/json";
 
 pub(super) struct Body<T>(pub(super) T);
 
@@ -18,7 +20,18 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Body<T>, ApiError> {
-        let read: Result<Json<T>, JsonRejection> = Json::from_request(request, state).await;
+        let is_json = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == KIND);
+        let read: Result<Json<T>, JsonRejection> = match is_json {
+            true => match Bytes::from_request(request, state).await {
+                Ok(bytes) => match serde_json::from_slice(&bytes) {
+                    Ok(value) => return Ok(Body(value)),
+                    // Once more, with an eye on where in it something is wrong: that takes longer.
+                    Err(_) => Json::from_bytes(&bytes),
+                },
+                Err(error) => Err(error.into()),
+            },
+            false => Json::from_request(request, state).await,
+        };
         match read {
             Ok(Json(value)) => Ok(Body(value)),
             Err(error) => Err(ApiError::with_status(error.status(), error.body_text())),

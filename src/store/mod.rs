@@ -30,7 +30,7 @@ use rusqlite::Connection;
 pub use inheritance::Inheritance;
 pub use intents::{Intended, Intent};
 pub use open::Opened;
-pub use outbox::{Owed, Unread};
+pub use outbox::{MOST_DUE, Owed};
 pub use pages::{Direction, Field, Filter, Page, Resolved, Sort, Tally};
 pub use prune::Keep;
 pub use rows::Run;
@@ -56,6 +56,7 @@ struct Inner {
     version: Arc<AtomicU64>,
     known: find::Known,
     views: views::Views,
+    empty: Mutex<outbox::Empty>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +108,7 @@ impl Store {
             version,
             known: find::Known::default(),
             views: views::Views::default(),
+            empty: Mutex::default(),
         };
         Ok((Store(Arc::new(inner)), opened))
     }

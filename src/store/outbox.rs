@@ -1,5 +1,7 @@
 //! Notices that are owed, delivered or waiting in a mailbox to be read.
 
+use std::collections::HashSet;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Row};
@@ -30,8 +32,15 @@ pub struct Owed {
     pub run: Run,
 }
 
-/// A notice in the mailbox of a parent that is no conversation.
-pub type Unread = Owed;
+/// So many are read at a time.
+pub const MOST_DUE: usize = 512;
+
+/// Whose mailboxes were seen to be empty, in one version of the store.
+#[derive(Default)]
+pub(super) struct Empty {
+    version: u64,
+    of: HashSet<SessionId>,
+}
 
 const OWED: &str = "n.seq, t.id, t.short_id, t.description, t.development, n.parent_host, \
     n.parent_session, t.parent_agent, n.message_id, n.wake, n.batch_ended, n.batch_total, \
@@ -60,11 +69,31 @@ fn owed(row: &Row<'_>) -> Result<Owed, Error> {
     })
 }
 
+impl Empty {
+    fn has(&self, version: u64, parent: &SessionId) -> bool {
+        self.version == version && self.of.contains(parent)
+    }
+
+    fn note(&mut self, version: u64, parent: &SessionId) {
+        if self.version != version {
+            *self = Empty { version, of: HashSet::new() };
+        }
+        self.of.insert(parent.clone());
+    }
+}
+
 impl Store {
     /// Undelivered notices that may be tried now, oldest first; none that would overtake an older
-    /// one of the same parent. A due time further away than `furthest` was set before the clock
-    /// jumped back and does not count.
-    pub fn due_notices(&self, now: Timestamp, furthest: Duration) -> Result<Vec<Owed>, Error> {
+    /// one of the same parent, and none of the parents `aside`. A due time further away than
+    /// `furthest` was set before the clock jumped back and does not count.
+    pub fn due_notices(
+        &self,
+        now: Timestamp,
+        furthest: Duration,
+        aside: &HashSet<SessionId>,
+    ) -> Result<Vec<Owed>, Error> {
+        let aside: Vec<&str> = aside.iter().map(SessionId::as_str).collect();
+        let aside = serde_json::to_string(&aside).unwrap_or_default();
         self.read(|db| {
             let mut statement = db.prepare_cached(&format!(
                 "SELECT {OWED}, {RUN} FROM notice n INDEXED BY notice_owed {JOINED}
@@ -72,10 +101,11 @@ impl Store {
                    AND NOT EXISTS (SELECT 1 FROM notice o
                      WHERE o.parent_session = n.parent_session AND o.delivered_at IS NULL
                        AND o.seq < n.seq AND o.due_at > ?1 AND o.due_at <= ?2)
-                 ORDER BY n.seq LIMIT 512"
+                   AND n.parent_session NOT IN (SELECT value FROM json_each(?3))
+                 ORDER BY n.seq LIMIT {MOST_DUE}"
             ))?;
-            let times = (now.as_millis(), now.plus(furthest).as_millis());
-            let mut found = statement.query(times)?;
+            let furthest = now.plus(furthest).as_millis();
+            let mut found = statement.query((now.as_millis(), furthest, &aside))?;
             let mut due = Vec::new();
             while let Some(row) = found.next()? {
                 due.push(owed(row)?);
@@ -182,28 +212,49 @@ impl Store {
         })
     }
 
-    /// The notices in a mailbox that nobody has read, oldest first.
-    pub fn unread(&self, parent: &SessionId) -> Result<Vec<Unread>, Error> {
-        self.read(|db| {
-            // There are seldom any, and the index alone knows that.
-            let mut any = db.prepare_cached(
-                "SELECT EXISTS (SELECT 1 FROM notice
-                 WHERE parent_host = 'mailbox' AND read_at IS NULL AND parent_session = ?1)",
-            )?;
-            if !any.query_row([parent.as_str()], |row| row.get::<_, bool>(0))? {
-                return Ok(Vec::new());
-            }
-            let mut statement = db.prepare_cached(&format!(
-                "SELECT {OWED}, {RUN} FROM notice n INDEXED BY notice_unread {JOINED}
+    /// The notices in a mailbox that nobody has read, oldest first, and the tasks they are about.
+    pub fn unread(&self, parent: &SessionId) -> Result<Vec<(i64, TaskId)>, Error> {
+        let empty = || self.0.empty.lock().unwrap_or_else(PoisonError::into_inner);
+        let version = self.settled_version();
+        if version.is_some_and(|version| empty().has(version, parent)) {
+            return Ok(Vec::new());
+        }
+        let unread: Vec<(i64, TaskId)> = self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT n.seq, t.id FROM notice n INDEXED BY notice_unread
+                 JOIN task t ON t.seq = n.task
                  WHERE n.parent_host = 'mailbox' AND n.read_at IS NULL AND n.parent_session = ?1
-                 ORDER BY n.seq"
+                 ORDER BY n.seq",
+            )?;
+            let unread = statement
+                .query_map([parent.as_str()], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))?;
+            Ok(unread
+                .map(|row| row.map(|(seq, id)| (seq, TaskId::new(id))))
+                .collect::<Result<_, _>>()?)
+        })?;
+        // If it changed meanwhile, nobody knows of which version this is.
+        if let Some(version) =
+            version.filter(|_| unread.is_empty() && version == self.settled_version())
+        {
+            empty().note(version, parent);
+        }
+        Ok(unread)
+    }
+
+    /// These notices, in this order.
+    pub fn notices(&self, seqs: &[i64]) -> Result<Vec<Owed>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT {OWED}, {RUN} FROM notice n {JOINED} WHERE n.seq = ?1"
             ))?;
-            let mut found = statement.query([parent.as_str()])?;
-            let mut unread = Vec::new();
-            while let Some(row) = found.next()? {
-                unread.push(owed(row)?);
+            let mut notices = Vec::with_capacity(seqs.len());
+            for seq in seqs {
+                let mut found = statement.query([seq])?;
+                if let Some(row) = found.next()? {
+                    notices.push(owed(row)?);
+                }
             }
-            Ok(unread)
+            Ok(notices)
         })
     }
 

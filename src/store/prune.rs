@@ -90,7 +90,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, HashSet};
     use std::sync::Arc;
 
     use futures_util::future::join_all;
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(history.prune(Keep { tasks: Some(0), age: Some(DAY) }, 9).await, 2);
         assert_eq!(history.left(), ["owing"]);
 
-        let notice = history.store.due_notices(day(9), DAY).unwrap().remove(0);
+        let notice = history.store.due_notices(day(9), DAY, &HashSet::new()).unwrap().remove(0);
         history.store.delivered(notice.seq, day(9)).await.unwrap();
         assert_eq!(history.prune(days(1), 9).await, 1);
         assert_eq!(history.left(), [""; 0]);

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::{Error, Supervisor};
 use crate::host::{self, Host, Post};
 use crate::notice::{self, Facts, News};
-use crate::store::Owed;
+use crate::store::{MOST_DUE, Owed};
 use crate::task::lifecycle::RunEnd;
 use crate::task::{SessionId, TaskId};
 
@@ -70,22 +70,30 @@ impl Supervisor {
     ) -> Result<Duration, Error> {
         let now = self.0.clock.now();
         let mut by_parent: BTreeMap<SessionId, Vec<Owed>> = BTreeMap::new();
-        let busy: HashSet<&SessionId> = speaking.values().collect();
-        let mut held = HashSet::new();
+        let mut aside: HashSet<SessionId> = speaking.values().cloned().collect();
+        let room = AT_ONCE.saturating_sub(speaking.len());
         // Before the notices are read: who hushes one and leaves must not be missed in between.
         let awaited: HashSet<TaskId> = self.awaited().keys().cloned().collect();
-        for owed in self.0.store.due_notices(now, LONGEST_PAUSE)? {
-            let parent = &owed.parent_session;
-            // A caller that waits for this very end gets it as its answer first. Later notices
-            // of the same parent wait with it.
-            if awaited.contains(&owed.task) {
-                held.insert(parent.clone());
+        loop {
+            let due = self.0.store.due_notices(now, LONGEST_PAUSE, &aside)?;
+            let all = due.len() < MOST_DUE;
+            for owed in due {
+                let parent = &owed.parent_session;
+                // A caller that waits for this very end gets it as its answer first. Later notices
+                // of the same parent wait with it.
+                if awaited.contains(&owed.task) {
+                    aside.insert(parent.clone());
+                }
+                if !aside.contains(parent) {
+                    by_parent.entry(parent.clone()).or_default().push(owed);
+                }
             }
-            if !busy.contains(parent) && !held.contains(parent) {
-                by_parent.entry(parent.clone()).or_default().push(owed);
+            if all || by_parent.len() >= room {
+                break;
             }
+            // Behind so many of a few parents there may be some of others.
+            aside.extend(by_parent.keys().cloned());
         }
-        let room = AT_ONCE.saturating_sub(speaking.len());
         for (parent, owed) in by_parent.into_iter().take(room) {
             let supervisor = self.clone();
             let to = parent.clone();

@@ -12,12 +12,17 @@ use crate::task::{SessionId, Task, TaskId};
 /// A reader that has not said anything after this long never got it: the next one does.
 const HANDED_OUT_FOR: Duration = Duration::from_secs(60);
 
+/// So many are handed out at a time; the rest comes with the next call.
+const MOST: usize = 50;
+
 /// What was handed out, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mail {
     pub notices: Vec<Notice>,
     /// What to name when they have been read.
     pub numbers: Vec<i64>,
+    /// How many more there are.
+    pub left: usize,
 }
 
 impl Supervisor {
@@ -28,18 +33,21 @@ impl Supervisor {
         handed.retain(|_, at| now.saturating_sub(*at) < HANDED_OUT_FOR);
         // Under the lock, so that two who ask at once do not get the same.
         let mut unread = self.0.store.unread(parent)?;
+        if unread.is_empty() {
+            return Ok(Mail::default());
+        }
         // Who waits for an end gets it with that answer.
         let awaited = self.awaited();
-        unread.retain(|owed| !handed.contains_key(&owed.seq) && !awaited.contains_key(&owed.task));
+        unread.retain(|(seq, task)| !handed.contains_key(seq) && !awaited.contains_key(task));
         drop(awaited);
+        let left = unread.len().saturating_sub(MOST);
+        let numbers: Vec<i64> = unread.into_iter().map(|(seq, _)| seq).take(MOST).collect();
+        handed.extend(numbers.iter().map(|number| (*number, now)));
+        drop(handed);
         let inline = self.0.settings.inline_characters;
+        let notices = self.0.store.notices(&numbers)?;
         let compose = |owed| notice::compose(&super::deliver::facts(owed), inline);
-        let mail = Mail {
-            notices: unread.iter().map(compose).collect(),
-            numbers: unread.iter().map(|owed| owed.seq).collect(),
-        };
-        handed.extend(mail.numbers.iter().map(|number| (*number, now)));
-        Ok(mail)
+        Ok(Mail { notices: notices.iter().map(compose).collect(), numbers, left })
     }
 
     /// The notices of these ends, which the caller is told of in another way.
@@ -77,7 +85,7 @@ impl Supervisor {
 
     /// For readers who cannot say that they have got it.
     pub async fn read_mailbox(&self, parent: &SessionId) -> Result<Vec<Notice>, Error> {
-        let Mail { notices, numbers } = self.hand_out_mail(parent)?;
+        let Mail { notices, numbers, left: _ } = self.hand_out_mail(parent)?;
         self.mail_was_read(numbers).await?;
         Ok(notices)
     }

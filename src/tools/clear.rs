@@ -1,13 +1,25 @@
 //! `asyncagents_clear`: stops the caller's tasks and empties its list; the history keeps them.
 
-use super::Refusal;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Refusal, parse};
 use crate::supervisor::{Caller, Supervisor};
 
 pub(super) const DESCRIPTION: &str = "\
 Stop all of your running background tasks and take every task off your list. The history keeps \
 them.";
 
-pub(super) async fn call(supervisor: &Supervisor, caller: &Caller) -> Result<String, Refusal> {
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {}
+
+pub(super) async fn call(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    arguments: Value,
+) -> Result<String, Refusal> {
+    let Arguments {} = parse(arguments)?;
     let cleared = supervisor.clear(caller).await?;
     Ok(match (cleared.cleared, cleared.cancelled) {
         (0, _) => "No background tasks to clear.".to_owned(),

@@ -22,6 +22,7 @@ pub(super) fn properties() -> Value {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Arguments {
     status: Option<String>,
 }

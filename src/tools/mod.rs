@@ -182,7 +182,9 @@ pub async fn call(
             cancel::call(supervisor, &caller, arguments).await.map(Answer::from)
         }
         (Ok(arguments), Tool::List) => list::call(supervisor, &caller, arguments).map(Answer::from),
-        (Ok(_), Tool::Clear) => clear::call(supervisor, &caller).await.map(Answer::from),
+        (Ok(arguments), Tool::Clear) => {
+            clear::call(supervisor, &caller, arguments).await.map(Answer::from)
+        }
     };
     let (Answer { text, told }, is_error) = match answer {
         Ok(answer) => (answer, false),
@@ -193,7 +195,7 @@ pub async fn call(
             (Answer { text: bounded(names.say(&text)), told }, true)
         }
     };
-    let Mail { notices, mut numbers } = match caller.host == MAILBOX {
+    let Mail { notices, mut numbers, left } = match caller.host == MAILBOX {
         true => mail(supervisor, &caller),
         false => Mail::default(),
     };
@@ -206,7 +208,10 @@ pub async fn call(
     // A parent that is no conversation hears of ends at the start of its next answer.
     let mut parts: Vec<String> = Vec::new();
     if !notices.is_empty() {
-        let lines: Vec<String> = notices.into_iter().map(|notice| notice.visible).collect();
+        let mut lines: Vec<String> = notices.into_iter().map(|notice| notice.visible).collect();
+        if left > 0 {
+            lines.push(format!("… and {left} more, which come with your next calls."));
+        }
         parts.push(lines.join("\n\n"));
     }
     parts.push(text);

@@ -80,6 +80,7 @@ pub(super) fn properties() -> Value {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Arguments {
     task_id: String,
     #[serde(default)]
@@ -89,8 +90,25 @@ struct Arguments {
     offset: usize,
     #[serde(default)]
     full_session: bool,
-    #[serde(flatten)]
-    shown: MessageFilter,
+    #[serde(default)]
+    include_thinking: bool,
+    #[serde(default)]
+    include_tool_results: bool,
+    since_message_id: Option<String>,
+    message_limit: Option<u32>,
+    thinking_max_chars: Option<u32>,
+}
+
+impl Arguments {
+    fn shown(&self) -> MessageFilter {
+        MessageFilter {
+            include_thinking: self.include_thinking,
+            include_tool_results: self.include_tool_results,
+            since_message_id: self.since_message_id.clone(),
+            message_limit: self.message_limit,
+            thinking_max_chars: self.thinking_max_chars,
+        }
+    }
 }
 
 pub(super) async fn call(
@@ -99,7 +117,9 @@ pub(super) async fn call(
     names: Names,
     arguments: Value,
 ) -> Result<Answer, Refusal> {
-    let Arguments { task_id, block, timeout, offset, full_session, shown } = parse(arguments)?;
+    let arguments: Arguments = parse(arguments)?;
+    let shown = arguments.shown();
+    let Arguments { task_id, block, timeout, offset, full_session, .. } = arguments;
     let wait = time_to_wait(caller, timeout)?;
     let id = supervisor.resolve(&task_id)?.id;
     let output = supervisor.output(caller, &id, block.then_some(wait)).await?;

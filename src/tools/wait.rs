@@ -51,6 +51,7 @@ pub(super) fn properties() -> Value {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Arguments {
     task_ids: Option<Vec<String>>,
     batch: Option<String>,

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use asyncagents::host::scripted::Control;
-use asyncagents::supervisor::{Fork, Launch, Need};
+use asyncagents::store::MOST_DUE;
+use asyncagents::supervisor::{Caller, Fork, Launch, Need};
 use asyncagents::task::{MAILBOX, SessionId, Status};
+
+use serde_json::json;
 
 use crate::support::{World, caller, order};
 
@@ -94,6 +97,37 @@ async fn a_vanished_parent_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
+async fn however_many_notices_one_parent_keeps_waiting_others_are_told() {
+    let world = World::start().await;
+    let (waiting, parent) = (world.parent().await, world.parent().await);
+    let first = world.launch(&waiting, "@hang").await;
+    let last = world.launch(&waiting, "@hang").await;
+    let wait = {
+        let (supervisor, caller) = (world.supervisor.clone(), caller(&waiting));
+        let both = [first.id.clone(), last.id.clone()];
+        tokio::spawn(async move {
+            let wait = Duration::from_secs(60);
+            supervisor.wait_as_parent(&caller, &both, Need::All, wait).await.map(|_| ())
+        })
+    };
+    tokio::task::yield_now().await;
+    world.finish(&first, "found").await;
+    world.ended(&first).await;
+    let mut others = Vec::new();
+    for _ in 0..MOST_DUE {
+        others.push(world.launch(&waiting, "@say found").await.id);
+    }
+    world.supervisor.wait(&others, Need::All, Duration::from_secs(60)).await.unwrap();
+    world.end_of(&parent, "quick").await;
+    assert_eq!(world.posts(&parent, 1).await.len(), 1);
+    let store = world.supervisor.store().clone();
+    assert!(store.owes_notices().unwrap());
+    world.finish(&last, "found").await;
+    wait.await.unwrap().unwrap();
+    world.until("nothing is owed", || !store.owes_notices().unwrap()).await;
+}
+
+#[tokio::test]
 async fn an_end_that_a_blocking_output_returned_is_recorded_without_a_reply() {
     let world = World::start().await;
     let parent = world.parent().await;
@@ -149,6 +183,27 @@ async fn a_parent_without_a_conversation_has_its_notices_in_a_mailbox() {
     assert_eq!(mail.len(), 1);
     assert!(mail[0].visible.starts_with("✓ **Agent \"look around\" finished in "));
     assert_eq!(world.supervisor.read_mailbox(&task.parent.session).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_full_mailbox_is_read_in_parts_and_nothing_twice() {
+    let world = World::start().await;
+    let client = Caller { host: MAILBOX.into(), ..caller(&SessionId::new("mcp-client")) };
+    let mut tasks = Vec::new();
+    for _ in 0..120 {
+        let launch = Launch { order: order("@say found"), fork: Fork::No, key: None };
+        tasks.push(world.supervisor.launch(client.clone(), launch).await.unwrap().id);
+    }
+    world.supervisor.wait(&tasks, Need::All, Duration::from_secs(60)).await.unwrap();
+    let list = async || world.tool(&client, "asyncagents_list", json!({})).await.text;
+    let finished = |text: &str| text.matches("✓ **Agent").count();
+    let more = |text: &str, n: usize| {
+        text.contains(&format!("\n\n… and {n} more, which come with your next calls.\n\n---\n"))
+    };
+    let (first, second, third) = (list().await, list().await, list().await);
+    assert_eq!([&first, &second, &third].map(|text| finished(text)), [50, 50, 20]);
+    assert!(more(&first, 70) && more(&second, 20) && !third.contains("more"), "{first}");
+    assert_eq!(finished(&list().await), 0);
 }
 
 #[tokio::test]

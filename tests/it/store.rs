@@ -1,6 +1,7 @@
 //! The store by itself, where a running program is too coarse: what is published when, and what
 //! one change means for another.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -180,7 +181,7 @@ async fn two_writers_of_the_same_end_owe_one_notice() {
     assert_eq!(ended.state.result(), Some("src/auth.rs"));
     assert_eq!(world.stored(), std::slice::from_ref(&ended));
     let now = world.clock.now().plus(Duration::from_secs(1));
-    let owed = world.store.due_notices(now, Duration::from_secs(60)).unwrap();
+    let owed = world.store.due_notices(now, Duration::from_secs(60), &HashSet::new()).unwrap();
     let owed: Vec<_> = owed.into_iter().map(|owed| (owed.task, owed.run.n)).collect();
     assert_eq!(owed, [(ended.id, 0)]);
     assert_eq!(world.published().len(), 2);

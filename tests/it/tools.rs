@@ -288,6 +288,30 @@ async fn bad_arguments_get_a_text_that_says_the_way_out_and_change_nothing() {
          `all`, `batch`",
     )
     .await;
+    let not_there = "Error: the arguments do not fit: unknown field `wait`, expected ";
+    let fields = [
+        (
+            "task",
+            "one of `description`, `prompt`, `agent`, `fork`, `resume`, `batch`, `model`, \
+             `budget`, `host`",
+        ),
+        (
+            "output",
+            "one of `task_id`, `block`, `timeout`, `offset`, `full_session`, `include_thinking`, \
+             `include_tool_results`, `since_message_id`, `message_limit`, `thinking_max_chars`",
+        ),
+        ("wait", "one of `task_ids`, `batch`, `mode`, `count`, `timeout`"),
+        ("list", "`status`"),
+    ];
+    for (tool, fields) in fields {
+        check(tool, json!({ "wait": true }), &format!("{not_there}{fields}")).await;
+    }
+    check(
+        "clear",
+        json!({ "wait": true }),
+        "Error: the arguments do not fit: unknown field `wait`, there are no fields",
+    )
+    .await;
     check(
         "list",
         json!({ "status": "sleeping" }),
