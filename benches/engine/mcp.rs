@@ -124,7 +124,7 @@ fn as_the_official_client_sees_it(
     let Some(python) = python.filter(|python| python.exists()) else { return Ok(None) };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/engine/mcp_client.py");
     let mut command = Command::new(python);
-    command.arg("-B").arg(script).arg((scale.tool_calls / 4).to_string());
+    command.arg("-B").arg(script).arg(scale.tool_calls.to_string());
     command.arg(PROGRAM).arg(std::env::current_exe()?).arg(ARGUMENT);
     command.env("ASYNCAGENTS_HOME", home);
     command.env("ASYNCAGENTS_CONFIG", home.with_extension("toml"));
