@@ -33,7 +33,7 @@ check: ## formatting, lints, documentation, licences
 	fi
 
 bench: ## measure the engine, the status API and forking
-	tests/tools/install-mcp.sh
+	-tests/tools/install-mcp.sh
 	cargo bench --bench engine
 	cargo bench --bench fork
 

@@ -311,7 +311,10 @@ pub struct NoticeView {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailboxView {
+    /// The oldest.
     pub notices: Vec<NoticeView>,
+    /// How many are left.
+    pub left: usize,
 }
 
 /// What a child waits for an answer to.

@@ -14,7 +14,7 @@ use hyper::{Method, Request, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use connection::{Answer, Connections, Failure};
 
@@ -31,6 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A history of millions takes minutes to delete, or to read from end to end.
 const LONGEST_WORK: Duration = Duration::from_secs(3600);
+
+/// How long to wait for the end of an answer that is there.
+const LONGEST_END: Duration = Duration::from_millis(100);
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
@@ -122,7 +125,7 @@ impl Client {
         self.post("/v1/wait", request, patience(request.timeout)).await
     }
 
-    /// Takes the unread notices out of the caller's mailbox.
+    /// Takes the oldest unread notices out of the caller's mailbox.
     pub async fn read_mailbox(&self, request: &CallerRequest) -> Result<MailboxView, Error> {
         self.post("/v1/mailbox", request, PATIENCE).await
     }
@@ -251,7 +254,7 @@ impl Reply {
 
 /// With a call that waits; what is no time to wait, the daemon refuses at once.
 fn patience(seconds: f64) -> Duration {
-    PATIENCE + Duration::try_from_secs_f64(seconds).unwrap_or_default()
+    PATIENCE + Duration::try_from_secs_f64(seconds).unwrap_or_default().min(LONGEST_WORK)
 }
 
 /// A tool at work.
@@ -267,7 +270,12 @@ impl ToolCall {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                return serde_json::from_slice(&line).map_err(|_| Error::CutOff);
+                let line = serde_json::from_slice(&line).map_err(|_| Error::CutOff)?;
+                if let ToolLine::Answer(_) = line {
+                    // Nothing but the end is to come; with that, the connection can be used again.
+                    let _ = timeout(LONGEST_END, self.reply.rest()).await;
+                }
+                return Ok(line);
             }
             match self.reply.piece().await? {
                 Some(piece) => self.rest.extend_from_slice(&piece),
@@ -301,11 +309,114 @@ fn encoded(part: &str) -> String {
 
 /// The only thing that can be wrong with one whose parts are encoded.
 fn too_long(path: &str) -> Error {
-    let error = format!("the name is too long: {} characters", path.len());
+    let error = format!("what is asked for is too long: {} characters", path.len());
     Error::Refused(ErrorView { error, status: StatusCode::URI_TOO_LONG.as_u16() })
 }
 
 /// Nothing that we send can fail to become JSON.
 fn json(body: &impl Serialize) -> Bytes {
     serde_json::to_vec(body).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::PathBuf;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::wire::ToolAnswer;
+
+    /// Answers every request in two lines, and closes the connection after so many.
+    struct Server {
+        _place: tempfile::TempDir,
+        socket: PathBuf,
+        connections: Arc<AtomicUsize>,
+        closed: Arc<AtomicUsize>,
+    }
+
+    impl Server {
+        fn start(answers_each: usize) -> Server {
+            let place = tempfile::tempdir().unwrap();
+            let socket = place.path().join("s");
+            let listener = UnixListener::bind(&socket).unwrap();
+            let (connections, closed) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+            let counted = (connections.clone(), closed.clone());
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    counted.0.fetch_add(1, Ordering::SeqCst);
+                    let closed = counted.1.clone();
+                    std::thread::spawn(move || {
+                        answer(stream.unwrap(), answers_each);
+                        closed.fetch_add(1, Ordering::SeqCst);
+                    });
+                }
+            });
+            Server { _place: place, socket, connections, closed }
+        }
+    }
+
+    fn answer(mut stream: UnixStream, times: usize) {
+        let progress = ToolLine::Progress("half way".into());
+        let end = ToolLine::Answer(said());
+        let lines = [progress, end].map(|line| serde_json::to_string(&line).unwrap() + "\n");
+        for _ in 0..times {
+            // A request of ours fits.
+            if stream.read(&mut [0; 4096]).unwrap_or(0) == 0 {
+                return;
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+            for line in &lines {
+                let _ = write!(stream, "{:x}\r\n{line}\r\n", line.len());
+            }
+            let _ = stream.write_all(b"0\r\n\r\n");
+        }
+    }
+
+    fn said() -> ToolAnswer {
+        ToolAnswer { text: "done".into(), is_error: false, mail: Vec::new() }
+    }
+
+    async fn call(client: &Client) {
+        let request = ToolRequest { progress: true, ..ToolRequest::default() };
+        let mut call = client.call_tool("asyncagents_wait", &request).await.unwrap();
+        let said = [call.next().await.unwrap(), call.next().await.unwrap()];
+        assert_eq!(said, [ToolLine::Progress("half way".into()), ToolLine::Answer(self::said())]);
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_used_again_also_after_an_answer_in_lines() {
+        let server = Server::start(usize::MAX);
+        let client = Client::new(&server.socket);
+        for _ in 0..3 {
+            call(&client).await;
+        }
+        assert_eq!(server.connections.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn one_that_was_closed_meanwhile_is_replaced_before_anything_is_sent() {
+        let server = Server::start(1);
+        let client = Client::new(&server.socket);
+        for n in 1..=3 {
+            call(&client).await;
+            while server.closed.load(Ordering::SeqCst) < n {
+                tokio::task::yield_now().await;
+            }
+            // What waits for connections sees it, then the connection itself.
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(server.connections.load(Ordering::SeqCst), 3);
+    }
+
+    #[test]
+    fn no_time_to_wait_is_too_long() {
+        let times = [0.0, 600.0, f64::NAN, f64::INFINITY, -1.0, 1e19].map(patience);
+        let (least, most) = (PATIENCE, PATIENCE + LONGEST_WORK);
+        let between = PATIENCE + Duration::from_secs(600);
+        assert_eq!(times, [least, between, least, least, least, most]);
+    }
 }

@@ -6,6 +6,7 @@ use axum::extract::State;
 use super::Api;
 use super::body::Body;
 use super::error::ApiError;
+use crate::supervisor::Mail;
 use crate::tools;
 use crate::wire::{CallerRequest, MailboxView, NoticeView, ReadRequest};
 
@@ -14,12 +15,12 @@ pub(super) async fn read(
     Body(request): Body<CallerRequest>,
 ) -> Result<Json<MailboxView>, ApiError> {
     let caller = tools::caller(request.caller)?;
-    let mail = api.supervisor.read_mailbox(&caller.session).await?;
+    let Mail { notices, left, .. } = api.supervisor.read_mailbox(&caller.session).await?;
     let view = |notice: crate::supervisor::Notice| NoticeView {
         visible: notice.visible,
         hidden: notice.hidden,
     };
-    Ok(Json(MailboxView { notices: mail.into_iter().map(view).collect() }))
+    Ok(Json(MailboxView { notices: notices.into_iter().map(view).collect(), left }))
 }
 
 /// Who was given notices with an answer has got them.

@@ -4,9 +4,8 @@
 //!
 //! Where a connection is optional, the answer is `None` if it cannot be given without one.
 
-use std::cmp::Ordering;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
 use memchr::memmem::Finder;
 use memchr::{memchr, memchr_iter};
@@ -23,7 +22,7 @@ const MOST_BYTES: usize = 28 << 20;
 /// So many blocks are marked, in 6 MB: those of two million.
 const MOST_MARKED: usize = 24 << 10;
 const MARKS: usize = 2048;
-/// So many words are, and so many blocks with one of them in it.
+/// So many words are remembered, and so many blocks with one of them in it.
 const MOST_WORDS: usize = 64;
 const MOST_PLACES: usize = 64 << 10;
 
@@ -164,7 +163,12 @@ impl<'a> Search<'a> {
         let mut tasks = Vec::with_capacity(place.n as usize);
         let mut look = |text: &Text| {
             let seq = |nth| place.first + nth as i64;
-            each_match(&self.finder, &text.bytes, &text.ends, |nth| tasks.push(seq(nth)));
+            match place.n as usize == text.ends.len() {
+                true => tasks.extend((0..text.ends.len()).map(seq)),
+                false => {
+                    each_match(&self.finder, &text.bytes, &text.ends, |nth| tasks.push(seq(nth)));
+                }
+            }
         };
         let blocks = self.known.blocks.read().unwrap_or_else(PoisonError::into_inner);
         let newest = self.moment.newest.as_ref().filter(|(first, _)| *first == place.first);
@@ -229,7 +233,7 @@ impl Known {
             // Or only by somebody who has seen more than this reader.
             Some(_) | None => Found { forgotten, ..Found::default() },
         };
-        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
         let fits = blocks.forgotten == forgotten && (found.until..=until).contains(&blocks.until);
         let may_have_it = if fits { blocks.marked_for(word, found.until) } else { Vec::new() };
         let in_file = may_have_it.iter().any(|(_, block)| block.text.is_none());
@@ -256,7 +260,19 @@ impl Known {
         if found.until < until {
             let Some(db) = db else { return Ok(None) };
             // One at a time: what several remember is there several times until all but one let go.
-            let alone = self.remembering.try_lock().ok();
+            let alone = match self.remembering.try_lock() {
+                Ok(alone) => Some(alone),
+                Err(TryLockError::Poisoned(alone)) => Some(alone.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if alone.is_some() && forgotten > blocks.forgotten {
+                drop(blocks);
+                // Before there are new ones.
+                let mut outdated = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+                *outdated = Blocks { forgotten, ..Blocks::default() };
+                drop(outdated);
+                blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+            }
             let mut read = Read::after(&blocks, &found, alone.is_some());
             let range = (found.until, until);
             found.read(db, finder, range, |first, text| read.add(first, text))?;
@@ -322,16 +338,14 @@ struct Read {
 impl Read {
     fn after(known: &Blocks, found: &Found, alone: bool) -> Read {
         let (forgotten, from) = (found.forgotten, found.until);
-        let room = match forgotten.cmp(&known.forgotten) {
-            _ if !alone => (0, 0),
-            Ordering::Equal if from == known.until => {
+        // Otherwise there would be a gap, or it is out of date.
+        let room = match alone && (forgotten, from) == (known.forgotten, known.until) {
+            true => {
                 let all_have_text = known.all.last().is_none_or(|last| last.text.is_some());
                 let bytes = if all_have_text { MOST_BYTES - known.bytes } else { 0 };
                 (bytes, MOST_MARKED - known.all.len())
             }
-            Ordering::Greater if from == 0 => (MOST_BYTES, MOST_MARKED),
-            // There would be a gap, or it is out of date.
-            Ordering::Less | Ordering::Equal | Ordering::Greater => (0, 0),
+            false => (0, 0),
         };
         Read { forgotten, from, until: i64::MAX, blocks: Vec::new(), room }
     }
@@ -387,10 +401,6 @@ impl Blocks {
     }
 
     fn add(&mut self, read: Read) {
-        if read.forgotten > self.forgotten {
-            *self = Blocks { forgotten: read.forgotten, ..Blocks::default() };
-        }
-        // Others may have been faster.
         if (read.forgotten, read.from) == (self.forgotten, self.until) {
             let texts = read.blocks.iter().filter_map(|block| block.text.as_ref());
             self.bytes += texts.map(Text::size).sum::<usize>();

@@ -35,6 +35,9 @@ pub struct Owed {
 /// So many are read at a time.
 pub const MOST_DUE: usize = 512;
 
+/// So many empty mailboxes are remembered.
+const MOST_EMPTY: usize = 1024;
+
 /// Whose mailboxes were seen to be empty, in one version of the store.
 #[derive(Default)]
 pub(super) struct Empty {
@@ -75,7 +78,7 @@ impl Empty {
     }
 
     fn note(&mut self, version: u64, parent: &SessionId) {
-        if self.version != version {
+        if self.version != version || self.of.len() == MOST_EMPTY {
             *self = Empty { version, of: HashSet::new() };
         }
         self.of.insert(parent.clone());

@@ -94,7 +94,10 @@ impl Supervisor {
             // Behind so many of a few parents there may be some of others.
             aside.extend(by_parent.keys().cloned());
         }
-        for (parent, owed) in by_parent.into_iter().take(room) {
+        // Who has waited longest is told first.
+        let mut in_turn: Vec<(SessionId, Vec<Owed>)> = by_parent.into_iter().collect();
+        in_turn.sort_by_key(|(_, owed)| owed[0].seq);
+        for (parent, owed) in in_turn.into_iter().take(room) {
             let supervisor = self.clone();
             let to = parent.clone();
             let telling = parents.spawn(async move {
@@ -140,12 +143,14 @@ impl Supervisor {
                 }
             }
         }
+        let mut unwritten = false;
         for (seq, outcome) in written {
             match outcome.await {
                 Ok(()) => {
                     self.tried().remove(&seq);
                 }
                 Err(error) => {
+                    unwritten = true;
                     let error = &error as &dyn std::error::Error;
                     tracing::error!(
                         error,
@@ -153,6 +158,10 @@ impl Supervisor {
                     );
                 }
             }
+        }
+        // It is still due: without a pause, it would be tried again and again.
+        if unwritten {
+            tokio::time::sleep(FIRST_PAUSE).await;
         }
     }
 

@@ -42,12 +42,16 @@ impl Supervisor {
         drop(awaited);
         let left = unread.len().saturating_sub(MOST);
         let numbers: Vec<i64> = unread.into_iter().map(|(seq, _)| seq).take(MOST).collect();
-        handed.extend(numbers.iter().map(|number| (*number, now)));
-        drop(handed);
+        let owed = self.0.store.notices(&numbers)?;
         let inline = self.0.settings.inline_characters;
-        let notices = self.0.store.notices(&numbers)?;
         let compose = |owed| notice::compose(&super::deliver::facts(owed), inline);
-        Ok(Mail { notices: notices.iter().map(compose).collect(), numbers, left })
+        let mail = Mail {
+            notices: owed.iter().map(compose).collect(),
+            numbers: owed.iter().map(|owed| owed.seq).collect(),
+            left,
+        };
+        handed.extend(mail.numbers.iter().map(|number| (*number, now)));
+        Ok(mail)
     }
 
     /// The notices of these ends, which the caller is told of in another way.
@@ -84,10 +88,10 @@ impl Supervisor {
     }
 
     /// For readers who cannot say that they have got it.
-    pub async fn read_mailbox(&self, parent: &SessionId) -> Result<Vec<Notice>, Error> {
-        let Mail { notices, numbers, left: _ } = self.hand_out_mail(parent)?;
-        self.mail_was_read(numbers).await?;
-        Ok(notices)
+    pub async fn read_mailbox(&self, parent: &SessionId) -> Result<Mail, Error> {
+        let mail = self.hand_out_mail(parent)?;
+        self.mail_was_read(mail.numbers.clone()).await?;
+        Ok(mail)
     }
 
     fn handed(&self) -> MutexGuard<'_, HashMap<i64, Duration>> {

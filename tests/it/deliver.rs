@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use asyncagents::host::scripted::Control;
 use asyncagents::store::MOST_DUE;
-use asyncagents::supervisor::{Caller, Fork, Launch, Need};
+use asyncagents::supervisor::{Caller, Fork, Launch, Mail, Need};
 use asyncagents::task::{MAILBOX, SessionId, Status};
 
 use serde_json::json;
@@ -179,10 +179,11 @@ async fn a_parent_without_a_conversation_has_its_notices_in_a_mailbox() {
     let task = world.ended(&task).await;
     assert_eq!(task.status(), Status::Completed);
     assert_eq!(world.host.posts(), []);
-    let mail = world.supervisor.read_mailbox(&task.parent.session).await.unwrap();
+    let mail = world.supervisor.read_mailbox(&task.parent.session).await.unwrap().notices;
     assert_eq!(mail.len(), 1);
     assert!(mail[0].visible.starts_with("✓ **Agent \"look around\" finished in "));
-    assert_eq!(world.supervisor.read_mailbox(&task.parent.session).await.unwrap(), []);
+    let again = world.supervisor.read_mailbox(&task.parent.session).await.unwrap();
+    assert_eq!(again, Mail::default());
 }
 
 #[tokio::test]
