@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::body::Bytes;
 
@@ -12,7 +12,7 @@ const MOST_BYTES: usize = 8 << 20;
 
 /// A handle; cloning it is cheap.
 #[derive(Clone, Default)]
-pub struct Ready(Arc<Mutex<Answers>>);
+pub struct Ready(Arc<RwLock<Answers>>);
 
 #[derive(Default)]
 struct Answers {
@@ -28,7 +28,7 @@ struct Answers {
 impl Ready {
     /// What was answered to the same question when the store was the same.
     pub(super) fn find(&self, question: &str, version: u64) -> Option<Bytes> {
-        let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let same = answers.version == version;
         same.then(|| answers.by_question.get(question).cloned()).flatten()
     }
@@ -36,13 +36,15 @@ impl Ready {
     /// `version` is the store's from before the answer was read. A question that is asked for the
     /// first time may never be asked again: its answer is not kept.
     pub(super) fn keep(&self, question: &str, version: u64, answer: &Bytes) {
-        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fingerprint = fingerprint(question);
+        // Nobody waits for this: what is not kept now is kept another time.
+        let Ok(mut answers) = self.0.try_write() else { return };
         if version > answers.version {
             let asked = std::mem::take(&mut answers.asked);
             *answers = Answers { version, asked, ..Answers::default() };
         }
         let known = answers.by_question.contains_key(question);
-        if !answers.was_asked(question)
+        if !answers.was_asked(fingerprint)
             || version < answers.version
             || answer.len() > MOST_BYTES
             || known
@@ -65,10 +67,7 @@ impl Ready {
 }
 
 impl Answers {
-    fn was_asked(&mut self, question: &str) -> bool {
-        let mut hasher = DefaultHasher::new();
-        question.hash(&mut hasher);
-        let question = hasher.finish();
+    fn was_asked(&mut self, question: u64) -> bool {
         if self.asked.contains(&question) {
             return true;
         }
@@ -78,6 +77,12 @@ impl Answers {
         self.asked.push_back(question);
         false
     }
+}
+
+fn fingerprint(question: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    question.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]

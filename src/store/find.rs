@@ -30,8 +30,8 @@ const MOST_PLACES: usize = 64 << 10;
 pub(super) struct Known {
     blocks: RwLock<Blocks>,
     remembering: Mutex<()>,
-    words: Mutex<Words>,
-    latest: Mutex<Option<(u64, Moment)>>,
+    words: RwLock<Words>,
+    latest: RwLock<Option<(u64, Moment)>>,
 }
 
 /// What a search needs to know of the store as it was at some time.
@@ -202,7 +202,7 @@ impl Known {
     /// What the store is like, if that was seen since its last change.
     pub(super) fn recall(&self, store: &Store) -> Option<Moment> {
         let version = store.settled_version()?;
-        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let latest = self.latest.read().unwrap_or_else(PoisonError::into_inner);
         latest.as_ref().filter(|(seen, _)| *seen == version).map(|(_, moment)| moment.clone())
     }
 
@@ -213,7 +213,7 @@ impl Known {
         let after = store.settled_version();
         // If not, nobody knows of which version this view is.
         if let Some(version) = before.filter(|_| before == after) {
-            let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut latest = self.latest.write().unwrap_or_else(PoisonError::into_inner);
             *latest = Some((version, moment.clone()));
         }
         Ok(moment)
@@ -284,13 +284,13 @@ impl Known {
             }
         }
         let found = Arc::new(found);
-        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut words = self.words.write().unwrap_or_else(PoisonError::into_inner);
         words.add(word, Arc::clone(&found));
         Ok(Some(found))
     }
 
     fn found(&self, word: &str, forgotten: i64) -> Option<Arc<Found>> {
-        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = self.words.read().unwrap_or_else(PoisonError::into_inner);
         let found = words.all.iter().find(|(other, _)| other == word).map(|(_, found)| found);
         found.filter(|found| found.forgotten == forgotten).cloned()
     }
@@ -618,7 +618,7 @@ mod tests {
                 all(&Known::default(), &few, &format!("{n} "))
             );
         }
-        let (blocks, words) = (known.blocks.read().unwrap(), few_known.words.lock().unwrap());
+        let (blocks, words) = (known.blocks.read().unwrap(), few_known.words.read().unwrap());
         let bytes: usize = blocks.all.iter().flat_map(|block| &block.text).map(Text::size).sum();
         assert!(blocks.bytes == bytes && (1..=MOST_BYTES).contains(&bytes), "{bytes}");
         let places: usize = words.all.iter().map(|(_, found)| found.places.len()).sum();
