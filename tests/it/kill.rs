@@ -3,6 +3,7 @@
 //! host has seen exactly one notice per run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -98,7 +99,7 @@ impl Stage {
         let arguments =
             ["scripted-host", "--socket", socket.to_str().unwrap(), "--log", log.to_str().unwrap()];
         let process = spawn(&arguments, &[]);
-        until("the host is up", || socket.exists()).await;
+        until("the host listens", || UnixStream::connect(&socket).is_ok()).await;
         let host = Scripted::Process(Remote::new(&socket).unwrap());
         let mut parents = Vec::new();
         for n in 0..PARENTS {

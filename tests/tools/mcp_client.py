@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,12 @@ from mcp.types import Implementation, ListRootsResult, Root
 
 PROGRAM = os.environ["PROGRAM"]
 LONG = 60
+
+
+def listens(path):
+    """A socket is there a moment before anybody can connect to it."""
+    with socket.socket(socket.AF_UNIX) as stream:
+        return stream.connect_ex(str(path)) == 0
 
 
 class Place:
@@ -43,7 +50,7 @@ class Place:
         self.host = subprocess.Popen(
             [PROGRAM, "scripted-host", "--socket", str(self.root / "host.sock")],
             env=self.variables)
-        until((self.root / "host.sock").exists, "the host listens")
+        until(lambda: listens(self.root / "host.sock"), "the host listens")
 
     def run(self, *words):
         done = subprocess.run(
