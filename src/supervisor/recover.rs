@@ -16,13 +16,19 @@ const STILL_ON_ITS_WAY: Duration = Duration::from_secs(15);
 impl Supervisor {
     /// Looks at once, and again now and then: hosts may come up later, and launches may fail.
     pub(super) async fn recover(self) {
-        // Nobody waits for this: what it changes is only who may start.
-        drop(self.0.store.let_all_go());
+        let mut letting_go = Some(self.0.store.let_all_go());
         loop {
             let intents = self.0.store.intents().unwrap_or_else(|error| {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot read intents");
                 Vec::new()
             });
+            // Not before that: what is launched meanwhile was not left by anybody.
+            if let Some(letting_go) = letting_go.take()
+                && let Err(error) = letting_go.await
+            {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "tasks that were waited for still count as such");
+            }
             let mut unsettled = !self.stop_what_is_over().await;
             for intent in intents {
                 // Launches that are under way look after themselves.
