@@ -314,6 +314,7 @@ pub struct MailboxView {
     /// The oldest.
     pub notices: Vec<NoticeView>,
     /// How many are left.
+    #[serde(default)]
     pub left: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The Rust client of the HTTP API, over the daemon's socket. It starts nothing and retries
-//! nothing; whoever needs that does it around these calls.
+//! The Rust client of the HTTP API, over the daemon's socket. It starts nothing and sends nothing
+//! twice; whoever needs that does it around these calls.
 
 mod connection;
 
