@@ -155,8 +155,20 @@ test("a call is forwarded with who calls and from where, and answered in the dae
       development: false,
     },
     arguments: { prompt: "look" },
-    key: "ses_1-call_1",
+    key: "ses_1-msg_1-call_1",
   })
+})
+
+test("the same call id in another message is another launch, because providers count them anew", async () => {
+  const keys = []
+  daemon.routes["POST /v1/tools/asyncagents_task"] = (answer, _, body) => {
+    keys.push(body.key)
+    answer(200, { text: "launched", isError: false })
+  }
+  const hooks = await load(client())
+  for (const messageID of ["msg_1", "msg_2", "msg_1"])
+    await hooks.tool.asyncagents_task.execute({ prompt: "look" }, context({ messageID }))
+  assert.deepEqual(keys, ["ses_1-msg_1-call_1", "ses_1-msg_2-call_1", "ses_1-msg_1-call_1"])
 })
 
 test("an error of the daemon is an error of the tool, with its text", async () => {

@@ -345,7 +345,8 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
           instance: bridge.name,
           development: process.env[MODE] === "development",
         }
-        const key = `${context.sessionID}-${context.callID}`
+        // Some providers count their call ids anew in every message.
+        const key = `${context.sessionID}-${context.messageID}-${context.callID}`
         const body = JSON.stringify({ caller, arguments: args, key })
         const path = `/v1/tools/${name}`
         // One that can be told to block waits only then.
