@@ -89,6 +89,14 @@ impl Clock {
         }
     }
 
+    /// Exponential back-off with jitter: doubled with every failed try up to the longest pause, then
+    /// shortened by up to a half, so that many who failed together do not come back together.
+    pub fn backoff(&self, first: Duration, longest: Duration, tries: u32) -> Duration {
+        let pause = first.saturating_mul(2u32.saturating_pow(tries.min(16))).min(longest);
+        let spread = u32::from(dice()[0]) + 1;
+        pause - (pause / 2) * spread / 256
+    }
+
     /// Milliseconds times 4096, counted on within a millisecond.
     pub fn tick(&self) -> u64 {
         let now = (self.now().as_millis().max(0) as u64) << 12;

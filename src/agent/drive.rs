@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::model::{self, Call, Model, Piece, Request};
 use super::turn::{Effect, Event, Mint, Purpose, Turn};
-use crate::transcript::Message;
+use crate::transcript::{Message, ToolState};
 
 /// How long tools may take to clean up behind themselves.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -20,6 +20,15 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub trait Surroundings: Send + Sync + 'static {
     /// Puts a message on disk. Nothing happens after it before it is there.
     fn save(&self, message: &Message) -> impl Future<Output = Result<(), Stopped>> + Send;
+    /// Puts the state of one call of a saved message on disk.
+    fn save_call(
+        &self,
+        message: &str,
+        part: usize,
+        state: &ToolState,
+    ) -> impl Future<Output = Result<(), Stopped>> + Send;
+    /// What was said to the session since this was last asked.
+    fn hear(&self) -> impl Future<Output = Result<Vec<Message>, Stopped>> + Send;
     /// Everything the model is told, for these messages.
     fn request(&self, messages: &[Message], purpose: Purpose) -> Request;
     /// May take as long as somebody takes to answer.
@@ -30,8 +39,8 @@ pub trait Surroundings: Send + Sync + 'static {
         permit: Leave,
         cancel: CancellationToken,
     ) -> impl Future<Output = Result<String, String>> + Send;
-    /// For whoever watches. `messages` are the saved ones.
-    fn show(&self, doing: Doing, messages: &[Message], writing: Option<&Message>);
+    /// For whoever watches.
+    fn show(&self, doing: Doing, messages: &[Message]);
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +48,7 @@ pub enum Permit {
     Yes(Leave),
     /// A rule forbids it: the model is told and may do something else.
     Forbidden(String),
-    /// Somebody said no: the run ends.
+    /// Somebody said no to this: the run ends.
     Refused(String),
 }
 
@@ -84,46 +93,19 @@ pub async fn drive<M: Mint, S: Surroundings>(
     cancel: CancellationToken,
     stop: CancellationToken,
 ) -> Result<(), Stopped> {
-    let (to_notes, notes) = mpsc::channel(16);
-    let mut work = Work {
-        pieces: None,
-        model: None,
-        tools: JoinSet::new(),
-        notes,
-        to_notes,
-        retry_at: None,
-        tools_over: cancel.child_token(),
-    };
+    let mut work = Work::new(&cancel);
     let mut cancelled = false;
-    let mut effects = VecDeque::from(turn.on(Event::Begin));
+    let mut effects = turn.on(Event::Begin);
     loop {
-        while let Some(effect) = effects.pop_front() {
-            match effect {
-                Effect::Save(message) => {
-                    if let Err(stopped) = surroundings.save(&message).await {
-                        work.finish().await;
-                        return Err(stopped);
-                    }
-                }
-                Effect::AskModel(purpose) => {
-                    let request = surroundings.request(&turn.messages, purpose);
-                    work.ask(&model, request);
-                    surroundings.show(Doing::Asking, &turn.messages, turn.writing());
-                }
-                Effect::RunTools(calls) => {
-                    for call in calls {
-                        work.run(call, Arc::clone(&surroundings));
-                    }
-                    surroundings.show(Doing::Tools, &turn.messages, turn.writing());
-                }
-                Effect::Wait { pause, why } => {
-                    work.retry_at = Some(tokio::time::Instant::now() + pause);
-                    surroundings.show(Doing::Retrying(why), &turn.messages, turn.writing());
-                }
-                Effect::Done => {
-                    work.finish().await;
-                    return Ok(());
-                }
+        match work.carry_out(effects, &mut turn, &model, &surroundings).await {
+            Ok(Step::GoesOn) => {}
+            Ok(Step::Over) => {
+                work.finish().await;
+                return Ok(());
+            }
+            Err(stopped) => {
+                work.finish().await;
+                return Err(stopped);
             }
         }
         let (event, noted) = tokio::select! {
@@ -137,32 +119,100 @@ pub async fn drive<M: Mint, S: Surroundings>(
                 return Err(Stopped("the daemon is stopping".into()));
             }
         };
-        let streams = matches!(event, Event::Piece(_));
-        let tools = matches!(event, Event::Started { .. } | Event::ToolEnded { .. });
-        for effect in turn.on(event) {
-            // What a tool does next waits for this to be on disk.
-            match effect {
-                Effect::Save(message) => {
-                    if let Err(stopped) = surroundings.save(&message).await {
-                        work.finish().await;
-                        return Err(stopped);
-                    }
-                }
-                other => effects.push_back(other),
-            }
+        let doing = match event {
+            Event::Piece(_) => Some(Doing::Streaming),
+            Event::Started { .. } | Event::ToolEnded { .. } => Some(Doing::Tools),
+            Event::Begin
+            | Event::Heard(_)
+            | Event::ModelFailed(_)
+            | Event::Retry
+            | Event::Refused { .. }
+            | Event::Cancel => None,
+        };
+        effects = turn.on(event);
+        let is_save = |effect: &Effect| matches!(effect, Effect::Save(_) | Effect::SaveCall { .. });
+        if let Some(doing) = doing.filter(|_| effects.iter().all(is_save)) {
+            surroundings.show(doing, turn.messages());
         }
+        // What a tool does next waits for this to be on disk.
         if let Some(noted) = noted {
+            let (saves, others): (Vec<_>, Vec<_>) = effects.into_iter().partition(is_save);
+            if let Err(stopped) = work.carry_out(saves, &mut turn, &model, &surroundings).await {
+                work.finish().await;
+                return Err(stopped);
+            }
             let _ = noted.send(());
-        }
-        if streams && effects.is_empty() {
-            surroundings.show(Doing::Streaming, &turn.messages, turn.writing());
-        } else if tools && effects.is_empty() {
-            surroundings.show(Doing::Tools, &turn.messages, turn.writing());
+            effects = others;
         }
     }
 }
 
+/// What is left to do after some effects.
+enum Step {
+    GoesOn,
+    Over,
+}
+
 impl Work {
+    fn new(cancel: &CancellationToken) -> Work {
+        let (to_notes, notes) = mpsc::channel(16);
+        Work {
+            pieces: None,
+            model: None,
+            tools: JoinSet::new(),
+            notes,
+            to_notes,
+            retry_at: None,
+            tools_over: cancel.child_token(),
+        }
+    }
+
+    async fn carry_out<M: Mint, S: Surroundings>(
+        &mut self,
+        effects: Vec<Effect>,
+        turn: &mut Turn<M>,
+        model: &Model,
+        surroundings: &Arc<S>,
+    ) -> Result<Step, Stopped> {
+        let mut effects = VecDeque::from(effects);
+        while let Some(effect) = effects.pop_front() {
+            match effect {
+                Effect::Save(id) => {
+                    if let Some(message) = turn.message(&id) {
+                        surroundings.save(message).await?;
+                    }
+                }
+                Effect::SaveCall { message: id, part } => {
+                    let message = turn.message(&id);
+                    if let Some(state) = message.and_then(|message| message.tool_state(part)) {
+                        surroundings.save_call(&id, part, state).await?;
+                    }
+                }
+                Effect::Hear => {
+                    let heard = surroundings.hear().await?;
+                    effects.extend(turn.on(Event::Heard(heard)));
+                }
+                Effect::AskModel(purpose) => {
+                    let request = surroundings.request(turn.asked(), purpose);
+                    self.ask(model, request);
+                    surroundings.show(Doing::Asking, turn.messages());
+                }
+                Effect::RunTools(calls) => {
+                    for call in calls {
+                        self.run(call, Arc::clone(surroundings));
+                    }
+                    surroundings.show(Doing::Tools, turn.messages());
+                }
+                Effect::Wait { pause, why } => {
+                    self.retry_at = Some(tokio::time::Instant::now() + pause);
+                    surroundings.show(Doing::Retrying(why), turn.messages());
+                }
+                Effect::Done => return Ok(Step::Over),
+            }
+        }
+        Ok(Step::GoesOn)
+    }
+
     fn ask(&mut self, model: &Model, request: Request) {
         let (sink, pieces) = mpsc::channel(64);
         let model = model.clone();
@@ -187,12 +237,17 @@ impl Work {
             // In a task of its own: a panic is the call's answer, not the end of the run.
             let say = tell.clone();
             let made = tokio::spawn(async move {
-                let leave = match surroundings.permit(&call).await {
+                let permit = tokio::select! {
+                    permit = surroundings.permit(&call) => permit,
+                    // The run is over; nobody has to answer any more.
+                    () = cancel.cancelled() => Permit::Forbidden("aborted".to_owned()),
+                };
+                let leave = match permit {
                     Permit::Yes(leave) => leave,
                     Permit::Forbidden(why) => {
                         return Event::ToolEnded { call: call.id, result: Err(why) };
                     }
-                    Permit::Refused(why) => return Event::Refused { call: call.id, why },
+                    Permit::Refused(what) => return Event::Refused { call: call.id, what },
                 };
                 say(Event::Started { call: call.id.clone() }).await;
                 let result = surroundings.run_tool(&call, leave, cancel).await;

@@ -51,6 +51,8 @@ pub struct Supervisor {
     /// How long an accepted prompt may stay without any answer in an idle session.
     #[serde(rename = "answer_grace_seconds", with = "seconds")]
     pub answer_grace: Duration,
+    #[serde(rename = "gone_seconds", with = "seconds")]
+    pub gone: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -265,6 +267,10 @@ pub struct Agent {
     pub compact_at_tokens: u64,
     #[serde(rename = "silence_seconds", with = "seconds")]
     pub silence: Duration,
+    pub answer_bytes: usize,
+    pub parallel_calls: usize,
+    pub transcript_bytes: usize,
+    pub output_bytes: u64,
     /// By `provider/model`: what a million tokens cost, of input and of output.
     pub prices: BTreeMap<String, [f64; 2]>,
 }
@@ -276,6 +282,10 @@ impl Default for Agent {
             model_retries: 5,
             compact_at_tokens: 100_000,
             silence: Duration::from_secs(120),
+            answer_bytes: 8 << 20,
+            parallel_calls: 8,
+            transcript_bytes: 256 << 20,
+            output_bytes: 64 << 20,
             prices: BTreeMap::new(),
         }
     }
@@ -298,6 +308,7 @@ impl Default for Supervisor {
             result_cache: Duration::from_secs(300),
             settle: Duration::from_secs(2),
             answer_grace: Duration::from_secs(60),
+            gone: Duration::from_secs(600),
         }
     }
 }

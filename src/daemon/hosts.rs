@@ -102,12 +102,17 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         config_dir: config_dir.to_owned(),
         overflow: home.path().join("output"),
         default_model: config.model.clone(),
-        models: Models::new(keys(settings), config.agent.silence),
+        output_bytes: config.agent.output_bytes,
+        models: Models::new(keys(settings), config.agent.silence, config.agent.answer_bytes),
         prices: config.agent.prices.iter().map(priced).collect(),
         limits: Limits {
             steps: config.agent.max_steps,
             retries: config.agent.model_retries,
             compact_at: config.agent.compact_at_tokens,
+            answer_bytes: config.agent.answer_bytes,
+            parallel_calls: config.agent.parallel_calls,
+            transcript_bytes: config.agent.transcript_bytes,
         },
+        gone: config.supervisor.gone,
     }
 }

@@ -233,6 +233,7 @@ fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
         cancel_stalled: supervisor.cancel_stalled,
         settle: supervisor.settle,
         answer_grace: supervisor.answer_grace,
+        gone: supervisor.gone,
         resumable: match resume.any_status {
             true => Resumable::AnyEnded,
             false => Resumable::Completed,

@@ -95,6 +95,10 @@ impl Host for Metered {
         self.count("agents", self.host.agents(directory, parent)).await
     }
 
+    async fn directory(&self, directory: &str) -> Result<String, Error> {
+        self.count("directory", self.host.directory(directory)).await
+    }
+
     async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {
         self.count("answer", self.host.answer(session, ask, answer)).await
     }

@@ -197,6 +197,12 @@ pub trait Host {
         directory: &str,
         parent: Option<&SessionId>,
     ) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+    /// The directory a session is to work in, as the host knows it. Where the host is on this machine
+    /// one that does not exist is refused.
+    fn directory(&self, directory: &str) -> impl Future<Output = Result<String, Error>> + Send {
+        let directory = directory.to_owned();
+        async { Ok(directory) }
+    }
     fn answer(
         &self,
         session: &SessionId,
@@ -335,6 +341,14 @@ impl Host for AnyHost {
             AnyHost::Scripted(host) => host.agents(directory, parent).await,
             AnyHost::Embedded(host) => host.agents(directory, parent).await,
             AnyHost::OpenCode(host) => host.agents(directory, parent).await,
+        }
+    }
+
+    async fn directory(&self, directory: &str) -> Result<String, Error> {
+        match self {
+            AnyHost::Scripted(host) => host.directory(directory).await,
+            AnyHost::Embedded(host) => host.directory(directory).await,
+            AnyHost::OpenCode(host) => host.directory(directory).await,
         }
     }
 

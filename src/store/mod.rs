@@ -3,6 +3,7 @@
 //! One writer thread commits (`writer`), readers have connections of their own. Whatever a
 //! function here acknowledges is on disk.
 
+mod asks;
 mod find;
 mod inheritance;
 mod instances;
@@ -34,7 +35,7 @@ pub use outbox::{MOST_DUE, Owed};
 pub use pages::{Direction, Field, Filter, Page, Resolved, Sort, Tally};
 pub use prune::Keep;
 pub use rows::Run;
-pub use sessions::Session;
+pub use sessions::{Messages, Session};
 pub use status::{Group, Snapshot, Totals};
 pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement};
 pub use transcripts::{Kept, OwedTranscript};

@@ -1,6 +1,8 @@
 //! The sessions of the embedded host: what its agents said and did, saved message by message.
 
 use rusqlite::{Connection, OptionalExtension};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::{Error, Store, Written, rows};
 use crate::task::{SessionId, Timestamp};
@@ -19,11 +21,22 @@ pub struct Session {
     pub model: String,
     /// Something is to be gone on with after a restart.
     pub running: bool,
+    /// How often something was said that is to be answered.
+    pub said: i64,
     pub created_at: Timestamp,
 }
 
 const SESSION: &str =
-    "id, parent, nonce, title, directory, agent, deny, model, running, created_at";
+    "id, parent, nonce, title, directory, agent, deny, model, running, created_at, said";
+
+/// What was said in a session after some point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Messages {
+    /// As JSON, oldest first.
+    pub bodies: Vec<String>,
+    /// The point up to which this is all; nought before the first message.
+    pub last: i64,
+}
 
 impl Store {
     /// One session per nonce: asked again, it answers with the one there is.
@@ -46,11 +59,12 @@ impl Store {
                 return Ok(known.id);
             }
             insert(db, &session)?;
-            let mut copy = db.prepare_cached(
-                "INSERT INTO message (session, id, body)
-                 SELECT ?1, id, body FROM message WHERE session = ?2 ORDER BY seq",
-            )?;
-            copy.execute((session.id.as_str(), of.as_str()))?;
+            let mut copy =
+                db.prepare_cached("INSERT INTO message (session, id, body) VALUES (?1, ?2, ?3)")?;
+            for_each_message(db, &of, 0, |_, id, body| {
+                copy.execute((session.id.as_str(), id, body))?;
+                Ok(())
+            })?;
             Ok(session.id)
         })
     }
@@ -91,8 +105,10 @@ impl Store {
                 return Ok(false);
             }
             if work {
-                db.prepare_cached("UPDATE session SET running = 1, model = ?2 WHERE id = ?1")?
-                    .execute((session.as_str(), &model))?;
+                let mut work = db.prepare_cached(
+                    "UPDATE session SET running = 1, model = ?2, said = said + 1 WHERE id = ?1",
+                )?;
+                work.execute((session.as_str(), &model))?;
             }
             Ok(true)
         })
@@ -104,36 +120,58 @@ impl Store {
         self.write(move |db, _| {
             let mut save = db.prepare_cached(
                 "INSERT INTO message (session, id, body) VALUES (?1, ?2, ?3)
-                 ON CONFLICT (session, id) DO UPDATE SET body = excluded.body",
+                 ON CONFLICT (session, id) DO UPDATE SET body = excluded.body RETURNING seq",
             )?;
-            save.execute((session.as_str(), &id, &body))?;
+            let seq: i64 = save.query_row((session.as_str(), &id, &body), |row| row.get(0))?;
+            // The calls are in the body as they are now.
+            db.prepare_cached("DELETE FROM call WHERE message = ?1")?.execute([seq])?;
             Ok(())
         })
     }
 
-    /// The bodies of all messages, oldest first.
-    pub fn messages(&self, session: &SessionId) -> Result<Vec<String>, Error> {
-        self.read(|db| {
-            let mut statement =
-                db.prepare_cached("SELECT body FROM message WHERE session = ?1 ORDER BY seq")?;
-            let rows = statement.query_map([session.as_str()], |row| row.get(0))?;
-            Ok(rows.collect::<Result<_, _>>()?)
+    /// Saves the state of one call of a message that is there.
+    pub fn save_call(
+        &self,
+        session: &SessionId,
+        message: String,
+        part: usize,
+        state: String,
+    ) -> Written<()> {
+        let session = session.clone();
+        self.write(move |db, _| {
+            let mut save = db.prepare_cached(
+                "INSERT OR REPLACE INTO call (message, part, state)
+                 SELECT seq, ?3, ?4 FROM message WHERE session = ?1 AND id = ?2",
+            )?;
+            save.execute((session.as_str(), &message, part as i64, &state))?;
+            Ok(())
         })
     }
 
-    /// The same as one JSON array.
+    /// What was said after this point; after nought it is everything.
+    pub fn messages(&self, session: &SessionId, after: i64) -> Result<Messages, Error> {
+        self.read(|db| {
+            let mut messages = Messages { bodies: Vec::new(), last: after };
+            for_each_message(db, session, after, |seq, _, body| {
+                messages.last = seq;
+                messages.bodies.push(body);
+                Ok(())
+            })?;
+            Ok(messages)
+        })
+    }
+
+    /// Everything as one JSON array.
     pub fn transcript(&self, session: &SessionId) -> Result<String, Error> {
         self.read(|db| {
-            let mut statement =
-                db.prepare_cached("SELECT body FROM message WHERE session = ?1 ORDER BY seq")?;
-            let mut rows = statement.query([session.as_str()])?;
             let mut array = String::from("[");
-            while let Some(row) = rows.next()? {
+            for_each_message(db, session, 0, |_, _, body| {
                 if array.len() > 1 {
                     array.push(',');
                 }
-                array.push_str(row.get_ref(0)?.as_str().unwrap_or("null"));
-            }
+                array.push_str(&body);
+                Ok(())
+            })?;
             array.push(']');
             Ok(array)
         })
@@ -148,13 +186,14 @@ impl Store {
         })
     }
 
-    /// There is nothing left to go on with.
-    pub fn session_rests(&self, session: &SessionId) -> Written<()> {
+    /// There is nothing left to go on with, for somebody who knows of all that was said `said`
+    /// times. `false`: something was said since, and the session goes on.
+    pub fn session_rests(&self, session: &SessionId, said: i64) -> Written<bool> {
         let session = session.clone();
         self.write(move |db, _| {
-            db.prepare_cached("UPDATE session SET running = 0 WHERE id = ?1")?
-                .execute([session.as_str()])?;
-            Ok(())
+            let mut rest =
+                db.prepare_cached("UPDATE session SET running = 0 WHERE id = ?1 AND said = ?2")?;
+            Ok(rest.execute((session.as_str(), said))? > 0)
         })
     }
 
@@ -188,7 +227,7 @@ impl Store {
 fn insert(db: &Connection, session: &Session) -> Result<(), Error> {
     let mut insert = db.prepare_cached(&format!(
         "INSERT INTO session ({SESSION}, todos)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, '[]')"
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, '[]')"
     ))?;
     insert.execute((
         session.id.as_str(),
@@ -201,8 +240,54 @@ fn insert(db: &Connection, session: &Session) -> Result<(), Error> {
         &session.model,
         session.running,
         session.created_at.as_millis(),
+        session.said,
     ))?;
     Ok(())
+}
+
+/// A message as it is kept. Texts are not looked into.
+#[derive(Serialize, Deserialize)]
+struct Body {
+    info: Box<RawValue>,
+    parts: Vec<Box<RawValue>>,
+}
+
+/// Hands out number, id and body of each message after a point, with the newest state of its calls.
+fn for_each_message(
+    db: &Connection,
+    session: &SessionId,
+    after: i64,
+    mut each: impl FnMut(i64, &str, String) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut messages = db.prepare_cached(
+        "SELECT seq, id, body FROM message WHERE session = ?1 AND seq > ?2 ORDER BY seq",
+    )?;
+    let mut calls =
+        db.prepare_cached("SELECT part, state FROM call WHERE message = ?1 ORDER BY part")?;
+    let mut found = messages.query((session.as_str(), after))?;
+    while let Some(row) = found.next()? {
+        let seq: i64 = row.get(0)?;
+        let states =
+            calls.query_map([seq], |row| Ok((row.get::<_, i64>(0)? as usize, row.get(1)?)))?;
+        let states: Vec<(usize, String)> = states.collect::<Result<_, _>>()?;
+        let body: String = row.get(2)?;
+        let body = if states.is_empty() { body } else { with_states(&body, states)? };
+        each(seq, row.get_ref(1)?.as_str().unwrap_or_default(), body)?;
+    }
+    Ok(())
+}
+
+fn with_states(body: &str, states: Vec<(usize, String)>) -> Result<String, Error> {
+    let unreadable = |_| Error::Unreadable { column: "body" };
+    let mut body: Body = serde_json::from_str(body).map_err(unreadable)?;
+    for (at, state) in states {
+        let Some(part) = body.parts.get_mut(at) else { continue };
+        let mut fields: serde_json::Map<String, serde_json::Value> =
+            rows::json("body", part.get())?;
+        fields.insert("state".to_owned(), rows::json("state", &state)?);
+        *part = serde_json::value::to_raw_value(&fields).map_err(unreadable)?;
+    }
+    serde_json::to_string(&body).map_err(unreadable)
 }
 
 fn find(db: &Connection, condition: &str, value: &str) -> Result<Option<Session>, Error> {
@@ -221,5 +306,6 @@ fn find(db: &Connection, condition: &str, value: &str) -> Result<Option<Session>
         model: row.get(7)?,
         running: row.get(8)?,
         created_at: Timestamp::from_millis(row.get(9)?),
+        said: row.get(10)?,
     }))
 }

@@ -47,17 +47,25 @@ impl Supervisor {
         Ok(open)
     }
 
-    /// What the reconciler saw of a task just now.
-    pub(super) fn note_asks(&self, task: &Task, open: &[Ask]) {
+    /// What the reconciler saw of a task just now. When each was asked is kept on disk: it goes on
+    /// waiting where it was when we are started again (T15).
+    pub(super) fn note_asks(&self, task: &Task, open: &[Ask]) -> Vec<Asked> {
         let now = self.0.clock.now();
         let mut asks = self.0.asks.lock().unwrap_or_else(PoisonError::into_inner);
         asks.retain(|id, asked| asked.task != task.id || open.iter().any(|ask| ask.id == *id));
-        for ask in open {
-            asks.entry(ask.id.clone()).or_insert_with(|| {
-                tracing::info!(task = %task.id, "waits for a permission");
-                Asked { ask: ask.clone(), task: task.id.clone(), since: now }
+        let note = |ask: &Ask| {
+            let asked = asks.entry(ask.id.clone()).or_insert_with(|| {
+                tracing::info!(task = %task.id, "permission requested; waiting for an answer");
+                let since = self.0.store.asked(&task.id, &ask.id, now).unwrap_or_else(|error| {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "cannot read since when it is asked; counting from now");
+                    now
+                });
+                Asked { ask: ask.clone(), task: task.id.clone(), since }
             });
-        }
+            asked.clone()
+        };
+        open.iter().map(note).collect()
     }
 
     /// Tasks that are over ask nothing any more.

@@ -97,6 +97,8 @@ impl Supervisor {
         }
         let depth = self.depth(&caller.session)?;
         let host = self.choose_host(&order, &caller)?;
+        let directory = self.host(&host)?.directory(&caller.directory).await?;
+        let caller = Caller { directory, ..caller };
         self.check_agent(&host, &order.agent, &caller).await?;
         let inherits = self.inherit(fork, &caller, &host).await?;
 
@@ -114,7 +116,7 @@ impl Supervisor {
     }
 
     /// What an identical order of the same parent came to, if that is not too long ago (O6).
-    pub fn earlier(
+    pub async fn earlier(
         &self,
         caller: &Caller,
         order: &Order,
@@ -122,8 +124,8 @@ impl Supervisor {
     ) -> Result<Option<Task>, Error> {
         let since = self.0.clock.now().minus(not_older);
         let host = self.choose_host(order, caller)?;
-        let Caller { session, directory, .. } = caller;
-        Ok(self.0.store.earlier(session, (&host, directory), order, since)?)
+        let directory = self.host(&host)?.directory(&caller.directory).await?;
+        Ok(self.0.store.earlier(&caller.session, (&host, &directory), order, since)?)
     }
 
     /// Nobody waits for its end any more: it goes on in the background, told like any other.

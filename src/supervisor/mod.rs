@@ -130,6 +130,8 @@ pub struct Settings {
     pub cancel_stalled: bool,
     pub settle: Duration,
     pub answer_grace: Duration,
+    /// How long a host may be out of reach before its runs end.
+    pub gone: Duration,
     pub resumable: Resumable,
     pub asks: Asks,
     pub inline_characters: usize,

@@ -9,6 +9,7 @@ use super::{Error, Supervisor};
 use crate::host::{self, Host, Prompt};
 use crate::store::{Active, FollowUp};
 use crate::task::lifecycle::Report;
+use crate::task::time::say;
 use crate::task::{Task, TaskId};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -26,9 +27,17 @@ const GO_ON_AFTER_RESTART: &str = "Your work was interrupted by a restart. Look 
 struct Outgoing {
     sends: JoinSet<(TaskId, bool)>,
     sending: HashMap<Id, Active>,
-    failures: HashMap<TaskId, (u32, Duration)>,
+    failures: HashMap<TaskId, Failing>,
     /// Something was owed to a task that was being sent to.
     skipped: bool,
+}
+
+/// A task whose host could not be reached. Times are uptimes.
+#[derive(Clone, Copy)]
+struct Failing {
+    tries: u32,
+    since: Duration,
+    until: Duration,
 }
 
 impl Supervisor {
@@ -76,18 +85,21 @@ impl Supervisor {
         outgoing.skipped = owed.iter().any(|active| sending.contains(&active.task.id));
         for active in owed.into_iter().filter(|active| !sending.contains(&active.task.id)) {
             let failed = outgoing.failures.get(&active.task.id);
-            if failed.is_some_and(|(_, until)| *until > uptime) {
+            if failed.is_some_and(|failing| failing.until > uptime) {
                 continue;
             }
+            let failing_for = failed.map(|failing| uptime.saturating_sub(failing.since));
+            let failing_for = failing_for.unwrap_or_default();
             let (supervisor, to_send) = (self.clone(), active.clone());
             let send = outgoing.sends.spawn(async move {
-                let sent = supervisor.send(&to_send).await;
+                let sent = supervisor.send(&to_send, failing_for).await;
                 supervisor.abort_if_over(&to_send.task);
                 (to_send.task.id, sent)
             });
             outgoing.sending.insert(send.id(), active);
         }
-        let next = outgoing.failures.values().map(|(_, until)| until.saturating_sub(uptime)).min();
+        let next = outgoing.failures.values().map(|failing| failing.until.saturating_sub(uptime));
+        let next = next.min();
         next.unwrap_or(Duration::from_secs(3600)).max(Duration::from_millis(10))
     }
 
@@ -105,10 +117,11 @@ impl Supervisor {
             }
             Ok((id, (task, false))) => {
                 outgoing.sending.remove(&id);
-                let tries = outgoing.failures.get(&task).map_or(0, |(tries, _)| *tries);
-                let pause = (FIRST_PAUSE * 2u32.pow(tries.min(6))).min(LONGEST_PAUSE);
-                let until = self.0.clock.uptime() + pause;
-                outgoing.failures.insert(task, (tries + 1, until));
+                let now = self.0.clock.uptime();
+                let earlier = outgoing.failures.get(&task).copied();
+                let (tries, since) = earlier.map_or((0, now), |f| (f.tries, f.since));
+                let until = now + self.0.clock.backoff(FIRST_PAUSE, LONGEST_PAUSE, tries);
+                outgoing.failures.insert(task, Failing { tries: tries + 1, since, until });
                 true
             }
             Err(error) => {
@@ -121,13 +134,13 @@ impl Supervisor {
     }
 
     /// `false` means: try again later.
-    async fn send(&self, active: &Active) -> bool {
+    async fn send(&self, active: &Active, failing_for: Duration) -> bool {
         let Active { task, run } = active;
         if task.is_forked
             && run.sent_at.is_none()
             && let Err(error) = self.hand_over(task).await
         {
-            return self.prompt_failed(active, error).await;
+            return self.prompt_failed(active, error, failing_for).await;
         }
         let mut owed = vec![(None, &run.message_id, run.prompt.as_str(), run.sent_at)];
         if let Some(id) = &run.continue_id {
@@ -149,7 +162,7 @@ impl Supervisor {
                 Err(error) => Err(error),
             };
             if let Err(error) = sent {
-                return self.prompt_failed(active, error).await;
+                return self.prompt_failed(active, error, failing_for).await;
             }
             let now = self.0.clock.now();
             let noted = match follow_up {
@@ -175,7 +188,11 @@ impl Supervisor {
         }
     }
 
-    async fn prompt_failed(&self, active: &Active, error: Error) -> bool {
+    /// What the host refuses ends the run; what cannot be reached is tried again, visibly, and ends
+    /// the run after a while. `false` means: try again later.
+    async fn prompt_failed(&self, active: &Active, error: Error, failing_for: Duration) -> bool {
+        let task = &active.task;
+        let mut closing = super::reconcile::Closing::default();
         let report = match error {
             Error::Host(host::Error::NoSuchSession(_)) => {
                 Report::Aborted { error: "Session deleted".into() }
@@ -184,15 +201,33 @@ impl Supervisor {
                 error: format!("the host refused the prompt: {why}"),
                 partial: None,
             },
-            other => {
-                let error = &other as &dyn std::error::Error;
-                tracing::warn!(task = %active.task.id, error, "cannot prompt yet");
+            error @ Error::UnknownHost { .. } => {
+                Report::Failed { error: format!("interrupted: {error}"), partial: None }
+            }
+            error if failing_for >= self.0.settings.gone => {
+                // The prompt may have arrived all the same.
+                closing.abort = true;
+                unreachable(&error.to_string(), self.0.settings.gone)
+            }
+            error => {
+                self.show_retrying(active, error.to_string()).await;
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(task = %task.id, error, "prompt not delivered; retrying");
                 return false;
             }
         };
-        let concluded =
-            self.conclude(&active.task, report, super::reconcile::Closing::default()).await;
+        let abort = closing.abort;
+        let concluded = self.conclude(task, report, closing).await;
+        if concluded && abort {
+            self.abort(task);
+        }
         // Not concluded and still live: it could not be written.
-        concluded || self.task(&active.task.id).is_ok_and(|task| !task.is_live())
+        concluded || self.task(&task.id).is_ok_and(|task| !task.is_live())
     }
+}
+
+/// The end of a run whose host has been out of reach for too long.
+pub(super) fn unreachable(why: &str, gone: Duration) -> Report {
+    let error = format!("interrupted: {why}, for {}", say(gone));
+    Report::Failed { error, partial: None }
 }

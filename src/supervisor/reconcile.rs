@@ -8,7 +8,8 @@ use futures_util::future::join_all;
 use tokio::task::{Id, JoinError, JoinSet};
 
 use super::verdict::{self, Since, Verdict};
-use super::{Asks, Error, Supervisor};
+use super::{Asked, Asks, Error, Supervisor};
+use crate::clock::Clock;
 use crate::host::metered::Metered;
 use crate::host::{self, Activity, Answer, Ask, Host, Observation, Watch};
 use crate::store::{self, Active, End, FollowUp};
@@ -25,10 +26,10 @@ const LONGEST_BETWEEN_ABORTS: Duration = Duration::from_secs(60);
 #[derive(Default)]
 struct Memory {
     runs: HashMap<TaskId, Seen>,
-    /// When each open question was first seen.
-    asks: HashMap<String, Duration>,
-    /// The host did not answer the last time.
-    silent: bool,
+    /// Uptime when each open question was first seen here, and how old it was then.
+    asks: HashMap<String, (Duration, Duration)>,
+    /// Since when the host has not answered.
+    silent: Option<Duration>,
 }
 
 struct Seen {
@@ -154,7 +155,18 @@ impl Supervisor {
 
     async fn look_at_runs(&self, name: &str, active: Vec<Active>, memory: &mut Memory) {
         memory.keep_only(&active);
-        let Ok(host) = self.host(name) else { return };
+        let host = match self.host(name) {
+            Ok(host) => host,
+            // Nobody will ever say what became of them.
+            Err(error) => {
+                let error = format!("interrupted: {error}");
+                for active in active {
+                    let report = Report::Failed { error: error.clone(), partial: None };
+                    self.conclude(&active.task, report, Closing::default()).await;
+                }
+                return;
+            }
+        };
         let seen = self.observe(host, &active, &mut memory.silent).await;
         let seen = active.into_iter().zip(seen);
         let judged: Vec<_> = seen
@@ -162,7 +174,8 @@ impl Supervisor {
                 let seen = seen?;
                 let since = memory.note(&active, &seen, &self.0.clock);
                 let verdict = verdict::judge(&active, &seen, since, &self.0.settings);
-                let asks = memory.asks_waiting(&verdict, self.0.clock.uptime());
+                let asks = self.note_asks(&active.task, verdict.asks());
+                let asks = memory.asks_waiting(asks, &self.0.clock);
                 Some(self.act(active, seen, since, verdict, asks))
             })
             .collect();
@@ -174,24 +187,31 @@ impl Supervisor {
         &self,
         host: &Metered,
         active: &[Active],
-        silent: &mut bool,
+        silent: &mut Option<Duration>,
     ) -> Vec<Option<Observation>> {
         let watches: Vec<Watch> = active.iter().filter_map(watched).collect();
         let name = active.first().map(|active| active.task.host.clone()).unwrap_or_default();
         match observe_apart(host, watches.clone()).await {
             Ok(Ok(seen)) if seen.len() == watches.len() => {
-                if std::mem::take(silent) {
-                    tracing::info!(host = name, "answers again");
+                if silent.take().is_some() {
+                    tracing::info!(host = name, "host answers again");
                 }
                 seen
             }
             Ok(Ok(_)) => vec![None; active.len()],
             Ok(Err(error)) => {
+                let uptime = self.0.clock.uptime();
                 // Once is enough: it is asked again at every sweep.
-                if !std::mem::replace(silent, true) {
+                let since = *silent.get_or_insert_with(|| {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(host = name, error, "cannot observe");
-                }
+                    tracing::warn!(
+                        host = name,
+                        error,
+                        "host does not answer; its runs are retried"
+                    );
+                    uptime
+                });
+                self.out_of_reach(active, &error, uptime.saturating_sub(since)).await;
                 vec![None; active.len()]
             }
             // Somebody's transcript makes the adapter panic: find out whose, and blame only that.
@@ -211,6 +231,32 @@ impl Supervisor {
         }
     }
 
+    /// Runs on a host that does not answer: shown, and given up after a while.
+    async fn out_of_reach(&self, active: &[Active], error: &host::Error, lasted: Duration) {
+        let why = error.to_string();
+        for active in active {
+            if lasted < self.0.settings.gone {
+                self.show_retrying(active, why.clone()).await;
+                continue;
+            }
+            let report = super::prompt::unreachable(&why, self.0.settings.gone);
+            let closing = Closing { abort: true, ..Closing::default() };
+            if self.conclude(&active.task, report, closing).await {
+                self.abort(&active.task);
+            }
+        }
+    }
+
+    /// Says why nothing comes of a run for the moment.
+    pub(super) async fn show_retrying(&self, active: &Active, why: String) {
+        let shown = active.task.progress.clone();
+        let progress = Progress { phase: Phase::Retrying, detail: Some(why), ..shown };
+        if let Err(error) = self.show(active, progress).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(task = %active.task.id, error, "progress not written");
+        }
+    }
+
     async fn act(
         &self,
         active: Active,
@@ -221,13 +267,6 @@ impl Supervisor {
     ) {
         let task = &active.task;
         let shown = progress(task, &seen);
-        self.note_asks(
-            task,
-            match &verdict {
-                Verdict::Asks(open) => open,
-                _ => &[],
-            },
-        );
         let written = match verdict {
             Verdict::GoesOn(phase, detail) => {
                 self.show(&active, Progress { phase, detail, ..shown }).await
@@ -347,7 +386,9 @@ impl Supervisor {
             Err(error) => Err(error),
         };
         match aborted {
-            Ok(()) | Err(Error::Host(host::Error::NoSuchSession(_))) => {
+            // A host that is no longer configured has nobody who could be told.
+            Ok(())
+            | Err(Error::Host(host::Error::NoSuchSession(_)) | Error::UnknownHost { .. }) => {
                 self.0.store.abort_sent(&task.id, run).await.is_ok()
             }
             Err(error) => {
@@ -481,12 +522,7 @@ impl Memory {
         self.asks.retain(|id, _| open.contains(id.as_str()));
     }
 
-    fn note(
-        &mut self,
-        active: &Active,
-        observation: &Observation,
-        clock: &crate::clock::Clock,
-    ) -> Since {
+    fn note(&mut self, active: &Active, observation: &Observation, clock: &Clock) -> Since {
         let (uptime, run) = (clock.uptime(), active.task.run);
         // Time in the queue is not time at work.
         let began = active.run.sent_at.unwrap_or(active.run.started_at);
@@ -521,15 +557,16 @@ impl Memory {
         since
     }
 
-    /// How long each open question has been waiting.
-    fn asks_waiting(&mut self, verdict: &Verdict, uptime: Duration) -> Vec<(Ask, Duration)> {
-        let Verdict::Asks(open) = verdict else { return Vec::new() };
-        let mut waiting = Vec::with_capacity(open.len());
-        for ask in open {
-            let first = *self.asks.entry(ask.id.clone()).or_insert(uptime);
-            waiting.push((ask.clone(), uptime.saturating_sub(first)));
-        }
-        waiting
+    /// How long each open question has been waiting, also before we were started. The wall clock
+    /// says how old one was when it was first seen here; from then on a clock that does not jump.
+    fn asks_waiting(&mut self, open: Vec<Asked>, clock: &Clock) -> Vec<(Ask, Duration)> {
+        let (now, uptime) = (clock.now(), clock.uptime());
+        let wait = |Asked { ask, since, .. }: Asked| {
+            let seen = self.asks.entry(ask.id.clone()).or_insert((uptime, now.since(since)));
+            let waited = seen.1 + uptime.saturating_sub(seen.0);
+            (ask, waited)
+        };
+        open.into_iter().map(wait).collect()
     }
 }
 

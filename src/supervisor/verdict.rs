@@ -42,6 +42,22 @@ pub(super) enum Verdict {
     Stop(Report),
 }
 
+impl Verdict {
+    /// What waits for an answer.
+    pub(super) fn asks(&self) -> &[Ask] {
+        match self {
+            Verdict::Asks(asks) => asks,
+            Verdict::GoesOn(..)
+            | Verdict::Stalled
+            | Verdict::Nudge
+            | Verdict::Continue
+            | Verdict::Resend
+            | Verdict::Ended { .. }
+            | Verdict::Stop(_) => &[],
+        }
+    }
+}
+
 pub(super) fn judge(
     active: &Active,
     seen: &Observation,
@@ -186,6 +202,7 @@ mod tests {
             cancel_stalled: false,
             settle: Duration::from_secs(2),
             answer_grace: Duration::from_secs(60),
+            gone: Duration::from_secs(600),
             resumable: Resumable::Completed,
             asks: Asks::Park(None),
             inline_characters: 8_000,

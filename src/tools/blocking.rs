@@ -97,7 +97,7 @@ pub(super) async fn call(
         manner: Manner::Blocking,
     };
     if let Some(ttl) = settings.cache
-        && let Some(earlier) = supervisor.earlier(caller, &order, ttl)?
+        && let Some(earlier) = supervisor.earlier(caller, &order, ttl).await?
     {
         return answer(&earlier, Vec::new());
     }

@@ -67,7 +67,11 @@ fn block(message: &Message, shown: &MessageFilter) -> String {
                 lines.push(format!("[Thinking] {}", text.chars().take(most).collect::<String>()));
             }
             Part::Tool { tool, state, call } => {
-                lines.push(format!("[Tool: {tool} {call}] {} {}", state.status, state.input));
+                lines.push(format!(
+                    "[Tool: {tool} {call}] {} {}",
+                    state.status.name(),
+                    state.input
+                ));
                 let result = state.output.as_ref().or(state.error.as_ref());
                 if let Some(result) = result.filter(|_| shown.include_tool_results) {
                     lines.push(format!("[Tool result] {result}"));

@@ -1,10 +1,23 @@
 //! Messages, parts and tool calls, the same for every host (the shape is OpenCode's), and what a
 //! run's part of a transcript says about its end. Pure: it reads messages, it fetches none.
 
+#[cfg(test)]
+mod tests;
+mod words;
+
 use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+pub use words::{CallStatus, FailureName, Finish};
+
+/// `lastMessage` is committed, published and kept with every look at a run while it grows, so only
+/// its end is shown (T19).
+const LAST_MESSAGE_CHARACTERS: usize = 2_000;
+
+/// Stands at the end of a result that reached the model's output limit (T6).
+const CUT_OFF: &str = "[cut off: the model reached its output limit]";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
@@ -35,7 +48,7 @@ pub struct Info {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub finish: Option<String>,
+    pub finish: Option<Finish>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
     /// `true` marks a compaction summary; on user messages hosts put other things here.
@@ -62,7 +75,7 @@ pub struct Tokens {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    pub name: String,
+    pub name: FailureName,
     #[serde(default)]
     pub data: Value,
 }
@@ -97,7 +110,7 @@ pub enum Part {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolState {
-    pub status: String,
+    pub status: CallStatus,
     #[serde(default)]
     pub input: Value,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,6 +159,38 @@ pub struct Figures {
     pub repeated: u32,
 }
 
+impl Info {
+    /// A message nothing is known of but who says it.
+    pub fn blank(id: String, session: String, role: Role, created: i64) -> Info {
+        Info {
+            id,
+            session,
+            role,
+            time: Time { created, completed: None },
+            parent: None,
+            agent: None,
+            cost: None,
+            tokens: None,
+            finish: None,
+            error: None,
+            summary: None,
+        }
+    }
+}
+
+impl ToolState {
+    pub fn pending(input: Value) -> ToolState {
+        ToolState { status: CallStatus::Pending, input, output: None, error: None }
+    }
+
+    /// Answers the call with an error.
+    pub fn fail(&mut self, error: impl Into<String>) {
+        self.status = CallStatus::Error;
+        self.output = None;
+        self.error = Some(error.into());
+    }
+}
+
 impl Message {
     pub fn text(&self) -> String {
         let texts = self.parts.iter().filter_map(|part| match part {
@@ -159,16 +204,45 @@ impl Message {
         texts.collect::<Vec<_>>().join("\n")
     }
 
+    /// The summary of a compaction, which stands for everything before it.
+    pub fn is_summary(&self) -> bool {
+        self.info.role == Role::Assistant && self.info.summary == Some(Value::Bool(true))
+    }
+
+    /// The call at this place among the parts.
+    pub fn tool_state(&self, part: usize) -> Option<&ToolState> {
+        self.parts.get(part).and_then(Part::tool_state)
+    }
+
+    pub fn tool_states(&self) -> impl Iterator<Item = &ToolState> {
+        self.parts.iter().filter_map(Part::tool_state)
+    }
+
     fn is_answer(&self) -> bool {
-        self.info.role == Role::Assistant && self.info.summary != Some(Value::Bool(true))
+        self.info.role == Role::Assistant && !self.is_summary()
+    }
+}
+
+impl Part {
+    fn tool_state(&self) -> Option<&ToolState> {
+        match self {
+            Part::Tool { state, .. } => Some(state),
+            Part::Text { .. } | Part::Reasoning { .. } | Part::Compaction { .. } | Part::Other => {
+                None
+            }
+        }
     }
 }
 
 impl Failure {
+    pub fn new(name: FailureName, message: &str) -> Failure {
+        Failure { name, data: json!({ "message": message }) }
+    }
+
     pub fn message(&self) -> String {
         match self.data.get("message").and_then(Value::as_str) {
             Some(message) if !message.is_empty() => message.to_owned(),
-            Some(_) | None => self.name.clone(),
+            Some(_) | None => self.name.name().to_owned(),
         }
     }
 }
@@ -192,30 +266,51 @@ pub fn outcome(messages: &[Message], prompt: &str, next_prompt: Option<&str>) ->
 fn judge(answer: &Message) -> Outcome {
     let Info { finish, error, time, .. } = &answer.info;
     let partial = Some(answer.text()).filter(|text| !text.is_empty());
-    match (error, finish.as_deref(), time.completed) {
-        (Some(error), _, _) if error.name == "MessageAbortedError" => Outcome::Aborted,
-        (Some(error), _, _) => Outcome::Failed { error: error.message(), partial },
-        (None, Some("tool-calls"), _) if is_waiting(answer) => Outcome::Unfinished { partial },
-        (None, Some("tool-calls"), _) => Outcome::Refused { what: refused(answer), partial },
-        (None, Some(_), Some(_)) => Outcome::Answered { text: answer.text() },
-        // Completed without a finish: aborted while the host was waiting to retry.
-        (None, None, Some(_)) => Outcome::Aborted,
-        (None, _, None) => Outcome::Unfinished { partial },
+    if let Some(error) = error {
+        return match error.name {
+            FailureName::Aborted => Outcome::Aborted,
+            FailureName::Refused => Outcome::Refused { what: error.message(), partial },
+            FailureName::Api
+            | FailureName::TurnLimit
+            | FailureName::CutOff
+            | FailureName::Interrupted
+            | FailureName::Other(_) => Outcome::Failed { error: error.message(), partial },
+        };
     }
-}
-
-/// A call in it has not been answered: somebody was cut off in the middle.
-fn is_waiting(answer: &Message) -> bool {
-    answer.parts.iter().any(|part| match part {
-        Part::Tool { state, .. } => matches!(state.status.as_str(), "pending" | "running"),
-        Part::Text { .. } | Part::Reasoning { .. } | Part::Compaction { .. } | Part::Other => false,
-    })
+    let is_waiting = answer.tool_states().any(|state| state.status.is_open());
+    match (finish, time.completed) {
+        (Some(Finish::ToolCalls), _) if is_waiting => Outcome::Unfinished { partial },
+        (Some(Finish::ToolCalls), _) => Outcome::Refused { what: refused(answer), partial },
+        (Some(Finish::Length), Some(_)) if is_waiting => Outcome::Failed {
+            error: "the answer was cut off (`length`) inside a tool call".into(),
+            partial,
+        },
+        (Some(Finish::Length), Some(_)) => match partial {
+            Some(text) => Outcome::Answered { text: format!("{text}\n\n{CUT_OFF}") },
+            None => Outcome::Failed {
+                error: "the answer was cut off (`length`) before its first word".into(),
+                partial: None,
+            },
+        },
+        (Some(Finish::ContentFilter), Some(_)) => Outcome::Failed {
+            error: "the answer was stopped by the provider's content filter".into(),
+            partial,
+        },
+        (Some(Finish::Stop | Finish::Other(_)), Some(_)) => {
+            Outcome::Answered { text: partial.unwrap_or_default() }
+        }
+        // Completed without a finish: aborted while the host was waiting to retry.
+        (None, Some(_)) => Outcome::Aborted,
+        (_, None) => Outcome::Unfinished { partial },
+    }
 }
 
 /// The last call that did not succeed, as `tool: why`.
 fn refused(answer: &Message) -> String {
     let failed = answer.parts.iter().rev().find_map(|part| match part {
-        Part::Tool { tool, state, .. } if state.status != "completed" => Some((tool, state)),
+        Part::Tool { tool, state, .. } if state.status != CallStatus::Completed => {
+            Some((tool, state))
+        }
         Part::Tool { .. }
         | Part::Text { .. }
         | Part::Reasoning { .. }
@@ -229,11 +324,13 @@ fn refused(answer: &Message) -> String {
     }
 }
 
-/// Counts distinct calls, not events: hosts update a tool part several times.
+/// Counts distinct calls, not events: hosts update a tool part several times. A call is known by its
+/// message and its id, because some providers begin to count their ids anew in every answer.
 pub fn figures(messages: &[Message]) -> Figures {
     let mut figures = Figures::default();
     let mut seen = HashSet::new();
     let mut newest: Option<(&str, &Value)> = None;
+    let mut last_message: Option<&str> = None;
     for message in messages.iter().filter(|message| message.info.role == Role::Assistant) {
         let Info { tokens, cost, time, .. } = &message.info;
         if let Some(Tokens { input, output, reasoning }) = tokens {
@@ -244,7 +341,9 @@ pub fn figures(messages: &[Message]) -> Figures {
         }
         for part in &message.parts {
             match part {
-                Part::Tool { call, tool, state } if seen.insert(call.as_str()) => {
+                Part::Tool { call, tool, state }
+                    if seen.insert((message.info.id.as_str(), call.as_str())) =>
+                {
                     figures.tool_calls += 1;
                     *figures.tool_calls_by_name.entry(tool.clone()).or_default() += 1;
                     figures.last_tools.push(tool.clone());
@@ -253,7 +352,7 @@ pub fn figures(messages: &[Message]) -> Figures {
                     newest = Some((tool, &state.input));
                 }
                 Part::Text { text, .. } if !text.is_empty() => {
-                    figures.last_message = Some(text.clone());
+                    last_message = Some(text);
                     figures.last_message_at = Some(time.completed.unwrap_or(time.created));
                 }
                 Part::Tool { .. }
@@ -266,135 +365,20 @@ pub fn figures(messages: &[Message]) -> Figures {
     }
     let surplus = figures.last_tools.len().saturating_sub(3);
     figures.last_tools.drain(..surplus);
+    figures.last_message = last_message.map(newest_part);
     figures
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn message(value: Value) -> Message {
-        serde_json::from_value(value).unwrap()
+/// What is shown of a text that may be long and may still grow: its end.
+pub fn newest_part(text: &str) -> String {
+    // Counting characters of megabytes at every look would cost what cutting is to save.
+    let bytes = text.len().saturating_sub(4 * LAST_MESSAGE_CHARACTERS);
+    let start = (bytes..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(bytes);
+    let tail = &text[start..];
+    let surplus = tail.chars().count().saturating_sub(LAST_MESSAGE_CHARACTERS - 1);
+    if start == 0 && surplus <= 1 {
+        return text.to_owned();
     }
-
-    fn user(id: &str) -> Message {
-        message(json!({"info": {"id": id, "role": "user", "time": {"created": 1}}, "parts": []}))
-    }
-
-    /// An assistant message with this text and whatever else its `info` has.
-    fn assistant(text: &str, extra: Value) -> Message {
-        let mut info = json!({"id": "a", "role": "assistant", "time": {"created": 2}});
-        for (name, value) in extra.as_object().unwrap() {
-            info[name] = value.clone();
-        }
-        message(json!({"info": info, "parts": [{"type": "text", "text": text}]}))
-    }
-
-    fn done(text: &str) -> Message {
-        assistant(text, json!({"finish": "stop", "time": {"created": 2, "completed": 3}}))
-    }
-
-    fn check(messages: &[Message], expected: Outcome) {
-        assert_eq!(outcome(messages, "p1", Some("p2")), expected);
-    }
-
-    fn answered(text: &str) -> Outcome {
-        Outcome::Answered { text: text.into() }
-    }
-
-    #[test]
-    fn the_answer_of_a_run_is_the_last_assistant_message_between_two_prompts() {
-        check(&[], Outcome::PromptMissing);
-        check(&[user("p0"), done("old")], Outcome::PromptMissing);
-        check(&[user("p0"), done("old"), user("p1")], Outcome::Unanswered);
-        check(&[user("p1"), done("one"), done("two")], answered("two"));
-        check(&[user("p1"), done("one"), user("p2"), done("later")], answered("one"));
-        // Merged prompts: the answer belongs to a later message than ours.
-        check(&[user("p1"), user("somebody"), done("both")], answered("both"));
-    }
-
-    #[test]
-    fn a_compaction_summary_is_no_answer() {
-        let summary = assistant(
-            "summary",
-            json!({"summary": true, "finish": "stop", "time": {"created": 2, "completed": 3}}),
-        );
-        check(&[user("p1"), summary.clone()], Outcome::Unanswered);
-        check(&[user("p1"), summary.clone(), user("go on"), done("real")], answered("real"));
-        check(&[user("p1"), done("real"), summary], answered("real"));
-    }
-
-    #[test]
-    fn how_the_last_message_says_what_became_of_the_run() {
-        let last = |extra| [user("p1"), assistant("half", extra)];
-        let partial = Some("half".to_owned());
-        let error = |name: &str, data: Value| json!({"error": {"name": name, "data": data}});
-        check(&last(error("MessageAbortedError", json!({}))), Outcome::Aborted);
-        let failed =
-            |error: &str| Outcome::Failed { error: error.into(), partial: partial.clone() };
-        check(&last(error("APIError", json!({"message": "no credit"}))), failed("no credit"));
-        check(&last(error("UnknownError", json!({}))), failed("UnknownError"));
-        let completed = json!({"time": {"created": 2, "completed": 3}});
-        check(&last(completed), Outcome::Aborted);
-        check(&last(json!({})), Outcome::Unfinished { partial: partial.clone() });
-        let length = json!({"finish": "length", "time": {"created": 2, "completed": 3}});
-        check(&last(length), answered("half"));
-        let nothing_refused = Outcome::Refused { what: "a permission or question".into(), partial };
-        check(&last(json!({"finish": "tool-calls"})), nothing_refused);
-    }
-
-    #[test]
-    fn a_refused_call_is_named() {
-        let mut answer = assistant("", json!({"finish": "tool-calls"}));
-        answer.parts.push(tool("c1", "read", "completed", json!({})));
-        answer.parts.push(tool("c2", "bash", "error", json!({})));
-        let what = "bash: because".to_owned();
-        check(&[user("p1"), answer], Outcome::Refused { what, partial: None });
-    }
-
-    fn tool(call: &str, tool: &str, status: &str, input: Value) -> Part {
-        let error = (status == "error").then(|| "because".to_owned());
-        let state = ToolState { status: status.into(), input, output: None, error };
-        Part::Tool { call: call.into(), tool: tool.into(), state }
-    }
-
-    #[test]
-    fn tool_calls_are_counted_by_distinct_call_and_not_by_update() {
-        let mut one = assistant("", json!({"cost": 0.25, "tokens": {"input": 10, "output": 5}}));
-        one.parts = vec![
-            tool("c1", "read", "running", json!({"path": "a"})),
-            tool("c1", "read", "completed", json!({"path": "a"})),
-            tool("c2", "read", "completed", json!({"path": "a"})),
-            tool("c3", "bash", "completed", json!({})),
-        ];
-        let mut two = assistant("said", json!({"cost": 0.5, "tokens": {"reasoning": 1}}));
-        two.parts.push(tool("c4", "grep", "completed", json!(1)));
-        two.parts.push(tool("c5", "grep", "completed", json!(1)));
-        let expected = Figures {
-            tool_calls: 5,
-            tool_calls_by_name: [("bash", 1), ("grep", 2), ("read", 2)]
-                .map(|(name, n)| (name.to_owned(), n))
-                .into(),
-            last_tools: vec!["bash".into(), "grep".into(), "grep".into()],
-            last_message: Some("said".into()),
-            last_message_at: Some(2),
-            tokens: Some(16),
-            cost: Some(0.75),
-            repeated: 2,
-        };
-        assert_eq!(figures(&[user("p1"), one, two]), expected);
-    }
-
-    #[test]
-    fn parts_we_have_no_use_for_are_kept_out_of_the_way() {
-        let mixed = message(json!({
-            "info": {"id": "a", "role": "user", "time": {"created": 1}, "summary": {"diffs": []},
-                     "model": {"providerID": "x"}},
-            "parts": [{"type": "step-start"}, {"type": "file", "url": "x"},
-                      {"type": "text", "text": "hello"}, {"type": "patch", "hash": "y"}],
-        }));
-        assert_eq!(mixed.text(), "hello");
-    }
+    let kept = tail.char_indices().nth(surplus).map_or("", |(at, _)| &tail[at..]);
+    format!("…{kept}")
 }

@@ -87,6 +87,7 @@ fn small() -> Settings {
         poll_interval: Duration::from_millis(20),
         settle: Duration::from_millis(60),
         answer_grace: Duration::from_millis(400),
+        gone: Duration::from_secs(600),
         ..settings()
     }
 }

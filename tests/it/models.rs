@@ -138,16 +138,22 @@ async fn arguments_that_are_not_json_stay_text() {
 }
 
 #[tokio::test]
-async fn a_call_cut_by_the_length_is_no_call() {
-    let pieces = vec![call("call_2_0", "read", json!({"path": "a"})), Piece::End(Finish::Length)];
+async fn a_call_cut_by_the_length_is_told_as_the_text_it_is() {
+    let pieces = vec![
+        call("call_2_0", "read", json!({"path": "a"})),
+        call("call_2_1", "write", json!(r#"{"path": "b", "te"#)),
+        Piece::End(Finish::Length),
+    ];
     let prompt = r#"@call read {"path": "a"} | call write {"path": "b", "te | finish length"#;
     check(prompt, pieces, Ok(())).await;
 }
 
 #[tokio::test]
 async fn other_reasons_are_told_in_the_servers_word() {
-    let pieces = vec![Piece::End(Finish::Other("content_filter".to_owned()))];
+    let pieces = vec![Piece::End(Finish::ContentFilter)];
     check("@finish content_filter", pieces, Ok(())).await;
+    let pieces = vec![Piece::End(Finish::Other("tired".to_owned()))];
+    check("@finish tired", pieces, Ok(())).await;
 }
 
 #[tokio::test]

@@ -106,7 +106,8 @@ async fn g4_every_row_of_the_table_becomes_what_it_means() {
     let world = OnOpenCode::start().await;
     world.server.pause_between_idles(Duration::from_millis(60));
     check(&world, "@say done", (Status::Completed, "done", "")).await;
-    check(&world, "@say cut | finish length", (Status::Completed, "cut", "")).await;
+    let cut_off = (Status::Completed, "cut\n\n[cut off: the model reached its output limit]", "");
+    check(&world, "@say cut | finish length", cut_off).await;
     let refused = world.server.parent(HERE).await;
     let task = world.end_of(&refused, "@status 400 | say no").await;
     assert_eq!(task.status(), Status::Error);

@@ -14,6 +14,8 @@ use self::remote::{Keys, Remote};
 use crate::agent::tools::Spec;
 use crate::transcript::{Message, Tokens};
 
+pub use crate::transcript::Finish;
+
 /// What a model is asked. `messages` is what it is to see, oldest first.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -51,15 +53,6 @@ pub struct Price {
     pub output: f64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finish {
-    Stop,
-    ToolCalls,
-    Length,
-    /// In the provider's word.
-    Other(String),
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("{0}")]
@@ -75,6 +68,10 @@ pub enum Error {
     Truncated,
     #[error("the model said nothing for {} s", .0.as_secs())]
     Silent(Duration),
+    #[error(
+        "the model's answer is longer than {0} bytes (`agent.answer_bytes`); what came before is kept"
+    )]
+    TooLong(usize),
 }
 
 impl Price {
@@ -92,7 +89,7 @@ impl Error {
             Error::Busy { .. } | Error::Unreachable(_) | Error::Truncated | Error::Silent(_) => {
                 true
             }
-            Error::Unusable(_) | Error::Refused { .. } => false,
+            Error::Unusable(_) | Error::Refused { .. } | Error::TooLong(_) => false,
         }
     }
 }
@@ -117,14 +114,16 @@ pub enum Model {
 pub struct Models {
     keys: Keys,
     silence: Duration,
+    answer_bytes: usize,
     /// Made when it is first needed: it reads the system's certificates.
     openai: Arc<OnceLock<Remote>>,
 }
 
 impl Models {
-    /// A server that says nothing for as long as `silence` is given up.
-    pub fn new(keys: Keys, silence: Duration) -> Models {
-        Models { keys, silence, openai: Arc::default() }
+    /// A server that says nothing for as long as `silence` is given up, and so is an answer that is
+    /// longer than this.
+    pub fn new(keys: Keys, silence: Duration, answer_bytes: usize) -> Models {
+        Models { keys, silence, answer_bytes, openai: Arc::default() }
     }
 
     /// `name` is `provider/model`.
@@ -135,7 +134,8 @@ impl Models {
                 if let Some(remote) = self.openai.get() {
                     return Ok(Model::Remote(remote.clone()));
                 }
-                let remote = Remote::new(self.keys.clone(), self.silence)?;
+                let remote =
+                    Remote::new(self.keys.clone(), self.silence)?.bounded(self.answer_bytes);
                 Ok(Model::Remote(self.openai.get_or_init(|| remote).clone()))
             }
             Some(_) | None => Err(Error::Unusable(format!(

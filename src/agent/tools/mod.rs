@@ -52,6 +52,8 @@ pub struct Context {
     pub todos: Todos,
     /// Where output goes that is too long to show. It may be read, but not written, like the workspace.
     pub overflow: PathBuf,
+    /// How much of one output is kept there.
+    pub output_bytes: u64,
     pub cancel: CancellationToken,
     /// What [`leaves`] said of this call, if that was permitted. Only the very place that was shown
     /// is opened, also when a link has been turned elsewhere since.

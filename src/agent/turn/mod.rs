@@ -1,16 +1,30 @@
 //! The agent's loop as a state machine: an event in, effects out. The conversation is its whole
 //! state, so a loop that was cut off goes on from its last saved message. No model, no tool, no
 //! disk is touched here.
+//!
+//! An answer is in the conversation from the moment the model is asked for it, empty at first. Saving
+//! that is the proof that its text can be saved later, before anybody pays for it, and it keeps the
+//! answer's place: what is said to the session meanwhile comes after it.
 
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::model::{self, Call, Finish, Piece, Price};
-use crate::transcript::{Failure, Info, Message, Part, Role, Time, Tokens, ToolState};
+use super::model::{self, Call, Piece, Price};
+use crate::transcript::{
+    CallStatus, Failure, FailureName, Finish, Info, Message, Part, Role, Tokens, ToolState,
+};
 
 /// What the answer to a call that was cut off says.
 pub const INTERRUPTED: &str = "interrupted: the tool was cut off and may have done a part of it";
+
+const NOT_RUN: &str = "not run: another call of the same answer was refused, which ended the run";
+const CUT_BY_REFUSAL: &str = "cut off: another call of the same answer was refused, which ended the \
+    run; it may have done a part of it";
 
 const COMPACTION_PROMPT: &str = "Sum up this conversation so that somebody else can go on with it: \
     the task, what was done and found (with files and lines), what is left to do.";
@@ -26,6 +40,12 @@ pub struct Limits {
     pub retries: u32,
     /// Tokens of one request from which on the conversation is summed up first.
     pub compact_at: u64,
+    /// Of one answer: its text, thoughts and arguments.
+    pub answer_bytes: usize,
+    /// Calls of one answer that run at the same time.
+    pub parallel_calls: usize,
+    /// Of a whole conversation; beyond, no further answer is asked for.
+    pub transcript_bytes: usize,
 }
 
 /// What happened.
@@ -33,6 +53,8 @@ pub struct Limits {
 pub enum Event {
     /// Look at the conversation and do what is to be done next.
     Begin,
+    /// What was said to the session since it was last looked at, possibly nothing.
+    Heard(Vec<Message>),
     Piece(Piece),
     /// The model has no more pieces, or never had.
     ModelFailed(model::Error),
@@ -49,7 +71,7 @@ pub enum Event {
     /// The call was refused, and the run ends with it.
     Refused {
         call: String,
-        why: String,
+        what: String,
     },
     Cancel,
 }
@@ -57,8 +79,17 @@ pub enum Event {
 /// What is to be done about it, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Put this message on disk, over an earlier state of it. Nothing else is done before.
-    Save(Box<Message>),
+    /// Put the message with this id on disk, over an earlier state of it. Nothing else is done
+    /// before.
+    Save(String),
+    /// The same for one call of it. A message with many calls and long outputs must not be written
+    /// again whole whenever one of them moves.
+    SaveCall {
+        message: String,
+        part: usize,
+    },
+    /// Look whether something was said to the session, and report it as [`Event::Heard`].
+    Hear,
     AskModel(Purpose),
     /// All at once. Each is answered by an event.
     RunTools(Vec<Call>),
@@ -85,7 +116,7 @@ pub trait Mint {
 }
 
 pub struct Turn<M> {
-    pub messages: Vec<Message>,
+    messages: Vec<Message>,
     session: String,
     agent: String,
     limits: Limits,
@@ -93,8 +124,14 @@ pub struct Turn<M> {
     mint: M,
     steps: u32,
     failures: u32,
-    /// The answer that is being written; not saved before it is whole.
-    writing: Option<Message>,
+    /// Where the answer that is being written stands. Only its empty beginning is on disk.
+    writing: Option<usize>,
+    /// How long that answer is.
+    written: usize,
+    /// An answer that was asked for before a crash and never came; the next one takes its place.
+    begun: Option<String>,
+    /// Calls that were handed out and are not answered.
+    handed_out: HashSet<String>,
     purpose: Purpose,
     over: bool,
 }
@@ -117,6 +154,9 @@ impl<M: Mint> Turn<M> {
             steps: 0,
             failures: 0,
             writing: None,
+            written: 0,
+            begun: None,
+            handed_out: HashSet::new(),
             purpose: Purpose::Answer,
             over: false,
         }
@@ -127,9 +167,17 @@ impl<M: Mint> Turn<M> {
         Turn { price, ..self }
     }
 
-    /// The answer as far as it has come.
-    pub fn writing(&self) -> Option<&Message> {
-        self.writing.as_ref()
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    pub fn message(&self, id: &str) -> Option<&Message> {
+        self.messages.iter().rev().find(|message| message.info.id == id)
+    }
+
+    /// What comes before the answer that is being written.
+    pub fn asked(&self) -> &[Message] {
+        &self.messages[..self.writing.unwrap_or(self.messages.len())]
     }
 
     pub fn on(&mut self, event: Event) -> Vec<Effect> {
@@ -138,55 +186,127 @@ impl<M: Mint> Turn<M> {
         }
         match event {
             Event::Begin => self.begin(),
+            Event::Heard(messages) => self.heard(messages),
             Event::Piece(Piece::End(finish)) => self.close(finish),
             Event::Piece(piece) => self.add(piece),
             Event::ModelFailed(error) => self.model_failed(error),
             Event::Retry => self.ask(),
-            Event::Started { call } => self.set_call(&call, "running", None, None),
+            Event::Started { call } => self.set_call(&call, |state| {
+                state.status = CallStatus::Running;
+            }),
             Event::ToolEnded { call, result } => self.tool_ended(&call, result),
-            Event::Refused { call, why } => self.refused(&call, why),
+            Event::Refused { call, what } => self.refused(&call, &what),
             Event::Cancel => self.cancel(),
         }
     }
 
     fn begin(&mut self) -> Vec<Effect> {
-        let Some(last) = self.messages.last_mut() else { return self.done() };
-        match (last.info.role, last.info.finish.as_deref(), &last.info.error) {
-            (Role::User, _, _) => self.next_step(),
-            (Role::Assistant, Some("tool-calls"), None) => {
-                let mut cut = false;
-                for state in tool_states(last).filter(|state| state.status == "running") {
-                    state.status = "error".into();
-                    state.error = Some(INTERRUPTED.into());
-                    cut = true;
-                }
-                let mut effects = Vec::new();
-                effects.extend(cut.then(|| save(last)));
-                effects.extend(self.after_tools());
-                effects
-            }
-            (Role::Assistant, _, _) => match is_summary(last) {
-                true => self.go_on_after_summary(),
-                false => self.done(),
-            },
+        let mut effects = self.give_up_begun();
+        let Some(last) = self.messages.last() else { return self.done() };
+        let (is_user, is_summary) = (last.info.role == Role::User, last.is_summary());
+        let answer = self.answer_mut();
+        let wants_calls = answer.is_some_and(|answer| {
+            answer.info.finish == Some(Finish::ToolCalls) && answer.info.error.is_none()
+        });
+        if wants_calls {
+            effects.extend(self.cut_running());
         }
+        effects.extend(match (wants_calls, is_user, is_summary) {
+            (true, _, _) => self.after_tools(),
+            (false, true, _) => self.next_step(),
+            (false, false, true) => self.go_on_after_summary(),
+            (false, false, false) => self.done(),
+        });
+        effects
     }
 
-    /// Asks for the next answer, or for a summary when there is too much to show.
+    /// An answer that was asked for and never came: asked for again in its place, or, when something
+    /// was said after it, marked as one that will not come.
+    fn give_up_begun(&mut self) -> Vec<Effect> {
+        let now = self.mint.now();
+        let last = self.messages.len().saturating_sub(1);
+        let Some(at) = self.answer_index() else { return Vec::new() };
+        let info = &mut self.messages[at].info;
+        if info.finish.is_some() || info.error.is_some() || info.time.completed.is_some() {
+            return Vec::new();
+        }
+        if at == last {
+            self.begun = self.messages.pop().map(|message| message.info.id);
+            return Vec::new();
+        }
+        info.error = Some(Failure::new(FailureName::Interrupted, "interrupted by a restart"));
+        info.time.completed = Some(now);
+        vec![Effect::Save(info.id.clone())]
+    }
+
+    /// What ran when the daemon died may have done a part of its work, so it is not run again.
+    fn cut_running(&mut self) -> Vec<Effect> {
+        let Some(answer) = self.answer_mut() else { return Vec::new() };
+        let id = answer.info.id.clone();
+        let mut effects = Vec::new();
+        for (part, state) in tool_states(answer) {
+            if state.status == CallStatus::Running {
+                state.fail(INTERRUPTED);
+                effects.push(Effect::SaveCall { message: id.clone(), part });
+            }
+        }
+        effects
+    }
+
+    /// Before every answer: what was said meanwhile is to be seen by it.
     fn next_step(&mut self) -> Vec<Effect> {
         if self.steps >= self.limits.steps {
             let why = format!("turn limit reached: {} answers of the model", self.limits.steps);
-            return self.fail("TurnLimitError", &why);
+            return self.fail(FailureName::TurnLimit, &why);
         }
-        if self.last_request_tokens() >= self.limits.compact_at && self.purpose == Purpose::Answer {
+        let bytes: usize = self.messages.iter().map(size).sum();
+        if bytes > self.limits.transcript_bytes {
+            let most = self.limits.transcript_bytes;
+            let why = format!(
+                "the conversation is longer than {most} bytes (`agent.transcript_bytes`); go on in \
+                 a new task"
+            );
+            return self.fail(FailureName::CutOff, &why);
+        }
+        vec![Effect::Hear]
+    }
+
+    /// Asks for the next answer, or for a summary when there is too much to show.
+    fn heard(&mut self, messages: Vec<Message>) -> Vec<Effect> {
+        for message in messages {
+            if self.message(&message.info.id).is_none() {
+                self.messages.push(message);
+            }
+        }
+        let is_marker = |part: &Part| matches!(part, Part::Compaction { .. });
+        let marked = self.messages.last().is_some_and(|last| last.parts.iter().any(is_marker));
+        if marked {
+            // A crash cut the summary off.
+            self.purpose = Purpose::Summary;
+        } else if self.last_request_tokens() >= self.limits.compact_at
+            && self.purpose == Purpose::Answer
+        {
             return self.compact();
         }
         self.ask()
     }
 
     fn ask(&mut self) -> Vec<Effect> {
-        self.writing = Some(self.blank());
-        vec![Effect::AskModel(self.purpose)]
+        self.written = 0;
+        let at = match self.writing {
+            Some(at) => at,
+            None => {
+                let mut blank = self.blank();
+                if let Some(begun) = self.begun.take() {
+                    blank.info.id = begun;
+                }
+                self.messages.push(blank);
+                self.messages.len() - 1
+            }
+        };
+        self.writing = Some(at);
+        let id = self.messages[at].info.id.clone();
+        vec![Effect::Save(id), Effect::AskModel(self.purpose)]
     }
 
     fn compact(&mut self) -> Vec<Effect> {
@@ -195,7 +315,7 @@ impl<M: Mint> Turn<M> {
             Part::Compaction { auto: true },
             Part::Text { id: String::new(), text: COMPACTION_PROMPT.into(), synthetic: true },
         ]);
-        let mut effects = vec![save(&marker)];
+        let mut effects = vec![marker];
         effects.extend(self.ask());
         effects
     }
@@ -204,59 +324,93 @@ impl<M: Mint> Turn<M> {
         self.purpose = Purpose::Answer;
         let go_on =
             self.user(vec![Part::Text { id: String::new(), text: GO_ON.into(), synthetic: true }]);
-        let mut effects = vec![save(&go_on)];
+        let mut effects = vec![go_on];
         effects.extend(self.ask());
         effects
     }
 
     fn add(&mut self, piece: Piece) -> Vec<Effect> {
-        let Some(message) = &mut self.writing else { return Vec::new() };
-        match piece {
-            Piece::Text(text) => match message.parts.last_mut() {
-                Some(Part::Text { text: said, .. }) => said.push_str(&text),
-                _ => message.parts.push(Part::Text { id: String::new(), text, synthetic: false }),
-            },
-            Piece::Thought(text) => match message.parts.last_mut() {
-                Some(Part::Reasoning { text: thought }) => thought.push_str(&text),
-                _ => message.parts.push(Part::Reasoning { text }),
-            },
-            Piece::Call(Call { id, name, arguments }) => message.parts.push(Part::Tool {
-                call: id,
-                tool: name,
-                state: ToolState {
-                    status: "pending".into(),
-                    input: arguments,
-                    output: None,
-                    error: None,
-                },
-            }),
+        let (most, price) = (self.limits.answer_bytes, self.price);
+        let room = most.saturating_sub(self.written);
+        let Some(message) = self.writing.map(|at| &mut self.messages[at]) else {
+            return Vec::new();
+        };
+        let length = match piece {
+            Piece::Text(text) => {
+                let kept = head(&text, room);
+                match message.parts.last_mut() {
+                    Some(Part::Text { text: said, .. }) => said.push_str(kept),
+                    _ => message.parts.push(Part::Text {
+                        id: String::new(),
+                        text: kept.to_owned(),
+                        synthetic: false,
+                    }),
+                }
+                text.len()
+            }
+            Piece::Thought(text) => {
+                let kept = head(&text, room);
+                match message.parts.last_mut() {
+                    Some(Part::Reasoning { text: thought }) => thought.push_str(kept),
+                    _ => message.parts.push(Part::Reasoning { text: kept.to_owned() }),
+                }
+                text.len()
+            }
+            Piece::Call(Call { id, name, arguments }) => {
+                let length = name.len() + json_length(&arguments);
+                let state = ToolState::pending(arguments);
+                message.parts.push(Part::Tool { call: id, tool: name, state });
+                length
+            }
             Piece::Usage(tokens) => {
                 message.info.tokens = Some(tokens);
-                message.info.cost = self.price.map(|price| price.of(tokens));
+                message.info.cost = price.map(|price| price.of(tokens));
+                0
             }
-            Piece::End(_) => {}
+            Piece::End(_) => 0,
+        };
+        self.written += length;
+        if self.written > most {
+            let why = format!(
+                "the model's answer is longer than {most} bytes (`agent.answer_bytes`); what came \
+                 before is kept"
+            );
+            return self.fail(FailureName::CutOff, &why);
         }
         Vec::new()
     }
 
-    /// The answer is whole. With calls in it there is more to do, whatever word the model used.
+    /// The answer is whole. With whole calls in it there is more to do, whatever word the model
+    /// used; calls that were cut off or filtered are not made.
     fn close(&mut self, finish: Finish) -> Vec<Effect> {
-        let Some(mut message) = self.writing.take() else { return Vec::new() };
+        let Some(at) = self.writing.take() else { return Vec::new() };
+        let now = self.mint.now();
         self.failures = 0;
         self.steps += 1;
-        let calls = tool_states(&mut message).next().is_some();
-        message.info.finish = Some(match (calls, finish) {
-            (true, _) => "tool-calls".into(),
-            (false, Finish::Stop | Finish::ToolCalls) => "stop".into(),
-            (false, Finish::Length) => "length".into(),
-            (false, Finish::Other(word)) => word,
-        });
-        message.info.time.completed = Some(self.mint.now());
         let summary = self.purpose == Purpose::Summary;
+        let message = &mut self.messages[at];
+        let calls = message.tool_states().count();
+        let all_whole = message.tool_states().all(|state| state.input.is_object());
+        let makes_calls = calls > 0
+            && match finish {
+                Finish::Stop | Finish::ToolCalls | Finish::Other(_) => true,
+                Finish::Length => all_whole,
+                Finish::ContentFilter => false,
+            };
+        let is_whole = matches!(finish, Finish::Stop | Finish::ToolCalls | Finish::Other(_));
+        message.info.finish = Some(match (makes_calls, finish) {
+            (true, _) => Finish::ToolCalls,
+            (false, Finish::ToolCalls) => Finish::Stop,
+            (false, other) => other,
+        });
+        message.info.time.completed = Some(now);
         message.info.summary = summary.then_some(Value::Bool(true));
-        self.messages.push(message.clone());
-        let mut effects = vec![save(&message)];
-        effects.extend(match (summary, calls) {
+        if summary && !is_whole && message.text().is_empty() {
+            self.writing = Some(at);
+            return self.fail(FailureName::CutOff, "the summary of the conversation was cut off");
+        }
+        let mut effects = vec![Effect::Save(message.info.id.clone())];
+        effects.extend(match (summary, makes_calls) {
             (true, _) => self.go_on_after_summary(),
             (false, true) => self.after_tools(),
             (false, false) => self.done(),
@@ -271,65 +425,114 @@ impl<M: Mint> Turn<M> {
                 _ => Duration::from_millis(500) * 2u32.pow(self.failures.min(6)),
             };
             self.failures += 1;
-            self.writing = None;
+            if let Some(at) = self.writing {
+                self.messages[at].parts.clear();
+            }
             return vec![Effect::Wait { pause, why: error.to_string() }];
         }
-        self.fail("APIError", &error.to_string())
+        let name = match error {
+            model::Error::TooLong(_) => FailureName::CutOff,
+            model::Error::Unusable(_)
+            | model::Error::Refused { .. }
+            | model::Error::Busy { .. }
+            | model::Error::Unreachable(_)
+            | model::Error::Truncated
+            | model::Error::Silent(_) => FailureName::Api,
+        };
+        self.fail(name, &error.to_string())
     }
 
     fn tool_ended(&mut self, call: &str, result: Result<String, String>) -> Vec<Effect> {
-        let mut effects = match result {
-            Ok(output) => self.set_call(call, "completed", Some(output), None),
-            Err(error) => self.set_call(call, "error", None, Some(error)),
-        };
-        if !effects.is_empty() && self.waiting_calls().is_empty() {
-            effects.extend(self.next_step());
+        self.handed_out.remove(call);
+        let mut effects = self.set_call(call, |state| match result {
+            Ok(output) => {
+                state.status = CallStatus::Completed;
+                state.output = Some(output);
+            }
+            Err(error) => state.fail(error),
+        });
+        if !effects.is_empty() {
+            effects.extend(self.after_tools());
         }
         effects
     }
 
-    /// Runs what has not run yet; when all is answered, asks the model.
+    /// Hands out what has not run yet, as far as there is room; when all is answered, goes on.
     fn after_tools(&mut self) -> Vec<Effect> {
-        let calls = self.waiting_calls();
-        match calls.is_empty() {
-            true => self.next_step(),
-            false => vec![Effect::RunTools(calls)],
+        let waiting = self.waiting_calls();
+        if waiting.is_empty() {
+            return self.next_step();
         }
+        let room = self.limits.parallel_calls.saturating_sub(self.handed_out.len());
+        let mut calls = waiting;
+        calls.retain(|call| !self.handed_out.contains(&call.id));
+        calls.truncate(room);
+        if calls.is_empty() {
+            return Vec::new();
+        }
+        self.handed_out.extend(calls.iter().map(|call| call.id.clone()));
+        vec![Effect::RunTools(calls)]
     }
 
-    fn refused(&mut self, call: &str, why: String) -> Vec<Effect> {
-        let mut effects = self.set_call(call, "error", None, Some(why));
+    /// Every open call is settled together with the refusal and saved in one write: a crash can
+    /// neither come in between nor find a call to go on with after a person said no.
+    fn refused(&mut self, call: &str, what: &str) -> Vec<Effect> {
+        let Some(answer) = self.answer_mut() else { return self.done() };
+        let mut refused_at = None;
+        for (part, id, state) in tool_calls(answer) {
+            if !state.status.is_open() {
+                continue;
+            }
+            if id == call {
+                state.fail(format!("refused: {what}"));
+                refused_at = Some(part);
+            } else if state.status == CallStatus::Running {
+                state.fail(CUT_BY_REFUSAL);
+            } else {
+                state.fail(NOT_RUN);
+            }
+        }
+        if refused_at.is_none() {
+            return Vec::new();
+        }
+        answer.info.error = Some(Failure::new(FailureName::Refused, what));
+        let id = answer.info.id.clone();
+        let mut effects = vec![Effect::Save(id)];
         effects.extend(self.done());
         effects
     }
 
     fn cancel(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
-        if let Some(last) = self.messages.last_mut() {
+        if let Some(answer) = self.answer_mut() {
             let mut cut = false;
-            let unanswered = |state: &&mut ToolState| is_unanswered(state);
-            for state in tool_states(last).filter(unanswered) {
-                state.status = "error".into();
-                state.error = Some("aborted".into());
+            let open = tool_states(answer).filter(|(_, state)| state.status.is_open());
+            for (_, state) in open {
+                state.fail("aborted");
                 cut = true;
             }
-            effects.extend(cut.then(|| save(last)));
+            effects.extend(cut.then(|| Effect::Save(answer.info.id.clone())));
         }
-        effects.extend(self.fail("MessageAbortedError", "aborted"));
+        effects.extend(self.fail(FailureName::Aborted, "aborted"));
         effects
     }
 
     /// Ends the run with an error, keeping what was said so far.
-    fn fail(&mut self, name: &str, error: &str) -> Vec<Effect> {
-        let mut message = match self.writing.take() {
-            Some(writing) => writing,
-            None => self.blank(),
+    pub fn fail(&mut self, name: FailureName, error: &str) -> Vec<Effect> {
+        let now = self.mint.now();
+        let at = match self.writing.take() {
+            Some(at) => at,
+            None => {
+                let blank = self.blank();
+                self.messages.push(blank);
+                self.messages.len() - 1
+            }
         };
+        let message = &mut self.messages[at];
         message.parts.retain(|part| !matches!(part, Part::Tool { .. }));
-        message.info.error = Some(Failure { name: name.into(), data: json!({ "message": error }) });
-        message.info.time.completed = Some(self.mint.now());
-        self.messages.push(message.clone());
-        let mut effects = vec![save(&message)];
+        message.info.error = Some(Failure::new(name, error));
+        message.info.time.completed = Some(now);
+        let mut effects = vec![Effect::Save(message.info.id.clone())];
         effects.extend(self.done());
         effects
     }
@@ -339,347 +542,117 @@ impl<M: Mint> Turn<M> {
         vec![Effect::Done]
     }
 
-    fn set_call(
-        &mut self,
-        call: &str,
-        status: &str,
-        output: Option<String>,
-        error: Option<String>,
-    ) -> Vec<Effect> {
-        let Some(last) = self.messages.last_mut() else { return Vec::new() };
-        let state = last.parts.iter_mut().find_map(|part| match part {
-            Part::Tool { call: id, state, .. } if id == call && is_unanswered(state) => Some(state),
-            _ => None,
-        });
-        let Some(state) = state else { return Vec::new() };
-        state.status = status.to_owned();
-        state.output = output;
-        state.error = error;
-        vec![save(last)]
+    fn set_call(&mut self, call: &str, set: impl FnOnce(&mut ToolState)) -> Vec<Effect> {
+        let Some(answer) = self.answer_mut() else { return Vec::new() };
+        let message = answer.info.id.clone();
+        let found = tool_calls(answer).find(|(_, id, state)| *id == call && state.status.is_open());
+        let Some((part, _, state)) = found else { return Vec::new() };
+        set(state);
+        vec![Effect::SaveCall { message, part }]
     }
 
     fn waiting_calls(&self) -> Vec<Call> {
-        let parts = self.messages.last().map(|message| message.parts.as_slice());
+        let answer = self.answer_index().map(|at| &self.messages[at]);
+        let parts = answer.map(|message| message.parts.as_slice());
         let calls = parts.unwrap_or_default().iter().filter_map(|part| match part {
-            Part::Tool { call, tool, state } if is_unanswered(state) => {
+            Part::Tool { call, tool, state } if state.status.is_open() => {
                 Some(Call { id: call.clone(), name: tool.clone(), arguments: state.input.clone() })
             }
-            _ => None,
+            Part::Tool { .. }
+            | Part::Text { .. }
+            | Part::Reasoning { .. }
+            | Part::Compaction { .. }
+            | Part::Other => None,
         });
         calls.collect()
     }
 
+    /// The newest answer. Something may have been said after it.
+    fn answer_index(&self) -> Option<usize> {
+        self.messages.iter().rposition(|message| message.info.role == Role::Assistant)
+    }
+
+    fn answer_mut(&mut self) -> Option<&mut Message> {
+        self.answer_index().map(|at| &mut self.messages[at])
+    }
+
     fn last_request_tokens(&self) -> u64 {
-        let last = self.messages.iter().rev().find(|m| m.info.role == Role::Assistant);
-        match last {
-            Some(message) if !is_summary(message) => {
+        match self.answer_index().map(|at| &self.messages[at]) {
+            Some(message) if !message.is_summary() => {
                 message.info.tokens.map_or(0, |Tokens { input, output, .. }| input + output)
             }
             Some(_) | None => 0,
         }
     }
 
-    fn user(&mut self, parts: Vec<Part>) -> Message {
+    fn user(&mut self, parts: Vec<Part>) -> Effect {
         let mut message = self.blank();
         message.info.role = Role::User;
         message.info.parent = None;
         message.parts = parts;
-        self.messages.push(message.clone());
-        message
+        let id = message.info.id.clone();
+        self.messages.push(message);
+        Effect::Save(id)
     }
 
     fn blank(&mut self) -> Message {
-        let info = Info {
-            id: self.mint.message_id(),
-            session: self.session.clone(),
-            role: Role::Assistant,
-            time: Time { created: self.mint.now(), completed: None },
-            parent: self.messages.last().map(|message| message.info.id.clone()),
-            agent: Some(self.agent.clone()),
-            cost: None,
-            tokens: None,
-            finish: None,
-            error: None,
-            summary: None,
-        };
+        let id = self.mint.message_id();
+        let info = Info::blank(id, self.session.clone(), Role::Assistant, self.mint.now());
+        let parent = self.messages.last().map(|message| message.info.id.clone());
+        let info = Info { parent, agent: Some(self.agent.clone()), ..info };
         Message { info, parts: Vec::new() }
     }
 }
 
-fn save(message: &Message) -> Effect {
-    Effect::Save(Box::new(message.clone()))
-}
-
 /// What the model is to see: from the newest summary on.
 pub fn visible(messages: &[Message]) -> &[Message] {
-    let newest = messages.iter().rposition(is_summary).unwrap_or(0);
+    let newest = messages.iter().rposition(Message::is_summary).unwrap_or(0);
     &messages[newest..]
 }
 
-fn is_summary(message: &Message) -> bool {
-    message.info.role == Role::Assistant && message.info.summary == Some(Value::Bool(true))
-}
-
-fn is_unanswered(state: &ToolState) -> bool {
-    matches!(state.status.as_str(), "pending" | "running")
-}
-
-fn tool_states(message: &mut Message) -> impl Iterator<Item = &mut ToolState> {
-    message.parts.iter_mut().filter_map(|part| match part {
-        Part::Tool { state, .. } => Some(state),
-        _ => None,
+fn tool_calls(message: &mut Message) -> impl Iterator<Item = (usize, &str, &mut ToolState)> {
+    message.parts.iter_mut().enumerate().filter_map(|(at, part)| match part {
+        Part::Tool { call, state, .. } => Some((at, call.as_str(), state)),
+        Part::Text { .. } | Part::Reasoning { .. } | Part::Compaction { .. } | Part::Other => None,
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn tool_states(message: &mut Message) -> impl Iterator<Item = (usize, &mut ToolState)> {
+    tool_calls(message).map(|(at, _, state)| (at, state))
+}
 
-    struct Counting(u32);
+/// As much of a text as fits into so many bytes.
+fn head(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
 
-    impl Mint for Counting {
-        fn message_id(&mut self) -> String {
-            self.0 += 1;
-            format!("m{}", self.0)
+fn json_length(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        other => other.to_string().len(),
+    }
+}
+
+/// Roughly what a message takes on disk.
+fn size(message: &Message) -> usize {
+    let parts = message.parts.iter().map(|part| match part {
+        Part::Text { text, .. } | Part::Reasoning { text } => text.len(),
+        Part::Tool { state, .. } => {
+            let texts = [&state.output, &state.error];
+            let texts = texts.into_iter().flatten().map(String::len).sum::<usize>();
+            texts + input_size(&state.input)
         }
+        Part::Compaction { .. } | Part::Other => 0,
+    });
+    parts.sum()
+}
 
-        fn now(&mut self) -> i64 {
-            7
-        }
-    }
-
-    const LIMITS: Limits = Limits { steps: 3, retries: 2, compact_at: 1_000 };
-
-    fn prompt() -> Message {
-        message("p1", Role::User, vec![say("look")])
-    }
-
-    fn say(text: &str) -> Part {
-        Part::Text { id: String::new(), text: text.into(), synthetic: false }
-    }
-
-    fn message(id: &str, role: Role, parts: Vec<Part>) -> Message {
-        let info = serde_json::from_value(json!({
-            "id": id, "sessionID": "s", "role": role, "time": { "created": 7 },
-        }));
-        Message { info: info.unwrap(), parts }
-    }
-
-    fn turn(messages: Vec<Message>) -> Turn<Counting> {
-        Turn::new("s", "explore", messages, LIMITS, Counting(0))
-    }
-
-    fn call(id: &str) -> Call {
-        Call { id: id.into(), name: "read".into(), arguments: json!({ "path": id }) }
-    }
-
-    fn end(finish: Finish) -> Event {
-        Event::Piece(Piece::End(finish))
-    }
-
-    /// What was saved, as `id: parts -> finish or error`.
-    fn saved(effects: &[Effect]) -> Vec<String> {
-        let line = |message: &Message| {
-            let parts = message.parts.iter().map(|part| match part {
-                Part::Text { text, .. } => text.clone(),
-                Part::Reasoning { text } => format!("({text})"),
-                Part::Tool { call, state, .. } => {
-                    let text = state.output.as_ref().or(state.error.as_ref());
-                    format!(
-                        "{call}={}{}",
-                        state.status,
-                        text.map(|t| format!(":{t}")).unwrap_or_default()
-                    )
-                }
-                Part::Compaction { .. } => "compaction".into(),
-                Part::Other => "other".into(),
-            });
-            let parts = parts.collect::<Vec<_>>().join(" ");
-            let info = &message.info;
-            let error =
-                info.error.as_ref().map(|error| format!("!{} {}", error.name, error.message()));
-            let summary = if is_summary(message) { " summary" } else { "" };
-            let how = error.or(info.finish.clone()).unwrap_or_default();
-            format!("{}: {parts} -> {how}{summary}", info.id)
-        };
-        let saves = effects.iter().filter_map(|effect| match effect {
-            Effect::Save(message) => Some(line(message)),
-            _ => None,
-        });
-        saves.collect()
-    }
-
-    fn rest(effects: &[Effect]) -> Vec<Effect> {
-        effects.iter().filter(|effect| !matches!(effect, Effect::Save(_))).cloned().collect()
-    }
-
-    #[test]
-    fn a_prompt_is_asked_and_its_answer_is_saved_whole() {
-        let mut turn = turn(vec![prompt()]);
-        assert_eq!(turn.on(Event::Begin), [Effect::AskModel(Purpose::Answer)]);
-        assert_eq!(turn.on(Event::Piece(Piece::Thought("hm".into()))), []);
-        assert_eq!(turn.on(Event::Piece(Piece::Text("fo".into()))), []);
-        assert_eq!(turn.on(Event::Piece(Piece::Text("und".into()))), []);
-        let effects = turn.on(end(Finish::Stop));
-        assert_eq!(saved(&effects), ["m1: (hm) found -> stop"]);
-        assert_eq!(rest(&effects), [Effect::Done]);
-        assert_eq!(turn.on(Event::Begin), []);
-    }
-
-    #[test]
-    fn parallel_calls_are_saved_run_together_and_asked_about_when_all_are_answered() {
-        let mut turn = turn(vec![prompt()]);
-        turn.on(Event::Begin);
-        turn.on(Event::Piece(Piece::Call(call("a"))));
-        turn.on(Event::Piece(Piece::Call(call("b"))));
-        let effects = turn.on(end(Finish::ToolCalls));
-        assert_eq!(saved(&effects), ["m1: a=pending b=pending -> tool-calls"]);
-        assert_eq!(rest(&effects), [Effect::RunTools(vec![call("a"), call("b")])]);
-        let effects = turn.on(Event::Started { call: "a".into() });
-        assert_eq!(saved(&effects), ["m1: a=running b=pending -> tool-calls"]);
-        let effects = turn.on(Event::ToolEnded { call: "b".into(), result: Ok("two".into()) });
-        assert_eq!(saved(&effects), ["m1: a=running b=completed:two -> tool-calls"]);
-        assert_eq!(rest(&effects), []);
-        // Twice changes nothing.
-        assert_eq!(turn.on(Event::ToolEnded { call: "b".into(), result: Ok("x".into()) }), []);
-        let effects = turn.on(Event::ToolEnded { call: "a".into(), result: Err("no".into()) });
-        assert_eq!(saved(&effects), ["m1: a=error:no b=completed:two -> tool-calls"]);
-        assert_eq!(rest(&effects), [Effect::AskModel(Purpose::Answer)]);
-    }
-
-    fn cut_off() -> Message {
-        let tool = |id: &str, status: &str| Part::Tool {
-            call: id.into(),
-            tool: "read".into(),
-            state: ToolState {
-                status: status.into(),
-                input: json!({ "path": id }),
-                output: (status == "completed").then(|| "text".into()),
-                error: None,
-            },
-        };
-        let parts = vec![tool("a", "completed"), tool("b", "running"), tool("c", "pending")];
-        let mut message = message("m9", Role::Assistant, parts);
-        message.info.finish = Some("tool-calls".into());
-        message
-    }
-
-    #[test]
-    fn after_a_crash_finished_calls_are_not_repeated_and_a_cut_one_is_answered_interrupted() {
-        let mut turn = turn(vec![prompt(), cut_off()]);
-        let effects = turn.on(Event::Begin);
-        assert_eq!(
-            saved(&effects),
-            [format!("m9: a=completed:text b=error:{INTERRUPTED} c=pending -> tool-calls")]
-        );
-        assert_eq!(rest(&effects), [Effect::RunTools(vec![call("c")])]);
-    }
-
-    #[test]
-    fn after_a_crash_an_answered_conversation_is_done_and_an_unanswered_one_is_asked() {
-        let mut answer = message("m9", Role::Assistant, vec![say("found")]);
-        answer.info.finish = Some("stop".into());
-        assert_eq!(turn(vec![prompt(), answer]).on(Event::Begin), [Effect::Done]);
-        assert_eq!(turn(vec![]).on(Event::Begin), [Effect::Done]);
-        let asked = turn(vec![prompt()]).on(Event::Begin);
-        assert_eq!(asked, [Effect::AskModel(Purpose::Answer)]);
-    }
-
-    #[test]
-    fn a_failing_model_is_asked_again_and_then_believed() {
-        let mut turn = turn(vec![prompt()]);
-        turn.on(Event::Begin);
-        turn.on(Event::Piece(Piece::Text("half".into())));
-        let wait = |millis, why: &str| {
-            [Effect::Wait { pause: Duration::from_millis(millis), why: why.into() }]
-        };
-        let cut = "the model's answer broke off before its end";
-        assert_eq!(turn.on(Event::ModelFailed(model::Error::Truncated)), wait(500, cut));
-        assert_eq!(turn.on(Event::Retry), [Effect::AskModel(Purpose::Answer)]);
-        let pause = Some(Duration::from_millis(33));
-        let busy = model::Error::Busy { message: "later".into(), retry_after: pause };
-        let why = "model server is not able to answer now: later";
-        assert_eq!(turn.on(Event::ModelFailed(busy)), wait(33, why));
-        turn.on(Event::Retry);
-        turn.on(Event::Piece(Piece::Text("half".into())));
-        let effects = turn.on(Event::ModelFailed(model::Error::Truncated));
-        assert_eq!(saved(&effects), [format!("m3: half -> !APIError {cut}")]);
-        assert_eq!(rest(&effects), [Effect::Done]);
-    }
-
-    #[test]
-    fn a_refusal_of_the_model_server_is_final_at_once() {
-        let mut turn = turn(vec![prompt()]);
-        turn.on(Event::Begin);
-        let refused = model::Error::Refused { status: 400, message: "no such model".into() };
-        let effects = turn.on(Event::ModelFailed(refused));
-        let error = "model server refused (400): no such model";
-        assert_eq!(saved(&effects), [format!("m1:  -> !APIError {error}")]);
-    }
-
-    #[test]
-    fn a_refused_permission_ends_the_run_with_the_call_named() {
-        let mut turn = turn(vec![prompt(), cut_off()]);
-        turn.on(Event::Begin);
-        let effects = turn.on(Event::Refused { call: "c".into(), why: "refused".into() });
-        assert_eq!(saved(&effects).len(), 1);
-        assert!(saved(&effects)[0].contains("c=error:refused"));
-        assert_eq!(rest(&effects), [Effect::Done]);
-        let outcome = crate::transcript::outcome(&turn.messages, "p1", None);
-        let what = "read: refused".to_owned();
-        assert_eq!(outcome, crate::transcript::Outcome::Refused { what, partial: None });
-    }
-
-    #[test]
-    fn cancelling_answers_what_is_open_and_says_so() {
-        let mut turn = turn(vec![prompt(), cut_off()]);
-        turn.on(Event::Begin);
-        let effects = turn.on(Event::Cancel);
-        let lines = saved(&effects);
-        assert!(lines[0].ends_with("c=error:aborted -> tool-calls"), "{lines:?}");
-        assert_eq!(lines[1], "m1:  -> !MessageAbortedError aborted");
-        assert_eq!(rest(&effects), [Effect::Done]);
-        let outcome = crate::transcript::outcome(&turn.messages, "p1", None);
-        assert_eq!(outcome, crate::transcript::Outcome::Aborted);
-    }
-
-    #[test]
-    fn the_turn_limit_ends_a_run_that_goes_in_circles() {
-        let mut turn = turn(vec![prompt()]);
-        turn.on(Event::Begin);
-        let mut last = Vec::new();
-        for n in 0..3 {
-            turn.on(Event::Piece(Piece::Call(call(&n.to_string()))));
-            turn.on(end(Finish::ToolCalls));
-            last = turn.on(Event::ToolEnded { call: n.to_string(), result: Ok("ok".into()) });
-        }
-        let error = "turn limit reached: 3 answers of the model";
-        assert_eq!(saved(&last)[1], format!("m4:  -> !TurnLimitError {error}"));
-        assert_eq!(rest(&last), [Effect::Done]);
-    }
-
-    #[test]
-    fn a_long_conversation_is_summed_up_before_the_next_step() {
-        let mut turn = turn(vec![prompt()]);
-        turn.on(Event::Begin);
-        turn.on(Event::Piece(Piece::Call(call("a"))));
-        let used = Tokens { input: 900, output: 100, reasoning: 0 };
-        turn.on(Event::Piece(Piece::Usage(used)));
-        turn.on(end(Finish::ToolCalls));
-        let effects = turn.on(Event::ToolEnded { call: "a".into(), result: Ok("ok".into()) });
-        assert!(saved(&effects)[1].starts_with("m2: compaction Sum up"), "{:?}", saved(&effects));
-        assert_eq!(rest(&effects), [Effect::AskModel(Purpose::Summary)]);
-        turn.on(Event::Piece(Piece::Text("so far".into())));
-        let effects = turn.on(end(Finish::Stop));
-        assert_eq!(saved(&effects)[0], "m3: so far -> stop summary");
-        assert!(saved(&effects)[1].starts_with("m4: Go on"));
-        assert_eq!(rest(&effects), [Effect::AskModel(Purpose::Answer)]);
-        let seen: Vec<&str> = visible(&turn.messages).iter().map(|m| m.info.id.as_str()).collect();
-        assert_eq!(seen, ["m3", "m4"]);
-        turn.on(Event::Piece(Piece::Text("found".into())));
-        assert_eq!(rest(&turn.on(end(Finish::Stop))), [Effect::Done]);
-        let outcome = crate::transcript::outcome(&turn.messages, "p1", None);
-        let text = "found".to_owned();
-        assert_eq!(outcome, crate::transcript::Outcome::Answered { text });
+/// Arguments are objects of a few texts; what is nested deeper counts little.
+fn input_size(input: &Value) -> usize {
+    match input {
+        Value::String(text) => text.len(),
+        Value::Object(fields) => fields.values().filter_map(Value::as_str).map(str::len).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => 0,
     }
 }

@@ -1,9 +1,14 @@
 //! The embedded host: agents of our own, run inside the daemon, with their sessions in our
 //! database. A run that was cut off goes on from its last saved message, as often as needed.
+//!
+//! A run that cannot begin or go on ends (T6): what is *refused* (no workspace, agent or model any
+//! more) ends it at once, what is *unreachable* (a disk that takes nothing, a file system that does
+//! not answer) is tried again with back-off, visibly, and ends it after `gone`.
 
 mod run;
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,10 +26,12 @@ use crate::agent::turn::Limits;
 use crate::clock::Clock;
 use crate::store::{self, Session, Store};
 use crate::task::{MessageId, SessionId};
-use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role, Time};
+use crate::threads;
+use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role};
 
 const INSTANCE: &str = "embedded";
-const BEFORE_TAKING_UP: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
@@ -35,8 +42,8 @@ struct Inner {
     clock: Clock,
     setup: Setup,
     runs: Mutex<HashMap<SessionId, Running>>,
-    /// Runs that were left in the middle, and the uptime when.
-    left: Mutex<HashMap<SessionId, Duration>>,
+    /// Runs that were left in the middle and are to be taken up again.
+    left: Mutex<HashMap<SessionId, Left>>,
     events: watch::Sender<u64>,
     stop: CancellationToken,
 }
@@ -48,12 +55,16 @@ pub struct Setup {
     pub config_dir: PathBuf,
     /// Where the rest of long outputs goes.
     pub overflow: PathBuf,
+    /// How much of one output is kept there.
+    pub output_bytes: u64,
     /// `provider/model` for agents and prompts that name none.
     pub default_model: String,
     pub models: Models,
     /// By `provider/model`.
     pub prices: BTreeMap<String, Price>,
     pub limits: Limits,
+    /// How long something a run needs may be out of reach before the run ends.
+    pub gone: Duration,
 }
 
 /// A session at work.
@@ -63,8 +74,17 @@ struct Running {
     activity: Activity,
     figures: Figures,
     asks: Vec<(Ask, Option<oneshot::Sender<Answer>>)>,
-    /// Something was said while it worked.
-    again: bool,
+}
+
+/// A run that was left where it was, because something it needs is out of reach.
+#[derive(Clone, Debug)]
+struct Left {
+    why: String,
+    /// Uptime when this began, and when it is tried again.
+    first: Duration,
+    until: Duration,
+    tries: u32,
+    figures: Figures,
 }
 
 impl Embedded {
@@ -84,7 +104,8 @@ impl Embedded {
             let over = host.0.store.task(&session)?.is_some_and(|task| !task.is_live());
             if over {
                 // Nobody waits for this; the next start would find the same.
-                drop(host.0.store.session_rests(&session));
+                let said = host.0.store.session(&session)?.map_or(0, |session| session.said);
+                drop(host.0.store.session_rests(&session, said));
             } else {
                 host.work(&session);
             }
@@ -114,10 +135,23 @@ impl Embedded {
         found.ok_or_else(|| Error::NoSuchSession(id.clone()))
     }
 
-    fn messages(&self, id: &SessionId) -> Result<Vec<Message>, Error> {
-        let bodies = self.0.store.messages(id).map_err(broken)?;
+    /// What was said after a point, and the point up to which that is all.
+    fn messages(&self, id: &SessionId, after: i64) -> Result<(Vec<Message>, i64), Error> {
+        let store::Messages { bodies, last } = self.0.store.messages(id, after).map_err(broken)?;
         let unreadable = |_| Error::Refused(format!("a message of `{id}` cannot be read"));
-        bodies.iter().map(|body| serde_json::from_str(body).map_err(unreadable)).collect()
+        // One by one: both forms of a long conversation need not be there at the same time.
+        let read = |body: String| serde_json::from_str(&body).map_err(unreadable);
+        Ok((bodies.into_iter().map(read).collect::<Result<_, _>>()?, last))
+    }
+
+    /// Runs this on a thread that may block; a file system that does not answer is out of reach.
+    async fn in_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Embedded) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let host = self.clone();
+        let done = threads::within(threads::LIMIT, move || work(&host)).await;
+        done.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
     }
 
     fn blank(&self, new: NewSession) -> Session {
@@ -131,11 +165,12 @@ impl Embedded {
             deny: new.deny,
             model: String::new(),
             running: false,
+            said: 0,
             created_at: self.0.clock.now(),
         }
     }
 
-    fn left(&self) -> MutexGuard<'_, HashMap<SessionId, Duration>> {
+    fn left(&self) -> MutexGuard<'_, HashMap<SessionId, Left>> {
         self.0.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,22 +191,9 @@ impl Embedded {
         model: String,
         work: bool,
     ) -> Result<(), Error> {
-        let message = Message {
-            info: Info {
-                id: id.to_string(),
-                session: session.to_string(),
-                role: Role::User,
-                time: Time { created: self.0.clock.now().as_millis(), completed: None },
-                parent: None,
-                agent: None,
-                cost: None,
-                tokens: None,
-                finish: None,
-                error: None,
-                summary: None,
-            },
-            parts,
-        };
+        let now = self.0.clock.now().as_millis();
+        let info = Info::blank(id.to_string(), session.to_string(), Role::User, now);
+        let message = Message { info, parts };
         let body = serde_json::to_string(&message).expect("a message is JSON");
         let said = self.0.store.say(session, id.to_string(), body, model, work);
         if said.await.map_err(broken)? && work {
@@ -180,21 +202,26 @@ impl Embedded {
         Ok(())
     }
 
-    fn observation(&self, watch: Watch) -> Result<Observation, Error> {
-        if let Some(running) = self.runs().get(&watch.session) {
-            let asks: Vec<Ask> = running.asks.iter().map(|(ask, _)| ask.clone()).collect();
-            let activity = match asks.is_empty() {
-                true => running.activity.clone(),
-                false => Activity::Blocked(asks),
-            };
-            return Ok(Observation {
-                session: watch.session,
-                activity,
-                outcome: Outcome::Unanswered,
-                open_todos: Vec::new(),
-                figures: running.figures.clone(),
-            });
-        }
+    /// A session at work, or `None` if it is not.
+    fn at_work(&self, session: &SessionId) -> Option<Observation> {
+        let runs = self.runs();
+        let running = runs.get(session)?;
+        let asks: Vec<Ask> = running.asks.iter().map(|(ask, _)| ask.clone()).collect();
+        let activity = match asks.is_empty() {
+            true => running.activity.clone(),
+            false => Activity::Blocked(asks),
+        };
+        Some(Observation {
+            session: session.clone(),
+            activity,
+            outcome: Outcome::Unanswered,
+            open_todos: Vec::new(),
+            figures: running.figures.clone(),
+        })
+    }
+
+    /// A session that is not at work. Reads the whole conversation.
+    fn at_rest(&self, watch: Watch) -> Result<Observation, Error> {
         let gone = || Observation {
             session: watch.session.clone(),
             activity: Activity::Gone,
@@ -208,7 +235,7 @@ impl Embedded {
         if session.running {
             return Ok(self.take_up_again(watch));
         }
-        let messages = self.messages(&watch.session)?;
+        let (messages, _) = self.messages(&watch.session, 0)?;
         Ok(Observation {
             outcome: transcript::outcome(&messages, watch.prompt.as_str(), None),
             figures: figures(&watch.session, &messages),
@@ -218,19 +245,23 @@ impl Embedded {
         })
     }
 
-    /// A run that was left in the middle goes on, after a moment: what stopped it may be over.
+    /// A run that was left in the middle goes on when its pause is over.
     fn take_up_again(&self, watch: Watch) -> Observation {
-        let since = self.left().get(&watch.session).copied().unwrap_or_default();
-        if self.0.clock.uptime().saturating_sub(since) >= BEFORE_TAKING_UP {
-            self.left().remove(&watch.session);
+        let left = self.left().get(&watch.session).cloned();
+        let due = left.as_ref().is_none_or(|left| self.0.clock.uptime() >= left.until);
+        if due {
             self.work(&watch.session);
         }
+        let (activity, figures) = match left {
+            Some(left) => (Activity::Retrying(left.why), left.figures),
+            None => (Activity::Waiting, Figures::default()),
+        };
         Observation {
             session: watch.session,
-            activity: Activity::Waiting,
+            activity,
             outcome: Outcome::Unanswered,
             open_todos: Vec::new(),
-            figures: Figures::default(),
+            figures,
         }
     }
 
@@ -256,6 +287,27 @@ impl Embedded {
 fn figures(session: &SessionId, messages: &[Message]) -> Figures {
     let own = messages.iter().position(|message| message.info.session == session.as_str());
     transcript::figures(&messages[own.unwrap_or(messages.len())..])
+}
+
+/// Where a directory really is. What is no directory is refused with the way out.
+fn canonical(directory: &str) -> Result<String, Error> {
+    let refused = |why: &str| {
+        let way_out = "name an existing directory by its absolute path";
+        Err(Error::Refused(format!("the directory `{directory}` {why}; {way_out}")))
+    };
+    let path = Path::new(directory);
+    if !path.is_absolute() {
+        return refused(if directory.is_empty() { "has no name" } else { "is not absolute" });
+    }
+    match path.canonicalize() {
+        Ok(path) if !path.is_dir() => refused("is not a directory"),
+        Ok(path) => match path.to_str() {
+            Some(path) => Ok(path.to_owned()),
+            None => refused("has a name that is not UTF-8"),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => refused("does not exist"),
+        Err(error) => refused(&format!("cannot be opened: {error}")),
+    }
 }
 
 fn broken(error: store::Error) -> Error {
@@ -291,23 +343,25 @@ impl Host for Embedded {
 
     async fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
         let session = self.session(&prompt.session)?;
-        let definitions = self.definitions(&session.directory);
-        let agent = definitions.get(&prompt.agent).ok_or_else(|| {
-            Error::Refused(format!(
-                "Agent \"{}\" not found. Make sure it's registered.",
-                prompt.agent
-            ))
-        })?;
-        let model = self.model_name(prompt.model.as_deref().unwrap_or_default(), agent);
-        self.0.setup.models.find(&model).map_err(|error| Error::Refused(error.to_string()))?;
+        let (agent, model) = (prompt.agent, prompt.model.unwrap_or_default());
+        let find = move |host: &Embedded| {
+            let definitions = host.definitions(&session.directory);
+            let agent = definitions.get(&agent).ok_or_else(|| {
+                Error::Refused(format!("Agent \"{agent}\" not found. Make sure it's registered."))
+            })?;
+            let model = host.model_name(&model, agent);
+            host.0.setup.models.find(&model).map_err(|error| Error::Refused(error.to_string()))?;
+            Ok(model)
+        };
+        let model = self.in_thread(find).await?;
         let parts =
             vec![Part::Text { id: prompt.message.part(0), text: prompt.text, synthetic: false }];
         self.say(&prompt.session, &prompt.message, parts, model, true).await
     }
 
     async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Option<Observation>>, Error> {
-        let look = |watch: Watch| match self.observation(watch.clone()) {
-            // One that cannot be read must not hide the others.
+        // One that cannot be read must not hide the others.
+        let look = |host: &Embedded, watch: Watch| match host.at_rest(watch.clone()) {
             Err(Error::Refused(error)) => Ok(Observation {
                 session: watch.session,
                 activity: Activity::Idle,
@@ -317,7 +371,23 @@ impl Host for Embedded {
             }),
             other => other,
         };
-        watches.into_iter().map(|watch| look(watch).map(Some)).collect()
+        let at_work = watches.iter().map(|watch| self.at_work(&watch.session));
+        let at_work: Vec<Option<Observation>> = at_work.collect();
+        if at_work.iter().all(Option::is_some) {
+            return Ok(at_work);
+        }
+        // Conversations can be long, and others are to be served meanwhile. `work` needs a runtime.
+        let (host, runtime) = (self.clone(), tokio::runtime::Handle::current());
+        let looked = threads::apart(move || {
+            let _inside = runtime.enter();
+            let each = watches.into_iter().zip(at_work);
+            let look = |(watch, seen)| match seen {
+                Some(seen) => Ok(Some(seen)),
+                None => look(&host, watch).map(Some),
+            };
+            each.map(look).collect()
+        });
+        looked.await.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
     }
 
     async fn missing(&self, sessions: Vec<SessionId>) -> Result<Vec<SessionId>, Error> {
@@ -332,7 +402,9 @@ impl Host for Embedded {
 
     async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
         self.session(session)?;
-        self.0.store.transcript(session).map_err(broken)
+        let (host, session) = (self.clone(), session.clone());
+        let read = threads::apart(move || host.0.store.transcript(&session).map_err(broken));
+        read.await.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
     }
 
     async fn abort(&self, session: &SessionId) -> Result<(), Error> {
@@ -362,11 +434,14 @@ impl Host for Embedded {
         directory: &str,
         _parent: Option<&SessionId>,
     ) -> Result<Vec<String>, Error> {
-        let host = self.clone();
         let directory = directory.to_owned();
-        let load = tokio::task::spawn_blocking(move || host.definitions(&directory));
-        let definitions = load.await.map_err(|error| Error::Unreachable(error.to_string()))?;
-        Ok(definitions.into_keys().collect())
+        let load = move |host: &Embedded| Ok(host.definitions(&directory).into_keys().collect());
+        self.in_thread(load).await
+    }
+
+    async fn directory(&self, directory: &str) -> Result<String, Error> {
+        let directory = directory.to_owned();
+        self.in_thread(move |_| canonical(&directory)).await
     }
 
     async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {

@@ -1,23 +1,27 @@
 //! One session at work: the agent's loop with our disk, our rules and our tools around it.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{Embedded, Running, broken};
+use super::{Embedded, FIRST_PAUSE, LONGEST_PAUSE, Left, Running, broken};
 use crate::agent::definition::{Action, Definition, EXTERNAL_DIRECTORY, Source};
 use crate::agent::drive::{Doing, Leave, Permit, Stopped, Surroundings, drive};
 use crate::agent::model::{Call, Model, Price, Request};
 use crate::agent::tools::{self, Context, Spec, Todos, Workspace};
-use crate::agent::turn::{self, Mint, Purpose, Turn};
+use crate::agent::turn::{self, Effect, Mint, Purpose, Turn};
 use crate::clock::Clock;
 use crate::host::{Activity, Answer, Ask, Error};
 use crate::store::Session;
 use crate::task::SessionId;
-use crate::transcript::{Figures, Message, Role};
+use crate::threads;
+use crate::transcript::{FailureName, Figures, Message, Role, ToolState};
 
 /// How often a text that is being written is shown anew.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
@@ -36,6 +40,8 @@ struct Surrounded {
     workspace: Workspace,
     todos: Todos,
     shown_at: Mutex<Duration>,
+    /// Up to which point of the conversation the run knows what was said.
+    heard: AtomicI64,
 }
 
 /// Ids and times of a session's messages.
@@ -71,75 +77,138 @@ impl Drop for AtWork {
 }
 
 impl Embedded {
-    /// Sets a session to work, unless it is at it.
+    /// Sets a session to work, unless it is at it. What was said meanwhile is seen by the run that
+    /// is under way, or by the next one.
     pub(super) fn work(&self, session: &SessionId) {
         let mut runs = self.runs();
-        if let Some(running) = runs.get_mut(session) {
-            running.again = true;
+        if runs.contains_key(session) {
             return;
         }
         let cancel = CancellationToken::new();
         let generation = self.0.clock.tick();
-        let running = Running {
-            generation,
-            cancel: cancel.clone(),
-            activity: Activity::Waiting,
-            figures: Figures::default(),
-            asks: Vec::new(),
-            again: false,
+        let left = self.left().get(session).cloned();
+        let (activity, figures) = match left {
+            Some(left) => (Activity::Retrying(left.why), left.figures),
+            None => (Activity::Waiting, Figures::default()),
         };
+        let running =
+            Running { generation, cancel: cancel.clone(), activity, figures, asks: Vec::new() };
         runs.insert(session.clone(), running);
         drop(runs);
         let at_work = AtWork { host: self.clone(), session: session.clone(), generation };
         tokio::spawn(async move {
-            if let Err(error) = at_work.host.work_off(&at_work.session, cancel).await {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(session = %at_work.session, error, "a run was left");
-                let uptime = at_work.host.0.clock.uptime();
-                at_work.host.left().insert(at_work.session.clone(), uptime);
+            if let Err(Stopped(why)) = at_work.host.work_off(&at_work.session, cancel).await {
+                at_work.host.leave(&at_work.session, why).await;
             }
+            let (host, session) = (at_work.host.clone(), at_work.session.clone());
             drop(at_work);
+            // Said after the run had made up its mind, and before it was off the list: nobody else
+            // would set the session to work.
+            let waits = host.session(&session).is_ok_and(|session| session.running);
+            if waits && !host.left().contains_key(&session) && !host.0.stop.is_cancelled() {
+                host.work(&session);
+            }
         });
         self.ring();
+    }
+
+    /// Something the run needs is out of reach: it is tried again later, or given up.
+    async fn leave(&self, session: &SessionId, why: String) {
+        let uptime = self.0.clock.uptime();
+        let figures = self.runs().get(session).map(|running| running.figures.clone());
+        let (tries, first) = {
+            let mut left = self.left();
+            let earlier = left.get(session).map(|left| (left.tries, left.first));
+            let (tries, first) = earlier.unwrap_or((0, uptime));
+            let pause = self.0.clock.backoff(FIRST_PAUSE, LONGEST_PAUSE, tries);
+            let now = Left {
+                why: why.clone(),
+                first,
+                until: uptime + pause,
+                tries: tries + 1,
+                figures: figures.unwrap_or_default(),
+            };
+            left.insert(session.clone(), now);
+            (tries, first)
+        };
+        if self.0.stop.is_cancelled() {
+            return;
+        }
+        tracing::warn!(%session, tries, why, "run cannot go on; it will be tried again");
+        if uptime.saturating_sub(first) >= self.0.setup.gone {
+            let why = format!("interrupted: {why}, for {} s", self.0.setup.gone.as_secs());
+            // A disk that takes nothing does not take this either; then it is tried again.
+            if self.end(session, &why).await.is_ok() {
+                self.left().remove(session);
+            }
+        }
     }
 
     /// Runs until there is nothing left to answer.
     async fn work_off(&self, id: &SessionId, cancel: CancellationToken) -> Result<(), Stopped> {
         loop {
-            let failed = |error: Error| Stopped(error.to_string());
-            let session = self.session(id).map_err(failed)?;
-            let messages = self.messages(id).map_err(failed)?;
-            let (surrounded, model, price) = self.surround(session).map_err(failed)?;
-            let agent = surrounded.agent.name.clone();
-            let limits = self.0.setup.limits;
-            let stamps = Stamps(self.0.clock.clone());
-            let turn = Turn::new(id.as_str(), &agent, messages, limits, stamps).priced(price);
-            let (cancel, stop) = (cancel.clone(), self.0.stop.clone());
-            drive(turn, model, Arc::new(surrounded), cancel, stop).await?;
-            self.0.store.session_rests(id).await.map_err(|error| failed(broken(error)))?;
-            let mut runs = self.runs();
-            match runs.get_mut(id) {
-                Some(running) if running.again && !running.cancel.is_cancelled() => {
-                    running.again = false;
+            let stopped = |error: Error| Stopped(error.to_string());
+            let session = match self.session(id) {
+                Err(Error::NoSuchSession(_)) => return Ok(()),
+                session => session.map_err(stopped)?,
+            };
+            let said = session.said;
+            match self.in_thread(move |host| host.surround(session)).await {
+                Ok((surrounded, messages, model, price)) => {
+                    let agent = surrounded.agent.name.clone();
+                    let (limits, stamps) = (self.0.setup.limits, Stamps(self.0.clock.clone()));
+                    let turn = Turn::new(id.as_str(), &agent, messages, limits, stamps);
+                    let (cancel, stop) = (cancel.clone(), self.0.stop.clone());
+                    drive(turn.priced(price), model, Arc::new(surrounded), cancel, stop).await?;
                 }
-                // Said after the abort: a run of its own.
-                Some(running) if running.again => {
-                    runs.remove(id);
-                    drop(runs);
-                    self.work(id);
-                    return Ok(());
+                Err(Error::Unreachable(why)) => return Err(Stopped(why)),
+                Err(Error::NoSuchSession(_)) => return Ok(()),
+                Err(Error::Refused(why)) => {
+                    self.end(id, &format!("interrupted: {why}")).await.map_err(stopped)?;
                 }
-                // Under the lock, so that nobody can say something in between.
-                Some(_) => {
-                    runs.remove(id);
-                    return Ok(());
-                }
-                None => return Ok(()),
+            }
+            self.left().remove(id);
+            let rests = self.0.store.session_rests(id, said).await;
+            if rests.map_err(|error| stopped(broken(error)))? {
+                return Ok(());
+            }
+            // Something was said since: after an abort that is a run of its own.
+            if cancel.is_cancelled() {
+                self.runs().remove(id);
+                self.work(id);
+                return Ok(());
             }
         }
     }
 
-    fn surround(&self, session: Session) -> Result<(Surrounded, Model, Option<Price>), Error> {
+    /// Ends what the session works on with an error, so that it is over for everybody.
+    async fn end(&self, id: &SessionId, why: &str) -> Result<(), Error> {
+        let session = self.session(id)?;
+        // One whose messages cannot be read has nothing to be ended with; whoever looks sees that.
+        if let Ok((messages, _)) = self.messages(id, 0) {
+            let stamps = Stamps(self.0.clock.clone());
+            let mut turn =
+                Turn::new(id.as_str(), &session.agent, messages, self.0.setup.limits, stamps);
+            for effect in turn.fail(FailureName::Interrupted, why) {
+                if let Effect::Save(message) = effect
+                    && let Some(message) = turn.message(&message)
+                {
+                    self.save(id, message).await?;
+                }
+            }
+        }
+        self.0.store.session_rests(id, session.said).await.map_err(broken)?;
+        Ok(())
+    }
+
+    async fn save(&self, session: &SessionId, message: &Message) -> Result<(), Error> {
+        let body = serde_json::to_string(message).expect("a message is JSON");
+        let saved = self.0.store.save_message(session, message.info.id.clone(), body);
+        saved.await.map_err(broken)
+    }
+
+    /// Everything a run needs. Reads files, and the whole conversation.
+    fn surround(&self, session: Session) -> Result<Ready, Error> {
         let refused = |why: String| Error::Refused(why);
         let mut definitions = self.definitions(&session.directory);
         let agent = definitions.remove(&session.agent);
@@ -151,9 +220,16 @@ impl Embedded {
             Model::Offline => Some(Price::FREE),
             Model::Remote(_) => self.0.setup.prices.get(&name).copied(),
         };
-        let workspace = Workspace::open(Path::new(&session.directory));
-        let workspace = workspace.map_err(|error| refused(error.to_string()))?;
+        let directory = &session.directory;
+        let workspace = Workspace::open(Path::new(directory));
+        let workspace = workspace.map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => {
+                refused(format!("its workspace `{directory}` is gone: {error}"))
+            }
+            _ => Error::Unreachable(format!("its workspace `{directory}`: {error}")),
+        })?;
         let todos = Todos::new(self.todos(&session.id)?);
+        let (messages, last) = self.messages(&session.id, 0)?;
         let surrounded = Surrounded {
             host: self.clone(),
             model: name.split_once('/').map_or(name.clone(), |(_, model)| model.to_owned()),
@@ -162,10 +238,13 @@ impl Embedded {
             workspace,
             todos,
             shown_at: Mutex::new(Duration::ZERO),
+            heard: AtomicI64::new(last),
         };
-        Ok((surrounded, model, price))
+        Ok((surrounded, messages, model, price))
     }
 }
+
+type Ready = (Surrounded, Vec<Message>, Model, Option<Price>);
 
 impl Surrounded {
     fn specs(&self) -> Vec<Spec> {
@@ -182,6 +261,7 @@ impl Surrounded {
             workspace: self.workspace.clone(),
             todos: self.todos.clone(),
             overflow: self.host.0.setup.overflow.clone(),
+            output_bytes: self.host.0.setup.output_bytes,
             cancel,
             may_leave: leave,
         }
@@ -199,8 +279,9 @@ impl Surrounded {
     }
 
     /// Waits for somebody to answer; the policy answers in the end if nobody does.
-    async fn ask(&self, what: String) -> Answer {
-        let id = format!("per_{}", self.host.0.clock.nonce());
+    /// The same call asks under the same name after a restart, so that its time goes on.
+    async fn ask(&self, call: &Call, what: String) -> Answer {
+        let id = ask_id(&self.session.id, &call.id);
         let (answering, answer) = oneshot::channel();
         let ask = Ask { id: id.clone(), what };
         match self.host.runs().get_mut(&self.session.id) {
@@ -217,12 +298,42 @@ impl Surrounded {
     }
 }
 
+/// Call ids are the model's and unique in their session; what people see and type has one form.
+fn ask_id(session: &SessionId, call: &str) -> String {
+    let half = |which: u8| {
+        let mut hasher = DefaultHasher::new();
+        (which, session.as_str(), call).hash(&mut hasher);
+        hasher.finish()
+    };
+    format!("per_{:016x}{:016x}", half(0), half(1))
+}
+
 impl Surroundings for Surrounded {
     async fn save(&self, message: &Message) -> Result<(), Stopped> {
-        let body = serde_json::to_string(message).expect("a message is JSON");
-        let id = message.info.id.clone();
-        let saved = self.host.0.store.save_message(&self.session.id, id, body);
-        saved.await.map_err(|error| Stopped(broken(error).to_string()))
+        let saved = self.host.save(&self.session.id, message).await;
+        saved.map_err(|error| Stopped(error.to_string()))
+    }
+
+    async fn save_call(
+        &self,
+        message: &str,
+        part: usize,
+        state: &ToolState,
+    ) -> Result<(), Stopped> {
+        let state = serde_json::to_string(state).expect("a state is JSON");
+        let store = &self.host.0.store;
+        let saved = store.save_call(&self.session.id, message.to_owned(), part, state).await;
+        saved.map_err(|error| Stopped(broken(error).to_string()))
+    }
+
+    async fn hear(&self) -> Result<Vec<Message>, Stopped> {
+        let after = self.heard.load(Ordering::Relaxed);
+        let heard = self.host.messages(&self.session.id, after);
+        let (mut messages, last) = heard.map_err(|error| Stopped(error.to_string()))?;
+        self.heard.store(last, Ordering::Relaxed);
+        // Our own answers are in there, too.
+        messages.retain(|message| message.info.role == Role::User);
+        Ok(messages)
     }
 
     fn request(&self, messages: &[Message], purpose: Purpose) -> Request {
@@ -247,9 +358,15 @@ impl Surroundings for Surrounded {
             let why = format!("no tool `{}` here; there are: {}", call.name, names.join(", "));
             return Permit::Forbidden(why);
         }
-        let context = self.context(None, CancellationToken::new());
-        let subject = tools::subject(&call.name, &call.arguments, &context);
-        let outside = tools::leaves(&call.name, &call.arguments, &context);
+        let (context, made) = (self.context(None, CancellationToken::new()), call.clone());
+        let looked = threads::within(threads::LIMIT, move || {
+            let subject = tools::subject(&made.name, &made.arguments, &context);
+            (subject, tools::leaves(&made.name, &made.arguments, &context))
+        });
+        let (subject, outside) = match looked.await {
+            Ok(looked) => looked,
+            Err(stuck) => return Permit::Forbidden(stuck.to_string()),
+        };
         let what = format!("{} {subject}", call.name);
         let mut action = self.agent.action(&call.name, &subject);
         if outside.is_some() {
@@ -258,9 +375,9 @@ impl Surroundings for Surrounded {
         match action {
             Action::Allow => Permit::Yes(outside),
             Action::Deny => Permit::Forbidden(format!("a rule forbids {what}")),
-            Action::Ask => match self.ask(what.clone()).await {
+            Action::Ask => match self.ask(call, what.clone()).await {
                 Answer::Allow => Permit::Yes(outside),
-                Answer::Deny => Permit::Refused(format!("{what} was refused")),
+                Answer::Deny => Permit::Refused(what),
             },
         }
     }
@@ -281,7 +398,7 @@ impl Surroundings for Surrounded {
         output.map(|output| output.text).map_err(|error| error.to_string())
     }
 
-    fn show(&self, doing: Doing, messages: &[Message], writing: Option<&Message>) {
+    fn show(&self, doing: Doing, messages: &[Message]) {
         let uptime = self.host.0.clock.uptime();
         let mut shown_at = self.shown_at.lock().unwrap_or_else(PoisonError::into_inner);
         let streaming = doing == Doing::Streaming;
@@ -290,10 +407,7 @@ impl Surroundings for Surrounded {
         }
         *shown_at = uptime;
         drop(shown_at);
-        let mut figures = super::figures(&self.session.id, messages);
-        if let Some(text) = writing.map(Message::text).filter(|text| !text.is_empty()) {
-            figures.last_message = Some(text);
-        }
+        let figures = super::figures(&self.session.id, messages);
         let activity = match doing {
             Doing::Asking => Activity::Waiting,
             Doing::Streaming => Activity::Streaming,

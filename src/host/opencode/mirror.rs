@@ -12,7 +12,7 @@ use super::translate::{Event, News, Open};
 use super::types::{Status, Statuses};
 use crate::host::{Activity, Ask, Watch};
 use crate::task::{MessageId, SessionId};
-use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role, Time, ToolState};
+use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role, ToolState};
 
 /// A session that was prompted a moment ago is kept although nobody watches it yet.
 const SOON_WATCHED: Duration = Duration::from_secs(60);
@@ -383,14 +383,14 @@ impl Watched {
         let Some(asking) = &open.call else { return false };
         let parts = self.messages.iter().rev().flat_map(|message| &message.parts);
         let state = parts.filter_map(|part| match part {
-            Part::Tool { call, state, .. } if call == asking => Some(state.status.as_str()),
+            Part::Tool { call, state, .. } if call == asking => Some(&state.status),
             Part::Tool { .. }
             | Part::Text { .. }
             | Part::Reasoning { .. }
             | Part::Compaction { .. }
             | Part::Other => None,
         });
-        state.take(1).any(|status| !matches!(status, "pending" | "running"))
+        state.take(1).any(|status| !status.is_open())
     }
 
     fn message(&mut self, info: Info) {
@@ -407,9 +407,7 @@ impl Watched {
 
     fn part(&mut self, message: String, part: Part) {
         match &part {
-            Part::Tool { state, .. } if matches!(state.status.as_str(), "pending" | "running") => {
-                self.doing = Activity::Tool;
-            }
+            Part::Tool { state, .. } if state.status.is_open() => self.doing = Activity::Tool,
             Part::Tool { .. } => self.doing = Activity::Waiting,
             Part::Text { .. } | Part::Reasoning { .. } => self.doing = Activity::Streaming,
             Part::Compaction { .. } | Part::Other => {}
@@ -460,19 +458,7 @@ impl Watched {
 
 /// Parts of the user's messages are heard too, but those come after their message.
 fn unheard(id: String) -> Info {
-    Info {
-        id,
-        session: String::new(),
-        role: Role::Assistant,
-        time: Time::default(),
-        parent: None,
-        agent: None,
-        cost: None,
-        tokens: None,
-        finish: None,
-        error: None,
-        summary: None,
-    }
+    Info::blank(id, String::new(), Role::Assistant, 0)
 }
 
 fn bare(message: Message) -> Message {

@@ -15,7 +15,9 @@ use crate::host::{
     Activity, Answer, Ask, Error, NewSession, Observation, Opened, Post, Prompt, Watch,
 };
 use crate::task::{MessageId, SessionId};
-use crate::transcript::{self, Failure, Info, Message, Part, Role, Time, Tokens, ToolState};
+use crate::transcript::{
+    self, CallStatus, Failure, FailureName, Finish, Info, Message, Part, Role, Tokens, ToolState,
+};
 
 const AGENTS: [&str; 5] = ["build", "explore", "general", "librarian", "oracle"];
 
@@ -248,7 +250,7 @@ impl World {
             && session.activity != Activity::Idle
         {
             session.generation += 1;
-            session.fail(now, "MessageAbortedError", "aborted");
+            session.fail(now, FailureName::Aborted, "aborted");
             session.rest();
         }
         drop(state);
@@ -314,7 +316,7 @@ impl World {
                 silent = true;
             }
             Control::Fail { session, error } => {
-                state.with_busy(&session, |session| session.fail(now, "APIError", &error));
+                state.with_busy(&session, |session| session.fail(now, FailureName::Api, &error));
             }
             Control::Abort { session } => {
                 drop(state);
@@ -407,7 +409,7 @@ impl World {
                 self.edit(id, generation, |session, now| session.close(now, text))
             }
             Step::Fail(error) => {
-                edit(&|session, now| session.fail(now, "APIError", &error))?;
+                edit(&|session, now| session.fail(now, FailureName::Api, &error))?;
                 self.ring();
                 None
             }
@@ -568,20 +570,22 @@ impl Session {
     }
 
     fn begin_call(&mut self, now: i64, call: String, tool: String, input: serde_json::Value) {
-        let state = ToolState { status: "running".into(), input, output: None, error: None };
+        let state = ToolState { status: CallStatus::Running, ..ToolState::pending(input) };
         self.answer(now).parts.push(Part::Tool { call, tool, state });
     }
 
     fn end_call(&mut self, now: i64, result: Result<String, String>) {
         let message = self.answer(now);
         if let Some(Part::Tool { state, .. }) = message.parts.last_mut() {
-            state.status = if result.is_ok() { "completed" } else { "error" }.to_owned();
-            (state.output, state.error) = match result {
-                Ok(output) => (Some(output), None),
-                Err(error) => (None, Some(error)),
-            };
+            match result {
+                Ok(output) => {
+                    state.status = CallStatus::Completed;
+                    state.output = Some(output);
+                }
+                Err(error) => state.fail(error),
+            }
         }
-        message.info.finish = Some("tool-calls".into());
+        message.info.finish = Some(Finish::ToolCalls);
         message.info.time.completed = Some(now);
     }
 
@@ -590,7 +594,7 @@ impl Session {
         let message = self.answer(now);
         message.parts.retain(|part| !matches!(part, Part::Text { .. }));
         message.parts.push(Part::Text { id: String::new(), text, synthetic: false });
-        message.info.finish = Some("stop".into());
+        message.info.finish = Some(Finish::Stop);
         message.info.time.completed = Some(now);
     }
 
@@ -599,9 +603,9 @@ impl Session {
         self.rest();
     }
 
-    fn fail(&mut self, now: i64, name: &str, error: &str) {
+    fn fail(&mut self, now: i64, name: FailureName, error: &str) {
         let info = &mut self.answer(now).info;
-        info.error = Some(Failure { name: name.into(), data: json!({ "message": error }) });
+        info.error = Some(Failure::new(name, error));
         info.time.completed = Some(now);
         self.rest();
     }
@@ -620,7 +624,7 @@ impl Session {
         let id = format!("msg_answer_{:06}", self.messages.len());
         let mut summary = blank(id, Role::Assistant, now, said);
         summary.info.summary = Some(true.into());
-        summary.info.finish = Some("stop".into());
+        summary.info.finish = Some(Finish::Stop);
         summary.info.time.completed = Some(now);
         self.messages.push(summary);
         let go_on = vec![Part::Text { id: String::new(), text: "Go on.".into(), synthetic: true }];
@@ -633,18 +637,5 @@ fn user_message(id: &MessageId, now: i64, parts: Vec<Part>) -> Message {
 }
 
 fn blank(id: String, role: Role, now: i64, parts: Vec<Part>) -> Message {
-    let info = Info {
-        id,
-        session: String::new(),
-        role,
-        time: Time { created: now, completed: None },
-        parent: None,
-        agent: None,
-        cost: None,
-        tokens: None,
-        finish: None,
-        error: None,
-        summary: None,
-    };
-    Message { info, parts }
+    Message { info: Info::blank(id, String::new(), role, now), parts }
 }

@@ -53,6 +53,7 @@ pub fn settings() -> Settings {
         cancel_stalled: false,
         settle: Duration::from_millis(150),
         answer_grace: Duration::from_secs(5),
+        gone: Duration::from_secs(600),
         resumable: Resumable::Completed,
         asks: Asks::Park(None),
         inline_characters: 8_000,

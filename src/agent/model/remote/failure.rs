@@ -2,11 +2,9 @@
 //! network. No text holds the key.
 
 use std::error::Error as StdError;
-use std::string::FromUtf8Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use genai::webc::StreamTimeout;
 use jiff::fmt::rfc2822;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use reqwest::{StatusCode, Url};
@@ -38,44 +36,45 @@ impl Teller {
         Teller(Arc::new(Facts { place, key: key.to_owned(), silence }))
     }
 
-    pub(super) fn tell(&self, error: genai::Error) -> Error {
-        match error {
-            genai::Error::WebStream { error, .. } => self.tell_transport(error),
-            genai::Error::HttpError { status, body, headers, .. } => {
-                self.tell_status(status, &body, retry_after(&headers))
-            }
-            genai::Error::ChatResponse { body, .. } => self.tell_reported(&body),
-            genai::Error::StreamParse { serde_error, .. } if serde_error.is_eof() => {
-                Error::Truncated
-            }
-            genai::Error::StreamParse { .. } => busy(UNREADABLE.to_owned(), None),
-            // Nothing was sent; these are about the request.
-            other => Error::Unusable(self.without_secret(&other.to_string())),
+    /// A request that was not answered, or an answer that broke off.
+    pub(super) fn tell(&self, error: &reqwest::Error) -> Error {
+        if error.is_body() || error.is_decode() {
+            return Error::Truncated;
         }
+        if error.is_builder() {
+            return Error::Unusable(self.without_secret(&innermost(error)));
+        }
+        let cause = self.without_secret(&innermost(error));
+        Error::Unreachable(format!("`{}`: {cause}", self.0.place))
     }
 
-    /// `genai` keeps the cause in a box: one of its own errors, a time-out, or reqwest's.
-    fn tell_transport(&self, error: genai::BoxError) -> Error {
-        let error = match error.downcast::<genai::Error>() {
-            Ok(error) => return self.tell(*error),
-            Err(error) => error,
-        };
-        if error.is::<StreamTimeout>() {
-            return Error::Silent(self.0.silence);
-        }
-        if error.is::<FromUtf8Error>() {
-            return busy(UNREADABLE.to_owned(), None);
-        }
-        match error.downcast_ref::<reqwest::Error>() {
-            Some(error) if error.is_body() || error.is_decode() => Error::Truncated,
-            Some(_) | None => {
-                let cause = self.without_secret(&innermost(&*error));
-                Error::Unreachable(format!("`{}`: {cause}", self.0.place))
-            }
-        }
+    /// A server that sends us elsewhere is not followed: what it leads to would be shown the key.
+    pub(super) fn tell_redirect(&self, status: StatusCode, to: Option<&str>) -> Error {
+        let to = to.and_then(|to| Url::parse(&self.0.place).ok()?.join(to).ok());
+        let to = to.map_or("elsewhere".to_owned(), |to| {
+            format!("to `{}{}`", to.origin().ascii_serialization(), to.path())
+        });
+        let message = format!(
+            "it redirects {}; set `OPENAI_BASE_URL` to the address that answers itself",
+            self.without_secret(&to)
+        );
+        Error::Refused { status: status.as_u16(), message }
     }
 
-    fn tell_status(&self, status: StatusCode, body: &str, retry_after: Option<Duration>) -> Error {
+    pub(super) fn unreadable() -> Error {
+        busy(UNREADABLE.to_owned(), None)
+    }
+
+    pub(super) fn silent(&self) -> Error {
+        Error::Silent(self.0.silence)
+    }
+
+    pub(super) fn tell_status(
+        &self,
+        status: StatusCode,
+        body: &str,
+        retry_after: Option<Duration>,
+    ) -> Error {
         let mut message = said(&self.without_secret(body));
         if message.is_empty() {
             message = status.canonical_reason().unwrap_or("it gave no reason").to_owned();
@@ -87,7 +86,7 @@ impl Teller {
     }
 
     /// An error in the middle of a stream has no status of its own; some servers put one into it.
-    fn tell_reported(&self, body: &Value) -> Error {
+    pub(super) fn tell_reported(&self, body: &Value) -> Error {
         let code = body.get("code").or_else(|| body.get("status")).and_then(|code| match code {
             Value::String(text) => text.parse().ok(),
             _ => code.as_u64().and_then(|code| u16::try_from(code).ok()),
@@ -134,7 +133,7 @@ fn said(body: &str) -> String {
 }
 
 /// Milliseconds, seconds or a date. A date is compared with the server's own clock.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let number = |name: &str| text(name).and_then(|text| text.parse::<f64>().ok());
     let seconds = number("retry-after-ms").map(|millis| millis / 1000.0);

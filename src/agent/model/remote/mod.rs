@@ -1,24 +1,24 @@
-//! OpenAI-compatible model servers, through `genai`; its types do not leave this folder. It asks
-//! once: whether a failure is worth another try is for the caller to say.
+//! OpenAI-compatible model servers. It asks once: whether a failure is worth another try is for the
+//! caller to say. Everything a server sends is bounded here, before it is taken apart.
 
+mod decode;
 mod failure;
+mod frames;
 mod translate;
 
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use genai::adapter::AdapterKind;
-use genai::chat::{CacheControl, ChatOptions, ChatStreamEvent, ReasoningEffort};
-use genai::resolver::{AuthData, Endpoint};
-use genai::{ModelIden, ServiceTarget};
-use reqwest::Url;
-use reqwest::header::HeaderValue;
-use tracing::instrument::WithSubscriber;
-use tracing::subscriber::NoSubscriber;
+use bytes::Bytes;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
+use reqwest::{Response, Url, redirect};
+use tokio::time::{Instant, timeout, timeout_at};
 
+use self::decode::{Decoder, Heard};
 use self::failure::Teller;
-use super::{Error, Piece, Request, Sink};
+use self::frames::{Frames, TooLong};
+use super::{Error, Request, Sink};
 use crate::net;
+use crate::threads;
 
 const PUBLIC: &str = "https://api.openai.com/v1";
 /// What servers are shown that ask for no key.
@@ -26,14 +26,27 @@ const NO_KEY: &str = "none";
 const CONNECT: Duration = Duration::from_secs(10);
 /// A pooled connection that died with the network must not cost the whole silence.
 const PING: Duration = Duration::from_secs(20);
+/// After a finish reason servers only send what the answer cost.
+const AFTER_FINISH: Duration = Duration::from_secs(2);
+/// Empty events and comments keep a connection alive, but not for ever: so many times the silence.
+const PATIENCE: u32 = 10;
+/// Of what a server says about its refusal.
+const REFUSAL_BYTES: usize = 64 * 1024;
+/// A byte of an answer takes at most six on the wire, as `\u0007`; and there is something around it.
+const WIRE: usize = 6;
+const AROUND: usize = 64 * 1024;
+/// JSON from this size on is read on a thread of its own.
+const LARGE: usize = 1 << 20;
+const ANSWER_BYTES: usize = 8 << 20;
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
 pub struct Remote {
-    client: genai::Client,
-    endpoint: Endpoint,
-    auth: AuthData,
+    client: reqwest::Client,
+    url: Url,
+    key: HeaderValue,
     silence: Duration,
+    answer_bytes: usize,
     teller: Teller,
 }
 
@@ -62,92 +75,194 @@ impl Remote {
         };
         let url = parse(url)?;
         let key = key.unwrap_or(NO_KEY);
-        if HeaderValue::from_str(key).is_err() {
+        let Ok(mut header) = HeaderValue::from_str(&format!("Bearer {key}")) else {
             return Err(unusable(
                 "`OPENAI_API_KEY` cannot be sent as it is; set it to the key alone",
             ));
-        }
+        };
+        header.set_sensitive(true);
+        let chat = url.join("chat/completions").map_err(|_| unusable("it has no address"))?;
         Ok(Remote {
             client: client(&url)?,
-            endpoint: Endpoint::from_owned(url.as_str()),
-            auth: AuthData::from_single(key),
+            url: chat,
+            key: header,
             silence,
+            answer_bytes: ANSWER_BYTES,
             teller: Teller::new(&url, key, silence),
         })
     }
 
+    /// With another bound on text, thoughts and arguments of one answer.
+    pub fn bounded(self, answer_bytes: usize) -> Remote {
+        Remote { answer_bytes, ..self }
+    }
+
     /// Streams an answer into `sink`. Nobody at its other end is no failure.
     pub async fn answer(&self, request: Request, sink: Sink) -> Result<(), Error> {
-        let answer = async {
-            tokio::select! {
-                biased;
-                () = sink.closed() => Ok(()),
-                end = self.stream(&request, &sink) => end,
-            }
-        };
-        // `genai` logs what servers say in full, keys included, and warns of every empty chunk.
-        answer.with_subscriber(NoSubscriber::new()).await
+        tokio::select! {
+            biased;
+            () = sink.closed() => Ok(()),
+            end = self.stream(&request, &sink) => end,
+        }
     }
 
     async fn stream(&self, request: &Request, sink: &Sink) -> Result<(), Error> {
-        let target = ServiceTarget {
-            endpoint: self.endpoint.clone(),
-            auth: self.auth.clone(),
-            model: ModelIden::new(AdapterKind::OpenAI, request.model.as_str()),
-        };
-        let (chat, options) = (translate::chat(request), options(self.silence));
-        let response = self.client.exec_chat_stream(target, chat, Some(&options)).await;
-        let mut stream = response.map_err(|error| self.teller.tell(error))?.stream;
-        while let Some(event) = stream.next().await {
-            let pieces = match event.map_err(|error| self.teller.tell(error))? {
-                ChatStreamEvent::Chunk(chunk) => vec![Piece::Text(chunk.content)],
-                ChatStreamEvent::ReasoningChunk(chunk) => vec![Piece::Thought(chunk.content)],
-                ChatStreamEvent::End(end) => translate::ending(end, &request.messages)?,
-                // Calls come whole with the end.
-                ChatStreamEvent::ToolCallChunk(_)
-                | ChatStreamEvent::ThoughtSignatureChunk(_)
-                | ChatStreamEvent::Start
-                | ChatStreamEvent::Heartbeat => continue,
-            };
-            for piece in pieces {
-                let last = matches!(piece, Piece::End(_));
-                if sink.send(piece).await.is_err() || last {
-                    return Ok(());
+        let mut response = self.send(request).await?;
+        let most = self.answer_bytes.saturating_mul(WIRE).saturating_add(AROUND);
+        let mut decoder = Decoder::new(self.teller.clone(), self.answer_bytes);
+        if is_json(&response) {
+            // It does not stream; the answer is one event.
+            let body = self.read(&mut response, most).await?;
+            self.event(&mut decoder, body, sink).await?;
+            return self.end(decoder, request, sink).await;
+        }
+        let mut frames = Frames::new(most);
+        let too_long = |TooLong| Error::TooLong(self.answer_bytes);
+        let mut alive = Instant::now();
+        loop {
+            while let Some(data) = frames.next().map_err(too_long)? {
+                match self.event(&mut decoder, data, sink).await? {
+                    Said::Something => alive = Instant::now(),
+                    Said::Nothing => {}
+                    Said::Done => return self.end(decoder, request, sink).await,
                 }
             }
+            if alive.elapsed() > self.silence * PATIENCE {
+                return Err(self.teller.silent());
+            }
+            let finished = decoder.has_finished();
+            let patience = if finished { AFTER_FINISH.min(self.silence) } else { self.silence };
+            match timeout(patience, response.chunk()).await {
+                Ok(Ok(Some(bytes))) => frames.add(bytes),
+                // However the stream goes on or ends: a finish reason has ended the answer (T6).
+                Ok(Ok(None)) | Ok(Err(_)) | Err(_) if finished => break,
+                Ok(Ok(None)) => {
+                    if let Some(data) = frames.last().map_err(too_long)? {
+                        self.event(&mut decoder, data, sink).await?;
+                    }
+                    break;
+                }
+                Ok(Err(error)) => return Err(self.teller.tell(&error)),
+                Err(_) => return Err(self.teller.silent()),
+            }
         }
-        Err(Error::Truncated)
+        self.end(decoder, request, sink).await
+    }
+
+    async fn send(&self, request: &Request) -> Result<Response, Error> {
+        let body = Bytes::from(translate::body(request).to_string());
+        let send = self.client.post(self.url.clone());
+        let send = send.header(AUTHORIZATION, self.key.clone());
+        let send = send.header(CONTENT_TYPE, "application/json").body(body).send();
+        let response = match timeout(self.silence, send).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(self.teller.tell(&error)),
+            Err(_) => return Err(self.teller.silent()),
+        };
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        if status.is_redirection() {
+            let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
+            return Err(self.teller.tell_redirect(status, to));
+        }
+        let retry_after = failure::retry_after(response.headers());
+        let said = refusal(response, self.silence).await;
+        Err(self.teller.tell_status(status, &String::from_utf8_lossy(&said), retry_after))
+    }
+
+    /// A whole body, within a bound.
+    async fn read(&self, response: &mut Response, most: usize) -> Result<Vec<u8>, Error> {
+        let mut body = Vec::new();
+        loop {
+            match timeout(self.silence, response.chunk()).await {
+                Ok(Ok(Some(bytes))) if body.len() + bytes.len() > most => {
+                    return Err(Error::TooLong(self.answer_bytes));
+                }
+                Ok(Ok(Some(bytes))) => body.extend_from_slice(&bytes),
+                Ok(Ok(None)) => return Ok(body),
+                Ok(Err(error)) => return Err(self.teller.tell(&error)),
+                Err(_) => return Err(self.teller.silent()),
+            }
+        }
+    }
+
+    async fn event(
+        &self,
+        decoder: &mut Decoder,
+        data: Vec<u8>,
+        sink: &Sink,
+    ) -> Result<Said, Error> {
+        let heard = if data.len() < LARGE {
+            decoder.event(&data)?
+        } else {
+            let empty = Decoder::new(self.teller.clone(), self.answer_bytes);
+            let mut apart = std::mem::replace(decoder, empty);
+            let read = threads::apart(move || (apart.event(&data), apart)).await;
+            let (heard, back) = read.map_err(|stuck| unusable(&stuck.to_string()))?;
+            *decoder = back;
+            heard?
+        };
+        let pieces = match heard {
+            Heard::Done => return Ok(Said::Done),
+            Heard::Pieces(pieces) => pieces,
+        };
+        let said = if pieces.is_empty() { Said::Nothing } else { Said::Something };
+        for piece in pieces {
+            // Nobody listens any more: `answer` notices.
+            let _ = sink.send(piece).await;
+        }
+        Ok(said)
+    }
+
+    async fn end(&self, decoder: Decoder, request: &Request, sink: &Sink) -> Result<(), Error> {
+        for piece in decoder.ending(&request.messages)? {
+            let _ = sink.send(piece).await;
+        }
+        Ok(())
     }
 }
 
-fn client(url: &Url) -> Result<genai::Client, Error> {
+/// Whether an event brought something of the answer.
+enum Said {
+    Something,
+    Nothing,
+    Done,
+}
+
+fn is_json(response: &Response) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.trim_start().starts_with("application/json"))
+}
+
+/// What a server says about its refusal, as far as it says it in time.
+async fn refusal(mut response: Response, patience: Duration) -> Vec<u8> {
+    let deadline = Instant::now() + patience;
+    let mut said = Vec::new();
+    while said.len() < REFUSAL_BYTES
+        && let Ok(Ok(Some(bytes))) = timeout_at(deadline, response.chunk()).await
+    {
+        said.extend_from_slice(&bytes[..bytes.len().min(REFUSAL_BYTES - said.len())]);
+    }
+    said
+}
+
+fn client(url: &Url) -> Result<reqwest::Client, Error> {
     let builder = if url.scheme() == "http" { net::plain() } else { net::public() };
     let here = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
     let builder = if here { builder.no_proxy() } else { builder };
-    let http = builder
+    let client = builder
         .user_agent(concat!("asyncagents/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirect::Policy::none())
         .connect_timeout(CONNECT)
         .http2_keep_alive_interval(PING)
         .http2_keep_alive_timeout(PING)
-        .build()
-        .map_err(|error| Error::Unusable(failure::innermost(&error)))?;
-    let client = genai::Client::builder().with_reqwest(http).build();
-    client.map_err(|error| Error::Unusable(error.to_string()))
+        .build();
+    client.map_err(|error| Error::Unusable(failure::innermost(&error)))
 }
 
-fn options(silence: Duration) -> ChatOptions {
-    ChatOptions::default()
-        .with_stream_header_timeout(silence)
-        .with_stream_read_timeout(silence)
-        .with_capture_usage(true)
-        .with_capture_tool_calls(true)
-        // Both say nothing to servers. Without the first a model called `x-max` is asked for as
-        // `x` with an effort, without the second newer models do not cache what they have seen.
-        .with_reasoning_effort(ReasoningEffort::Budget(0))
-        .with_cache_control(CacheControl::Ephemeral5m)
-}
-
-/// `genai` replaces what follows the last slash, so there has to be one at the end.
+/// Joining replaces what follows the last slash, so there has to be one at the end.
 fn parse(text: &str) -> Result<Url, Error> {
     // The value is not repeated: it may hold a password.
     let wrong = || {

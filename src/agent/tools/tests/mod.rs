@@ -31,6 +31,7 @@ impl Desk {
         let context = Context {
             workspace: Workspace::open(&top.join("workspace")).unwrap(),
             todos: Todos::default(),
+            output_bytes: 1 << 20,
             overflow: top.join("overflow"),
             cancel: CancellationToken::new(),
             may_leave: None,

@@ -1,0 +1,155 @@
+//! Server-sent events from the bytes of a response, whatever they are cut into, each within a bound:
+//! a line that never ends must not fill the memory.
+
+use bytes::Bytes;
+
+/// Takes bytes in and gives whole events out.
+pub(super) struct Frames {
+    /// Of one event, on the wire.
+    most: usize,
+    bytes: Bytes,
+    /// The line that is not whole yet.
+    line: Vec<u8>,
+    /// What the event has as its data so far.
+    data: Option<Vec<u8>>,
+    /// The last line ended with a carriage return; a line feed right after it belongs to it.
+    after_return: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooLong;
+
+impl Frames {
+    pub(super) fn new(most: usize) -> Frames {
+        let (line, data) = (Vec::new(), None);
+        Frames { most, bytes: Bytes::new(), line, data, after_return: false }
+    }
+
+    /// More bytes; only to be given when [`Frames::next`] has nothing left.
+    pub(super) fn add(&mut self, bytes: Bytes) {
+        self.bytes = bytes;
+    }
+
+    /// The data of the next event that is whole.
+    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+        while !self.bytes.is_empty() {
+            if std::mem::take(&mut self.after_return) && self.bytes[0] == b'\n' {
+                let _ = self.bytes.split_to(1);
+                continue;
+            }
+            match memchr::memchr2(b'\n', b'\r', &self.bytes) {
+                None => {
+                    let rest = std::mem::take(&mut self.bytes);
+                    self.extend(&rest)?;
+                }
+                Some(end) => {
+                    let line = self.bytes.split_to(end);
+                    self.extend(&line)?;
+                    self.after_return = self.bytes.split_to(1)[0] == b'\r';
+                    if let Some(data) = self.end_line()? {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The stream is over: an event without the empty line behind it counts all the same.
+    pub(super) fn last(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+        match self.end_line()? {
+            Some(data) => Ok(Some(data)),
+            None => Ok(self.data.take()),
+        }
+    }
+
+    fn extend(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
+        let known = self.data.as_ref().map_or(0, Vec::len);
+        if known + self.line.len() + bytes.len() > self.most {
+            return Err(TooLong);
+        }
+        self.line.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// An empty line ends an event; lines that are no data (comments, names, ids) are passed over.
+    fn end_line(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+        let mut line = std::mem::take(&mut self.line);
+        if line.is_empty() {
+            return Ok(self.data.take());
+        }
+        let Some(rest) = line.strip_prefix(b"data:") else { return Ok(None) };
+        let skip = line.len() - rest.strip_prefix(b" ").unwrap_or(rest).len();
+        match &mut self.data {
+            Some(data) => {
+                data.push(b'\n');
+                data.extend_from_slice(&line[skip..]);
+            }
+            // The usual case, without a second copy of what may be long.
+            None => {
+                line.drain(..skip);
+                self.data = Some(line);
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All events of a text, cut into bits of this size.
+    fn events(text: &str, size: usize, most: usize) -> Result<Vec<String>, TooLong> {
+        let mut frames = Frames::new(most);
+        let mut events = Vec::new();
+        let text_of = |data: Vec<u8>| String::from_utf8(data).unwrap();
+        for bit in text.as_bytes().chunks(size) {
+            frames.add(Bytes::copy_from_slice(bit));
+            while let Some(data) = frames.next()? {
+                events.push(text_of(data));
+            }
+        }
+        events.extend(frames.last()?.map(text_of));
+        Ok(events)
+    }
+
+    fn check(text: &str, expected: &[&str]) {
+        for size in [1, 2, 3, 7, 1000] {
+            assert_eq!(events(text, size, 100).unwrap(), expected, "{text:?} by {size}");
+        }
+    }
+
+    #[test]
+    fn events_come_out_whole_however_the_stream_is_cut() {
+        check(
+            "data: {\"a\":1}\n\n: comment\n\ndata:{\"b\":\"ü\"}\n\n",
+            &["{\"a\":1}", "{\"b\":\"ü\"}"],
+        );
+        check("event: x\nid: 7\ndata: one\ndata: two\n\n", &["one\ntwo"]);
+        check("data: no empty line", &["no empty line"]);
+        check("data: one\n\n\n\ndata: two\n\n", &["one", "two"]);
+        check("data:\n\n", &[""]);
+        check("", &[]);
+    }
+
+    #[test]
+    fn lines_end_in_every_way_there_is() {
+        for end in ["\n", "\r\n", "\r"] {
+            let text = format!("data: a{end}{end}data: b{end}{end}: c{end}{end}");
+            check(&text, &["a", "b"]);
+        }
+    }
+
+    #[test]
+    fn an_event_beyond_the_bound_is_an_error_and_one_at_it_is_not() {
+        let line = |length: usize| format!("data: {}\n\n", "x".repeat(length));
+        for size in [1, 7, 1000] {
+            let whole = events(&line(44), size, 50);
+            assert_eq!(whole.map(|all| all[0].len()), Ok(44), "by {size}");
+            assert_eq!(events(&line(45), size, 50), Err(TooLong), "by {size}");
+            let endless = "data: x\n".repeat(100);
+            assert_eq!(events(&endless, size, 50), Err(TooLong), "by {size}");
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! The loop, event by event.
+
+use serde_json::json;
+
+use super::*;
+use crate::transcript::Outcome;
+
+struct Counting(u32);
+
+impl Mint for Counting {
+    fn message_id(&mut self) -> String {
+        self.0 += 1;
+        format!("m{}", self.0)
+    }
+
+    fn now(&mut self) -> i64 {
+        7
+    }
+}
+
+const LIMITS: Limits = Limits {
+    steps: 3,
+    retries: 2,
+    compact_at: 1_000,
+    answer_bytes: 100,
+    parallel_calls: 2,
+    transcript_bytes: 10_000,
+};
+
+fn prompt() -> Message {
+    message("p1", Role::User, vec![say("look")])
+}
+
+fn say(text: &str) -> Part {
+    Part::Text { id: String::new(), text: text.into(), synthetic: false }
+}
+
+fn message(id: &str, role: Role, parts: Vec<Part>) -> Message {
+    let info = serde_json::from_value(json!({
+        "id": id, "sessionID": "s", "role": role, "time": { "created": 7 },
+    }));
+    Message { info: info.unwrap(), parts }
+}
+
+fn turn(messages: Vec<Message>) -> Turn<Counting> {
+    Turn::new("s", "explore", messages, LIMITS, Counting(0))
+}
+
+fn call(id: &str) -> Call {
+    Call { id: id.into(), name: "read".into(), arguments: json!({ "path": id }) }
+}
+
+fn end(finish: Finish) -> Event {
+    Event::Piece(Piece::End(finish))
+}
+
+/// What was saved, as `id: parts -> finish or error`, or `id[part]: call` for one call of it.
+fn saved(turn: &Turn<Counting>, effects: &[Effect]) -> Vec<String> {
+    let saves = effects.iter().filter_map(|effect| match effect {
+        Effect::Save(id) => Some(line(turn.message(id).unwrap())),
+        Effect::SaveCall { message, part } => {
+            let saved = turn.message(message).unwrap();
+            Some(format!("{message}[{part}]: {}", show(&saved.parts[*part])))
+        }
+        _ => None,
+    });
+    saves.collect()
+}
+
+fn line(message: &Message) -> String {
+    let parts = message.parts.iter().map(show).collect::<Vec<_>>().join(" ");
+    let info = &message.info;
+    let error = info.error.as_ref();
+    let error = error.map(|error| format!("!{} {}", error.name.name(), error.message()));
+    let summary = if message.is_summary() { " summary" } else { "" };
+    let how = error.or(info.finish.clone().map(String::from)).unwrap_or_default();
+    format!("{}: {parts} -> {how}{summary}", info.id)
+}
+
+fn show(part: &Part) -> String {
+    match part {
+        Part::Text { text, .. } => text.clone(),
+        Part::Reasoning { text } => format!("({text})"),
+        Part::Tool { call, state, .. } => {
+            let text = state.output.as_ref().or(state.error.as_ref());
+            let text = text.map(|text| format!(":{text}")).unwrap_or_default();
+            format!("{call}={}{text}", String::from(state.status.clone()))
+        }
+        Part::Compaction { .. } => "compaction".into(),
+        Part::Other => "other".into(),
+    }
+}
+
+fn rest(effects: &[Effect]) -> Vec<Effect> {
+    let is_save = |effect: &&Effect| matches!(effect, Effect::Save(_) | Effect::SaveCall { .. });
+    effects.iter().filter(|effect| !is_save(effect)).cloned().collect()
+}
+
+/// The effects of an event, and of hearing nothing where it wants to hear.
+fn on(turn: &mut Turn<Counting>, event: Event) -> Vec<Effect> {
+    let mut effects = turn.on(event);
+    if effects.last() == Some(&Effect::Hear) {
+        effects.pop();
+        effects.extend(turn.on(Event::Heard(Vec::new())));
+    }
+    effects
+}
+
+fn outcome(turn: &Turn<Counting>) -> Outcome {
+    crate::transcript::outcome(turn.messages(), "p1", None)
+}
+
+#[test]
+fn a_prompt_is_asked_and_its_answer_is_saved_whole() {
+    let mut turn = turn(vec![prompt()]);
+    // The place of the answer is on disk before the model is asked.
+    let begun = [Effect::Save("m1".into()), Effect::AskModel(Purpose::Answer)];
+    assert_eq!(turn.on(Event::Begin), [Effect::Hear]);
+    assert_eq!(turn.on(Event::Heard(vec![])), begun);
+    assert_eq!(line(turn.message("m1").unwrap()), "m1:  -> ");
+    assert_eq!(turn.asked(), [prompt()]);
+    assert_eq!(on(&mut turn, Event::Piece(Piece::Thought("hm".into()))), []);
+    assert_eq!(on(&mut turn, Event::Piece(Piece::Text("fo".into()))), []);
+    assert_eq!(on(&mut turn, Event::Piece(Piece::Text("und".into()))), []);
+    let effects = on(&mut turn, end(Finish::Stop));
+    assert_eq!(saved(&turn, &effects), ["m1: (hm) found -> stop"]);
+    assert_eq!(rest(&effects), [Effect::Done]);
+    assert_eq!(on(&mut turn, Event::Begin), []);
+}
+
+#[test]
+fn parallel_calls_are_saved_run_together_and_asked_about_when_all_are_answered() {
+    let mut turn = turn(vec![prompt()]);
+    on(&mut turn, Event::Begin);
+    on(&mut turn, Event::Piece(Piece::Call(call("a"))));
+    on(&mut turn, Event::Piece(Piece::Call(call("b"))));
+    let effects = on(&mut turn, end(Finish::ToolCalls));
+    assert_eq!(saved(&turn, &effects), ["m1: a=pending b=pending -> tool-calls"]);
+    assert_eq!(rest(&effects), [Effect::RunTools(vec![call("a"), call("b")])]);
+    let effects = on(&mut turn, Event::Started { call: "a".into() });
+    assert_eq!(saved(&turn, &effects), ["m1[0]: a=running"]);
+    let effects = on(&mut turn, Event::ToolEnded { call: "b".into(), result: Ok("two".into()) });
+    assert_eq!(saved(&turn, &effects), ["m1[1]: b=completed:two"]);
+    assert_eq!(rest(&effects), []);
+    // Twice changes nothing.
+    assert_eq!(on(&mut turn, Event::ToolEnded { call: "b".into(), result: Ok("x".into()) }), []);
+    let effects = on(&mut turn, Event::ToolEnded { call: "a".into(), result: Err("no".into()) });
+    assert_eq!(saved(&turn, &effects), ["m1[0]: a=error:no", "m2:  -> "]);
+    assert_eq!(rest(&effects), [Effect::AskModel(Purpose::Answer)]);
+}
+
+fn cut_off() -> Message {
+    let tool = |id: &str, status: &str| Part::Tool {
+        call: id.into(),
+        tool: "read".into(),
+        state: ToolState {
+            status: CallStatus::from(status.to_owned()),
+            output: (status == "completed").then(|| "text".into()),
+            ..ToolState::pending(json!({ "path": id }))
+        },
+    };
+    let parts = vec![tool("a", "completed"), tool("b", "running"), tool("c", "pending")];
+    let mut message = message("m9", Role::Assistant, parts);
+    message.info.finish = Some(Finish::ToolCalls);
+    message
+}
+
+#[test]
+fn after_a_crash_finished_calls_are_not_repeated_and_a_cut_one_is_answered_interrupted() {
+    let mut turn = turn(vec![prompt(), cut_off()]);
+    let effects = on(&mut turn, Event::Begin);
+    assert_eq!(saved(&turn, &effects), [format!("m9[1]: b=error:{INTERRUPTED}")]);
+    assert_eq!(rest(&effects), [Effect::RunTools(vec![call("c")])]);
+}
+
+#[test]
+fn after_a_crash_an_answered_conversation_is_done_and_an_unanswered_one_is_asked() {
+    let mut answer = message("m9", Role::Assistant, vec![say("found")]);
+    answer.info.finish = Some(Finish::Stop);
+    assert_eq!(turn(vec![prompt(), answer]).on(Event::Begin), [Effect::Done]);
+    assert_eq!(turn(vec![]).on(Event::Begin), [Effect::Done]);
+    let mut unanswered = turn(vec![prompt()]);
+    let begun = [Effect::Save("m1".into()), Effect::AskModel(Purpose::Answer)];
+    assert_eq!(on(&mut unanswered, Event::Begin), begun);
+    // One that was asked for and never came is asked for again in its place.
+    let mut again = turn(vec![prompt(), message("m9", Role::Assistant, vec![])]);
+    let begun = [Effect::Save("m9".into()), Effect::AskModel(Purpose::Answer)];
+    assert_eq!(on(&mut again, Event::Begin), begun);
+}
+
+#[test]
+fn a_failing_model_is_asked_again_and_then_believed() {
+    let mut turn = turn(vec![prompt()]);
+    on(&mut turn, Event::Begin);
+    on(&mut turn, Event::Piece(Piece::Text("half".into())));
+    let wait = |millis, why: &str| {
+        [Effect::Wait { pause: Duration::from_millis(millis), why: why.into() }]
+    };
+    let cut = "the model's answer broke off before its end";
+    assert_eq!(on(&mut turn, Event::ModelFailed(model::Error::Truncated)), wait(500, cut));
+    // Nothing is asked while nothing can be saved.
+    let again = [Effect::Save("m1".into()), Effect::AskModel(Purpose::Answer)];
+    assert_eq!(on(&mut turn, Event::Retry), again);
+    assert_eq!(line(turn.message("m1").unwrap()), "m1:  -> ");
+    let pause = Some(Duration::from_millis(33));
+    let busy = model::Error::Busy { message: "later".into(), retry_after: pause };
+    let why = "model server is not able to answer now: later";
+    assert_eq!(on(&mut turn, Event::ModelFailed(busy)), wait(33, why));
+    on(&mut turn, Event::Retry);
+    on(&mut turn, Event::Piece(Piece::Text("half".into())));
+    let effects = on(&mut turn, Event::ModelFailed(model::Error::Truncated));
+    assert_eq!(saved(&turn, &effects), [format!("m1: half -> !APIError {cut}")]);
+    assert_eq!(rest(&effects), [Effect::Done]);
+}
+
+#[test]
+fn a_refusal_of_the_model_server_is_final_at_once() {
+    let mut turn = turn(vec![prompt()]);
+    on(&mut turn, Event::Begin);
+    let refused = model::Error::Refused { status: 400, message: "no such model".into() };
+    let effects = on(&mut turn, Event::ModelFailed(refused));
+    let error = "model server refused (400): no such model";
+    assert_eq!(saved(&turn, &effects), [format!("m1:  -> !APIError {error}")]);
+}
+
+#[test]
+fn refusing_one_of_several_calls_settles_all_of_them_and_ends_the_run_as_refused() {
+    let mut turn = turn(vec![prompt(), cut_off()]);
+    turn.limits.parallel_calls = 8;
+    let answer = &mut turn.messages[1];
+    let (running, waiting) = (call("d"), call("e"));
+    for (made, status) in [(running, CallStatus::Pending), (waiting, CallStatus::Pending)] {
+        let state = ToolState { status, ..ToolState::pending(made.arguments) };
+        answer.parts.push(Part::Tool { call: made.id, tool: made.name, state });
+    }
+    on(&mut turn, Event::Begin);
+    on(&mut turn, Event::Started { call: "d".into() });
+    let effects = on(&mut turn, Event::Refused { call: "c".into(), what: "read /x".into() });
+    let line = format!(
+        "m9: a=completed:text b=error:{INTERRUPTED} c=error:refused: read /x \
+         d=error:{CUT_BY_REFUSAL} e=error:{NOT_RUN} -> !PermissionRefusedError read /x"
+    );
+    assert_eq!(saved(&turn, &effects), [line]);
+    assert_eq!(rest(&effects), [Effect::Done]);
+    let refused = Outcome::Refused { what: "read /x".into(), partial: None };
+    assert_eq!(outcome(&turn), refused);
+    // News of the others comes too late.
+    assert_eq!(on(&mut turn, Event::ToolEnded { call: "d".into(), result: Ok("x".into()) }), []);
+    // Killed right after that write, the run is over all the same.
+    let mut next = Turn::new("s", "explore", turn.messages, LIMITS, Counting(0));
+    assert_eq!(on(&mut next, Event::Begin), [Effect::Done]);
+    assert_eq!(outcome(&next), refused);
+}
+
+#[test]
+fn a_message_said_in_mid_run_is_seen_before_the_next_step() {
+    let mut turn = turn(vec![prompt()]);
+    on(&mut turn, Event::Begin);
+    on(&mut turn, Event::Piece(Piece::Call(call("a"))));
+    on(&mut turn, end(Finish::ToolCalls));
+    let effects = turn.on(Event::ToolEnded { call: "a".into(), result: Ok("ok".into()) });
+    assert_eq!(rest(&effects), [Effect::Hear]);
+    let said = message("p2", Role::User, vec![say("and the logout")]);
+    let effects = turn.on(Event::Heard(vec![said.clone(), said]));
+    assert_eq!(rest(&effects), [Effect::AskModel(Purpose::Answer)]);
+    let asked: Vec<String> = turn.asked().iter().map(line).collect();
+    assert_eq!(asked[1..], ["m1: a=completed:ok -> tool-calls", "p2: and the logout -> "]);
+}
+
+#[test]
+fn after_a_crash_what_was_said_meanwhile_is_answered_after_what_was_under_way() {
+    // While tools ran: they are settled first.
+    let said = || message("p2", Role::User, vec![say("and the logout")]);
+    let mut tools = turn(vec![prompt(), cut_off(), said()]);
+    let effects = on(&mut tools, Event::Begin);
+    assert_eq!(rest(&effects), [Effect::RunTools(vec![call("c")])]);
+    let effects = on(&mut tools, Event::ToolEnded { call: "c".into(), result: Ok("x".into()) });
+    assert_eq!(rest(&effects), [Effect::AskModel(Purpose::Answer)]);
+    // While an answer was written, which is whole: it is followed by another one.
+    let mut answer = message("m9", Role::Assistant, vec![say("found")]);
+    answer.info.finish = Some(Finish::Stop);
+    let mut answered = turn(vec![prompt(), answer, said()]);
+    let effects = on(&mut answered, Event::Begin);
+    assert_eq!(rest(&effects), [Effect::AskModel(Purpose::Answer)]);
+    // While an answer was written, which never came: the next one comes after what was said.
+    let mut begun = turn(vec![prompt(), message("m9", Role::Assistant, vec![]), said()]);
+    let effects = on(&mut begun, Event::Begin);
+    let given_up = "m9:  -> !InterruptedError interrupted by a restart".to_owned();
+    assert_eq!(saved(&begun, &effects), [given_up, "m1:  -> ".to_owned()]);
+    assert_eq!(begun.asked().len(), 3);
+}
+
+#[test]
+fn an_answer_at_the_bound_is_whole_and_one_beyond_it_ends_the_run_with_what_there_is() {
+    let piece = |text: &str| Event::Piece(Piece::Text(text.into()));
+    let mut whole = turn(vec![prompt()]);
+    on(&mut whole, Event::Begin);
+    assert_eq!(on(&mut whole, Event::Piece(Piece::Thought("x".repeat(50)))), []);
+    assert_eq!(on(&mut whole, piece(&"y".repeat(50))), []);
+    assert_eq!(rest(&on(&mut whole, end(Finish::Stop))), [Effect::Done]);
+    let long = "the model's answer is longer than 100 bytes (`agent.answer_bytes`); what came \
+                before is kept";
+    let mut beyond = turn(vec![prompt()]);
+    on(&mut beyond, Event::Begin);
+    on(&mut beyond, piece(&"y".repeat(99)));
+    let effects = on(&mut beyond, piece("ü"));
+    let kept = format!("m1: {} -> !AnswerCutOffError {long}", "y".repeat(99));
+    assert_eq!(saved(&beyond, &effects), [kept]);
+    assert_eq!(rest(&effects), [Effect::Done]);
+    let mut arguments = turn(vec![prompt()]);
+    on(&mut arguments, Event::Begin);
+    let made = Call { arguments: json!({ "text": "z".repeat(100) }), ..call("a") };
+    let effects = on(&mut arguments, Event::Piece(Piece::Call(made)));
+    assert_eq!(saved(&arguments, &effects), [format!("m1:  -> !AnswerCutOffError {long}")]);
+}
+
+#[test]
+fn no_further_answer_is_asked_for_in_a_conversation_beyond_its_bound() {
+    let mut turn = turn(vec![message("p1", Role::User, vec![say(&"x".repeat(10_001))])]);
+    let effects = on(&mut turn, Event::Begin);
+    let error = "the conversation is longer than 10000 bytes (`agent.transcript_bytes`); go on in a \
+                 new task";
+    assert_eq!(saved(&turn, &effects), [format!("m1:  -> !AnswerCutOffError {error}")]);
+}
+
+#[test]
+fn so_many_calls_of_an_answer_run_at_the_same_time_and_no_more() {
+    let mut turn = turn(vec![prompt()]);
+    on(&mut turn, Event::Begin);
+    for id in ["a", "b", "c", "d"] {
+        on(&mut turn, Event::Piece(Piece::Call(call(id))));
+    }
+    let effects = on(&mut turn, end(Finish::ToolCalls));
+    assert_eq!(rest(&effects), [Effect::RunTools(vec![call("a"), call("b")])]);
+    on(&mut turn, Event::Started { call: "a".into() });
+    let ended = |id: &str| Event::ToolEnded { call: id.into(), result: Ok("ok".into()) };
+    assert_eq!(rest(&on(&mut turn, ended("b"))), [Effect::RunTools(vec![call("c")])]);
+    assert_eq!(rest(&on(&mut turn, ended("a"))), [Effect::RunTools(vec![call("d")])]);
+    assert_eq!(rest(&on(&mut turn, ended("c"))), []);
+    assert_eq!(rest(&on(&mut turn, ended("d"))), [Effect::AskModel(Purpose::Answer)]);
+}
+
+/// What becomes of an answer with these pieces that ends like this.
+fn check_end(pieces: Vec<Piece>, finish: Finish, effects: &[Effect], expected: Outcome) {
+    let mut turn = turn(vec![prompt()]);
+    on(&mut turn, Event::Begin);
+    for piece in pieces {
+        on(&mut turn, Event::Piece(piece));
+    }
+    assert_eq!(rest(&on(&mut turn, end(finish))), effects);
+    assert_eq!(outcome(&turn), expected);
+}
+
+#[test]
+fn cut_off_and_filtered_answers_are_no_completed_ones() {
+    let text = || vec![Piece::Text("half".into())];
+    let with = |made: Call| vec![Piece::Text("half".into()), Piece::Call(made)];
+    let cut = || Call { arguments: json!("{\"path\": \"a"), ..call("a") };
+    let failed = |error: &str, partial: Option<&str>| Outcome::Failed {
+        error: error.into(),
+        partial: partial.map(str::to_owned),
+    };
+    let half = "half\n\n[cut off: the model reached its output limit]".to_owned();
+    check_end(text(), Finish::Length, &[Effect::Done], Outcome::Answered { text: half });
+    let nothing = failed("the answer was cut off (`length`) before its first word", None);
+    check_end(vec![], Finish::Length, &[Effect::Done], nothing);
+    let inside = failed("the answer was cut off (`length`) inside a tool call", Some("half"));
+    check_end(with(cut()), Finish::Length, &[Effect::Done], inside);
+    // All its calls are whole, so they are made.
+    let goes_on = Outcome::Unfinished { partial: Some("half".into()) };
+    let run = [Effect::RunTools(vec![call("a")])];
+    check_end(with(call("a")), Finish::Length, &run, goes_on);
+    let filtered = "the answer was stopped by the provider's content filter";
+    check_end(vec![], Finish::ContentFilter, &[Effect::Done], failed(filtered, None));
+    check_end(text(), Finish::ContentFilter, &[Effect::Done], failed(filtered, Some("half")));
+    let called = failed(filtered, Some("half"));
+    check_end(with(call("a")), Finish::ContentFilter, &[Effect::Done], called);
+}
+
+#[test]
+fn cancelling_answers_what_is_open_and_says_so() {
+    let mut turn = turn(vec![prompt(), cut_off()]);
+    on(&mut turn, Event::Begin);
+    let effects = on(&mut turn, Event::Cancel);
+    let lines = saved(&turn, &effects);
+    assert!(lines[0].ends_with("c=error:aborted -> tool-calls"), "{lines:?}");
+    assert_eq!(lines[1], "m1:  -> !MessageAbortedError aborted");
+    assert_eq!(rest(&effects), [Effect::Done]);
+    assert_eq!(outcome(&turn), Outcome::Aborted);
+}
+
+#[test]
+fn the_turn_limit_ends_a_run_that_goes_in_circles() {
+    let mut turn = turn(vec![prompt()]);
+    on(&mut turn, Event::Begin);
+    let mut last = Vec::new();
+    for n in 0..3 {
+        on(&mut turn, Event::Piece(Piece::Call(call(&n.to_string()))));
+        on(&mut turn, end(Finish::ToolCalls));
+        last = on(&mut turn, Event::ToolEnded { call: n.to_string(), result: Ok("ok".into()) });
+    }
+    let error = "turn limit reached: 3 answers of the model";
+    assert_eq!(saved(&turn, &last)[1], format!("m4:  -> !TurnLimitError {error}"));
+    assert_eq!(rest(&last), [Effect::Done]);
+}
+
+#[test]
+fn a_long_conversation_is_summed_up_before_the_next_step() {
+    let mut turn = turn(vec![prompt()]);
+    on(&mut turn, Event::Begin);
+    on(&mut turn, Event::Piece(Piece::Call(call("a"))));
+    let used = Tokens { input: 900, output: 100, reasoning: 0 };
+    on(&mut turn, Event::Piece(Piece::Usage(used)));
+    on(&mut turn, end(Finish::ToolCalls));
+    let effects = on(&mut turn, Event::ToolEnded { call: "a".into(), result: Ok("ok".into()) });
+    let lines = saved(&turn, &effects);
+    assert!(lines[1].starts_with("m2: compaction Sum up"), "{lines:?}");
+    assert_eq!(rest(&effects), [Effect::AskModel(Purpose::Summary)]);
+    on(&mut turn, Event::Piece(Piece::Text("so far".into())));
+    let effects = on(&mut turn, end(Finish::Stop));
+    assert_eq!(saved(&turn, &effects)[0], "m3: so far -> stop summary");
+    assert!(saved(&turn, &effects)[1].starts_with("m4: Go on"));
+    assert_eq!(rest(&effects), [Effect::AskModel(Purpose::Answer)]);
+    let seen: Vec<&str> = visible(turn.messages()).iter().map(|m| m.info.id.as_str()).collect();
+    assert_eq!(seen, ["m3", "m4", "m5"]);
+    on(&mut turn, Event::Piece(Piece::Text("found".into())));
+    assert_eq!(rest(&on(&mut turn, end(Finish::Stop))), [Effect::Done]);
+    assert_eq!(outcome(&turn), Outcome::Answered { text: "found".to_owned() });
+}
