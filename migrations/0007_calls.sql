@@ -19,3 +19,6 @@ CREATE INDEX ask_task ON ask (task);
 -- How often somebody said something that is to be answered. A run that ends may set the session to
 -- rest only if nothing was said since it looked.
 ALTER TABLE session ADD COLUMN said INTEGER NOT NULL DEFAULT 0;
+
+-- What lists show of a result is cut; these were written before that.
+DELETE FROM view WHERE length(json) > 32000;

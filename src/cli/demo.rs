@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use super::{caller, connect, show};
+use super::{connect, launcher, show};
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::config::Settings;
@@ -43,7 +43,7 @@ impl Demo {
         let client = connect(settings).await?;
         let parent = CallerView {
             session_id: format!("demo-{}", &Clock::system().nonce()[..8]),
-            ..caller(settings)
+            ..launcher(settings)?
         };
         show::line(&format!("Three background agents look around in {}\n", parent.directory))?;
         let mut ids = Vec::new();

@@ -31,6 +31,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 use crate::client::Client;
@@ -163,13 +164,25 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 /// The shell's user is the parent of what is launched there.
 fn caller(settings: &Settings) -> CallerView {
-    let directory = std::env::current_dir().unwrap_or_default();
     CallerView {
         session_id: settings.parent.clone().unwrap_or_else(|| "cli".to_owned()),
-        directory: directory.to_string_lossy().into_owned(),
         development: settings.development,
         ..CallerView::default()
     }
+}
+
+/// The same for somebody who launches: agents work in the current directory.
+fn launcher(settings: &Settings) -> anyhow::Result<CallerView> {
+    Ok(CallerView { directory: here()?, ..caller(settings) })
+}
+
+/// The current directory. Agents are told it in JSON, so its name has to be UTF-8.
+fn here() -> anyhow::Result<String> {
+    let directory = std::env::current_dir()
+        .context("the current directory does not exist any more; change to one that does")?;
+    let shown = directory.display().to_string();
+    let name = directory.into_os_string().into_string();
+    name.map_err(|_| anyhow::anyhow!("the name of the current directory `{shown}` is not UTF-8"))
 }
 
 fn seconds(flag: &str, seconds: f64) -> anyhow::Result<Duration> {

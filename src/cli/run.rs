@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 
-use super::{caller, connect, show};
+use super::{connect, launcher, show};
 use crate::config::Settings;
 use crate::daemon::start;
 use crate::task::Budget;
@@ -93,7 +93,7 @@ impl Run {
         // Here as well: not everything that is wrong survives JSON, or fits into a request.
         plan(arguments.clone())?;
         let key = Some(crate::clock::Clock::system().nonce());
-        Ok(LaunchRequest { caller: caller(settings), arguments, fork_session: self.fork, key })
+        Ok(LaunchRequest { caller: launcher(settings)?, arguments, fork_session: self.fork, key })
     }
 }
 

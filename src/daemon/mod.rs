@@ -1,6 +1,7 @@
 //! The daemon: one per storage directory. [`run`] wires everything together and takes it apart
 //! again; starting one on demand is in [`start`].
 
+mod descriptors;
 mod home;
 mod hosts;
 mod log;
@@ -12,7 +13,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 pub use home::{AlreadyRunning, Home};
 pub use log::init as init_log;
 
+use descriptors::Room;
 use status::Listener;
 
 use crate::clock::Clock;
@@ -46,7 +47,7 @@ pub async fn run(
     on_ready: impl FnOnce() + Send,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
-    raise_the_limit_of_open_files();
+    let room = Room::make(settings.config.api.max_streams);
     let clock = Clock::system();
     let feed = Feed::new();
     let warnings = Warnings::default();
@@ -65,7 +66,7 @@ pub async fn run(
         toolbox: Arc::new(toolbox(&settings.config)),
         warnings: warnings.clone(),
         stop: stop.clone(),
-        streams: streams(&settings.config.api),
+        streams: streams(&settings.config.api, room),
         snapshots: Snapshots::default(),
         ready: Ready::default(),
         long_reads: Arc::new(Semaphore::new(long_reads())),
@@ -75,7 +76,7 @@ pub async fn run(
     // We hold the lock: one that is there was left by a daemon that died.
     home.withdraw();
     let status = match settings.config.api.enabled {
-        true => Some(Listener::bind(&settings.config.api, &home, &clock).await?),
+        true => Some(Listener::bind(&settings.config.api, room, &home, &clock).await?),
         false => None,
     };
     let listener = home.bind()?;
@@ -122,13 +123,6 @@ pub async fn run(
 
 fn long_reads() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get().min(LONG_READS))
-}
-
-/// As far as we may: every client of the event stream takes one.
-fn raise_the_limit_of_open_files() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// Serves the status API and announces it once it answers. Ends when the supervisor stops.
@@ -249,11 +243,11 @@ fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
     }
 }
 
-fn streams(config: &config::Api) -> Streams {
+fn streams(config: &config::Api, room: Room) -> Streams {
     Streams {
         heartbeat: config.heartbeat,
         snapshot_tasks: config.snapshot_tasks,
-        most: config.max_streams,
+        most: room.streams,
     }
 }
 

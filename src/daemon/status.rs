@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::LONGEST_FAREWELL;
+use super::descriptors::Room;
 use super::home::Home;
 use super::patience::Patient;
 use crate::clock::Clock;
@@ -36,8 +37,6 @@ const MOST_HEADERS: usize = 100;
 const LONGEST_HEAD: Duration = Duration::from_secs(15);
 /// Somebody who takes nothing for this long is not there any more.
 const LONGEST_STALL: Duration = Duration::from_secs(10);
-/// Beside the event streams.
-const OTHER_CONNECTIONS: usize = 1024;
 
 /// Needs no token, wherever it listens.
 const QUESTION: &[u8] =
@@ -55,6 +54,7 @@ pub(super) struct Listener {
 impl Listener {
     pub(super) async fn bind(
         config: &config::Api,
+        room: Room,
         home: &Home,
         clock: &Clock,
     ) -> anyhow::Result<Listener> {
@@ -81,7 +81,7 @@ impl Listener {
         })?;
         let address = tcp.local_addr()?;
         let door = Door { token: token.into(), host: config.host.as_str().into(), open };
-        Ok(Listener { tcp, address, door, most: config.max_streams + OTHER_CONNECTIONS })
+        Ok(Listener { tcp, address, door, most: room.connections })
     }
 
     pub(super) fn server(&self, clock: &Clock) -> ServerView {

@@ -10,6 +10,7 @@ pub(super) const CLEARED: &str = "[Old tool result content cleared]";
 
 const RESULT: &str = "\n[Tool result]\n";
 const NO_RESULT: &str = "\n[No tool result]";
+const UNKNOWN_RESULT: &str = "\n[A tool result that cannot be understood is left out]";
 
 /// More than the line about parts that are left out ever takes.
 const LONGEST_OMISSION: usize = 80;
@@ -52,7 +53,7 @@ pub(super) fn block_within(message: &Message<'_>, characters: usize) -> String {
 fn part_within(part: &Part<'_>, characters: usize) -> Option<String> {
     let mut cut = String::from("\n");
     let around = match part {
-        Part::Text(_) => 1,
+        Part::Text(_) | Part::Unknown(_) => 1,
         Part::Call(call) => {
             let mut head = String::from("\n");
             push_call(&mut head, call);
@@ -68,10 +69,17 @@ fn part_within(part: &Part<'_>, characters: usize) -> Option<String> {
 fn push_part(out: &mut String, part: &Part<'_>, most: usize) {
     match part {
         Part::Text(raw) => cut::push(out, &text(raw), most, || Method::HeadAndTail),
+        Part::Unknown(kind) => {
+            let kind: String = kind.chars().filter(|c| !c.is_control()).take(40).collect();
+            out.push_str(&format!(
+                "[A part of the kind `{kind}` cannot be understood and is left out]"
+            ));
+        }
         Part::Call(call) => {
             push_call(out, call);
             match &call.result {
                 None => out.push_str(NO_RESULT),
+                Some(Outcome::Unknown) => out.push_str(UNKNOWN_RESULT),
                 Some(Outcome::Cleared) => {
                     out.push_str(RESULT);
                     out.push_str(CLEARED);
@@ -101,11 +109,7 @@ fn push_call(out: &mut String, call: &Call<'_>) {
 }
 
 fn push_result(out: &mut String, call: &Call<'_>, result: &str, most: usize) {
-    let by_tier = call.tier.result_characters();
-    let limit = match cut::exceeds(result, by_tier) && result.contains(CLEARED) {
-        true => most,
-        false => by_tier.min(most),
-    };
+    let limit = call.tier.result_characters().min(most);
     cut::push(out, result, limit, || cut::method(&call.name, result));
 }
 

@@ -55,7 +55,7 @@ impl Kept {
         for part in &message.parts {
             match part {
                 Part::Call(call) if call.result.is_some() => self.results.add(call.tier),
-                Part::Call(_) | Part::Text(_) => {}
+                Part::Call(_) | Part::Text(_) | Part::Unknown(_) => {}
             }
         }
         self.blocks.push(block);

@@ -11,6 +11,27 @@ use serde_json::value::RawValue;
 
 use super::tiers::Tier;
 
+/// Parts a child has no use for: thoughts, files, and the host's own bookkeeping.
+const NOT_INHERITED: [&str; 17] = [
+    "text",
+    "reasoning",
+    "thinking",
+    "redacted_thinking",
+    "file",
+    "image",
+    "document",
+    "agent",
+    "subtask",
+    "step-start",
+    "step-finish",
+    "snapshot",
+    "patch",
+    "retry",
+    "source",
+    "source-url",
+    "",
+];
+
 #[derive(Debug)]
 pub(super) struct Message<'a> {
     pub(super) role: Role,
@@ -32,6 +53,8 @@ pub(super) enum Role {
 pub(super) enum Part<'a> {
     Text(&'a RawValue),
     Call(Call<'a>),
+    /// Something we do not know how to read; the child is told that it is missing.
+    Unknown(Cow<'a, str>),
 }
 
 /// A call and its result are one unit (F6).
@@ -49,14 +72,36 @@ pub(super) struct Call<'a> {
 pub(super) enum Outcome<'a> {
     /// The host shows its model no more of it than that there was something.
     Cleared,
+    /// There is a result, in a form we do not know.
+    Unknown,
     Said(&'a RawValue),
 }
 
 pub(super) fn messages(transcript: &str) -> Result<Vec<Message<'_>>, serde_json::Error> {
-    let heard: Vec<Heard<'_>> = serde_json::from_str(transcript)?;
+    let heard: Vec<Heard<'_>> = match serde_json::from_str(transcript) {
+        Ok(heard) => heard,
+        Err(_) => one_by_one(transcript)?,
+    };
     let mut messages = heard.into_iter().map(message).collect::<Result<Vec<_>, _>>()?;
     join_results(&mut messages);
     Ok(messages)
+}
+
+/// A part that cannot be read must not cost the whole conversation: slower, and only when it is
+/// needed, each is read by itself.
+fn one_by_one(transcript: &str) -> Result<Vec<Heard<'_>>, serde_json::Error> {
+    let messages: Vec<&RawValue> = serde_json::from_str(transcript)?;
+    Ok(messages.into_iter().map(|raw| heard_loosely(raw.get())).collect())
+}
+
+fn heard_loosely(message: &str) -> Heard<'_> {
+    if let Ok(heard) = serde_json::from_str(message) {
+        return heard;
+    }
+    match serde_json::from_str::<HeardLoosely<'_>>(message) {
+        Ok(loosely) => loosely.read(),
+        Err(_) => Heard { parts: Parts::unknown("message"), ..Heard::default() },
+    }
 }
 
 fn message(heard: Heard<'_>) -> Result<Message<'_>, serde_json::Error> {
@@ -101,7 +146,7 @@ fn join_results<'a>(messages: &mut [Message<'a>]) {
             }
         }
         messages[at].parts.retain(|part| match part {
-            Part::Text(_) => true,
+            Part::Text(_) | Part::Unknown(_) => true,
             Part::Call(call) => !call.name.is_empty() || call.result.is_some(),
         });
     }
@@ -112,7 +157,7 @@ fn text(raw: &RawValue) -> Option<Part<'_>> {
     (!empty).then_some(Part::Text(raw))
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Heard<'a> {
     #[serde(borrow, default)]
     info: Info<'a>,
@@ -122,6 +167,30 @@ struct Heard<'a> {
     parts: Parts<'a>,
     #[serde(borrow)]
     content: Option<&'a RawValue>,
+}
+
+/// The same with parts that are not looked into yet.
+#[derive(Deserialize)]
+struct HeardLoosely<'a> {
+    #[serde(borrow, default)]
+    info: Info<'a>,
+    #[serde(borrow, default)]
+    role: Cow<'a, str>,
+    #[serde(borrow, default)]
+    parts: Vec<&'a RawValue>,
+}
+
+impl<'a> HeardLoosely<'a> {
+    fn read(self) -> Heard<'a> {
+        let mut parts = Parts::default();
+        for raw in self.parts {
+            match serde_json::from_str(raw.get()) {
+                Ok(part) => parts.add(part),
+                Err(_) => parts.extend(Parts::unknown("part")),
+            }
+        }
+        Heard { info: self.info, role: self.role, parts, content: None }
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -159,11 +228,17 @@ impl<'a> Parts<'a> {
                 name: Cow::Borrowed(""),
                 id: heard.tool_use_id,
                 arguments: None,
-                result: Some(heard.content.map_or(Outcome::Said(RawValue::NULL), Outcome::Said)),
+                // Some write the result's text as they write a text.
+                result: Some(heard.content.or(heard.text).map_or(Outcome::Unknown, Outcome::Said)),
                 tier: Tier::Whole,
             })),
-            _ => {}
+            known if NOT_INHERITED.contains(&known) => {}
+            _ => self.kept.push(Part::Unknown(heard.kind)),
         }
+    }
+
+    fn unknown(kind: &'static str) -> Parts<'a> {
+        Parts { kept: vec![Part::Unknown(Cow::Borrowed(kind))], compaction: false }
     }
 
     fn extend(&mut self, other: Parts<'a>) {

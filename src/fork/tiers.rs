@@ -86,7 +86,7 @@ mod tests {
         let parts = messages.iter().rev().flat_map(|message| message.parts.iter().rev());
         let tier = |part: &Part<'_>| match part {
             Part::Call(call) => Some(call.tier),
-            Part::Text(_) => None,
+            Part::Text(_) | Part::Unknown(_) => None,
         };
         parts.filter_map(tier).collect()
     }

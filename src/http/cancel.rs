@@ -30,10 +30,10 @@ pub(super) async fn cancel(
     let (mut cancelled, mut over) = (Vec::new(), Vec::new());
     for target in targets {
         match (api.supervisor.cancel(&caller, target.clone()).await, target) {
-            (Ok(stopped), _) => cancelled.extend(stopped.tasks.iter().map(TaskView::from)),
+            (Ok(stopped), _) => cancelled.extend(stopped.tasks.iter().map(TaskView::brief)),
             // One that is over does not keep the others running.
             (Err(Error::Refused(Refused::AlreadyOver)), Target::Task(id)) if several => {
-                over.push(TaskView::from(&api.supervisor.task(&id)?));
+                over.push(TaskView::brief(&api.supervisor.task(&id)?));
             }
             (Err(error), _) => return Err(error.into()),
         }

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::supervisor;
 use crate::task::launch;
+use crate::threads;
 use crate::tools;
 use crate::wire::ErrorView;
 
@@ -53,6 +54,10 @@ impl ApiError {
     }
 
     pub(super) fn panicked(error: tokio::task::JoinError) -> ApiError {
+        ApiError::internal(&error)
+    }
+
+    pub(super) fn stuck(error: threads::Stuck) -> ApiError {
         ApiError::internal(&error)
     }
 

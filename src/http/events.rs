@@ -187,7 +187,7 @@ fn frame(change: &Change) -> Bytes {
         Kind::Error => "task.error",
         Kind::Cancelled => "task.cancelled",
     };
-    let task = TaskView::from(&change.task).to_json();
+    let task = TaskView::brief(&change.task).to_json();
     format!("event: {name}\nid: {}\ndata: {{\"task\":{task}}}\n\n", change.id).into()
 }
 

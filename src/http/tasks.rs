@@ -18,6 +18,7 @@ use super::health;
 use crate::supervisor::{Direction, Field, Filter, Fork, Launch, Sort};
 use crate::task::launch::{Plan, plan};
 use crate::task::{BatchId, SessionId, Status, TaskId};
+use crate::threads;
 use crate::tools;
 use crate::wire::{
     ErrorView, LaunchRequest, MessageFilter, MessagesView, OutputRequest, OutputView, PageView,
@@ -138,7 +139,7 @@ pub(super) async fn page(
     let answer = match may_take_long {
         true => {
             let _place = api.long_reads.acquire().await;
-            tokio::task::spawn_blocking(read).await.map_err(ApiError::panicked)??
+            threads::apart(read).await.map_err(ApiError::stuck)??
         }
         false => read()?,
     };
@@ -223,13 +224,19 @@ pub(super) async fn messages(
     State(api): State<Api>,
     Id(id): Id,
     Params(filter): Params<MessageFilter>,
-) -> Result<Json<MessagesView>, ApiError> {
+) -> Result<Response, ApiError> {
     let task = api.supervisor.task(&TaskId::new(id))?;
     let messages = api.supervisor.transcript(&task).await.map_err(ApiError::of_reading)?;
-    let messages: Vec<serde_json::Value> =
-        serde_json::from_str(&messages).map_err(|_| ApiError::unreadable_messages())?;
-    let messages = tools::messages(messages, &filter);
-    Ok(Json(MessagesView { messages, task_id: task.id.to_string(), filter }))
+    // A conversation can be long; the two threads that serve everybody are not for reading it.
+    let read = move || {
+        let messages: Vec<serde_json::Value> =
+            serde_json::from_str(&messages).map_err(|_| ApiError::unreadable_messages())?;
+        let messages = tools::messages(messages, &filter);
+        let view = MessagesView { messages, task_id: task.id.to_string(), filter };
+        Ok(serde_json::to_vec(&view).expect("our own types are JSON"))
+    };
+    let answer: Result<Vec<u8>, ApiError> = threads::apart(read).await.map_err(ApiError::stuck)?;
+    Ok((JSON, answer?).into_response())
 }
 
 pub(super) async fn output(
@@ -269,7 +276,7 @@ pub(super) async fn resolve(
 ) -> Result<Json<TasksView>, ApiError> {
     let mut tasks = Vec::with_capacity(request.ids.len());
     for id in &request.ids {
-        tasks.push(TaskView::from(&api.supervisor.resolve(id)?));
+        tasks.push(TaskView::brief(&api.supervisor.resolve(id)?));
     }
     Ok(Json(TasksView { tasks }))
 }

@@ -18,6 +18,6 @@ pub(super) async fn wait(
     let ids: Vec<TaskId> = request.ids.into_iter().map(TaskId::new).collect();
     let need = request.need.map_or(Need::All, Need::AtLeast);
     let waited = api.supervisor.wait(&ids, need, seconds(request.timeout)?).await?;
-    let tasks = waited.tasks.iter().map(TaskView::from).collect();
+    let tasks = waited.tasks.iter().map(TaskView::brief).collect();
     Ok(Json(WaitView { tasks, timed_out: waited.timed_out }))
 }

@@ -10,6 +10,7 @@ use super::state::State;
 use super::{Error, Run, Store, search};
 use crate::task::launch::Order;
 use crate::task::stats::{Counts, Spent};
+use crate::task::view::TaskView;
 use crate::task::{BatchId, SessionId, Status, Task, TaskId, Timestamp};
 
 /// Which tasks to show. An empty filter shows the whole history.
@@ -219,6 +220,11 @@ impl Store {
             let Some(seq) = seq else { return Ok(None) };
             let mut task = Vec::new();
             self.0.views.append(Some(db), State::read(db)?, &[seq], &mut task)?;
+            // What lists show may be cut. In a text the quotes would be escaped.
+            let cut = memchr::memmem::find(&task, b",\"resultTruncated\":true").is_some();
+            if cut && let Some(whole) = by_seq(db, seq)? {
+                task = TaskView::from(&whole).to_json().into_bytes();
+            }
             Ok(Some(task))
         })
     }

@@ -762,7 +762,7 @@ fn publish(
 /// An ended task's JSON is kept ready; live ones change too often for that.
 fn keep_view(db: &Connection, seq: i64, task: &Task) -> Result<(), Error> {
     db.prepare_cached("INSERT OR REPLACE INTO view (task, json) VALUES (?1, ?2)")?
-        .execute((seq, TaskView::from(task).to_json()))?;
+        .execute((seq, TaskView::brief(task).to_json()))?;
     Ok(())
 }
 

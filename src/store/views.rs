@@ -82,7 +82,7 @@ impl Views {
                 continue;
             }
             match pages::by_seq(db, *seq)? {
-                Some(task) => to.extend_from_slice(TaskView::from(&task).to_json().as_bytes()),
+                Some(task) => to.extend_from_slice(TaskView::brief(&task).to_json().as_bytes()),
                 // Pruned since its number was read: the comma before it goes, too.
                 None => to.truncate(to.len() - usize::from(to.len() > begun)),
             }

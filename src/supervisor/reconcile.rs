@@ -15,6 +15,8 @@ use crate::host::{self, Activity, Answer, Ask, Host, Observation, Watch};
 use crate::store::{self, Active, End, FollowUp};
 use crate::task::lifecycle::Report;
 use crate::task::{MAILBOX, MessageId, Phase, Progress, SessionId, Task, TaskId, Timestamp};
+use crate::threads;
+use crate::transcript;
 
 /// No sooner than this does a timer ring that is not needed.
 const NEVER: Duration = Duration::from_secs(86_400);
@@ -297,6 +299,7 @@ impl Supervisor {
                 Ok(())
             }
             Verdict::Stop(report) => {
+                let report = self.with_whole_partial(task, &active.run.message_id, report).await;
                 let progress = Some(Progress { phase: task.progress.phase, ..shown });
                 let closing = Closing { progress, abort: true, ..Closing::default() };
                 if self.conclude(task, report, closing).await {
@@ -309,6 +312,27 @@ impl Supervisor {
             let error = &error as &dyn std::error::Error;
             tracing::error!(task = %task.id, error, "cannot write down what was seen");
         }
+    }
+
+    /// What is shown of a run while it goes on is cut (T19); what is kept of it at its end is not.
+    async fn with_whole_partial(&self, task: &Task, prompt: &MessageId, report: Report) -> Report {
+        let (error, shown) = match report {
+            Report::Failed { error, partial: Some(shown) } => (error, shown),
+            other => return other,
+        };
+        let said = match self.transcript(task).await {
+            Ok(messages) => {
+                let prompt = prompt.clone();
+                let read = move || transcript::said(&messages, prompt.as_str());
+                threads::apart(read).await.ok().flatten()
+            }
+            Err(_) => None,
+        };
+        // The newest part may be in nobody's transcript yet.
+        let is_whole =
+            |said: &String| shown.strip_prefix('…').is_some_and(|end| said.ends_with(end));
+        let partial = said.filter(is_whole).unwrap_or(shown);
+        Report::Failed { error, partial: Some(partial) }
     }
 
     /// Writes an end through the lifecycle. `false` when the news was stale.

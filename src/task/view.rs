@@ -37,6 +37,9 @@ pub struct TaskView {
     pub cleared_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
+    /// There is more of the result than is shown here; the task by itself has it whole.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub result_truncated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     pub batch_id: String,
@@ -47,41 +50,59 @@ pub struct TaskView {
     pub progress: Progress,
 }
 
+/// Of a result in lists and events (T19): a page of them must not weigh gigabytes.
+pub const BRIEF_CHARACTERS: usize = 8_000;
+
 impl TaskView {
+    /// As lists and events show it: with the beginning of a long result.
+    pub fn brief(task: &Task) -> TaskView {
+        let mut view = TaskView::with_result(task, None);
+        if let Some(result) = task.state.result() {
+            let end = result.char_indices().nth(BRIEF_CHARACTERS);
+            view.result = Some(end.map_or(result, |(end, _)| &result[..end]).to_owned());
+            view.result_truncated = end.is_some();
+        }
+        view
+    }
+
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("our own types are JSON")
     }
-}
 
-impl From<&Task> for TaskView {
-    fn from(task: &Task) -> TaskView {
-        let task = task.clone();
+    fn with_result(task: &Task, result: Option<String>) -> TaskView {
         TaskView {
             session_id: task.id.to_string(),
             short_id: task.short_id.to_string(),
             parent_session_id: task.parent.session.to_string(),
-            parent_message_id: task.parent.message,
-            parent_agent: task.parent.agent,
-            parent_host: task.parent.host,
-            host: task.host,
-            host_instance: task.host_instance,
-            directory: task.directory,
-            description: task.description,
-            prompt: task.prompt,
-            agent: task.agent,
-            model: task.model,
+            parent_message_id: task.parent.message.clone(),
+            parent_agent: task.parent.agent.clone(),
+            parent_host: task.parent.host.clone(),
+            host: task.host.clone(),
+            host_instance: task.host_instance.clone(),
+            directory: task.directory.clone(),
+            description: task.description.clone(),
+            prompt: task.prompt.clone(),
+            agent: task.agent.clone(),
+            model: task.model.clone(),
             status: task.state.status().name().to_owned(),
             started_at: task.started_at,
             completed_at: task.completed_at,
             result_retrieved_at: task.result_retrieved_at,
             cleared_at: task.cleared_at,
-            result: task.state.result().map(str::to_owned),
+            result,
+            result_truncated: false,
             error: task.state.error().map(str::to_owned),
             batch_id: task.batch.to_string(),
             resume_count: task.run,
             is_forked: task.is_forked,
-            budget: task.budget,
-            progress: task.progress,
+            budget: task.budget.clone(),
+            progress: task.progress.clone(),
         }
+    }
+}
+
+impl From<&Task> for TaskView {
+    fn from(task: &Task) -> TaskView {
+        TaskView::with_result(task, task.state.result().map(str::to_owned))
     }
 }

@@ -12,6 +12,7 @@ use super::{
 use crate::supervisor::{Caller, Supervisor};
 use crate::task::time::say;
 use crate::task::{ShortId, State, Task, Timestamp};
+use crate::threads;
 use crate::wire::MessageFilter;
 
 const DESCRIPTION: &str = "\
@@ -128,7 +129,9 @@ pub(super) async fn call(
     let task = &output.task;
     let mut text = if full_session {
         let messages = supervisor.transcript(task).await?;
-        let session = session::render(&messages, &shown);
+        // It can be long, and others are served by the same threads.
+        let session = threads::apart(move || session::render(&messages, &shown)).await;
+        let session = session.unwrap_or_else(|stuck| format!("[{stuck}]"));
         let session = window.cut(&session, &task.short_id, "full_session=true, ");
         format!("{}\n\n---\n\n{session}", header(task, now))
     } else {

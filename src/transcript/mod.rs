@@ -263,6 +263,14 @@ pub fn outcome(messages: &[Message], prompt: &str, next_prompt: Option<&str>) ->
     }
 }
 
+/// The text of a run's last message in a host's transcript, whatever became of the run.
+pub fn said(messages: &str, prompt: &str) -> Option<String> {
+    let messages: Vec<Message> = serde_json::from_str(messages).ok()?;
+    let start = messages.iter().position(|message| message.info.id == prompt)?;
+    let answers = messages[start + 1..].iter().rev().filter(|message| message.is_answer());
+    answers.map(Message::text).find(|text| !text.is_empty())
+}
+
 fn judge(answer: &Message) -> Outcome {
     let Info { finish, error, time, .. } = &answer.info;
     let partial = Some(answer.text()).filter(|text| !text.is_empty());
