@@ -181,6 +181,7 @@ impl Task<'_> {
             result_retrieved_at: None,
             cleared_at: None,
             result: Some(RESULT.to_owned()),
+            result_truncated: false,
             error: None,
             batch_id: self.batch.to_owned(),
             resume_count: 0,

@@ -98,6 +98,9 @@ fn spawn(settings: &Settings) -> anyhow::Result<Child> {
         command.arg("--model").arg(&settings.config.model);
     }
     command.args(["serve", "--background"]);
+    // glibc keeps large blocks that were freed, in every thread's arena: one long answer after the
+    // other would take a multiple of the memory it needs. Above this size they are given back.
+    command.env("MALLOC_MMAP_THRESHOLD_", "262144");
     // Not the directory somebody may want to unmount or delete.
     command.current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());

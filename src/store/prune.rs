@@ -164,7 +164,7 @@ mod tests {
         }
 
         async fn finish(&self, task: &Task, on: u32) -> Task {
-            self.end(task, on, Report::Finished { result: "done".to_owned() }).await
+            self.end(task, on, Report::Finished { result: "done".into() }).await
         }
 
         async fn end(&self, task: &Task, on: u32, report: Report) -> Task {

@@ -1,5 +1,7 @@
 //! Rows to tasks and back. The column list and the function that reads it stand side by side.
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::Error;
@@ -42,7 +44,7 @@ pub(super) const TASK_COLUMNS: usize = 30;
 pub(super) fn task(row: &Row<'_>) -> Result<(i64, Task), Error> {
     let status = parse_status(row.get_ref(17)?.as_str().unwrap_or_default())?;
     let error: Option<String> = row.get(18)?;
-    let result: Option<String> = row.get(28)?;
+    let result = row.get_ref(28)?.as_str_or_null().unwrap_or_default().map(Arc::from);
     let came_from: Option<String> = row.get(29)?;
     let task = Task {
         id: TaskId::new(row.get::<_, String>(1)?),
@@ -139,12 +141,14 @@ pub(super) fn parse_status(word: &str) -> Result<Status, Error> {
 fn state(
     status: Status,
     error: Option<String>,
-    result: Option<String>,
+    result: Option<Arc<str>>,
     came_from: Option<String>,
 ) -> Result<State, Error> {
     Ok(match status {
         Status::Running => State::Running,
-        Status::Completed => State::Completed { result: result.unwrap_or_default(), error },
+        Status::Completed => {
+            State::Completed { result: result.unwrap_or_else(|| "".into()), error }
+        }
         Status::Error => State::Failed { error: error.unwrap_or_default(), result },
         Status::Cancelled => State::Cancelled { error, result },
         Status::Resumed => {

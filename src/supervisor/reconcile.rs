@@ -2,6 +2,7 @@
 //! Events and the timer only wake it; it takes no input.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -331,7 +332,7 @@ impl Supervisor {
         // The newest part may be in nobody's transcript yet.
         let is_whole =
             |said: &String| shown.strip_prefix('…').is_some_and(|end| said.ends_with(end));
-        let partial = said.filter(is_whole).unwrap_or(shown);
+        let partial = said.filter(is_whole).map_or(shown, Arc::from);
         Report::Failed { error, partial: Some(partial) }
     }
 

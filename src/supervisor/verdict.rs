@@ -1,5 +1,6 @@
 //! What an observation means for a run (T6). Pure: how long it has looked like this comes in.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Settings;
@@ -146,12 +147,12 @@ fn stalled(since: Since, circles: bool) -> String {
 fn over_budget(active: &Active, seen: &Observation, since: Since) -> Option<Verdict> {
     let progress = super::reconcile::progress(&active.task, seen);
     let reached = active.task.budget.reached(&progress, since.wall)?;
-    let partial = seen.figures.last_message.clone();
+    let partial = seen.figures.last_message.as_deref().map(Arc::from);
     Some(Verdict::Stop(Report::Failed { error: reached, partial }))
 }
 
 /// The host was restarted in mid-run: continued once; again, it is over.
-fn interrupted(run: &Run, partial: Option<String>) -> Verdict {
+fn interrupted(run: &Run, partial: Option<Arc<str>>) -> Verdict {
     match (&run.continue_id, run.continue_sent_at) {
         (None, _) => Verdict::Continue,
         (Some(_), None) => Verdict::GoesOn(Phase::Waiting, None),
@@ -161,7 +162,7 @@ fn interrupted(run: &Run, partial: Option<String>) -> Verdict {
     }
 }
 
-fn failed(error: String, partial: Option<String>) -> Verdict {
+fn failed(error: String, partial: Option<Arc<str>>) -> Verdict {
     Verdict::Ended { report: Report::Failed { error, partial }, open_todos: Vec::new() }
 }
 

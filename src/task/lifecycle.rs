@@ -12,6 +12,8 @@
 //! A resume that fails must not cost the user what was there before it: the task goes back to the
 //! state it came from, keeps the earlier result, and shows the failure in `error`.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 /// Where a task is in its life, with what exists then.
@@ -21,21 +23,21 @@ pub enum State {
     /// Answering a follow-up prompt. What it came from is kept for the case that this fails.
     Resumed {
         from: Rest,
-        result: Option<String>,
+        result: Option<Arc<str>>,
     },
     Completed {
-        result: String,
+        result: Arc<str>,
         /// Why the last resume failed, if it did.
         error: Option<String>,
     },
     Failed {
         error: String,
         /// What there was when it broke, or the result of an earlier run.
-        result: Option<String>,
+        result: Option<Arc<str>>,
     },
     Cancelled {
         error: Option<String>,
-        result: Option<String>,
+        result: Option<Arc<str>>,
     },
 }
 
@@ -76,12 +78,12 @@ pub enum Resumable {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Report {
     Finished {
-        result: String,
+        result: Arc<str>,
     },
     /// Over for good without an answer, or with a part of one.
     Failed {
         error: String,
-        partial: Option<String>,
+        partial: Option<Arc<str>>,
     },
     /// Stopped by somebody else, or its session is gone.
     Aborted {
@@ -263,21 +265,21 @@ impl Rest {
     }
 }
 
-fn cancelled(error: Option<String>, result: Option<String>) -> Change {
+fn cancelled(error: Option<String>, result: Option<Arc<str>>) -> Change {
     Change {
         to: State::Cancelled { error, result },
         effects: vec![Effect::AbortSession, Effect::NotifyParent(RunEnd::Cancelled)],
     }
 }
 
-fn resumed(from: Rest, result: Option<String>) -> Change {
+fn resumed(from: Rest, result: Option<Arc<str>>) -> Change {
     Change { to: State::Resumed { from, result }, effects: vec![Effect::SendPrompt] }
 }
 
 fn ended(
     report: Report,
-    fail: impl FnOnce(String, Option<String>) -> State,
-    earlier: Option<String>,
+    fail: impl FnOnce(String, Option<Arc<str>>) -> State,
+    earlier: Option<Arc<str>>,
 ) -> Change {
     let (to, end) = match report {
         Report::Finished { result } => {
@@ -291,10 +293,10 @@ fn ended(
     Change { to, effects: vec![Effect::NotifyParent(end)] }
 }
 
-fn back_to(rest: Rest, error: String, result: Option<String>) -> State {
+fn back_to(rest: Rest, error: String, result: Option<Arc<str>>) -> State {
     match rest {
         Rest::Completed => {
-            State::Completed { result: result.unwrap_or_default(), error: Some(error) }
+            State::Completed { result: result.unwrap_or_else(|| "".into()), error: Some(error) }
         }
         Rest::Failed => State::Failed { error, result },
         Rest::Cancelled => State::Cancelled { error: Some(error), result },
@@ -305,8 +307,8 @@ fn back_to(rest: Rest, error: String, result: Option<String>) -> State {
 mod tests {
     use super::*;
 
-    fn text(text: &str) -> Option<String> {
-        Some(text.to_owned())
+    fn text(text: &str) -> Option<Arc<str>> {
+        Some(text.into())
     }
 
     fn completed(result: &str, error: Option<&str>) -> State {

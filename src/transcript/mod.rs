@@ -6,6 +6,7 @@ mod tests;
 mod words;
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -128,19 +129,19 @@ pub enum Outcome {
     Unanswered,
     /// The last answer was begun and neither finished nor failed.
     Unfinished {
-        partial: Option<String>,
+        partial: Option<Arc<str>>,
     },
     Answered {
-        text: String,
+        text: Arc<str>,
     },
     Failed {
         error: String,
-        partial: Option<String>,
+        partial: Option<Arc<str>>,
     },
     /// Ended after tool calls that were to be followed by more: something was refused.
     Refused {
         what: String,
-        partial: Option<String>,
+        partial: Option<Arc<str>>,
     },
     Aborted,
 }
@@ -273,7 +274,7 @@ pub fn said(messages: &str, prompt: &str) -> Option<String> {
 
 fn judge(answer: &Message) -> Outcome {
     let Info { finish, error, time, .. } = &answer.info;
-    let partial = Some(answer.text()).filter(|text| !text.is_empty());
+    let partial = Some(answer.text()).filter(|text| !text.is_empty()).map(Arc::from);
     if let Some(error) = error {
         return match error.name {
             FailureName::Aborted => Outcome::Aborted,
@@ -294,7 +295,7 @@ fn judge(answer: &Message) -> Outcome {
             partial,
         },
         (Some(Finish::Length), Some(_)) => match partial {
-            Some(text) => Outcome::Answered { text: format!("{text}\n\n{CUT_OFF}") },
+            Some(text) => Outcome::Answered { text: format!("{text}\n\n{CUT_OFF}").into() },
             None => Outcome::Failed {
                 error: "the answer was cut off (`length`) before its first word".into(),
                 partial: None,
@@ -305,7 +306,7 @@ fn judge(answer: &Message) -> Outcome {
             partial,
         },
         (Some(Finish::Stop | Finish::Other(_)), Some(_)) => {
-            Outcome::Answered { text: partial.unwrap_or_default() }
+            Outcome::Answered { text: partial.unwrap_or_else(|| "".into()) }
         }
         // Completed without a finish: aborted while the host was waiting to retry.
         (None, Some(_)) => Outcome::Aborted,

@@ -58,7 +58,7 @@ fn a_compaction_summary_is_no_answer() {
 #[test]
 fn how_the_last_message_says_what_became_of_the_run() {
     let last = |extra| [user("p1"), assistant("half", extra)];
-    let partial = Some("half".to_owned());
+    let partial = Some(Arc::from("half"));
     let error = |name: &str, data: Value| json!({"error": {"name": name, "data": data}});
     check(&last(error("MessageAbortedError", json!({}))), Outcome::Aborted);
     let failed = |error: &str| Outcome::Failed { error: error.into(), partial: partial.clone() };

@@ -19,6 +19,7 @@ mod events;
 mod faults;
 mod fork;
 mod hostile;
+mod hostile_model;
 mod hosts;
 mod invariants;
 mod kill;

@@ -214,8 +214,11 @@ fn parse<T: DeserializeOwned>(tool: Tool, arguments: &Value) -> Result<T, Error>
         Value::Null => Value::Object(Map::new()),
         other => other.clone(),
     };
-    serde_json::from_value(arguments)
-        .map_err(|error| Error::Arguments { tool: tool.name(), reason: error.to_string() })
+    serde_json::from_value(arguments).map_err(|error| Error::Arguments {
+        tool: tool.name(),
+        // It quotes what it was given.
+        reason: text::clip(&error.to_string(), 500),
+    })
 }
 
 /// File systems block, so they are spoken to from a thread that may.

@@ -358,9 +358,9 @@ fn cut_off_and_filtered_answers_are_no_completed_ones() {
     let cut = || Call { arguments: json!("{\"path\": \"a"), ..call("a") };
     let failed = |error: &str, partial: Option<&str>| Outcome::Failed {
         error: error.into(),
-        partial: partial.map(str::to_owned),
+        partial: partial.map(Into::into),
     };
-    let half = "half\n\n[cut off: the model reached its output limit]".to_owned();
+    let half = "half\n\n[cut off: the model reached its output limit]".into();
     check_end(text(), Finish::Length, &[Effect::Done], Outcome::Answered { text: half });
     let nothing = failed("the answer was cut off (`length`) before its first word", None);
     check_end(vec![], Finish::Length, &[Effect::Done], nothing);
@@ -425,5 +425,5 @@ fn a_long_conversation_is_summed_up_before_the_next_step() {
     assert_eq!(seen, ["m3", "m4", "m5"]);
     on(&mut turn, Event::Piece(Piece::Text("found".into())));
     assert_eq!(rest(&on(&mut turn, end(Finish::Stop))), [Effect::Done]);
-    assert_eq!(outcome(&turn), Outcome::Answered { text: "found".to_owned() });
+    assert_eq!(outcome(&turn), Outcome::Answered { text: "found".into() });
 }

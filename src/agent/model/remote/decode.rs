@@ -127,6 +127,11 @@ impl Decoder {
         Decoder { teller, most, held: 0, calls, usage, finish }
     }
 
+    /// How much of it is held back until its end.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
     /// The model has said why it stopped: whatever happens now, the answer is whole.
     pub(super) fn has_finished(&self) -> bool {
         self.finish.is_some()
@@ -139,6 +144,10 @@ impl Decoder {
         }
         if data.is_empty() {
             return Ok(Heard::Pieces(Vec::new()));
+        }
+        // Types are read from lists, too; no server means that.
+        if !data.starts_with('{') {
+            return Err(Teller::unreadable());
         }
         let chunk: Chunk<'_> =
             serde_json::from_str(data).map_err(|error| match error.is_eof() {
@@ -446,7 +455,8 @@ mod tests {
         assert_eq!(decoder(9).event(&delta(odd)), Ok(Heard::Pieces(vec![])));
         let usage = b"{\"choices\": [], \"usage\": {\"prompt_tokens\": null}}";
         assert_eq!(decoder(9).event(usage), Ok(Heard::Pieces(vec![])));
-        for garbage in ["{\"choices\": 7}", "nonsense", "{\"choices\": [{\"delta\": \"x\"}]}"] {
+        for garbage in ["{\"choices\": 7}", "[]", "nonsense", "{\"choices\": [{\"delta\": \"x\"}]}"]
+        {
             assert_eq!(
                 decoder(9).event(garbage.as_bytes()),
                 Err(Teller::unreadable()),

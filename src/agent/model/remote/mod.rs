@@ -194,6 +194,7 @@ impl Remote {
         data: Vec<u8>,
         sink: &Sink,
     ) -> Result<Said, Error> {
+        let held = decoder.held();
         let heard = if data.len() < LARGE {
             decoder.event(&data)?
         } else {
@@ -208,7 +209,8 @@ impl Remote {
             Heard::Done => return Ok(Said::Done),
             Heard::Pieces(pieces) => pieces,
         };
-        let said = if pieces.is_empty() { Said::Nothing } else { Said::Something };
+        let is_new = !pieces.is_empty() || decoder.held() > held;
+        let said = if is_new { Said::Something } else { Said::Nothing };
         for piece in pieces {
             // Nobody listens any more: `answer` notices.
             let _ = sink.send(piece).await;

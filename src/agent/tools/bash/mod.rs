@@ -108,6 +108,7 @@ fn start(command: &str, context: &Context) -> io::Result<(Child, pipe::Receiver)
         // The daemon's own keys are not the agent's.
         .env_remove("OPENAI_API_KEY")
         .env_remove("ANTHROPIC_API_KEY")
+        .env_remove("MALLOC_MMAP_THRESHOLD_")
         .env("TERM", "dumb")
         .env("PAGER", "cat")
         .env("GIT_PAGER", "cat")
