@@ -22,3 +22,7 @@ ALTER TABLE session ADD COLUMN said INTEGER NOT NULL DEFAULT 0;
 
 -- What lists show of a result is cut; these were written before that.
 DELETE FROM view WHERE length(json) > 32000;
+
+-- The messages of a session in their order, without sorting: the sorter would copy their bodies, which
+-- may be megabytes each.
+CREATE INDEX message_session ON message (session);

@@ -43,6 +43,10 @@ impl Host for Metered {
         self.host.can_fork()
     }
 
+    fn keeps_transcripts(&self) -> bool {
+        self.host.keeps_transcripts()
+    }
+
     async fn fork(&self, of: &SessionId, session: NewSession) -> Result<Opened, Error> {
         self.count("fork", self.host.fork(of, session)).await
     }

@@ -144,6 +144,10 @@ pub trait Host {
     fn can_fork(&self) -> bool {
         false
     }
+    /// Whether its transcripts are in our own store, for as long as their tasks.
+    fn keeps_transcripts(&self) -> bool {
+        false
+    }
     /// Opens a session that begins as a copy of another one, with everything said there. Like
     /// [`Host::open`] otherwise; only for hosts that can.
     fn fork(
@@ -241,6 +245,14 @@ impl Host for AnyHost {
             AnyHost::Scripted(host) => host.can_fork(),
             AnyHost::Embedded(host) => host.can_fork(),
             AnyHost::OpenCode(host) => host.can_fork(),
+        }
+    }
+
+    fn keeps_transcripts(&self) -> bool {
+        match self {
+            AnyHost::Scripted(host) => host.keeps_transcripts(),
+            AnyHost::Embedded(host) => host.keeps_transcripts(),
+            AnyHost::OpenCode(host) => host.keeps_transcripts(),
         }
     }
 

@@ -176,6 +176,7 @@ mod tests {
                 open_todos: Vec::new(),
                 progress: Some(Progress { tool_calls: 3, ..task.progress.clone() }),
                 abort: false,
+                transcript: true,
             };
             self.store.end(task, change, end).await.unwrap().unwrap()
         }

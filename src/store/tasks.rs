@@ -74,6 +74,8 @@ pub struct End {
     pub progress: Option<Progress>,
     /// The session is still at work and has to be stopped.
     pub abort: bool,
+    /// What was said in the session is to be kept, because it is nowhere else in the store.
+    pub transcript: bool,
 }
 
 /// A task that holds a slot, with its current run.
@@ -557,7 +559,7 @@ fn write_end(
     let todos = (!end.open_todos.is_empty()).then(|| text(&end.open_todos));
     db.prepare_cached(
         "UPDATE run SET ended_at = ?3, ended_as = ?4, result = ?5, error = ?6, open_todos = ?7,
-           abort_owed = ?8, transcript_owed = 1 WHERE task = ?1 AND n = ?2",
+           abort_owed = ?8, transcript_owed = ?9 WHERE task = ?1 AND n = ?2",
     )?
     .execute((
         seq,
@@ -568,6 +570,7 @@ fn write_end(
         change.to.error(),
         todos,
         end.abort,
+        end.transcript,
     ))?;
     Ok(())
 }

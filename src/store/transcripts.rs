@@ -2,9 +2,8 @@
 
 use rusqlite::OptionalExtension;
 
-use super::rows::{self, TASK, TASK_COLUMNS};
 use super::{Error, Store, Written};
-use crate::task::{Task, TaskId};
+use crate::task::TaskId;
 
 /// A transcript as it was kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +19,8 @@ pub struct Kept {
 pub struct OwedTranscript {
     /// The task's place in the history.
     pub seq: i64,
-    pub task: Task,
+    pub task: TaskId,
+    pub host: String,
     /// The run that has ended.
     pub run: u32,
 }
@@ -29,18 +29,17 @@ impl Store {
     /// The first of the tasks after this one whose session is still to be kept.
     pub fn owed_transcripts(&self, after: i64, most: usize) -> Result<Vec<OwedTranscript>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(&format!(
-                "SELECT {TASK}, r.n FROM run r INDEXED BY run_transcript_owed
+            // Not the whole task: the sorter would make copies of its result, which may be long.
+            let mut statement = db.prepare_cached(
+                "SELECT t.seq, t.id, t.host, r.n FROM run r INDEXED BY run_transcript_owed
                  JOIN task t ON t.seq = r.task
-                 WHERE r.transcript_owed = 1 AND r.task > ?1 ORDER BY r.task, r.n DESC LIMIT ?2"
-            ))?;
-            let mut found = statement.query((after, most as i64))?;
-            let mut owed = Vec::new();
-            while let Some(row) = found.next()? {
-                let (seq, task) = rows::task(row)?;
-                owed.push(OwedTranscript { seq, task, run: row.get(TASK_COLUMNS)? });
-            }
-            Ok(owed)
+                 WHERE r.transcript_owed = 1 AND r.task > ?1 ORDER BY r.task, r.n DESC LIMIT ?2",
+            )?;
+            let owed = statement.query_map((after, most as i64), |row| {
+                let task = TaskId::new(row.get::<_, String>(1)?);
+                Ok(OwedTranscript { seq: row.get(0)?, task, host: row.get(2)?, run: row.get(3)? })
+            })?;
+            Ok(owed.collect::<Result<_, _>>()?)
         })
     }
 

@@ -62,7 +62,7 @@ impl Supervisor {
             let change = task.state.request(Request::Cancel)?;
             // Who cancels knows; a cancelled parent has no use for being woken (N3).
             let hushed = caller.is_none_or(|caller| caller.session == task.parent.session);
-            let end = self.end_now(Closing { hushed, abort: true, ..Closing::default() });
+            let end = self.end_now(&task, Closing { hushed, abort: true, ..Closing::default() });
             if let Some(cancelled) = self.0.store.end(&task, change, end).await? {
                 tracing::info!(task = %cancelled.id, "cancelled");
                 self.abort(&cancelled);

@@ -339,7 +339,7 @@ impl Supervisor {
     /// Writes an end through the lifecycle. `false` when the news was stale.
     pub(super) async fn conclude(&self, task: &Task, report: Report, closing: Closing) -> bool {
         let Some(change) = task.state.report(report) else { return false };
-        let end = self.end_now(closing);
+        let end = self.end_now(task, closing);
         match self.0.store.end(task, change, end).await {
             Ok(Some(ended)) => {
                 tracing::info!(task = %ended.id, status = ended.status().name(), "ended");
@@ -355,7 +355,8 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn end_now(&self, closing: Closing) -> End {
+    pub(super) fn end_now(&self, task: &Task, closing: Closing) -> End {
+        let kept = self.host(&task.host).is_ok_and(|host| host.keeps_transcripts());
         End {
             at: self.0.clock.now(),
             message_id: self.0.clock.message_id(),
@@ -363,6 +364,7 @@ impl Supervisor {
             open_todos: closing.open_todos,
             progress: closing.progress,
             abort: closing.abort,
+            transcript: !kept,
         }
     }
 
@@ -454,7 +456,7 @@ impl Supervisor {
             return Ok(());
         }
         let progress = Progress { last_update: active.task.progress.last_update, ..progress };
-        let end = self.end_now(Closing::default());
+        let end = self.end_now(&active.task, Closing::default());
         if self.0.store.stall(&active.task, progress, since.same, end).await? {
             tracing::warn!(task = %active.task.id, "stalled");
             self.0.notices.notify_one();

@@ -12,7 +12,7 @@ use flate2::write::DeflateEncoder;
 use super::{Error, Supervisor};
 use crate::host::{self, Host};
 use crate::store::{Kept, OwedTranscript};
-use crate::task::Task;
+use crate::task::{Task, TaskId};
 
 /// After a host did not answer.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ impl Supervisor {
         let kept = self.0.store.kept_transcript(&task.id)?;
         match kept {
             Some(kept) if !task.is_live() && kept.run == task.run => unpack(kept).await,
-            kept => match (self.ask_transcript(task).await, kept) {
+            kept => match (self.ask_transcript(&task.host, &task.id).await, kept) {
                 (Ok(messages), _) => Ok(messages),
                 (Err(_), Some(kept)) => unpack(kept).await,
                 (Err(error), None) => Err(error),
@@ -36,8 +36,8 @@ impl Supervisor {
         }
     }
 
-    async fn ask_transcript(&self, task: &Task) -> Result<String, Error> {
-        Ok(self.host(&task.host)?.transcript(&task.id).await?)
+    async fn ask_transcript(&self, host: &str, task: &TaskId) -> Result<String, Error> {
+        Ok(self.host(host)?.transcript(task).await?)
     }
 
     /// Keeps what is owed to be kept. A host that does not answer is asked again; a session that
@@ -73,22 +73,22 @@ impl Supervisor {
             let Some(last) = owed.last() else { return Ok(left) };
             after = last.seq;
             let mut written = Vec::with_capacity(owed.len());
-            for OwedTranscript { task, run, .. } in owed {
+            for OwedTranscript { task, host, run, .. } in owed {
                 // One that did not answer for one task need not be waited for with the next.
-                let asked = match silent.contains(&task.host) {
+                let asked = match silent.contains(&host) {
                     true => None,
-                    false => Some(self.ask_transcript(&task).await),
+                    false => Some(self.ask_transcript(&host, &task).await),
                 };
                 let body = match asked {
                     Some(Ok(messages)) => Some(pack(messages).await?),
                     Some(Err(Error::Host(host::Error::NoSuchSession(_)))) => None,
                     Some(Err(_)) | None => {
-                        silent.insert(task.host);
+                        silent.insert(host);
                         left = Left::Something;
                         continue;
                     }
                 };
-                written.push(self.0.store.keep_transcript(&task.id, run, body));
+                written.push(self.0.store.keep_transcript(&task, run, body));
             }
             for outcome in written {
                 outcome.await?;

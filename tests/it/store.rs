@@ -93,6 +93,7 @@ impl World {
             open_todos: Vec::new(),
             progress: None,
             abort: false,
+            transcript: true,
         }
     }
 

@@ -325,6 +325,10 @@ impl Host for Embedded {
         true
     }
 
+    fn keeps_transcripts(&self) -> bool {
+        true
+    }
+
     async fn fork(&self, of: &SessionId, new: NewSession) -> Result<Opened, Error> {
         self.session(of)?;
         let copy = self.0.store.copy_session(self.blank(new), of);
