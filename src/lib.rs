@@ -13,6 +13,7 @@ pub mod feed;
 pub mod metrics;
 pub mod net;
 pub mod store;
+pub mod trust;
 
 pub mod agent;
 
