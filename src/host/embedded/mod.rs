@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Activity, Answer, Ask, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch,
 };
-use crate::agent::definition::{self, Definition};
+use crate::agent::definition::{self, Definition, Missing};
 use crate::agent::model::{self, Models, Price};
 use crate::agent::tools::Todo;
 use crate::agent::turn::Limits;
@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::store::{self, Session, Store};
 use crate::task::{MessageId, SessionId};
 use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role, Time};
+use crate::trust::{Standing, Trust};
 
 const INSTANCE: &str = "embedded";
 const BEFORE_TAKING_UP: Duration = Duration::from_secs(2);
@@ -46,6 +47,8 @@ struct Inner {
 pub struct Setup {
     /// Where the user's own agents are.
     pub config_dir: PathBuf,
+    /// Which workspaces may define agents.
+    pub trust: Trust,
     /// Where the rest of long outputs goes.
     pub overflow: PathBuf,
     /// `provider/model` for agents and prompts that name none.
@@ -105,8 +108,18 @@ impl Embedded {
 
     /// The agents that can be used in a directory.
     fn definitions(&self, directory: &str) -> BTreeMap<String, Definition> {
-        let folders = definition::folders(&self.0.setup.config_dir, Path::new(directory));
-        definition::load(&folders).agents
+        let Setup { config_dir, trust, .. } = &self.0.setup;
+        let workspace = trust.look(Path::new(directory));
+        if let Standing::Unknown(error) = &workspace.standing {
+            tracing::warn!(%error, "trust list unreadable; agents of workspaces are not used");
+        }
+        definition::load(&definition::folders(config_dir, &workspace)).agents
+    }
+
+    /// One of them.
+    fn definition(&self, directory: &str, name: &str) -> Result<Definition, Missing> {
+        let Setup { config_dir, trust, .. } = &self.0.setup;
+        definition::find(config_dir, trust, Path::new(directory), name)
     }
 
     fn session(&self, id: &SessionId) -> Result<Session, Error> {
@@ -291,14 +304,9 @@ impl Host for Embedded {
 
     async fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
         let session = self.session(&prompt.session)?;
-        let definitions = self.definitions(&session.directory);
-        let agent = definitions.get(&prompt.agent).ok_or_else(|| {
-            Error::Refused(format!(
-                "Agent \"{}\" not found. Make sure it's registered.",
-                prompt.agent
-            ))
-        })?;
-        let model = self.model_name(prompt.model.as_deref().unwrap_or_default(), agent);
+        let agent = self.definition(&session.directory, &prompt.agent);
+        let agent = agent.map_err(|missing| Error::Refused(missing.to_string()))?;
+        let model = self.model_name(prompt.model.as_deref().unwrap_or_default(), &agent);
         self.0.setup.models.find(&model).map_err(|error| Error::Refused(error.to_string()))?;
         let parts =
             vec![Part::Text { id: prompt.message.part(0), text: prompt.text, synthetic: false }];
@@ -355,6 +363,16 @@ impl Host for Embedded {
     async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {
         self.session(parent)?;
         self.0.store.has_message(parent, message.as_str()).map_err(broken)
+    }
+
+    async fn objection(&self, directory: &str, agent: &str) -> Result<Option<String>, Error> {
+        let host = self.clone();
+        let (directory, agent) = (directory.to_owned(), agent.to_owned());
+        let find = tokio::task::spawn_blocking(move || host.definition(&directory, &agent));
+        match find.await.map_err(|error| Error::Unreachable(error.to_string()))? {
+            Err(untrusted @ Missing::Untrusted { .. }) => Ok(Some(untrusted.to_string())),
+            Ok(_) | Err(Missing::Unknown(_)) => Ok(None),
+        }
     }
 
     async fn agents(
