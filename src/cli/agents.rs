@@ -23,15 +23,15 @@ const LONGEST_PATTERN: usize = 100;
 
 #[derive(Args)]
 #[command(after_help = "\
-Five agents are built in. Markdown files add to them; of two with the same name, the one further down
-this list counts. None can take the name of a built-in agent:
+Five agents are built in. Markdown files add to them; of two with the same name, the one further
+down this list counts. No file can take the name of a built-in agent:
   <config>/agents      next to the configuration file
   .claude/agents       in the current directory, as the following
   .opencode/agent
   .opencode/agents
 
-Files of the current directory define agents only once it is trusted, see `asyncagents trust --help`;
-until then they are listed apart, with what they would be allowed.
+Files of the current directory are not used until it is trusted (`asyncagents trust --help`). Until
+then their agents are listed apart, with what they would be allowed.
 
 Example, as `.claude/agents/reviewer.md`:
   ---
@@ -80,9 +80,20 @@ impl Scene {
         lines.extend(rows.next());
         for (row, agent) in rows.zip(agents) {
             lines.push(row);
+            lines.extend(self.replaced(agent));
             lines.extend(rules(agent));
         }
         lines
+    }
+
+    /// An agent of the user that would give way to this one.
+    fn replaced(&self, agent: &Definition) -> Option<String> {
+        match &self.loaded.agents.get(&agent.name)?.source {
+            Source::BuiltIn => None,
+            Source::File(file) => {
+                Some(format!("    in place of {}", one_line(&place(file, &self.folders))))
+            }
+        }
     }
 
     fn row(&self, agent: &Definition) -> Vec<String> {

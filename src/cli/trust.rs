@@ -16,15 +16,15 @@ use crate::trust::{Decision, Error, Standing, State, Trust as TrustList};
 
 #[derive(Args)]
 #[command(after_help = "\
-Files in .claude/agents, .opencode/agent and .opencode/agents of a directory define agents, with tools
-and permissions of their choice. They come with any repository that is cloned, so they define nothing
-until the directory is trusted. `asyncagents agents` shows what they would be allowed.
+Files in .claude/agents, .opencode/agent and .opencode/agents of a directory define agents, with
+tools and permissions of their choice. They come with any repository that is cloned, so they are
+not used until the directory is trusted. `asyncagents agents` shows what they would be allowed.
 
 On a terminal, `agents`, and `run` with an agent of such a file, ask once and remember the answer.
 
-Trust belongs to the path of this one directory, not to those below it and not to what its files say
-today. It ends with `asyncagents untrust`, or when the directory belongs to another user. It is about
-agents that asyncagents runs itself; OpenCode has agents and settings of its own.
+Trust belongs to the path of this one directory, not to those below it, and covers what its files
+will say tomorrow. It ends with `asyncagents untrust`, or when another user owns the directory. It
+is about agents that asyncagents runs itself; OpenCode has agents and settings of its own.
 
 Example:
   asyncagents agents
@@ -43,8 +43,8 @@ pub(super) struct Trust {
 
 #[derive(Args)]
 #[command(after_help = "\
-Tasks that run go on; no new one is launched or resumed with an agent of this directory's files. It is
-not asked about any more.
+Tasks that run go on; none is launched or resumed with an agent of the directory's files any more.
+The question whether to trust it is not asked again.
 
 Example:
   asyncagents untrust ~/src/cloned")]
