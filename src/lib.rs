@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod net;
 pub mod store;
 pub mod threads;
+pub mod trust;
 
 pub mod agent;
 

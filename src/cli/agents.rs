@@ -1,6 +1,8 @@
-//! `asyncagents agents`: the agents there are in this directory, and the files that are none.
-//! What it prints comes from files of any workspace, so nothing of it reaches the terminal raw.
+//! `asyncagents agents`: the agents there are in this directory, those that would be there if it were
+//! trusted, and the files that are none. What it prints comes from files of any workspace, so nothing
+//! of it reaches the terminal raw.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -8,20 +10,28 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
-use super::show;
-use crate::agent::definition::{self, Definition, Folder, Rule, Source, TOOLS};
+use super::{show, trust};
+use crate::agent::definition::{self, Definition, Folder, Loaded, Rule, Source, TOOLS};
 use crate::config::Settings;
+use crate::trust::{Standing, Trust, Workspace};
 
 const LONGEST_DESCRIPTION: usize = 100;
 
+/// Of one agent, in the listing; the JSON has them all.
+const MOST_RULES: usize = 20;
+const LONGEST_PATTERN: usize = 100;
+
 #[derive(Args)]
 #[command(after_help = "\
-Five agents are built in. Markdown files add to them or replace them by name; of two with the same
-name, the one further down this list counts:
+Five agents are built in. Markdown files add to them; of two with the same name, the one further
+down this list counts. No file can take the name of a built-in agent:
   <config>/agents      next to the configuration file
   .claude/agents       in the current directory, as the following
   .opencode/agent
   .opencode/agents
+
+Files of the current directory are not used until it is trusted (`asyncagents trust --help`). Until
+then their agents are listed apart, with what they would be allowed.
 
 Example, as `.claude/agents/reviewer.md`:
   ---
@@ -32,29 +42,121 @@ Example, as `.claude/agents/reviewer.md`:
 
 and then:
   asyncagents agents
+  asyncagents trust
   asyncagents run --agent reviewer 'Is this ready?'")]
 pub(super) struct Agents {
-    /// Print the agents as a JSON array
+    /// Print the agents as a JSON array; `trusted` says which can be used
     #[arg(long)]
     json: bool,
 }
 
+/// The agents of a directory, and where they come from.
+pub(super) struct Scene {
+    pub(super) workspace: Workspace,
+    pub(super) loaded: Loaded,
+    folders: Vec<Folder>,
+}
+
+impl Scene {
+    pub(super) fn look(settings: &Settings, directory: &Path) -> Scene {
+        let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
+        let workspace = Trust::in_home(&settings.home).look(directory);
+        let folders = definition::folders(config_dir, &workspace);
+        Scene { loaded: definition::load(&folders), workspace, folders }
+    }
+
+    pub(super) fn here(settings: &Settings) -> anyhow::Result<Scene> {
+        let here = std::env::current_dir().context("cannot tell what the current directory is")?;
+        Ok(Scene::look(settings, &here))
+    }
+
+    /// What the files of an untrusted workspace would define, line by line, with what each would be
+    /// allowed.
+    pub(super) fn untrusted(&self) -> Vec<String> {
+        let agents = self.loaded.untrusted.values();
+        let rows: Vec<Vec<String>> = agents.clone().map(|agent| self.row(agent)).collect();
+        let mut lines = Vec::new();
+        let mut rows = show::aligned(&HEADER, &rows).into_iter();
+        lines.extend(rows.next());
+        for (row, agent) in rows.zip(agents) {
+            lines.push(row);
+            lines.extend(self.replaced(agent));
+            lines.extend(rules(agent));
+        }
+        lines
+    }
+
+    /// An agent of the user that would give way to this one.
+    fn replaced(&self, agent: &Definition) -> Option<String> {
+        match &self.loaded.agents.get(&agent.name)?.source {
+            Source::BuiltIn => None,
+            Source::File(file) => {
+                Some(format!("    in place of {}", one_line(&place(file, &self.folders))))
+            }
+        }
+    }
+
+    fn row(&self, agent: &Definition) -> Vec<String> {
+        let tools = match usable_tools(agent) {
+            tools if tools.is_empty() => "none".to_owned(),
+            tools if tools.len() == TOOLS.len() => "all".to_owned(),
+            tools => tools.join(" "),
+        };
+        let source = match &agent.source {
+            Source::BuiltIn => "built-in".to_owned(),
+            Source::File(file) => place(file, &self.folders),
+        };
+        vec![agent.name.clone(), tools, one_line(&source), shorten(&agent.description)]
+    }
+
+    fn print(&self) -> anyhow::Result<()> {
+        let rows: Vec<Vec<String>> =
+            self.loaded.agents.values().map(|agent| self.row(agent)).collect();
+        show::columns(&HEADER, &rows)?;
+        if self.loaded.untrusted.is_empty() {
+            return Ok(());
+        }
+        show::line(&format!("\n{}", self.heading()))?;
+        self.untrusted().iter().try_for_each(|line| show::line(line))
+    }
+
+    fn heading(&self) -> String {
+        let way_out = match self.workspace.standing {
+            // Said below, whether or not there are agents.
+            Standing::Unknown(_) => String::new(),
+            Standing::Trusted | Standing::Declined | Standing::Undecided => {
+                format!("; {}", definition::way_out(&self.workspace))
+            }
+        };
+        format!("Untrusted, from files of this directory, and not used{way_out}:")
+    }
+
+    fn json(&self) -> anyhow::Result<()> {
+        let usable = self.loaded.agents.values().map(|agent| AgentView::of(agent, true));
+        let untrusted = self.loaded.untrusted.values().map(|agent| AgentView::of(agent, false));
+        show::json(&usable.chain(untrusted).collect::<Vec<_>>())
+    }
+}
+
+const HEADER: [&str; 4] = ["NAME", "TOOLS", "SOURCE", "DESCRIPTION"];
+
 impl Agents {
     pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        let here = std::env::current_dir().context("cannot tell what the current directory is")?;
-        let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
-        let folders = definition::folders(config_dir, &here);
-        let loaded = definition::load(&folders);
-        let agents = loaded.agents.values();
-        if self.json {
-            show::json(&agents.map(AgentView::of).collect::<Vec<_>>())?;
-        } else {
-            let rows: Vec<Vec<String>> = agents.map(|agent| row(agent, &folders)).collect();
-            show::columns(&["NAME", "TOOLS", "SOURCE", "DESCRIPTION"], &rows)?;
+        let scene = Scene::here(settings)?;
+        match self.json {
+            true => scene.json()?,
+            false => scene.print()?,
         }
-        for problem in &loaded.problems {
+        if let Standing::Unknown(error) = &scene.workspace.standing {
+            eprintln!("{}", one_line(&error.to_string()));
+        }
+        for problem in &scene.loaded.problems {
             let file = problem.file.display().to_string();
             eprintln!("`{}` {}", one_line(&file), one_line(&problem.why));
+        }
+        // Not in front of a pager, and not when somebody else reads the list.
+        if !self.json && std::io::stdout().is_terminal() {
+            trust::ask(settings, &scene)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -71,10 +173,12 @@ struct AgentView<'a> {
     rules: &'a [Rule],
     /// A path, or `built-in`.
     source: String,
+    /// Only these can be used.
+    trusted: bool,
 }
 
 impl AgentView<'_> {
-    fn of(agent: &Definition) -> AgentView<'_> {
+    fn of(agent: &Definition, trusted: bool) -> AgentView<'_> {
         AgentView {
             name: &agent.name,
             description: &agent.description,
@@ -85,6 +189,7 @@ impl AgentView<'_> {
                 Source::BuiltIn => "built-in".to_owned(),
                 Source::File(file) => file.display().to_string(),
             },
+            trusted,
         }
     }
 }
@@ -93,17 +198,19 @@ fn usable_tools(agent: &Definition) -> Vec<&'static str> {
     agent.tools.iter().filter(|tool| agent.may_use(tool)).collect()
 }
 
-fn row(agent: &Definition, folders: &[Folder]) -> Vec<String> {
-    let tools = match usable_tools(agent) {
-        tools if tools.is_empty() => "none".to_owned(),
-        tools if tools.len() == TOOLS.len() => "all".to_owned(),
-        tools => tools.join(" "),
-    };
-    let source = match &agent.source {
-        Source::BuiltIn => "built-in".to_owned(),
-        Source::File(file) => place(file, folders),
-    };
-    vec![agent.name.clone(), tools, one_line(&source), shorten(&agent.description)]
+/// One line each, below the agent they are for. The last one that matches decides, so the last ones
+/// are shown.
+fn rules(agent: &Definition) -> Vec<String> {
+    let hidden = agent.rules.len().saturating_sub(MOST_RULES);
+    let mut lines = Vec::new();
+    if hidden > 0 {
+        lines.push(format!("    ({hidden} more rules, see `asyncagents agents --json`)"));
+    }
+    lines.extend(agent.rules.iter().skip(hidden).map(|rule| {
+        let pattern = cut(&one_line(&rule.pattern), LONGEST_PATTERN);
+        format!("    {} {} {pattern}", rule.action.name(), rule.tool)
+    }));
+    lines
 }
 
 /// The file under the name its folder goes by.
@@ -119,15 +226,27 @@ fn place(file: &Path, folders: &[Folder]) -> String {
 fn shorten(description: &str) -> String {
     let start = description.split("\\n").next().unwrap_or_default();
     let line = one_line(start.trim().lines().next().unwrap_or_default());
-    match line.char_indices().nth(LONGEST_DESCRIPTION) {
+    cut(&line, LONGEST_DESCRIPTION)
+}
+
+fn cut(line: &str, longest: usize) -> String {
+    match line.char_indices().nth(longest) {
         Some((cut, _)) => format!("{}…", line[..cut].trim_end()),
-        None => line,
+        None => line.to_owned(),
     }
 }
 
-/// Without line ends and whatever else moves or colours a terminal.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+/// Without line ends and whatever else moves, colours or reorders what is on a terminal.
+pub(super) fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for c in text.chars() {
+        match c {
+            c if c.is_control() => line.push(' '),
+            c if definition::is_invisible(c) => line.extend(c.escape_unicode()),
+            c => line.push(c),
+        }
+    }
+    line
 }
 
 #[cfg(test)]
@@ -143,6 +262,7 @@ mod tests {
         check("\nReviews.\nAt length.", "Reviews.");
         check("Reviews.\\n\\nExample: …", "Reviews.");
         check("\u{1b}[31mred\ttext", " [31mred text");
+        check("\u{202e}txet", "\\u{202e}txet");
         check(&"ä".repeat(100), &"ä".repeat(100));
         check(&format!("{} {}", "ä".repeat(99), "b"), &format!("{}…", "ä".repeat(99)));
         check("", "");

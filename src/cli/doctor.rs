@@ -4,8 +4,10 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 
+use super::agents::Scene;
 use super::{connect, opencode, show};
 use crate::config::Settings;
+use crate::trust::Standing;
 use crate::wire::OpenCodeView;
 
 /// OpenCode before this has another protocol in places.
@@ -31,6 +33,7 @@ impl Doctor {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let mut findings = vec![Fine(format!("asyncagents {}", env!("CARGO_PKG_VERSION")))];
         findings.push(configuration(settings));
+        findings.extend(workspace(settings));
         findings.extend(daemon(settings).await);
         findings.push(opencode_program());
         findings.push(plugin(settings));
@@ -54,6 +57,25 @@ fn configuration(settings: &Settings) -> Finding {
     match settings.config_file.exists() {
         true => Fine(format!("configuration: {file}")),
         false => Fine(format!("configuration: defaults ({file} does not exist)")),
+    }
+}
+
+/// What the agent files of this directory are worth, if there are any.
+fn workspace(settings: &Settings) -> Option<Finding> {
+    let scene = Scene::here(settings).ok()?;
+    let count = scene.loaded.untrusted.len();
+    let agents = if count == 1 { "1 agent" } else { &format!("{count} agents") };
+    match &scene.workspace.standing {
+        Standing::Unknown(error) => Some(Wrong(format!("trust: {error}"))),
+        Standing::Undecided if count > 0 => Some(Warning(format!(
+            "trust: files of this directory define {agents} that cannot be used yet; `asyncagents \
+             agents` shows what they would be allowed, `asyncagents trust` allows it"
+        ))),
+        Standing::Declined if count > 0 => Some(Fine(format!(
+            "trust: declined for this directory, whose files define {agents} (`asyncagents trust` \
+             changes that)"
+        ))),
+        Standing::Trusted | Standing::Declined | Standing::Undecided => None,
     }
 }
 

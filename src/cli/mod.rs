@@ -25,6 +25,7 @@ mod run;
 mod scripted_host;
 mod serve;
 mod show;
+mod trust;
 mod wait;
 
 use std::path::PathBuf;
@@ -92,6 +93,10 @@ enum Command {
     Prune(prune::Prune),
     /// Show the agents there are to launch
     Agents(agents::Agents),
+    /// Allow the agents that the files of a directory define
+    Trust(trust::Trust),
+    /// Take back the trust in a directory
+    Untrust(trust::Untrust),
     /// Show where agents can run; add OpenCode servers
     Hosts(hosts::Hosts),
     /// Serve the tools to clients of MCP; configure such clients
@@ -126,6 +131,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let command = match command {
         Command::Serve(command) => return command.run(&settings),
         Command::Agents(command) => return command.run(&settings),
+        Command::Trust(command) => return command.run(&settings),
+        Command::Untrust(command) => return command.run(&settings),
         Command::Opencode(command) => return command.run(&settings),
         other => other,
     };
@@ -148,6 +155,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Command::Doctor(command) => command.run(&settings).await,
             Command::Daemon(command) => command.run(&settings).await,
             Command::Agents(_)
+            | Command::Trust(_)
+            | Command::Untrust(_)
             | Command::Opencode(_)
             | Command::Serve(_)
             | Command::Config(_)

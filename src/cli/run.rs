@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 
-use super::{connect, launcher, show};
+use super::{connect, launcher, show, trust};
+use crate::client::Error;
 use crate::config::Settings;
 use crate::daemon::start;
 use crate::task::Budget;
@@ -54,7 +55,17 @@ impl Run {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let json = self.json;
         let request = self.request(settings)?;
-        let task = launch(settings, &request).await?;
+        let task = match launch(settings, &request).await {
+            // The daemon knows which host it is, and whether that host cares.
+            Err(error) if !json && is_forbidden(&error) => {
+                let agent = request.arguments.agent.as_deref().unwrap_or_default();
+                match trust::show_and_ask(settings, agent)? {
+                    true => launch(settings, &request).await?,
+                    false => return Err(error),
+                }
+            }
+            other => other?,
+        };
         if json {
             show::json(&task)?;
         } else {
@@ -107,6 +118,15 @@ async fn launch(settings: &Settings, request: &LaunchRequest) -> anyhow::Result<
         }
     }
     Ok(client.launch(request).await?)
+}
+
+fn is_forbidden(error: &anyhow::Error) -> bool {
+    match error.downcast_ref() {
+        Some(Error::Refused(view)) => view.status == 403,
+        Some(Error::NotRunning(_) | Error::Broken(_) | Error::CutOff | Error::TimedOut) | None => {
+            false
+        }
+    }
 }
 
 fn beginning(prompt: &str) -> String {

@@ -14,7 +14,8 @@ use crate::wire::ServerView;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// What may be in a directory that we close to others.
-const OURS: [&str; 6] = ["asyncagents.", "config.toml", "server.json", "token", "log", "output"];
+const OURS: [&str; 7] =
+    ["asyncagents.", "config.toml", "server.json", "token", "trust.", "log", "output"];
 
 const SERVER: &str = "server.json";
 
@@ -129,7 +130,7 @@ fn unwritable(path: &Path) -> String {
 }
 
 /// 0700: what agents say and do is nobody else's business.
-fn make_private(path: &Path) -> anyhow::Result<()> {
+pub fn make_private(path: &Path) -> anyhow::Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.with_context(|| unwritable(path))?;
     let metadata = fs::metadata(path)?;

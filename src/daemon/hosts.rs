@@ -17,6 +17,7 @@ use crate::host::opencode::{self, Login, OpenCode};
 use crate::host::scripted::{Remote, Scripted, World};
 use crate::store::Store;
 use crate::supervisor::Hosts;
+use crate::trust::Trust;
 
 const EMBEDDED: &str = "embedded";
 const OPENCODE: &str = "opencode";
@@ -100,6 +101,7 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
     let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
     Setup {
         config_dir: config_dir.to_owned(),
+        trust: Trust::in_home(home.path()),
         overflow: home.path().join("output"),
         default_model: config.model.clone(),
         output_bytes: config.agent.output_bytes,

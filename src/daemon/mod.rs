@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub use home::{AlreadyRunning, Home};
+pub use home::{AlreadyRunning, Home, make_private};
 pub use log::init as init_log;
 
 use descriptors::Room;

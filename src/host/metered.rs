@@ -91,6 +91,10 @@ impl Host for Metered {
         self.count("posted", self.host.posted(parent, message)).await
     }
 
+    async fn objection(&self, directory: &str, agent: &str) -> Result<Option<String>, Error> {
+        self.count("objection", self.host.objection(directory, agent)).await
+    }
+
     async fn agents(
         &self,
         directory: &str,

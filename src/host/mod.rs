@@ -195,6 +195,16 @@ pub trait Host {
         parent: &SessionId,
         message: &MessageId,
     ) -> impl Future<Output = Result<bool, Error>> + Send;
+    /// Why an agent is not to be used in this directory although it is defined there; `None` when
+    /// there is nothing to say against it. Asked at every launch and resume.
+    fn objection(
+        &self,
+        directory: &str,
+        agent: &str,
+    ) -> impl Future<Output = Result<Option<String>, Error>> + Send {
+        let _ = (directory, agent);
+        async { Ok(None) }
+    }
     /// The agents a child of this parent could be, in this directory.
     fn agents(
         &self,
@@ -341,6 +351,14 @@ impl Host for AnyHost {
             AnyHost::Scripted(host) => host.posted(parent, message).await,
             AnyHost::Embedded(host) => host.posted(parent, message).await,
             AnyHost::OpenCode(host) => host.posted(parent, message).await,
+        }
+    }
+
+    async fn objection(&self, directory: &str, agent: &str) -> Result<Option<String>, Error> {
+        match self {
+            AnyHost::Scripted(host) => host.objection(directory, agent).await,
+            AnyHost::Embedded(host) => host.objection(directory, agent).await,
+            AnyHost::OpenCode(host) => host.objection(directory, agent).await,
         }
     }
 

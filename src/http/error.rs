@@ -88,6 +88,7 @@ impl From<supervisor::Error> for ApiError {
             | UnknownHost { .. }
             | BadServer(_)
             | Arguments(_) => StatusCode::BAD_REQUEST,
+            AgentRefused(_) => StatusCode::FORBIDDEN,
             NoHost
             | Disabled
             | Refused(_)

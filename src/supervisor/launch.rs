@@ -280,7 +280,21 @@ impl Supervisor {
         hosts.default.clone().ok_or(Error::NoHost)
     }
 
+    /// Trust is taken back at once, so this is never answered from what was known before.
+    pub(super) async fn check_objection(
+        &self,
+        host: &str,
+        directory: &str,
+        agent: &str,
+    ) -> Result<(), Error> {
+        match self.host(host)?.objection(directory, agent).await? {
+            Some(why) => Err(Error::AgentRefused(why)),
+            None => Ok(()),
+        }
+    }
+
     async fn check_agent(&self, host: &str, agent: &str, caller: &Caller) -> Result<(), Error> {
+        self.check_objection(host, &caller.directory, agent).await?;
         let key = (host.to_owned(), caller.directory.clone());
         let uptime = self.0.clock.uptime();
         let known = {

@@ -169,6 +169,9 @@ pub enum Error {
         "Agent \"{agent}\" not found. Make sure it's registered. Known agents: {}", .known.join(", ")
     )]
     UnknownAgent { agent: String, known: Vec<String> },
+    /// It is there, and must not be used.
+    #[error("{0}")]
+    AgentRefused(String),
     #[error(
         "no host to run agents on: set ASYNCAGENTS_HOST, or `host` in the configuration file \
          (`asyncagents config init` writes a commented one)"

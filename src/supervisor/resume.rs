@@ -34,6 +34,7 @@ impl Supervisor {
         if !self.host(&task.host)?.has(&task.id).await? {
             return Err(Error::SessionGone(task.short_id.to_string()));
         }
+        self.check_objection(&task.host, &task.directory, &task.agent).await?;
         // What was stopped before must not stop what begins now.
         for (owed, run) in self.0.store.owed_aborts()? {
             if owed.id == task.id && !self.abort_now(&owed, run).await {

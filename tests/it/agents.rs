@@ -16,10 +16,11 @@ fn agents(place: &Path, flags: &[&str]) -> Output {
 }
 
 #[test]
-fn agents_are_listed_with_their_source_and_problems_apart() {
+fn agents_are_listed_with_their_source_and_untrusted_ones_and_problems_apart() {
     let place = tempfile::tempdir().unwrap();
     for (file, text) in [
         ("config/config.toml", ""),
+        ("config/agents/mine.md", "Mine."),
         ("config/agents/explore.md", "Mine."),
         (".claude/agents/review.md", "---\ntools: Read, Bash\ndescription: Reviews\n---\nDo it."),
         (".opencode/agent/team/broken.md", "---\nno end"),
@@ -32,18 +33,28 @@ fn agents_are_listed_with_their_source_and_problems_apart() {
     let stdout = String::from_utf8(listed.stdout).unwrap();
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let lines: Vec<String> = stdout.lines().map(words).collect();
-    assert!(lines.contains(&"explore all <config>/agents/explore.md Mine.".to_owned()), "{stdout}");
-    let review = "review read bash .claude/agents/review.md Reviews".to_owned();
-    assert!(lines.contains(&review), "{stdout}");
-    assert!(stdout.contains("built-in") && !stdout.contains("broken"), "{stdout}");
+    let heading = lines.iter().position(|line| line.starts_with("Untrusted, from files")).unwrap();
+    let (trusted, untrusted) = lines.split_at(heading);
+    assert!(trusted.contains(&"mine all <config>/agents/mine.md Mine.".to_owned()), "{stdout}");
+    assert!(trusted.iter().any(|line| line.starts_with("explore read list glob grep built-in")));
+    let review = "review read bash .claude/agents/review.md Reviews";
+    assert_eq!(untrusted[1..], ["NAME TOOLS SOURCE DESCRIPTION", review], "{stdout}");
     let stderr = String::from_utf8(listed.stderr).unwrap();
-    let expected =
-        "team/broken.md` has front matter without an end; close it with a line of `---`\n";
-    assert!(stderr.ends_with(expected), "{stderr}");
+    let problems: Vec<&str> = stderr.lines().map(|line| line.split_once("` ").unwrap().1).collect();
+    let expected = [
+        "would be named `explore`, and a built-in agent can neither be replaced nor switched off; \
+         give it another name",
+        "has front matter without an end; close it with a line of `---`",
+    ];
+    assert_eq!(problems, expected);
 
     let agents: Vec<Value> =
         serde_json::from_slice(&agents(place.path(), &["--json"]).stdout).unwrap();
-    let names: Vec<&str> = agents.iter().filter_map(|agent| agent["name"].as_str()).collect();
-    assert_eq!(names, ["build", "explore", "general", "librarian", "oracle", "review"]);
+    let found: Vec<(&str, bool)> = agents
+        .iter()
+        .map(|agent| (agent["name"].as_str().unwrap(), agent["trusted"].as_bool().unwrap()))
+        .collect();
+    let expected = ["build", "explore", "general", "librarian", "mine", "oracle", "review"];
+    assert_eq!(found, expected.map(|name| (name, name != "review")));
     assert!(!place.path().join("home").exists(), "no daemon is needed for it");
 }

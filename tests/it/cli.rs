@@ -556,6 +556,8 @@ const HELP: &[(&str, &[&str])] = &[
     ("clear", &["clear"]),
     ("prune", &["prune"]),
     ("agents", &["agents"]),
+    ("trust", &["trust"]),
+    ("untrust", &["untrust"]),
     ("hosts", &["hosts"]),
     ("hosts", &["hosts", "add"]),
     ("hosts", &["hosts", "remove"]),

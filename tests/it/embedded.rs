@@ -71,12 +71,13 @@ fn the_default_agent_searches_the_workspace_and_reports_files_and_lines() {
 }
 
 #[test]
-fn an_agent_file_of_the_workspace_can_be_launched_and_an_unknown_one_is_refused() {
+fn an_agent_file_of_a_trusted_workspace_can_be_launched_and_an_unknown_one_is_refused() {
     let shell = embedded();
     let root = project(&shell);
     std::fs::create_dir_all(root.join(".claude/agents")).unwrap();
     let agent = "---\nname: guard\ndescription: looks\ntools: Read, Grep\n---\nYou look.\n";
     std::fs::write(root.join(".claude/agents/guard.md"), agent).unwrap();
+    assert_eq!(shell.run_in(&root, ["trust"]).code, 0);
     let run = shell.run_in(&root, ["run", "--agent", "guard", "Where is the login?"]);
     assert_eq!(run.code, 0, "{run:?}");
     assert_eq!(shell.run(["wait", run.stdout.trim()]).code, 0);

@@ -17,8 +17,12 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("feed", &["task"]),
     ("metrics", &["task", "feed"]),
     ("store", &["task"]),
-    ("agent", &["transcript", "net", "threads"]),
-    ("host", &["task", "transcript", "net", "clock", "metrics", "store", "threads", "agent"]),
+    ("trust", &[]),
+    ("agent", &["transcript", "net", "threads", "trust"]),
+    (
+        "host",
+        &["task", "transcript", "net", "clock", "metrics", "store", "threads", "trust", "agent"],
+    ),
     (
         "supervisor",
         &[
@@ -46,6 +50,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "clock",
             "feed",
             "store",
+            "trust",
             "agent",
             "host",
             "supervisor",
@@ -59,7 +64,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("mcp", &["task", "clock", "wire", "client", "config", "daemon"]),
     (
         "cli",
-        &["task", "fork", "clock", "agent", "host", "wire", "client", "config", "daemon", "mcp"],
+        &[
+            "task", "fork", "clock", "trust", "agent", "host", "wire", "client", "config",
+            "daemon", "mcp",
+        ],
     ),
 ];
 

@@ -1,15 +1,24 @@
 //! Agents from folders. A file that is no agent is reported and hides nothing: what it would have
-//! replaced stays. Workspaces come from anywhere, so nothing here trusts what lies in them.
+//! replaced stays. Workspaces come from anywhere, so what lies in them counts only once the user has
+//! trusted them, and is read within bounds even then. Blocking, and without state of its own.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs::{self, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
 use super::parse::{Parsed, parse};
-use super::{Definition, Error, Source, builtin};
+use super::walk::{is_markdown, walk};
+use super::{BUILT_IN, Definition, Error, Source, builtin};
+use crate::trust::Workspace;
 
 const LARGEST_FILE: usize = 256 * 1024;
+
+/// Of all files of one folder.
+const MOST_BYTES: usize = 8 * 1024 * 1024;
 
 /// A place where files of agents may be; it need not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,11 +26,15 @@ pub struct Folder {
     pub path: PathBuf,
     /// What listings call it.
     pub origin: &'static str,
+    /// What is in it may define agents.
+    pub trusted: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     pub agents: BTreeMap<String, Definition>,
+    /// What folders that are not trusted would define. Never used, only shown.
+    pub untrusted: BTreeMap<String, Definition>,
     pub problems: Vec<Problem>,
 }
 
@@ -33,53 +46,46 @@ pub struct Problem {
 }
 
 /// The usual folders, those that win last.
-pub fn folders(config_dir: &Path, workspace: &Path) -> Vec<Folder> {
-    let folder = |path: PathBuf, origin| Folder { path, origin };
-    let mut folders = vec![folder(config_dir.join("agents"), "<config>/agents")];
+pub fn folders(config_dir: &Path, workspace: &Workspace) -> Vec<Folder> {
+    let own = Folder { path: config_dir.join("agents"), origin: "<config>/agents", trusted: true };
+    let of_workspace = |origin| Folder {
+        path: workspace.path.join(origin),
+        origin,
+        trusted: workspace.is_trusted(),
+    };
     let usual = [".claude/agents", ".opencode/agent", ".opencode/agents"];
-    folders.extend(usual.map(|origin| folder(workspace.join(origin), origin)));
-    folders
+    [own].into_iter().chain(usual.map(of_workspace)).collect()
 }
 
-/// Agents of later folders replace those of earlier ones, all of them the built-in ones.
+/// Agents of later folders replace those of earlier ones; none takes the name of a built-in one.
 pub fn load(folders: &[Folder]) -> Loaded {
     let agents = builtin().into_iter().map(|agent| (agent.name.clone(), agent)).collect();
-    let mut loaded = Loaded { agents, problems: Vec::new() };
+    let mut loaded = Loaded { agents, untrusted: BTreeMap::new(), problems: Vec::new() };
     for folder in folders {
-        for file in loaded.find_files(&folder.path) {
-            match read_agent(&folder.path, &file) {
-                Ok(Parsed::Agent(agent)) => {
-                    loaded.agents.insert(agent.name.clone(), agent);
-                }
-                Ok(Parsed::Disabled { name }) => {
-                    loaded.agents.remove(&name);
-                }
-                Err(error) => loaded.report(&file, &error),
-            }
-        }
+        loaded.add(folder);
     }
     loaded
 }
 
 impl Loaded {
-    /// All Markdown files below, in order. Folders that are links are not entered: they may lead
-    /// anywhere, and in circles.
-    fn find_files(&mut self, folder: &Path) -> Vec<PathBuf> {
-        let mut files = Vec::new();
-        let mut folders = vec![folder.to_owned()];
-        while let Some(folder) = folders.pop() {
-            match entries(&folder) {
-                Ok(entries) => {
-                    for (path, is_folder) in entries {
-                        let found = if is_folder { &mut folders } else { &mut files };
-                        found.push(path);
-                    }
+    fn add(&mut self, folder: &Folder) {
+        let found = walk(&folder.path);
+        let mut room = MOST_BYTES;
+        for file in found.files {
+            let agents = if folder.trusted { &mut self.agents } else { &mut self.untrusted };
+            match read_agent(&folder.path, &file, &mut room) {
+                Ok(Parsed::Agent(agent)) => {
+                    agents.insert(agent.name.clone(), agent);
                 }
-                Err(error) => self.report(&folder, &error),
+                Ok(Parsed::Disabled { name }) => {
+                    agents.remove(&name);
+                }
+                Err(error) => self.report(&file, &error),
             }
         }
-        files.sort();
-        files
+        for (path, error) in found.problems {
+            self.report(&path, &error);
+        }
     }
 
     fn report(&mut self, file: &Path, error: &Error) {
@@ -87,36 +93,19 @@ impl Loaded {
     }
 }
 
-/// Markdown files and folders, the latter flagged; hidden ones are nobody's agents.
-fn entries(folder: &Path) -> Result<Vec<(PathBuf, bool)>, Error> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            return Err(Error::NotAFolder);
-        }
-        Err(error) => return Err(Error::Unreadable(error)),
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(Error::Unreadable)?;
-        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if !is_hidden && (is_folder || is_markdown(&entry.path())) {
-            found.push((entry.path(), is_folder));
-        }
-    }
-    Ok(found)
-}
-
-fn is_markdown(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("md"))
-}
-
-fn read_agent(folder: &Path, file: &Path) -> Result<Parsed, Error> {
+/// Takes its size off the `room` that is left.
+fn read_agent(folder: &Path, file: &Path, room: &mut usize) -> Result<Parsed, Error> {
     let name = name(folder, file)?;
     let text = read_text(file)?;
-    parse(&text, &name, Source::File(file.to_owned()))
+    *room = room.checked_sub(text.len()).ok_or(Error::NoRoom(MOST_BYTES))?;
+    let parsed = parse(&text, &name, Source::File(file.to_owned()))?;
+    let (Parsed::Agent(Definition { name, .. }) | Parsed::Disabled { name }) = &parsed;
+    // A file called `explore` or `Explore` must not pass for the agent that only reads.
+    let lowered = name.to_lowercase();
+    match BUILT_IN.iter().any(|(built_in, _)| *built_in == lowered) {
+        true => Err(Error::BuiltInName(name.clone())),
+        false => Ok(parsed),
+    }
 }
 
 /// `folder/name` of `folder/name.md`.
@@ -131,14 +120,27 @@ fn name(folder: &Path, file: &Path) -> Result<String, Error> {
 fn read_text(file: &Path) -> Result<String, Error> {
     // A link in a workspace may lead to a secret, whose text would then be sent to a model.
     let target = fs::canonicalize(file).map_err(Error::Unreadable)?;
-    // Reading a pipe would wait for ever.
-    if !is_markdown(&target) || !target.is_file() {
+    if !is_markdown(&target) {
+        return Err(Error::NotMarkdown);
+    }
+    // Opening a pipe would wait for a writer, for ever. What was opened is asked what it is, not
+    // the path, which may lead elsewhere by now.
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(&target);
+    let file = match file {
+        Ok(file) => file,
+        // A socket cannot be opened at all.
+        Err(_) if fs::symlink_metadata(&target).is_ok_and(|target| !target.is_file()) => {
+            return Err(Error::NotMarkdown);
+        }
+        Err(error) => return Err(Error::Unreadable(error)),
+    };
+    if !file.metadata().map_err(Error::Unreadable)?.is_file() {
         return Err(Error::NotMarkdown);
     }
     let mut bytes = Vec::new();
-    File::open(&target)
-        .and_then(|file| file.take(LARGEST_FILE as u64 + 1).read_to_end(&mut bytes))
-        .map_err(Error::Unreadable)?;
+    let read = file.take(LARGEST_FILE as u64 + 1).read_to_end(&mut bytes);
+    read.map_err(Error::Unreadable)?;
     if bytes.len() > LARGEST_FILE {
         return Err(Error::TooLarge(LARGEST_FILE));
     }
@@ -148,6 +150,7 @@ fn read_text(file: &Path) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trust::Standing;
 
     type Pairs = Vec<(String, String)>;
 
@@ -166,8 +169,14 @@ mod tests {
             file
         }
 
+        /// As if it were trusted.
         fn load(&self) -> Loaded {
-            load(&folders(&self.0.path().join("config"), self.0.path()))
+            self.load_as(Standing::Trusted)
+        }
+
+        fn load_as(&self, standing: Standing) -> Loaded {
+            let workspace = Workspace { path: self.0.path().to_owned(), standing };
+            load(&folders(&self.0.path().join("config"), &workspace))
         }
 
         /// Names and prompts that are not built in, and problems, by file name.
@@ -196,18 +205,78 @@ mod tests {
     }
 
     #[test]
-    fn later_folders_win_over_earlier_ones_and_all_over_the_built_in() {
+    fn later_folders_win_over_earlier_ones() {
         let order = ["config/agents", ".claude/agents", ".opencode/agent", ".opencode/agents"];
         let place = Place::new();
         for folder in order {
-            let file = place.write(&format!("{folder}/explore.md"), format!("From {folder}."));
-            let agent = &place.load().agents["explore"];
+            let file = place.write(&format!("{folder}/x.md"), format!("From {folder}."));
+            let agent = &place.load().agents["x"];
             assert_eq!(agent.prompt, format!("From {folder}."));
             assert_eq!(agent.source, Source::File(file));
         }
-        let folders = folders(Path::new("config"), Path::new(""));
-        let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path.clone()).collect();
-        assert_eq!(paths, order.map(PathBuf::from));
+        let workspace = Workspace { path: PathBuf::new(), standing: Standing::Undecided };
+        let folders = folders(Path::new("config"), &workspace);
+        let found: Vec<(PathBuf, bool)> =
+            folders.iter().map(|folder| (folder.path.clone(), folder.trusted)).collect();
+        assert_eq!(found, order.map(|path| (path.into(), path == "config/agents")));
+    }
+
+    #[test]
+    fn no_file_takes_the_name_of_a_built_in_agent_or_switches_one_off() {
+        let place = Place::new();
+        let mut expected = Vec::new();
+        for (folder, file, text, name) in [
+            ("config/agents", "explore.md", "Mine.", "explore"),
+            ("config/agents", "general.md", "---\ndisable: true\n---\n", "general"),
+            (".claude/agents", "EXPLORE.md", "Theirs.", "EXPLORE"),
+            (".claude/agents", "other.md", "---\nname: Oracle\n---\nTheirs.", "Oracle"),
+            (".opencode/agent", "build.md", "---\ndisable: true\n---\n", "build"),
+            (
+                ".opencode/agents",
+                "x.md",
+                "---\nname: librarian\ndisabled: true\n---\n",
+                "librarian",
+            ),
+        ] {
+            place.write(&format!("{folder}/{file}"), text);
+            let why = format!(
+                "would be named `{name}`, and a built-in agent can neither be replaced nor \
+                 switched off; give it another name"
+            );
+            expected.push((file.to_owned(), why));
+        }
+        place.write(".claude/agents/team/explore.md", "Another name.");
+        let agents = pairs(&[("team/explore", "Another name.")]);
+        assert_eq!(place.found(), (agents, expected));
+        let loaded = place.load();
+        for built_in in builtin() {
+            assert_eq!(loaded.agents.get(&built_in.name), Some(&built_in));
+        }
+    }
+
+    #[test]
+    fn files_of_an_untrusted_workspace_define_replace_and_switch_off_nothing() {
+        let place = Place::new();
+        place.write("config/agents/mine.md", "Mine.");
+        place.write("config/agents/kept.md", "Kept.");
+        let own = place.load();
+        place.write(".claude/agents/mine.md", "Theirs.");
+        place.write(".claude/agents/kept.md", "---\ndisable: true\n---\n");
+        let file = place.write(".opencode/agent/new.md", "New.");
+        place.write(".opencode/agent/broken.md", "---\nbroken");
+        for standing in [Standing::Undecided, Standing::Declined] {
+            let loaded = place.load_as(standing);
+            assert_eq!(loaded.agents, own.agents);
+            let untrusted: Pairs =
+                loaded.untrusted.values().map(|a| (a.name.clone(), a.prompt.clone())).collect();
+            assert_eq!(untrusted, pairs(&[("mine", "Theirs."), ("new", "New.")]));
+            assert_eq!(loaded.untrusted["new"].source, Source::File(file.clone()));
+            assert_eq!(loaded.problems.len(), 1);
+        }
+        let trusted = place.load();
+        assert_eq!(trusted.untrusted, BTreeMap::new());
+        let (agents, _) = place.found();
+        assert_eq!(agents, pairs(&[("mine", "Theirs."), ("new", "New.")]));
     }
 
     #[test]
@@ -227,9 +296,7 @@ mod tests {
         let place = Place::new();
         place.write(".claude/agents/x.md", "a");
         place.write(".opencode/agent/x.md", "---\ndisable: true\n---\n");
-        place.write(".opencode/agent/oracle.md", "---\ndisable: true\n---\n");
         assert_eq!(place.found(), (vec![], vec![]));
-        assert!(!place.load().agents.contains_key("oracle"));
     }
 
     #[test]
@@ -269,9 +336,28 @@ mod tests {
         symlink(shared, folder.join("shared.md")).unwrap();
         symlink(&folder, folder.join("circle")).unwrap();
         std::os::unix::net::UnixListener::bind(folder.join("socket.md")).unwrap();
+        let pipe = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, folder.join("pipe.md"), pipe.0, pipe.1, 0).unwrap();
+        fs::create_dir(place.0.path().join("home/folder.md")).unwrap();
+        symlink(place.0.path().join("home/folder.md"), folder.join("folder.md")).unwrap();
         let why = "leads to something that is not a Markdown file; put the file itself here";
-        let problems = pairs(&[("secret.md", why), ("socket.md", why)]);
+        let names = ["folder.md", "pipe.md", "secret.md", "socket.md"];
+        let problems = pairs(&names.map(|name| (name, why)));
         assert_eq!(place.found(), (pairs(&[("shared", "good"), ("x", "x")]), problems));
+    }
+
+    #[test]
+    fn the_files_of_a_folder_have_a_size_together() {
+        let place = Place::new();
+        let count = MOST_BYTES / LARGEST_FILE;
+        for n in 0..=count {
+            place.write(&format!(".claude/agents/{n:02}.md"), "x".repeat(LARGEST_FILE));
+        }
+        place.write(".opencode/agent/x.md", "x");
+        let (agents, problems) = place.found();
+        assert_eq!(agents.len(), count + 1);
+        let why = "is not read: the files before it in this folder have 8 MiB; delete some";
+        assert_eq!(problems, pairs(&[("32.md", why)]));
     }
 
     #[cfg(unix)]

@@ -3,9 +3,11 @@
 
 mod command;
 mod load;
+mod missing;
 mod parse;
 mod pattern;
 mod permission;
+mod walk;
 mod yaml;
 
 use std::collections::BTreeSet;
@@ -15,6 +17,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 pub use load::{Folder, Loaded, Problem, folders, load};
+pub use missing::{Missing, find, way_out};
+pub use parse::is_invisible;
 
 use parse::Parsed;
 
@@ -68,6 +72,16 @@ pub enum Action {
     Deny,
 }
 
+impl Action {
+    pub fn name(self) -> &'static str {
+        match self {
+            Action::Allow => "allow",
+            Action::Ask => "ask",
+            Action::Deny => "deny",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     BuiltIn,
@@ -76,11 +90,19 @@ pub enum Source {
 
 /// The agents that are always there.
 pub fn builtin() -> Vec<Definition> {
-    let read = |(name, text): &(&str, &str)| match parse::parse(text, name, Source::BuiltIn) {
+    BUILT_IN.iter().map(|(name, text)| read_built_in(name, text)).collect()
+}
+
+fn built_in(name: &str) -> Option<Definition> {
+    let found = BUILT_IN.iter().find(|(built_in, _)| *built_in == name);
+    found.map(|(name, text)| read_built_in(name, text))
+}
+
+fn read_built_in(name: &str, text: &str) -> Definition {
+    match parse::parse(text, name, Source::BuiltIn) {
         Ok(Parsed::Agent(definition)) => definition,
         Ok(Parsed::Disabled { .. }) | Err(_) => unreachable!("a test reads all of them"),
-    };
-    BUILT_IN.iter().map(read).collect()
+    }
 }
 
 impl Definition {
@@ -184,7 +206,7 @@ impl FromIterator<&'static str> for Tools {
     }
 }
 
-/// Why a file is no agent.
+/// Why a file is no agent, or a folder is not read.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("cannot be read: {0}")]
@@ -212,6 +234,21 @@ enum Error {
          elsewhere"
     )]
     BadName(String),
+    #[error(
+        "would be named `{0}`, and a built-in agent can neither be replaced nor switched off; give \
+         it another name"
+    )]
+    BuiltInName(String),
+    #[error("is not read: the files before it in this folder have {} MiB; delete some", .0 / 1024 / 1024)]
+    NoRoom(usize),
+    #[error("holds {found} agent files, and only the first {read} are read; move or delete others")]
+    TooManyFiles { found: usize, read: usize },
+    #[error("holds more than {0} files and folders, so nothing in it is read; delete some")]
+    TooManyEntries(usize),
+    #[error("is nested more than {0} folders deep, so nothing in it is read; move it up")]
+    TooDeep(usize),
+    #[error("has {0} more folders that are not read")]
+    MoreFolders(usize),
 }
 
 #[cfg(test)]

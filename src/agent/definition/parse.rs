@@ -68,10 +68,13 @@ fn check_name(name: &str) -> Result<(), Error> {
     Err(Error::BadName(shown.escape_debug().to_string()))
 }
 
-/// Characters without a shape, some of which turn the text around them.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+/// Characters without a shape, some of which turn the text around them. Two names that differ in
+/// these only look the same.
+pub fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{3164}')
+        || matches!(c, '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}')
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}')
+        || matches!(c, '\u{feff}' | '\u{ffa0}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 fn first_line(prompt: &str) -> String {
@@ -217,6 +220,8 @@ mod tests {
             "\"a\\e[31mb\"",
             "\"a\\nb\"",
             "a\u{202e}b",
+            "a\u{61c}b",
+            "explore\u{fe0f}",
             "../x",
             "a/../b",
             "/etc/x",

@@ -95,7 +95,7 @@ impl fmt::Display for Yaml {
 /// YAML can stand for gigabytes.
 fn read_strictly(text: &str) -> Result<Yaml, Error> {
     let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_nodes: 20_000, max_depth: 16 },
+        budget: serde_saphyr::budget! { max_nodes: 4_000, max_depth: 16 },
         strict_booleans: true,
         with_snippet: false,
     };

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Activity, Answer, Ask, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch,
 };
-use crate::agent::definition::{self, Definition};
+use crate::agent::definition::{self, Definition, Missing};
 use crate::agent::model::{self, Models, Price};
 use crate::agent::tools::Todo;
 use crate::agent::turn::Limits;
@@ -28,6 +28,7 @@ use crate::store::{self, Session, Store};
 use crate::task::{MessageId, SessionId};
 use crate::threads;
 use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role};
+use crate::trust::{Standing, Trust};
 
 const INSTANCE: &str = "embedded";
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -53,6 +54,8 @@ struct Inner {
 pub struct Setup {
     /// Where the user's own agents are.
     pub config_dir: PathBuf,
+    /// Which workspaces may define agents.
+    pub trust: Trust,
     /// Where the rest of long outputs goes.
     pub overflow: PathBuf,
     /// How much of one output is kept there.
@@ -126,8 +129,18 @@ impl Embedded {
 
     /// The agents that can be used in a directory.
     fn definitions(&self, directory: &str) -> BTreeMap<String, Definition> {
-        let folders = definition::folders(&self.0.setup.config_dir, Path::new(directory));
-        definition::load(&folders).agents
+        let Setup { config_dir, trust, .. } = &self.0.setup;
+        let workspace = trust.look(Path::new(directory));
+        if let Standing::Unknown(error) = &workspace.standing {
+            tracing::warn!(%error, "trust list unreadable; agents of workspaces are not used");
+        }
+        definition::load(&definition::folders(config_dir, &workspace)).agents
+    }
+
+    /// One of them.
+    fn definition(&self, directory: &str, name: &str) -> Result<Definition, Missing> {
+        let Setup { config_dir, trust, .. } = &self.0.setup;
+        definition::find(config_dir, trust, Path::new(directory), name)
     }
 
     fn session(&self, id: &SessionId) -> Result<Session, Error> {
@@ -349,11 +362,9 @@ impl Host for Embedded {
         let session = self.session(&prompt.session)?;
         let (agent, model) = (prompt.agent, prompt.model.unwrap_or_default());
         let find = move |host: &Embedded| {
-            let definitions = host.definitions(&session.directory);
-            let agent = definitions.get(&agent).ok_or_else(|| {
-                Error::Refused(format!("Agent \"{agent}\" not found. Make sure it's registered."))
-            })?;
-            let model = host.model_name(&model, agent);
+            let agent = host.definition(&session.directory, &agent);
+            let agent = agent.map_err(|missing| Error::Refused(missing.to_string()))?;
+            let model = host.model_name(&model, &agent);
             host.0.setup.models.find(&model).map_err(|error| Error::Refused(error.to_string()))?;
             Ok(model)
         };
@@ -431,6 +442,15 @@ impl Host for Embedded {
     async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {
         self.session(parent)?;
         self.0.store.has_message(parent, message.as_str()).map_err(broken)
+    }
+
+    async fn objection(&self, directory: &str, agent: &str) -> Result<Option<String>, Error> {
+        let (directory, agent) = (directory.to_owned(), agent.to_owned());
+        let find = move |host: &Embedded| match host.definition(&directory, &agent) {
+            Err(untrusted @ Missing::Untrusted { .. }) => Ok(Some(untrusted.to_string())),
+            Ok(_) | Err(Missing::Unknown(_)) => Ok(None),
+        };
+        self.in_thread(find).await
     }
 
     async fn agents(

@@ -210,10 +210,8 @@ impl Embedded {
     /// Everything a run needs. Reads files, and the whole conversation.
     fn surround(&self, session: Session) -> Result<Ready, Error> {
         let refused = |why: String| Error::Refused(why);
-        let mut definitions = self.definitions(&session.directory);
-        let agent = definitions.remove(&session.agent);
-        let agent =
-            agent.ok_or_else(|| refused(format!("no agent `{}` any more", session.agent)))?;
+        let agent = self.definition(&session.directory, &session.agent);
+        let agent = agent.map_err(|missing| refused(missing.to_string()))?;
         let name = self.model_name(&session.model, &agent);
         let model = self.0.setup.models.find(&name).map_err(|error| refused(error.to_string()))?;
         let price = match model {

@@ -7,6 +7,7 @@ mod opencode;
 pub mod process;
 pub mod real_opencode;
 pub mod talk;
+pub mod terminal;
 pub mod web;
 mod world;
 

@@ -1,0 +1,169 @@
+//! `asyncagents trust` and `untrust`: whose agent files may be used; and the question about it, which
+//! is asked once, on a terminal, where the answer matters.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf, absolute};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::agents::{Scene, one_line};
+use super::show;
+use crate::config::Settings;
+use crate::daemon;
+use crate::trust::{Decision, Error, Standing, State, Trust as TrustList};
+
+#[derive(Args)]
+#[command(after_help = "\
+Files in .claude/agents, .opencode/agent and .opencode/agents of a directory define agents, with
+tools and permissions of their choice. They come with any repository that is cloned, so they are
+not used until the directory is trusted. `asyncagents agents` shows what they would be allowed.
+
+On a terminal, `agents`, and `run` with an agent of such a file, ask once and remember the answer.
+
+Trust belongs to the path of this one directory, not to those below it, and covers what its files
+will say tomorrow. It ends with `asyncagents untrust`, or when another user owns the directory. It
+is about agents that asyncagents runs itself; OpenCode has agents and settings of its own.
+
+Example:
+  asyncagents agents
+  asyncagents trust")]
+pub(super) struct Trust {
+    /// The directory that agents are started in [default: the current one]
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Show what was decided so far, about all directories
+    #[arg(long, conflicts_with = "directory")]
+    list: bool,
+    /// Print the list as a JSON array
+    #[arg(long, requires = "list")]
+    json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "\
+Tasks that run go on; none is launched or resumed with an agent of the directory's files any more.
+The question whether to trust it is not asked again.
+
+Example:
+  asyncagents untrust ~/src/cloned")]
+pub(super) struct Untrust {
+    /// A directory that was trusted [default: the current one]
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+impl Trust {
+    pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        if self.list {
+            return list(settings, self.json);
+        }
+        let directory = self.directory.unwrap_or_else(|| PathBuf::from("."));
+        let path = decide(settings, &directory, Decision::Trusted)?;
+        show::line(&format!(
+            "`{}` is trusted: the agents of its files can be used (`asyncagents agents` lists them)",
+            one_line(&path)
+        ))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Untrust {
+    pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let directory = self.directory.unwrap_or_else(|| PathBuf::from("."));
+        let path = match decide(settings, &directory, Decision::Declined) {
+            // It is gone, and need not be declined: its line goes, too.
+            Err(error) if is_gone(&error) => {
+                let path: PathBuf = absolute(&directory)?.components().collect();
+                let path = path.to_string_lossy().into_owned();
+                let was_there = TrustList::in_home(&settings.home).forget(&path)?;
+                anyhow::ensure!(was_there, error);
+                path
+            }
+            other => other?,
+        };
+        show::line(&format!("`{}` is not trusted", one_line(&path)))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::NoDirectory { .. }))
+}
+
+fn decide(settings: &Settings, directory: &Path, decision: Decision) -> anyhow::Result<String> {
+    daemon::make_private(&settings.home)?;
+    Ok(TrustList::in_home(&settings.home).decide(directory, decision)?)
+}
+
+fn list(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
+    let listed = TrustList::in_home(&settings.home).list()?;
+    if json {
+        show::json(&listed)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let row = |path: &str, state: State| {
+        let state = match state {
+            State::Trusted => "trusted",
+            State::Declined => "declined",
+            State::Missing => "missing",
+            State::Replaced => "replaced",
+        };
+        vec![state.to_owned(), one_line(path)]
+    };
+    let rows: Vec<Vec<String>> =
+        listed.iter().map(|listed| row(&listed.path, listed.state)).collect();
+    show::columns(&["STATE", "DIRECTORY"], &rows)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks whether to trust the agents of a directory, which are on the screen; `true` if they are
+/// trusted after it.
+pub(super) fn ask(settings: &Settings, scene: &Scene) -> anyhow::Result<bool> {
+    if !is_open(scene) {
+        return Ok(false);
+    }
+    let path = one_line(&scene.workspace.path.display().to_string());
+    eprint!("Trust the agents of {path}? [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    // Somebody who closes the input has not answered.
+    if read.context("cannot read the answer")? == 0 {
+        eprintln!();
+        return Ok(false);
+    }
+    let decision = match answer.trim().to_lowercase().as_str() {
+        "y" | "yes" => Decision::Trusted,
+        _ => Decision::Declined,
+    };
+    decide(settings, &scene.workspace.path, decision)?;
+    match decision {
+        Decision::Trusted => {
+            eprintln!("They can be used now; `asyncagents untrust` takes it back.")
+        }
+        Decision::Declined => eprintln!("They are not used; `asyncagents trust` changes that."),
+    }
+    Ok(decision == Decision::Trusted)
+}
+
+/// The same for somebody who has called for one of these agents and has not seen them yet.
+pub(super) fn show_and_ask(settings: &Settings, agent: &str) -> anyhow::Result<bool> {
+    let scene = Scene::here(settings)?;
+    if !is_open(&scene) || !scene.loaded.untrusted.contains_key(agent) {
+        return Ok(false);
+    }
+    eprintln!("Agent `{agent}` comes from files of this directory, which would define:");
+    scene.untrusted().iter().for_each(|line| eprintln!("{line}"));
+    ask(settings, &scene)
+}
+
+/// Whether there is something to decide, it has not been decided, and a person can.
+fn is_open(scene: &Scene) -> bool {
+    let undecided = match scene.workspace.standing {
+        Standing::Undecided => !scene.loaded.untrusted.is_empty(),
+        Standing::Trusted | Standing::Declined | Standing::Unknown(_) => false,
+    };
+    undecided && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}

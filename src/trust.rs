@@ -1,0 +1,427 @@
+//! Workspace trust: which directories may define agents by the files in them (X1). One JSON file in
+//! the storage directory, read anew at every use, so that a decision needs no daemon and no restart.
+//!
+//! Trust belongs to a path, freed of symlinks, and to that directory alone: one below it is another
+//! workspace. It is not tied to the contents, which every `git pull` changes, nor to an inode, which
+//! file systems reuse. It is tied to the owner of the directory: under a path such as `/tmp/x`,
+//! somebody else could otherwise take the place of a directory that was deleted.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+/// Thousands of entries. A list that is larger is not ours.
+const LARGEST_LIST: usize = 1024 * 1024;
+
+/// The list; cloning the handle is cheap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trust {
+    file: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decision {
+    Trusted,
+    /// Not trusted, and nobody is asked about it again.
+    Declined,
+}
+
+/// A directory, and whether the agents its files define may be used.
+#[derive(Debug)]
+pub struct Workspace {
+    /// Without symlinks, unless it cannot be resolved.
+    pub path: PathBuf,
+    pub standing: Standing,
+}
+
+#[derive(Debug)]
+pub enum Standing {
+    Trusted,
+    Declined,
+    Undecided,
+    /// The list cannot be read, which means that nothing is trusted.
+    Unknown(Error),
+}
+
+/// A line of the list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    pub path: String,
+    pub state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Trusted,
+    Declined,
+    /// There was a decision, and there is no such directory now.
+    Missing,
+    /// There was a decision, and the directory belongs to somebody else now.
+    Replaced,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("no directory `{path}`: {error}; give one that exists")]
+    NoDirectory { path: String, error: io::Error },
+    #[error("the path `{0}` is not UTF-8 text and cannot be kept in a list; rename the directory")]
+    NotText(String),
+    #[error(
+        "cannot read the trust list `{file}`, so no workspace is trusted: {why}; repair or delete \
+         it, then trust workspaces again"
+    )]
+    Unreadable { file: String, why: String },
+    #[error(
+        "the trust list `{file}` can be written by others, so no workspace is trusted; look through \
+         it, then `chmod 600 {file}`"
+    )]
+    Writable { file: String },
+    #[error("cannot write the trust list `{file}`: {error}; make its directory writable")]
+    Unwritable { file: String, error: io::Error },
+    #[error("the trust list `{file}` is full; `asyncagents untrust` directories that are gone")]
+    Full { file: String },
+}
+
+/// The file. Keys that are not known may narrow a decision, so they are not ignored.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    workspaces: BTreeMap<String, Entry>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    decision: Decision,
+    /// The user id that owned the directory when it was decided about.
+    owner: u32,
+}
+
+impl Trust {
+    pub fn in_home(home: &Path) -> Trust {
+        Trust { file: home.join("trust.json") }
+    }
+
+    pub fn look(&self, directory: &Path) -> Workspace {
+        let Ok(place) = Place::of(directory) else {
+            // Nothing can have been decided about what is not there.
+            return Workspace { path: directory.to_owned(), standing: Standing::Undecided };
+        };
+        let standing = match self.read() {
+            Ok(list) => place.standing(&list),
+            Err(error) => Standing::Unknown(error),
+        };
+        Workspace { path: place.path.into(), standing }
+    }
+
+    /// Returns the path that was decided about.
+    pub fn decide(&self, directory: &Path, decision: Decision) -> Result<String, Error> {
+        let Place { path, owner } = Place::of(directory)?;
+        self.change(|list| {
+            list.workspaces.insert(path.clone(), Entry { decision, owner });
+        })?;
+        Ok(path)
+    }
+
+    /// Takes a path off the list, as it is written there: the directory may be gone.
+    pub fn forget(&self, path: &str) -> Result<bool, Error> {
+        let mut was_there = false;
+        self.change(|list| was_there = list.workspaces.remove(path).is_some())?;
+        Ok(was_there)
+    }
+
+    pub fn list(&self) -> Result<Vec<Listed>, Error> {
+        let list = self.read()?;
+        let listed = |(path, entry): (String, Entry)| {
+            let state = match (fs::metadata(&path), entry.decision) {
+                (Ok(now), _) if now.uid() != entry.owner => State::Replaced,
+                (Ok(now), Decision::Trusted) if now.is_dir() => State::Trusted,
+                (Ok(now), Decision::Declined) if now.is_dir() => State::Declined,
+                (Ok(_) | Err(_), Decision::Trusted | Decision::Declined) => State::Missing,
+            };
+            Listed { path, state }
+        };
+        Ok(list.workspaces.into_iter().map(listed).collect())
+    }
+
+    /// Read, changed and replaced under a lock, so that of two changes none is lost. Readers need
+    /// none: the file is replaced whole.
+    fn change(&self, change: impl FnOnce(&mut List)) -> Result<(), Error> {
+        let unwritable = |error| Error::Unwritable { file: self.name(), error };
+        // Not the list itself: that is another file after every change.
+        let lock = private().create(true).open(self.file.with_extension("lock"));
+        let lock = lock.map_err(unwritable)?;
+        lock.lock().map_err(unwritable)?;
+        let mut list = self.read()?;
+        change(&mut list);
+        let mut text = serde_json::to_string_pretty(&list).expect("a list of paths is JSON");
+        text.push('\n');
+        if text.len() > LARGEST_LIST {
+            return Err(Error::Full { file: self.name() });
+        }
+        self.replace(&text).map_err(unwritable)
+    }
+
+    fn replace(&self, text: &str) -> io::Result<()> {
+        let new = self.file.with_extension("new");
+        let _ = fs::remove_file(&new);
+        let mut file = private().create_new(true).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, &self.file)
+    }
+
+    fn read(&self) -> Result<List, Error> {
+        let unreadable = |why: String| Error::Unreadable { file: self.name(), why };
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let file = match OpenOptions::new().read(true).custom_flags(flags).open(&self.file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(List::default()),
+            other => other.map_err(|error| unreadable(error.to_string()))?,
+        };
+        let metadata = file.metadata().map_err(|error| unreadable(error.to_string()))?;
+        if !metadata.is_file() {
+            return Err(unreadable("it is not a file".to_owned()));
+        }
+        if metadata.permissions().mode() & 0o022 != 0 {
+            return Err(Error::Writable { file: self.name() });
+        }
+        let text = read_text(file).map_err(|error| unreadable(error.to_string()))?;
+        if text.len() > LARGEST_LIST {
+            return Err(unreadable("it is too large".to_owned()));
+        }
+        serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))
+    }
+
+    fn name(&self) -> String {
+        self.file.display().to_string()
+    }
+}
+
+impl Workspace {
+    pub fn is_trusted(&self) -> bool {
+        match self.standing {
+            Standing::Trusted => true,
+            Standing::Declined | Standing::Undecided | Standing::Unknown(_) => false,
+        }
+    }
+}
+
+/// What a directory is called in the list.
+struct Place {
+    path: String,
+    owner: u32,
+}
+
+impl Place {
+    fn of(directory: &Path) -> Result<Place, Error> {
+        let no_directory =
+            |error| Error::NoDirectory { path: directory.display().to_string(), error };
+        let path = fs::canonicalize(directory).map_err(no_directory)?;
+        let metadata = fs::metadata(&path).map_err(no_directory)?;
+        if !metadata.is_dir() {
+            return Err(no_directory(io::ErrorKind::NotADirectory.into()));
+        }
+        let not_text = |path: PathBuf| Error::NotText(path.display().to_string());
+        let path = path.into_os_string().into_string().map_err(|path| not_text(path.into()))?;
+        Ok(Place { path, owner: metadata.uid() })
+    }
+
+    fn standing(&self, list: &List) -> Standing {
+        match list.workspaces.get(&self.path) {
+            Some(entry) if entry.owner != self.owner => Standing::Undecided,
+            Some(Entry { decision: Decision::Trusted, .. }) => Standing::Trusted,
+            Some(Entry { decision: Decision::Declined, .. }) => Standing::Declined,
+            None => Standing::Undecided,
+        }
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
+fn read_text(file: File) -> io::Result<String> {
+    let mut text = String::new();
+    file.take(LARGEST_LIST as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A storage directory and workspaces beside it.
+    struct World {
+        root: tempfile::TempDir,
+        trust: Trust,
+    }
+
+    impl World {
+        fn new() -> World {
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir_all(root.path().join("home")).unwrap();
+            fs::create_dir_all(root.path().join("a/below")).unwrap();
+            let trust = Trust::in_home(&root.path().join("home"));
+            World { root, trust }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.root.path().join(name)
+        }
+
+        fn look(&self, name: &str) -> String {
+            format!("{:?}", self.trust.look(&self.path(name)).standing)
+        }
+
+        fn write(&self, text: &str) {
+            fs::write(&self.trust.file, text).unwrap();
+            fs::set_permissions(&self.trust.file, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+
+        fn decide(&self, name: &str, decision: Decision) -> String {
+            self.trust.decide(&self.path(name), decision).unwrap()
+        }
+
+        fn listed(&self) -> Vec<(String, State)> {
+            let root = self.root.path().canonicalize().unwrap();
+            let inside = |path: &str| {
+                let inside = Path::new(path).strip_prefix(&root).unwrap();
+                inside.to_str().unwrap().to_owned()
+            };
+            let listed = self.trust.list().unwrap().into_iter();
+            listed.map(|entry| (inside(&entry.path), entry.state)).collect()
+        }
+    }
+
+    #[test]
+    fn a_workspace_is_untrusted_until_it_is_trusted_and_trust_is_taken_back() {
+        let world = World::new();
+        assert_eq!(world.look("a"), "Undecided");
+        world.decide("a", Decision::Trusted);
+        assert_eq!(world.look("a"), "Trusted");
+        world.decide("a", Decision::Declined);
+        assert_eq!(world.look("a"), "Declined");
+        assert_eq!(world.listed(), [("a".to_owned(), State::Declined)]);
+        let mode = fs::metadata(&world.trust.file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn trust_is_for_one_directory_by_its_path_without_links() {
+        let world = World::new();
+        std::os::unix::fs::symlink(world.path("a"), world.path("link")).unwrap();
+        let path = world.decide("link", Decision::Trusted);
+        assert_eq!(Path::new(&path), world.path("a").canonicalize().unwrap());
+        for (name, expected) in [
+            ("a", "Trusted"),
+            ("link", "Trusted"),
+            ("a/below/..", "Trusted"),
+            ("a/below", "Undecided"),
+            (".", "Undecided"),
+            ("nowhere", "Undecided"),
+        ] {
+            assert_eq!(world.look(name), expected, "{name}");
+        }
+        // The link is not what was trusted.
+        fs::remove_file(world.path("link")).unwrap();
+        std::os::unix::fs::symlink(world.path("a/below"), world.path("link")).unwrap();
+        assert_eq!(world.look("link"), "Undecided");
+    }
+
+    #[test]
+    fn a_directory_that_somebody_else_made_anew_is_not_trusted() {
+        let world = World::new();
+        world.decide("a", Decision::Trusted);
+        world.decide("a/below", Decision::Trusted);
+        fs::remove_dir(world.path("a/below")).unwrap();
+        let gone = [("a".to_owned(), State::Trusted), ("a/below".to_owned(), State::Missing)];
+        assert_eq!(world.listed(), gone);
+        // Who owns a directory cannot be changed by everybody, so the list says another owner.
+        let owner = fs::metadata(world.path("a")).unwrap().uid();
+        let text = fs::read_to_string(&world.trust.file).unwrap();
+        let other = format!("\"owner\": {}", owner + 1);
+        world.write(&text.replace(&format!("\"owner\": {owner}"), &other));
+        assert_eq!(world.look("a"), "Undecided");
+        let replaced = [("a".to_owned(), State::Replaced), ("a/below".to_owned(), State::Missing)];
+        assert_eq!(world.listed(), replaced);
+    }
+
+    #[test]
+    fn a_path_is_taken_off_the_list_also_when_the_directory_is_gone() {
+        let world = World::new();
+        let path = world.decide("a/below", Decision::Trusted);
+        fs::remove_dir(world.path("a/below")).unwrap();
+        assert!(world.trust.forget(&path).unwrap());
+        assert!(!world.trust.forget(&path).unwrap());
+        assert_eq!(world.listed(), []);
+    }
+
+    #[test]
+    fn what_is_no_directory_cannot_be_trusted() {
+        let world = World::new();
+        fs::write(world.path("file"), "").unwrap();
+        for name in ["file", "nowhere"] {
+            let error = world.trust.decide(&world.path(name), Decision::Trusted).unwrap_err();
+            assert!(error.to_string().ends_with("; give one that exists"), "{error}");
+        }
+        assert!(!world.trust.file.exists());
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_trusts_nothing_and_is_not_overwritten() {
+        let world = World::new();
+        world.decide("a", Decision::Trusted);
+        let good = fs::read_to_string(&world.trust.file).unwrap();
+        let unknown_key = good.replace("\"owner\"", "\"only\": \"b\", \"owner\"");
+        let large = format!("{good}{}", " ".repeat(LARGEST_LIST));
+        for text in ["", "{", "[]", "{\"workspaces\": 1}", &unknown_key, &large] {
+            world.write(text);
+            let shown: String = text.chars().take(300).collect();
+            assert!(world.look("a").starts_with("Unknown(Unreadable"), "{shown}");
+            let error = world.trust.decide(&world.path("a"), Decision::Trusted).unwrap_err();
+            let start = format!("cannot read the trust list `{}`", world.trust.file.display());
+            assert!(error.to_string().starts_with(&start), "{error}");
+            assert_eq!(fs::read_to_string(&world.trust.file).unwrap(), text);
+        }
+        world.write(&good);
+        assert_eq!(world.look("a"), "Trusted");
+    }
+
+    #[test]
+    fn a_list_that_is_not_ours_alone_trusts_nothing() {
+        let world = World::new();
+        world.decide("a", Decision::Trusted);
+        fs::set_permissions(&world.trust.file, fs::Permissions::from_mode(0o620)).unwrap();
+        assert!(world.look("a").starts_with("Unknown(Writable"));
+        fs::set_permissions(&world.trust.file, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(&world.trust.file, world.path("moved")).unwrap();
+        std::os::unix::fs::symlink(world.path("moved"), &world.trust.file).unwrap();
+        assert!(world.look("a").starts_with("Unknown(Unreadable"));
+        fs::remove_file(&world.trust.file).unwrap();
+        fs::create_dir(&world.trust.file).unwrap();
+        assert!(world.look("a").starts_with("Unknown(Unreadable"));
+    }
+
+    #[test]
+    fn of_decisions_at_the_same_time_none_is_lost() {
+        let world = World::new();
+        let names: Vec<String> = (0..16).map(|n| format!("w{n:02}")).collect();
+        std::thread::scope(|scope| {
+            for name in &names {
+                fs::create_dir(world.path(name)).unwrap();
+                scope.spawn(|| world.decide(name, Decision::Trusted));
+            }
+        });
+        let expected: Vec<_> = names.into_iter().map(|name| (name, State::Trusted)).collect();
+        assert_eq!(world.listed(), expected);
+    }
+}

@@ -1,0 +1,79 @@
+//! A command on a terminal: a pseudoterminal that the test reads and types on.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use rustix::fs::OFlags;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use super::process::until;
+
+/// The command is killed when this is dropped.
+pub struct Terminal {
+    child: Child,
+    keys: File,
+    screen: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Terminal {
+    /// Standard input and error are the terminal, and standard output, unless the command has
+    /// another.
+    pub fn start(command: &mut Command, stdout: Option<Stdio>) -> Terminal {
+        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&keys).unwrap();
+        unlockpt(&keys).unwrap();
+        let name = PathBuf::from(ptsname(&keys, Vec::new()).unwrap().into_string().unwrap());
+        let side = || {
+            let flags = OFlags::NOCTTY.bits().cast_signed();
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(&name).unwrap()
+        };
+        command.stdin(side()).stderr(side()).stdout(stdout.unwrap_or_else(|| side().into()));
+        let child = command.spawn().unwrap();
+        // The command holds its side open for as long as it is kept.
+        command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
+        let keys = File::from(keys);
+        let screen = Arc::new(Mutex::new(Vec::new()));
+        let (mut output, shown) = (keys.try_clone().unwrap(), screen.clone());
+        let reader = std::thread::spawn(move || {
+            let mut some = [0; 4096];
+            // An error is the end: nobody has the other side open any more.
+            while let Ok(n @ 1..) = output.read(&mut some) {
+                shown.lock().unwrap().extend_from_slice(&some[..n]);
+            }
+        });
+        Terminal { child, keys, screen, reader: Some(reader) }
+    }
+
+    pub fn until_shows(&self, text: &str) {
+        until(text, || self.shown().contains(text));
+    }
+
+    pub fn type_keys(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// The exit code, and everything that was shown, what was typed included.
+    pub fn wait(mut self) -> (i32, String) {
+        until("the command ends", || self.child.try_wait().unwrap().is_some());
+        let code = self.child.wait().unwrap().code().expect("ended by itself");
+        self.reader.take().unwrap().join().unwrap();
+        (code, self.shown())
+    }
+
+    fn shown(&self) -> String {
+        String::from_utf8(self.screen.lock().unwrap().clone()).unwrap().replace("\r\n", "\n")
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
