@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod files;
 mod fork_preview;
+mod guard;
 mod hosts;
 mod list;
 mod mcp;
@@ -32,6 +33,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+
+pub use guard::guard;
 
 use crate::client::Client;
 use crate::config::{Environment, Flags, Settings};

@@ -38,6 +38,7 @@ const RULES: &[(&str, Rule)] = &[
     ("agent.model_retries", Rule::Between(0.0, 100.0)),
     ("agent.compact_at_tokens", Rule::Between(1_000.0, 1e12)),
     ("agent.silence_seconds", Rule::Between(1.0, 3600.0)),
+    ("agent.command_lease_seconds", Rule::Between(1.0, 3600.0)),
     ("opencode.gone_seconds", Rule::Between(1.0, YEAR)),
     (SERVERS, Rule::Filled),
     ("tools.aliases", Rule::OneOf(&["superagents", "background"])),

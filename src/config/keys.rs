@@ -265,6 +265,8 @@ pub struct Agent {
     pub compact_at_tokens: u64,
     #[serde(rename = "silence_seconds", with = "seconds")]
     pub silence: Duration,
+    #[serde(rename = "command_lease_seconds", with = "seconds")]
+    pub command_lease: Duration,
     /// By `provider/model`: what a million tokens cost, of input and of output.
     pub prices: BTreeMap<String, [f64; 2]>,
 }
@@ -276,6 +278,7 @@ impl Default for Agent {
             model_retries: 5,
             compact_at_tokens: 100_000,
             silence: Duration::from_secs(120),
+            command_lease: Duration::from_secs(30),
             prices: BTreeMap::new(),
         }
     }

@@ -15,6 +15,7 @@ use crate::host::AnyHost;
 use crate::host::embedded::{Embedded, Setup};
 use crate::host::opencode::{self, Login, OpenCode};
 use crate::host::scripted::{Remote, Scripted, World};
+use crate::process;
 use crate::store::Store;
 use crate::supervisor::Hosts;
 
@@ -109,5 +110,7 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
             retries: config.agent.model_retries,
             compact_at: config.agent.compact_at_tokens,
         },
+        guard: process::own_program(),
+        command_lease: config.agent.command_lease,
     }
 }

@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0004_fork.sql"),
     include_str!("../../migrations/0005_instances.sql"),
     include_str!("../../migrations/0006_blocking.sql"),
+    include_str!("../../migrations/0007_processes.sql"),
 ];
 
 /// What was found.

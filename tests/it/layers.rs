@@ -16,8 +16,9 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("feed", &["task"]),
     ("metrics", &["task", "feed"]),
     ("store", &["task"]),
-    ("agent", &["transcript", "net"]),
-    ("host", &["task", "transcript", "net", "clock", "metrics", "store", "agent"]),
+    ("process", &[]),
+    ("agent", &["transcript", "net", "process"]),
+    ("host", &["task", "transcript", "net", "clock", "metrics", "store", "process", "agent"]),
     (
         "supervisor",
         &["task", "transcript", "fork", "clock", "notice", "feed", "metrics", "store", "host"],
@@ -34,6 +35,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "clock",
             "feed",
             "store",
+            "process",
             "agent",
             "host",
             "supervisor",
@@ -47,7 +49,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("mcp", &["task", "clock", "wire", "client", "config", "daemon"]),
     (
         "cli",
-        &["task", "fork", "clock", "agent", "host", "wire", "client", "config", "daemon", "mcp"],
+        &[
+            "task", "fork", "clock", "process", "agent", "host", "wire", "client", "config",
+            "daemon", "mcp",
+        ],
     ),
 ];
 

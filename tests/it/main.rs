@@ -10,6 +10,7 @@ mod batches;
 mod cancel;
 mod clear;
 mod cli;
+mod commands;
 mod daemon;
 mod deliver;
 mod doors;

@@ -30,6 +30,7 @@ use self::halt::Halt;
 pub use self::todo::{Todo, TodoStatus, Todos};
 pub use self::workspace::Workspace;
 use self::workspace::{Place, resolve};
+use crate::process::Launcher;
 
 /// How long a tool that works on files may take before it says what it has so far.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -56,6 +57,8 @@ pub struct Context {
     /// What [`leaves`] said of this call, if that was permitted. Only the very place that was shown
     /// is opened, also when a link has been turned elsewhere since.
     pub may_leave: Option<String>,
+    /// Starts the processes of this call.
+    pub launcher: Launcher,
 }
 
 /// A tool's answer: for the model, and a few words for whoever watches.

@@ -1,6 +1,7 @@
 //! The embedded host: agents of our own, run inside the daemon, with their sessions in our
 //! database. A run that was cut off goes on from its last saved message, as often as needed.
 
+mod processes;
 mod run;
 
 use std::collections::{BTreeMap, HashMap};
@@ -54,6 +55,10 @@ pub struct Setup {
     /// By `provider/model`.
     pub prices: BTreeMap<String, Price>,
     pub limits: Limits,
+    /// The program that becomes a guard for a command: this one.
+    pub guard: PathBuf,
+    /// Commands end when they have not heard of the daemon for so long.
+    pub command_lease: Duration,
 }
 
 /// A session at work.
@@ -79,6 +84,8 @@ impl Embedded {
             events: watch::Sender::new(0),
             stop: CancellationToken::new(),
         }));
+        // Before anything runs: later there are commands of this daemon among them.
+        let mut leftovers = host.0.store.processes()?;
         for session in host.0.store.running_sessions()? {
             // What was stopped before its session heard of it is not taken up again.
             let over = host.0.store.task(&session)?.is_some_and(|task| !task.is_live());
@@ -86,9 +93,11 @@ impl Embedded {
                 // Nobody waits for this; the next start would find the same.
                 drop(host.0.store.session_rests(&session));
             } else {
+                leftovers.retain(|process| process.session != session);
                 host.work(&session);
             }
         }
+        host.clear_processes_in_background(leftovers);
         Ok(host)
     }
 

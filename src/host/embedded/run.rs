@@ -10,11 +10,12 @@ use tokio_util::sync::CancellationToken;
 use super::{Embedded, Running, broken};
 use crate::agent::definition::{Action, Definition, EXTERNAL_DIRECTORY, Source};
 use crate::agent::drive::{Doing, Leave, Permit, Stopped, Surroundings, drive};
-use crate::agent::model::{Call, Model, Price, Request};
+use crate::agent::model::{self, Call, Model, Price, Request};
 use crate::agent::tools::{self, Context, Spec, Todos, Workspace};
-use crate::agent::turn::{self, Mint, Purpose, Turn};
+use crate::agent::turn::{self, Effect, Event, Mint, Purpose, Turn};
 use crate::clock::Clock;
 use crate::host::{Activity, Answer, Ask, Error};
+use crate::process::Survivors;
 use crate::store::Session;
 use crate::task::SessionId;
 use crate::transcript::{Figures, Message, Role};
@@ -115,7 +116,10 @@ impl Embedded {
             let stamps = Stamps(self.0.clock.clone());
             let turn = Turn::new(id.as_str(), &agent, messages, limits, stamps).priced(price);
             let (cancel, stop) = (cancel.clone(), self.0.stop.clone());
-            drive(turn, model, Arc::new(surrounded), cancel, stop).await?;
+            match self.clear_processes(id).await.map_err(failed)? {
+                Ok(()) => drive(turn, model, Arc::new(surrounded), cancel, stop).await?,
+                Err(survivors) => surrounded.give_up(turn, &survivors).await?,
+            }
             self.0.store.session_rests(id).await.map_err(|error| failed(broken(error)))?;
             let mut runs = self.runs();
             match runs.get_mut(id) {
@@ -177,13 +181,28 @@ impl Surrounded {
         self.agent.may_use(tool) && !self.session.deny.iter().any(|denied| denied == tool)
     }
 
-    fn context(&self, leave: Leave, cancel: CancellationToken) -> Context {
+    /// Ends a run in an error rather than let it work beside a command of its past.
+    async fn give_up(&self, mut turn: Turn<Stamps>, survivors: &Survivors) -> Result<(), Stopped> {
+        let why = format!("a command of an earlier run is still there: {survivors}, then resume");
+        // Calls that were cut off are told so first.
+        let mut effects = turn.on(Event::Begin);
+        effects.extend(turn.on(Event::ModelFailed(model::Error::Unusable(why))));
+        for effect in effects {
+            if let Effect::Save(message) = effect {
+                self.save(&message).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn context(&self, call: &Call, leave: Leave, cancel: CancellationToken) -> Context {
         Context {
             workspace: self.workspace.clone(),
             todos: self.todos.clone(),
             overflow: self.host.0.setup.overflow.clone(),
             cancel,
             may_leave: leave,
+            launcher: self.host.launcher(&self.session.id, &call.id),
         }
     }
 
@@ -247,7 +266,7 @@ impl Surroundings for Surrounded {
             let why = format!("no tool `{}` here; there are: {}", call.name, names.join(", "));
             return Permit::Forbidden(why);
         }
-        let context = self.context(None, CancellationToken::new());
+        let context = self.context(call, None, CancellationToken::new());
         let subject = tools::subject(&call.name, &call.arguments, &context);
         let outside = tools::leaves(&call.name, &call.arguments, &context);
         let what = format!("{} {subject}", call.name);
@@ -271,7 +290,7 @@ impl Surroundings for Surrounded {
         leave: Leave,
         cancel: CancellationToken,
     ) -> Result<String, String> {
-        let context = self.context(leave, cancel);
+        let context = self.context(call, leave, cancel);
         let output = tools::run(&call.name, &call.arguments, &context).await;
         if call.name == "todo" {
             let todos = serde_json::to_string(&self.todos.all()).expect("todos are JSON");
