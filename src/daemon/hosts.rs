@@ -112,5 +112,6 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         },
         guard: process::own_program(),
         command_lease: config.agent.command_lease,
+        sweep: process::sweep,
     }
 }

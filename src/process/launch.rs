@@ -166,11 +166,14 @@ impl Started {
         let order = Order { program, arguments, marker: record.marker.clone(), lease: self.lease };
         let report = match self.follow(&order).await {
             Some(report) => report,
-            None => remove(record.clone()).await,
+            None => {
+                tracing::warn!(guard = pid, "guard ended without a report; killing its command");
+                remove(record.clone()).await
+            }
         };
         match report.left.as_slice() {
             [] => self.journal.erase(&record),
-            left => tracing::warn!(?left, "processes of a command could not be killed"),
+            left => tracing::error!(pids = ?left, "command cannot be killed; it stays on record"),
         }
         // Only now: while the guard is a zombie, its id still names its session.
         let _ = tokio::time::timeout(PATIENCE, self.guard.wait()).await;

@@ -32,6 +32,7 @@ mod opencode_faults;
 mod opencode_stub;
 mod output;
 mod permissions;
+mod processes;
 mod prune;
 mod queue;
 mod real_opencode;

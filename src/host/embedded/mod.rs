@@ -20,6 +20,7 @@ use crate::agent::model::{self, Models, Price};
 use crate::agent::tools::Todo;
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
+use crate::process::{Record, Survivors};
 use crate::store::{self, Session, Store};
 use crate::task::{MessageId, SessionId};
 use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role, Time};
@@ -59,6 +60,8 @@ pub struct Setup {
     pub guard: PathBuf,
     /// Commands end when they have not heard of the daemon for so long.
     pub command_lease: Duration,
+    /// Kills what is left of a command whose guard could not; tests have one that fails.
+    pub sweep: fn(&Record) -> Result<(), Survivors>,
 }
 
 /// A session at work.

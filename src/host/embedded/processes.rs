@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 
 use super::{Embedded, broken};
 use crate::clock::Clock;
 use crate::host::Error;
-use crate::process::{Journal, Launcher, Record, Survivors, sweep};
-use crate::store::{self, RecordedProcess, Store};
+use crate::process::{Journal, Launcher, Record, Survivors};
+use crate::store::{RecordedProcess, Store};
 use crate::task::SessionId;
 
 /// Writes down what one tool call starts.
@@ -75,25 +75,27 @@ impl Embedded {
     }
 
     async fn kill_recorded(&self, recorded: Vec<RecordedProcess>) -> Result<(), Survivors> {
-        let mut left = Vec::new();
-        for process in recorded {
-            match kill(process.clone()).await {
-                Ok(()) => drop::<store::Written<()>>(self.0.store.forget_process(process.marker)),
-                Err(survivors) => {
-                    let (session, call) = (&process.session, &process.call);
-                    tracing::error!(%session, call, "a command outlives its run: {survivors}");
-                    left.extend(survivors.0);
-                }
-            }
-        }
+        let swept = join_all(recorded.into_iter().map(|process| self.kill(process))).await;
+        let left: Vec<i32> = swept.into_iter().filter_map(Result::err).flat_map(|s| s.0).collect();
         if left.is_empty() { Ok(()) } else { Err(Survivors(left)) }
     }
-}
 
-async fn kill(process: RecordedProcess) -> Result<(), Survivors> {
-    let pid = process.guard_pid;
-    let record =
-        Record { marker: process.marker, pid, start: process.guard_start, boot: process.boot_id };
-    let swept = tokio::task::spawn_blocking(move || sweep(&record)).await;
-    swept.unwrap_or(Err(Survivors(vec![pid])))
+    async fn kill(&self, process: RecordedProcess) -> Result<(), Survivors> {
+        let RecordedProcess { marker, session, call, guard_pid: pid, .. } = process;
+        let (start, boot) = (process.guard_start, process.boot_id);
+        let record = Record { marker: marker.clone(), pid, start, boot };
+        let sweep = self.0.setup.sweep;
+        let swept = tokio::task::spawn_blocking(move || sweep(&record)).await;
+        let swept = swept.unwrap_or(Err(Survivors(vec![pid])));
+        match &swept {
+            Ok(()) => {
+                tracing::info!(%session, call, "command of an interrupted run is gone");
+                drop(self.0.store.forget_process(marker));
+            }
+            Err(Survivors(pids)) => {
+                tracing::error!(%session, call, ?pids, "command cannot be killed; session blocked");
+            }
+        }
+        swept
+    }
 }
