@@ -3,6 +3,7 @@
 //! the guard's child instead of init's, and `wait` says exactly when nothing is left.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -17,10 +18,11 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process_group, setsid, wait,
     waitid,
 };
+use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use super::protocol::{Cause, Order, Report, Status};
 use super::table::{self, Entry};
-use super::{KILL_LIMIT, MARKER};
+use super::{HAS_SUBREAPERS, KILL_LIMIT, MARKER};
 
 /// Programs that end with the command, but a little later (the `tee` of `> >(tee log)`), have this
 /// long to do so by themselves.
@@ -77,6 +79,7 @@ impl Watched {
             // `kill 0` in the command must not reach the guard.
             .process_group(0)
             .spawn()?;
+        let_go_of_the_output();
         let (to_events, events) = mpsc::channel();
         let main = Pid::from_child(&child);
         let to_exits = to_events.clone();
@@ -87,7 +90,7 @@ impl Watched {
 
     fn watch(mut self, lease: Duration) -> Report {
         let cause = self.wait_for_the_end(lease);
-        if cause == Cause::Exited && self.all_end_by_themselves() {
+        if HAS_SUBREAPERS && cause == Cause::Exited && self.all_end_by_themselves() {
             return Report { status: self.status, ..Report::of(cause) };
         }
         let (killed, left) = self.kill_descendants();
@@ -157,7 +160,7 @@ impl Watched {
     fn kill_groups(&self, entries: &[Entry], own: i32) {
         let children = entries.iter().filter(|entry| entry.parent == own);
         let mut groups: BTreeSet<i32> = children.map(|child| child.group).collect();
-        if !cfg!(target_os = "linux") {
+        if !HAS_SUBREAPERS {
             groups.insert(self.main.as_raw_nonzero().get());
         }
         groups.remove(&own);
@@ -179,6 +182,14 @@ impl Watched {
                 Err(_) => return Children::None,
             }
         }
+    }
+}
+
+/// The reader of the output is to see its end when the command's last process is gone, not the guard.
+fn let_go_of_the_output() {
+    if let Ok(null) = File::open("/dev/null") {
+        let _ = dup2_stdout(&null);
+        let _ = dup2_stderr(&null);
     }
 }
 
@@ -209,7 +220,6 @@ fn become_subreaper() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(getpid()))?)
 }
 
-/// Elsewhere only the command's own process group can be killed.
 #[cfg(not(target_os = "linux"))]
 fn become_subreaper() -> io::Result<()> {
     Ok(())

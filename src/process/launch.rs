@@ -83,14 +83,17 @@ impl Launcher {
 
     /// Returns at once; whether the command could be started is in the report.
     pub fn start(&self, command: Command) -> Result<Process, Error> {
-        let directory = command.directory.clone();
-        let (guard, socket) = self.spawn(&command).map_err(|source| match directory.is_dir() {
-            false => Error::NoDirectory(directory),
-            true => Error::NoGuard { program: self.program.clone(), source },
-        })?;
+        let (guard, socket) =
+            self.spawn(&command).map_err(|source| match command.directory.is_dir() {
+                false => Error::NoDirectory(command.directory.clone()),
+                true => Error::NoGuard { program: self.program.clone(), source },
+            })?;
+        let Command { program, arguments, output, .. } = command;
+        // Else we would keep whoever reads it from seeing its end.
+        drop(output);
         let kill = CancellationToken::new();
         let (reporting, report) = oneshot::channel();
-        let started = Started {
+        let mut started = Started {
             guard,
             socket,
             kill: kill.clone(),
@@ -99,7 +102,11 @@ impl Launcher {
         };
         // A task of its own, because it has to be finished whoever stops waiting for it.
         tokio::spawn(async move {
-            let _ = reporting.send(started.run(command.program, command.arguments).await);
+            let _ = reporting.send(started.run(program, arguments).await);
+            // A guard that was given no order waits for the end of the stream.
+            drop(started.socket);
+            // Reaped last: as long as the guard is a zombie, its id still names its session.
+            let _ = tokio::time::timeout(PATIENCE, started.guard.wait()).await;
         });
         Ok(Process { _kill_on_drop: kill.clone().drop_guard(), kill, report })
     }
@@ -153,7 +160,7 @@ struct Started {
 }
 
 impl Started {
-    async fn run(mut self, program: String, arguments: Vec<String>) -> Report {
+    async fn run(&mut self, program: String, arguments: Vec<String>) -> Report {
         let not_started = |why: String| Report::of(Cause::NotStarted(why));
         let pid = self.guard.id().unwrap_or_default().cast_signed();
         let record = match Record::of(pid) {
@@ -175,8 +182,6 @@ impl Started {
             [] => self.journal.erase(&record),
             left => tracing::error!(pids = ?left, "command cannot be killed; it stays on record"),
         }
-        // Only now: while the guard is a zombie, its id still names its session.
-        let _ = tokio::time::timeout(PATIENCE, self.guard.wait()).await;
         report
     }
 
@@ -198,8 +203,10 @@ impl Started {
         loop {
             tokio::select! {
                 read = self.socket.read_buf(&mut said) => match read {
-                    Ok(1..) => {}
-                    Ok(0) | Err(_) => return Report::decode(&said),
+                    Ok(0) | Err(_) => return None,
+                    Ok(1..) => if let Some(report) = Report::decode(&said) {
+                        return Some(report);
+                    },
                 },
                 () = self.kill.cancelled(), if !killing => {
                     killing = true;

@@ -21,6 +21,10 @@ pub const VERB: &str = "__guard";
 /// In the environment of every command: by this it is found when its guard is gone.
 pub const MARKER: &str = "ASYNCAGENTS_GUARD";
 
+/// Other systems have neither subreapers nor `/proc`: there a guard kills the command's own process
+/// group, and what is left of a dead guard cannot be found.
+const HAS_SUBREAPERS: bool = cfg!(target_os = "linux");
+
 /// SIGKILL works at once, unless the kernel is stuck with a process or there are very many.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 

@@ -1,6 +1,7 @@
 //! What the daemon and a guard say to each other, over the socket that is the guard's standard
 //! input: one order with its length in front, then a byte for every renewal of the lease. The end of
-//! the stream means "kill", so that a dead daemon says it too. The guard answers with one report.
+//! the stream means "kill", so that a dead daemon says it too. The guard answers with one report, a
+//! line of JSON.
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -73,12 +74,14 @@ impl Report {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("strings and numbers are JSON")
+        let mut line = serde_json::to_vec(self).expect("strings and numbers are JSON");
+        line.push(b'\n');
+        line
     }
 
-    /// `None` when the guard ended before it had said everything.
+    /// `None` while it is not there to its end.
     pub(super) fn decode(bytes: &[u8]) -> Option<Report> {
-        serde_json::from_slice(bytes).ok()
+        serde_json::from_slice(bytes.strip_suffix(b"\n")?).ok()
     }
 }
 

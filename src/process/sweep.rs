@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::table::{self, Entry};
-use super::{KILL_LIMIT, MARKER};
+use super::{HAS_SUBREAPERS, KILL_LIMIT, MARKER};
 
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -30,10 +30,11 @@ impl Record {
     /// Of a process that is there now.
     pub(super) fn of(pid: i32) -> io::Result<Record> {
         let gone = || io::Error::other("it ended at once");
-        let entry = table::find(pid).ok_or_else(gone)?;
-        let boot = table::boot_id()?;
-        let marker = format!("{pid}-{}-{boot}", entry.start);
-        Ok(Record { marker, pid, start: entry.start, boot })
+        let (start, boot) = match HAS_SUBREAPERS {
+            true => (table::find(pid).ok_or_else(gone)?.start, table::boot_id()?),
+            false => (0, String::new()),
+        };
+        Ok(Record { marker: format!("{pid}-{start}-{boot}"), pid, start, boot })
     }
 
     fn is_of(&self, entry: &Entry) -> bool {
@@ -43,7 +44,7 @@ impl Record {
 
 /// Kills the guard and everything its command started, and returns when all are gone. Blocks.
 pub fn sweep(record: &Record) -> Result<(), Survivors> {
-    if table::boot_id().is_ok_and(|boot| boot != record.boot) {
+    if !HAS_SUBREAPERS || table::boot_id().is_ok_and(|boot| boot != record.boot) {
         return Ok(());
     }
     let started = Instant::now();
