@@ -148,7 +148,8 @@ impl Watched {
                 let left: Vec<i32> = alive.iter().map(|entry| entry.pid).collect();
                 // There are children, even if the process table could not be read.
                 let unknown = left.is_empty().then_some(self.main.as_raw_nonzero().get());
-                return (killed.len(), left.into_iter().chain(unknown).collect());
+                let killed = killed.len().saturating_sub(left.len());
+                return (killed, left.into_iter().chain(unknown).collect());
             }
             thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);

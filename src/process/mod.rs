@@ -1,6 +1,6 @@
 //! Programs that end with the run that started them. Each is started through a guard, a second process
 //! of this program, which kills all of its descendants when the program has exited, when it is told
-//! to, and when the daemon is dead or silent. What a guard cannot do, [`sweep`] does.
+//! to, and when the daemon is dead or silent. What a guard cannot do, [`sweep()`] does.
 
 pub mod guard;
 mod launch;

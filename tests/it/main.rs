@@ -41,5 +41,6 @@ mod scenarios;
 mod stalls;
 mod status;
 mod store;
+mod sweep;
 mod tools;
 mod wait;

@@ -187,3 +187,36 @@ fn leftovers(report: &Report) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_were_ended_or_could_not_be_are_told() {
+        let report = |cause, killed, left: &[i32]| Report {
+            cause,
+            status: Some(Status::Code(0)),
+            killed,
+            left: left.to_vec(),
+        };
+        for (report, expected) in [
+            (report(Cause::Exited, 0, &[]), ""),
+            (
+                report(Cause::Exited, 1, &[]),
+                "\n(1 program it left in the background was ended with the call)",
+            ),
+            (
+                report(Cause::Exited, 3, &[7]),
+                "\n(3 programs it left in the background were ended with the call)\n\
+                 (process 7 could not be killed within 5 s; end it by hand)",
+            ),
+            (
+                report(Cause::Killed, 0, &[7, 8]),
+                "\n(processes 7, 8 could not be killed within 5 s; end them by hand)",
+            ),
+        ] {
+            assert_eq!(leftovers(&report), expected);
+        }
+    }
+}
