@@ -12,6 +12,7 @@ pub mod clock;
 pub mod feed;
 pub mod metrics;
 pub mod net;
+pub mod process;
 pub mod store;
 pub mod threads;
 pub mod trust;

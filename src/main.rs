@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    // Once for every command of an agent, so before anything else is looked at.
+    if let Some(code) = asyncagents::cli::guard(std::env::args_os()) {
+        return code;
+    }
     let arguments = asyncagents::cli::Arguments::parse();
     match asyncagents::cli::run(arguments) {
         Ok(code) => code,

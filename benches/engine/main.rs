@@ -3,12 +3,13 @@
 //! slow; it is printed as a MISS.
 //!
 //! `cargo bench --bench engine [-- [--quick] [--large] [launches] [notices] [memory] [start]
-//! [api] [search] [opencode] [mcp]]`; `search` is a part of `api`, alone.
+//! [api] [search] [opencode] [mcp] [commands]]`; `search` is a part of `api`, alone.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a table is the point of this")]
 
 mod api;
 mod bare;
+mod commands;
 mod history;
 mod launches;
 mod load;
@@ -46,6 +47,7 @@ struct Scale {
     tool_calls: usize,
     bursts: usize,
     starts: usize,
+    commands: usize,
 }
 
 const FULL: fn() -> Scale = || Scale {
@@ -58,6 +60,7 @@ const FULL: fn() -> Scale = || Scale {
     tool_calls: 3_000,
     bursts: 7,
     starts: 15,
+    commands: 200,
 };
 
 const QUICK: fn() -> Scale = || Scale {
@@ -70,6 +73,7 @@ const QUICK: fn() -> Scale = || Scale {
     tool_calls: 500,
     bursts: 2,
     starts: 3,
+    commands: 20,
 };
 
 const LARGE: fn() -> Scale = || Scale {
@@ -92,7 +96,8 @@ fn main() -> anyhow::Result<()> {
     if !given("--bench") {
         return Ok(());
     }
-    let sections = ["launches", "notices", "memory", "start", "api", "search", "opencode", "mcp"];
+    let sections =
+        ["launches", "notices", "memory", "start", "api", "search", "opencode", "mcp", "commands"];
     let all = !sections.into_iter().any(given);
     let wanted = |section: &str| all || given(section);
     let scale = match (given("--quick"), given("--large")) {
@@ -125,6 +130,9 @@ fn main() -> anyhow::Result<()> {
         }
         if wanted("mcp") {
             mcp::measure(&scale, &mut histories, &mut table).await?;
+        }
+        if wanted("commands") {
+            commands::measure(&scale, &mut table).await?;
         }
         anyhow::Ok(())
     })?;

@@ -13,8 +13,9 @@ use super::model::{self, Call, Model, Piece, Request};
 use super::turn::{Effect, Event, Mint, Purpose, Turn};
 use crate::transcript::{Message, ToolState};
 
-/// How long tools may take to clean up behind themselves.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long tools may take to clean up behind themselves: a command's processes are killed and seen
+/// gone, which the kernel may take seconds for.
+const FAREWELL: Duration = Duration::from_secs(8);
 
 /// What a run needs from the place where it runs.
 pub trait Surroundings: Send + Sync + 'static {

@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod files;
 mod fork_preview;
+mod guard;
 mod hosts;
 mod list;
 mod mcp;
@@ -34,6 +35,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+
+pub use guard::guard;
 
 use crate::client::Client;
 use crate::config::{Environment, Flags, Settings};

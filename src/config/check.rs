@@ -43,6 +43,7 @@ const RULES: &[(&str, Rule)] = &[
     ("agent.parallel_calls", Rule::Between(1.0, 1_000.0)),
     ("agent.transcript_bytes", Rule::Between(100_000.0, 1e10)),
     ("agent.output_bytes", Rule::Between(0.0, 1e12)),
+    ("agent.command_lease_seconds", Rule::Between(1.0, 3600.0)),
     ("opencode.gone_seconds", Rule::Between(1.0, YEAR)),
     (SERVERS, Rule::Filled),
     ("tools.aliases", Rule::OneOf(&["superagents", "background"])),

@@ -271,6 +271,8 @@ pub struct Agent {
     pub parallel_calls: usize,
     pub transcript_bytes: usize,
     pub output_bytes: u64,
+    #[serde(rename = "command_lease_seconds", with = "seconds")]
+    pub command_lease: Duration,
     /// By `provider/model`: what a million tokens cost, of input and of output.
     pub prices: BTreeMap<String, [f64; 2]>,
 }
@@ -285,7 +287,8 @@ impl Default for Agent {
             answer_bytes: 8 << 20,
             parallel_calls: 8,
             transcript_bytes: 256 << 20,
-            output_bytes: 64 << 20,
+            output_bytes: 256 << 20,
+            command_lease: Duration::from_secs(30),
             prices: BTreeMap::new(),
         }
     }

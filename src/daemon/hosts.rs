@@ -15,6 +15,7 @@ use crate::host::AnyHost;
 use crate::host::embedded::{Embedded, Setup};
 use crate::host::opencode::{self, Login, OpenCode};
 use crate::host::scripted::{Remote, Scripted, World};
+use crate::process;
 use crate::store::Store;
 use crate::supervisor::Hosts;
 use crate::trust::Trust;
@@ -116,5 +117,8 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
             transcript_bytes: config.agent.transcript_bytes,
         },
         gone: config.supervisor.gone,
+        guard: process::own_program(),
+        command_lease: config.agent.command_lease,
+        sweep: process::sweep,
     }
 }

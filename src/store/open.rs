@@ -23,6 +23,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0005_instances.sql"),
     include_str!("../../migrations/0006_blocking.sql"),
     include_str!("../../migrations/0007_calls.sql"),
+    include_str!("../../migrations/0008_processes.sql"),
 ];
 
 /// What was found.

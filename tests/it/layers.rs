@@ -18,10 +18,22 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("metrics", &["task", "feed"]),
     ("store", &["task"]),
     ("trust", &[]),
-    ("agent", &["transcript", "net", "threads", "trust"]),
+    ("process", &[]),
+    ("agent", &["transcript", "net", "threads", "trust", "process"]),
     (
         "host",
-        &["task", "transcript", "net", "clock", "metrics", "store", "threads", "trust", "agent"],
+        &[
+            "task",
+            "transcript",
+            "net",
+            "clock",
+            "metrics",
+            "store",
+            "threads",
+            "trust",
+            "process",
+            "agent",
+        ],
     ),
     (
         "supervisor",
@@ -51,6 +63,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "feed",
             "store",
             "trust",
+            "process",
             "agent",
             "host",
             "supervisor",
@@ -65,8 +78,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "task", "fork", "clock", "trust", "agent", "host", "wire", "client", "config",
-            "daemon", "mcp",
+            "task", "fork", "clock", "trust", "process", "agent", "host", "wire", "client",
+            "config", "daemon", "mcp",
         ],
     ),
 ];

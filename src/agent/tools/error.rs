@@ -45,6 +45,10 @@ pub enum Error {
     Pattern { reason: String },
     #[error("cannot {doing} `{path}`: {reason}")]
     Failed { doing: &'static str, path: String, reason: String },
+    /// A command that neither ended by itself nor was stopped by its caller: what it had printed, and
+    /// why it was killed.
+    #[error("{text}")]
+    Killed { text: String },
     #[error("cancelled")]
     Cancelled,
     #[error("no answer from the file system after {} s; try something smaller", .after.as_secs())]

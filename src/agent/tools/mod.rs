@@ -19,6 +19,8 @@ mod write;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -30,6 +32,7 @@ use self::halt::Halt;
 pub use self::todo::{Todo, TodoStatus, Todos};
 pub use self::workspace::Workspace;
 use self::workspace::{Place, resolve};
+use crate::process::Launcher;
 
 /// How long a tool that works on files may take before it says what it has so far.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -52,12 +55,35 @@ pub struct Context {
     pub todos: Todos,
     /// Where output goes that is too long to show. It may be read, but not written, like the workspace.
     pub overflow: PathBuf,
-    /// How much of one output is kept there.
-    pub output_bytes: u64,
+    pub output_room: OutputRoom,
     pub cancel: CancellationToken,
     /// What [`leaves`] said of this call, if that was permitted. Only the very place that was shown
     /// is opened, also when a link has been turned elsewhere since.
     pub may_leave: Option<String>,
+    /// Starts the processes of this call.
+    pub launcher: Launcher,
+}
+
+/// How much a session may still keep of what its commands print, shared by all of them: what prints
+/// without end must not fill the disk.
+#[derive(Clone, Debug)]
+pub struct OutputRoom(Arc<AtomicU64>);
+
+impl OutputRoom {
+    /// What is left of so many bytes, beside what is in this folder already.
+    pub fn left(most: u64, folder: &Path) -> OutputRoom {
+        let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let used: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+        OutputRoom(Arc::new(AtomicU64::new(most.saturating_sub(used))))
+    }
+
+    /// As much of so many bytes as there is room for.
+    fn take(&self, wanted: usize) -> usize {
+        let wanted = wanted as u64;
+        let rest = |left: u64| Some(left - left.min(wanted));
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+        left.unwrap_or(0).min(wanted) as usize
+    }
 }
 
 /// A tool's answer: for the model, and a few words for whoever watches.

@@ -295,14 +295,7 @@ impl<M: Mint> Turn<M> {
         self.written = 0;
         let at = match self.writing {
             Some(at) => at,
-            None => {
-                let mut blank = self.blank();
-                if let Some(begun) = self.begun.take() {
-                    blank.info.id = begun;
-                }
-                self.messages.push(blank);
-                self.messages.len() - 1
-            }
+            None => self.push_answer(),
         };
         self.writing = Some(at);
         let id = self.messages[at].info.id.clone();
@@ -503,30 +496,38 @@ impl<M: Mint> Turn<M> {
     }
 
     fn cancel(&mut self) -> Vec<Effect> {
+        self.stop(FailureName::Aborted, "aborted", "aborted")
+    }
+
+    /// Ends a run that cannot go on, for this reason.
+    pub fn interrupt(&mut self, why: &str) -> Vec<Effect> {
+        let mut effects = self.give_up_begun();
+        effects.extend(self.stop(FailureName::Interrupted, why, INTERRUPTED));
+        effects
+    }
+
+    /// Answers all open calls with this error and ends the run with another.
+    fn stop(&mut self, name: FailureName, error: &str, of_calls: &str) -> Vec<Effect> {
         let mut effects = Vec::new();
         if let Some(answer) = self.answer_mut() {
             let mut cut = false;
             let open = tool_states(answer).filter(|(_, state)| state.status.is_open());
             for (_, state) in open {
-                state.fail("aborted");
+                state.fail(of_calls);
                 cut = true;
             }
             effects.extend(cut.then(|| Effect::Save(answer.info.id.clone())));
         }
-        effects.extend(self.fail(FailureName::Aborted, "aborted"));
+        effects.extend(self.fail(name, error));
         effects
     }
 
     /// Ends the run with an error, keeping what was said so far.
-    pub fn fail(&mut self, name: FailureName, error: &str) -> Vec<Effect> {
+    fn fail(&mut self, name: FailureName, error: &str) -> Vec<Effect> {
         let now = self.mint.now();
         let at = match self.writing.take() {
             Some(at) => at,
-            None => {
-                let blank = self.blank();
-                self.messages.push(blank);
-                self.messages.len() - 1
-            }
+            None => self.push_answer(),
         };
         let message = &mut self.messages[at];
         message.parts.retain(|part| !matches!(part, Part::Tool { .. }));
@@ -593,6 +594,16 @@ impl<M: Mint> Turn<M> {
         let id = message.info.id.clone();
         self.messages.push(message);
         Effect::Save(id)
+    }
+
+    /// Begins an answer, in the place of one that never came if there is one. Says where.
+    fn push_answer(&mut self) -> usize {
+        let mut answer = self.blank();
+        if let Some(begun) = self.begun.take() {
+            answer.info.id = begun;
+        }
+        self.messages.push(answer);
+        self.messages.len() - 1
     }
 
     fn blank(&mut self) -> Message {

@@ -5,6 +5,7 @@
 //! more) ends it at once, what is *unreachable* (a disk that takes nothing, a file system that does
 //! not answer) is tried again with back-off, visibly, and ends it after `gone`.
 
+mod processes;
 mod run;
 
 use std::collections::{BTreeMap, HashMap};
@@ -24,6 +25,7 @@ use crate::agent::model::{self, Models, Price};
 use crate::agent::tools::Todo;
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
+use crate::process::{Record, Survivors};
 use crate::store::{self, Session, Store};
 use crate::task::{MessageId, SessionId};
 use crate::threads;
@@ -56,9 +58,9 @@ pub struct Setup {
     pub config_dir: PathBuf,
     /// Which workspaces may define agents.
     pub trust: Trust,
-    /// Where the rest of long outputs goes.
+    /// Where long outputs of commands go, in a folder for each session.
     pub overflow: PathBuf,
-    /// How much of one output is kept there.
+    /// How much one session may keep there.
     pub output_bytes: u64,
     /// `provider/model` for agents and prompts that name none.
     pub default_model: String,
@@ -68,6 +70,12 @@ pub struct Setup {
     pub limits: Limits,
     /// How long something a run needs may be out of reach before the run ends.
     pub gone: Duration,
+    /// The program that becomes a guard for a command: this one.
+    pub guard: PathBuf,
+    /// Commands end when they have not heard of the daemon for so long.
+    pub command_lease: Duration,
+    /// Kills what is left of a command whose guard could not; tests have one that fails.
+    pub sweep: fn(&Record) -> Result<(), Survivors>,
 }
 
 /// A session at work.
@@ -102,6 +110,8 @@ impl Embedded {
             events: watch::Sender::new(0),
             stop: CancellationToken::new(),
         }));
+        // Before anything runs: later there are commands of this daemon among them.
+        let mut leftovers = host.0.store.processes()?;
         for session in host.0.store.running_sessions()? {
             // What was stopped before its session heard of it is not taken up again.
             let over = host.0.store.task(&session)?.is_some_and(|task| !task.is_live());
@@ -110,9 +120,11 @@ impl Embedded {
                 let said = host.0.store.session(&session)?.map_or(0, |session| session.said);
                 drop(host.0.store.session_rests(&session, said));
             } else {
+                leftovers.retain(|process| process.session != session);
                 host.work(&session);
             }
         }
+        host.clear_processes_in_background(leftovers);
         Ok(host)
     }
 

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::{Embedded, FIRST_PAUSE, LONGEST_PAUSE, Left, Running, broken};
 use crate::agent::definition::{Action, Definition, EXTERNAL_DIRECTORY, Source};
 use crate::agent::drive::{Doing, Leave, Permit, Stopped, Surroundings, drive};
 use crate::agent::model::{Call, Model, Price, Request};
-use crate::agent::tools::{self, Context, Spec, Todos, Workspace};
+use crate::agent::tools::{self, Context, OutputRoom, Spec, Todos, Workspace};
 use crate::agent::turn::{self, Effect, Mint, Purpose, Turn};
 use crate::clock::Clock;
 use crate::host::{Activity, Answer, Ask, Error};
 use crate::store::Session;
 use crate::task::SessionId;
 use crate::threads;
-use crate::transcript::{FailureName, Figures, Message, Role, ToolState};
+use crate::transcript::{Figures, Message, Role, ToolState};
 
 /// How often a text that is being written is shown anew.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
@@ -39,6 +39,8 @@ struct Surrounded {
     model: String,
     workspace: Workspace,
     todos: Todos,
+    overflow: PathBuf,
+    output_room: OutputRoom,
     shown_at: Mutex<Duration>,
     /// Up to which point of the conversation the run knows what was said.
     heard: AtomicI64,
@@ -153,7 +155,14 @@ impl Embedded {
                 session => session.map_err(stopped)?,
             };
             let said = session.said;
-            match self.in_thread(move |host| host.surround(session)).await {
+            let ready = match self.clear_processes(id).await.map_err(stopped)? {
+                Ok(()) => self.in_thread(move |host| host.surround(session)).await,
+                // Rather than work beside a command of its past.
+                Err(survivors) => Err(Error::Refused(format!(
+                    "a command of an earlier run is still there: {survivors}, then resume"
+                ))),
+            };
+            match ready {
                 Ok((surrounded, messages, model, price)) => {
                     let agent = surrounded.agent.name.clone();
                     let (limits, stamps) = (self.0.setup.limits, Stamps(self.0.clock.clone()));
@@ -189,7 +198,7 @@ impl Embedded {
             let stamps = Stamps(self.0.clock.clone());
             let mut turn =
                 Turn::new(id.as_str(), &session.agent, messages, self.0.setup.limits, stamps);
-            for effect in turn.fail(FailureName::Interrupted, why) {
+            for effect in turn.interrupt(why) {
                 if let Effect::Save(message) = effect
                     && let Some(message) = turn.message(&message)
                 {
@@ -228,8 +237,11 @@ impl Embedded {
         })?;
         let todos = Todos::new(self.todos(&session.id)?);
         let (messages, last) = self.messages(&session.id, 0)?;
+        let overflow = self.0.setup.overflow.join(session.id.as_str());
         let surrounded = Surrounded {
             host: self.clone(),
+            output_room: OutputRoom::left(self.0.setup.output_bytes, &overflow),
+            overflow,
             model: name.split_once('/').map_or(name.clone(), |(_, model)| model.to_owned()),
             session,
             agent,
@@ -254,14 +266,15 @@ impl Surrounded {
         self.agent.may_use(tool) && !self.session.deny.iter().any(|denied| denied == tool)
     }
 
-    fn context(&self, leave: Leave, cancel: CancellationToken) -> Context {
+    fn context(&self, call: &Call, leave: Leave, cancel: CancellationToken) -> Context {
         Context {
             workspace: self.workspace.clone(),
             todos: self.todos.clone(),
-            overflow: self.host.0.setup.overflow.clone(),
-            output_bytes: self.host.0.setup.output_bytes,
+            overflow: self.overflow.clone(),
+            output_room: self.output_room.clone(),
             cancel,
             may_leave: leave,
+            launcher: self.host.launcher(&self.session.id, &call.id),
         }
     }
 
@@ -356,7 +369,8 @@ impl Surroundings for Surrounded {
             let why = format!("no tool `{}` here; there are: {}", call.name, names.join(", "));
             return Permit::Forbidden(why);
         }
-        let (context, made) = (self.context(None, CancellationToken::new()), call.clone());
+        let context = self.context(call, None, CancellationToken::new());
+        let made = call.clone();
         let looked = threads::within(threads::LIMIT, move || {
             let subject = tools::subject(&made.name, &made.arguments, &context);
             (subject, tools::leaves(&made.name, &made.arguments, &context))
@@ -386,7 +400,7 @@ impl Surroundings for Surrounded {
         leave: Leave,
         cancel: CancellationToken,
     ) -> Result<String, String> {
-        let context = self.context(leave, cancel);
+        let context = self.context(call, leave, cancel);
         let output = tools::run(&call.name, &call.arguments, &context).await;
         if call.name == "todo" {
             let todos = serde_json::to_string(&self.todos.all()).expect("todos are JSON");

@@ -8,6 +8,7 @@ use tokio::fs::{DirBuilder, File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 
+use crate::agent::tools::OutputRoom;
 use crate::agent::tools::text::{first, last, lossy};
 
 const MOST_CHARACTERS: usize = 30_000;
@@ -15,11 +16,10 @@ const HALF: usize = MOST_CHARACTERS / 2;
 /// So many characters fit into so many bytes, whatever they are.
 const HEAD_BYTES: usize = 4 * MOST_CHARACTERS;
 const TAIL_BYTES: usize = 4 * HALF;
-/// A command that prints without end must not fill the disk.
-const MOST_KEPT: u64 = 256 << 20;
 
 pub(super) struct Capture {
     overflow: PathBuf,
+    room: OutputRoom,
     head: Vec<u8>,
     /// What came after `head`, or the end of it.
     tail: Vec<u8>,
@@ -30,14 +30,16 @@ pub(super) struct Capture {
 
 enum Kept {
     InMemory,
-    InFile { file: File, path: PathBuf, room: u64 },
+    InFile { file: File, path: PathBuf, kept: u64, whole: bool },
     Lost { reason: String },
 }
 
 impl Capture {
-    pub(super) fn new(overflow: &Path) -> Capture {
+    /// What is too long goes there, as far as there is room.
+    pub(super) fn new(overflow: &Path, room: OutputRoom) -> Capture {
         Capture {
             overflow: overflow.to_owned(),
+            room,
             head: Vec::new(),
             tail: Vec::new(),
             tail_is_cut: false,
@@ -94,7 +96,7 @@ impl Capture {
     /// Begins a file with what there is so far.
     async fn spill(&mut self) {
         self.kept = match create(&self.overflow).await {
-            Ok((path, file)) => Kept::InFile { file, path, room: MOST_KEPT },
+            Ok((path, file)) => Kept::InFile { file, path, kept: 0, whole: true },
             Err(error) => Kept::Lost { reason: error.to_string() },
         };
         let head = std::mem::take(&mut self.head);
@@ -103,9 +105,10 @@ impl Capture {
     }
 
     async fn keep(&mut self, bytes: &[u8]) {
-        let Kept::InFile { file, room, .. } = &mut self.kept else { return };
-        let length = usize::try_from(*room).unwrap_or(usize::MAX).min(bytes.len());
-        *room -= length as u64;
+        let Kept::InFile { file, kept, whole, .. } = &mut self.kept else { return };
+        let length = if *whole { self.room.take(bytes.len()) } else { 0 };
+        *kept += length as u64;
+        *whole &= length == bytes.len();
         if let Err(error) = file.write_all(&bytes[..length]).await {
             self.kept = Kept::Lost { reason: error.to_string() };
         }
@@ -120,9 +123,10 @@ impl Capture {
             self.kept = Kept::Lost { reason: error.to_string() };
         }
         match &self.kept {
-            Kept::InFile { path, room: 0, .. } => {
-                format!("the first {MOST_KEPT} are in `{}`", path.display())
-            }
+            Kept::InFile { path, kept, whole: false, .. } => format!(
+                "the first {kept} are in `{}`; there is no room for more (`agent.output_bytes`)",
+                path.display()
+            ),
             Kept::InFile { path, .. } => {
                 format!("all is in `{}`, for `read` and `grep`", path.display())
             }

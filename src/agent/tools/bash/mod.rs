@@ -1,37 +1,38 @@
-//! `bash`: a command in the workspace, in a process group of its own, which does not outlive its
-//! time. What it may touch is not decided here.
+//! `bash`: a command in the workspace, under a guard: nothing it started outlives the call. What it
+//! may touch is not decided here.
 
-use std::io::{self, ErrorKind};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{ExitStatus, Stdio};
+use std::error::Error as _;
+use std::io;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::process::{Child, Command};
 
 use self::capture::Capture;
 use super::text::clip;
 use super::{Context, Error, Output};
+use crate::process::{Cause, Command, Process, Report, Status, Survivors};
 
 mod capture;
 
 const DEFAULT_TIMEOUT: f64 = 120.0;
 const LONGEST_TIMEOUT: f64 = 600.0;
-/// How long the pipe may stay open after the shell has ended.
+/// How long the pipe may stay open when nobody of the command is left: somebody else may have it.
 const GRACE: Duration = Duration::from_secs(1);
-/// Killed processes are gone at once, unless the kernel is stuck with them.
-const DYING: Duration = Duration::from_secs(5);
+
+const STOPPED_DAEMON: &str = "killed: the daemon was stopped or stuck for too long to watch over it; \
+    see what it has done before you run it again";
+const LOST_GUARD: &str = "killed: the process that watched over it was killed, perhaps by the command \
+    itself; see what it has done before you run it again";
 
 pub(super) const DESCRIPTION: &str = "\
 Run a command with `bash -c` in the workspace's root; every call starts there, in a new shell, \
 without a terminal or input. Answers what it prints, standard and error output as they come, and \
-its exit code. More than 30000 characters are cut in the middle and kept whole in a file. At the \
-time-out everything the command started is killed; a program that is to go on must be put into the \
-background with its output in a file. Use the other tools to read, find and change files.";
+its exit code. More than 30000 characters are cut in the middle and kept whole in a file. When the \
+call ends or its time is up, everything the command started is killed, also in the background: start \
+a server and use it in the same call. Use the other tools to read, find and change files.";
 
 pub(super) const REQUIRED: &[&str] = &["command"];
 
@@ -52,35 +53,25 @@ pub(super) struct Arguments {
     timeout: Option<f64>,
 }
 
+/// Who ended the command.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    Exited(ExitStatus),
+    Itself,
     TimedOut,
     Cancelled,
 }
 
 pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Output, Error> {
     let seconds = arguments.timeout.unwrap_or(DEFAULT_TIMEOUT).clamp(0.1, LONGEST_TIMEOUT);
-    let failed = |error: io::Error| match error.kind() {
-        ErrorKind::NotFound => Error::failed("run", "bash", "it or the workspace does not exist"),
-        _ => Error::failed("run", "bash", error),
-    };
-    let (mut child, mut pipe) = start(&arguments.command, context).map_err(failed)?;
-    let mut group = Group::of(&child);
-    let mut capture = Capture::new(&context.overflow);
+    let (mut process, mut pipe) = start(&arguments.command, context)?;
+    let mut capture = Capture::new(&context.overflow, context.output_room.clone());
 
     let limit = Duration::from_secs_f64(seconds);
-    let end = follow(&mut child, &mut pipe, &mut capture, limit, context).await.map_err(failed)?;
-    match end {
-        End::Exited(_) => group.spare(),
-        End::TimedOut | End::Cancelled => {
-            group.kill();
-            let _ = tokio::time::timeout(DYING, child.wait()).await;
-        }
-    }
-    if let End::Cancelled = end {
+    let (end, report) = follow(&mut process, &mut pipe, &mut capture, limit, context).await;
+    if end == End::Cancelled {
         return Err(Error::Cancelled);
     }
-    let drained = tokio::time::timeout(GRACE, capture.drain(&mut pipe)).await;
+    let _ = tokio::time::timeout(GRACE, capture.drain(&mut pipe)).await;
     let mut text = capture.finish().await;
     if text.is_empty() {
         text.push_str("(no output)");
@@ -88,102 +79,145 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
     if !text.ends_with('\n') {
         text.push('\n');
     }
-    text.push_str(&ending(&end, seconds));
-    if drained.is_err() {
-        text.push_str(
-            "\n(something it started goes on in the background; what that prints is lost)",
-        );
+    let (said, abnormal) = match (end, &report.cause) {
+        (_, Cause::NotStarted(reason)) => return Err(Error::failed("run", "bash", reason)),
+        (End::TimedOut, _) => (timed_out(seconds), false),
+        (_, Cause::LeaseExpired) => (STOPPED_DAEMON.to_owned(), true),
+        (_, Cause::GuardLost) => (LOST_GUARD.to_owned(), true),
+        (_, Cause::Exited | Cause::Killed) => (ending(report.status), false),
+    };
+    text.push_str(&format!("({said}){}", leftovers(&report)));
+    if abnormal {
+        return Err(Error::Killed { text });
     }
     Ok(Output { text, title: clip(arguments.command.lines().next().unwrap_or_default(), 80) })
 }
 
-fn start(command: &str, context: &Context) -> io::Result<(Child, pipe::Receiver)> {
+fn start(command: &str, context: &Context) -> Result<(Process, pipe::Receiver), Error> {
+    let failed = |error: io::Error| Error::failed("run", "bash", error);
     // One pipe for both, or their order would be lost.
-    let (reader, writer) = io::pipe()?;
-    let pipe = pipe::Receiver::from_owned_fd(reader.into())?;
-    let child = Command::new("bash")
-        .arg("-c")
-        .arg(command)
-        .current_dir(context.workspace.root())
-        // The daemon's own keys are not the agent's.
-        .env_remove("OPENAI_API_KEY")
-        .env_remove("ANTHROPIC_API_KEY")
-        .env_remove("MALLOC_MMAP_THRESHOLD_")
-        .env("TERM", "dumb")
-        .env("PAGER", "cat")
-        .env("GIT_PAGER", "cat")
-        .env("GIT_TERMINAL_PROMPT", "0")
-        .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer)
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()?;
-    Ok((child, pipe))
+    let (reader, writer) = io::pipe().map_err(failed)?;
+    let pipe = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed)?;
+    let set = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
+    let command = Command {
+        program: "bash".to_owned(),
+        arguments: vec!["-c".to_owned(), command.to_owned()],
+        directory: context.workspace.root().to_owned(),
+        environment: vec![
+            // The daemon's own keys are not the agent's.
+            ("OPENAI_API_KEY".to_owned(), None),
+            ("ANTHROPIC_API_KEY".to_owned(), None),
+            ("MALLOC_MMAP_THRESHOLD_".to_owned(), None),
+            set("TERM", "dumb"),
+            set("PAGER", "cat"),
+            set("GIT_PAGER", "cat"),
+            set("GIT_TERMINAL_PROMPT", "0"),
+        ],
+        output: writer.into(),
+    };
+    let process = context.launcher.start(command);
+    let process = process.map_err(|error| match error.source() {
+        Some(source) => Error::failed("run", "bash", format!("{error}: {source}")),
+        None => Error::failed("run", "bash", error),
+    })?;
+    Ok((process, pipe))
 }
 
+/// Returns when nothing of the command is left.
 async fn follow(
-    child: &mut Child,
+    process: &mut Process,
     pipe: &mut pipe::Receiver,
     capture: &mut Capture,
     limit: Duration,
     context: &Context,
-) -> io::Result<End> {
+) -> (End, Report) {
     let timeout = tokio::time::sleep(limit);
     tokio::pin!(timeout);
     let mut buffer = vec![0; 64 * 1024];
     let mut open = true;
+    let mut end = End::Itself;
     loop {
         tokio::select! {
             biased;
-            () = context.cancel.cancelled() => return Ok(End::Cancelled),
-            () = &mut timeout => return Ok(End::TimedOut),
-            status = child.wait() => return Ok(End::Exited(status?)),
-            read = pipe.read(&mut buffer), if open => match read? {
-                0 => open = false,
-                length => capture.add(&buffer[..length]).await,
+            () = context.cancel.cancelled(), if end != End::Cancelled => {
+                process.kill();
+                end = End::Cancelled;
+            }
+            report = process.report() => return (end, report),
+            () = &mut timeout, if end == End::Itself => {
+                process.kill();
+                end = End::TimedOut;
+            }
+            read = pipe.read(&mut buffer), if open => match read {
+                Ok(length @ 1..) => capture.add(&buffer[..length]).await,
+                Ok(0) | Err(_) => open = false,
             },
         }
     }
 }
 
-fn ending(end: &End, seconds: f64) -> String {
-    match end {
-        End::Exited(status) => match (status.code(), status.signal()) {
-            (Some(code), _) => format!("(exit code {code})"),
-            (None, Some(signal)) => format!("(killed by signal {signal})"),
-            (None, None) => format!("({status})"),
-        },
-        End::TimedOut => format!(
-            "(killed after {seconds} s, its time-out; pass a longer `timeout`, at most \
-             {LONGEST_TIMEOUT}, or run it in the background with its output in a file)"
-        ),
-        End::Cancelled => "(cancelled)".to_owned(),
+fn ending(status: Option<Status>) -> String {
+    match status {
+        Some(Status::Code(code)) => format!("exit code {code}"),
+        Some(Status::Signal(signal)) => format!("killed by signal {signal}"),
+        None => "killed".to_owned(),
     }
 }
 
-/// The shell and what it started. Killed when dropped, unless the shell ended by itself: then its id
-/// may soon be somebody else's.
-struct Group(Option<Pid>);
+fn timed_out(seconds: f64) -> String {
+    format!(
+        "killed after {seconds} s, its time-out; pass a longer `timeout`, at most \
+         {LONGEST_TIMEOUT}, or do it in smaller steps"
+    )
+}
 
-impl Group {
-    fn of(child: &Child) -> Group {
-        Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())))
-    }
-
-    fn spare(&mut self) {
-        self.0 = None;
-    }
-
-    fn kill(&mut self) {
-        if let Some(id) = self.0.take() {
-            let _ = kill_process_group(id, Signal::KILL);
+/// What became of the programs that went on when the shell had ended.
+fn leftovers(report: &Report) -> String {
+    let mut text = match (report.killed, &report.cause) {
+        (1, Cause::Exited) => {
+            "\n(1 program it left in the background was ended with the call)".to_owned()
         }
+        (2.., Cause::Exited) => format!(
+            "\n({} programs it left in the background were ended with the call)",
+            report.killed
+        ),
+        _ => String::new(),
+    };
+    if !report.left.is_empty() {
+        text.push_str(&format!("\n({})", Survivors(report.left.clone())));
     }
+    text
 }
 
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.kill();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_were_ended_or_could_not_be_are_told() {
+        let report = |cause, killed, left: &[i32]| Report {
+            cause,
+            status: Some(Status::Code(0)),
+            killed,
+            left: left.to_vec(),
+        };
+        for (report, expected) in [
+            (report(Cause::Exited, 0, &[]), ""),
+            (
+                report(Cause::Exited, 1, &[]),
+                "\n(1 program it left in the background was ended with the call)",
+            ),
+            (
+                report(Cause::Exited, 3, &[7]),
+                "\n(3 programs it left in the background were ended with the call)\n\
+                 (process 7 could not be killed within 5 s; end it by hand)",
+            ),
+            (
+                report(Cause::Killed, 0, &[7, 8]),
+                "\n(processes 7, 8 could not be killed within 5 s; end them by hand)",
+            ),
+        ] {
+            assert_eq!(leftovers(&report), expected);
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! The tools as a model sees them: arguments in, text out.
 
-mod bash;
 mod escape;
 mod files;
 mod search;
@@ -8,12 +7,26 @@ mod search;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::process::{Journal, Record};
+
+/// Commands need the built program as their guard; their tests are in `tests/it`.
+struct NoJournal;
+
+impl Journal for NoJournal {
+    fn record(&self, _: &Record) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async { Err("not in unit tests".to_owned()) })
+    }
+
+    fn erase(&self, _: &Record) {}
+}
 
 /// A workspace with something beside it that is none of an agent's business.
 struct Desk {
@@ -31,10 +44,11 @@ impl Desk {
         let context = Context {
             workspace: Workspace::open(&top.join("workspace")).unwrap(),
             todos: Todos::default(),
-            output_bytes: 1 << 20,
+            output_room: OutputRoom::left(1 << 20, Path::new("/nowhere")),
             overflow: top.join("overflow"),
             cancel: CancellationToken::new(),
             may_leave: None,
+            launcher: Launcher::new("/dev/null".into(), LONGEST, Arc::new(NoJournal)),
         };
         Desk { top, context, _directory: directory }
     }

@@ -1,0 +1,129 @@
+//! What the daemon and a guard say to each other, over the socket that is the guard's standard
+//! input: one order with its length in front, then a byte for every renewal of the lease. The end of
+//! the stream means "kill", so that a dead daemon says it too. The guard answers with one report, a
+//! line of JSON.
+
+use std::io::{self, Read};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Any byte after the order.
+pub(super) const RENEWAL: u8 = b'.';
+
+/// What the guard is to start, and for how long it may go on without hearing of the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) program: String,
+    pub(super) arguments: Vec<String>,
+    /// Put into the command's environment under [`super::MARKER`].
+    pub(super) marker: String,
+    pub(super) lease: Duration,
+}
+
+/// How a command ended, and what became of everything it started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    pub cause: Cause,
+    /// Of the command's main process.
+    pub status: Option<Status>,
+    /// How many programs were still running when the main process had exited, and were killed.
+    pub killed: usize,
+    /// Processes that could not be killed in time.
+    pub left: Vec<i32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// The main process exited by itself.
+    Exited,
+    /// The daemon asked for it, or is gone.
+    Killed,
+    /// The daemon did not renew the lease.
+    LeaseExpired,
+    /// The guard itself ended without a report. Only the daemon says so.
+    GuardLost,
+    NotStarted(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Status {
+    Code(i32),
+    Signal(i32),
+}
+
+impl Order {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let body = serde_json::to_vec(self).expect("strings and numbers are JSON");
+        let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        [length.to_be_bytes().as_slice(), &body].concat()
+    }
+
+    pub(super) fn read(mut from: impl Read) -> io::Result<Order> {
+        let mut length = [0; 4];
+        from.read_exact(&mut length)?;
+        let mut body = Vec::new();
+        from.take(u32::from_be_bytes(length).into()).read_to_end(&mut body)?;
+        Ok(serde_json::from_slice(&body)?)
+    }
+}
+
+impl Report {
+    pub(super) fn of(cause: Cause) -> Report {
+        Report { cause, status: None, killed: 0, left: Vec::new() }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(self).expect("strings and numbers are JSON");
+        line.push(b'\n');
+        line
+    }
+
+    /// `None` while it is not there to its end.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Report> {
+        serde_json::from_slice(bytes.strip_suffix(b"\n")?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_read_up_to_its_end_and_half_of_one_is_an_error() {
+        let order = Order {
+            program: "bash".into(),
+            arguments: vec!["-c".into(), "echo \"ä\"\n".into()],
+            marker: "1-2-3".into(),
+            lease: Duration::from_millis(1_500),
+        };
+        let mut sent = order.encode();
+        let whole = sent.len();
+        sent.push(RENEWAL);
+        let mut stream = sent.as_slice();
+        assert_eq!(Order::read(&mut stream).unwrap(), order);
+        assert_eq!(stream, [RENEWAL]);
+        for length in [0, 3, 4, 20, whole - 1] {
+            assert!(Order::read(&sent[..length]).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_understood_only_when_it_is_whole() {
+        for report in [
+            Report::of(Cause::NotStarted("no bash".into())),
+            Report {
+                cause: Cause::Exited,
+                status: Some(Status::Code(3)),
+                killed: 2,
+                left: vec![7, 8],
+            },
+            Report { status: Some(Status::Signal(9)), ..Report::of(Cause::Killed) },
+        ] {
+            let bytes = report.encode();
+            assert_eq!(Report::decode(&bytes), Some(report));
+            assert_eq!(Report::decode(&bytes[..bytes.len() - 1]), None);
+        }
+        assert_eq!(Report::decode(b""), None);
+    }
+}

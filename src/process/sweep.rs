@@ -1,0 +1,101 @@
+//! Killing what is left of a command whose guard is dead, stopped or of an earlier daemon: the guard's
+//! descendants and session while there is a guard, and whoever carries the marker in its environment.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::table::{self, Entry};
+use super::{HAS_SUBREAPERS, KILL_LIMIT, MARKER};
+
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A guard as it is written down before it starts anything. Id, start time and boot name one process
+/// for ever; together they are the marker, which is therefore unique.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub marker: String,
+    pub pid: i32,
+    /// In clock ticks since the boot.
+    pub start: u64,
+    pub boot: String,
+}
+
+/// Processes that SIGKILL did not end in time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} could not be killed within {} s; end {} by hand", shown(.0), KILL_LIMIT.as_secs(), it(.0))]
+pub struct Survivors(pub Vec<i32>);
+
+impl Record {
+    /// Of a process that is there now.
+    pub(super) fn of(pid: i32) -> io::Result<Record> {
+        let gone = || io::Error::other("it ended at once");
+        let (start, boot) = match HAS_SUBREAPERS {
+            true => (table::find(pid).ok_or_else(gone)?.start, table::boot_id()?),
+            false => (0, String::new()),
+        };
+        Ok(Record { marker: format!("{pid}-{start}-{boot}"), pid, start, boot })
+    }
+
+    fn is_of(&self, entry: &Entry) -> bool {
+        (self.pid, self.start) == (entry.pid, entry.start)
+    }
+}
+
+/// Kills the guard and everything its command started, and returns when all are gone. Blocks.
+pub fn sweep(record: &Record) -> Result<(), Survivors> {
+    if !HAS_SUBREAPERS || table::boot_id().is_ok_and(|boot| boot != record.boot) {
+        return Ok(());
+    }
+    let started = Instant::now();
+    loop {
+        let left = match table::read() {
+            Ok(entries) => kill_what_is_there(record, &entries),
+            // Too many open files, say: nobody knows.
+            Err(_) => vec![record.pid],
+        };
+        if left.is_empty() {
+            return Ok(());
+        }
+        if started.elapsed() > KILL_LIMIT {
+            return Err(Survivors(left));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Who was killed and has to be seen gone.
+fn kill_what_is_there(record: &Record, entries: &[Entry]) -> Vec<i32> {
+    let guard = entries.iter().find(|entry| record.is_of(entry));
+    let mut alive = remains(record, guard, entries);
+    if alive.is_empty() {
+        // The guard last: as long as it is there, its descendants can be told from strangers.
+        alive.extend(guard.filter(|guard| guard.alive));
+    }
+    alive.iter().for_each(Entry::kill);
+    alive.iter().map(|entry| entry.pid).collect()
+}
+
+/// What still runs of a command, without its guard.
+fn remains(record: &Record, guard: Option<&Entry>, entries: &[Entry]) -> Vec<Entry> {
+    let below = guard.map(|guard| table::descendants(entries, guard.pid)).unwrap_or_default();
+    let variable = format!("{MARKER}={}", record.marker);
+    let belongs = |entry: &&Entry| {
+        !record.is_of(entry)
+            && (below.contains(entry)
+                || guard.is_some_and(|guard| entry.session == guard.pid)
+                // Nobody who carries the marker is older than the guard: no need to look.
+                || entry.start >= record.start && entry.has_in_environment(&variable))
+    };
+    entries.iter().filter(|entry| entry.alive).filter(belongs).copied().collect()
+}
+
+fn shown(pids: &[i32]) -> String {
+    let all: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    let noun = if pids.len() == 1 { "process" } else { "processes" };
+    format!("{noun} {}", all.join(", "))
+}
+
+fn it(pids: &[i32]) -> &'static str {
+    if pids.len() == 1 { "it" } else { "them" }
+}

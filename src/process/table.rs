@@ -1,0 +1,175 @@
+//! The kernel's process table, as far as it is needed to find and kill what a command started. A
+//! process is named by its id and its start time: ids are reused, on small machines within minutes.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
+
+/// One line of the process table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) pid: i32,
+    pub(super) parent: i32,
+    pub(super) group: i32,
+    pub(super) session: i32,
+    /// In clock ticks since the machine was booted.
+    pub(super) start: u64,
+    /// `false` for zombies: they run no code and wait only for somebody to reap them.
+    pub(super) alive: bool,
+}
+
+/// All processes. Not a snapshot: what forks or exits meanwhile can be missing, so callers look
+/// again until nothing changes.
+pub(super) fn read() -> io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for file in fs::read_dir("/proc")? {
+        let name = file?.file_name();
+        if let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) {
+            entries.extend(look(pid)?);
+        }
+    }
+    Ok(entries)
+}
+
+pub(super) fn find(pid: i32) -> Option<Entry> {
+    look(pid).ok().flatten()
+}
+
+/// `None` for one that is not there, which is not the same as one that could not be looked at.
+fn look(pid: i32) -> io::Result<Option<Entry>> {
+    match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => Ok(parse(&String::from_utf8_lossy(&stat))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        // It ended between opening and reading.
+        Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Changes with every boot, so that ids and start times of another boot are not taken for ours.
+pub(super) fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Everything below this process, at any depth.
+pub(super) fn descendants(entries: &[Entry], of: i32) -> Vec<Entry> {
+    let mut found: Vec<Entry> = Vec::new();
+    let mut parents = vec![of];
+    while let Some(parent) = parents.pop() {
+        let children = entries.iter().filter(|entry| entry.parent == parent);
+        // A table that was read while it changed could show a circle.
+        let new = |entry: &&Entry| entry.pid != of && !found.iter().any(|f| f.pid == entry.pid);
+        let children: Vec<Entry> = children.filter(new).copied().collect();
+        parents.extend(children.iter().map(|child| child.pid));
+        found.extend(children);
+    }
+    found
+}
+
+impl Entry {
+    pub(super) fn is_same(&self, other: &Entry) -> bool {
+        (self.pid, self.start) == (other.pid, other.start)
+    }
+
+    /// Whether the process was started with this in its environment. What it may not read of another
+    /// user's process, it does not know.
+    pub(super) fn has_in_environment(&self, variable: &str) -> bool {
+        let environment = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+    }
+
+    /// SIGKILL, to this very process: the descriptor is opened first and compared then, so that the
+    /// signal cannot reach one that was given the same id in between.
+    #[cfg(target_os = "linux")]
+    pub(super) fn kill(&self) {
+        use rustix::process::{PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
+
+        let Some(pid) = Pid::from_raw(self.pid) else { return };
+        let pidfd = pidfd_open(pid, PidfdFlags::empty());
+        if !find(self.pid).is_some_and(|now| now.is_same(self)) {
+            return;
+        }
+        let _ = match pidfd {
+            Ok(pidfd) => pidfd_send_signal(&pidfd, Signal::KILL),
+            // Before Linux 5.3.
+            Err(Errno::NOSYS) => kill_process(pid, Signal::KILL),
+            Err(gone) => Err(gone),
+        };
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn kill(&self) {
+        let _ = Pid::from_raw(self.pid).map(|pid| rustix::process::kill_process(pid, Signal::KILL));
+    }
+}
+
+/// `/proc/<pid>/stat`. The second field is the program's name in parentheses, with anything in it.
+fn parse(stat: &str) -> Option<Entry> {
+    let (pid, _) = stat.split_once(' ')?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let number = |field: usize| fields.get(field)?.parse::<i32>().ok();
+    // A main thread that has ended looks like a zombie while other threads of it go on.
+    let threads = number(17)?;
+    Some(Entry {
+        pid: pid.parse().ok()?,
+        parent: number(1)?,
+        group: number(2)?,
+        session: number(3)?,
+        start: fields.get(19)?.parse().ok()?,
+        alive: !matches!(*fields.first()?, "Z" | "X") || threads > 1,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AFTER_SESSION: &str = "0 -1 4194304 90 0 0 0 1 2 0 0 20 0";
+
+    #[test]
+    fn a_line_of_the_process_table_is_understood_whatever_the_program_is_called() {
+        let entry =
+            |alive| Some(Entry { pid: 7, parent: 1, group: 6, session: 5, start: 123, alive });
+        for (name, state, threads, expected) in [
+            ("sleep", "S", 1, entry(true)),
+            ("a) Z 9 (b", "R", 1, entry(true)),
+            ("sh", "Z", 1, entry(false)),
+            ("sh", "X", 1, entry(false)),
+            ("its main thread has ended", "Z", 2, entry(true)),
+        ] {
+            let line = format!("7 ({name}) {state} 1 6 5 {AFTER_SESSION} {threads} 0 123 4096 9\n");
+            assert_eq!(parse(&line), expected, "{line}");
+        }
+        for broken in ["", "7", "7 (sh) S", "x (sh) S 1 6 5", "7 (sh) S 1 6 5 0 0"] {
+            assert_eq!(parse(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn descendants_are_found_at_any_depth_and_in_circles_once() {
+        let entry =
+            |(pid, parent)| Entry { pid, parent, group: 0, session: 0, start: 0, alive: true };
+        let check = |of: i32, pairs: &[(i32, i32)], expected: &[i32]| {
+            let entries: Vec<Entry> = pairs.iter().copied().map(entry).collect();
+            let mut found: Vec<i32> = descendants(&entries, of).iter().map(|e| e.pid).collect();
+            found.sort_unstable();
+            assert_eq!(found, expected, "{pairs:?}");
+        };
+        check(2, &[(2, 1), (3, 2), (4, 3), (5, 1), (6, 5), (7, 2)], &[3, 4, 7]);
+        check(2, &[(2, 1), (3, 1)], &[]);
+        check(2, &[(2, 4), (3, 2), (4, 3)], &[3, 4]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn our_own_process_is_in_the_table_with_its_parent() {
+        let own = std::process::id().cast_signed();
+        let entry = read().unwrap().into_iter().find(|entry| entry.pid == own).unwrap();
+        let parent = std::os::unix::process::parent_id().cast_signed();
+        assert_eq!((entry.parent, entry.alive), (parent, true));
+        assert_eq!(find(own), Some(entry));
+    }
+}

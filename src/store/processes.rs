@@ -1,0 +1,75 @@
+//! Commands that were started and are not known to be gone (T20).
+
+use rusqlite::Row;
+
+use super::{Error, Store, Written};
+use crate::task::{SessionId, Timestamp};
+
+/// A command, by the guard it was started through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedProcess {
+    pub marker: String,
+    pub session: SessionId,
+    pub call: String,
+    pub guard_pid: i32,
+    pub guard_start: u64,
+    pub boot_id: String,
+    pub created_at: Timestamp,
+}
+
+impl Store {
+    pub fn record_process(&self, process: RecordedProcess) -> Written<()> {
+        self.write(move |db, _| {
+            let mut insert = db.prepare_cached(
+                "INSERT OR REPLACE INTO process VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?;
+            insert.execute((
+                &process.marker,
+                process.session.as_str(),
+                &process.call,
+                process.guard_pid,
+                process.guard_start.cast_signed(),
+                &process.boot_id,
+                process.created_at.as_millis(),
+            ))?;
+            Ok(())
+        })
+    }
+
+    /// A record that comes back after a crash costs one look at the process table, so this goes along
+    /// with the next commit.
+    pub fn forget_process(&self, marker: String) -> Written<()> {
+        self.write_along(move |db, _| {
+            db.prepare_cached("DELETE FROM process WHERE marker = ?1")?.execute([&marker])?;
+            Ok(())
+        })
+    }
+
+    pub fn processes(&self) -> Result<Vec<RecordedProcess>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached("SELECT * FROM process ORDER BY created_at")?;
+            let rows = statement.query_map([], process)?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    pub fn processes_of(&self, session: &SessionId) -> Result<Vec<RecordedProcess>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached("SELECT * FROM process WHERE session = ?1")?;
+            let rows = statement.query_map([session.as_str()], process)?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+}
+
+fn process(row: &Row<'_>) -> rusqlite::Result<RecordedProcess> {
+    Ok(RecordedProcess {
+        marker: row.get(0)?,
+        session: SessionId::new(row.get::<_, String>(1)?),
+        call: row.get(2)?,
+        guard_pid: row.get(3)?,
+        guard_start: row.get::<_, i64>(4)?.cast_unsigned(),
+        boot_id: row.get(5)?,
+        created_at: Timestamp::from_millis(row.get(6)?),
+    })
+}
