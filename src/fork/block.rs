@@ -10,7 +10,7 @@ pub(super) const CLEARED: &str = "[Old tool result content cleared]";
 
 const RESULT: &str = "\n[Tool result]\n";
 const NO_RESULT: &str = "\n[No tool result]";
-const UNKNOWN_RESULT: &str = "\n[A tool result that cannot be understood is left out]";
+const UNKNOWN_RESULT: &str = "\n[Tool result]\n[empty, or in a form that is not understood]";
 
 /// More than the line about parts that are left out ever takes.
 const LONGEST_OMISSION: usize = 80;
@@ -71,6 +71,7 @@ fn push_part(out: &mut String, part: &Part<'_>, most: usize) {
         Part::Text(raw) => cut::push(out, &text(raw), most, || Method::HeadAndTail),
         Part::Unknown(kind) => {
             let kind: String = kind.chars().filter(|c| !c.is_control()).take(40).collect();
+            let kind = if kind.is_empty() { "unknown" } else { &kind };
             out.push_str(&format!(
                 "[A part of the kind `{kind}` cannot be understood and is left out]"
             ));

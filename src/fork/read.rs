@@ -72,7 +72,7 @@ pub(super) struct Call<'a> {
 pub(super) enum Outcome<'a> {
     /// The host shows its model no more of it than that there was something.
     Cleared,
-    /// There is a result, in a form we do not know.
+    /// There is a result without anything in it, as far as we understand it.
     Unknown,
     Said(&'a RawValue),
 }
@@ -80,7 +80,7 @@ pub(super) enum Outcome<'a> {
 pub(super) fn messages(transcript: &str) -> Result<Vec<Message<'_>>, serde_json::Error> {
     let heard: Vec<Heard<'_>> = match serde_json::from_str(transcript) {
         Ok(heard) => heard,
-        Err(_) => one_by_one(transcript)?,
+        Err(error) => one_by_one(transcript).ok_or(error)?,
     };
     let mut messages = heard.into_iter().map(message).collect::<Result<Vec<_>, _>>()?;
     join_results(&mut messages);
@@ -89,19 +89,17 @@ pub(super) fn messages(transcript: &str) -> Result<Vec<Message<'_>>, serde_json:
 
 /// A part that cannot be read must not cost the whole conversation: slower, and only when it is
 /// needed, each is read by itself.
-fn one_by_one(transcript: &str) -> Result<Vec<Heard<'_>>, serde_json::Error> {
-    let messages: Vec<&RawValue> = serde_json::from_str(transcript)?;
-    Ok(messages.into_iter().map(|raw| heard_loosely(raw.get())).collect())
+fn one_by_one(transcript: &str) -> Option<Vec<Heard<'_>>> {
+    let messages: Vec<&RawValue> = serde_json::from_str(transcript).ok()?;
+    messages.into_iter().map(|raw| heard_loosely(raw.get())).collect()
 }
 
-fn heard_loosely(message: &str) -> Heard<'_> {
+/// `None` for what is no message at all.
+fn heard_loosely(message: &str) -> Option<Heard<'_>> {
     if let Ok(heard) = serde_json::from_str(message) {
-        return heard;
+        return Some(heard);
     }
-    match serde_json::from_str::<HeardLoosely<'_>>(message) {
-        Ok(loosely) => loosely.read(),
-        Err(_) => Heard { parts: Parts::unknown("message"), ..Heard::default() },
-    }
+    Some(serde_json::from_str::<HeardLoosely<'_>>(message).ok()?.read())
 }
 
 fn message(heard: Heard<'_>) -> Result<Message<'_>, serde_json::Error> {
@@ -157,7 +155,7 @@ fn text(raw: &RawValue) -> Option<Part<'_>> {
     (!empty).then_some(Part::Text(raw))
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct Heard<'a> {
     #[serde(borrow, default)]
     info: Info<'a>,
@@ -186,7 +184,7 @@ impl<'a> HeardLoosely<'a> {
         for raw in self.parts {
             match serde_json::from_str(raw.get()) {
                 Ok(part) => parts.add(part),
-                Err(_) => parts.extend(Parts::unknown("part")),
+                Err(_) => parts.kept.push(Part::Unknown(Cow::Borrowed(""))),
             }
         }
         Heard { info: self.info, role: self.role, parts, content: None }
@@ -235,10 +233,6 @@ impl<'a> Parts<'a> {
             known if NOT_INHERITED.contains(&known) => {}
             _ => self.kept.push(Part::Unknown(heard.kind)),
         }
-    }
-
-    fn unknown(kind: &'static str) -> Parts<'a> {
-        Parts { kept: vec![Part::Unknown(Cow::Borrowed(kind))], compaction: false }
     }
 
     fn extend(&mut self, other: Parts<'a>) {

@@ -42,6 +42,8 @@ pub(super) type News = Vec<(What, Task)>;
 trait Change: Send {
     fn haste(&self) -> Haste;
     fn make(&mut self, db: &Connection, news: &mut News) -> bool;
+    /// Why it could not be made.
+    fn why_not(&self) -> Error;
     fn settle(self: Box<Self>, committed: Result<(), Error>);
 }
 
@@ -78,6 +80,10 @@ where
                 .unwrap_or_else(|_| Err(Error::Panicked));
         }
         self.made.is_ok()
+    }
+
+    fn why_not(&self) -> Error {
+        self.made.as_ref().err().map_or(Error::RolledBack, Error::again)
     }
 
     fn settle(self: Box<Self>, committed: Result<(), Error>) {
@@ -204,7 +210,7 @@ fn commit(
         } else {
             // A full disk rolls back the whole transaction under our feet; then all have failed.
             if savepoint.is_autocommit() {
-                return Err(Error::RolledBack);
+                return Err(change.why_not());
             }
             drop(savepoint); // rolls back
             news.truncate(told);

@@ -62,7 +62,7 @@ impl Desk {
             workspace: Workspace::open(&top.join("workspace")).unwrap(),
             todos: Todos::default(),
             overflow: top.join("overflow"),
-            output_room: OutputRoom::left(1 << 20, &top.join("overflow")),
+            output_room: OutputRoom::left(64 << 20, &top.join("overflow")),
             cancel: CancellationToken::new(),
             may_leave: None,
             launcher: Launcher::new(program.into(), LEASE, ledger.clone()),

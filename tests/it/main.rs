@@ -8,6 +8,7 @@ mod support;
 mod agents;
 mod batches;
 mod cancel;
+mod cannot_go_on;
 mod clear;
 mod cli;
 mod commands;

@@ -149,7 +149,7 @@ impl Embedded {
     /// Runs until there is nothing left to answer.
     async fn work_off(&self, id: &SessionId, cancel: CancellationToken) -> Result<(), Stopped> {
         loop {
-            let stopped = |error: Error| Stopped(error.to_string());
+            let stopped = |error: Error| Stopped(reason(error));
             let session = match self.session(id) {
                 Err(Error::NoSuchSession(_)) => return Ok(()),
                 session => session.map_err(stopped)?,
@@ -309,6 +309,47 @@ impl Surrounded {
     }
 }
 
+impl Surrounded {
+    /// Writes until it is written. What a model said was paid for: while the disk takes nothing it is
+    /// kept here and not asked for again.
+    async fn insist<W: Future<Output = Result<(), Error>>>(
+        &self,
+        write: impl Fn() -> W,
+    ) -> Result<(), Stopped> {
+        let clock = &self.host.0.clock;
+        let began = clock.uptime();
+        for tries in 0.. {
+            let Err(error) = write().await else { return Ok(()) };
+            let why = reason(error);
+            if clock.uptime().saturating_sub(began) >= self.host.0.setup.gone {
+                return Err(Stopped(why));
+            }
+            let cancel = match self.host.runs().get_mut(&self.session.id) {
+                Some(running) => {
+                    running.activity = Activity::Retrying(why.clone());
+                    running.cancel.clone()
+                }
+                None => return Err(Stopped(why)),
+            };
+            self.host.ring();
+            tokio::select! {
+                () = clock.sleep(clock.backoff(FIRST_PAUSE, LONGEST_PAUSE, tries)) => {}
+                () = cancel.cancelled() => return Err(Stopped(why)),
+                () = self.host.0.stop.cancelled() => return Err(Stopped(why)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of something that is out of reach here, where the host is the daemon itself.
+fn reason(error: Error) -> String {
+    match error {
+        Error::Unreachable(why) => why,
+        refused @ (Error::Refused(_) | Error::NoSuchSession(_)) => refused.to_string(),
+    }
+}
+
 /// Call ids are the model's and unique in their session; what people see and type has one form.
 fn ask_id(session: &SessionId, call: &str) -> String {
     let half = |which: u8| {
@@ -321,8 +362,7 @@ fn ask_id(session: &SessionId, call: &str) -> String {
 
 impl Surroundings for Surrounded {
     async fn save(&self, message: &Message) -> Result<(), Stopped> {
-        let saved = self.host.save(&self.session.id, message).await;
-        saved.map_err(|error| Stopped(error.to_string()))
+        self.insist(|| self.host.save(&self.session.id, message)).await
     }
 
     async fn save_call(
@@ -331,10 +371,13 @@ impl Surroundings for Surrounded {
         part: usize,
         state: &ToolState,
     ) -> Result<(), Stopped> {
-        let state = serde_json::to_string(state).expect("a state is JSON");
         let store = &self.host.0.store;
-        let saved = store.save_call(&self.session.id, message.to_owned(), part, state).await;
-        saved.map_err(|error| Stopped(broken(error).to_string()))
+        let save = || async {
+            let state = serde_json::to_string(state).expect("a state is JSON");
+            let saved = store.save_call(&self.session.id, message.to_owned(), part, state).await;
+            saved.map_err(broken)
+        };
+        self.insist(save).await
     }
 
     async fn hear(&self) -> Result<Vec<Message>, Stopped> {

@@ -140,6 +140,13 @@ fn misbehave(stream: &mut TcpStream, verb: &str, rest: &str) -> Sent {
             }
             finish(stream, "tool_calls")
         }
+        // `@tool read {"path": "a"}`
+        "@tool" => {
+            head(stream)?;
+            let (name, arguments) = rest.split_once(' ').unwrap();
+            call(stream, 0, name, arguments)?;
+            finish(stream, "tool_calls")
+        }
         "@index" => {
             head(stream)?;
             call(stream, 4_000_000_000, "todo", "{}")?;
