@@ -71,7 +71,12 @@ impl Watched {
         // Already a session leader if it was started so; else its own session, away from terminals.
         let _ = setsid();
         become_subreaper()?;
-        let listening = socket.try_clone()?;
+        // Everything that can fail comes before the command: a guard must not give up beside one.
+        let (to_events, events) = mpsc::channel();
+        let (to_exits, listening) = (to_events.clone(), socket.try_clone()?);
+        let (to_waiter, started) = mpsc::channel();
+        thread::Builder::new().spawn(move || listen(listening, &to_events))?;
+        thread::Builder::new().spawn(move || wait_for(&started, &to_exits))?;
         let child = Command::new(&order.program)
             .args(&order.arguments)
             .env(MARKER, &order.marker)
@@ -80,11 +85,8 @@ impl Watched {
             .process_group(0)
             .spawn()?;
         let_go_of_the_output();
-        let (to_events, events) = mpsc::channel();
         let main = Pid::from_child(&child);
-        let to_exits = to_events.clone();
-        thread::Builder::new().spawn(move || listen(listening, &to_events))?;
-        thread::Builder::new().spawn(move || wait_for(main, &to_exits))?;
+        let _ = to_waiter.send(main);
         Ok(Watched { main, status: None, events })
     }
 
@@ -210,7 +212,8 @@ fn listen(mut socket: UnixStream, events: &Sender<Event>) {
 }
 
 /// Leaves the child to be reaped by somebody else, who may also be faster.
-fn wait_for(main: Pid, events: &Sender<Event>) {
+fn wait_for(started: &Receiver<Pid>, events: &Sender<Event>) {
+    let Ok(main) = started.recv() else { return };
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(Errno::INTR) = waitid(WaitId::Pid(main), options) {}
     let _ = events.send(Event::Exited);

@@ -189,8 +189,9 @@ impl Started {
     async fn follow(&mut self, order: &Order) -> Option<Report> {
         let order = order.encode();
         let sent = tokio::select! {
-            sent = self.socket.write_all(&order) => sent.is_ok(),
+            biased;
             () = self.kill.cancelled() => false,
+            sent = self.socket.write_all(&order) => sent.is_ok(),
         };
         if !sent {
             let _ = self.socket.shutdown().await;
@@ -224,10 +225,12 @@ impl Started {
 }
 
 async fn remove(record: Record) -> Report {
+    let pid = record.pid;
     let swept = tokio::task::spawn_blocking(move || sweep(&record)).await;
     let left = match swept {
+        Ok(Ok(())) => Vec::new(),
         Ok(Err(survivors)) => survivors.0,
-        Ok(Ok(())) | Err(_) => Vec::new(),
+        Err(_) => vec![pid],
     };
     Report { left, ..Report::of(Cause::GuardLost) }
 }
