@@ -33,17 +33,24 @@ down this list counts. No file can take the name of a built-in agent:
 Files of the current directory are not used until it is trusted (`asyncagents trust --help`). Until
 then their agents are listed apart, with what they would be allowed.
 
-Example, as `.claude/agents/reviewer.md`:
+Example, as `.claude/agents/tester.md`:
   ---
-  description: Reviews the changes that are not committed yet
-  tools: Read, Grep, Bash(git diff:*)
+  description: Runs the tests and explains what fails
+  tools: Read, Grep, Bash(make test)
   ---
-  Look at `git diff` and report what is wrong with it, as path:line and one sentence each.
+  Run `make test` and report what fails and why, as path:line and one sentence each.
 
 and then:
   asyncagents agents
   asyncagents trust
-  asyncagents run --agent reviewer 'Is this ready?'")]
+  asyncagents run --agent tester 'Why is the build red?'
+
+Rules for commands match whole words, as the shell will see them. `Bash(make test)` allows
+that command and no other. `Bash(git diff:*)`, or `git diff*` in OpenCode's dialect, allows
+`git diff` with every argument there is, so also `git diff --output=FILE`, but not `git
+difftool`. It does not allow what it does not name: assignments (`A=1 git diff`), files
+written with `>`, `sudo`, variables and substitutions. A rule that denies a command finds it
+behind all of these. A line that cannot be told apart for certain is asked about.")]
 pub(super) struct Agents {
     /// Print the agents as a JSON array; `trusted` says which can be used
     #[arg(long)]

@@ -1,12 +1,12 @@
 //! What an agent is: a name, a prompt, and what it may do. Read from Markdown files with front
 //! matter, in our dialect, OpenCode's and Claude's; five agents are built in, in the same format.
 
-mod command;
 mod load;
 mod missing;
 mod parse;
 mod pattern;
 mod permission;
+mod shell;
 mod walk;
 mod yaml;
 
@@ -21,6 +21,8 @@ pub use missing::{Missing, find, way_out};
 pub use parse::is_invisible;
 
 use parse::Parsed;
+use pattern::Cover;
+use shell::Command;
 
 /// The tools there are, in the order they are listed.
 pub const TOOLS: [&str; 8] = ["read", "list", "glob", "grep", "edit", "write", "bash", "todo"];
@@ -139,23 +141,53 @@ impl Definition {
         self.rules_of(tool).rfind(|rule| rule.covers(subject)).map_or(default, |rule| rule.action)
     }
 
-    /// As strict as its strictest command. A line whose commands cannot be told apart is treated
+    /// As strict as its strictest command. A line that cannot be taken apart for certain is treated
     /// like a command no rule has in mind, and asked about if rules have any in mind.
     fn decide_line(&self, line: &str) -> Action {
-        let is_particular = |rule: &&Rule| !rule.is_general();
-        let mut particular = self.rules_of("bash").filter(is_particular).peekable();
-        let mut action = self.decide("bash", "");
-        match command::split(line) {
-            Some(commands) => {
-                let actions = commands.iter().map(|command| self.decide("bash", command));
-                action = actions.max().unwrap_or(action);
-            }
-            None if particular.peek().is_some() => action = action.max(Action::Ask),
-            None => {}
+        let general = self.decide("bash", "");
+        let mut particular = self.rules_of("bash").filter(|rule| !rule.is_general()).peekable();
+        if particular.peek().is_none() {
+            return general;
+        }
+        let shell::Line { commands, is_uncertain } = shell::parse(line);
+        let actions = commands.iter().map(|command| self.decide_command(command));
+        let mut action = actions.max().unwrap_or(general);
+        if is_uncertain {
+            action = action.max(general).max(Action::Ask);
         }
         // A rule may have the whole line in mind, as `* | sh` does.
         let of_line = particular.rfind(|rule| rule.covers(line)).map(|rule| rule.action);
         action.max(of_line.unwrap_or(Action::Allow))
+    }
+
+    /// Rules that forbid see through quotes, assignments and commands like `sudo`; one that allows
+    /// vouches for the words it names and nothing else.
+    fn decide_command(&self, command: &Command) -> Action {
+        let mut least = Action::Allow;
+        for rule in self.rules_of("bash").rev() {
+            let forms = || command.forms.iter();
+            let decides = match rule.action {
+                _ if rule.is_general() => true,
+                Action::Allow => forms()
+                    .any(|form| form.is_whole && pattern::permits(&rule.pattern, &form.words)),
+                Action::Ask | Action::Deny => {
+                    let cover =
+                        forms().map(|form| pattern::cover(&rule.pattern, &form.words)).max();
+                    match cover.unwrap_or(Cover::None) {
+                        Cover::All => true,
+                        Cover::Some => {
+                            least = Action::Ask;
+                            false
+                        }
+                        Cover::None => false,
+                    }
+                }
+            };
+            if decides {
+                return rule.action.max(least);
+            }
+        }
+        least
     }
 
     fn rules_of(&self, tool: &str) -> impl DoubleEndedIterator<Item = &Rule> {
@@ -252,128 +284,4 @@ enum Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn definition(tools: Tools, rules: &[(&str, &str, Action)]) -> Definition {
-        let rule =
-            |(tool, pattern, action): &(&str, &str, Action)| Rule::new(tool, *pattern, *action);
-        Definition {
-            name: "a".to_owned(),
-            description: "b".to_owned(),
-            prompt: "c".to_owned(),
-            model: None,
-            tools,
-            rules: rules.iter().map(rule).collect(),
-            source: Source::BuiltIn,
-        }
-    }
-
-    #[test]
-    fn the_last_matching_rule_wins() {
-        use Action::*;
-        let check = |rules: &[(&str, &str, Action)], expected: &[(&str, &str, Action)]| {
-            let definition = definition(Tools::all(), rules);
-            for (tool, subject, action) in expected {
-                assert_eq!(definition.action(tool, subject), *action, "{rules:?} {tool} {subject}");
-            }
-        };
-        check(&[], &[("edit", "a", Allow), ("bash", "ls", Allow), (EXTERNAL_DIRECTORY, "/", Ask)]);
-        check(
-            &[("*", "*", Deny), ("read", "*", Allow), ("read", "*.env", Ask)],
-            &[
-                ("read", "a", Allow),
-                ("read", "a/.env", Ask),
-                ("edit", "a", Deny),
-                (EXTERNAL_DIRECTORY, "/a", Deny),
-            ],
-        );
-        check(
-            &[("read", "*.env", Ask), ("read", "*", Allow), ("*", "*", Allow)],
-            &[("read", ".env", Allow), (EXTERNAL_DIRECTORY, "/a", Allow)],
-        );
-        check(
-            &[(EXTERNAL_DIRECTORY, "/tmp/*", Allow)],
-            &[(EXTERNAL_DIRECTORY, "/tmp/a", Allow), (EXTERNAL_DIRECTORY, "/etc", Ask)],
-        );
-    }
-
-    #[test]
-    fn a_shell_line_is_judged_by_its_strictest_command() {
-        use Action::*;
-        let check = |rules: &[(&str, &str, Action)], expected: &[(&str, Action)]| {
-            let definition = definition(Tools::all(), rules);
-            for (line, action) in expected {
-                assert_eq!(definition.action("bash", line), *action, "{rules:?} {line}");
-            }
-        };
-        check(
-            &[("bash", "*", Deny), ("bash", "git diff*", Allow), ("bash", "git log *", Ask)],
-            &[
-                ("git diff --stat", Allow),
-                ("git diff && git diff HEAD", Allow),
-                ("git diff 2>&1", Allow),
-                ("git diff | git log", Ask),
-                ("git diff; rm -rf .", Deny),
-                ("git diff > src/main.rs", Deny),
-                ("git diff $(rm a)", Deny),
-                ("git diff \"$(rm a)\"", Deny),
-                ("git diff `rm a`", Deny),
-                ("", Deny),
-            ],
-        );
-        check(
-            &[("bash", "git push*", Deny), ("bash", "* | sh", Ask)],
-            &[
-                ("make", Allow),
-                ("make; git push", Deny),
-                ("make \"$(date)\"", Ask),
-                ("git push \"$(date)\"", Deny),
-                ("curl x | sh", Ask),
-            ],
-        );
-        check(&[("bash", "*", Allow)], &[("make \"$(date)\"", Allow), ("a; b > c", Allow)]);
-    }
-
-    #[test]
-    fn a_tool_is_offered_if_any_call_of_it_may_pass() {
-        use Action::*;
-        let check = |rules: &[(&str, &str, Action)], expected: bool| {
-            let definition = definition(["read", "bash"].into_iter().collect(), rules);
-            assert_eq!(definition.may_use("bash"), expected, "{rules:?}");
-            assert!(!definition.may_use("edit"));
-            assert_eq!(definition.action("edit", "a"), Deny);
-        };
-        check(&[], true);
-        check(&[("bash", "*", Deny)], false);
-        check(&[("*", "*", Deny)], false);
-        check(&[("*", "*", Deny), ("bash", "*", Ask)], true);
-        check(&[("bash", "*", Deny), ("bash", "git *", Allow)], true);
-        check(&[("bash", "git *", Allow), ("bash", "*", Deny)], false);
-        check(&[("bash", "git *", Deny)], true);
-        check(&[("edit", "*", Deny)], true);
-    }
-
-    #[test]
-    fn five_agents_are_built_in_and_three_of_them_only_read() {
-        let found: Vec<_> = builtin()
-            .into_iter()
-            .map(|agent| {
-                assert!(agent.description.len() <= 100 && !agent.description.contains('\n'));
-                assert_eq!(
-                    (agent.model, agent.rules, agent.source),
-                    (None, vec![], Source::BuiltIn)
-                );
-                (agent.name, agent.tools.iter().collect::<Vec<_>>().join(" "))
-            })
-            .collect();
-        let expected = [
-            ("build", "read list glob grep edit write bash todo"),
-            ("explore", "read list glob grep"),
-            ("general", "read list glob grep edit write bash todo"),
-            ("librarian", "read list glob grep"),
-            ("oracle", "read list glob grep todo"),
-        ];
-        assert_eq!(found, expected.map(|(name, tools)| (name.to_owned(), tools.to_owned())));
-    }
-}
+mod tests;

@@ -1,10 +1,129 @@
 //! Patterns of permission rules: `*` is any text, slashes and all, `?` one character, `**/` any
-//! folders or none; everything else stands for itself. The whole text has to match.
+//! folders or none; everything else stands for itself. The whole text has to match. For commands,
+//! a rule that allows is taken at its narrowest and one that forbids at its widest.
+
+use super::shell::Word;
+
+/// How much of what a command may turn out to be a pattern covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cover {
+    None,
+    /// Some of it, depending on a value that only a running shell knows.
+    Some,
+    All,
+}
 
 /// `git *` also means a bare `git`.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {
-    let bare = pattern.strip_suffix(" *");
-    covers(pattern, text) || bare.is_some_and(|bare| covers(bare, text))
+    let text: Vec<Symbol> = text.chars().map(Symbol::One).collect();
+    covers(pattern, &text, Reading::Certain)
+}
+
+/// For rules that forbid: the words as one text, so that `git push*` is also about `git pushy`.
+pub(super) fn cover(pattern: &str, words: &[Word]) -> Cover {
+    let pattern = unquoted(pattern);
+    if covers(&pattern, &symbols(words, Reading::Certain), Reading::Certain) {
+        Cover::All
+    } else if covers(&pattern, &symbols(words, Reading::Possible), Reading::Possible) {
+        Cover::Some
+    } else {
+        Cover::None
+    }
+}
+
+/// For rules that allow: word by word. A `*` within a word stays within it. One at the end stands
+/// for any more words, and for the rest of this one only if it is not glued to a letter or a digit:
+/// `git diff*` is about `git diff --stat` and not about `git difftool`, `make test-*` is about
+/// `make test-unit`.
+pub(super) fn permits(pattern: &str, words: &[Word]) -> bool {
+    let pattern = unquoted(pattern);
+    let mut elements: Vec<Element> = pattern.split_whitespace().map(Element::of).collect();
+    if let Some(Element::One(last)) = elements.last().copied()
+        && let Some(start) = last.strip_suffix('*')
+    {
+        if start.ends_with(char::is_alphanumeric) {
+            elements.pop();
+            elements.push(Element::One(start));
+        }
+        elements.push(Element::Any);
+    }
+    let last = elements.len().saturating_sub(1);
+    let mut reached = vec![false; words.len() + 1];
+    reached[0] = true;
+    for (n, element) in elements.iter().enumerate() {
+        // In between, a `*` stands for something; at the end it may also stand for nothing.
+        let least = usize::from(n != last);
+        reached = element.step(&reached, words, least);
+    }
+    !elements.is_empty() && reached[words.len()]
+}
+
+/// A word of a pattern.
+#[derive(Clone, Copy)]
+enum Element<'a> {
+    One(&'a str),
+    Any,
+}
+
+impl<'a> Element<'a> {
+    fn of(word: &'a str) -> Element<'a> {
+        if word == "*" { Element::Any } else { Element::One(word) }
+    }
+
+    /// From the places between words that are reached before it to those reached after it.
+    fn step(self, reached: &[bool], words: &[Word], least: usize) -> Vec<bool> {
+        let fits = |pattern: &str, word: &Word| match word {
+            Word::Literal(text) | Word::Glob(text) => matches(pattern, text),
+            Word::Unknown => false,
+        };
+        let mut any_before = false;
+        let mut after = vec![false; reached.len()];
+        for place in 0..reached.len() {
+            after[place] = match self {
+                Element::One(pattern) => {
+                    place > 0 && reached[place - 1] && fits(pattern, &words[place - 1])
+                }
+                Element::Any => any_before || least == 0 && reached[place],
+            };
+            any_before |= reached[place];
+        }
+        after
+    }
+}
+
+/// Patterns were written for lines as they are typed; words have no quotes left.
+fn unquoted(pattern: &str) -> String {
+    pattern.replace(['\'', '"', '\\'], "")
+}
+
+/// What is matched: a character, or a text that only a running shell knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Symbol {
+    One(char),
+    Unknown,
+}
+
+/// Whether a pattern has to match whatever a text is at run time, or something that it can be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    Certain,
+    Possible,
+}
+
+fn symbols(words: &[Word], reading: Reading) -> Vec<Symbol> {
+    let mut symbols = Vec::new();
+    for (n, word) in words.iter().enumerate() {
+        symbols.extend((n > 0).then_some(Symbol::One(' ')));
+        match (word, reading) {
+            (Word::Literal(text), _) | (Word::Glob(text), Reading::Certain) => {
+                symbols.extend(text.chars().map(Symbol::One));
+            }
+            (Word::Unknown, _) | (Word::Glob(_), Reading::Possible) => {
+                symbols.push(Symbol::Unknown);
+            }
+        }
+    }
+    symbols
 }
 
 enum Token {
@@ -14,13 +133,19 @@ enum Token {
     One(char),
 }
 
+fn covers(pattern: &str, text: &[Symbol], reading: Reading) -> bool {
+    let bare = pattern.strip_suffix(" *");
+    walk(pattern, text, reading) || bare.is_some_and(|bare| walk(bare, text, reading))
+}
+
 /// Walks all ways through the text at once, so that no pattern takes exponential time.
-fn covers(pattern: &str, text: &str) -> bool {
-    let text: Vec<char> = text.chars().collect();
+fn walk(pattern: &str, text: &[Symbol], reading: Reading) -> bool {
     let mut reached = vec![false; text.len() + 1];
     reached[0] = true;
+    skip_unknown(&mut reached, text, reading);
     for token in tokens(pattern) {
-        reached = step(&token, &reached, &text);
+        reached = step(&token, &reached, text, reading);
+        skip_unknown(&mut reached, text, reading);
     }
     reached[text.len()]
 }
@@ -42,21 +167,43 @@ fn tokens(pattern: &str) -> Vec<Token> {
 }
 
 /// From the places in the text that are reached before the token to those reached after it.
-fn step(token: &Token, reached: &[bool], text: &[char]) -> Vec<bool> {
+fn step(token: &Token, reached: &[bool], text: &[Symbol], reading: Reading) -> Vec<bool> {
+    let may_be_slash = |symbol: Symbol| match symbol {
+        Symbol::One(c) => c == '/',
+        Symbol::Unknown => reading == Reading::Possible,
+    };
     let mut after = vec![false; reached.len()];
     let mut any_before = false;
     for place in 0..reached.len() {
-        let came_by =
-            |fits: &dyn Fn(char) -> bool| place > 0 && reached[place - 1] && fits(text[place - 1]);
+        let came_by = |fits: &dyn Fn(char) -> bool| {
+            let before = place > 0 && reached[place - 1];
+            let one = before && matches!(text[place - 1], Symbol::One(c) if fits(c));
+            // An unknown text can hold any character, and go on.
+            one || reading == Reading::Possible
+                && reached[place]
+                && text.get(place) == Some(&Symbol::Unknown)
+        };
         after[place] = match token {
             Token::AnyText => any_before || reached[place],
-            Token::Folders => reached[place] || any_before && text[place - 1] == '/',
+            Token::Folders => reached[place] || any_before && may_be_slash(text[place - 1]),
             Token::AnyOne => came_by(&|_| true),
             Token::One(one) => came_by(&|c| c == *one),
         };
         any_before |= reached[place];
     }
     after
+}
+
+/// An unknown text can be empty.
+fn skip_unknown(reached: &mut [bool], text: &[Symbol], reading: Reading) {
+    if reading == Reading::Certain {
+        return;
+    }
+    for (place, symbol) in text.iter().enumerate() {
+        if *symbol == Symbol::Unknown && reached[place] {
+            reached[place + 1] = true;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -83,6 +230,72 @@ mod tests {
         check("?.rs", &["a.rs", "ä.rs"], &[".rs", "ab.rs"]);
         check("[a]{b}", &["[a]{b}"], &["ab"]);
         check("", &[""], &["a"]);
+    }
+
+    /// Words without quotes: `?…` is one only a running shell knows, `~…` one with a glob in it.
+    fn words(line: &str) -> Vec<Word> {
+        let word = |text: &str| match text.chars().next() {
+            Some('?') => Word::Unknown,
+            Some('~') => Word::Glob(text[1..].to_owned()),
+            Some(_) | None => Word::Literal(text.replace('_', " ")),
+        };
+        line.split(' ').map(word).collect()
+    }
+
+    #[test]
+    fn a_rule_that_allows_ends_at_a_word() {
+        let check = |pattern: &str, yes: &[&str], no: &[&str]| {
+            for line in yes {
+                assert!(permits(pattern, &words(line)), "{pattern}: {line}");
+            }
+            for line in no {
+                assert!(!permits(pattern, &words(line)), "{pattern}: {line}");
+            }
+        };
+        for pattern in ["git diff*", "git diff *"] {
+            check(
+                pattern,
+                &["git diff", "git diff --stat", "git diff a b", "git diff ~*.rs"],
+                &["git difftool", "git diff-files", "git", "gitk", "git_diff", "a git diff"],
+            );
+        }
+        check("git diff", &["git diff"], &["git diff a", "git difftool"]);
+        check("make test-*", &["make test-unit", "make test-unit a"], &["make test", "make testx"]);
+        check("./bin/*", &["./bin/a", "./bin/a b"], &["./bin", "./x ./bin/a"]);
+        check("npm run test:*", &["npm run test:a", "npm run test: a"], &["npm run test"]);
+        check("cat src/*.rs", &["cat src/a.rs", "cat src/a/b.rs"], &["cat src/a /etc/b.rs"]);
+        check(
+            "git * --stat",
+            &["git diff --stat", "git diff a --stat"],
+            &["git --stat", "git diff"],
+        );
+        check("* --version", &["git --version"], &["--version", "git"]);
+        check("git commit -m 'x'", &["git commit -m x"], &["git commit -m y"]);
+        check("git diff*", &["git diff ?"], &["?", "git ?"]);
+        check("", &[], &["a"]);
+    }
+
+    #[test]
+    fn a_rule_that_forbids_goes_beyond_words() {
+        let check = |pattern: &str, line: &str, expected: Cover| {
+            assert_eq!(cover(pattern, &words(line)), expected, "{pattern}: {line}");
+        };
+        check("git push*", "git push", Cover::All);
+        check("git push*", "git push --force", Cover::All);
+        check("git push*", "git pushx", Cover::All);
+        check("git push *", "git push", Cover::All);
+        check("git push*", "git push_x", Cover::All);
+        check("git push*", "git push ?", Cover::All);
+        check("git push*", "git ?", Cover::Some);
+        check("git push*", "?", Cover::Some);
+        check("git push*", "git ~pu*", Cover::Some);
+        check("git push --force*", "git push ?", Cover::Some);
+        check("git push --force*", "git push origin ?", Cover::None);
+        check("git push*", "git pull ?", Cover::None);
+        check("git push*", "git add ~*.rs", Cover::None);
+        check("* --force*", "git push ? --force", Cover::All);
+        check("rm a/**/b", "rm ?", Cover::Some);
+        check("git commit -m \"x\"*", "git commit -m x", Cover::All);
     }
 
     #[test]
