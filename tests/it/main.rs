@@ -7,6 +7,7 @@ mod support;
 
 mod agents;
 mod batches;
+mod bounds;
 mod cancel;
 mod cannot_go_on;
 mod clear;

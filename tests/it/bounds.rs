@@ -1,0 +1,219 @@
+//! What others control is bounded (T19), where it is shown and where it is kept; and what a person or a
+//! policy refuses stays refused (T15).
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use asyncagents::clock::Clock;
+use asyncagents::supervisor::{Asks, Settings};
+use asyncagents::task::{State, Timestamp};
+use asyncagents::wire::{PageView, TaskView};
+use serde_json::{Value, json};
+use tokio::task::block_in_place;
+
+use crate::support::process::{Shell, until};
+use crate::support::web::Site;
+use crate::support::{ModelServer, World, settings};
+
+struct Place {
+    shell: Shell,
+    server: ModelServer,
+    project: PathBuf,
+}
+
+impl Place {
+    async fn build(settings: &str) -> Place {
+        let server = ModelServer::start().await;
+        let mut shell = Shell::new();
+        shell.unset("ASYNCAGENTS_HOST");
+        shell.set("ASYNCAGENTS_MODEL", "openai/scripted");
+        shell.set("OPENAI_BASE_URL", server.base_url());
+        let config = shell.path("config.toml");
+        fs::write(&config, settings).unwrap();
+        shell.set("ASYNCAGENTS_CONFIG", config);
+        let project = shell.path("project");
+        fs::create_dir(&project).unwrap();
+        for name in ["outside", "outside-too", "third"] {
+            fs::write(shell.path(name), "not yours\n").unwrap();
+        }
+        Place { shell, server, project }
+    }
+
+    fn launch(&self, prompt: &str) -> String {
+        let run = self.shell.run_in(&self.project, ["run", prompt]);
+        assert_eq!(run.code, 0, "{run:?}");
+        run.stdout.trim().to_owned()
+    }
+
+    fn end(&self, id: &str) -> (String, String, String) {
+        let waited = self.shell.run(["wait", "--timeout", "60", id]);
+        assert_ne!(waited.code, 124, "{waited:?}");
+        let task = self.task(id);
+        let text = |name: &str| task[name].as_str().unwrap_or_default().to_owned();
+        (text("status"), text("result"), text("error"))
+    }
+
+    fn task(&self, id: &str) -> Value {
+        self.shell.json(["output", id, "--json"])
+    }
+
+    fn asks(&self, number: usize) {
+        until("it asks", || {
+            let open = self.shell.say(["approve"]);
+            open.matches("outside").count() + open.matches("third").count() >= number
+        });
+    }
+}
+
+const THREE_ASK: &str = "@call read {\"path\": \"../outside\"} | call read {\"path\": \"../outside-too\"} \
+    | call read {\"path\": \"../third\"}\n@say the agent went on";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusing_one_of_several_calls_ends_the_run_as_refused() {
+    let place = Place::build("").await;
+    block_in_place(|| {
+        let id = place.launch(THREE_ASK);
+        place.asks(3);
+        let asked = place.shell.say(["approve"]);
+        let first = asked.split_whitespace().find(|word| word.starts_with("per_")).unwrap();
+        assert_eq!(place.shell.run(["deny", first]).code, 0);
+        let (status, result, error) = place.end(&id);
+        assert_eq!((status.as_str(), result.as_str()), ("error", ""));
+        assert!(error.starts_with("stopped because it was refused: read "), "{error}");
+    });
+    assert_eq!(place.server.asked().len(), 1, "the model was not asked to go on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_that_denies_ends_a_run_with_several_requests_too() {
+    let place = Place::build("[permissions]\npolicy = \"deny\"\n").await;
+    block_in_place(|| {
+        let id = place.launch(THREE_ASK);
+        let (status, _, error) = place.end(&id);
+        assert_eq!(status, "error");
+        assert!(error.starts_with("stopped because it was refused: read "), "{error}");
+    });
+    assert_eq!(place.server.asked().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parked_request_is_asked_under_the_same_name_after_a_restart() {
+    let place = Place::build("").await;
+    block_in_place(|| {
+        let id = place.launch("@call read {\"path\": \"../outside\"}\n@say found");
+        let name = || {
+            let asked = place.shell.say(["approve"]);
+            asked.split_whitespace().find(|word| word.starts_with("per_")).map(str::to_owned)
+        };
+        until("it asks", || name().is_some());
+        let before = name();
+        place.shell.kill_daemon();
+        until("it asks again", || name().is_some());
+        assert_eq!(name(), before);
+        assert_eq!(place.shell.run(["approve", &id]).code, 0);
+        let found = ("completed".to_owned(), "found".to_owned(), String::new());
+        assert_eq!(place.end(&id), found);
+    });
+}
+
+#[tokio::test]
+async fn the_time_a_request_is_parked_goes_on_across_restarts() {
+    let clock = Clock::manual(Timestamp::from_millis(1_790_000_000_000));
+    let park = Asks::Park(Some(Duration::from_secs(100)));
+    let settings = Settings { asks: park, ..settings() };
+    let mut world = World::at(settings, clock.clone()).await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@ask bash ls\n@say found").await;
+    world.until("it asks", || !world.supervisor.asks().is_empty()).await;
+    let since = world.supervisor.asks()[0].since;
+    clock.advance(Duration::from_secs(60));
+    // The note of when it was asked goes along with another commit.
+    let other = world.launch(&parent, "@say done").await;
+    world.ended(&other).await;
+    world.restart().await;
+    world.until("it asks", || !world.supervisor.asks().is_empty()).await;
+    assert_eq!(world.supervisor.asks()[0].since, since);
+    clock.advance(Duration::from_secs(41));
+    world.supervisor.sweep();
+    world.until("it is answered", || world.supervisor.asks().is_empty()).await;
+    // A refusal has to look like one for a moment.
+    clock.advance(Duration::from_secs(1));
+    let error = "stopped because it was refused: bash: refused".to_owned();
+    assert_eq!(world.ended(&task).await.state, State::Failed { error, result: None });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_said_in_mid_run_is_seen_before_the_next_step() {
+    let place = Place::build("").await;
+    block_in_place(|| {
+        let wait = "while [ ! -e go ]; do sleep 0.01; done";
+        let prompt = format!("@call bash {}\n@say it was told", json!({"command": wait}));
+        let parent = place.launch(&prompt);
+        until("the command runs", || place.task(&parent)["progress"]["phase"] == "tool");
+        // A child of that session ends, which is told to it while it is at work.
+        let session = place.task(&parent)["sessionID"].as_str().unwrap().to_owned();
+        let db = rusqlite::Connection::open(place.shell.database()).unwrap();
+        db.busy_timeout(Duration::from_secs(10)).unwrap();
+        let body = json!({
+            "info": {"id": "msg_said", "sessionID": session, "role": "user", "time": {"created": 1}},
+            "parts": [{"type": "text", "id": "", "text": "by the way"}],
+        });
+        let say = "INSERT INTO message (session, id, body) VALUES (?1, 'msg_said', ?2)";
+        db.execute(say, (&session, body.to_string())).unwrap();
+        drop(db);
+        fs::write(place.project.join("go"), "").unwrap();
+        assert_eq!(place.end(&parent).0, "completed");
+    });
+    let last = place.server.asked().pop().unwrap();
+    assert!(last.texts("user").iter().any(|text| text.contains("by the way")), "{:?}", last.body);
+}
+
+#[test]
+fn long_results_are_cut_in_lists_and_events_and_whole_by_themselves() {
+    let shell = Shell::new();
+    let site = Site::start(&shell);
+    let mut events = site.events("");
+    let text = "ä".repeat(8_001);
+    let task = shell.launch_to_the_end(&format!("@say {text}"));
+    let cut = "ä".repeat(8_000);
+    let is_cut =
+        |task: &TaskView| (task.result.as_deref(), task.result_truncated) == (Some(&cut), true);
+    assert!(is_cut(&task), "as `list` shows it");
+    let page: PageView = site.read("/v1/tasks");
+    assert!(is_cut(&page.tasks[0]));
+    let whole: TaskView = site.read(&format!("/v1/tasks/{}", task.session_id));
+    assert_eq!((whole.result.as_deref(), whole.result_truncated), (Some(text.as_str()), false));
+    assert_eq!(shell.json(["output", &task.session_id, "--json"])["result"], text);
+    assert!(is_cut(&events.until("task.completed").task()));
+    // One that just fits is whole everywhere.
+    let short = shell.launch_to_the_end(&format!("@say {cut}"));
+    assert_eq!((short.result.as_deref(), short.result_truncated), (Some(cut.as_str()), false));
+}
+
+#[test]
+fn clients_of_the_port_leave_descriptors_for_the_socket() {
+    let mut shell = Shell::new();
+    let program = env!("CARGO_BIN_EXE_asyncagents");
+    let limited = shell.path("limited");
+    fs::write(&limited, format!("ulimit -n 200\nexec {program} serve\n")).unwrap();
+    shell.set("PATH", "/usr/bin:/bin");
+    let serve = shell.command(["serve"]);
+    let mut daemon = std::process::Command::new("bash");
+    daemon.arg(&limited).env_clear();
+    daemon.envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    daemon.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut daemon = daemon.spawn().unwrap();
+    until("the daemon answers", || shell.health().is_some());
+    let site = Site::of(&shell);
+    // As many as there can be: half of the limit is kept back, and a quarter of the rest.
+    let streams: Vec<_> = (0..75).map(|_| site.events("")).collect();
+    assert_eq!(site.get("/v1/events").status, 503);
+    let mut more: Vec<_> = (0..100).map(|_| site.connect()).collect();
+    let task = shell.launch_to_the_end("@say served");
+    assert_eq!(task.result.as_deref(), Some("served"));
+    more.clear();
+    drop(streams);
+    assert_eq!(shell.run(["daemon", "stop"]).code, 0);
+    daemon.wait().unwrap();
+}
