@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::show;
 use crate::agent::definition::{self, Definition, Folder, Rule, Source, TOOLS};
 use crate::config::Settings;
+use crate::quote;
 
 const LONGEST_DESCRIPTION: usize = 100;
 
@@ -61,7 +62,7 @@ impl Agents {
         }
         for problem in &loaded.problems {
             let file = problem.file.display().to_string();
-            eprintln!("`{}` {}", one_line(&file), one_line(&problem.why));
+            show::note(&format!("`{}` {}", quote::line(&file), quote::line(&problem.why)));
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -110,7 +111,7 @@ fn row(agent: &Definition, folders: &[Folder]) -> Vec<String> {
         Source::BuiltIn => "built-in".to_owned(),
         Source::File(file) => place(file, folders),
     };
-    vec![agent.name.clone(), tools, one_line(&source), shorten(&agent.description)]
+    vec![agent.name.clone(), tools, source, shorten(&agent.description)]
 }
 
 /// The file under the name its folder goes by.
@@ -125,16 +126,11 @@ fn place(file: &Path, folders: &[Folder]) -> String {
 /// Descriptions written for Claude may go on for pages, with `\\n` for the ends of lines.
 fn shorten(description: &str) -> String {
     let start = description.split("\\n").next().unwrap_or_default();
-    let line = one_line(start.trim().lines().next().unwrap_or_default());
+    let line = quote::line(start.trim().lines().next().unwrap_or_default());
     match line.char_indices().nth(LONGEST_DESCRIPTION) {
         Some((cut, _)) => format!("{}…", line[..cut].trim_end()),
         None => line,
     }
-}
-
-/// Without line ends and whatever else moves or colours a terminal.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -149,7 +145,7 @@ mod tests {
         check("Reviews.", "Reviews.");
         check("\nReviews.\nAt length.", "Reviews.");
         check("Reviews.\\n\\nExample: …", "Reviews.");
-        check("\u{1b}[31mred\ttext", " [31mred text");
+        check("\u{1b}[31mred\ttext", "\\x1b[31mred\\ttext");
         check(&"ä".repeat(100), &"ä".repeat(100));
         check(&format!("{} {}", "ä".repeat(99), "b"), &format!("{}…", "ä".repeat(99)));
         check("", "");

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{connect, show};
 use crate::config::Settings;
+use crate::quote;
 use crate::wire::{AnswerRequest, PermissionView};
 
 #[derive(Args)]
@@ -39,7 +40,8 @@ impl Answer {
             show::line("Nothing is asked.")?;
         } else {
             for PermissionView { id, short_id, description, what, .. } in permissions {
-                show::line(&format!("{id}  {short_id} \"{description}\" {word}: {what}"))?;
+                let task = format!("{short_id} {}", quote::literal(&description));
+                show::quoted(&format!("{id}  {task} {word}:"), &what)?;
             }
         }
         Ok(ExitCode::SUCCESS)

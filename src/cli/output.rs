@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{caller, connect, resolve, seconds, show};
 use crate::config::Settings;
+use crate::quote;
 use crate::wire::{OutputRequest, TaskView};
 
 #[derive(Args)]
@@ -41,18 +42,19 @@ impl Output {
 
 fn print(task: &TaskView) -> anyhow::Result<()> {
     let TaskView { short_id, description, status, progress, .. } = task;
+    let name = format!("{short_id} {}", quote::literal(description));
     match &task.error {
-        Some(error) => eprintln!("{short_id} \"{description}\" {status}: {error}"),
-        None if task.completed_at.is_none() => eprintln!(
-            "{short_id} \"{description}\" {status}, {}: {} tool calls, last {}",
+        Some(error) => show::note_quoted(&format!("{name} {status}:"), error),
+        None if task.completed_at.is_none() => show::note(&format!(
+            "{name} {status}, {}: {} tool calls, last {}",
             progress.phase.name(),
             progress.tool_calls,
             progress.last_update
-        ),
-        None => eprintln!("{short_id} \"{description}\" {status}"),
+        )),
+        None => show::note(&format!("{name} {status}")),
     }
     match &task.result {
-        Some(result) => show::line(result),
+        Some(result) => show::framed(&format!("written by the agent of {short_id}"), result),
         None => Ok(()),
     }
 }

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 /// Lowest layer first. A module knows itself and the modules in its row, nothing else; a new entry
 /// in a row is an architecture decision.
 const MAY_KNOW: &[(&str, &[&str])] = &[
+    ("quote", &[]),
     ("task", &[]),
     ("transcript", &[]),
     ("fork", &[]),
     ("net", &[]),
     ("clock", &["task"]),
-    ("notice", &["task"]),
+    ("notice", &["quote", "task"]),
     ("feed", &["task"]),
     ("metrics", &["task", "feed"]),
     ("store", &["task"]),
@@ -20,10 +21,21 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("host", &["task", "transcript", "net", "clock", "metrics", "store", "agent"]),
     (
         "supervisor",
-        &["task", "transcript", "fork", "clock", "notice", "feed", "metrics", "store", "host"],
+        &[
+            "quote",
+            "task",
+            "transcript",
+            "fork",
+            "clock",
+            "notice",
+            "feed",
+            "metrics",
+            "store",
+            "host",
+        ],
     ),
     ("wire", &["task", "fork"]),
-    ("tools", &["task", "transcript", "supervisor", "wire"]),
+    ("tools", &["quote", "task", "transcript", "supervisor", "wire"]),
     ("http", &["task", "feed", "metrics", "supervisor", "wire", "tools"]),
     ("client", &["wire"]),
     ("config", &[]),
@@ -47,7 +59,10 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("mcp", &["task", "clock", "wire", "client", "config", "daemon"]),
     (
         "cli",
-        &["task", "fork", "clock", "agent", "host", "wire", "client", "config", "daemon", "mcp"],
+        &[
+            "quote", "task", "fork", "clock", "agent", "host", "wire", "client", "config",
+            "daemon", "mcp",
+        ],
     ),
 ];
 

@@ -17,6 +17,7 @@ mod embedded;
 mod ends;
 mod events;
 mod faults;
+mod forging;
 mod fork;
 mod hostile;
 mod hosts;
