@@ -11,7 +11,8 @@ use crate::wire::{AnswerRequest, PermissionView};
 
 #[derive(Args)]
 #[command(after_help = "\
-Without an id it lists what is asked.
+Without an id it lists what is asked: the command as it will run, in quotes, with control characters
+as escapes.
 
 Example:
   asyncagents approve          # what waits?

@@ -10,6 +10,9 @@ use crate::quote;
 use crate::wire::{OutputRequest, TaskView};
 
 #[derive(Args)]
+#[command(after_help = "\
+On a terminal the result stands in a frame, with control characters as escapes. In a pipe, and with
+--json, it is as the agent wrote it.")]
 pub(super) struct Output {
     /// The task: its id, its short id, or the beginning of its id
     id: String,
