@@ -13,12 +13,7 @@ fn main() -> ExitCode {
     match asyncagents::cli::run(arguments) {
         Ok(code) => code,
         Err(error) => {
-            // Sources are never repeated in a text, so the chain is the whole story.
-            let story: Vec<String> = error.chain().map(ToString::to_string).collect();
-            #[expect(clippy::print_stderr, reason = "the one place where a command fails")]
-            {
-                eprintln!("error: {}", story.join(": "));
-            }
+            asyncagents::cli::complain(&error);
             ExitCode::FAILURE
         }
     }

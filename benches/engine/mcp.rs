@@ -259,7 +259,7 @@ async fn turns_of_a_client() -> anyhow::Result<u64> {
             }
             clock.advance(Duration::from_millis(10));
         };
-        if answer.text.ends_with("the end") {
+        if answer.text.ends_with("the end\n~~~") {
             return Ok(turns);
         }
         ensure!(answer.text.contains("call asyncagents_wait again"), "{}", answer.text);

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::{show, trust};
 use crate::agent::definition::{self, Definition, Folder, Loaded, Rule, Source, TOOLS};
 use crate::config::Settings;
+use crate::quote;
 use crate::trust::{Standing, Trust, Workspace};
 
 const LONGEST_DESCRIPTION: usize = 100;
@@ -98,7 +99,7 @@ impl Scene {
         match &self.loaded.agents.get(&agent.name)?.source {
             Source::BuiltIn => None,
             Source::File(file) => {
-                Some(format!("    in place of {}", one_line(&place(file, &self.folders))))
+                Some(format!("    in place of {}", quote::line(&place(file, &self.folders))))
             }
         }
     }
@@ -113,7 +114,7 @@ impl Scene {
             Source::BuiltIn => "built-in".to_owned(),
             Source::File(file) => place(file, &self.folders),
         };
-        vec![agent.name.clone(), tools, one_line(&source), shorten(&agent.description)]
+        vec![agent.name.clone(), tools, quote::line(&source), shorten(&agent.description)]
     }
 
     fn print(&self) -> anyhow::Result<()> {
@@ -155,11 +156,11 @@ impl Agents {
             false => scene.print()?,
         }
         if let Standing::Unknown(error) = &scene.workspace.standing {
-            eprintln!("{}", one_line(&error.to_string()));
+            show::note(&quote::line(&error.to_string()));
         }
         for problem in &scene.loaded.problems {
             let file = problem.file.display().to_string();
-            eprintln!("`{}` {}", one_line(&file), one_line(&problem.why));
+            show::note(&format!("`{}` {}", quote::line(&file), quote::line(&problem.why)));
         }
         // Not in front of a pager, and not when somebody else reads the list.
         if !self.json && std::io::stdout().is_terminal() {
@@ -214,7 +215,7 @@ fn rules(agent: &Definition) -> Vec<String> {
         lines.push(format!("    ({hidden} more rules, see `asyncagents agents --json`)"));
     }
     lines.extend(agent.rules.iter().skip(hidden).map(|rule| {
-        let pattern = cut(&one_line(&rule.pattern), LONGEST_PATTERN);
+        let pattern = cut(&quote::line(&rule.pattern), LONGEST_PATTERN);
         format!("    {} {} {pattern}", rule.action.name(), rule.tool)
     }));
     lines
@@ -232,7 +233,7 @@ fn place(file: &Path, folders: &[Folder]) -> String {
 /// Descriptions written for Claude may go on for pages, with `\\n` for the ends of lines.
 fn shorten(description: &str) -> String {
     let start = description.split("\\n").next().unwrap_or_default();
-    let line = one_line(start.trim().lines().next().unwrap_or_default());
+    let line = quote::line(start.trim().lines().next().unwrap_or_default());
     cut(&line, LONGEST_DESCRIPTION)
 }
 
@@ -241,19 +242,6 @@ fn cut(line: &str, longest: usize) -> String {
         Some((cut, _)) => format!("{}…", line[..cut].trim_end()),
         None => line.to_owned(),
     }
-}
-
-/// Without line ends and whatever else moves, colours or reorders what is on a terminal.
-pub(super) fn one_line(text: &str) -> String {
-    let mut line = String::new();
-    for c in text.chars() {
-        match c {
-            c if c.is_control() => line.push(' '),
-            c if definition::is_invisible(c) => line.extend(c.escape_unicode()),
-            c => line.push(c),
-        }
-    }
-    line
 }
 
 #[cfg(test)]
@@ -268,7 +256,7 @@ mod tests {
         check("Reviews.", "Reviews.");
         check("\nReviews.\nAt length.", "Reviews.");
         check("Reviews.\\n\\nExample: …", "Reviews.");
-        check("\u{1b}[31mred\ttext", " [31mred text");
+        check("\u{1b}[31mred\ttext", "\\x1b[31mred\\ttext");
         check("\u{202e}txet", "\\u{202e}txet");
         check(&"ä".repeat(100), &"ä".repeat(100));
         check(&format!("{} {}", "ä".repeat(99), "b"), &format!("{}…", "ä".repeat(99)));

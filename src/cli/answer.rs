@@ -6,11 +6,13 @@ use clap::Args;
 
 use super::{connect, show};
 use crate::config::Settings;
+use crate::quote;
 use crate::wire::{AnswerRequest, PermissionView};
 
 #[derive(Args)]
 #[command(after_help = "\
-Without an id it lists what is asked.
+Without an id it lists what is asked: the command as it will run, in quotes, with control characters
+as escapes.
 
 Example:
   asyncagents approve          # what waits?
@@ -39,7 +41,8 @@ impl Answer {
             show::line("Nothing is asked.")?;
         } else {
             for PermissionView { id, short_id, description, what, .. } in permissions {
-                show::line(&format!("{id}  {short_id} \"{description}\" {word}: {what}"))?;
+                let task = format!("{short_id} {}", quote::literal(&description));
+                show::quoted(&format!("{id}  {task} {word}:"), &what)?;
             }
         }
         Ok(ExitCode::SUCCESS)

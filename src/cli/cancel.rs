@@ -6,7 +6,8 @@ use clap::Args;
 
 use super::{caller, connect, resolve, show};
 use crate::config::Settings;
-use crate::wire::{CancelRequest, CancelView};
+use crate::quote;
+use crate::wire::{CancelRequest, CancelView, TaskView};
 
 #[derive(Args)]
 #[group(required = true, multiple = false)]
@@ -32,17 +33,18 @@ impl Cancel {
         };
         let CancelView { cancelled, over } = client.cancel(&request).await?;
         for task in &over {
-            eprintln!(
-                "{} \"{}\" is already over ({})",
-                task.short_id, task.description, task.status
-            );
+            show::note(&format!("{} is already over ({})", named(task), task.status));
         }
         if cancelled.is_empty() {
             show::line("No running background tasks to cancel.")?;
         }
-        for task in cancelled {
-            show::line(&format!("cancelled {} \"{}\"", task.short_id, task.description))?;
+        for task in &cancelled {
+            show::line(&format!("cancelled {}", named(task)))?;
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn named(task: &TaskView) -> String {
+    format!("{} {}", task.short_id, quote::literal(&task.description))
 }

@@ -10,6 +10,7 @@ use super::show;
 use crate::client;
 use crate::config::Settings;
 use crate::daemon::start;
+use crate::quote;
 use crate::task::time::say;
 use crate::wire::HealthView;
 
@@ -96,7 +97,7 @@ fn print(settings: &Settings, health: &HealthView) -> anyhow::Result<()> {
         health.task_count
     ))?;
     for warning in &health.warnings {
-        show::line(&format!("warning: {warning}"))?;
+        show::line(&format!("warning: {}", quote::line(warning)))?;
     }
     Ok(())
 }

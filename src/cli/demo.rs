@@ -11,6 +11,7 @@ use super::{connect, launcher, show};
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::config::Settings;
+use crate::quote;
 use crate::task::Status;
 use crate::task::launch::Arguments;
 use crate::wire::{CallerRequest, CallerView, LaunchRequest, TaskView};
@@ -123,7 +124,8 @@ async fn watch(
 
 fn doing(task: &TaskView) -> String {
     let progress = &task.progress;
-    let last = progress.last_tools.last().map(|tool| format!(", last {tool}")).unwrap_or_default();
+    let last = progress.last_tools.last().map(|tool| format!(", last {}", quote::line(tool)));
+    let last = last.unwrap_or_default();
     match is_over(task) {
         true => format!("{}: {} tool calls", task.status, progress.tool_calls),
         false => format!("{}: {} tool calls{last}", progress.phase.name(), progress.tool_calls),
@@ -138,7 +140,7 @@ fn print_results(tasks: &[TaskView]) -> anyhow::Result<()> {
     for task in tasks {
         show::line(&format!("\n── {} ({}, {})", task.description, task.agent, task.short_id))?;
         let text = task.result.as_ref().or(task.error.as_ref());
-        show::line(text.map_or("(nothing)", String::as_str))?;
+        show::framed("written by the agent", text.map_or("(no output)", String::as_str))?;
     }
     let first = tasks.first().map_or("ID", |task| task.short_id.as_str());
     show::line(&format!(

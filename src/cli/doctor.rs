@@ -7,6 +7,7 @@ use clap::Args;
 use super::agents::Scene;
 use super::{connect, opencode, show};
 use crate::config::Settings;
+use crate::quote;
 use crate::trust::Standing;
 use crate::wire::OpenCodeView;
 
@@ -40,11 +41,11 @@ impl Doctor {
         let mut sound = true;
         for finding in findings {
             match finding {
-                Fine(text) => show::line(&format!("✓ {text}"))?,
-                Warning(text) => show::line(&format!("! {text}"))?,
+                Fine(text) => show::line(&format!("✓ {}", quote::line(&text)))?,
+                Warning(text) => show::line(&format!("! {}", quote::line(&text)))?,
                 Wrong(text) => {
                     sound = false;
-                    show::line(&format!("✗ {text}"))?;
+                    show::line(&format!("✗ {}", quote::line(&text)))?;
                 }
             }
         }

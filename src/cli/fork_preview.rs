@@ -48,8 +48,9 @@ impl ForkPreview {
         if self.json {
             show::json(&view)?;
         } else {
-            show::line(&format!("{}\n\n{}", view.preamble, view.context))?;
-            eprintln!("{}", size(&view));
+            let inherited = format!("{}\n\n{}", view.preamble, view.context);
+            show::framed("what the agent would inherit", &inherited)?;
+            show::note(&size(&view));
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -74,7 +74,7 @@ impl Install {
             Client::Opencode => mcp_config::opencode,
         };
         if !self.write {
-            eprintln!("into {}:", file.display());
+            show::note(&format!("into {}:", file.display()));
             return show::line(put("", &program)?.trim_end());
         }
         let before = read(&file)?;

@@ -170,6 +170,14 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// Says on standard error why a command failed. A host may have had a hand in the text.
+pub fn complain(error: &anyhow::Error) {
+    // Sources are never repeated in a text, so the chain is the whole story.
+    let story: Vec<String> = error.chain().map(ToString::to_string).collect();
+    // Further lines stand in, so that none of them looks like something else we say.
+    show::note(&format!("error: {}", story.join(": ").replace('\n', "\n  ")));
+}
+
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }

@@ -6,9 +6,13 @@ use clap::Args;
 
 use super::{caller, connect, resolve, seconds, show};
 use crate::config::Settings;
+use crate::quote;
 use crate::wire::{OutputRequest, TaskView};
 
 #[derive(Args)]
+#[command(after_help = "\
+On a terminal the result stands in a frame, with control characters as escapes. In a pipe, and with
+--json, it is as the agent wrote it.")]
 pub(super) struct Output {
     /// The task: its id, its short id, or the beginning of its id
     id: String,
@@ -41,18 +45,19 @@ impl Output {
 
 fn print(task: &TaskView) -> anyhow::Result<()> {
     let TaskView { short_id, description, status, progress, .. } = task;
+    let name = format!("{short_id} {}", quote::literal(description));
     match &task.error {
-        Some(error) => eprintln!("{short_id} \"{description}\" {status}: {error}"),
-        None if task.completed_at.is_none() => eprintln!(
-            "{short_id} \"{description}\" {status}, {}: {} tool calls, last {}",
+        Some(error) => show::note_quoted(&format!("{name} {status}:"), error),
+        None if task.completed_at.is_none() => show::note(&format!(
+            "{name} {status}, {}: {} tool calls, last {}",
             progress.phase.name(),
             progress.tool_calls,
             progress.last_update
-        ),
-        None => eprintln!("{short_id} \"{description}\" {status}"),
+        )),
+        None => show::note(&format!("{name} {status}")),
     }
     match &task.result {
-        Some(result) => show::line(result),
+        Some(result) => show::framed(&format!("written by the agent of {short_id}"), result),
         None => Ok(()),
     }
 }

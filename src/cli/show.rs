@@ -1,10 +1,32 @@
-//! Printing: whole lines, columns, JSON. A reader that goes away ends the program quietly.
+//! Printing: lines, columns, JSON, and what agents wrote. Control characters reach a terminal as
+//! escapes only. A reader that goes away ends the program quietly.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use serde::Serialize;
 
+use crate::quote;
+
+/// Terminals that do not say how wide they are.
+const USUAL_WIDTH: usize = 80;
+
+/// Stands before every line of an agent's text on a terminal, also of those that are broken.
+const GUTTER: &str = "│ ";
+
+/// Our own words. What others wrote into them is expected to be quoted, and has its control
+/// characters taken away in any case.
 pub(super) fn line(text: &str) -> anyhow::Result<()> {
+    raw(&quote::body(text))
+}
+
+/// The same on standard error.
+pub(super) fn note(text: &str) {
+    eprintln!("{}", quote::body(text));
+}
+
+/// Bytes for another program.
+pub(super) fn raw(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
@@ -13,17 +35,47 @@ pub(super) fn line(text: &str) -> anyhow::Result<()> {
 }
 
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    line(&serde_json::to_string_pretty(value)?)
+    raw(&serde_json::to_string_pretty(value)?)
 }
 
-/// The last column is as wide as it is; the others line up.
+/// What an agent wrote: in a frame on a terminal, as it is elsewhere.
+pub(super) fn framed(title: &str, text: &str) -> anyhow::Result<()> {
+    match width_of(&std::io::stdout()) {
+        Some(width) => raw(&frame(title, text, width)),
+        None => raw(text),
+    }
+}
+
+/// Our words, and then what somebody else wrote, in quotes.
+pub(super) fn quoted(words: &str, text: &str) -> anyhow::Result<()> {
+    raw(&in_quotes(words, text, width_of(&std::io::stdout())))
+}
+
+/// The same on standard error.
+pub(super) fn note_quoted(words: &str, text: &str) {
+    eprintln!("{}", in_quotes(words, text, width_of(&std::io::stderr())));
+}
+
+/// All columns but the last line up.
 pub(super) fn columns(header: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
-    aligned(header, rows).iter().try_for_each(|row| line(row))
+    let (rows, before_last) = table(header, rows);
+    let Some(width) = width_of(&std::io::stdout()) else {
+        return rows.iter().try_for_each(|row| raw(row));
+    };
+    let indent = " ".repeat(before_last.clamp(2, 2.max(width / 2)));
+    rows.iter().try_for_each(|row| raw(&broken(row, width, "", &indent)))
 }
 
 /// The lines of such a table, the header first.
 pub(super) fn aligned(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    table(header, rows).0
+}
+
+/// The same, and where the last column begins.
+fn table(header: &[&str], rows: &[Vec<String>]) -> (Vec<String>, usize) {
     let header: Vec<String> = header.iter().map(|&name| name.to_owned()).collect();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| quote::line(cell)).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().chain([&header]).filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -34,5 +86,98 @@ pub(super) fn aligned(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
             row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         cells.join("  ").trim_end().to_owned()
     };
-    [&header].into_iter().chain(rows).map(aligned).collect()
+    let lines = [&header].into_iter().chain(&rows).map(aligned).collect();
+    (lines, widths.iter().rev().skip(1).map(|width| width + 2).sum())
+}
+
+/// Of a terminal.
+fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
+    if !stream.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(stream).ok();
+    let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+    Some(columns.unwrap_or(USUAL_WIDTH))
+}
+
+fn frame(title: &str, text: &str, width: usize) -> String {
+    let title = quote::line(title);
+    let lines: Vec<String> =
+        quote::body(text).split('\n').map(|line| broken(line, width, GUTTER, GUTTER)).collect();
+    format!("╭ {title}\n{}\n╰", lines.join("\n"))
+}
+
+/// In one line, unless that is too long for the terminal: the rest of a line that it breaks by
+/// itself could look like the next one of ours.
+fn in_quotes(words: &str, text: &str, width: Option<usize>) -> String {
+    let (words, text) = (quote::line(words), quote::literal(text));
+    let whole = format!("{words} {text}");
+    match width {
+        Some(width) if columns_of(&whole) > width => {
+            format!("{}\n{}", broken(&words, width, "", "  "), broken(&text, width, GUTTER, GUTTER))
+        }
+        Some(_) | None => whole,
+    }
+}
+
+/// A line in as many as it takes, with something before the first and before the others.
+fn broken(line: &str, width: usize, first: &str, others: &str) -> String {
+    let mut lines = vec![first.to_owned()];
+    let mut used = columns_of(first);
+    for c in line.replace('\t', "    ").chars() {
+        let is_empty = lines.last().is_none_or(|line| line == first || line == others);
+        if used + column_of(c) > width && !is_empty {
+            lines.push(others.to_owned());
+            used = columns_of(others);
+        }
+        used += column_of(c);
+        if let Some(last) = lines.last_mut() {
+            last.push(c);
+        }
+    }
+    lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
+}
+
+fn columns_of(text: &str) -> usize {
+    text.chars().map(column_of).sum()
+}
+
+/// The most that a character takes: a line must not be longer than we think, and may be shorter.
+fn column_of(c: char) -> usize {
+    match c {
+        '│' | '…' => 1,
+        c if c.is_ascii() => 1,
+        _ => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_holds_every_line_however_long() {
+        let check = |text: &str, expected: &str| assert_eq!(frame("t", text, 10), expected);
+        check("", "╭ t\n│\n╰");
+        check("a\n\nb", "╭ t\n│ a\n│\n│ b\n╰");
+        check("12345678", "╭ t\n│ 12345678\n╰");
+        check("123456789", "╭ t\n│ 12345678\n│ 9\n╰");
+        check("ääääb", "╭ t\n│ ääää\n│ b\n╰");
+        check("a\r\u{1b}[2K\n╰", "╭ t\n│ a\\r\\x1b[\n│ 2K\n│ ╰\n╰");
+        check("a\u{2028}b", "╭ t\n│ a\\u{2028\n│ }b\n╰");
+        check("\tx", "╭ t\n│     x\n╰");
+        assert_eq!(frame("a\nb", "c", 1), "╭ a\\nb\n│ c\n╰");
+    }
+
+    #[test]
+    fn a_line_that_is_broken_does_not_begin_like_one_of_ours() {
+        let check = |width: usize, expected: &str| {
+            assert_eq!(in_quotes("per_1 asks:", "ls; rm", Some(width)), expected, "{width}");
+        };
+        check(20, "per_1 asks: \"ls; rm\"");
+        check(19, "per_1 asks:\n│ \"ls; rm\"");
+        check(8, "per_1 as\n  ks:\n│ \"ls; r\n│ m\"");
+        assert_eq!(in_quotes("per_1 asks:", "a\nb", None), "per_1 asks: \"a\\nb\"");
+        assert_eq!(broken("ab cd", 4, "", "  "), "ab c\n  d");
+    }
 }

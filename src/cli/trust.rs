@@ -8,10 +8,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 
-use super::agents::{Scene, one_line};
+use super::agents::Scene;
 use super::show;
 use crate::config::Settings;
 use crate::daemon;
+use crate::quote;
 use crate::trust::{Decision, Error, Standing, State, Trust as TrustList};
 
 #[derive(Args)]
@@ -63,7 +64,7 @@ impl Trust {
         let path = decide(settings, &directory, Decision::Trusted)?;
         show::line(&format!(
             "`{}` is trusted: the agents of its files can be used (`asyncagents agents` lists them)",
-            one_line(&path)
+            quote::line(&path)
         ))?;
         Ok(ExitCode::SUCCESS)
     }
@@ -83,7 +84,7 @@ impl Untrust {
             }
             other => other?,
         };
-        show::line(&format!("`{}` is not trusted", one_line(&path)))?;
+        show::line(&format!("`{}` is not trusted", quote::line(&path)))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -110,7 +111,7 @@ fn list(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
             State::Missing => "missing",
             State::Replaced => "replaced",
         };
-        vec![state.to_owned(), one_line(path)]
+        vec![state.to_owned(), quote::line(path)]
     };
     let rows: Vec<Vec<String>> =
         listed.iter().map(|listed| row(&listed.path, listed.state)).collect();
@@ -124,7 +125,7 @@ pub(super) fn ask(settings: &Settings, scene: &Scene) -> anyhow::Result<bool> {
     if !is_open(scene) {
         return Ok(false);
     }
-    let path = one_line(&scene.workspace.path.display().to_string());
+    let path = quote::line(&scene.workspace.path.display().to_string());
     eprint!("Trust the agents of {path}? [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();

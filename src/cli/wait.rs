@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::{connect, resolve, seconds};
+use super::{connect, resolve, seconds, show};
 use crate::config::Settings;
+use crate::quote;
 use crate::task::Status;
 use crate::wire::{TaskView, WaitRequest};
 
@@ -92,8 +93,12 @@ impl Wait {
 }
 
 fn tell(task: &TaskView) {
-    let error = task.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-    eprintln!("{} \"{}\" {}{error}", task.short_id, task.description, task.status);
+    let TaskView { short_id, description, status, error, .. } = task;
+    let ended = format!("{short_id} {} {status}", quote::literal(description));
+    match error {
+        Some(error) => show::note_quoted(&format!("{ended}:"), error),
+        None => show::note(&ended),
+    }
 }
 
 fn is_over(task: &TaskView) -> bool {

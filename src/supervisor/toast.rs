@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::Supervisor;
 use crate::feed::{Change, Kind};
 use crate::host::{Host, Toast, Tone};
+use crate::quote;
 use crate::task::time::say;
 use crate::task::{MAILBOX, SessionId, Status, Task};
 
@@ -91,7 +92,7 @@ impl Supervisor {
 
 fn end(task: &Task) -> Toast {
     let took = task.completed_at.map(|end| say(end.since(task.started_at))).unwrap_or_default();
-    let description = &task.description;
+    let description = quote::label(&task.description);
     let (title, message, tone) = match task.status() {
         Status::Completed | Status::Running | Status::Resumed => (
             "Background Task Completed",
@@ -116,7 +117,8 @@ fn end(task: &Task) -> Toast {
 fn line(live: &[Task]) -> String {
     let each = live.iter().take(3).map(|task| {
         let doing = task.progress.last_tools.last().map(String::as_str);
-        format!("{}: {}", task.description, doing.unwrap_or(task.progress.phase.name()))
+        let doing = quote::line(doing.unwrap_or(task.progress.phase.name()));
+        format!("{}: {doing}", quote::label(&task.description))
     });
     let mut parts = vec![format!("{} running", live.len())];
     parts.extend(each);

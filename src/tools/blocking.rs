@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::output::Window;
+use super::output::{MOST_OF_ERROR, What, Window};
 use super::{Answer, Audience, Offered, Refusal, audience, parse};
+use crate::quote::short_literal;
 use crate::supervisor::{Caller, Error, Fork, Launch, Need, Supervisor, Target};
 use crate::task::launch::{self, Order};
 use crate::task::lifecycle::Refused;
@@ -179,9 +180,13 @@ fn goes_on(task: &Task, audience: Audience) -> String {
 fn answer(task: &Task, told: Vec<i64>) -> Result<Answer, Refusal> {
     match &task.state {
         State::Completed { result, .. } => {
-            Ok(Answer { text: Window::default().cut(result, &task.short_id, ""), told })
+            let text = Window::default().cut(What::Result, result, &task.short_id);
+            Ok(Answer { text, told })
         }
-        State::Failed { error, .. } => Err(Refusal::Said(format!("task failed: {error}"), told)),
+        State::Failed { error, .. } => {
+            let error = short_literal(error, MOST_OF_ERROR);
+            Err(Refusal::Said(format!("task failed: {error}"), told))
+        }
         State::Cancelled { .. } => Err(Refusal::Said("task cancelled".to_owned(), told)),
         State::Running | State::Resumed { .. } => {
             Err(Refusal::Said("task timeout".to_owned(), told))

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Refusal, parse};
+use crate::quote::label;
 use crate::supervisor::{Caller, Supervisor, Target};
 use crate::task::{BatchId, Task};
 
@@ -63,5 +64,5 @@ pub(super) async fn call(
 }
 
 fn named(task: &Task) -> String {
-    format!("{} \"{}\"", task.short_id, task.description)
+    format!("{} \"{}\"", task.short_id, label(&task.description))
 }

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Refusal, parse};
+use crate::quote::label;
 use crate::supervisor::{Caller, Listing, Supervisor};
 use crate::task::time::say;
 use crate::task::{Status, Task, Timestamp};
@@ -72,9 +73,9 @@ pub(super) fn line(task: &Task, now: Timestamp) -> String {
     };
     let took = say(task.completed_at.unwrap_or(now).since(task.started_at));
     format!(
-        "- {id}{forked}{resumed} [{status}] {agent}: {description} ({took})",
+        "- {id}{forked}{resumed} [{status}] {agent}: \"{description}\" ({took})",
         id = task.short_id,
-        agent = task.agent,
-        description = task.description,
+        agent = label(&task.agent),
+        description = label(&task.description),
     )
 }

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 pub use blocking::{Blocking, OnTimeout};
 
+use crate::quote;
 use crate::supervisor::{self, Caller, Mail, Supervisor, Target};
 use crate::task::time::say;
 use crate::task::{MAILBOX, SessionId};
@@ -451,7 +452,7 @@ impl Refusal {
     fn answer(self) -> Answer {
         match self {
             Refusal::Said(text, told) => Answer { text, told },
-            other => other.text().into(),
+            other => quote::line(&other.text()).into(),
         }
     }
 

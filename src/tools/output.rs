@@ -9,6 +9,7 @@ use super::session;
 use super::{
     Answer, Audience, LONGEST, Names, Refusal, SHORTEST, USUAL, parse, still_running, time_to_wait,
 };
+use crate::quote::{QUOTED, fenced, label, line, literal, short_literal};
 use crate::supervisor::{Caller, Supervisor};
 use crate::task::time::say;
 use crate::task::{ShortId, State, Task, Timestamp};
@@ -37,6 +38,10 @@ pub(super) const REQUIRED: &[&str] = &["task_id"];
 
 /// So many characters are shown at once.
 pub(super) const INLINE: usize = 8_000;
+
+/// And so many of texts that are to be one line.
+pub(super) const MOST_OF_ERROR: usize = 2_000;
+const MOST_OF_MESSAGE: usize = 200;
 
 pub(super) fn properties() -> Value {
     json!({
@@ -132,7 +137,7 @@ pub(super) async fn call(
         // It can be long, and others are served by the same threads.
         let session = threads::apart(move || session::render(&messages, &shown)).await;
         let session = session.unwrap_or_else(|stuck| format!("[{stuck}]"));
-        let session = window.cut(&session, &task.short_id, "full_session=true, ");
+        let session = window.cut(What::Messages, &session, &task.short_id);
         format!("{}\n\n---\n\n{session}", header(task, now))
     } else {
         show(task, now, &window)
@@ -153,50 +158,67 @@ pub(super) struct Window {
     pub(super) names: Names,
 }
 
+/// What a text of the agent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Result,
+    PartialResult,
+    /// Headers at the start of lines, with everything the agent wrote indented.
+    Messages,
+}
+
 impl Window {
-    /// `how` are the other arguments of the call that goes on.
-    pub(super) fn cut(self, text: &str, id: &ShortId, how: &str) -> String {
-        if text.is_empty() {
-            return "[it ended without a word]".to_owned();
-        }
+    /// The part of the text, quoted, and below it how to go on.
+    pub(super) fn cut(self, what: What, text: &str, id: &ShortId) -> String {
         let total = text.chars().count();
-        if self.offset == 0 && total <= INLINE {
-            return text.to_owned();
+        if total == 0 {
+            return "(no output)".to_owned();
         }
-        let shown: String = text.chars().skip(self.offset).take(INLINE).collect();
-        let end = self.offset.saturating_add(INLINE).min(total);
         if self.offset >= total {
             return format!("[there are {total} characters in all, and nothing after that]");
         }
-        let place = format!("characters {} to {end} of {total}", self.offset + 1);
-        match end < total {
-            true => {
-                let output = self.names.say("asyncagents_output");
-                format!(
-                    "{shown}\n\n[{place}; {output}(task_id=\"{id}\", {how}offset={end}) goes on]"
-                )
-            }
-            false => format!("{shown}\n\n[{place}; that is the end]"),
+        let shown: String = text.chars().skip(self.offset).take(INLINE).collect();
+        let end = self.offset.saturating_add(INLINE).min(total);
+        let (title, how, start) = match what {
+            What::Result => ("Result", "", ""),
+            What::PartialResult => ("Partial result", "", ""),
+            // A part may begin in the middle of a line, which would look like the start of one.
+            What::Messages if self.offset > 0 => ("Messages", "full_session=true, ", "… "),
+            What::Messages => ("Messages", "full_session=true, ", ""),
+        };
+        let quoted = format!("{title}, {QUOTED}:\n{}", fenced(&format!("{start}{shown}")));
+        if self.offset == 0 && end == total {
+            return quoted;
         }
+        let place = format!("characters {} to {end} of {total}", self.offset + 1);
+        let output = self.names.say("asyncagents_output");
+        let rest = match end < total {
+            true => format!("{output}(task_id=\"{id}\", {how}offset={end}) goes on"),
+            false => "that is the end".to_owned(),
+        };
+        format!("{quoted}\n\n[{place}; {rest}]")
     }
 }
 
 pub(super) fn show(task: &Task, now: Timestamp, window: &Window) -> String {
-    let cut = |text: &str| window.cut(text, &task.short_id, "");
+    let cut = |what: What, text: &str| window.cut(what, text, &task.short_id);
     match &task.state {
-        State::Completed { result, error: None } => {
-            format!("Task Result\n\n{}\n\n---\n\n{}", header(task, now), cut(result))
+        State::Completed { result, error } => {
+            let failed = error.as_ref().map(|error| {
+                format!("\nLast resume failed: {}", short_literal(error, MOST_OF_ERROR))
+            });
+            format!(
+                "Task Result\n\n{}{}\n\n---\n\n{}",
+                header(task, now),
+                failed.unwrap_or_default(),
+                cut(What::Result, result)
+            )
         }
-        State::Completed { result, error: Some(error) } => format!(
-            "Task Result\n\n{}\nLast resume failed: {error}\n\n---\n\n{}",
-            header(task, now),
-            cut(result)
-        ),
         State::Running | State::Resumed { .. } => status(task, now),
         State::Failed { .. } | State::Cancelled { .. } => {
             let mut text = status(task, now);
             if let Some(result) = task.state.result().filter(|result| !result.is_empty()) {
-                text.push_str(&format!("\n\nPartial result:\n\n{}", cut(result)));
+                text.push_str(&format!("\n\n{}", cut(What::PartialResult, result)));
             }
             text
         }
@@ -207,7 +229,7 @@ fn header(task: &Task, now: Timestamp) -> String {
     format!(
         "Task ID: {}\nDescription: {}\nDuration: {}",
         task.short_id,
-        task.description,
+        label(&task.description),
         say(duration(task, now))
     )
 }
@@ -220,22 +242,23 @@ fn status(task: &Task, now: Timestamp) -> String {
     let progress = &task.progress;
     let mut rows = vec![
         ("Task ID", task.short_id.to_string()),
-        ("Description", task.description.clone()),
-        ("Agent", task.agent.clone()),
+        ("Description", label(&task.description)),
+        ("Agent", label(&task.agent)),
         ("Status", task.status().name().to_owned()),
     ];
     if task.is_live() {
         let phase = progress.phase.name().to_owned();
-        let detail = progress.detail.as_ref().map(|detail| format!("{phase}: {detail}"));
+        let detail = progress.detail.as_ref().map(|detail| format!("{phase}: {}", literal(detail)));
         rows.push(("Phase", detail.unwrap_or(phase)));
     }
     if let Some(error) = task.state.error() {
-        rows.push(("Error", error.to_owned()));
+        rows.push(("Error", short_literal(error, MOST_OF_ERROR)));
     }
     rows.push(("Duration", say(duration(task, now))));
     rows.push(("Tool calls", progress.tool_calls.to_string()));
     if !progress.last_tools.is_empty() {
-        rows.push(("Last tools", progress.last_tools.join(", ")));
+        let tools: Vec<String> = progress.last_tools.iter().map(|tool| line(tool)).collect();
+        rows.push(("Last tools", tools.join(", ")));
     }
     if let Some(tokens) = progress.tokens {
         rows.push(("Tokens", tokens.to_string()));
@@ -244,22 +267,14 @@ fn status(task: &Task, now: Timestamp) -> String {
         rows.push(("Last activity", format!("{} ago", say(now.since(progress.last_update)))));
     }
     if let Some(message) = &progress.last_message {
-        rows.push(("Last message", short(message)));
+        rows.push(("Last message", short_literal(message, MOST_OF_MESSAGE)));
     }
     let rows: Vec<String> =
         rows.into_iter().map(|(name, value)| format!("| {name} | {} |", cell(&value))).collect();
     format!("Task Status\n\n| Field | Value |\n| --- | --- |\n{}", rows.join("\n"))
 }
 
-/// A table cell is one line without bars.
+/// A table cell is one line without bars. What others wrote has its backslashes doubled by now.
 fn cell(text: &str) -> String {
-    text.replace('|', "\\|").split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn short(text: &str) -> String {
-    const MOST: usize = 200;
-    match text.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    text.replace('|', "\\|")
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Audience, Names, Refusal, audience, parse};
+use crate::quote::label;
 use crate::supervisor::{Caller, Error, Fork, Launch, Supervisor};
 use crate::task::launch::{self, Arguments, Plan};
 use crate::task::{Slot, Task};
@@ -125,8 +126,8 @@ fn launched(task: &Task, audience: Audience, names: Names) -> String {
     format!(
         "Background task launched.\n\n\
          Task ID: {id}{forked}\nDescription: {description}\nAgent: {agent}\nStatus: {status}{queued}\n\n{told}",
-        description = task.description,
-        agent = task.agent,
+        description = label(&task.description),
+        agent = label(&task.agent),
         status = task.status().name(),
         told = names.say(&told),
     )
@@ -142,7 +143,7 @@ fn resumed(task: &Task, ignored: &[&str], audience: Audience, names: Names) -> S
          Task ID: {id}\nDescription: {description}\nStatus: {status}\n\n{told}",
         n = task.run,
         id = task.short_id,
-        description = task.description,
+        description = label(&task.description),
         status = task.status().name(),
         told = names.say(told),
     );

@@ -109,7 +109,7 @@ fn output_gives_the_result_on_standard_output_and_the_rest_on_standard_error() {
     assert_eq!(shell.run(["output", &task.short_id]), Ended { code: 0, stdout, stderr: line });
 
     let task = shell.launch_to_the_end("@fail overloaded");
-    let line = format!("{} \"@fail overloaded\" error: overloaded\n", task.short_id);
+    let line = format!("{} \"@fail overloaded\" error: \"overloaded\"\n", task.short_id);
     let stdout = String::new();
     assert_eq!(shell.run(["output", &task.short_id]), Ended { code: 0, stdout, stderr: line });
 

@@ -201,7 +201,7 @@ fn wait_survives_a_restart_of_the_daemon() {
                 Err(error) => {
                     let session = SessionId::new(&task.session_id);
                     shell.control(Control::Fail { session, error: error.into() });
-                    ("error", format!(": {error}"))
+                    ("error", format!(": \"{error}\""))
                 }
             };
             let stderr = format!("{} \"slow @hang\" {status}{error}\n", task.short_id);

@@ -9,7 +9,7 @@ use asyncagents::task::{MAILBOX, SessionId, Status};
 
 use serde_json::json;
 
-use crate::support::{World, caller, order};
+use crate::support::{World, caller, order, quoted};
 
 #[tokio::test]
 async fn an_end_is_told_in_one_message_of_two_parts_that_wakes_the_parent() {
@@ -23,8 +23,8 @@ async fn an_end_is_told_in_one_message_of_two_parts_that_wakes_the_parent() {
         post.hidden,
         format!(
             "All 1 tasks finished.\nUse asyncagents_output tools to see agent responses.\n\n\
-             Result of task {}:\nsrc/auth.rs",
-            task.short_id
+             {}",
+            quoted(&format!("Result of task {}", task.short_id), "src/auth.rs")
         )
     );
     assert!(post.wake);
@@ -79,8 +79,8 @@ async fn notices_of_one_parent_come_in_the_order_of_the_ends() {
     world.finish(&first, "first").await;
     world.ended(&first).await;
     let posts = world.posts(&parent, 2).await;
-    assert!(posts[0].hidden.ends_with("second"), "{}", posts[0].hidden);
-    assert!(posts[1].hidden.ends_with("first"), "{}", posts[1].hidden);
+    assert!(posts[0].hidden.ends_with("\nsecond\n~~~"), "{}", posts[0].hidden);
+    assert!(posts[1].hidden.ends_with("\nfirst\n~~~"), "{}", posts[1].hidden);
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ async fn open_todos_get_one_prompt_and_are_then_named_in_the_notice() {
     assert_eq!(prompts.len(), 2, "{prompts:?}");
     assert!(prompts[1].starts_with("Some of your todos are still open."), "{prompts:?}");
     let hidden = &world.posts(&parent, 1).await[0].hidden;
-    assert!(hidden.contains("Todos left open:\n- write tests"), "{hidden}");
+    assert!(hidden.contains("Todos left open:\n- \"write tests\""), "{hidden}");
 }
 
 #[tokio::test]

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 /// Lowest layer first. A module knows itself and the modules in its row, nothing else; a new entry
 /// in a row is an architecture decision.
 const MAY_KNOW: &[(&str, &[&str])] = &[
+    ("quote", &[]),
     ("task", &[]),
     ("transcript", &[]),
     ("fork", &[]),
     ("net", &[]),
     ("threads", &[]),
     ("clock", &["task"]),
-    ("notice", &["task"]),
+    ("notice", &["quote", "task"]),
     ("feed", &["task"]),
     ("metrics", &["task", "feed"]),
     ("store", &["task"]),
@@ -38,6 +39,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "supervisor",
         &[
+            "quote",
             "task",
             "transcript",
             "fork",
@@ -51,7 +53,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("wire", &["task", "fork"]),
-    ("tools", &["task", "transcript", "threads", "supervisor", "wire"]),
+    ("tools", &["quote", "task", "transcript", "threads", "supervisor", "wire"]),
     ("http", &["task", "feed", "metrics", "threads", "supervisor", "wire", "tools"]),
     ("client", &["wire"]),
     ("config", &[]),
@@ -78,8 +80,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "task", "fork", "clock", "trust", "process", "agent", "host", "wire", "client",
-            "config", "daemon", "mcp",
+            "quote", "task", "fork", "clock", "trust", "process", "agent", "host", "wire",
+            "client", "config", "daemon", "mcp",
         ],
     ),
 ];

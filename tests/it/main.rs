@@ -20,6 +20,7 @@ mod embedded;
 mod ends;
 mod events;
 mod faults;
+mod forging;
 mod fork;
 mod hostile;
 mod hostile_clone;

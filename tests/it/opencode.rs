@@ -11,7 +11,7 @@ use asyncagents::task::{Phase, SessionId, Status, Task};
 use serde_json::json;
 
 use crate::support::on_opencode::{caller, general, visible};
-use crate::support::{Fault, OnOpenCode, OpenCode, settings};
+use crate::support::{Fault, OnOpenCode, OpenCode, quoted, settings};
 
 const HERE: &str = "/project";
 
@@ -43,7 +43,7 @@ async fn a_child_runs_a_tool_and_its_parent_is_told_once_and_woken_with_the_resu
     server.until("its model is woken", |server| server.given(&parent).len() == 2).await;
     let given = server.given(&parent).pop().unwrap();
     assert_eq!(given[0], told[0]);
-    let result = format!("Result of task {}:\nfound it", task.short_id);
+    let result = quoted(&format!("Result of task {}", task.short_id), "found it");
     assert!(given[1].starts_with("All 1 tasks finished.\n"), "{given:?}");
     assert!(given[1].ends_with(&result), "{given:?}");
     assert_eq!(task.progress.tool_calls, 1);

@@ -21,7 +21,7 @@ async fn a_resume_goes_on_in_the_same_session_and_is_told_as_a_resume() {
     assert_eq!(world.host.prompts(&task.id), ["@say first", "@think 20\n@say second"]);
     let posts = world.posts(&parent, 2).await;
     assert!(posts[1].visible.starts_with("✓ **Resume #1 completed in "), "{}", posts[1].visible);
-    assert!(posts[1].hidden.ends_with("second"));
+    assert!(posts[1].hidden.ends_with("\nsecond\n~~~"));
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn a_resume_that_fails_goes_back_with_the_earlier_result_kept() {
     assert_eq!(ended.state, expected);
     let posts = world.posts(&parent, 2).await;
     assert!(posts[1].visible.starts_with("✗ **Resume #1 failed in "), "{}", posts[1].visible);
-    assert!(posts[1].hidden.contains("Error: overloaded"), "{}", posts[1].hidden);
+    assert!(posts[1].hidden.contains("Error: \"overloaded\""), "{}", posts[1].hidden);
     // And it can be tried again.
     world.supervisor.resume(&task.id, "@say third".into()).await.unwrap();
     let ended = world.ended(&task).await;

@@ -5,7 +5,7 @@ use asyncagents::task::{MAILBOX, SessionId};
 use asyncagents::tools::{self, Alias, Audience, Call, Error, Toolbox};
 use serde_json::{Value, json};
 
-use crate::support::{World, caller};
+use crate::support::{World, caller, quoted, shown};
 
 /// What a tool says, with everything that differs from run to run made the same.
 async fn say(world: &World, caller: &Caller, name: &str, arguments: Value) -> (String, bool) {
@@ -156,8 +156,10 @@ async fn launch_output_list_and_clear_as_their_texts() {
         &caller,
         "asyncagents_output",
         json!({ "task_id": id }),
-        "Task Result\n\nTask ID: <task 1>\nDescription: find the login\n\
-         Duration: <time>\n---\n\nsrc/login.rs:12",
+        &format!(
+            "Task Result\n\nTask ID: <task 1>\nDescription: find the login\nDuration: <time>{}",
+            shown("src/login.rs:12")
+        ),
     )
     .await;
     check(
@@ -195,7 +197,7 @@ async fn a_blocking_output_waits_and_says_when_it_gave_up() {
     let task = world.supervisor.list(&caller.session, None).unwrap().tasks.remove(0);
     let block = json!({ "task_id": task.short_id, "block": true, "timeout": 30 });
     let (text, _) = say(&world, &caller, "asyncagents_output", block).await;
-    assert!(text.ends_with("---\n\nfound"), "{text}");
+    assert!(text.ends_with(&shown("found")), "{text}");
     say(&world, &caller, "asyncagents_task", launch("@hang")).await;
     let task = world.supervisor.list(&caller.session, None).unwrap().tasks.remove(0);
     let block = json!({ "task_id": task.short_id, "block": true, "timeout": 1 });
@@ -212,8 +214,8 @@ async fn a_failed_task_shows_its_error_and_what_there_is() {
     let task = world.end_of(&caller.session, "@stream 1 1\n@fail no | credit").await;
     let (text, is_error) =
         say(&world, &caller, "asyncagents_output", json!({ "task_id": task.id.as_str() })).await;
-    assert!(text.contains("| Status | error |\n| Error | no \\| credit |"), "{text}");
-    assert!(text.ends_with("Partial result:\n\nword "), "{text}");
+    assert!(text.contains("| Status | error |\n| Error | \"no \\| credit\" |"), "{text}");
+    assert!(text.ends_with(&quoted("Partial result", "word ")), "{text}");
     assert!(!is_error);
 }
 
@@ -228,8 +230,9 @@ async fn the_whole_session_can_be_shown() {
         "message_limit": 2,
     });
     let (text, _) = say(&world, &caller, "asyncagents_output", arguments).await;
-    assert!(text.contains("completed {\"path\":\"a\"}\n[Tool result] ok"), "{text}");
-    assert!(text.ends_with("found") && !text.contains("look\n"), "{text}");
+    assert!(text.contains("completed {\"path\":\"a\"}\n[Tool result]\n  ok"), "{text}");
+    assert!(text.contains("\n---\n\nMessages, quoted from the agent"), "{text}");
+    assert!(text.ends_with("]\n  found\n~~~") && !text.contains("look\n"), "{text}");
 }
 
 #[tokio::test]

@@ -176,8 +176,10 @@ pub(super) fn asks(
     questions: Vec<Question>,
 ) -> HashMap<String, Vec<Open>> {
     let mut asks: HashMap<String, Vec<Open>> = HashMap::new();
-    for Permission { id, session, permission, patterns, tool } in permissions {
-        let what = format!("{permission} {}", patterns.join(" ")).trim_end().to_owned();
+    for Permission { id, session, permission, patterns, metadata, tool } in permissions {
+        let command = metadata["command"].as_str().map(str::to_owned);
+        let subject = command.unwrap_or_else(|| patterns.join(" "));
+        let what = format!("{permission} {subject}").trim_end().to_owned();
         let open = Open { ask: Ask { id, what }, call: tool.map(|tool| tool.call) };
         asks.entry(session).or_default().push(open);
     }
@@ -452,6 +454,20 @@ mod tests {
     fn todos_that_are_pending_or_in_progress_are_open() {
         let todos = serde_json::from_value(sample!("todo.get")).unwrap();
         assert_eq!(open_todos(todos), ["second thing", "third thing"]);
+    }
+
+    #[test]
+    fn a_request_for_a_command_says_what_will_run() {
+        let permission = |metadata: serde_json::Value| {
+            let permission = serde_json::json!({
+                "id": "per_1", "sessionID": "ses_1", "permission": "bash",
+                "patterns": ["ls", "rm"], "metadata": metadata,
+            });
+            let permission = serde_json::from_value(permission).unwrap();
+            asks(vec![permission], Vec::new())["ses_1"][0].ask.what.clone()
+        };
+        assert_eq!(permission(serde_json::json!({ "command": "ls; rm -r x" })), "bash ls; rm -r x");
+        assert_eq!(permission(serde_json::Value::Null), "bash ls rm");
     }
 
     #[test]

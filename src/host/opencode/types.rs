@@ -121,6 +121,9 @@ pub(super) struct Permission {
     pub(super) permission: String,
     #[serde(default)]
     pub(super) patterns: Vec<String>,
+    /// For `bash`, the whole command; the patterns are what rules see of it.
+    #[serde(default)]
+    pub(super) metadata: Value,
     #[serde(default)]
     pub(super) tool: Option<OfCall>,
 }

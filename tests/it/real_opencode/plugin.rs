@@ -108,7 +108,7 @@ async fn a_model_launches_three_is_told_lists_fetches_resumes_cancels_and_clears
     assert!(listed.starts_with("3 tasks: 0 running, 3 completed"), "{listed}");
     let output = json!({"task_id": ids[1], "block": true});
     let output = place.call(&parent, &[("asyncagents_output", output)]).await.remove(0);
-    assert!(output.ends_with("found two"), "{output}");
+    assert!(output.ends_with("\nfound two\n~~~"), "{output}");
     let again = json!({"resume": ids[0], "prompt": "more\n@say more of one"});
     place.call(&parent, &[("asyncagents_task", again)]).await;
     assert!(place.notices(&parent, 4).await[3].contains("Resume #1"), "{told:?}");

@@ -167,7 +167,10 @@ async fn three_children_run_tools_and_the_parents_model_is_woken_with_results_an
     let asked = place.model.asked_by(&parent);
     let given = asked.last().unwrap().body["messages"].to_string();
     for (n, task) in tasks.iter().enumerate() {
-        assert!(given.contains(&format!("Result of task {}:", task.short_id)), "{given}");
+        assert!(
+            given.contains(&format!("Result of task {}, quoted from the agent", task.short_id)),
+            "{given}"
+        );
         assert!(given.contains(&format!("found {n}")), "{given}");
     }
     assert!(given.contains("Task Progress: 3/3") && given.contains("All 3 tasks finished."));

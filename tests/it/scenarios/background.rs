@@ -5,7 +5,7 @@ use asyncagents::task::{State, Status, TaskId};
 use serde_json::{Value, json};
 
 use super::{SHORT, Tools, order, order_with};
-use crate::support::{World, caller};
+use crate::support::{World, caller, shown};
 
 fn research(agent: &str, prompt: &str) -> Value {
     order_with(prompt, json!({ "agent": agent }))
@@ -27,8 +27,10 @@ async fn s3_happy_path() {
     assert!(world.posts(&tools.caller.session, 1).await[0].wake);
     assert_eq!(
         tools.output(&task).await,
-        "Task Result\n\nTask ID: <task 1>\nDescription: find the login\nDuration: <time>\n---\n\n\
-         src/login.rs:12"
+        format!(
+            "Task Result\n\nTask ID: <task 1>\nDescription: find the login\nDuration: <time>{}",
+            shown("src/login.rs:12")
+        )
     );
 }
 
@@ -52,9 +54,9 @@ async fn s3_error_path_of_a_task_that_fails() {
     let tools = Tools::of(&world, "background").await;
     let task = tools.end_of("@fail overloaded").await;
     let post = world.posts(&tools.caller.session, 1).await.remove(0);
-    assert!(post.hidden.contains("Error: overloaded"), "{}", post.hidden);
+    assert!(post.hidden.contains("Error: \"overloaded\""), "{}", post.hidden);
     let output = tools.output(&task).await;
-    assert!(output.contains("| Status | error |\n| Error | overloaded |"), "{output}");
+    assert!(output.contains("| Status | error |\n| Error | \"overloaded\" |"), "{output}");
 }
 
 #[tokio::test]
@@ -76,7 +78,7 @@ async fn s3_concurrent_tasks() {
     }
     for (n, task) in tasks.iter().enumerate() {
         let output = tools.output(task).await;
-        assert!(output.ends_with(&format!("\n---\n\nresult {n}")), "{output}");
+        assert!(output.ends_with(&shown(&format!("result {n}"))), "{output}");
     }
     assert_eq!(world.posts(&tools.caller.session, 3).await.len(), 3);
 }
@@ -116,7 +118,7 @@ async fn s3_cleanup_when_the_parent_is_deleted() {
     assert_eq!(world.status(&theirs), Status::Running);
     // The history has it still.
     let output = other.says("output", json!({ "task_id": task.id })).await;
-    assert!(output.contains("| Error | Parent session deleted |"), "{output}");
+    assert!(output.contains("| Error | \"Parent session deleted\" |"), "{output}");
 }
 
 #[tokio::test]
@@ -125,7 +127,7 @@ async fn s3_a_deleted_session_cancels_its_task() {
     let tools = Tools::of(&world, "background").await;
     let task = tools.end_of("@delete").await;
     let output = tools.output(&task).await;
-    let row = "| Status | cancelled |\n| Error | Session deleted |";
+    let row = "| Status | cancelled |\n| Error | \"Session deleted\" |";
     assert!(output.contains(row), "{output}");
 }
 
@@ -144,7 +146,7 @@ async fn s3_pattern_1_parallel_research() {
     assert!(posts[1].visible.ends_with("\nTask Progress: 2/2"), "{}", posts[1].visible);
     for task in &tasks {
         let output = tools.output(task).await;
-        assert!(output.ends_with(&format!("\n---\n\nby {}", task.agent)), "{output}");
+        assert!(output.ends_with(&shown(&format!("by {}", task.agent))), "{output}");
     }
 }
 
@@ -230,7 +232,7 @@ async fn s3_blocking_output_counts_in_milliseconds() {
     let (output, ()) = tokio::join!(tools.says("output", block(60_000)), async {
         world.finish(&task, "found").await;
     });
-    assert!(output.ends_with("\n---\n\nfound"), "{output}");
+    assert!(output.ends_with(&shown("found")), "{output}");
 }
 
 #[tokio::test]
@@ -278,7 +280,7 @@ async fn s3_the_same_ids_name_the_same_tasks_under_every_prefix() {
             [task.short_id.as_str(), id.as_str(), &id.as_str()[..id.as_str().len() - 1]]
         {
             let output = tools.says("output", json!({ "task_id": reference })).await;
-            assert!(output.ends_with("\n---\n\nfound"), "{output}");
+            assert!(output.ends_with(&shown("found")), "{output}");
         }
     }
 }

@@ -10,7 +10,11 @@ use asyncagents::tools::{self, Audience, Call, Error, Offered, OnTimeout, Toolbo
 use serde_json::{Value, json};
 
 use super::{SHORT, Tools};
-use crate::support::{World, caller, settings};
+use crate::support::{World, caller, quoted, settings, shown};
+
+fn answer(text: &str) -> String {
+    quoted("Result", text)
+}
 
 fn errand(prompt: &str) -> Value {
     json!({ "description": "code analysis", "prompt": prompt })
@@ -22,7 +26,7 @@ async fn s4_basic_execution() {
     let tools = Tools::of(&world, "asyncagents").await;
     assert_eq!(
         tools.says("Task", errand("@tool read {\"path\":\"main.go\"}\n@say three issues")).await,
-        "three issues"
+        answer("three issues")
     );
     let task = tools.newest();
     assert_eq!(task.status(), Status::Completed);
@@ -65,7 +69,7 @@ async fn s4_input_is_trimmed() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
     let padded = json!({ "description": "  code analysis\n", "prompt": "\n look here \n" });
-    assert_eq!(tools.says("Task", padded).await, "done: look here");
+    assert_eq!(tools.says("Task", padded).await, answer("done: look here"));
     let task = tools.newest();
     assert_eq!((task.description.as_str(), task.prompt.as_str()), ("code analysis", "look here"));
 }
@@ -167,9 +171,9 @@ async fn s4_timeout_handling() {
     assert_eq!(task.status(), Status::Running);
     world.finish(&task, "three issues").await;
     let posts = world.posts(&tools.caller.session, 1).await;
-    assert!(posts[0].wake && posts[0].hidden.ends_with("three issues"), "{posts:?}");
+    assert!(posts[0].wake && posts[0].hidden.ends_with("\nthree issues\n~~~"), "{posts:?}");
     let output = tools.output(&task).await;
-    assert!(output.ends_with("\n---\n\nthree issues"), "{output}");
+    assert!(output.ends_with(&shown("three issues")), "{output}");
 }
 
 #[tokio::test]
@@ -189,7 +193,7 @@ async fn s4_timeout_handling_without_a_conversation() {
     let (waited, ()) = tokio::join!(client.says("wait", wait), async {
         world.finish(&task, "three issues").await;
     });
-    assert!(waited.ends_with("\n---\n\nthree issues"), "{waited}");
+    assert!(waited.ends_with(&shown("three issues")), "{waited}");
 }
 
 #[tokio::test]
@@ -223,7 +227,7 @@ async fn s4_error_handling_of_a_failed_task() {
     let tools = Tools::of(&world, "asyncagents").await;
     assert_eq!(
         tools.refuses("Task", errand("@fail the model is overloaded")).await,
-        "task failed: the model is overloaded"
+        "task failed: \"the model is overloaded\""
     );
 }
 
@@ -253,7 +257,7 @@ async fn s4_max_concurrent_tasks_is_three_and_waiting_for_a_place_counts() {
             assert_eq!(world.task(&fourth.id).slot, Slot::Queued);
             world.finish(&three[0], "first").await;
         });
-        assert_eq!(answered, "fourth");
+        assert_eq!(answered, answer("fourth"));
         for task in &three[1..] {
             world.finish(task, "others").await;
         }
@@ -261,7 +265,7 @@ async fn s4_max_concurrent_tasks_is_three_and_waiting_for_a_place_counts() {
     let (one, two, three, ()) = tokio::join!(begin(), begin(), begin(), rest);
     let mut answers = [one, two, three];
     answers.sort();
-    assert_eq!(answers, ["first", "others", "others"]);
+    assert_eq!(answers, ["first", "others", "others"].map(answer));
 }
 
 #[tokio::test]
@@ -273,7 +277,7 @@ async fn s4_background_tasks_do_not_take_the_places_of_those_that_are_waited_for
     let world = World::with(few).await;
     let tools = Tools::of(&world, "asyncagents").await;
     tools.launch("@hang").await;
-    assert_eq!(tools.says("Task", errand("@say found")).await, "found");
+    assert_eq!(tools.says("Task", errand("@say found")).await, answer("found"));
 }
 
 #[tokio::test]
@@ -294,23 +298,23 @@ async fn s4_caching_strategy() {
     let world = World::at(settings(), clock.clone()).await;
     let mut tools = Tools::of(&world, "asyncagents").await;
     let ask = async |tools: &Tools<'_>, prompt: &str, tasks: u64| {
-        let answer = tools.says("Task", errand(prompt)).await;
+        let answered = tools.says("Task", errand(prompt)).await;
         assert_eq!(world.supervisor.task_count().unwrap(), tasks, "{prompt}");
-        answer
+        answered
     };
     // Off by default.
-    assert_eq!(ask(&tools, "@say one", 1).await, "one");
-    assert_eq!(ask(&tools, "@say one", 2).await, "one");
+    assert_eq!(ask(&tools, "@say one", 1).await, answer("one"));
+    assert_eq!(ask(&tools, "@say one", 2).await, answer("one"));
     tools.toolbox.blocking.cache = Some(Duration::from_secs(60));
-    assert_eq!(ask(&tools, "@say one", 2).await, "one");
-    assert_eq!(ask(&tools, "  @say one\n", 2).await, "one");
-    assert_eq!(ask(&tools, "@say two", 3).await, "two");
+    assert_eq!(ask(&tools, "@say one", 2).await, answer("one"));
+    assert_eq!(ask(&tools, "  @say one\n", 2).await, answer("one"));
+    assert_eq!(ask(&tools, "@say two", 3).await, answer("two"));
     let mut other = Tools::of(&world, "asyncagents").await;
     other.toolbox = tools.toolbox.clone();
-    assert_eq!(ask(&other, "@say one", 4).await, "one");
+    assert_eq!(ask(&other, "@say one", 4).await, answer("one"));
     clock.advance(Duration::from_secs(61));
-    assert_eq!(ask(&tools, "@say one", 5).await, "one");
-    assert_eq!(ask(&tools, "@say one", 5).await, "one");
+    assert_eq!(ask(&tools, "@say one", 5).await, answer("one"));
+    assert_eq!(ask(&tools, "@say one", 5).await, answer("one"));
 }
 
 #[tokio::test]
@@ -319,7 +323,7 @@ async fn s4_a_failure_is_not_cached() {
     let mut tools = Tools::of(&world, "asyncagents").await;
     tools.toolbox.blocking.cache = Some(Duration::from_secs(60));
     for tasks in [1, 2] {
-        assert_eq!(tools.refuses("Task", errand("@fail no")).await, "task failed: no");
+        assert_eq!(tools.refuses("Task", errand("@fail no")).await, "task failed: \"no\"");
         assert_eq!(world.supervisor.task_count().unwrap(), tasks);
     }
 }
@@ -345,7 +349,7 @@ async fn s4_an_errand_is_a_task_like_any_other() {
     tools.says("Task", errand("@say found")).await;
     let task = tools.newest();
     let list = tools.says("list", json!({})).await;
-    assert!(list.ends_with("- <task 1> [completed] build: code analysis (<time>"), "{list}");
+    assert!(list.ends_with("- <task 1> [completed] build: \"code analysis\" (<time>"), "{list}");
     let follow_up = json!({ "resume": task.short_id, "prompt": "@say more" });
     tools.says("task", follow_up).await;
     assert_eq!(world.ended(&task).await.state.result(), Some("more"));

@@ -22,13 +22,13 @@ async fn s0_and_s1_show_resumed_indicator() {
         assert_eq!(
             list(&tools).await,
             "1 tasks: 0 running, 0 completed, 0 error, 0 cancelled, 1 resumed\n\
-             - <task 1> (resumed) [resumed] explore: find the login (<time>"
+             - <task 1> (resumed) [resumed] explore: \"find the login\" (<time>"
         );
         tools.finish(&task, "second").await;
         assert_eq!(
             list(&tools).await,
             "1 tasks: 0 running, 1 completed, 0 error, 0 cancelled, 0 resumed\n\
-             - <task 1> (resumed) [completed] explore: find the login (<time>"
+             - <task 1> (resumed) [completed] explore: \"find the login\" (<time>"
         );
     }
 }
@@ -43,7 +43,7 @@ async fn s0_and_s1_show_forked_indicator() {
         assert_eq!(
             list(&tools).await,
             "1 tasks: 0 running, 1 completed, 0 error, 0 cancelled, 0 resumed\n\
-             - <task 1> (forked) [completed] explore: find the login (<time>"
+             - <task 1> (forked) [completed] explore: \"find the login\" (<time>"
         );
         // Both, in this order.
         tools.says("task", json!({ "resume": task.short_id, "prompt": "@say more" })).await;
@@ -51,7 +51,7 @@ async fn s0_and_s1_show_forked_indicator() {
         assert_eq!(
             list(&tools).await,
             "1 tasks: 0 running, 1 completed, 0 error, 0 cancelled, 0 resumed\n\
-             - <task 1> (forked) (resumed) [completed] explore: find the login (<time>"
+             - <task 1> (forked) (resumed) [completed] explore: \"find the login\" (<time>"
         );
     }
 }
@@ -65,7 +65,7 @@ async fn s0_and_s1_no_indicator_for_new_tasks() {
         assert_eq!(
             list(&tools).await,
             "1 tasks: 1 running, 0 completed, 0 error, 0 cancelled, 0 resumed\n\
-             - <task 1> [running] explore: find the login (<time>"
+             - <task 1> [running] explore: \"find the login\" (<time>"
         );
     }
 }
@@ -82,14 +82,14 @@ async fn s0_and_s1_filter_by_parent_session() {
         assert_eq!(
             text,
             "2 tasks: 0 running, 1 completed, 1 error, 0 cancelled, 0 resumed\n\
-             - <task 2> [error] explore: find the login (<time>\n\
-             - <task 1> [completed] explore: find the login (<time>"
+             - <task 2> [error] explore: \"find the login\" (<time>\n\
+             - <task 1> [completed] explore: \"find the login\" (<time>"
         );
         assert!(!text.contains(unlisted.short_id.as_str()), "{text}");
         assert_eq!(
             mine.says("list", json!({ "status": "completed" })).await,
             "2 tasks: 0 running, 1 completed, 1 error, 0 cancelled, 0 resumed\n\
-             - <task 1> [completed] explore: find the login (<time>"
+             - <task 1> [completed] explore: \"find the login\" (<time>"
         );
         assert_eq!(
             mine.says("list", json!({ "status": "running" })).await,

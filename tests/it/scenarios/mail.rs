@@ -9,7 +9,7 @@ use asyncagents::wire::ToolAnswer;
 use serde_json::json;
 
 use super::{SHORT, Tools};
-use crate::support::{World, settings};
+use crate::support::{World, quoted, settings, shown};
 
 const ONE_LINE: &str = "✓ **Agent \"find the login\" finished in <time>**\nTask Progress: 1/1";
 const NO_MAIL: &str = "1 tasks: ";
@@ -122,7 +122,7 @@ async fn an_end_that_a_blocking_output_returned_does_not_come_again_as_mail() {
     let task = client.launch("@hang").await;
     let block = json!({ "task_id": task.short_id, "block": true });
     let (output, ()) = tokio::join!(client.says("output", block), world.finish(&task, "found"));
-    assert!(output.starts_with("Task Result\n") && output.ends_with("found"), "{output}");
+    assert!(output.starts_with("Task Result\n") && output.ends_with(&shown("found")), "{output}");
     assert!(list(&client).await.starts_with(NO_MAIL));
 }
 
@@ -141,7 +141,7 @@ async fn an_end_that_task_returned_does_not_come_again_as_mail() {
     let world = World::start().await;
     let client = Tools::of_client(&world);
     let errand = json!({ "description": "find the login", "prompt": "@say found" });
-    assert_eq!(client.says("Task", errand).await, "found");
+    assert_eq!(client.says("Task", errand).await, quoted("Result", "found"));
     assert!(list(&client).await.starts_with(NO_MAIL));
     // But what it did not wait for to the end does.
     let mut hurried = Tools::of_client(&world);

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{S0_AND_S1, SHORT, Tools};
-use crate::support::World;
+use crate::support::{World, shown};
 
 #[tokio::test]
 async fn s0_and_s1_retrieve_completed_task_results() {
@@ -12,8 +12,10 @@ async fn s0_and_s1_retrieve_completed_task_results() {
         let tools = Tools::of(&world, prefix).await;
         let task = tools.end_of("@say src/login.rs:12").await;
         assert_eq!(task.result_retrieved_at, None);
-        let expected = "Task Result\n\nTask ID: <task 1>\nDescription: find the login\n\
-                        Duration: <time>\n---\n\nsrc/login.rs:12";
+        let expected = format!(
+            "Task Result\n\nTask ID: <task 1>\nDescription: find the login\nDuration: <time>{}",
+            shown("src/login.rs:12")
+        );
         assert_eq!(tools.output(&task).await, expected);
         let retrieved_at = world.task(&task.id).result_retrieved_at;
         assert!(retrieved_at >= task.completed_at);
@@ -71,7 +73,7 @@ async fn s0_and_s1_output_blocks_only_when_asked_to() {
         let (output, ()) = tokio::join!(tools.says("output", block.clone()), async {
             world.finish(&task, "found").await;
         });
-        assert!(output.ends_with("\n---\n\nfound"), "{output}");
+        assert!(output.ends_with(&shown("found")), "{output}");
         let task = tools.launch("@hang").await;
         tools.caller.longest_wait = Some(SHORT);
         let output = tools

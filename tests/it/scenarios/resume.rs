@@ -5,7 +5,7 @@ use asyncagents::task::{State, Status};
 use serde_json::{Value, json};
 
 use super::{S0_AND_S1, Tools};
-use crate::support::World;
+use crate::support::{World, shown};
 
 fn follow_up(task: &asyncagents::task::Task, prompt: &str) -> Value {
     json!({ "resume": task.short_id, "prompt": prompt })
@@ -38,7 +38,7 @@ async fn s0_resume_completion_notification() {
     let ended = world.ended(&task).await;
     assert_eq!(ended.state, State::Completed { result: "second".into(), error: None });
     let posts = world.posts(&tools.caller.session, 2).await;
-    assert!(posts[1].hidden.ends_with(":\nsecond"), "{}", posts[1].hidden);
+    assert!(posts[1].hidden.ends_with(":\n~~~\nsecond\n~~~"), "{}", posts[1].hidden);
     assert!(posts[1].wake);
 }
 
@@ -49,13 +49,13 @@ async fn s0_and_s1_wait_for_resume_response() {
         let tools = Tools::of(&world, prefix).await;
         let task = tools.end_of("@say first").await;
         let output = tools.output(&task).await;
-        assert!(output.ends_with("\n---\n\nfirst"), "{output}");
+        assert!(output.ends_with(&shown("first")), "{output}");
         tools.says("task", follow_up(&task, "@hang")).await;
         let block = json!({ "task_id": task.short_id, "block": true, "timeout": 30 });
         let (output, ()) = tokio::join!(tools.says("output", block), async {
             world.finish(&task, "second").await;
         });
-        assert!(output.ends_with("\n---\n\nsecond"), "{output}");
+        assert!(output.ends_with(&shown("second")), "{output}");
     }
 }
 
@@ -109,7 +109,7 @@ async fn s0_and_s1_handle_expired_session_on_resume() {
         );
         // What it had found is still there.
         let output = tools.output(&task).await;
-        assert!(output.ends_with("\n---\n\nfirst"), "{output}");
+        assert!(output.ends_with(&shown("first")), "{output}");
     }
 }
 

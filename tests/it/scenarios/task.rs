@@ -4,7 +4,7 @@ use asyncagents::task::{Parent, Status};
 use serde_json::json;
 
 use super::{S0_AND_S1, Tools, order, order_with};
-use crate::support::{World, caller};
+use crate::support::{World, caller, shown};
 
 #[tokio::test]
 async fn s1_launch_background_task() {
@@ -47,8 +47,10 @@ async fn s1_track_task_completion() {
     assert!(task.completed_at.is_some());
     assert_eq!(
         tools.output(&task).await,
-        "Task Result\n\nTask ID: <task 1>\nDescription: find the login\nDuration: <time>\n---\n\n\
-         src/login.rs:12"
+        format!(
+            "Task Result\n\nTask ID: <task 1>\nDescription: find the login\nDuration: <time>{}",
+            shown("src/login.rs:12")
+        )
     );
 }
 
@@ -59,7 +61,7 @@ async fn s1_handle_task_errors() {
     let task = tools.end_of("@fail the model is overloaded").await;
     let expected = "Task Status\n\n| Field | Value |\n| --- | --- |\n| Task ID | <task 1> |\n\
                     | Description | find the login |\n| Agent | explore |\n| Status | error |\n\
-                    | Error | the model is overloaded |\n| Duration | <time>|\n| Tool calls | 0 |";
+                    | Error | \"the model is overloaded\" |\n| Duration | <time>|\n| Tool calls | 0 |";
     assert_eq!(tools.output(&task).await, expected);
     assert_eq!(tools.output(&task).await, expected, "it is kept");
 }
@@ -93,7 +95,7 @@ async fn s1_track_resumed_status() {
     tools.finish(&task, "second").await;
     assert_eq!(world.status(&task), Status::Completed);
     let output = tools.output(&task).await;
-    assert!(output.ends_with("\n---\n\nsecond"), "{output}");
+    assert!(output.ends_with(&shown("second")), "{output}");
 }
 
 #[tokio::test]
@@ -132,14 +134,14 @@ async fn s0_and_s1_task_persistence() {
         let tools = Tools::by(&world, caller(&parent), prefix);
         for _ in 0..2 {
             let output = tools.output(&task).await;
-            assert!(output.ends_with("\n---\n\nfound"), "{output}");
+            assert!(output.ends_with(&shown("found")), "{output}");
         }
         assert_eq!(tools.tasks().len(), 1);
         assert_eq!(tools.says("clear", json!({})).await, "Cleared 1 tasks.");
         assert_eq!(tools.says("list", json!({})).await, "No background tasks found");
         // Off the list, but not lost.
         let output = tools.output(&task).await;
-        assert!(output.ends_with("\n---\n\nfound"), "{output}");
+        assert!(output.ends_with(&shown("found")), "{output}");
         assert_eq!(tools.says("clear", json!({})).await, "No background tasks to clear.");
     }
 }

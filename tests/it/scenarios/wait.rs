@@ -4,15 +4,15 @@ use asyncagents::task::Task;
 use serde_json::{Value, json};
 
 use super::{SHORT, Tools, order_with};
-use crate::support::World;
+use crate::support::{World, shown};
 
 const TIMED_OUT: &str = "Timed out after <time>of waiting. The task goes on; you will get a \
                          message when it ends.";
 
 fn result(n: usize, text: &str) -> String {
     format!(
-        "Task Result\n\nTask ID: <task {n}>\nDescription: find the login\nDuration: <time>\n---\
-         \n\n{text}"
+        "Task Result\n\nTask ID: <task {n}>\nDescription: find the login\nDuration: <time>{}",
+        shown(text)
     )
 }
 
@@ -120,17 +120,17 @@ async fn results_are_shown_to_a_client_once() {
     // Somebody else has a look at it.
     world.supervisor.retrieved(&[&two]).await.unwrap();
     let both = json!({ "task_ids": [one.short_id, two.short_id] });
-    let shown = "Shown before, asyncagents_output shows them again:\n";
-    let line = |n| format!("- <task {n}> [completed] explore: find the login (<time>");
+    let before = "Shown before, asyncagents_output shows them again:\n";
+    let line = |n| format!("- <task {n}> [completed] explore: \"find the login\" (<time>");
     assert_eq!(
         tools.says("wait", both.clone()).await,
         format!("2 of 2 tasks have ended.\n\n{}\n\n{}", result(1, "first"), result(2, "second"))
     );
     assert_eq!(
         tools.says("wait", both).await,
-        format!("2 of 2 tasks have ended.\n\n{shown}{}\n{}", line(1), line(2))
+        format!("2 of 2 tasks have ended.\n\n{before}{}\n{}", line(1), line(2))
     );
-    assert!(tools.output(&two).await.ends_with("\n---\n\nsecond"));
+    assert!(tools.output(&two).await.ends_with(&shown("second")));
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn a_failure_is_shown_like_a_result() {
     let task = tools.end_of("@fail overloaded").await;
     let text = tools.says("wait", json!({ "task_ids": [task.short_id] })).await;
     assert!(text.starts_with("1 of 1 tasks have ended.\n\nTask Status\n\n"), "{text}");
-    assert!(text.contains("| Status | error |\n| Error | overloaded |"), "{text}");
+    assert!(text.contains("| Status | error |\n| Error | \"overloaded\" |"), "{text}");
 }
 
 #[tokio::test]

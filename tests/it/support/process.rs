@@ -17,6 +17,8 @@ use asyncagents::task::Phase;
 use asyncagents::task::launch::Arguments;
 use asyncagents::wire::{CallerView, HealthView, LaunchRequest, TaskView};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -150,6 +152,33 @@ impl Shell {
 
     pub fn start<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Running {
         Running::new(&mut self.command(args))
+    }
+
+    /// What a terminal of that width gets of a command, both streams together.
+    pub fn on_terminal<A: AsRef<OsStr>>(
+        &self,
+        columns: u16,
+        args: impl IntoIterator<Item = A>,
+    ) -> String {
+        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        let name = ptsname(&terminal, Vec::new()).unwrap();
+        let other_end =
+            File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&other_end, size).unwrap();
+        let mut command = self.command(args);
+        command.stdin(Stdio::null());
+        command.stdout(other_end.try_clone().unwrap()).stderr(other_end);
+        let mut child = command.spawn().unwrap();
+        // It holds the other end, which would keep the terminal open.
+        drop(command);
+        let mut heard = Vec::new();
+        // When the last one has closed its end, Linux says so by an error.
+        let _ = File::from(terminal).read_to_end(&mut heard);
+        child.wait().unwrap();
+        String::from_utf8(heard).unwrap().replace("\r\n", "\n")
     }
 
     /// The standard output of a command that succeeds.

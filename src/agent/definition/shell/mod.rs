@@ -1,6 +1,6 @@
 //! What a shell line will run, as far as that can be told without running it. The grammar is that
-//! of `brush-parser`; everything it does not settle makes the line uncertain, and those are asked
-//! about. Whether a command is allowed is not decided here.
+//! of `brush-parser`; whatever it leaves open makes the line uncertain. Whether a command is allowed
+//! is decided elsewhere.
 
 mod guard;
 #[cfg(test)]
@@ -17,8 +17,7 @@ use brush_parser::{ParserOptions, parse_tokens};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) commands: Vec<Command>,
-    /// Some of it is known at run time only, or is not understood: there may be other commands than
-    /// these.
+    /// Some of it is known at run time only, or did not parse: other commands may run than these.
     pub(super) is_uncertain: bool,
 }
 
@@ -32,8 +31,8 @@ pub(super) struct Command {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Form {
     pub(super) words: Vec<Word>,
-    /// What was left out of it changes nothing about what these words do. A rule that allows them
-    /// is about the others not at all: `git diff` is safe, `GIT_EXTERNAL_DIFF=./x git diff` is not.
+    /// Nothing was left out of it that changes what these words do. Rules that allow must look at
+    /// whole forms only: `git diff` is harmless, `GIT_EXTERNAL_DIFF=./x git diff` runs `./x`.
     pub(super) is_whole: bool,
 }
 
@@ -93,8 +92,8 @@ fn parse_plainly(line: &str) -> Option<Line> {
     Some(walk::commands(&program))
 }
 
-/// As `bash -c` has it: `extglob` is off there, and `~` is our own business because the parser
-/// panics on some of them.
+/// As in `bash -c`, where `extglob` is off. Tildes are left to us, because the parser panics on
+/// `~99999999999999999999`.
 fn options() -> ParserOptions {
     ParserOptions {
         enable_extended_globbing: false,
@@ -103,7 +102,7 @@ fn options() -> ParserOptions {
     }
 }
 
-/// Characters that shells and parsers do not agree about whether they separate words.
+/// Control characters and spaces beyond ASCII: parsers disagree on whether they separate words.
 fn is_odd(c: char) -> bool {
     c.is_control() && !['\t', '\n'].contains(&c) || c.is_whitespace() && !c.is_ascii()
 }

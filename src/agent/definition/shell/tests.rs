@@ -128,6 +128,7 @@ fn what_only_a_running_shell_can_tell_is_uncertain() {
     check_uncertain("gi* push", &["glob:gi* push"]);
     check_uncertain("g{i,}t push", &["… push"]);
     check_uncertain("echo {1..3}", &["echo …"]);
+    check_uncertain("git push {fd}>/dev/null", &["git push …"]);
     check_uncertain("$'git' push", &["… push"]);
     check_uncertain("eval git push", &["eval git push"]);
     check_uncertain("source x", &["source x"]);
@@ -266,6 +267,7 @@ const PIECES: &[&str] = &[
     "[",
     "]",
     "{a,b}",
+    "{fd}>",
     "{",
     "}",
     ">",

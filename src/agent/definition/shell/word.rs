@@ -17,13 +17,19 @@ pub(super) fn read(source: &str) -> Value {
     let mut reader = Reader { is_known: true, ..Reader::default() };
     reader.pieces(source, &pieces, Quotes::None);
     let Reader { text, is_known, is_glob, has_brace, substitutions } = reader;
-    let is_expanded = has_brace && (text.contains(',') || text.contains(".."));
+    let is_expanded =
+        has_brace && (text.contains(',') || text.contains("..") || is_variable(&text));
     let word = match (is_known && !is_expanded, is_glob && text != "[") {
         (false, _) => Word::Unknown,
         (true, true) => Word::Glob(text),
         (true, false) => Word::Literal(text),
     };
     Value { word, substitutions }
+}
+
+/// `{name}`, which before a redirection is no argument but a variable for the new descriptor.
+fn is_variable(text: &str) -> bool {
+    text.len() > 2 && text.starts_with('{') && text.ends_with('}')
 }
 
 /// The commands whose output goes into a text, in which quotes are like other characters.
