@@ -7,6 +7,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a table is the point of this")]
 
+mod answers;
 mod api;
 mod bare;
 mod commands;
@@ -96,8 +97,10 @@ fn main() -> anyhow::Result<()> {
     if !given("--bench") {
         return Ok(());
     }
-    let sections =
-        ["launches", "notices", "memory", "start", "api", "search", "opencode", "mcp", "commands"];
+    let sections = [
+        "launches", "notices", "memory", "start", "api", "search", "opencode", "mcp", "commands",
+        "answers",
+    ];
     let all = !sections.into_iter().any(given);
     let wanted = |section: &str| all || given(section);
     let scale = match (given("--quick"), given("--large")) {
@@ -133,6 +136,9 @@ fn main() -> anyhow::Result<()> {
         }
         if wanted("commands") {
             commands::measure(&scale, &mut table).await?;
+        }
+        if wanted("answers") {
+            answers::measure(&mut table).await?;
         }
         anyhow::Ok(())
     })?;

@@ -70,6 +70,16 @@ impl Daemon {
         .await
     }
 
+    /// With agents of our own that think with a model server.
+    pub(crate) async fn with_model(home: &Path, url: &str, config: &str) -> anyhow::Result<Daemon> {
+        Daemon::with(home, config, |command| {
+            command.env("ASYNCAGENTS_HOST", "embedded").env("ASYNCAGENTS_API_ENABLED", "false");
+            command.env("ASYNCAGENTS_MODEL", "openai/bench").env("OPENAI_BASE_URL", url);
+            command.env("MALLOC_MMAP_THRESHOLD_", "262144");
+        })
+        .await
+    }
+
     /// The same with the status API, and the port of that.
     pub(crate) async fn open(home: &Path, host: &Host) -> anyhow::Result<(Daemon, u16)> {
         let daemon = Daemon::launch(home, host, "", "true").await?;
@@ -140,6 +150,14 @@ impl Process {
     /// The most it ever held.
     pub(crate) fn peak(&self) -> anyhow::Result<f64> {
         self.megabytes("VmHWM:")
+    }
+
+    /// What it has written so far, to files and sockets, in MB.
+    pub(crate) fn written(&self) -> anyhow::Result<f64> {
+        let io = fs::read_to_string(format!("/proc/{}/io", self.0.id()))?;
+        let line = io.lines().find_map(|line| line.strip_prefix("wchar:"));
+        let bytes: f64 = line.context("no such line")?.trim().parse()?;
+        Ok(bytes / 1024.0 / 1024.0)
     }
 
     fn megabytes(&self, name: &str) -> anyhow::Result<f64> {

@@ -27,4 +27,16 @@ impl Store {
         }));
         Ok(now)
     }
+
+    /// It was answered, or is asked no longer. Should its id ever come again, it is another request.
+    pub fn no_longer_asked(&self, asks: Vec<String>) {
+        // When it is lost, it goes with its task.
+        drop(self.write_along(move |db, _| {
+            let mut forget = db.prepare_cached("DELETE FROM ask WHERE id = ?1")?;
+            for ask in &asks {
+                forget.execute([ask])?;
+            }
+            Ok(())
+        }));
+    }
 }

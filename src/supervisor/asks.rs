@@ -52,7 +52,15 @@ impl Supervisor {
     pub(super) fn note_asks(&self, task: &Task, open: &[Ask]) -> Vec<Asked> {
         let now = self.0.clock.now();
         let mut asks = self.0.asks.lock().unwrap_or_else(PoisonError::into_inner);
-        asks.retain(|id, asked| asked.task != task.id || open.iter().any(|ask| ask.id == *id));
+        let mut settled = Vec::new();
+        asks.retain(|id, asked| {
+            let is_open = asked.task != task.id || open.iter().any(|ask| ask.id == *id);
+            settled.extend((!is_open).then(|| id.clone()));
+            is_open
+        });
+        if !settled.is_empty() {
+            self.0.store.no_longer_asked(settled);
+        }
         let note = |ask: &Ask| {
             let asked = asks.entry(ask.id.clone()).or_insert_with(|| {
                 tracing::info!(task = %task.id, "permission requested; waiting for an answer");
@@ -76,5 +84,6 @@ impl Supervisor {
 
     fn forget_ask(&self, id: &str) {
         self.0.asks.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.0.store.no_longer_asked(vec![id.to_owned()]);
     }
 }

@@ -151,7 +151,7 @@ async fn a_message_said_in_mid_run_is_seen_before_the_next_step() {
         let prompt = format!("@call bash {}\n@say it was told", json!({"command": wait}));
         let parent = place.launch(&prompt);
         until("the command runs", || place.task(&parent)["progress"]["phase"] == "tool");
-        // A child of that session ends, which is told to it while it is at work.
+        // Said behind the daemon's back, so that nothing but the next step can find it.
         let session = place.task(&parent)["sessionID"].as_str().unwrap().to_owned();
         let db = rusqlite::Connection::open(place.shell.database()).unwrap();
         db.busy_timeout(Duration::from_secs(10)).unwrap();
@@ -196,7 +196,7 @@ fn clients_of_the_port_leave_descriptors_for_the_socket() {
     let mut shell = Shell::new();
     let program = env!("CARGO_BIN_EXE_asyncagents");
     let limited = shell.path("limited");
-    fs::write(&limited, format!("ulimit -n 200\nexec {program} serve\n")).unwrap();
+    fs::write(&limited, format!("ulimit -Hn 200\nulimit -Sn 64\nexec {program} serve\n")).unwrap();
     shell.set("PATH", "/usr/bin:/bin");
     let serve = shell.command(["serve"]);
     let mut daemon = std::process::Command::new("bash");

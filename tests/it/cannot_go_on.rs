@@ -224,8 +224,15 @@ fn a_file_system_that_does_not_answer_stops_one_call_and_not_the_daemon() {
         assert_eq!(place.end(id), ("completed".to_owned(), String::new()));
     }
     // A launch in there is answered, too.
-    let inside = place.shell.run_in(&place.project, ["run", "--agent", "explore", "politely"]);
-    assert_eq!(inside.code, 0, "{inside:?}");
+    assert_eq!(place.shell.run(["daemon", "status"]).code, 0);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let request = launch_request("anything");
+    let directory = hung.display().to_string();
+    let caller = CallerView { directory, ..request.caller.clone() };
+    let launch = LaunchRequest { caller, ..request };
+    let refused = runtime.block_on(place.shell.client().launch(&launch)).unwrap_err();
+    let silent = "host cannot be reached: the file system did not answer within 10 s";
+    assert_eq!(refused.to_string(), silent);
     drop(mount);
 }
 

@@ -188,6 +188,22 @@ async fn a_flood_is_cut_in_the_middle_and_kept_whole() {
 }
 
 #[tokio::test]
+async fn the_commands_of_a_session_keep_so_much_together_and_no_more() {
+    let mut desk = Desk::new();
+    desk.context.output_room = OutputRoom::left(100_000, &desk.context.overflow);
+    let text = desk.call("bash", json!({ "command": "yes | head -c 60000" })).await;
+    assert!(text.contains("all is in `"), "{text}");
+    let text = desk.call("bash", json!({ "command": "yes | head -c 60000" })).await;
+    let expected = "of 60000 bytes you see the beginning and the end; the first 40000 are in `";
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("there is no room for more (`agent.output_bytes`)"), "{text}");
+    // What is there counts after a restart, too.
+    desk.context.output_room = OutputRoom::left(100_001, &desk.context.overflow);
+    let text = desk.call("bash", json!({ "command": "yes | head -c 60000" })).await;
+    assert!(text.contains("the first 1 are in `"), "{text}");
+}
+
+#[tokio::test]
 async fn a_flood_that_cannot_be_kept_is_shown_all_the_same() {
     let desk = Desk::new();
     fs::write(&desk.context.overflow, "in the way").unwrap();

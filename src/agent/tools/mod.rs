@@ -33,6 +33,7 @@ pub use self::todo::{Todo, TodoStatus, Todos};
 pub use self::workspace::Workspace;
 use self::workspace::{Place, resolve};
 use crate::process::Launcher;
+use crate::threads::{self, Stuck};
 
 /// How long a tool that works on files may take before it says what it has so far.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -255,10 +256,9 @@ async fn in_thread<A: Send + 'static>(
 ) -> Result<Output, Error> {
     let context = context.clone();
     let halt = Halt::after(LONGEST, context.cancel.clone());
-    let work = tokio::task::spawn_blocking(move || run(arguments, &context, &halt));
-    match tokio::time::timeout(LONGEST + GRACE, work).await {
-        Ok(Ok(done)) => done,
-        Ok(Err(error)) => Err(Error::Broken { reason: error.to_string() }),
-        Err(_) => Err(Error::TimedOut { after: LONGEST + GRACE }),
+    match threads::within(LONGEST + GRACE, move || run(arguments, &context, &halt)).await {
+        Ok(done) => done,
+        Err(stuck @ Stuck::Panicked) => Err(Error::Broken { reason: stuck.to_string() }),
+        Err(Stuck::Silent(after)) => Err(Error::TimedOut { after }),
     }
 }

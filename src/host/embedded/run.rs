@@ -382,8 +382,11 @@ impl Surroundings for Surrounded {
 
     async fn hear(&self) -> Result<Vec<Message>, Stopped> {
         let after = self.heard.load(Ordering::Relaxed);
-        let heard = self.host.messages(&self.session.id, after);
-        let (mut messages, last) = heard.map_err(|error| Stopped(error.to_string()))?;
+        // Its own last answer is among them, which may be long.
+        let (host, session) = (self.host.clone(), self.session.id.clone());
+        let heard = threads::apart(move || host.messages(&session, after)).await;
+        let heard = heard.map_err(|stuck| Stopped(stuck.to_string()))?;
+        let (mut messages, last) = heard.map_err(|error| Stopped(reason(error)))?;
         self.heard.store(last, Ordering::Relaxed);
         // Our own answers are in there, too.
         messages.retain(|message| message.info.role == Role::User);

@@ -320,8 +320,12 @@ fn run(line: &str, directory: &Path) -> (BTreeSet<Vec<String>>, BTreeSet<String>
     }
     // Bash calls it for every command it does not find, and it finds none.
     let record = "() { printf '%s\\0' \"$@\" >\"$LOG/$BASHPID\"; return 127; }";
-    let mut bash = Process::new("/bin/bash");
-    bash.args(["-c", line]).current_dir(&work).env_clear().env("LC_ALL", "C.UTF-8");
+    // A function that calls itself goes on for ever.
+    let mut bash = Process::new("/usr/bin/timeout");
+    bash.args(["-s", "KILL", "5", "/bin/bash", "-c", line])
+        .current_dir(&work)
+        .env_clear()
+        .env("LC_ALL", "C.UTF-8");
     bash.env("PATH", "").env("LOG", &log).env("BASH_FUNC_command_not_found_handle%%", record);
     // The pipe ends when the last process in the background does.
     bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
