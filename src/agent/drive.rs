@@ -139,6 +139,7 @@ pub async fn drive<M: Mint, S: Surroundings>(
         if let Some(noted) = noted {
             let (saves, others): (Vec<_>, Vec<_>) = effects.into_iter().partition(is_save);
             if let Err(stopped) = work.carry_out(saves, &mut turn, &model, &surroundings).await {
+                drop(noted);
                 work.finish().await;
                 return Err(stopped);
             }

@@ -343,7 +343,9 @@ pub fn figures(messages: &[Message]) -> Figures {
     for message in messages.iter().filter(|message| message.info.role == Role::Assistant) {
         let Info { tokens, cost, time, .. } = &message.info;
         if let Some(Tokens { input, output, reasoning }) = tokens {
-            *figures.tokens.get_or_insert(0) += input + output + reasoning;
+            let sum = input.saturating_add(*output).saturating_add(*reasoning);
+            let tokens = figures.tokens.get_or_insert(0);
+            *tokens = tokens.saturating_add(sum);
         }
         if let Some(cost) = cost {
             *figures.cost.get_or_insert(0.0) += cost;

@@ -196,7 +196,7 @@ fn clients_of_the_port_leave_descriptors_for_the_socket() {
     let mut shell = Shell::new();
     let program = env!("CARGO_BIN_EXE_asyncagents");
     let limited = shell.path("limited");
-    fs::write(&limited, format!("ulimit -Hn 200\nulimit -Sn 64\nexec {program} serve\n")).unwrap();
+    fs::write(&limited, format!("ulimit -Sn 64\nulimit -Hn 200\nexec {program} serve\n")).unwrap();
     shell.set("PATH", "/usr/bin:/bin");
     let serve = shell.command(["serve"]);
     let mut daemon = std::process::Command::new("bash");

@@ -23,6 +23,7 @@ use crate::transcript::{
 pub const INTERRUPTED: &str = "interrupted: the tool was cut off and may have done a part of it";
 
 const NOT_RUN: &str = "not run: another call of the same answer was refused, which ended the run";
+const NOT_OURS: &str = "not run: this conversation is a copy, and the call was the original's";
 const CUT_BY_REFUSAL: &str = "cut off: another call of the same answer was refused, which ended the \
     run; it may have done a part of it";
 
@@ -145,7 +146,7 @@ impl<M: Mint> Turn<M> {
         mint: M,
     ) -> Turn<M> {
         Turn {
-            messages,
+            messages: in_order(messages),
             session: session.to_owned(),
             agent: agent.to_owned(),
             limits,
@@ -202,14 +203,18 @@ impl<M: Mint> Turn<M> {
 
     fn begin(&mut self) -> Vec<Effect> {
         let mut effects = self.give_up_begun();
+        let session = self.session.clone();
         let Some(last) = self.messages.last() else { return self.done() };
         let (is_user, is_summary) = (last.info.role == Role::User, last.is_summary());
         let answer = self.answer_mut();
         let wants_calls = answer.is_some_and(|answer| {
             answer.info.finish == Some(Finish::ToolCalls) && answer.info.error.is_none()
         });
-        if wants_calls {
+        let is_own = self.answer_mut().is_some_and(|answer| answer.info.session == session);
+        if wants_calls && is_own {
             effects.extend(self.cut_running());
+        } else if wants_calls {
+            effects.extend(self.settle_calls(NOT_OURS));
         }
         effects.extend(match (wants_calls, is_user, is_summary) {
             (true, _, _) => self.after_tools(),
@@ -317,9 +322,8 @@ impl<M: Mint> Turn<M> {
         self.purpose = Purpose::Answer;
         let go_on =
             self.user(vec![Part::Text { id: String::new(), text: GO_ON.into(), synthetic: true }]);
-        let mut effects = vec![go_on];
-        effects.extend(self.ask());
-        effects
+        // Something may have been said while the summary was written.
+        vec![go_on, Effect::Hear]
     }
 
     fn add(&mut self, piece: Piece) -> Vec<Effect> {
@@ -390,7 +394,11 @@ impl<M: Mint> Turn<M> {
                 Finish::Length => all_whole,
                 Finish::ContentFilter => false,
             };
-        let is_whole = matches!(finish, Finish::Stop | Finish::ToolCalls | Finish::Other(_));
+        if summary && message.text().is_empty() {
+            self.writing = Some(at);
+            return self
+                .fail(FailureName::CutOff, "the summary of the conversation came to nothing");
+        }
         message.info.finish = Some(match (makes_calls, finish) {
             (true, _) => Finish::ToolCalls,
             (false, Finish::ToolCalls) => Finish::Stop,
@@ -398,10 +406,6 @@ impl<M: Mint> Turn<M> {
         });
         message.info.time.completed = Some(now);
         message.info.summary = summary.then_some(Value::Bool(true));
-        if summary && !is_whole && message.text().is_empty() {
-            self.writing = Some(at);
-            return self.fail(FailureName::CutOff, "the summary of the conversation was cut off");
-        }
         let mut effects = vec![Effect::Save(message.info.id.clone())];
         effects.extend(match (summary, makes_calls) {
             (true, _) => self.go_on_after_summary(),
@@ -501,25 +505,48 @@ impl<M: Mint> Turn<M> {
 
     /// Ends a run that cannot go on, for this reason.
     pub fn interrupt(&mut self, why: &str) -> Vec<Effect> {
+        self.end_from_outside(FailureName::Interrupted, why, INTERRUPTED)
+    }
+
+    /// Ends a run that was aborted while nobody was at it.
+    pub fn abort(&mut self) -> Vec<Effect> {
+        self.end_from_outside(FailureName::Aborted, "aborted", "aborted")
+    }
+
+    /// What has an answer already keeps it.
+    fn end_from_outside(&mut self, name: FailureName, error: &str, of_calls: &str) -> Vec<Effect> {
         let mut effects = self.give_up_begun();
-        effects.extend(self.stop(FailureName::Interrupted, why, INTERRUPTED));
+        let is_answered = self.messages.last().is_none_or(|last| {
+            let open = last.tool_states().any(|state| state.status.is_open());
+            let wants_calls = last.info.finish == Some(Finish::ToolCalls);
+            last.info.role == Role::Assistant
+                && self.begun.is_none()
+                && (last.info.error.is_some() || !open && !wants_calls)
+        });
+        if !is_answered {
+            effects.extend(self.stop(name, error, of_calls));
+        }
         effects
     }
 
     /// Answers all open calls with this error and ends the run with another.
     fn stop(&mut self, name: FailureName, error: &str, of_calls: &str) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        if let Some(answer) = self.answer_mut() {
-            let mut cut = false;
-            let open = tool_states(answer).filter(|(_, state)| state.status.is_open());
-            for (_, state) in open {
-                state.fail(of_calls);
-                cut = true;
-            }
-            effects.extend(cut.then(|| Effect::Save(answer.info.id.clone())));
-        }
+        let mut effects = self.settle_calls(of_calls);
         effects.extend(self.fail(name, error));
         effects
+    }
+
+    /// Answers all open calls with this error.
+    fn settle_calls(&mut self, error: &str) -> Vec<Effect> {
+        let Some(answer) = self.answer_mut() else { return Vec::new() };
+        let mut cut = false;
+        let open = tool_states(answer).filter(|(_, state)| state.status.is_open());
+        for (_, state) in open {
+            state.fail(error);
+            cut = true;
+        }
+        let saved = cut.then(|| Effect::Save(answer.info.id.clone()));
+        saved.into_iter().collect()
     }
 
     /// Ends the run with an error, keeping what was said so far.
@@ -579,9 +606,10 @@ impl<M: Mint> Turn<M> {
 
     fn last_request_tokens(&self) -> u64 {
         match self.answer_index().map(|at| &self.messages[at]) {
-            Some(message) if !message.is_summary() => {
-                message.info.tokens.map_or(0, |Tokens { input, output, .. }| input + output)
-            }
+            Some(message) if !message.is_summary() => message
+                .info
+                .tokens
+                .map_or(0, |Tokens { input, output, .. }| input.saturating_add(output)),
             Some(_) | None => 0,
         }
     }
@@ -613,6 +641,23 @@ impl<M: Mint> Turn<M> {
         let info = Info { parent, agent: Some(self.agent.clone()), ..info };
         Message { info, parts: Vec::new() }
     }
+}
+
+/// An answer names the last message it knows of. What was said after that and saved before the answer's
+/// place was comes after it: it is still to be answered.
+fn in_order(mut messages: Vec<Message>) -> Vec<Message> {
+    for at in 1..messages.len() {
+        let Info { role: Role::Assistant, parent: Some(parent), .. } = &messages[at].info else {
+            continue;
+        };
+        let known = messages[..at].iter().rposition(|message| message.info.id == *parent);
+        let Some(known) = known else { continue };
+        let unseen = &messages[known + 1..at];
+        if unseen.iter().all(|message| message.info.role == Role::User) {
+            messages[known + 1..=at].rotate_right(1);
+        }
+    }
+    messages
 }
 
 /// What the model is to see: from the newest summary on.
@@ -659,11 +704,13 @@ fn size(message: &Message) -> usize {
     parts.sum()
 }
 
-/// Arguments are objects of a few texts; what is nested deeper counts little.
 fn input_size(input: &Value) -> usize {
     match input {
         Value::String(text) => text.len(),
-        Value::Object(fields) => fields.values().filter_map(Value::as_str).map(str::len).sum(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => 0,
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| name.len() + input_size(value)).sum()
+        }
+        Value::Array(values) => values.iter().map(input_size).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
     }
 }

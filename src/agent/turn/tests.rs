@@ -427,3 +427,77 @@ fn a_long_conversation_is_summed_up_before_the_next_step() {
     assert_eq!(rest(&on(&mut turn, end(Finish::Stop))), [Effect::Done]);
     assert_eq!(outcome(&turn), Outcome::Answered { text: "found".into() });
 }
+
+#[test]
+fn what_was_saved_between_looking_and_asking_is_answered_after_the_answer_that_missed_it() {
+    let said = message("p2", Role::User, vec![say("and the logout")]);
+    let mut answer = message("m9", Role::Assistant, vec![say("found")]);
+    answer.info.finish = Some(Finish::Stop);
+    answer.info.parent = Some("p1".into());
+    // On disk it came before the place of the answer.
+    let mut missed = turn(vec![prompt(), said.clone(), answer.clone()]);
+    assert_eq!(rest(&on(&mut missed, Event::Begin)), [Effect::AskModel(Purpose::Answer)]);
+    let ids: Vec<&str> = missed.asked().iter().map(|m| m.info.id.as_str()).collect();
+    assert_eq!(ids, ["p1", "m9", "p2"]);
+    // An answer that knew of it is the last word.
+    answer.info.parent = Some("p2".into());
+    assert_eq!(on(&mut turn(vec![prompt(), said, answer]), Event::Begin), [Effect::Done]);
+}
+
+#[test]
+fn what_is_said_while_a_summary_is_written_is_heard_before_the_next_answer() {
+    let mut turn = turn(vec![prompt()]);
+    on(&mut turn, Event::Begin);
+    on(&mut turn, Event::Piece(Piece::Call(call("a"))));
+    let used = Tokens { input: 900, output: 100, reasoning: 0 };
+    on(&mut turn, Event::Piece(Piece::Usage(used)));
+    on(&mut turn, end(Finish::ToolCalls));
+    on(&mut turn, Event::ToolEnded { call: "a".into(), result: Ok("ok".into()) });
+    on(&mut turn, Event::Piece(Piece::Text("so far".into())));
+    assert_eq!(rest(&turn.on(end(Finish::Stop))), [Effect::Hear]);
+}
+
+#[test]
+fn a_summary_that_came_to_nothing_ends_the_run_and_hides_nothing() {
+    for finish in [Finish::Stop, Finish::Length, Finish::ContentFilter] {
+        let mut turn = turn(vec![prompt()]);
+        on(&mut turn, Event::Begin);
+        on(&mut turn, Event::Piece(Piece::Call(call("a"))));
+        let used = Tokens { input: 900, output: 100, reasoning: 0 };
+        on(&mut turn, Event::Piece(Piece::Usage(used)));
+        on(&mut turn, end(Finish::ToolCalls));
+        on(&mut turn, Event::ToolEnded { call: "a".into(), result: Ok("ok".into()) });
+        on(&mut turn, Event::Piece(Piece::Thought("hm".into())));
+        assert_eq!(rest(&on(&mut turn, end(finish))), [Effect::Done]);
+        let error = "the summary of the conversation came to nothing".to_owned();
+        assert_eq!(outcome(&turn), Outcome::Failed { error, partial: None });
+        assert_eq!(visible(turn.messages())[0].info.id, "p1");
+    }
+}
+
+#[test]
+fn a_copy_of_a_session_does_not_make_the_calls_of_the_original() {
+    let mut original = cut_off();
+    original.info.session = "another".into();
+    let mut copy = turn(vec![prompt(), original, message("p2", Role::User, vec![say("go")])]);
+    let effects = on(&mut copy, Event::Begin);
+    assert_eq!(rest(&effects), [Effect::AskModel(Purpose::Answer)]);
+    let settled =
+        format!("m9: a=completed:text b=error:{NOT_OURS} c=error:{NOT_OURS} -> tool-calls");
+    assert_eq!(saved(&copy, &effects)[0], settled);
+}
+
+#[test]
+fn a_run_ended_from_outside_keeps_an_answer_it_has() {
+    let mut answer = message("m9", Role::Assistant, vec![say("found")]);
+    answer.info.finish = Some(Finish::Stop);
+    assert_eq!(turn(vec![prompt(), answer.clone()]).interrupt("gone"), []);
+    assert_eq!(turn(vec![prompt(), answer]).abort(), []);
+    let mut cut = turn(vec![prompt(), cut_off()]);
+    let effects = cut.abort();
+    assert_eq!(saved(&cut, &effects)[1], "m1:  -> !MessageAbortedError aborted");
+    assert_eq!(outcome(&cut), Outcome::Aborted);
+    let mut begun = turn(vec![prompt(), message("m9", Role::Assistant, vec![])]);
+    let effects = begun.interrupt("gone");
+    assert_eq!(saved(&begun, &effects), ["m9:  -> !InterruptedError gone"]);
+}

@@ -117,8 +117,8 @@ impl Embedded {
             let over = host.0.store.task(&session)?.is_some_and(|task| !task.is_live());
             if over {
                 // Nobody waits for this; the next start would find the same.
-                let said = host.0.store.session(&session)?.map_or(0, |session| session.said);
-                drop(host.0.store.session_rests(&session, said));
+                let (host, session) = (host.clone(), session.clone());
+                tokio::spawn(async move { host.settle_aborted(&session).await });
             } else {
                 leftovers.retain(|process| process.session != session);
                 host.work(&session);
@@ -162,7 +162,13 @@ impl Embedded {
 
     /// What was said after a point, and the point up to which that is all.
     fn messages(&self, id: &SessionId, after: i64) -> Result<(Vec<Message>, i64), Error> {
-        let store::Messages { bodies, last } = self.0.store.messages(id, after).map_err(broken)?;
+        let store::Messages { bodies, last } =
+            self.0.store.messages(id, after).map_err(|error| match error {
+                store::Error::Unreadable { .. } => {
+                    Error::Refused(format!("a message of `{id}` cannot be read"))
+                }
+                other => broken(other),
+            })?;
         let unreadable = |_| Error::Refused(format!("a message of `{id}` cannot be read"));
         // One by one: both forms of a long conversation need not be there at the same time.
         let read = |body: String| serde_json::from_str(&body).map_err(unreadable);
@@ -412,7 +418,12 @@ impl Host for Embedded {
                 Some(seen) => Ok(Some(seen)),
                 None => look(&host, watch).map(Some),
             };
-            each.map(look).collect()
+            let looked: Vec<Result<Option<Observation>, Error>> = each.map(look).collect();
+            // One that cannot be looked at is no word about the others.
+            match looked.iter().any(Result::is_ok) {
+                true => Ok(looked.into_iter().map(|seen| seen.unwrap_or(None)).collect()),
+                false => looked.into_iter().collect(),
+            }
         });
         looked.await.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
     }
@@ -437,8 +448,11 @@ impl Host for Embedded {
     async fn abort(&self, session: &SessionId) -> Result<(), Error> {
         if let Some(running) = self.runs().get(session) {
             running.cancel.cancel();
+            return Ok(());
         }
-        Ok(())
+        // It may wait to be taken up again.
+        let waits = self.0.store.session(session).map_err(broken)?.is_some_and(|s| s.running);
+        if waits { self.settle_aborted(session).await } else { Ok(()) }
     }
 
     async fn post(&self, posts: Vec<Post>) -> Result<(), Error> {

@@ -99,8 +99,14 @@ impl Embedded {
         drop(runs);
         let at_work = AtWork { host: self.clone(), session: session.clone(), generation };
         tokio::spawn(async move {
+            let cancelled = cancel.clone();
             if let Err(Stopped(why)) = at_work.host.work_off(&at_work.session, cancel).await {
-                at_work.host.leave(&at_work.session, why).await;
+                let host = &at_work.host;
+                let is_settled =
+                    cancelled.is_cancelled() && host.settle_aborted(&at_work.session).await.is_ok();
+                if !is_settled {
+                    host.leave(&at_work.session, why).await;
+                }
             }
             let (host, session) = (at_work.host.clone(), at_work.session.clone());
             drop(at_work);
@@ -155,6 +161,10 @@ impl Embedded {
                 session => session.map_err(stopped)?,
             };
             let said = session.said;
+            // Requests of a run before this one have nobody who waits for their answers.
+            if let Some(running) = self.runs().get_mut(id) {
+                running.asks.clear();
+            }
             let ready = match self.clear_processes(id).await.map_err(stopped)? {
                 Ok(()) => self.in_thread(move |host| host.surround(session)).await,
                 // Rather than work beside a command of its past.
@@ -176,9 +186,10 @@ impl Embedded {
                     self.end(id, &format!("interrupted: {why}")).await.map_err(stopped)?;
                 }
             }
-            self.left().remove(id);
             let rests = self.0.store.session_rests(id, said).await;
-            if rests.map_err(|error| stopped(broken(error)))? {
+            let rests = rests.map_err(|error| stopped(broken(error)))?;
+            self.left().remove(id);
+            if rests {
                 return Ok(());
             }
             // Something was said since: after an abort that is a run of its own.
@@ -192,13 +203,29 @@ impl Embedded {
 
     /// Ends what the session works on with an error, so that it is over for everybody.
     async fn end(&self, id: &SessionId, why: &str) -> Result<(), Error> {
+        self.settle(id, |turn| turn.interrupt(why)).await
+    }
+
+    /// The same for a run that was aborted: nothing of it is made when the session is resumed.
+    pub(super) async fn settle_aborted(&self, id: &SessionId) -> Result<(), Error> {
+        self.settle(id, Turn::abort).await
+    }
+
+    async fn settle(
+        &self,
+        id: &SessionId,
+        settle: impl FnOnce(&mut Turn<Stamps>) -> Vec<Effect>,
+    ) -> Result<(), Error> {
         let session = self.session(id)?;
+        let (host, of) = (self.clone(), id.clone());
+        let read = threads::apart(move || host.messages(&of, 0)).await;
+        let read = read.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())));
         // One whose messages cannot be read has nothing to be ended with; whoever looks sees that.
-        if let Ok((messages, _)) = self.messages(id, 0) {
+        if let Ok((messages, _)) = read {
             let stamps = Stamps(self.0.clock.clone());
             let mut turn =
                 Turn::new(id.as_str(), &session.agent, messages, self.0.setup.limits, stamps);
-            for effect in turn.interrupt(why) {
+            for effect in settle(&mut turn) {
                 if let Effect::Save(message) = effect
                     && let Some(message) = turn.message(&message)
                 {
@@ -319,7 +346,11 @@ impl Surrounded {
         let clock = &self.host.0.clock;
         let began = clock.uptime();
         for tries in 0.. {
-            let Err(error) = write().await else { return Ok(()) };
+            let Err(error) = write().await else {
+                // Whatever was out of reach before is not any more.
+                self.host.left().remove(&self.session.id);
+                return Ok(());
+            };
             let why = reason(error);
             if clock.uptime().saturating_sub(began) >= self.host.0.setup.gone {
                 return Err(Stopped(why));

@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -16,6 +17,10 @@ use crate::transcript::{Finish, Message, Part, Tokens};
 const MOST_CALLS: usize = 1_000;
 /// Values in arguments. One takes two bytes on the wire and thirty in memory.
 const MOST_VALUES: usize = 100_000;
+/// They are kept within messages, and JSON that is 128 deep cannot be read back.
+const DEEPEST: usize = 64;
+/// Nobody pays for more tokens than this, whatever a server says.
+const MOST_TOKENS: f64 = 1e12;
 
 /// An answer as far as it has come.
 pub(super) struct Decoder {
@@ -195,7 +200,15 @@ impl Decoder {
         if self.held > self.most {
             return Err(Error::TooLong(self.most));
         }
-        let is_another = |call: &CallSoFar| !id.is_empty() && !call.id.is_empty() && id != call.id;
+        let is_another = |call: &CallSoFar| match (id.is_empty(), call.id.is_empty()) {
+            (false, false) => id != call.id,
+            // Whole calls without ids that all have the same index.
+            (true, true) => {
+                let is_whole = || serde_json::from_str::<IgnoredAny>(&call.arguments).is_ok();
+                !name.is_empty() && !call.name.is_empty() && is_whole()
+            }
+            (true, false) | (false, true) => false,
+        };
         let found = match delta.index {
             Some(_) => self.calls.iter().rposition(|call| call.index == delta.index),
             None if !id.is_empty() => self.calls.iter().rposition(|call| call.id == id),
@@ -227,8 +240,9 @@ impl Decoder {
     /// What the end of a stream still brings: calls, usage and why it ended.
     pub(super) fn ending(self, messages: &[Message]) -> Result<Vec<Piece>, Error> {
         let Some(reason) = self.finish else { return Err(Error::Truncated) };
-        let calls = name_apart(self.calls, messages);
-        let finish = match finish(&reason) {
+        let finish = finish(&reason);
+        let calls = name_apart(self.calls, messages, &finish);
+        let finish = match finish {
             Finish::ToolCalls if calls.is_empty() => {
                 let told = "the model server announced tool calls and sent none that can be read";
                 return Err(Error::Unusable(told.to_owned()));
@@ -284,7 +298,7 @@ fn push_content(pieces: &mut Vec<Piece>, content: Option<&RawValue>) {
 impl Usage {
     /// Providers count thoughts as output; we count them apart.
     fn tokens(&self) -> Option<Tokens> {
-        let count = |tokens: Option<f64>| tokens.unwrap_or(0.0).max(0.0) as u64;
+        let count = |tokens: Option<f64>| tokens.unwrap_or(0.0).clamp(0.0, MOST_TOKENS) as u64;
         if self.prompt_tokens.is_none() && self.completion_tokens.is_none() {
             return None;
         }
@@ -299,7 +313,7 @@ impl Usage {
 }
 
 /// Gives every call an id of its own: some servers send none, or count anew in every answer.
-fn name_apart(calls: Vec<CallSoFar>, messages: &[Message]) -> Vec<Call> {
+fn name_apart(calls: Vec<CallSoFar>, messages: &[Message], finish: &Finish) -> Vec<Call> {
     let parts = messages.iter().flat_map(|message| &message.parts);
     let mut taken: HashSet<String> = parts
         .filter_map(|part| match part {
@@ -317,7 +331,10 @@ fn name_apart(calls: Vec<CallSoFar>, messages: &[Message]) -> Vec<Call> {
             id = format!("{wish}_{number}");
             number += 1;
         }
-        Call { id, name: call.name, arguments: parsed(call.arguments) }
+        // Cut off right after its name, a call is not one without arguments.
+        let is_cut = *finish == Finish::Length && call.arguments.trim().is_empty();
+        let arguments = if is_cut { Value::String(String::new()) } else { parsed(call.arguments) };
+        Call { id, name: call.name, arguments }
     });
     calls.collect()
 }
@@ -327,25 +344,33 @@ fn parsed(arguments: String) -> Value {
     if arguments.trim().is_empty() {
         return json!({});
     }
-    if count_values(&arguments) > MOST_VALUES {
+    let (values, depth) = measure(&arguments);
+    if values > MOST_VALUES || depth > DEEPEST {
         return Value::String(arguments);
     }
     serde_json::from_str(&arguments).unwrap_or(Value::String(arguments))
 }
 
-/// How many values there are at least, without making them.
-fn count_values(json: &str) -> usize {
+/// How many values there are at least, and how deep, without making them.
+fn measure(json: &str) -> (usize, usize) {
     let (mut values, mut in_text, mut escaped) = (1, false, false);
+    let (mut depth, mut deepest) = (0_usize, 0);
     for byte in json.bytes() {
         match (byte, in_text) {
             _ if std::mem::take(&mut escaped) => {}
             (b'\\', true) => escaped = true,
             (b'"', _) => in_text = !in_text,
-            (b',' | b'[' | b'{', false) => values += 1,
+            (b',', false) => values += 1,
+            (b'[' | b'{', false) => {
+                values += 1;
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            (b']' | b'}', false) => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
-    values
+    (values, deepest)
 }
 
 #[cfg(test)]
@@ -445,6 +470,10 @@ mod tests {
         assert_eq!(many.event(&call(MOST_CALLS)), Err(Error::Unusable(told)));
         let bomb = format!("[{}0]", "0,".repeat(MOST_VALUES));
         assert_eq!(parsed(bomb.clone()), Value::String(bomb));
+        for (depth, is_text) in [(64, false), (65, true), (126, true)] {
+            let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+            assert_eq!(parsed(deep).is_string(), is_text, "{depth}");
+        }
         let text = json!({"text": ",[{\\\"".repeat(MOST_VALUES)});
         assert_eq!(parsed(text.to_string()), text);
     }

@@ -119,22 +119,33 @@ impl Remote {
         let mut frames = Frames::new(most);
         let too_long = |TooLong| Error::TooLong(self.answer_bytes);
         let mut alive = Instant::now();
-        loop {
-            while let Some(data) = frames.next().map_err(too_long)? {
-                match self.event(&mut decoder, data, sink).await? {
-                    Said::Something => alive = Instant::now(),
-                    Said::Nothing => {}
-                    Said::Done => return self.end(decoder, request, sink).await,
+        let mut finished_at = None;
+        'stream: loop {
+            loop {
+                let next = match frames.next().map_err(too_long) {
+                    Ok(Some(data)) => self.event(&mut decoder, data, sink).await,
+                    Ok(None) => break,
+                    Err(error) => Err(error),
+                };
+                match next {
+                    Ok(Said::Something) => alive = Instant::now(),
+                    Ok(Said::Nothing) => {}
+                    Ok(Said::Done) => break 'stream,
+                    // Whatever comes after a finish reason: it has ended the answer (T6).
+                    Err(_) if decoder.has_finished() => break 'stream,
+                    Err(error) => return Err(error),
                 }
             }
             if alive.elapsed() > self.silence * PATIENCE {
                 return Err(self.teller.silent());
             }
             let finished = decoder.has_finished();
-            let patience = if finished { AFTER_FINISH.min(self.silence) } else { self.silence };
-            match timeout(patience, response.chunk()).await {
+            let until = match finished {
+                true => *finished_at.get_or_insert(Instant::now()) + AFTER_FINISH.min(self.silence),
+                false => Instant::now() + self.silence,
+            };
+            match timeout_at(until, response.chunk()).await {
                 Ok(Ok(Some(bytes))) => frames.add(bytes),
-                // However the stream goes on or ends: a finish reason has ended the answer (T6).
                 Ok(Ok(None)) | Ok(Err(_)) | Err(_) if finished => break,
                 Ok(Ok(None)) => {
                     if let Some(data) = frames.last().map_err(too_long)? {
