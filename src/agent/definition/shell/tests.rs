@@ -74,6 +74,7 @@ fn words_are_what_the_command_gets() {
     check("ls *.rs ~/x 'a*' \"~\" \\?", &["ls glob:*.rs glob:~/x a* ~ ?"]);
     check("find . -exec echo {} \\;", &["find . -exec echo {} ;"]);
     check("[ -f x ]", &["[ -f x ]"]);
+    check("grep \"a$\" b$ '$c'", &["grep a$ b$ $c"]);
 }
 
 #[test]
@@ -130,6 +131,8 @@ fn what_only_a_running_shell_can_tell_is_uncertain() {
     check_uncertain("echo {1..3}", &["echo …"]);
     check_uncertain("git push {fd}>/dev/null", &["git push …"]);
     check_uncertain("$'git' push", &["… push"]);
+    check_uncertain("git diff ${ rm a; }", &["git diff …"]);
+    check_uncertain("git diff \"${| rm a; }\"", &["git diff …"]);
     check_uncertain("eval git push", &["eval git push"]);
     check_uncertain("source x", &["source x"]);
     check_uncertain(". x", &[". x"]);
@@ -280,6 +283,7 @@ const PIECES: &[&str] = &[
     "<",
     "$",
     "$A",
+    "${ ",
     "`",
     "$(",
     "$((",

@@ -32,6 +32,15 @@ fn is_variable(text: &str) -> bool {
     text.len() > 2 && text.starts_with('{') && text.ends_with('}')
 }
 
+/// What the parser does not know as an expansion, it takes for text. Bash knows more of them:
+/// `${ command; }` runs one. A dollar at the end stands for itself.
+fn is_unread_expansion(piece: &WordPiece, rest: &str) -> bool {
+    let WordPiece::Text(text) = piece else { return false };
+    let is_last = rest.is_empty() || rest.starts_with('"');
+    let text = if is_last { text.strip_suffix('$').unwrap_or(text) } else { text };
+    text.contains(['$', '`'])
+}
+
 /// The commands whose output goes into a text, in which quotes are like other characters.
 pub(super) fn substitutions(text: &str) -> Vec<String> {
     let mut reader = Reader::default();
@@ -71,6 +80,8 @@ impl Reader {
                 other => {
                     let range = *start_index..*end_index;
                     self.piece(source.get(range).unwrap_or_default(), other, quotes);
+                    let rest = source.get(*end_index..).unwrap_or_default();
+                    self.is_known &= !is_unread_expansion(other, rest);
                 }
             }
         }
