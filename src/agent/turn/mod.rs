@@ -3,8 +3,8 @@
 //! disk is touched here.
 //!
 //! An answer is in the conversation from the moment the model is asked for it, empty at first. Saving
-//! that is the proof that its text can be saved later, before anybody pays for it, and it keeps the
-//! answer's place: what is said to the session meanwhile comes after it.
+//! it shows that the store can be written before anybody pays for the answer, and keeps its place: what
+//! is said to the session meanwhile comes after it.
 
 #[cfg(test)]
 mod tests;
@@ -475,22 +475,19 @@ impl<M: Mint> Turn<M> {
     /// neither come in between nor find a call to go on with after a person said no.
     fn refused(&mut self, call: &str, what: &str) -> Vec<Effect> {
         let Some(answer) = self.answer_mut() else { return self.done() };
-        let mut refused_at = None;
-        for (part, id, state) in tool_calls(answer) {
-            if !state.status.is_open() {
-                continue;
-            }
+        let is_refused = |id: &str, state: &ToolState| id == call && state.status.is_open();
+        // Late news of a call that has its answer settles nothing.
+        if !tool_calls(answer).any(|(_, id, state)| is_refused(id, state)) {
+            return Vec::new();
+        }
+        for (_, id, state) in tool_calls(answer).filter(|(_, _, state)| state.status.is_open()) {
             if id == call {
                 state.fail(format!("refused: {what}"));
-                refused_at = Some(part);
             } else if state.status == CallStatus::Running {
                 state.fail(CUT_BY_REFUSAL);
             } else {
                 state.fail(NOT_RUN);
             }
-        }
-        if refused_at.is_none() {
-            return Vec::new();
         }
         answer.info.error = Some(Failure::new(FailureName::Refused, what));
         let id = answer.info.id.clone();

@@ -253,6 +253,15 @@ fn refusing_one_of_several_calls_settles_all_of_them_and_ends_the_run_as_refused
 }
 
 #[test]
+fn a_refusal_of_a_call_that_has_its_answer_changes_nothing() {
+    let mut turn = turn(vec![prompt(), cut_off()]);
+    on(&mut turn, Event::Begin);
+    let before = turn.messages().to_vec();
+    assert_eq!(on(&mut turn, Event::Refused { call: "a".into(), what: "read /x".into() }), []);
+    assert_eq!(turn.messages(), before);
+}
+
+#[test]
 fn a_message_said_in_mid_run_is_seen_before_the_next_step() {
     let mut turn = turn(vec![prompt()]);
     on(&mut turn, Event::Begin);
