@@ -166,14 +166,20 @@ impl Embedded {
                 running.asks.clear();
             }
             let ready = match self.clear_processes(id).await.map_err(stopped)? {
-                Ok(()) => self.in_thread(move |host| host.surround(session)).await,
+                Ok(()) => match self.read(id).await {
+                    Ok((messages, last)) => {
+                        let files = self.in_thread(move |host| host.surround(session, last)).await;
+                        files.map(|surrounded| (surrounded, messages))
+                    }
+                    Err(error) => Err(error),
+                },
                 // Rather than work beside a command of its past.
                 Err(survivors) => Err(Error::Refused(format!(
                     "a command of an earlier run is still there: {survivors}, then resume"
                 ))),
             };
             match ready {
-                Ok((surrounded, messages, model, price)) => {
+                Ok(((surrounded, model, price), messages)) => {
                     let agent = surrounded.agent.name.clone();
                     let (limits, stamps) = (self.0.setup.limits, Stamps(self.0.clock.clone()));
                     let turn = Turn::new(id.as_str(), &agent, messages, limits, stamps);
@@ -217,11 +223,13 @@ impl Embedded {
         settle: impl FnOnce(&mut Turn<Stamps>) -> Vec<Effect>,
     ) -> Result<(), Error> {
         let session = self.session(id)?;
-        let (host, of) = (self.clone(), id.clone());
-        let read = threads::apart(move || host.messages(&of, 0)).await;
-        let read = read.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())));
-        // One whose messages cannot be read has nothing to be ended with; whoever looks sees that.
-        if let Ok((messages, _)) = read {
+        let messages = match self.read(id).await {
+            Ok((messages, _)) => messages,
+            // Damaged, it has nothing to be ended with; whoever looks sees that.
+            Err(Error::Refused(_)) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        if !messages.is_empty() {
             let stamps = Stamps(self.0.clock.clone());
             let mut turn =
                 Turn::new(id.as_str(), &session.agent, messages, self.0.setup.limits, stamps);
@@ -243,8 +251,15 @@ impl Embedded {
         saved.await.map_err(broken)
     }
 
-    /// Everything a run needs. Reads files, and the whole conversation.
-    fn surround(&self, session: Session) -> Result<Ready, Error> {
+    /// The whole conversation, which may be long. It is on our own disk, so it has no time limit.
+    async fn read(&self, id: &SessionId) -> Result<(Vec<Message>, i64), Error> {
+        let (host, id) = (self.clone(), id.clone());
+        let read = threads::apart(move || host.messages(&id, 0)).await;
+        read.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
+    }
+
+    /// Everything else a run needs, for one that knows what was said up to `last`. Reads files.
+    fn surround(&self, session: Session, last: i64) -> Result<Ready, Error> {
         let refused = |why: String| Error::Refused(why);
         let agent = self.definition(&session.directory, &session.agent);
         let agent = agent.map_err(|missing| refused(missing.to_string()))?;
@@ -263,7 +278,6 @@ impl Embedded {
             _ => Error::Unreachable(format!("its workspace `{directory}`: {error}")),
         })?;
         let todos = Todos::new(self.todos(&session.id)?);
-        let (messages, last) = self.messages(&session.id, 0)?;
         let overflow = self.0.setup.overflow.join(session.id.as_str());
         let surrounded = Surrounded {
             host: self.clone(),
@@ -277,11 +291,11 @@ impl Embedded {
             shown_at: Mutex::new(Duration::ZERO),
             heard: AtomicI64::new(last),
         };
-        Ok((surrounded, messages, model, price))
+        Ok((surrounded, model, price))
     }
 }
 
-type Ready = (Surrounded, Vec<Message>, Model, Option<Price>);
+type Ready = (Surrounded, Model, Option<Price>);
 
 impl Surrounded {
     fn specs(&self) -> Vec<Spec> {
