@@ -1,7 +1,9 @@
 //! Where HTTP clients come from. reqwest's own builder panics without a provider of cryptography,
 //! and reads the system's certificates for every client, even for one that only talks to a socket.
 
-use reqwest::{Client, ClientBuilder};
+use std::net::IpAddr;
+
+use reqwest::{Client, ClientBuilder, Url};
 
 /// Speaks plain HTTP: to sockets, and to servers on this machine or in its network.
 pub fn plain() -> ClientBuilder {
@@ -11,6 +13,13 @@ pub fn plain() -> ClientBuilder {
 /// Speaks TLS as well, and trusts whom the system trusts.
 pub fn public() -> ClientBuilder {
     builder()
+}
+
+/// Whether an address leads to this machine, as far as it says.
+pub fn is_loopback(address: &Url) -> bool {
+    let Some(host) = address.host_str() else { return false };
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]

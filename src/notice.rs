@@ -6,6 +6,7 @@ use crate::quote::{QUOTED, fenced, label, short_literal};
 use crate::task::ShortId;
 use crate::task::lifecycle::RunEnd;
 use crate::task::time::say;
+use crate::transcript::CUT_OFF;
 
 /// How much of an error, and of a todo, is told.
 const MOST_OF_ERROR: usize = 2_000;
@@ -116,6 +117,10 @@ fn end_hint(facts: &Facts, inline: usize) -> String {
                 "[{inline} of {length} characters shown; asyncagents_output(task_id=\"{id}\", \
                  offset={inline}) goes on]"
             ));
+            // Its mark is in the part that is not shown.
+            if result.ends_with(CUT_OFF) {
+                sections.push(CUT_OFF.to_owned());
+            }
         }
     }
     sections.join("\n\n")
@@ -257,6 +262,12 @@ mod tests {
             "äöüßäöüßäöü",
             "~~~\näöüßäöüßäö\n~~~\n\n[10 of 11 characters shown; \
              asyncagents_output(task_id=\"ab12c3\", offset=10) goes on]",
+        );
+        hint(
+            &format!("äöüßäöüß\n\n{CUT_OFF}"),
+            "~~~\näöüßäöüß\n\n\n~~~\n\n[10 of 55 characters shown; \
+             asyncagents_output(task_id=\"ab12c3\", offset=10) goes on]\n\n\
+             [cut off: the model reached its output limit]",
         );
     }
 

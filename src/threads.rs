@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 /// How long a look at files may take where nothing else is said.
@@ -50,6 +51,16 @@ pub async fn apart<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|_| Stuck::Panicked)
 }
 
+/// Runs this here, and has another thread serve everybody meanwhile: for work in memory that borrows
+/// what is too large to be copied for a thread of its own.
+pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        // Tests: there is no other thread.
+        Ok(_) | Err(_) => work(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
@@ -64,6 +75,14 @@ mod tests {
         assert_eq!(hung, Err(Stuck::Silent(limit)));
         assert_eq!(within(LIMIT, || 7).await, Ok(7));
         drop(release);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn work_in_place_does_not_keep_the_only_worker_from_others() {
+        let (done, heard) = mpsc::channel();
+        let other = tokio::spawn(async move { done.send(7) });
+        assert_eq!(in_place(|| heard.recv()), Ok(7));
+        other.await.unwrap().unwrap();
     }
 
     #[tokio::test]

@@ -103,8 +103,12 @@ impl Host for Metered {
         self.count("agents", self.host.agents(directory, parent)).await
     }
 
-    async fn directory(&self, directory: &str) -> Result<String, Error> {
-        self.count("directory", self.host.directory(directory)).await
+    async fn directory(
+        &self,
+        directory: &str,
+        parent: Option<&SessionId>,
+    ) -> Result<String, Error> {
+        self.count("directory", self.host.directory(directory, parent)).await
     }
 
     async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! Where agents run: the contract every host keeps. Adapters translate; they decide nothing and
 //! keep no task state.
 
+mod directory;
 pub mod embedded;
 pub mod metered;
 pub mod opencode;
@@ -211,10 +212,14 @@ pub trait Host {
         directory: &str,
         parent: Option<&SessionId>,
     ) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
-    /// The directory a session is to work in, as the host knows it. Where the host is on this machine
-    /// one that does not exist is refused.
-    fn directory(&self, directory: &str) -> impl Future<Output = Result<String, Error>> + Send {
-        let directory = directory.to_owned();
+    /// The directory a child of this parent is to work in, as the host knows it. Where the host is on
+    /// this machine one that does not exist is refused.
+    fn directory(
+        &self,
+        directory: &str,
+        parent: Option<&SessionId>,
+    ) -> impl Future<Output = Result<String, Error>> + Send {
+        let (directory, _) = (directory.to_owned(), parent);
         async { Ok(directory) }
     }
     fn answer(
@@ -374,11 +379,15 @@ impl Host for AnyHost {
         }
     }
 
-    async fn directory(&self, directory: &str) -> Result<String, Error> {
+    async fn directory(
+        &self,
+        directory: &str,
+        parent: Option<&SessionId>,
+    ) -> Result<String, Error> {
         match self {
-            AnyHost::Scripted(host) => host.directory(directory).await,
-            AnyHost::Embedded(host) => host.directory(directory).await,
-            AnyHost::OpenCode(host) => host.directory(directory).await,
+            AnyHost::Scripted(host) => host.directory(directory, parent).await,
+            AnyHost::Embedded(host) => host.directory(directory, parent).await,
+            AnyHost::OpenCode(host) => host.directory(directory, parent).await,
         }
     }
 

@@ -97,7 +97,7 @@ impl Supervisor {
         }
         let depth = self.depth(&caller.session)?;
         let host = self.choose_host(&order, &caller)?;
-        let directory = self.host(&host)?.directory(&caller.directory).await?;
+        let directory = self.directory(&host, &caller).await?;
         let caller = Caller { directory, ..caller };
         self.check_agent(&host, &order.agent, &caller).await?;
         let inherits = self.inherit(fork, &caller, &host).await?;
@@ -124,7 +124,7 @@ impl Supervisor {
     ) -> Result<Option<Task>, Error> {
         let since = self.0.clock.now().minus(not_older);
         let host = self.choose_host(order, caller)?;
-        let directory = self.host(&host)?.directory(&caller.directory).await?;
+        let directory = self.directory(&host, caller).await?;
         Ok(self.0.store.earlier(&caller.session, (&host, &directory), order, since)?)
     }
 
@@ -291,6 +291,12 @@ impl Supervisor {
             Some(why) => Err(Error::AgentRefused(why)),
             None => Ok(()),
         }
+    }
+
+    /// Where the child is to work.
+    async fn directory(&self, host: &str, caller: &Caller) -> Result<String, Error> {
+        let parent = (caller.host == host).then_some(&caller.session);
+        Ok(self.host(host)?.directory(&caller.directory, parent).await?)
     }
 
     async fn check_agent(&self, host: &str, agent: &str, caller: &Caller) -> Result<(), Error> {

@@ -76,9 +76,11 @@ impl Supervisor {
 
     /// For whoever holds the turn of this key. `false`: the host may still be about to open it.
     pub(super) async fn settle(&self, intent: Intent) -> Result<bool, Error> {
+        // Nobody was told of this launch, and there is nobody left to ask about it.
         let Ok(host) = self.host(&intent.host) else {
-            tracing::warn!(host = intent.host, "an unfinished launch waits for its host");
-            return Ok(false);
+            tracing::warn!(host = intent.host, "host is not configured any more; launch dropped");
+            self.0.store.drop_intent(intent.nonce).await?;
+            return Ok(true);
         };
         let Ok(begun) = serde_json::from_str::<Begun>(&intent.launch) else {
             tracing::error!(nonce = intent.nonce, "an intent that cannot be read was dropped");

@@ -18,7 +18,8 @@ pub use words::{CallStatus, FailureName, Finish};
 const LAST_MESSAGE_CHARACTERS: usize = 2_000;
 
 /// Stands at the end of a result that reached the model's output limit (T6).
-const CUT_OFF: &str = "[cut off: the model reached its output limit]";
+/// How a result ends whose answer was cut off (T6).
+pub const CUT_OFF: &str = "[cut off: the model reached its output limit]";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {

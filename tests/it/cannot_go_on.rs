@@ -237,6 +237,25 @@ fn a_file_system_that_does_not_answer_stops_one_call_and_not_the_daemon() {
 }
 
 /// Ends a test that needs to mount something where nobody may: root always can.
+#[test]
+fn a_run_whose_workspace_does_not_answer_is_tried_again_visibly_and_ends_after_a_while() {
+    let place = Place::build();
+    let config = place.shell.path("config.toml");
+    fs::write(config, "[supervisor]\ngone_seconds = 1\n").unwrap();
+    let id = place.launch("general", "@silent");
+    until("it is asked", || place.server.asked("@silent") == 1);
+    assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
+    let Some(mount) = Mount::that_hangs(&place.project) else { return only_root_can_mount() };
+    assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+    let silent = "the file system did not answer within 10 s";
+    until("it is tried again", || {
+        let progress = &place.task(&id)["progress"];
+        progress["phase"] == "retrying" && progress["detail"] == silent
+    });
+    place.fails(&id, &format!("interrupted: {silent}, for 1 s"));
+    drop(mount);
+}
+
 fn only_root_can_mount() {
     assert!(!rustix::process::geteuid().is_root(), "cannot mount a file system");
 }
@@ -283,6 +302,16 @@ fn a_task_whose_host_is_no_longer_configured_ends() {
     let working = shell.launch_hanging("works");
     let cancelled = shell.launch_hanging("cancelled");
     assert_eq!(shell.run(["daemon", "stop"]).code, 0);
+    // A launch that was cut off; nobody was told of it.
+    let database = shell.database();
+    let count = |what: &str| {
+        let db = rusqlite::Connection::open(&database).unwrap();
+        let count = format!("SELECT count(*) FROM {what}");
+        db.query_row(&count, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    let db = rusqlite::Connection::open(&database).unwrap();
+    let intent = "INSERT INTO intent VALUES ('cut-off', 'scripted', 'cli', 0, '{}')";
+    db.execute(intent, []).unwrap();
     shell.set("ASYNCAGENTS_HOST", "embedded");
     let waited = shell.run(["wait", "--timeout", "30", &working.session_id]);
     assert_eq!(waited.code, 1, "{waited:?}");
@@ -290,11 +319,8 @@ fn a_task_whose_host_is_no_longer_configured_ends() {
     let error = "interrupted: no host `scripted`; configured: embedded, opencode";
     assert_eq!((task.status.as_str(), task.error.as_deref()), ("error", Some(error)));
     let _ = shell.run(["cancel", &cancelled.session_id]);
-    until("nothing is owed to it", || {
-        let db = rusqlite::Connection::open(shell.database()).unwrap();
-        let owed = "SELECT count(*) FROM run WHERE abort_owed = 1";
-        db.query_row(owed, [], |row| row.get::<_, i64>(0)).unwrap() == 0
-    });
+    until("nothing is owed to it", || count("run WHERE abort_owed = 1") == 0);
+    until("the launch is dropped", || count("intent") == 0);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("net", &[]),
     ("threads", &[]),
     ("clock", &["task"]),
-    ("notice", &["quote", "task"]),
+    ("notice", &["quote", "task", "transcript"]),
     ("feed", &["task"]),
     ("metrics", &["task", "feed"]),
     ("store", &["task"]),

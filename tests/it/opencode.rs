@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use asyncagents::host::opencode::{Login, Standing};
 use asyncagents::host::{Host as _, NewSession};
-use asyncagents::supervisor::{Asks, Error, Fork, ForkMethod, Launch, Settings, Target};
+use asyncagents::supervisor::{Asks, Caller, Error, Fork, ForkMethod, Launch, Settings, Target};
 use asyncagents::task::launch::Order;
 use asyncagents::task::{Phase, SessionId, Status, Task};
 use serde_json::json;
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::support::on_opencode::{caller, general, visible};
 use crate::support::{Fault, OnOpenCode, OpenCode, quoted, settings};
 
-const HERE: &str = "/project";
+const HERE: &str = "/tmp";
 
 /// Status, result and error.
 fn end(task: &Task) -> (Status, &str, &str) {
@@ -717,4 +717,20 @@ async fn a_thousand_tasks_under_a_stream_that_is_dropped_doubled_and_reordered_e
         let told = world.notices(parent, TASKS / PARENTS).await;
         assert_eq!(told.len(), TASKS / PARENTS, "none twice");
     }
+}
+
+#[tokio::test]
+async fn on_a_server_of_this_machine_a_directory_that_is_none_is_refused_at_launch() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let directory = "/nowhere".to_owned();
+    let caller = Caller { directory, ..caller(&parent) };
+    let launch = Launch { order: general("look"), fork: Fork::No, key: None };
+    let refused = world.supervisor.launch(caller, launch).await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "host refused: the directory `/nowhere` does not exist; name an existing directory by its \
+         absolute path"
+    );
+    assert_eq!(world.supervisor.task_count().unwrap(), 0);
 }

@@ -32,7 +32,7 @@ async fn try_get(url: String) -> Option<u16> {
 #[tokio::test]
 async fn a_parent_is_there_to_be_told_something() {
     let (server, talk) = server().await;
-    let parent = server.parent("/project").await;
+    let parent = server.parent("/tmp").await;
     let parts = json!([
         {"type": "text", "text": "visible"},
         {"type": "text", "text": "hint", "synthetic": true},
@@ -245,7 +245,7 @@ async fn a_password_is_asked_for_everywhere() {
     assert_eq!(wrong.call(Method::GET, "/session", None).await.0, 401);
     let right = Talk::with_password(server.url(), "open sesame");
     assert_eq!(right.get("/global/health").await["version"], "1.18.33");
-    server.parent("/project").await;
+    server.parent("/tmp").await;
 }
 
 #[tokio::test]

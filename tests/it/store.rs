@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::store::{
-    Committed, Direction, End, Error, Filter, NewRun, NewTask, Opened, Placement, Sort, Store, What,
+    Committed, Direction, End, Error, Filter, NewRun, NewTask, Opened, Placement, Session, Sort,
+    Store, What,
 };
 use asyncagents::task::lifecycle::{Change, Report, Request, Rest};
 use asyncagents::task::queue::Limits;
@@ -313,4 +314,37 @@ async fn a_store_opened_again_holds_what_it_held() {
     assert_eq!(store.task(&live.id).unwrap(), Some(live));
     assert_eq!(store.check().unwrap(), [""; 0]);
     assert_eq!(store.task(&TaskId::new("ses_nobody")).unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_is_said_while_a_session_comes_to_rest_keeps_it_at_work() {
+    let world = World::new();
+    let id = world.clock.session_id();
+    let session = Session {
+        id: id.clone(),
+        parent: None,
+        nonce: world.clock.nonce(),
+        title: "look around".into(),
+        directory: "/somewhere".into(),
+        agent: "explore".into(),
+        deny: Vec::new(),
+        model: String::new(),
+        running: false,
+        said: 0,
+        created_at: world.clock.now(),
+    };
+    world.store.open_session(session).await.unwrap();
+    let say = |message: &str| world.store.say(&id, message.into(), "{}".into(), "m".into(), true);
+    let standing = || {
+        let session = world.store.session(&id).unwrap().unwrap();
+        (session.running, session.said)
+    };
+    assert!(say("msg_1").await.unwrap());
+    // The run has made up its mind that nothing is left, and does not know of the second yet.
+    let (_, known) = standing();
+    assert!(say("msg_2").await.unwrap());
+    assert!(!world.store.session_rests(&id, known).await.unwrap());
+    assert_eq!(standing(), (true, 2));
+    assert!(world.store.session_rests(&id, 2).await.unwrap());
+    assert_eq!(standing(), (false, 2));
 }

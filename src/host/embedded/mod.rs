@@ -9,7 +9,6 @@ mod processes;
 mod run;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -320,27 +319,6 @@ fn figures(session: &SessionId, messages: &[Message]) -> Figures {
     transcript::figures(&messages[own.unwrap_or(messages.len())..])
 }
 
-/// Where a directory really is. What is no directory is refused with the way out.
-fn canonical(directory: &str) -> Result<String, Error> {
-    let refused = |why: &str| {
-        let way_out = "name an existing directory by its absolute path";
-        Err(Error::Refused(format!("the directory `{directory}` {why}; {way_out}")))
-    };
-    let path = Path::new(directory);
-    if !path.is_absolute() {
-        return refused(if directory.is_empty() { "has no name" } else { "is not absolute" });
-    }
-    match path.canonicalize() {
-        Ok(path) if !path.is_dir() => refused("is not a directory"),
-        Ok(path) => match path.to_str() {
-            Some(path) => Ok(path.to_owned()),
-            None => refused("has a name that is not UTF-8"),
-        },
-        Err(error) if error.kind() == ErrorKind::NotFound => refused("does not exist"),
-        Err(error) => refused(&format!("cannot be opened: {error}")),
-    }
-}
-
 fn broken(error: store::Error) -> Error {
     tracing::error!(error = &error as &dyn std::error::Error, "the embedded host's store failed");
     Error::Unreachable(error.to_string())
@@ -489,9 +467,12 @@ impl Host for Embedded {
         self.in_thread(load).await
     }
 
-    async fn directory(&self, directory: &str) -> Result<String, Error> {
-        let directory = directory.to_owned();
-        self.in_thread(move |_| canonical(&directory)).await
+    async fn directory(
+        &self,
+        directory: &str,
+        _parent: Option<&SessionId>,
+    ) -> Result<String, Error> {
+        super::directory::canonical(directory).await
     }
 
     async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {

@@ -152,6 +152,20 @@ impl Embedded {
         }
     }
 
+    /// Since when the run has not been able to go on, which is from now on unless it is noted.
+    fn out_of_reach_since(&self, session: &SessionId, why: &str) -> Duration {
+        let now = self.0.clock.uptime();
+        let figures = self.runs().get(session).map(|running| running.figures.clone());
+        let noted = Left {
+            why: why.to_owned(),
+            first: now,
+            until: now,
+            tries: 0,
+            figures: figures.unwrap_or_default(),
+        };
+        self.left().entry(session.clone()).or_insert(noted).first
+    }
+
     /// Runs until there is nothing left to answer.
     async fn work_off(&self, id: &SessionId, cancel: CancellationToken) -> Result<(), Stopped> {
         loop {
@@ -246,7 +260,8 @@ impl Embedded {
     }
 
     async fn save(&self, session: &SessionId, message: &Message) -> Result<(), Error> {
-        let body = serde_json::to_string(message).expect("a message is JSON");
+        let body = threads::in_place(|| serde_json::to_string(message));
+        let body = body.expect("a message is JSON");
         let saved = self.0.store.save_message(session, message.info.id.clone(), body);
         saved.await.map_err(broken)
     }
@@ -358,7 +373,6 @@ impl Surrounded {
         write: impl Fn() -> W,
     ) -> Result<(), Stopped> {
         let clock = &self.host.0.clock;
-        let began = clock.uptime();
         for tries in 0.. {
             let Err(error) = write().await else {
                 // Whatever was out of reach before is not any more.
@@ -366,7 +380,9 @@ impl Surrounded {
                 return Ok(());
             };
             let why = reason(error);
-            if clock.uptime().saturating_sub(began) >= self.host.0.setup.gone {
+            // Noted as left from the first failure on: one that gives up here has had its time.
+            let since = self.host.out_of_reach_since(&self.session.id, &why);
+            if clock.uptime().saturating_sub(since) >= self.host.0.setup.gone {
                 return Err(Stopped(why));
             }
             let cancel = match self.host.runs().get_mut(&self.session.id) {
@@ -449,7 +465,7 @@ impl Surroundings for Surrounded {
                 "{}\n\n{SETTING}\n\nYour working directory is {}.",
                 self.agent.prompt, self.session.directory
             ),
-            messages: turn::visible(messages).to_vec(),
+            messages: threads::in_place(|| turn::visible(messages).to_vec()),
             tools,
         }
     }

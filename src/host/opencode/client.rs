@@ -41,6 +41,10 @@ impl Client {
         Client { transport }
     }
 
+    pub(super) fn is_local(&self) -> bool {
+        self.transport.is_local()
+    }
+
     /// On a fresh connection: what is sent while a server starts is never answered.
     pub(super) async fn health(&self, patience: Duration) -> Result<Health, Sick> {
         match self.transport.send_fresh("/global/health", patience).await {

@@ -125,6 +125,10 @@ impl Instance {
         self.leave.cancel();
     }
 
+    pub(super) fn is_local(&self) -> bool {
+        self.client.is_local()
+    }
+
     pub(super) fn is_up(&self) -> bool {
         matches!(*self.standing.borrow(), Standing::Up { .. })
     }

@@ -607,6 +607,19 @@ impl Host for OpenCode {
         Ok(translate::agent_names(instance.ready().await?.agents(directory).await?))
     }
 
+    /// As it was given: OpenCode keeps an instance for each spelling of a directory, and a child
+    /// belongs to its parent's.
+    async fn directory(
+        &self,
+        directory: &str,
+        parent: Option<&SessionId>,
+    ) -> Result<String, Error> {
+        if self.choose(parent).await?.is_local() {
+            super::directory::canonical(directory).await?;
+        }
+        Ok(directory.to_owned())
+    }
+
     async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {
         let (instance, directory) = self.locate(session).await?;
         let client = instance.ready().await?;

@@ -51,6 +51,15 @@ pub(super) enum Transport {
 }
 
 impl Transport {
+    /// Whether the process at the other end sees the files of this machine. A port on loopback may
+    /// lead elsewhere through a tunnel; the server can then be given by another name.
+    pub(super) fn is_local(&self) -> bool {
+        match self {
+            Transport::Http(http) => net::is_loopback(&http.base),
+            Transport::Bridge(_) => true,
+        }
+    }
+
     pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
         match self {
             Transport::Http(http) => http.send(call).await,

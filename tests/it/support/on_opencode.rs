@@ -116,7 +116,9 @@ pub fn general(prompt: &str) -> Order {
 }
 
 pub fn caller(parent: &str) -> Caller {
-    Caller { host: "opencode".into(), ..super::world::caller(&SessionId::new(parent)) }
+    let directory = super::opencode::DIRECTORY.to_owned();
+    let caller = super::world::caller(&SessionId::new(parent));
+    Caller { host: "opencode".into(), directory, ..caller }
 }
 
 pub fn connect(

@@ -161,7 +161,7 @@ impl Remote {
     }
 
     async fn send(&self, request: &Request) -> Result<Response, Error> {
-        let body = Bytes::from(translate::body(request).to_string());
+        let body = threads::in_place(|| Bytes::from(translate::body(request).to_string()));
         let send = self.client.post(self.url.clone());
         let send = send.header(AUTHORIZATION, self.key.clone());
         let send = send.header(CONTENT_TYPE, "application/json").body(body).send();
@@ -263,8 +263,7 @@ async fn refusal(mut response: Response, patience: Duration) -> Vec<u8> {
 
 fn client(url: &Url) -> Result<reqwest::Client, Error> {
     let builder = if url.scheme() == "http" { net::plain() } else { net::public() };
-    let here = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
-    let builder = if here { builder.no_proxy() } else { builder };
+    let builder = if net::is_loopback(url) { builder.no_proxy() } else { builder };
     let client = builder
         .user_agent(concat!("asyncagents/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())

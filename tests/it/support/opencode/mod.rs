@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! let server = OpenCode::start().await;
-//! let parent = server.parent("/project").await;
+//! let parent = server.parent("/tmp").await;
 //! server.lose_events(0.3, 7);
 //! server.restart_on_new_port().await;
 //! assert_eq!(server.calls("GET /session/status"), 2);
@@ -33,7 +33,7 @@ use self::hub::Faults;
 use self::world::{Told, World};
 
 /// Where the server was started.
-pub const DIRECTORY: &str = "/project";
+pub const DIRECTORY: &str = "/tmp";
 /// Of the provider `scripted`; the first one is used when nobody chose.
 pub const MODELS: [&str; 2] = ["first", "second"];
 const AGENTS: &str = include_str!("../../samples/opencode/agents.json");
