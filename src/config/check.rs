@@ -25,6 +25,7 @@ const RULES: &[(&str, Rule)] = &[
     ("supervisor.settle_seconds", Rule::Between(0.0, 3600.0)),
     ("supervisor.answer_grace_seconds", Rule::Between(1.0, 3600.0)),
     ("supervisor.gone_seconds", Rule::Between(1.0, YEAR)),
+    ("limits.active", Rule::Between(0.0, 1_000_000.0)),
     ("limits.active_per_parent", Rule::Between(1.0, 1000.0)),
     ("limits.queued_per_parent", Rule::Between(0.0, 1_000_000.0)),
     (MODEL_LIMITS, Rule::Between(1.0, 1000.0)),

@@ -58,6 +58,8 @@ pub struct Supervisor {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
+    /// Of all parents together; 0 is no limit.
+    pub active: u32,
     pub active_per_parent: u32,
     pub queued_per_parent: u32,
     /// By `provider/model`; a model that is not named has no limit.
@@ -318,7 +320,12 @@ impl Default for Supervisor {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { active_per_parent: 10, queued_per_parent: 1000, active_per_model: BTreeMap::new() }
+        Limits {
+            active: 0,
+            active_per_parent: 10,
+            queued_per_parent: 1000,
+            active_per_model: BTreeMap::new(),
+        }
     }
 }
 

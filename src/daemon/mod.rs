@@ -211,6 +211,7 @@ fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
     crate::supervisor::Settings {
         enabled: config.enabled,
         limits: Arc::new(Limits {
+            active: (limits.active > 0).then_some(limits.active as usize),
             active_per_parent: limits.active_per_parent as usize,
             blocking_per_parent: task_tool.active_per_parent as usize,
             active_per_model: per_model.map(|(name, n)| (name.clone(), *n as usize)).collect(),

@@ -4,7 +4,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{
-    Answer, AnyHost, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch,
+    AgentOffer, Answer, AnyHost, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast,
+    Watch,
 };
 use crate::metrics::{Metrics, Outcome};
 use crate::task::{MessageId, SessionId};
@@ -51,7 +52,7 @@ impl Host for Metered {
         self.count("fork", self.host.fork(of, session)).await
     }
 
-    async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
+    async fn find(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
         self.count("find", self.host.find(session)).await
     }
 
@@ -99,7 +100,7 @@ impl Host for Metered {
         &self,
         directory: &str,
         parent: Option<&SessionId>,
-    ) -> Result<Vec<String>, Error> {
+    ) -> Result<Vec<AgentOffer>, Error> {
         self.count("agents", self.host.agents(directory, parent)).await
     }
 

@@ -160,10 +160,8 @@ pub trait Host {
         async { Err(Error::Refused("this host cannot copy a session".to_owned())) }
     }
     /// The session that was opened like this, found by its nonce, if there is one.
-    fn find(
-        &self,
-        session: &NewSession,
-    ) -> impl Future<Output = Result<Option<Opened>, Error>> + Send;
+    fn find(&self, session: &NewSession)
+    -> impl Future<Output = Result<Vec<Opened>, Error>> + Send;
     fn delete(&self, session: &SessionId) -> impl Future<Output = Result<(), Error>> + Send;
     fn prompt(&self, prompt: Prompt) -> impl Future<Output = Result<(), Error>> + Send;
     /// One observation per watch, in the same order; `None` where it cannot be told now.
@@ -211,7 +209,7 @@ pub trait Host {
         &self,
         directory: &str,
         parent: Option<&SessionId>,
-    ) -> impl Future<Output = Result<Vec<String>, Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<AgentOffer>, Error>> + Send;
     /// The directory a child of this parent is to work in, as the host knows it. Where the host is on
     /// this machine one that does not exist is refused.
     fn directory(
@@ -236,6 +234,14 @@ pub trait Host {
     ) -> impl Future<Output = Result<(), Error>> + Send;
     /// Rings `wake` whenever something may have changed. Ends only when the host is dropped.
     fn listen(&self, wake: &Notify) -> impl Future<Output = ()> + Send;
+}
+
+/// An agent that a child can be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentOffer {
+    pub name: String,
+    /// What it runs on when nobody says, as `provider/model`; `None` where only the host knows.
+    pub model: Option<String>,
 }
 
 /// The hosts there are. The set is closed, so callers hold this and nothing is boxed.
@@ -279,7 +285,7 @@ impl Host for AnyHost {
         }
     }
 
-    async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
+    async fn find(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
         match self {
             AnyHost::Scripted(host) => host.find(session).await,
             AnyHost::Embedded(host) => host.find(session).await,
@@ -371,7 +377,7 @@ impl Host for AnyHost {
         &self,
         directory: &str,
         parent: Option<&SessionId>,
-    ) -> Result<Vec<String>, Error> {
+    ) -> Result<Vec<AgentOffer>, Error> {
         match self {
             AnyHost::Scripted(host) => host.agents(directory, parent).await,
             AnyHost::Embedded(host) => host.agents(directory, parent).await,

@@ -1,8 +1,11 @@
 //! Intents: a launch is written down before anything of it exists elsewhere (T5).
 
-use rusqlite::{Connection, OptionalExtension, Row};
+use std::sync::Arc;
 
-use super::{Error, Store, Written};
+use rusqlite::{OptionalExtension, Row};
+
+use super::{Error, Store, Written, slots};
+use crate::task::queue::{Limits, Manner};
 use crate::task::{SessionId, Timestamp};
 
 /// A launch that has begun. `launch` is what its owner needs to finish or undo it, as JSON.
@@ -23,10 +26,18 @@ pub enum Intended {
 }
 
 impl Store {
-    /// Counts the parent's other intents as queued, so that the cap holds whatever runs at once.
-    pub fn intend(&self, intent: Intent, queued_per_parent: usize) -> Written<Intended> {
+    /// The cap counts tasks that wait, not launches under way: some more of those that are begun at
+    /// the same time may come to wait.
+    pub fn intend(
+        &self,
+        intent: Intent,
+        model: Option<String>,
+        manner: Manner,
+        limits: Arc<Limits>,
+    ) -> Written<Intended> {
         self.write(move |db, _| {
-            if queued(db, &intent.parent_session)? >= queued_per_parent {
+            let kind = (model.as_deref(), manner);
+            if !slots::has_place(db, &intent.parent_session, kind, &limits)? {
                 return Ok(Intended::QueueFull);
             }
             let mut insert =
@@ -84,13 +95,4 @@ fn intent(row: &Row<'_>) -> rusqlite::Result<Intent> {
         created_at: Timestamp::from_millis(row.get(3)?),
         launch: row.get(4)?,
     })
-}
-
-fn queued(db: &Connection, parent: &SessionId) -> Result<usize, Error> {
-    let mut count = db.prepare_cached(
-        "SELECT (SELECT count(*) FROM task WHERE slot = 1 AND slot > 0
-                 AND parent_session = ?1)
-              + (SELECT count(*) FROM intent WHERE parent_session = ?1)",
-    )?;
-    Ok(count.query_row([parent.as_str()], |row| row.get::<_, i64>(0))? as usize)
 }

@@ -16,6 +16,7 @@ mod prune;
 mod rows;
 mod search;
 mod sessions;
+mod slots;
 mod state;
 mod status;
 mod tasks;
@@ -39,7 +40,7 @@ pub use prune::Keep;
 pub use rows::Run;
 pub use sessions::{Messages, Session};
 pub use status::{Group, Snapshot, Totals};
-pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement};
+pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement, Resumed};
 pub use transcripts::{Kept, OwedTranscript};
 pub use writer::{Committed, What, Written};
 

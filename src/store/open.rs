@@ -24,6 +24,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0006_blocking.sql"),
     include_str!("../../migrations/0007_calls.sql"),
     include_str!("../../migrations/0008_processes.sql"),
+    include_str!("../../migrations/0009_served.sql"),
 ];
 
 /// What was found.

@@ -98,7 +98,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::store::{End, Filter, NewRun, NewTask, Placement, Sort};
+    use crate::store::{End, Filter, NewRun, NewTask, Placement, Resumed, Sort};
     use crate::task::lifecycle::{Report, Rest};
     use crate::task::queue::Limits;
     use crate::task::{
@@ -123,6 +123,7 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let (store, _) = Store::open(&directory.path().join("test.db"), |_| {}).unwrap();
             let limits = Limits {
+                active: None,
                 active_per_parent: 1000,
                 blocking_per_parent: 3,
                 active_per_model: BTreeMap::new(),
@@ -190,7 +191,10 @@ mod tests {
                 key: None,
             };
             let resumed = self.store.resume(task, Rest::Completed, run, self.limits.clone());
-            resumed.await.unwrap().unwrap()
+            match resumed.await.unwrap() {
+                Resumed::Yes(task) => *task,
+                other => panic!("{other:?}"),
+            }
         }
 
         /// Tasks of the same kind that ended one a day, the first on day 1.

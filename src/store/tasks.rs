@@ -1,15 +1,14 @@
 //! The changes a task goes through. Each is one all-or-nothing write, conditional on what was read.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension};
 
 use super::rows::{self, RUN, Run, TASK, TASK_COLUMNS};
 use super::writer::{News, What};
-use super::{Error, Inheritance, Store, Written, inheritance, search};
+use super::{Error, Inheritance, Store, Written, inheritance, search, slots};
 use crate::task::lifecycle::{Change, Rest, RunEnd, State};
-use crate::task::queue::{InUse, Limits, Manner, Waiting, grant};
+use crate::task::queue::{Limits, Manner};
 use crate::task::view::TaskView;
 use crate::task::{
     BatchId, Budget, MAILBOX, MessageId, Parent, Phase, Progress, SessionId, ShortId, Slot, Task,
@@ -85,6 +84,15 @@ pub struct Active {
     pub run: Run,
 }
 
+#[derive(Clone, Debug, PartialEq)]
+pub enum Resumed {
+    Yes(Box<Task>),
+    /// The task moved on since it was read; nothing was written.
+    Stale,
+    /// It would have to wait, and the parent has as many waiting as it may have; nothing was written.
+    QueueFull,
+}
+
 /// Another prompt in the same run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowUp {
@@ -126,19 +134,20 @@ impl Store {
         })
     }
 
-    /// Begins another run of an ended task. `None` as in [`Store::end`].
+    /// Begins another run of an ended task.
     pub fn resume(
         &self,
         before: &Task,
         from: Rest,
         run: NewRun,
         limits: Arc<Limits>,
-    ) -> Written<Option<Task>> {
+    ) -> Written<Resumed> {
         let before = before.clone();
         self.write(move |db, news| {
             let id = &before.id;
-            let (parent, model) = (&before.parent.session, before.model.as_deref());
-            let slot = place(db, parent, model, Manner::Background, &limits)?;
+            let kind = (before.model.as_deref(), Manner::Background);
+            let placed = slots::place(db, &before.parent.session, kind, run.ticket, &limits)?;
+            let Some(slot) = placed else { return Ok(Resumed::QueueFull) };
             let progress = starting(before.progress.clone(), slot, run.at);
             let mut update = db.prepare_cached(
                 "UPDATE task SET status = 'resumed', error = NULL, completed_at = NULL,
@@ -154,34 +163,13 @@ impl Store {
                 text(&progress),
             ))?;
             if moved == 0 {
-                return Ok(None);
+                return Ok(Resumed::Stale);
             }
             let seq = seq_of(db, id)?;
             db.prepare_cached("DELETE FROM view WHERE task = ?1")?.execute([seq])?;
             insert_run(db, seq, before.run + 1, Some(from), &run)?;
-            publish(db, news, What::Updated, id)
-        })
-    }
-
-    /// Gives the free slots to queued tasks and names those that may start.
-    pub fn admit(&self, limits: Arc<Limits>, at: Timestamp) -> Written<Vec<Task>> {
-        self.write(move |db, news| {
-            let queues = queues(db, limits.active_per_parent)?;
-            if queues.is_empty() {
-                return Ok(Vec::new());
-            }
-            let granted = grant(in_use(db)?, queues, &limits);
-            let mut started = Vec::with_capacity(granted.len());
-            for id in granted {
-                let Some((_, task)) = rows::find_task(db, "t.id = ?1", id.as_str())? else {
-                    continue;
-                };
-                let progress = starting(task.progress, Slot::Active, at);
-                db.prepare_cached("UPDATE task SET slot = 2, progress = ?2 WHERE id = ?1")?
-                    .execute((id.as_str(), text(&progress)))?;
-                started.extend(publish(db, news, What::Updated, &id)?);
-            }
-            Ok(started)
+            let resumed = publish(db, news, What::Updated, id)?;
+            Ok(resumed.map_or(Resumed::Stale, |task| Resumed::Yes(Box::new(task))))
         })
     }
 
@@ -214,15 +202,6 @@ impl Store {
                  WHERE t.id = ?1 AND r.key = ?2)",
             )?;
             Ok(statement.query_row((id.as_str(), key), |row| row.get(0))?)
-        })
-    }
-
-    /// Whether there is anything for [`Store::admit`] to do.
-    pub fn any_queued(&self) -> Result<bool, Error> {
-        self.read(|db| {
-            let mut any = db
-                .prepare_cached("SELECT EXISTS (SELECT 1 FROM task WHERE slot = 1 AND slot > 0)")?;
-            Ok(any.query_row([], |row| row.get(0))?)
         })
     }
 
@@ -400,14 +379,15 @@ impl Store {
         })
     }
 
-    /// Takes the parent's tasks off its list; they stay in the history.
+    /// Takes the parent's ended tasks off its list; they stay in the history. A live one that was
+    /// launched meanwhile stays on it.
     pub fn clear(&self, parent: &SessionId, at: Timestamp) -> Written<usize> {
         let parent = parent.clone();
         self.write(move |db, news| {
             let ids: Vec<String> = db
                 .prepare_cached(
                     "UPDATE task SET cleared_at = ?2
-                     WHERE parent_session = ?1 AND cleared_at IS NULL RETURNING id",
+                     WHERE parent_session = ?1 AND cleared_at IS NULL AND slot = 0 RETURNING id",
                 )?
                 .query_map((parent.as_str(), at.as_millis()), |row| row.get(0))?
                 .collect::<Result<_, _>>()?;
@@ -432,7 +412,10 @@ fn select_active(db: &Connection, from: &str) -> Result<Vec<Active>, Error> {
 }
 
 fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error> {
-    let slot = place(db, &new.parent.session, new.model.as_deref(), new.manner, limits)?;
+    let kind = (new.model.as_deref(), new.manner);
+    // Whether there is room to wait was asked before its session was opened.
+    let placed = slots::place(db, &new.parent.session, kind, new.ticket, limits)?;
+    let slot = placed.unwrap_or(Slot::Queued);
     let batch = match &new.placement {
         Placement::Named(batch) => batch.clone(),
         Placement::CurrentOr(fresh) => {
@@ -632,83 +615,6 @@ fn set_stalled(db: &Connection, task: &Task, stalled: bool) -> Result<bool, Erro
     Ok(update.execute((task.id.as_str(), task.run, stalled))? > 0)
 }
 
-/// A free slot, unless somebody of the same parent is already waiting for one.
-fn place(
-    db: &Connection,
-    parent: &SessionId,
-    model: Option<&str>,
-    manner: Manner,
-    limits: &Limits,
-) -> Result<Slot, Error> {
-    let blocking = manner == Manner::Blocking;
-    let mut queued = db.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM task
-         WHERE slot = 1 AND slot > 0 AND parent_session = ?1 AND (blocking = 1) = ?2)",
-    )?;
-    if queued.query_row((parent.as_str(), blocking), |row| row.get(0))? {
-        return Ok(Slot::Queued);
-    }
-    let count = |of: &str| -> Result<usize, Error> {
-        let mut count = db.prepare_cached(&format!(
-            "SELECT count(*) FROM task WHERE slot = 2 AND slot > 0 AND parent_session = ?1 {of}"
-        ))?;
-        Ok(count.query_row([parent.as_str()], |row| row.get::<_, i64>(0))? as usize)
-    };
-    let mut in_use =
-        if limits.active_per_model.is_empty() { InUse::default() } else { in_use(db)? };
-    in_use.by_parent.insert(parent.clone(), count("")?);
-    if blocking {
-        in_use.blocking_by_parent.insert(parent.clone(), count("AND blocking = 1")?);
-    }
-    let room = in_use.has_room(parent, model.unwrap_or_default(), manner, limits);
-    Ok(if room { Slot::Active } else { Slot::Queued })
-}
-
-fn in_use(db: &Connection) -> Result<InUse, Error> {
-    let mut statement = db.prepare_cached(
-        "SELECT parent_session, model, blocking = 1 FROM task WHERE slot = 2 AND slot > 0",
-    )?;
-    let mut rows = statement.query([])?;
-    let mut in_use = InUse::default();
-    while let Some(row) = rows.next()? {
-        let parent = SessionId::new(row.get::<_, String>(0)?);
-        let model = row.get_ref(1)?.as_str().unwrap_or_default();
-        in_use.add(&parent, model, manner(row.get(2)?));
-    }
-    Ok(in_use)
-}
-
-fn manner(blocking: bool) -> Manner {
-    if blocking { Manner::Blocking } else { Manner::Background }
-}
-
-/// Queued tasks by parent and manner, no more of each than could be started; the oldest head first.
-fn queues(db: &Connection, most: usize) -> Result<Vec<(SessionId, VecDeque<Waiting>)>, Error> {
-    let parents: Vec<(String, bool)> = db
-        .prepare_cached(
-            "SELECT parent_session, blocking = 1 FROM task WHERE slot = 1 AND slot > 0
-             GROUP BY parent_session, blocking = 1 ORDER BY min(ticket)",
-        )?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<Result<_, _>>()?;
-    let mut heads = db.prepare_cached(
-        "SELECT id, model FROM task WHERE slot = 1 AND slot > 0 AND parent_session = ?1
-           AND (blocking = 1) = ?2 ORDER BY ticket LIMIT ?3",
-    )?;
-    let mut queues = Vec::with_capacity(parents.len());
-    for (parent, blocking) in parents {
-        let manner = manner(blocking);
-        let waiting = heads
-            .query_map((&parent, blocking, most as i64), |row| {
-                let id = TaskId::new(row.get::<_, String>(0)?);
-                Ok(Waiting { id, model: row.get(1)?, manner })
-            })?
-            .collect::<Result<_, _>>()?;
-        queues.push((SessionId::new(parent), waiting));
-    }
-    Ok(queues)
-}
-
 fn current_batch(db: &Connection, parent: &SessionId) -> Result<Option<BatchId>, Error> {
     let mut newest = db.prepare_cached(
         "SELECT batch FROM task WHERE slot = ?1 AND slot > 0 AND parent_session = ?2
@@ -733,7 +639,7 @@ fn free_short_id(db: &Connection, candidates: &[ShortId]) -> Result<ShortId, Err
     Err(Error::RolledBack)
 }
 
-fn starting(progress: Progress, slot: Slot, at: Timestamp) -> Progress {
+pub(super) fn starting(progress: Progress, slot: Slot, at: Timestamp) -> Progress {
     let phase = match slot {
         Slot::Queued => Phase::Queued,
         Slot::Active | Slot::None => Phase::Starting,
@@ -747,7 +653,7 @@ fn seq_of(db: &Connection, id: &TaskId) -> Result<i64, Error> {
 }
 
 /// Reads the task as it is now and tells it after the commit.
-fn publish(
+pub(super) fn publish(
     db: &Connection,
     news: &mut News,
     what: What,
@@ -769,6 +675,6 @@ fn keep_view(db: &Connection, seq: i64, task: &Task) -> Result<(), Error> {
     Ok(())
 }
 
-fn text<T: serde::Serialize>(value: &T) -> String {
+pub(super) fn text<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("our own types are JSON")
 }

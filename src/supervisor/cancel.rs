@@ -65,9 +65,11 @@ impl Supervisor {
             let end = self.end_now(&task, Closing { hushed, abort: true, ..Closing::default() });
             if let Some(cancelled) = self.0.store.end(&task, change, end).await? {
                 tracing::info!(task = %cancelled.id, "cancelled");
-                self.abort(&cancelled);
                 self.told_of_an_end();
-                self.cancel_descendants(&cancelled).await?;
+                // Before the abort: once that is noted as sent, nobody looks for them after a crash.
+                let descendants = self.cancel_descendants(&cancelled).await;
+                self.abort(&cancelled);
+                descendants?;
                 return Ok(cancelled);
             }
             task = self.task(&task.id)?;

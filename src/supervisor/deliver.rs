@@ -80,8 +80,8 @@ impl Supervisor {
             for owed in due {
                 let parent = &owed.parent_session;
                 // A caller that waits for this very end gets it as its answer first. Later notices
-                // of the same parent wait with it.
-                if awaited.contains(&owed.task) {
+                // of the same parent wait with it. A stall is not what it waits for.
+                if owed.quiet.is_none() && awaited.contains(&owed.task) {
                     aside.insert(parent.clone());
                 }
                 if !aside.contains(parent) {

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::fork::Inherits;
 use super::{Error, Fork, Supervisor};
-use crate::host::{Host, NewSession, Opened};
+use crate::host::{AgentOffer, Host, NewSession, Opened};
 use crate::store::{Inheritance, Intended, Intent, NewTask, Placement};
 use crate::task::launch::Order;
-use crate::task::{BatchId, MAILBOX, Manner, Parent, SessionId, Slot, Task, TaskId, Timestamp};
+use crate::task::{BatchId, MAILBOX, Manner, Parent, SessionId, Task, TaskId, Timestamp};
 
 /// How long a host's list of agents is believed.
 const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub struct Launch {
 }
 
 pub(super) struct KnownAgents {
-    names: Vec<String>,
+    offers: Vec<AgentOffer>,
     asked_at: Duration,
 }
 
@@ -78,6 +78,14 @@ impl Begun {
             deny: DENIED.map(str::to_owned).to_vec(),
         }
     }
+
+    /// A copy is labelled after it was made. One that was cut off in between carries no nonce and looks
+    /// like a copy the user made, so it is left alone, and named.
+    pub(super) fn warn_of_a_copy(&self) {
+        if let Some(Inherits::CopyOf(of)) = &self.inherits {
+            tracing::warn!(session = %of, "launch cut off; a copy of this session may be left");
+        }
+    }
 }
 
 impl Supervisor {
@@ -89,9 +97,10 @@ impl Supervisor {
         let nonce = key.unwrap_or_else(|| self.0.clock.nonce());
         let turn = self.launching(&nonce).lock_owned().await;
         // What an earlier daemon began under this key is finished or undone first.
-        if let Some(intent) = self.0.store.intent(&nonce)? {
-            self.settle(intent).await?;
-        }
+        let is_settled = match self.0.store.intent(&nonce)? {
+            Some(intent) => self.settle(intent).await?,
+            None => true,
+        };
         if let Some(task) = self.0.store.task_by_nonce(&nonce)? {
             return Ok(task);
         }
@@ -99,7 +108,9 @@ impl Supervisor {
         let host = self.choose_host(&order, &caller)?;
         let directory = self.directory(&host, &caller).await?;
         let caller = Caller { directory, ..caller };
-        self.check_agent(&host, &order.agent, &caller).await?;
+        let offer = self.check_agent(&host, &order.agent, &caller).await?;
+        // It counts for the model it will run on, and stays with it (T11).
+        let order = Order { model: order.model.or(offer.model), ..order };
         let inherits = self.inherit(fork, &caller, &host).await?;
 
         let at = self.0.clock.now();
@@ -108,7 +119,11 @@ impl Supervisor {
         let supervisor = self.clone();
         let rest = tokio::spawn(async move {
             supervisor.intend(&nonce, &begun).await?;
+            let (host, session) = (begun.host.clone(), begun.session(&nonce));
             let launched = supervisor.open_and_insert(nonce, begun).await;
+            if let (Ok(task), false) = (&launched, is_settled) {
+                supervisor.delete_late_twins(host, session, task.id.clone());
+            }
             drop(turn);
             launched
         });
@@ -125,7 +140,13 @@ impl Supervisor {
         let since = self.0.clock.now().minus(not_older);
         let host = self.choose_host(order, caller)?;
         let directory = self.directory(&host, caller).await?;
-        Ok(self.0.store.earlier(&caller.session, (&host, &directory), order, since)?)
+        let there = Caller { directory, ..caller.clone() };
+        let Ok(offer) = self.check_agent(&host, &order.agent, &there).await else {
+            // The launch says what is wrong with it.
+            return Ok(None);
+        };
+        let order = Order { model: order.model.clone().or(offer.model), ..order.clone() };
+        Ok(self.0.store.earlier(&caller.session, (&host, &there.directory), &order, since)?)
     }
 
     /// Nobody waits for its end any more: it goes on in the background, told like any other.
@@ -148,9 +169,14 @@ impl Supervisor {
 
     /// Whose turn it is with a key. Those that nobody holds are forgotten.
     pub(super) fn launching(&self, nonce: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut launching = self.0.launching.lock().unwrap_or_else(PoisonError::into_inner);
-        launching.retain(|_, turn| Arc::strong_count(turn) > 1);
-        Arc::clone(launching.entry(nonce.to_owned()).or_default())
+        self.turn(&format!("launch {nonce}"))
+    }
+
+    /// One at a time for each key.
+    pub(super) fn turn(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.0.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(turns.entry(key.to_owned()).or_default())
     }
 
     async fn intend(&self, nonce: &str, begun: &Begun) -> Result<(), Error> {
@@ -161,10 +187,11 @@ impl Supervisor {
             created_at: begun.at,
             launch: serde_json::to_string(begun).expect("a launch is JSON"),
         };
-        let most = self.0.settings.limits.queued_per_parent;
-        match self.0.store.intend(intent, most).await? {
+        let limits = self.0.settings.limits.clone();
+        let (model, manner) = (begun.order.model.clone(), begun.order.manner);
+        match self.0.store.intend(intent, model, manner, limits.clone()).await? {
             Intended::Yes => Ok(()),
-            Intended::QueueFull => Err(Error::QueueFull(most)),
+            Intended::QueueFull => Err(Error::QueueFull(limits.queued_per_parent)),
         }
     }
 
@@ -251,9 +278,8 @@ impl Supervisor {
         };
         let task = self.0.store.insert(new, self.0.settings.limits.clone()).await?;
         tracing::info!(task = %task.id, parent = %task.parent.session, "launched");
-        if task.slot == Slot::Active {
-            self.0.prompts.notify_one();
-        }
+        // Also when it is queued: there may be room, and others that wait were before it.
+        self.0.prompts.notify_one();
         Ok(task)
     }
 
@@ -299,33 +325,39 @@ impl Supervisor {
         Ok(self.host(host)?.directory(&caller.directory, parent).await?)
     }
 
-    async fn check_agent(&self, host: &str, agent: &str, caller: &Caller) -> Result<(), Error> {
+    /// The agent as the host offers it.
+    async fn check_agent(
+        &self,
+        host: &str,
+        agent: &str,
+        caller: &Caller,
+    ) -> Result<AgentOffer, Error> {
         self.check_objection(host, &caller.directory, agent).await?;
         let key = (host.to_owned(), caller.directory.clone());
         let uptime = self.0.clock.uptime();
+        let named = |offers: &[AgentOffer]| offers.iter().find(|o| o.name == agent).cloned();
         let known = {
             let agents = self.0.agents.lock().unwrap_or_else(PoisonError::into_inner);
-            agents.get(&key).is_some_and(|known| {
-                uptime.saturating_sub(known.asked_at) < AGENTS_ARE_FRESH
-                    && known.names.iter().any(|name| name == agent)
-            })
+            let known = agents.get(&key);
+            known
+                .filter(|known| uptime.saturating_sub(known.asked_at) < AGENTS_ARE_FRESH)
+                .and_then(|known| named(&known.offers))
         };
-        if known {
-            return Ok(());
+        if let Some(offer) = known {
+            return Ok(offer);
         }
         let parent = (caller.host == host).then_some(&caller.session);
-        let names = self.host(host)?.agents(&caller.directory, parent).await?;
-        let found = names.iter().any(|name| name == agent);
-        let asked = KnownAgents { names: names.clone(), asked_at: uptime };
+        let offers = self.host(host)?.agents(&caller.directory, parent).await?;
+        let asked = KnownAgents { offers: offers.clone(), asked_at: uptime };
         let mut agents = self.0.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if agents.len() > 1_000 {
             agents.clear();
         }
         agents.insert(key, asked);
-        match found {
-            true => Ok(()),
-            false => Err(Error::UnknownAgent { agent: agent.to_owned(), known: names }),
-        }
+        named(&offers).ok_or_else(|| Error::UnknownAgent {
+            agent: agent.to_owned(),
+            known: offers.into_iter().map(|offer| offer.name).collect(),
+        })
     }
 }
 

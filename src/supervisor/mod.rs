@@ -104,7 +104,7 @@ struct Inner {
     handed: Mutex<HashMap<i64, Duration>>,
     agents: Mutex<HashMap<(String, String), launch::KnownAgents>>,
     /// Launches under way by their keys, so that one key opens one session.
-    launching: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// What children wait for an answer to, as last seen.
     asks: Mutex<HashMap<String, Asked>>,
     stopping: CancellationToken,
@@ -254,7 +254,7 @@ impl Supervisor {
             tried: Mutex::default(),
             handed: Mutex::default(),
             agents: Mutex::default(),
-            launching: Mutex::default(),
+            turns: Mutex::default(),
             asks: Mutex::default(),
             stopping: CancellationToken::new(),
         }))

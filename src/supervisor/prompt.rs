@@ -65,7 +65,7 @@ impl Supervisor {
     async fn send_owed(&self, outgoing: &mut Outgoing) -> Duration {
         let (limits, now) = (self.0.settings.limits.clone(), self.0.clock.now());
         let admitted = match self.0.store.any_queued() {
-            Ok(true) => self.0.store.admit(limits, now).await.map(|_| ()),
+            Ok(true) => self.0.store.admit(limits, now, self.0.clock.tick()).await.map(|_| ()),
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };

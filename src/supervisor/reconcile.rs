@@ -404,6 +404,18 @@ impl Supervisor {
 
     /// `false`: the host could not be reached.
     pub(super) async fn abort_now(&self, task: &Task, run: u32) -> bool {
+        // A resume waits for it: one that is slow to arrive would stop the next run.
+        let _turn = self.stopping_of(&task.id).lock_owned().await;
+        self.abort_in_turn(task, run).await
+    }
+
+    /// Held while a session is being stopped, and while a run begins in it.
+    pub(super) fn stopping_of(&self, id: &TaskId) -> Arc<tokio::sync::Mutex<()>> {
+        self.turn(&format!("stop {id}"))
+    }
+
+    /// For whoever holds that turn.
+    pub(super) async fn abort_in_turn(&self, task: &Task, run: u32) -> bool {
         // A later run has taken the session over; there is nothing left of this one to stop.
         let current = self.0.store.task(&task.id).ok().flatten();
         let superseded = current.is_none_or(|now| now.run != run || now.is_live());
@@ -435,6 +447,10 @@ impl Supervisor {
             }
             self.0.store.unstall(task).await?;
         }
+        self.show_figures(task, progress).await
+    }
+
+    async fn show_figures(&self, task: &Task, progress: Progress) -> Result<(), store::Error> {
         let last_update = match same_figures(&task.progress, &progress) {
             true => task.progress.last_update,
             false => self.0.clock.now(),
@@ -452,8 +468,9 @@ impl Supervisor {
         progress: Progress,
         since: Since,
     ) -> Result<(), store::Error> {
+        // Told once. What goes in circles has figures that go on.
         if active.run.stalled {
-            return Ok(());
+            return self.show_figures(&active.task, progress).await;
         }
         let progress = Progress { last_update: active.task.progress.last_update, ..progress };
         let end = self.end_now(&active.task, Closing::default());

@@ -3,15 +3,21 @@
 
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
+
 use super::launch::Begun;
 use super::{Error, Supervisor};
-use crate::host::Host;
+use crate::host::{Host, NewSession};
 use crate::store::Intent;
+use crate::task::{Task, TaskId};
 
 const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
 /// What the daemon before us had sent when it died may be read by the host a little later.
 const STILL_ON_ITS_WAY: Duration = Duration::from_secs(15);
+
+/// How many launches, and how many aborts, are looked after at once.
+const AT_ONCE: usize = 16;
 
 impl Supervisor {
     /// Looks at once, and again now and then: hosts may come up later, and launches may fail.
@@ -29,19 +35,10 @@ impl Supervisor {
                 let error = &error as &dyn std::error::Error;
                 tracing::error!(error, "tasks that were waited for still count as such");
             }
-            let mut unsettled = !self.stop_what_is_over().await;
-            for intent in intents {
-                // Launches that are under way look after themselves.
-                let Ok(_turn) = self.launching(&intent.nonce).try_lock_owned() else { continue };
-                match self.settle_again(&intent.nonce).await {
-                    Ok(settled) => unsettled |= !settled,
-                    Err(error) => {
-                        unsettled = true;
-                        let error = &error as &dyn std::error::Error;
-                        tracing::warn!(error, "cannot recover yet");
-                    }
-                }
-            }
+            // Side by side: a host that does not answer holds up nobody else's.
+            let (stopped, settled) =
+                tokio::join!(self.stop_what_is_over(), self.settle_all(intents));
+            let unsettled = !(stopped && settled);
             let pause = if unsettled { BETWEEN_TRIES } else { BETWEEN_TRIES * 30 };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
@@ -50,20 +47,33 @@ impl Supervisor {
         }
     }
 
+    /// `true` when none of these launches is left in the middle.
+    async fn settle_all(&self, intents: Vec<Intent>) -> bool {
+        let settle = |intent: Intent| async move {
+            // Launches that are under way look after themselves.
+            let Ok(_turn) = self.launching(&intent.nonce).try_lock_owned() else { return true };
+            self.settle_again(&intent.nonce).await.unwrap_or_else(|error| {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "cannot recover yet");
+                false
+            })
+        };
+        let settled = stream::iter(intents).map(settle).buffer_unordered(AT_ONCE);
+        settled.fold(true, |all, settled| async move { all && settled }).await
+    }
+
     /// Sends the aborts that are still owed, and cancels what a cancelled task left behind.
     async fn stop_what_is_over(&self) -> bool {
         let owed = self.0.store.owed_aborts().unwrap_or_else(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot read owed aborts");
             Vec::new()
         });
-        let mut all = true;
-        for (task, run) in owed {
-            if !task.is_live() && self.cancel_descendants(&task).await.is_err() {
-                all = false;
-            }
-            all &= self.abort_now(&task, run).await;
-        }
-        all
+        let stop = |(task, run): (Task, u32)| async move {
+            let over = task.is_live() || self.cancel_descendants(&task).await.is_ok();
+            over & self.abort_now(&task, run).await
+        };
+        let stopped = stream::iter(owed).map(stop).buffer_unordered(AT_ONCE);
+        stopped.fold(true, |all, stopped| async move { all && stopped }).await
     }
 
     /// Read anew: it may have been settled before its turn came.
@@ -87,7 +97,8 @@ impl Supervisor {
             self.0.store.drop_intent(intent.nonce).await?;
             return Ok(true);
         };
-        match host.find(&begun.session(&intent.nonce)).await? {
+        let mut found = host.find(&begun.session(&intent.nonce)).await?.into_iter();
+        match found.next() {
             Some(opened) if begun.abandoned => {
                 host.delete(&opened.session).await?;
                 self.0.store.drop_intent(intent.nonce).await?;
@@ -97,8 +108,33 @@ impl Supervisor {
                 tracing::info!(task = %task.id, "adopted after a crash");
             }
             None if self.0.clock.uptime() < STILL_ON_ITS_WAY => return Ok(false),
-            None => self.0.store.drop_intent(intent.nonce).await?,
+            None => {
+                begun.warn_of_a_copy();
+                self.0.store.drop_intent(intent.nonce).await?;
+            }
+        }
+        // Opened twice: the second one is nobody's.
+        for twin in found {
+            host.delete(&twin.session).await?;
         }
         Ok(true)
+    }
+
+    /// What the daemon before us had sent may have opened a session for this launch that came after
+    /// the one it has now.
+    pub(super) fn delete_late_twins(&self, host: String, session: NewSession, task: TaskId) {
+        let supervisor = self.clone();
+        tokio::spawn(async move {
+            let left = STILL_ON_ITS_WAY.saturating_sub(supervisor.0.clock.uptime());
+            supervisor.0.clock.sleep(left).await;
+            let Ok(host) = supervisor.host(&host) else { return };
+            let found = host.find(&session).await.unwrap_or_default();
+            for twin in found.into_iter().filter(|found| found.session != task) {
+                if let Err(error) = host.delete(&twin.session).await {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(session = %twin.session, error, "session left behind");
+                }
+            }
+        });
     }
 }

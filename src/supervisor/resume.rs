@@ -2,10 +2,10 @@
 
 use super::{Error, Supervisor};
 use crate::host::Host;
-use crate::store::NewRun;
+use crate::store::{NewRun, Resumed};
 use crate::task::launch::prompt_text;
 use crate::task::lifecycle::{Request, State};
-use crate::task::{Slot, Task, TaskId};
+use crate::task::{Task, TaskId};
 
 impl Supervisor {
     pub async fn resume(&self, id: &TaskId, prompt: String) -> Result<Task, Error> {
@@ -36,8 +36,9 @@ impl Supervisor {
         }
         self.check_objection(&task.host, &task.directory, &task.agent).await?;
         // What was stopped before must not stop what begins now.
+        let _turn = self.stopping_of(&task.id).lock_owned().await;
         for (owed, run) in self.0.store.owed_aborts()? {
-            if owed.id == task.id && !self.abort_now(&owed, run).await {
+            if owed.id == task.id && !self.abort_in_turn(&owed, run).await {
                 return Err(Error::StillStopping(task.short_id.to_string()));
             }
         }
@@ -53,12 +54,16 @@ impl Supervisor {
             ticket: self.0.clock.tick(),
             key,
         };
-        let resumed = self.0.store.resume(&task, from, run, self.0.settings.limits.clone()).await?;
-        let task = resumed.ok_or(Error::Contended)?;
+        let limits = self.0.settings.limits.clone();
+        let most = limits.queued_per_parent;
+        let task = match self.0.store.resume(&task, from, run, limits).await? {
+            Resumed::Yes(task) => *task,
+            Resumed::Stale => return Err(Error::Contended),
+            Resumed::QueueFull => return Err(Error::QueueFull(most)),
+        };
         tracing::info!(task = %task.id, run = task.run, "resumed");
-        if task.slot == Slot::Active {
-            self.0.prompts.notify_one();
-        }
+        // Also when it is queued: there may be room, and others that wait were before it.
+        self.0.prompts.notify_one();
         Ok(task)
     }
 }

@@ -190,6 +190,7 @@ mod tests {
         Settings {
             enabled: true,
             limits: Arc::new(Limits {
+                active: None,
                 active_per_parent: 10,
                 blocking_per_parent: 3,
                 active_per_model: [].into(),

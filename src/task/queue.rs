@@ -1,5 +1,5 @@
 //! Who may start when there are fewer slots than tasks (T11): first in, first out per parent and
-//! fair between parents. Pure: counts in, grants out. The store applies it inside a transaction,
+//! round robin between parents, the one served longest ago first. Pure: counts in, grants out. The store applies it inside a transaction,
 //! so the slots in use are always read off the tasks themselves and none can leak.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,6 +26,8 @@ pub enum Slot {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// Of all parents together.
+    pub active: Option<usize>,
     pub active_per_parent: usize,
     /// Of those with a caller that waits.
     pub blocking_per_parent: usize,
@@ -42,12 +44,29 @@ pub struct InUse {
     pub by_model: BTreeMap<String, usize>,
 }
 
+/// What one parent has waiting in one manner, the oldest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    pub parent: SessionId,
+    /// When the parent was last given a slot: the greater the later, 0 for not since anybody waits.
+    pub served: u64,
+    pub waiting: VecDeque<Waiting>,
+}
+
 /// A queued task; `model` is empty when the host chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub id: TaskId,
     pub model: String,
     pub manner: Manner,
+}
+
+impl Limits {
+    /// The limits by model that count a task with this one.
+    pub fn covering(&self, model: &str) -> impl Iterator<Item = (&str, usize)> {
+        let all = self.active_per_model.iter().map(|(name, limit)| (name.as_str(), *limit));
+        all.filter(move |(name, _)| covers(name, model))
+    }
 }
 
 impl InUse {
@@ -71,13 +90,10 @@ impl InUse {
         limits: &Limits,
     ) -> bool {
         let blocking = self.blocking_by_parent.get(parent).copied().unwrap_or(0);
-        self.of_parent(parent) < limits.active_per_parent
+        limits.active.is_none_or(|most| self.by_parent.values().sum::<usize>() < most)
+            && self.of_parent(parent) < limits.active_per_parent
             && (manner == Manner::Background || blocking < limits.blocking_per_parent)
-            && limits
-                .active_per_model
-                .iter()
-                .filter(|(name, _)| covers(name, model))
-                .all(|(name, limit)| self.under(name) < *limit)
+            && limits.covering(model).all(|(name, limit)| self.under(name) < limit)
     }
 
     fn under(&self, name: &str) -> usize {
@@ -90,28 +106,26 @@ fn covers(name: &str, model: &str) -> bool {
     model == name || model.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Grants slots until nothing fits: always to the head of the queue of the parent that has the
-/// fewest, the longer waiting one on a tie. `queues` come oldest head first; a parent may have two
-/// of them, one for each manner.
-pub fn grant(
-    mut in_use: InUse,
-    mut queues: Vec<(SessionId, VecDeque<Waiting>)>,
-    limits: &Limits,
-) -> Vec<TaskId> {
+/// Grants slots until nothing fits: always to the head of a queue of the parent served longest ago,
+/// then of the one with the fewest slots, then of the one that waits longest. `queues` come oldest head
+/// first; a parent may have two of them, one for each manner.
+pub fn grant(mut in_use: InUse, mut queues: Vec<Queue>, limits: &Limits) -> Vec<TaskId> {
     let mut granted = Vec::new();
+    let mut latest = queues.iter().map(|queue| queue.served).max().unwrap_or(0);
     loop {
-        let next = queues
-            .iter_mut()
-            .filter(|(parent, queue)| {
-                queue
-                    .front()
-                    .is_some_and(|head| in_use.has_room(parent, &head.model, head.manner, limits))
-            })
-            .min_by_key(|(parent, _)| in_use.of_parent(parent));
-        let Some((parent, queue)) = next else { return granted };
-        let Some(head) = queue.pop_front() else { return granted };
-        in_use.add(parent, &head.model, head.manner);
+        let fits = |Queue { parent, waiting, .. }: &&mut Queue| {
+            let head = waiting.front();
+            head.is_some_and(|head| in_use.has_room(parent, &head.model, head.manner, limits))
+        };
+        let rank = |queue: &&mut Queue| (queue.served, in_use.of_parent(&queue.parent));
+        let Some(next) = queues.iter_mut().filter(fits).min_by_key(rank) else { return granted };
+        let Some(head) = next.waiting.pop_front() else { return granted };
+        let parent = next.parent.clone();
+        in_use.add(&parent, &head.model, head.manner);
         granted.push(head.id);
+        latest += 1;
+        let its = queues.iter_mut().filter(|queue| queue.parent == parent);
+        its.for_each(|queue| queue.served = latest);
     }
 }
 
@@ -121,6 +135,7 @@ mod tests {
 
     fn limits(active_per_parent: usize, models: &[(&str, usize)]) -> Limits {
         Limits {
+            active: None,
             active_per_parent,
             blocking_per_parent: 1,
             active_per_model: models.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
@@ -128,7 +143,8 @@ mod tests {
         }
     }
 
-    /// `queues` as `parent: task@model task@model`; what is `waited` for has that as its model.
+    /// `queues` as `parent: task@model task@model`, a parent served at 7 as `parent 7`; what is
+    /// `waited` for has that as its model.
     fn check(limits: Limits, active: &[&str], queues: &[(&str, &str)], expected: &[&str]) {
         let mut in_use = InUse::default();
         for active in active {
@@ -142,7 +158,12 @@ mod tests {
         let queues = queues
             .iter()
             .map(|(parent, tasks)| {
-                (SessionId::new(*parent), tasks.split_whitespace().map(waiting).collect())
+                let (parent, served) = parent.split_once(' ').unwrap_or((parent, "0"));
+                Queue {
+                    parent: SessionId::new(parent),
+                    served: served.parse().unwrap(),
+                    waiting: tasks.split_whitespace().map(waiting).collect(),
+                }
             })
             .collect();
         let granted = grant(in_use, queues, &limits);
@@ -173,6 +194,26 @@ mod tests {
         let three = || limits(10, &[("m", 3)]);
         check(three(), &[], &[("p", "a@m b@m c@m"), ("q", "x@m")], &["a", "x", "b"]);
         check(three(), &["p@m"], &[("p", "a@m b@m"), ("q", "x@m y@m")], &["x", "a"]);
+    }
+
+    #[test]
+    fn of_the_parents_that_wait_the_one_served_longest_ago_is_next() {
+        let one = || limits(10, &[("m", 1)]);
+        check(one(), &[], &[("p 9", "a@m b@m"), ("q 8", "x@m"), ("r 7", "y@m")], &["y"]);
+        check(one(), &[], &[("p 9", "a@m b@m"), ("q", "x@m")], &["x"]);
+        // Served longest ago counts for more than who has fewer.
+        check(limits(10, &[]), &["p@"], &[("q 2", "x"), ("p 1", "a")], &["a", "x"]);
+        let two = || limits(10, &[("m", 2)]);
+        check(two(), &[], &[("p 3", "a@m b@m"), ("q 4", "x@m y@m")], &["a", "x"]);
+    }
+
+    #[test]
+    fn a_limit_over_all_parents_is_shared_by_turns() {
+        let total = |active| Limits { active: Some(active), ..limits(10, &[]) };
+        let queues: &[(&str, &str)] = &[("p", "a b c"), ("q", "x y")];
+        check(total(3), &[], queues, &["a", "x", "b"]);
+        check(total(3), &["r@", "r@"], queues, &["a"]);
+        check(total(2), &["r@", "r@"], queues, &[]);
     }
 
     #[test]

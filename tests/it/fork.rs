@@ -4,7 +4,7 @@ use asyncagents::fork;
 use asyncagents::host::scripted::{Control, Scripted};
 use asyncagents::host::{Host, NewSession, Prompt};
 use asyncagents::supervisor::{Caller, Error, Fork, ForkMethod, Launch};
-use asyncagents::task::{MAILBOX, SessionId, Slot, Status, Task};
+use asyncagents::task::{MAILBOX, Manner, SessionId, Slot, Status, Task};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
@@ -168,7 +168,12 @@ async fn a_fork_cut_off_in_its_launch_is_adopted_with_its_context() {
         created_at: world.clock.now(),
         launch: launch.to_string(),
     };
-    world.supervisor.store().intend(intent, 10).await.unwrap();
+    world
+        .supervisor
+        .store()
+        .intend(intent, None, Manner::Background, settings().limits)
+        .await
+        .unwrap();
     let session = NewSession {
         parent: Some(parent.clone()),
         title: "Background (forked): look around".into(),

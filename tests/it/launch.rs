@@ -8,7 +8,7 @@ use asyncagents::host::scripted::{Control, Scripted};
 use asyncagents::host::{Host, NewSession};
 use asyncagents::store::{Intent, Store};
 use asyncagents::supervisor::{Caller, Error, Fork, Hosts, Launch, Supervisor};
-use asyncagents::task::{MAILBOX, Parent, Phase, Slot, State, Status, Timestamp};
+use asyncagents::task::{MAILBOX, Manner, Parent, Phase, Slot, State, Status, Timestamp};
 
 use crate::support::{World, caller, order, settings};
 
@@ -126,7 +126,12 @@ async fn intend(world: &World, parent: &asyncagents::task::SessionId, nonce: &st
         created_at: world.clock.now(),
         launch: begun.to_string(),
     };
-    world.supervisor.store().intend(intent, 10).await.unwrap();
+    world
+        .supervisor
+        .store()
+        .intend(intent, None, Manner::Background, settings().limits)
+        .await
+        .unwrap();
 }
 
 async fn open(world: &World, nonce: &str) -> asyncagents::task::SessionId {

@@ -206,3 +206,21 @@ async fn a_cancelled_agent_stops_with_the_command_it_runs() {
         until("the command is gone", gone);
     });
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_without_a_named_model_counts_for_the_model_it_will_run_on() {
+    let place = Place::build().await;
+    let limits = "[limits.active_per_model]\n'openai/scripted' = 1\n";
+    std::fs::write(place.shell.path("config.toml"), limits).unwrap();
+    block_in_place(|| {
+        let first = place.launch("general", "@hang");
+        let second = place.launch("general", "@say done");
+        let phase = || {
+            let task = place.shell.json(["output", &second, "--json"]);
+            (task["model"].clone(), task["progress"]["phase"].clone())
+        };
+        assert_eq!(phase(), ("openai/scripted".into(), "queued".into()));
+        assert_eq!(place.shell.run(["cancel", &first]).code, 0);
+        assert_eq!(place.end(&second).0, "completed");
+    });
+}

@@ -7,6 +7,7 @@ use asyncagents::host::opencode::{Login, Standing};
 use asyncagents::host::{Host as _, NewSession};
 use asyncagents::supervisor::{Asks, Caller, Error, Fork, ForkMethod, Launch, Settings, Target};
 use asyncagents::task::launch::Order;
+use asyncagents::task::lifecycle::Resumable;
 use asyncagents::task::{Phase, SessionId, Status, Task};
 use serde_json::json;
 
@@ -434,12 +435,47 @@ async fn a_launch_cut_off_by_a_crash_is_found_again_by_its_nonce() {
             agent: "general".into(),
             deny: Vec::new(),
         };
-        assert_eq!(world.host.find(&new).await.unwrap(), None);
+        assert_eq!(world.host.find(&new).await.unwrap(), []);
         let opened = world.host.open(new.clone()).await.unwrap();
-        assert_eq!(world.host.find(&new).await.unwrap(), Some(opened.clone()));
-        world.host.delete(&opened.session).await.unwrap();
-        assert_eq!(world.host.find(&new).await.unwrap(), None);
+        assert_eq!(world.host.find(&new).await.unwrap(), [opened.clone()]);
+        // One that was asked for twice.
+        let twin = world.host.open(new.clone()).await.unwrap();
+        let mut both = [opened, twin];
+        both.sort_by(|one, other| one.session.cmp(&other.session));
+        assert_eq!(world.host.find(&new).await.unwrap(), both);
+        for opened in both {
+            world.host.delete(&opened.session).await.unwrap();
+        }
+        assert_eq!(world.host.find(&new).await.unwrap(), []);
     }
+}
+
+#[tokio::test]
+async fn a_launch_without_a_parent_is_found_again_on_the_server_where_it_was_opened() {
+    let (one, other) = (OpenCode::start().await, OpenCode::start().await);
+    let servers = |names: &[(&str, &OpenCode)]| {
+        let named = names.iter().map(|(name, server)| ((*name).to_owned(), server.url()));
+        named.collect::<Vec<_>>()
+    };
+    let long = Duration::from_secs(30);
+    let only = servers(&[("second", &other)]);
+    let before = OnOpenCode::build(settings(), other.clone(), only, None, long).await;
+    let new = NewSession {
+        parent: None,
+        title: "Background: look".into(),
+        nonce: "nonce".into(),
+        directory: HERE.into(),
+        agent: "general".into(),
+        deny: Vec::new(),
+    };
+    let opened = before.host.open(new.clone()).await.unwrap();
+    let both = servers(&[("default", &one), ("second", &other)]);
+    let after = OnOpenCode::build(settings(), one, both, None, long).await;
+    assert_eq!(after.host.find(&new).await.unwrap(), [opened]);
+    // It may be on one that does not answer now.
+    other.stop();
+    let why = after.host.find(&new).await;
+    assert!(why.is_err(), "{why:?}");
 }
 
 #[tokio::test]
@@ -733,4 +769,24 @@ async fn on_a_server_of_this_machine_a_directory_that_is_none_is_refused_at_laun
          absolute path"
     );
     assert_eq!(world.supervisor.task_count().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn an_abort_that_is_slow_to_arrive_does_not_stop_the_next_run() {
+    let any = Settings { resumable: Resumable::AnyEnded, ..settings() };
+    let world = OnOpenCode::with(any, OpenCode::start().await).await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@hang").await;
+    world.at_work(&task).await;
+    let abort = "POST /session/{id}/abort";
+    world.server.delay(Duration::from_millis(300));
+    let target = Target::Task(task.id.clone());
+    world.supervisor.cancel(&caller(&parent), target).await.unwrap();
+    world.server.until("it is on its way", |server| server.calls(abort) == 1).await;
+    world.server.behave();
+    let resumed = world.supervisor.resume(&task.id, "@hang".into()).await.unwrap();
+    world.at_work(&resumed).await;
+    assert_eq!(world.server.calls(abort), 1, "it had arrived before the run began");
+    world.server.finish(task.id.as_str(), "done");
+    assert_eq!(end(&world.ended(&resumed).await), (Status::Completed, "done", ""));
 }

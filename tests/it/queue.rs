@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use asyncagents::supervisor::{Error, Settings, Target};
+use asyncagents::task::launch::Order;
 use asyncagents::task::queue::Limits;
-use asyncagents::task::{Phase, Slot, Status, Task};
+use asyncagents::task::{Phase, SessionId, Slot, Status, Task};
 
 use crate::support::{World, caller, order, settings};
 
 fn limited(active: usize, queued: usize, models: &[(&str, usize)]) -> Settings {
     let models = models.iter().map(|(name, n)| ((*name).to_owned(), *n));
     let limits = Limits {
+        active: None,
         active_per_parent: active,
         blocking_per_parent: 3,
         active_per_model: models.collect(),
@@ -73,6 +75,91 @@ async fn a_model_has_a_limit_of_its_own() {
     world
         .until("both start", || slot(&second) == Slot::Active && slot(&third) == Slot::Active)
         .await;
+}
+
+/// Launches on the model with the one slot.
+async fn launch_on_acme(world: &World, parent: &SessionId) -> Task {
+    let order = Order { model: Some("acme/one".into()), ..order("@hang") };
+    world.try_launch(parent, order).await.unwrap()
+}
+
+#[tokio::test]
+async fn two_parents_with_one_slot_are_served_alternately() {
+    let world = World::with(limited(10, 100, &[("acme", 1)])).await;
+    let (greedy, modest) = (world.parent().await, world.parent().await);
+    let mut waiting = Vec::new();
+    for _ in 0..6 {
+        waiting.push(launch_on_acme(&world, &greedy).await);
+    }
+    for _ in 0..3 {
+        waiting.push(launch_on_acme(&world, &modest).await);
+    }
+    let mut served = Vec::new();
+    while !waiting.is_empty() {
+        let active = || waiting.iter().position(|task| world.task(&task.id).slot == Slot::Active);
+        world.until("one has the slot", || active().is_some()).await;
+        let task = waiting.remove(active().unwrap());
+        assert!(waiting.iter().all(|other| world.task(&other.id).slot == Slot::Queued));
+        served.push(if task.parent.session == greedy { "greedy" } else { "modest" });
+        world.finish(&task, "done").await;
+        world.ended(&task).await;
+    }
+    let turns = ["greedy", "modest"].repeat(3);
+    assert_eq!(served, [turns, vec!["greedy"; 3]].concat());
+}
+
+#[tokio::test]
+async fn nobody_overtakes_a_waiting_task_of_the_same_model() {
+    let world = World::with(limited(1, 100, &[("acme", 2)])).await;
+    let (parent, other) = (world.parent().await, world.parent().await);
+    launch_on_acme(&world, &parent).await;
+    // It waits for its parent's other one; there is still room on the model.
+    assert_eq!(launch_on_acme(&world, &parent).await.slot, Slot::Queued);
+    let newcomer = launch_on_acme(&world, &other).await;
+    assert_eq!(newcomer.slot, Slot::Queued, "it does not help itself");
+    let slot = || world.task(&newcomer.id).slot;
+    world.until("it is given the place nobody else could use", || slot() == Slot::Active).await;
+    let third = world.parent().await;
+    let unlimited = world.launch(&third, "@hang").await;
+    assert_eq!(unlimited.slot, Slot::Active, "another model has nothing to do with it");
+}
+
+#[tokio::test]
+async fn a_limit_over_all_parents_holds_and_is_shared_by_turns() {
+    let base = limited(10, 100, &[]);
+    let limits = Limits { active: Some(2), ..(*base.limits).clone() };
+    let world = World::with(Settings { limits: Arc::new(limits), ..base }).await;
+    let (parent, other) = (world.parent().await, world.parent().await);
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        tasks.push(world.launch(&parent, "@hang").await);
+    }
+    tasks.push(world.launch(&other, "@hang").await);
+    let slots = || tasks.iter().map(|task| world.task(&task.id).slot).collect::<Vec<_>>();
+    use Slot::{Active, None as Over, Queued};
+    assert_eq!(slots(), [Active, Active, Queued, Queued, Queued]);
+    world.finish(&tasks[0], "done").await;
+    world.until("the other parent is next", || slots()[4] == Active).await;
+    assert_eq!(slots(), [Over, Active, Queued, Queued, Active]);
+}
+
+#[tokio::test]
+async fn a_cap_of_none_allows_no_queue_and_every_launch_that_need_not_wait() {
+    let world = World::with(limited(1, 0, &[])).await;
+    let parent = world.parent().await;
+    let first = world.end_of(&parent, "@say done").await;
+    let second = world.launch(&parent, "@hang").await;
+    assert_eq!(second.slot, Slot::Active);
+    let error = world.try_launch(&parent, order("@hang")).await.unwrap_err();
+    assert!(matches!(error, Error::QueueFull(0)), "{error}");
+    // A resume would have to wait, too.
+    let error = world.supervisor.resume(&first.id, "go on".into()).await.unwrap_err();
+    assert!(matches!(error, Error::QueueFull(0)), "{error}");
+    assert_eq!(world.status(&first), Status::Completed);
+    world.finish(&second, "done").await;
+    world.ended(&second).await;
+    let resumed = world.supervisor.resume(&first.id, "go on\n@hang".into()).await.unwrap();
+    assert_eq!(resumed.slot, Slot::Active);
 }
 
 #[tokio::test]

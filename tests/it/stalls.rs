@@ -6,7 +6,7 @@ use asyncagents::clock::Clock;
 use asyncagents::host::scripted::Control;
 use asyncagents::task::{Phase, State, Timestamp};
 
-use crate::support::{World, settings};
+use crate::support::{World, caller, settings};
 
 async fn world(cancel: bool) -> World {
     let mut settings = settings();
@@ -60,4 +60,32 @@ async fn the_same_tool_call_twenty_times_in_a_row_is_a_stall() {
     let phase = || world.task(&task.id).progress.phase;
     world.until("it is stalled", || phase() == Phase::Stalled).await;
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn what_goes_in_circles_is_told_once_and_its_figures_go_on() {
+    let world = world(false).await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@repeat 20 read\n@repeat 20 read\n@hang").await;
+    world.until("all calls are shown", || world.task(&task.id).progress.tool_calls == 40).await;
+    let progress = world.task(&task.id).progress;
+    assert_eq!(progress.phase, Phase::Stalled);
+    assert_eq!(world.posts(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_stall_is_told_also_to_a_parent_that_waits_for_the_end() {
+    let world = world(false).await;
+    let parent = world.parent().await;
+    let caller = caller(&parent);
+    let task = world.launch(&parent, "@hang").await;
+    world.until("it was seen", || world.task(&task.id).progress.phase == Phase::Waiting).await;
+    let waiting = world.supervisor.output(&caller, &task.id, Some(Duration::from_secs(100_000)));
+    let stalling = async {
+        world.clock.advance(Duration::from_secs(601));
+        assert_eq!(world.posts(&parent, 1).await.len(), 1);
+        world.finish(&task, "found").await;
+    };
+    let (output, ()) = tokio::join!(waiting, stalling);
+    assert_eq!(output.unwrap().task.state.result(), Some("found"));
 }

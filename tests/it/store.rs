@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::store::{
-    Committed, Direction, End, Error, Filter, NewRun, NewTask, Opened, Placement, Session, Sort,
-    Store, What,
+    Committed, Direction, End, Error, Filter, NewRun, NewTask, Opened, Placement, Resumed, Session,
+    Sort, Store, What,
 };
 use asyncagents::task::lifecycle::{Change, Report, Request, Rest};
 use asyncagents::task::queue::Limits;
@@ -43,6 +43,7 @@ impl World {
         let (store, opened) = Store::open(&folder.path().join("tasks.db"), publish).unwrap();
         assert_eq!(opened, Opened::New);
         let limits = Arc::new(Limits {
+            active: None,
             active_per_parent: 10,
             blocking_per_parent: 3,
             active_per_model: Default::default(),
@@ -263,12 +264,12 @@ async fn news_that_comes_after_a_resume_belongs_to_the_run_before_and_changes_no
     };
     let from = Rest::Completed;
     let resumed = world.store.resume(&ended, from, run.clone(), world.limits.clone());
-    let resumed = resumed.await.unwrap().unwrap();
+    let Resumed::Yes(resumed) = resumed.await.unwrap() else { panic!("it was not resumed") };
     assert_eq!(world.store.end(&ended, late.clone(), world.end()).await.unwrap(), None);
     assert_eq!(world.store.end(&task, late, world.end()).await.unwrap(), None);
     let again = world.store.resume(&ended, from, run, world.limits.clone());
-    assert_eq!(again.await.unwrap(), None);
-    assert_eq!(world.stored(), [resumed]);
+    assert_eq!(again.await.unwrap(), Resumed::Stale);
+    assert_eq!(world.stored(), [*resumed]);
 }
 
 #[tokio::test]
@@ -347,4 +348,15 @@ async fn what_is_said_while_a_session_comes_to_rest_keeps_it_at_work() {
     assert_eq!(standing(), (true, 2));
     assert!(world.store.session_rests(&id, 2).await.unwrap());
     assert_eq!(standing(), (false, 2));
+}
+
+#[tokio::test]
+async fn clearing_takes_ended_tasks_off_the_list_and_leaves_one_that_was_just_launched() {
+    let world = World::new();
+    let (ended, live) = (world.insert().await, world.insert().await);
+    let change = ended.state.request(Request::Cancel).unwrap();
+    world.store.end(&ended, change, world.end()).await.unwrap().unwrap();
+    assert_eq!(world.store.clear(&live.parent.session, world.clock.now()).await.unwrap(), 1);
+    let cleared = |task: &Task| world.store.task(&task.id).unwrap().unwrap().cleared_at.is_some();
+    assert_eq!((cleared(&ended), cleared(&live)), (true, false));
 }

@@ -17,7 +17,8 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Activity, Answer, Ask, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch,
+    Activity, AgentOffer, Answer, Ask, Error, Host, NewSession, Observation, Opened, Post, Prompt,
+    Toast, Watch,
 };
 use crate::agent::definition::{self, Definition, Missing};
 use crate::agent::model::{self, Models, Price};
@@ -344,9 +345,10 @@ impl Host for Embedded {
         Ok(Opened { session: copy.await.map_err(broken)?, instance: INSTANCE.into() })
     }
 
-    async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
+    async fn find(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
         let found = self.0.store.session_by_nonce(&session.nonce).map_err(broken)?;
-        Ok(found.map(|session| Opened { session: session.id, instance: INSTANCE.into() }))
+        let opened = |session: Session| Opened { session: session.id, instance: INSTANCE.into() };
+        Ok(found.into_iter().map(opened).collect())
     }
 
     async fn delete(&self, session: &SessionId) -> Result<(), Error> {
@@ -461,9 +463,15 @@ impl Host for Embedded {
         &self,
         directory: &str,
         _parent: Option<&SessionId>,
-    ) -> Result<Vec<String>, Error> {
+    ) -> Result<Vec<AgentOffer>, Error> {
         let directory = directory.to_owned();
-        let load = move |host: &Embedded| Ok(host.definitions(&directory).into_keys().collect());
+        let load = move |host: &Embedded| {
+            let offer = |(name, agent): (String, Definition)| {
+                let model = Some(host.model_name("", &agent));
+                AgentOffer { name, model }
+            };
+            Ok(host.definitions(&directory).into_iter().map(offer).collect())
+        };
         self.in_thread(load).await
     }
 

@@ -12,7 +12,7 @@ mod translate;
 mod transport;
 mod types;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ use self::client::Client;
 use self::instance::{Instance, by_instance};
 use self::transport::{Http, Transport};
 use super::{
-    Activity, Answer, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch,
+    Activity, AgentOffer, Answer, Error, Host, NewSession, Observation, Opened, Post, Prompt,
+    Toast, Watch,
 };
 use crate::clock::Clock;
 use crate::store::Store;
@@ -398,6 +399,29 @@ async fn keeps(client: &Client, post: &Post) -> Result<(), Error> {
     Ok(())
 }
 
+/// The sessions on one server that carry the nonce.
+async fn find_on(instance: &Instance, session: &NewSession) -> Result<Vec<Opened>, Error> {
+    let client = instance.ready().await?;
+    let mut candidates = match &session.parent {
+        Some(parent) => match client.children(parent).await {
+            Err(Error::NoSuchSession(_)) => return Ok(Vec::new()),
+            other => other?,
+        },
+        None => Vec::new(),
+    };
+    // Copies are nobody's children.
+    let stem = session.title.split([' ', ':']).next().unwrap_or_default();
+    candidates.extend(client.search(&session.directory, stem).await?);
+    candidates.retain(|candidate| {
+        let nonce = candidate.metadata.as_ref().and_then(|data| data.asyncagents.as_ref());
+        nonce == Some(&session.nonce)
+    });
+    let ids: BTreeSet<String> = candidates.into_iter().map(|found| found.id).collect();
+    let instance = &instance.name;
+    let opened = |id| Opened { session: SessionId::new(id), instance: instance.clone() };
+    Ok(ids.into_iter().map(opened).collect())
+}
+
 /// T6: interrupted, and it cannot be continued.
 fn lost(watch: &Watch) -> Observation {
     let why = "interrupted: its OpenCode process has been gone for too long".to_owned();
@@ -457,31 +481,32 @@ impl Host for OpenCode {
         Ok(Opened { session: copy, instance: instance.name.clone() })
     }
 
-    async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
-        let instance = match self.choose(session.parent.as_ref()).await {
-            // Children go with their parent.
-            Err(Error::NoSuchSession(_)) => return Ok(None),
-            other => other?,
-        };
-        let client = instance.ready().await?;
-        let mut candidates = match &session.parent {
-            Some(parent) => match client.children(parent).await {
-                Err(Error::NoSuchSession(_)) => return Ok(None),
-                other => other?,
-            },
-            None => Vec::new(),
-        };
-        // Copies are nobody's children.
-        let stem = session.title.split([' ', ':']).next().unwrap_or_default();
-        candidates.extend(client.search(&session.directory, stem).await?);
-        let ours = candidates.into_iter().find(|candidate| {
-            let nonce = candidate.metadata.as_ref().and_then(|data| data.asyncagents.as_ref());
-            nonce == Some(&session.nonce)
-        });
-        Ok(ours.map(|found| Opened {
-            session: SessionId::new(found.id),
-            instance: instance.name.clone(),
-        }))
+    async fn find(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
+        if let Some(parent) = &session.parent {
+            return match self.locate(parent).await {
+                Ok((instance, _)) => find_on(&instance, session).await,
+                // Children go with their parent.
+                Err(Error::NoSuchSession(_)) => Ok(Vec::new()),
+                Err(error) => Err(error),
+            };
+        }
+        // It was opened on the first one that answered then, which need not be the first one now.
+        let all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
+        let looks = all.iter().map(|instance| find_on(instance, session));
+        let (mut found, mut silent) = (Vec::new(), None);
+        for looked in join_all(looks).await {
+            match looked {
+                Ok(opened) => found.extend(opened),
+                Err(error) => silent = Some(error),
+            }
+        }
+        match silent {
+            // One that does not answer may have it; after a while it counts as gone.
+            Some(error) if found.is_empty() && self.0.clock.uptime() < self.0.patience => {
+                Err(error)
+            }
+            Some(_) | None => Ok(found),
+        }
     }
 
     async fn delete(&self, session: &SessionId) -> Result<(), Error> {
@@ -602,9 +627,9 @@ impl Host for OpenCode {
         &self,
         directory: &str,
         parent: Option<&SessionId>,
-    ) -> Result<Vec<String>, Error> {
+    ) -> Result<Vec<AgentOffer>, Error> {
         let instance = self.choose(parent).await?;
-        Ok(translate::agent_names(instance.ready().await?.agents(directory).await?))
+        Ok(translate::agents(instance.ready().await?.agents(directory).await?))
     }
 
     /// As it was given: OpenCode keeps an instance for each spelling of a directory, and a child

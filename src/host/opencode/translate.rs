@@ -7,7 +7,7 @@ use super::types::{
     Permission, Question, Rule, Say, SessionError, ShowToast, Spoken, SpokenModel, Status,
     StatusChanged, TextPart, Todo,
 };
-use crate::host::{Ask, NewSession, Post, Prompt, Toast, Tone};
+use crate::host::{AgentOffer, Ask, NewSession, Post, Prompt, Toast, Tone};
 use crate::transcript::{Info, Part};
 
 /// What an event says about a session.
@@ -159,8 +159,12 @@ pub(super) fn open_todos(todos: Vec<Todo>) -> Vec<String> {
 }
 
 /// Those that can be launched: agents of the server's own machinery are hidden.
-pub(super) fn agent_names(agents: Vec<Agent>) -> Vec<String> {
-    agents.into_iter().filter(|agent| !agent.hidden).map(|agent| agent.name).collect()
+pub(super) fn agents(agents: Vec<Agent>) -> Vec<AgentOffer> {
+    let offer = |agent: Agent| AgentOffer {
+        name: agent.name,
+        model: agent.model.map(|model| format!("{}/{}", model.provider, model.model)),
+    };
+    agents.into_iter().filter(|agent| !agent.hidden).map(offer).collect()
 }
 
 /// Something that is asked, and the call that asks it.
@@ -447,7 +451,12 @@ mod tests {
     #[test]
     fn agents_of_the_servers_own_machinery_are_not_offered() {
         let agents = serde_json::from_value(sample!("agents")).unwrap();
-        assert_eq!(agent_names(agents), ["build", "explore", "general", "plan"]);
+        let offered = super::agents(agents).into_iter().map(|offer| (offer.name, offer.model));
+        let named = ["build", "explore", "general", "plan"].map(|name| (name.to_owned(), None));
+        assert_eq!(offered.collect::<Vec<_>>(), named);
+        let tuned = json!([{"name": "tuned", "model": {"providerID": "acme", "modelID": "one"}}]);
+        let offer = AgentOffer { name: "tuned".into(), model: Some("acme/one".into()) };
+        assert_eq!(super::agents(serde_json::from_value(tuned).unwrap()), [offer]);
     }
 
     #[test]

@@ -111,6 +111,9 @@ pub(super) struct Agent {
     pub(super) name: String,
     #[serde(default)]
     pub(super) hidden: bool,
+    /// Its own, when its file names one.
+    #[serde(default)]
+    pub(super) model: Option<ModelRef>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

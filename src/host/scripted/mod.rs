@@ -14,7 +14,9 @@ use tokio::sync::Notify;
 pub use remote::Remote;
 pub use world::World;
 
-use super::{Answer, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch};
+use super::{
+    AgentOffer, Answer, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch,
+};
 use crate::task::{MessageId, SessionId};
 
 /// A handle; cloning it is cheap.
@@ -122,9 +124,9 @@ impl Host for Scripted {
         }
     }
 
-    async fn find(&self, session: &NewSession) -> Result<Option<Opened>, Error> {
+    async fn find(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
         match self.call(Call::Find { nonce: session.nonce.clone() }).await? {
-            Reply::Found(found) => Ok(found),
+            Reply::Found(found) => Ok(found.into_iter().collect()),
             other => confused(other),
         }
     }
@@ -181,9 +183,10 @@ impl Host for Scripted {
         &self,
         _directory: &str,
         _parent: Option<&SessionId>,
-    ) -> Result<Vec<String>, Error> {
+    ) -> Result<Vec<AgentOffer>, Error> {
+        let offer = |name| AgentOffer { name, model: None };
         match self.call(Call::Agents).await? {
-            Reply::Names(names) => Ok(names),
+            Reply::Names(names) => Ok(names.into_iter().map(offer).collect()),
             other => confused(other),
         }
     }

@@ -40,6 +40,7 @@ pub fn settings() -> Settings {
     Settings {
         enabled: true,
         limits: Arc::new(Limits {
+            active: None,
             active_per_parent: 10,
             blocking_per_parent: 3,
             active_per_model: BTreeMap::new(),

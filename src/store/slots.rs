@@ -1,0 +1,224 @@
+//! Slots and the queue (T11). A slot in use is a row that holds one, the queue is the rows that wait;
+//! both are read inside the transaction that decides, so that nothing is counted twice or leaks.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+
+use super::tasks::{publish, starting, text};
+use super::writer::What;
+use super::{Error, Store, Written, rows};
+use crate::task::queue::{InUse, Limits, Manner, Queue, Waiting, grant};
+use crate::task::{SessionId, Slot, Task, TaskId, Timestamp};
+
+impl Store {
+    /// Gives the free slots to queued tasks and names those that may start. `ticket` is a place in the
+    /// queue that would be the last one.
+    pub fn admit(&self, limits: Arc<Limits>, at: Timestamp, ticket: u64) -> Written<Vec<Task>> {
+        self.write(move |db, news| {
+            let queues = queues(db, limits.active_per_parent)?;
+            if queues.is_empty() {
+                return Ok(Vec::new());
+            }
+            let granted = grant(in_use(db)?, queues, &limits);
+            let mut started = Vec::with_capacity(granted.len());
+            for id in granted {
+                let Some((_, task)) = rows::find_task(db, "t.id = ?1", id.as_str())? else {
+                    continue;
+                };
+                let progress = starting(task.progress, Slot::Active, at);
+                db.prepare_cached("UPDATE task SET slot = 2, progress = ?2 WHERE id = ?1")?
+                    .execute((id.as_str(), text(&progress)))?;
+                serve(db, &task.parent.session, ticket)?;
+                started.extend(publish(db, news, What::Updated, &id)?);
+            }
+            // Who has nothing here any more, and was served before the oldest of those that wait had
+            // come, is as good as new.
+            db.prepare_cached(
+                "DELETE FROM served WHERE ticket < ifnull(
+                   (SELECT min(ticket) FROM task WHERE slot = 1 AND slot > 0), ?1)
+                 AND NOT EXISTS (SELECT 1 FROM task
+                   WHERE slot IN (1, 2) AND slot > 0 AND parent_session = served.parent)",
+            )?
+            .execute([i64::MAX])?;
+            Ok(started)
+        })
+    }
+
+    /// Whether there is anything for [`Store::admit`] to do.
+    pub fn any_queued(&self) -> Result<bool, Error> {
+        self.read(any_queued)
+    }
+}
+
+/// What a task that is to start now gets, and with a slot the turn of its parent.
+///
+/// `None`: it would have to wait, and the parent has as many waiting as it may have.
+pub(super) fn place(
+    db: &Connection,
+    parent: &SessionId,
+    (model, manner): (Option<&str>, Manner),
+    ticket: u64,
+    limits: &Limits,
+) -> Result<Option<Slot>, Error> {
+    let is_contended = any_queued(db)?;
+    if has_room(db, parent, model.unwrap_or_default(), manner, limits)? {
+        if is_contended {
+            serve(db, parent, ticket)?;
+        }
+        return Ok(Some(Slot::Active));
+    }
+    if queued(db, parent)? >= limits.queued_per_parent {
+        return Ok(None);
+    }
+    if !is_contended {
+        begin_turns(db)?;
+    }
+    Ok(Some(Slot::Queued))
+}
+
+/// Nobody waited until now, so nobody wrote down whose turn it was: who has a slot has had one.
+fn begin_turns(db: &Connection) -> Result<(), Error> {
+    db.prepare_cached("DELETE FROM served")?.execute([])?;
+    db.prepare_cached(
+        "INSERT INTO served SELECT parent_session, max(ticket) FROM task
+         WHERE slot = 2 AND slot > 0 GROUP BY parent_session",
+    )?
+    .execute([])?;
+    Ok(())
+}
+
+/// Whether a launch would be placed now.
+pub(super) fn has_place(
+    db: &Connection,
+    parent: &SessionId,
+    (model, manner): (Option<&str>, Manner),
+    limits: &Limits,
+) -> Result<bool, Error> {
+    Ok(queued(db, parent)? < limits.queued_per_parent
+        || has_room(db, parent, model.unwrap_or_default(), manner, limits)?)
+}
+
+fn has_room(
+    db: &Connection,
+    parent: &SessionId,
+    model: &str,
+    manner: Manner,
+    limits: &Limits,
+) -> Result<bool, Error> {
+    let blocking = manner == Manner::Blocking;
+    if overtakes(db, parent, model, blocking, limits)? {
+        return Ok(false);
+    }
+    let count = |of: &str| -> Result<usize, Error> {
+        let mut count = db.prepare_cached(&format!(
+            "SELECT count(*) FROM task WHERE slot = 2 AND slot > 0 AND parent_session = ?1 {of}"
+        ))?;
+        Ok(count.query_row([parent.as_str()], |row| row.get::<_, i64>(0))? as usize)
+    };
+    let only_parents = limits.active_per_model.is_empty() && limits.active.is_none();
+    let mut in_use = if only_parents { InUse::default() } else { in_use(db)? };
+    in_use.by_parent.insert(parent.clone(), count("")?);
+    if blocking {
+        in_use.blocking_by_parent.insert(parent.clone(), count("AND blocking = 1")?);
+    }
+    Ok(in_use.has_room(parent, model, manner, limits))
+}
+
+/// Whether a task that started now would overtake one that waits for the same slot: one of its own
+/// parent, or of anybody under the same limit. Then it waits, too, and the next round decides.
+fn overtakes(
+    db: &Connection,
+    parent: &SessionId,
+    model: &str,
+    blocking: bool,
+    limits: &Limits,
+) -> Result<bool, Error> {
+    let mut own = db.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM task
+         WHERE slot = 1 AND slot > 0 AND parent_session = ?1 AND (blocking = 1) = ?2)",
+    )?;
+    if own.query_row((parent.as_str(), blocking), |row| row.get(0))? {
+        return Ok(true);
+    }
+    if limits.active.is_some() && any_queued(db)? {
+        return Ok(true);
+    }
+    let mut others = db.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM task WHERE slot = 1 AND slot > 0
+           AND (model = ?1 OR substr(model, 1, length(?1) + 1) = ?1 || '/'))",
+    )?;
+    for (name, _) in limits.covering(model) {
+        if others.query_row([name], |row| row.get(0))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn any_queued(db: &Connection) -> Result<bool, Error> {
+    let mut any =
+        db.prepare_cached("SELECT EXISTS (SELECT 1 FROM task WHERE slot = 1 AND slot > 0)")?;
+    Ok(any.query_row([], |row| row.get(0))?)
+}
+
+fn queued(db: &Connection, parent: &SessionId) -> Result<usize, Error> {
+    let mut count = db.prepare_cached(
+        "SELECT count(*) FROM task WHERE slot = 1 AND slot > 0 AND parent_session = ?1",
+    )?;
+    Ok(count.query_row([parent.as_str()], |row| row.get::<_, i64>(0))? as usize)
+}
+
+fn serve(db: &Connection, parent: &SessionId, ticket: u64) -> Result<(), Error> {
+    db.prepare_cached("INSERT OR REPLACE INTO served VALUES (?1, ?2)")?
+        .execute((parent.as_str(), ticket as i64))?;
+    Ok(())
+}
+
+fn in_use(db: &Connection) -> Result<InUse, Error> {
+    let mut statement = db.prepare_cached(
+        "SELECT parent_session, model, blocking = 1 FROM task WHERE slot = 2 AND slot > 0",
+    )?;
+    let mut rows = statement.query([])?;
+    let mut in_use = InUse::default();
+    while let Some(row) = rows.next()? {
+        let parent = SessionId::new(row.get::<_, String>(0)?);
+        let model = row.get_ref(1)?.as_str().unwrap_or_default();
+        in_use.add(&parent, model, manner(row.get(2)?));
+    }
+    Ok(in_use)
+}
+
+fn manner(blocking: bool) -> Manner {
+    if blocking { Manner::Blocking } else { Manner::Background }
+}
+
+/// Queued tasks by parent and manner, no more of each than could be started; the oldest head first.
+fn queues(db: &Connection, most: usize) -> Result<Vec<Queue>, Error> {
+    let parents: Vec<(String, bool, i64)> = db
+        .prepare_cached(
+            "SELECT t.parent_session, t.blocking = 1, ifnull(max(s.ticket), 0)
+             FROM task t LEFT JOIN served s ON s.parent = t.parent_session
+             WHERE t.slot = 1 AND t.slot > 0
+             GROUP BY t.parent_session, t.blocking = 1 ORDER BY min(t.ticket)",
+        )?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .collect::<Result<_, _>>()?;
+    let mut heads = db.prepare_cached(
+        "SELECT id, model FROM task WHERE slot = 1 AND slot > 0 AND parent_session = ?1
+           AND (blocking = 1) = ?2 ORDER BY ticket LIMIT ?3",
+    )?;
+    let mut queues = Vec::with_capacity(parents.len());
+    for (parent, blocking, served) in parents {
+        let manner = manner(blocking);
+        let waiting = heads
+            .query_map((&parent, blocking, most as i64), |row| {
+                let id = TaskId::new(row.get::<_, String>(0)?);
+                Ok(Waiting { id, model: row.get(1)?, manner })
+            })?
+            .collect::<Result<VecDeque<_>, _>>()?;
+        queues.push(Queue { parent: SessionId::new(parent), served: served as u64, waiting });
+    }
+    Ok(queues)
+}
