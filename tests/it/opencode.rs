@@ -437,7 +437,7 @@ async fn a_launch_cut_off_by_a_crash_is_found_again_by_its_nonce() {
         };
         assert_eq!(world.host.find(&new).await.unwrap(), []);
         let opened = world.host.open(new.clone()).await.unwrap();
-        assert_eq!(world.host.find(&new).await.unwrap(), [opened.clone()]);
+        assert_eq!(world.host.find(&new).await.unwrap(), std::slice::from_ref(&opened));
         // One that was asked for twice.
         let twin = world.host.open(new.clone()).await.unwrap();
         let mut both = [opened, twin];
