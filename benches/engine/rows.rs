@@ -1,8 +1,7 @@
 //! The rows that a launch and an end leave in the database, written without the engine.
 
 use asyncagents::clock::Clock;
-use asyncagents::task::{Budget, Progress, Timestamp};
-use asyncagents::wire::TaskView;
+use asyncagents::task::Progress;
 use rusqlite::{Connection, params};
 use serde_json::json;
 
@@ -60,7 +59,7 @@ impl Launch {
             at: self.at,
             ended: None,
         };
-        let (seq, _) = task.insert(db, clock)?;
+        let seq = task.insert(db, clock)?;
         insert_run(db, clock, seq, "say done", self.at)
     }
 }
@@ -94,11 +93,9 @@ pub(crate) fn ended_of(
         at,
         ended: Some(end),
     };
-    let (seq, id) = task.insert(db, clock)?;
+    let seq = task.insert(db, clock)?;
     let prompt = format!("{RESULT} Is that so? Look again, question {n}.");
     insert_run(db, clock, seq, &prompt, at)?;
-    let view = task.view(id, prompt, clock);
-    db.prepare_cached("INSERT INTO view VALUES (?1, ?2)")?.execute((seq, view.to_json()))?;
     db.prepare_cached(
         "UPDATE run SET sent_at = started_at, ended_at = ?2, ended_as = 'completed', result = ?3
          WHERE task = ?1 AND n = 0",
@@ -126,7 +123,7 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    fn insert(&self, db: &Connection, clock: &Clock) -> rusqlite::Result<(i64, String)> {
+    fn insert(&self, db: &Connection, clock: &Clock) -> rusqlite::Result<i64> {
         let id = clock.session_id().to_string();
         let progress = serde_json::to_string(&Progress::new(clock.now())).unwrap_or_default();
         let (status, slot) = if self.ended.is_some() { ("completed", 0) } else { ("running", 2) };
@@ -139,7 +136,7 @@ impl Task<'_> {
              VALUES (?1, ?2, ?3, ?4, '', '', ?5, 'scripted', 'scripted-0', '/', ?15, ?6, '',
                ?7, 0, 1, '{}', 0, ?8, ?9, ?10, 0, ?11, ?12, ?13, ?14, 0, 0)",
         )?;
-        let seq = insert.insert(params![
+        insert.insert(params![
             id,
             self.short_id,
             self.nonce,
@@ -155,71 +152,16 @@ impl Task<'_> {
             clock.tick() as i64,
             progress,
             self.description,
-        ])?;
-        Ok((seq, id))
-    }
-
-    /// As the store would keep it ready.
-    fn view(&self, id: String, prompt: String, clock: &Clock) -> TaskView {
-        TaskView {
-            session_id: id,
-            short_id: self.short_id.to_owned(),
-            parent_session_id: self.parent.to_owned(),
-            parent_message_id: String::new(),
-            parent_agent: String::new(),
-            parent_host: self.parent_host.to_owned(),
-            host: "scripted".to_owned(),
-            host_instance: "scripted-0".to_owned(),
-            directory: "/".to_owned(),
-            description: self.description.to_owned(),
-            prompt,
-            agent: self.agent.to_owned(),
-            model: None,
-            status: "completed".to_owned(),
-            started_at: Timestamp::from_millis(self.at),
-            completed_at: self.ended.map(Timestamp::from_millis),
-            result_retrieved_at: None,
-            cleared_at: None,
-            result: Some(RESULT.to_owned()),
-            result_truncated: false,
-            error: None,
-            batch_id: self.batch.to_owned(),
-            resume_count: 0,
-            is_forked: false,
-            budget: Budget::default(),
-            progress: Progress::new(clock.now()),
-        }
+        ])
     }
 }
-
-const THINGS: [&str; 7] = ["login", "parser", "scheduler", "tests", "cache", "queue", "migration"];
 
 /// Each a little different; one word is in all of them and one in few.
 pub(crate) fn description(n: usize) -> String {
     let verb = ["Find", "Explain", "Review", "Fix", "Document"][n % 5];
-    let thing = THINGS[n % THINGS.len()];
+    let thing = ["login", "parser", "scheduler", "tests", "cache", "queue", "migration"][n % 7];
     let rare = if n % 9_973 == 17 { " (Zebrafish)" } else { "" };
     format!("{verb} the {thing} of module {n}{rare}")
-}
-
-/// Ever another one, each in one description of so many.
-pub(crate) fn rare_word(n: usize, among: usize) -> String {
-    // With as many digits as the largest, so that it is no part of another.
-    let (from, to) = (among / 10, among);
-    (from + n * 7_919 % (to - from)).to_string()
-}
-
-/// Several hundred, each in all descriptions or in every seventh.
-pub(crate) fn common_words() -> Vec<String> {
-    let mut words = std::collections::BTreeSet::new();
-    for thing in THINGS {
-        let text = format!(" the {thing} of module ");
-        let last = text.len() - " module ".len();
-        for from in 0..last {
-            words.extend((last..=text.len()).map(|to| text[from..to].to_owned()));
-        }
-    }
-    words.into_iter().collect()
 }
 
 fn insert_run(

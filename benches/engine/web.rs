@@ -54,7 +54,7 @@ pub(crate) fn serve(descriptions: usize) -> anyhow::Result<()> {
             Known { descriptions: Arc::new(descriptions), events: broadcast::Sender::new(1024) };
         let router = Router::new()
             .route("/body/{size}", get(body))
-            .route("/scan/{among}/{word}/{limit}/{offset}/{each}", get(scan))
+            .route("/scan/{among}/{word}/{limit}/{each}", get(scan))
             .route("/stream", get(listen))
             .route("/burst/{events}/{size}", get(burst))
             .with_state(known);
@@ -89,13 +89,12 @@ async fn body(Path(size): Path<usize>) -> Response {
 /// How many there are, and a copy of those on the page.
 async fn scan(
     State(known): State<Known>,
-    Path((among, word, limit, offset, each)): Path<(usize, String, usize, usize, usize)>,
+    Path((among, word, limit, each)): Path<(usize, String, usize, usize)>,
 ) -> Response {
-    let window = offset..offset + limit;
     let (mut total, mut page) = (0, Vec::new());
     for (n, description) in known.descriptions[..among].iter().enumerate() {
         if description.contains(&word) {
-            if window.contains(&total) {
+            if total < limit {
                 let from = n * each % (stuff().len() - each);
                 page.extend_from_slice(&stuff()[from..from + each]);
             }

@@ -27,7 +27,7 @@ use status::Listener;
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::feed::{Change, Feed, Kind};
-use crate::http::{self, Api, Ready, Snapshots, Streams, Warnings};
+use crate::http::{self, Api, Snapshots, Streams, Warnings};
 use crate::store::{Committed, Opened, Store, What};
 use crate::supervisor::{Asks, ForkMethod, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
@@ -68,7 +68,6 @@ pub async fn run(
         stop: stop.clone(),
         streams: streams(&settings.config.api, room),
         snapshots: Snapshots::default(),
-        ready: Ready::default(),
         long_reads: Arc::new(Semaphore::new(long_reads())),
         document: Arc::new(http::document()),
     };

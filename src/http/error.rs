@@ -53,10 +53,6 @@ impl ApiError {
         ApiError::internal(&error)
     }
 
-    pub(super) fn panicked(error: tokio::task::JoinError) -> ApiError {
-        ApiError::internal(&error)
-    }
-
     pub(super) fn stuck(error: threads::Stuck) -> ApiError {
         ApiError::internal(&error)
     }

@@ -26,13 +26,15 @@ use crate::metrics::{Client, Metrics};
 use crate::task::Timestamp;
 use crate::task::view::TaskView;
 
-/// A snapshot that was asked for at the same moment is not made twice.
+/// The last snapshot. Clients that come at the same moment, after a restart for example, share it, so
+/// that it is made and held once.
 pub type Snapshots = Arc<tokio::sync::Mutex<Option<Written>>>;
 
 /// A snapshot as it is sent.
 #[derive(Clone)]
 pub struct Written {
-    version: u64,
+    /// What `snapshot_key` said before it was read.
+    key: (u64, u64),
     /// The newest change that is in it.
     change: u64,
     frame: Bytes,
@@ -197,25 +199,22 @@ fn heartbeat(seen: u64, now: Timestamp) -> Bytes {
 
 async fn snapshot(api: &Api) -> Result<Written, ApiError> {
     let mut last = api.snapshots.lock().await;
-    let version = api.supervisor.version();
-    if let Some(written) = last.as_ref().filter(|written| written.version == version) {
+    let key = api.supervisor.snapshot_key()?;
+    if let Some(written) = last.as_ref().filter(|written| written.key == key) {
         return Ok(written.clone());
     }
     // The old one goes first: no need for both at the same time.
     *last = None;
-    let (supervisor, others) = (api.supervisor.clone(), api.streams.snapshot_tasks);
-    let made = tokio::task::spawn_blocking(move || supervisor.snapshot(others)).await;
-    let snapshot = made.map_err(ApiError::panicked)??;
+    let others = api.streams.snapshot_tasks;
+    let snapshot = api.read(move |supervisor| supervisor.snapshot(others)).await?;
     let stats = stats::view(&snapshot.totals);
-    let stats_json = serde_json::to_vec(&stats).map_err(ApiError::unwritable)?;
-    let mut text = Vec::with_capacity(snapshot.tasks.len() + stats_json.len() + 128);
-    text.extend_from_slice(format!("event: snapshot\nid: {}\n", snapshot.change).as_bytes());
-    text.extend_from_slice(b"data: {\"tasks\":[");
-    text.extend_from_slice(&snapshot.tasks);
-    text.extend_from_slice(b"],\"stats\":");
-    text.extend_from_slice(&stats_json);
+    let mut text: Vec<u8> =
+        format!("event: snapshot\nid: {}\ndata: {{\"tasks\":", snapshot.change).into();
+    serde_json::to_writer(&mut text, &snapshot.tasks).map_err(ApiError::unwritable)?;
+    text.extend_from_slice(b",\"stats\":");
+    serde_json::to_writer(&mut text, &stats).map_err(ApiError::unwritable)?;
     text.extend_from_slice(format!(",\"total\":{}}}\n\n", stats.total_tasks).as_bytes());
-    let written = Written { version, change: snapshot.change, frame: text.into() };
+    let written = Written { key, change: snapshot.change, frame: text.into() };
     *last = Some(written.clone());
     Ok(written)
 }

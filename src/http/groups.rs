@@ -2,15 +2,14 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::Api;
-use super::body::{Id, JSON, Params};
+use super::body::{Id, Params};
 use super::error::ApiError;
-use super::tasks::{Window, window};
-use crate::supervisor::Group;
+use super::tasks::window;
+use crate::supervisor::{Group, Window};
 use crate::task::{BatchId, Status, Timestamp};
 use crate::wire::{ErrorView, GroupStatsView, GroupSummaryView, GroupView, GroupsView};
 
@@ -52,18 +51,14 @@ pub(super) async fn list(
         (status = 400, description = "the id cannot be understood", body = ErrorView),
         (status = 404, description = "no such group", body = ErrorView),
 ))]
-pub(super) async fn detail(State(api): State<Api>, Id(id): Id) -> Result<Response, ApiError> {
-    let (group, tasks) = api.supervisor.group(&BatchId::new(id))?;
+pub(super) async fn detail(
+    State(api): State<Api>,
+    Id(id): Id,
+) -> Result<Json<GroupView>, ApiError> {
+    let id = BatchId::new(id);
+    let (group, tasks) = api.read(move |supervisor| supervisor.group(&id)).await?;
     let stats = stats(&group, api.supervisor.clock().now());
-    let stats = serde_json::to_vec(&stats).map_err(ApiError::unwritable)?;
-    let id = serde_json::to_string(group.id.as_str()).map_err(ApiError::unwritable)?;
-    let mut answer = Vec::with_capacity(tasks.len() + stats.len() + 128);
-    answer.extend_from_slice(format!("{{\"groupId\":{id},\"tasks\":[").as_bytes());
-    answer.extend_from_slice(&tasks);
-    answer.extend_from_slice(b"],\"stats\":");
-    answer.extend_from_slice(&stats);
-    answer.push(b'}');
-    Ok((JSON, answer).into_response())
+    Ok(Json(GroupView { group_id: group.id.to_string(), tasks, stats }))
 }
 
 fn stats(group: &Group, now: Timestamp) -> GroupStatsView {

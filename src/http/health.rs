@@ -1,7 +1,6 @@
 //! Is it there, and please stop.
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 
 use super::Api;
@@ -17,7 +16,7 @@ pub(super) async fn health(State(api): State<Api>) -> Result<Json<HealthView>, A
         status: "ok".to_owned(),
         uptime: api.supervisor.clock().uptime().as_secs(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        task_count: task_count(&api)?,
+        task_count: api.supervisor.task_count()?,
         pid: std::process::id(),
         warnings: api.warnings.all(),
     }))
@@ -33,18 +32,6 @@ pub(super) async fn check(State(api): State<Api>) -> Result<Json<CheckView>, Api
         Err(_) => vec!["the check broke off".to_owned()],
     };
     Ok(Json(CheckView { problems }))
-}
-
-/// Counted once per change of the store.
-pub(super) fn task_count(api: &Api) -> Result<u64, ApiError> {
-    let version = api.supervisor.version();
-    let known = api.ready.find("count", version);
-    if let Some(bytes) = known.and_then(|known| known.as_ref().try_into().ok()) {
-        return Ok(u64::from_be_bytes(bytes));
-    }
-    let count = api.supervisor.task_count()?;
-    api.ready.keep("count", version, &Bytes::copy_from_slice(&count.to_be_bytes()));
-    Ok(count)
 }
 
 /// Answers, then stops: whoever asked waits for the socket to go away.

@@ -14,7 +14,6 @@ mod hosts;
 mod mailbox;
 mod permissions;
 mod prune;
-mod ready;
 mod stats;
 mod tasks;
 mod tools;
@@ -33,10 +32,11 @@ use utoipa_axum::routes;
 
 pub use events::{Snapshots, Streams};
 pub use guard::Door;
-pub use ready::Ready;
 
-use crate::supervisor::Supervisor;
+use crate::supervisor::{self, Supervisor};
+use crate::threads;
 use crate::tools::Toolbox;
+use error::ApiError;
 
 /// A prompt of a million characters fits, whatever they are.
 const LARGEST_BODY: usize = 8 << 20;
@@ -51,10 +51,29 @@ pub struct Api {
     pub stop: CancellationToken,
     pub streams: Streams,
     pub snapshots: Snapshots,
-    pub ready: Ready,
-    /// Places for reads that take long: more at once would only take more memory.
+    /// Permits of [`Api::read`].
     pub long_reads: Arc<Semaphore>,
     pub document: Arc<utoipa::openapi::OpenApi>,
+}
+
+impl Api {
+    /// For what can take long: pages (a filter may have to count, a search goes through all tasks) and
+    /// groups. It leaves the threads that serve everybody, and no more run at the same time than there
+    /// are permits: each has a connection with a page cache of its own.
+    async fn read<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Supervisor) -> Result<T, supervisor::Error> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (supervisor, long_reads) = (self.supervisor.clone(), self.long_reads.clone());
+        let permit = long_reads.acquire_owned().await;
+        let work = move || {
+            let answer = query(&supervisor);
+            // Not before: the caller may have hung up, which stops nothing here.
+            drop(permit);
+            answer
+        };
+        Ok(threads::apart(work).await.map_err(ApiError::stuck)??)
+    }
 }
 
 /// What the user should know, shown with the health.

@@ -1,13 +1,11 @@
 //! Totals over the whole history, and the metrics.
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
 use super::Api;
-use super::body::JSON;
 use super::error::ApiError;
 use crate::supervisor::Totals;
 use crate::task::Status;
@@ -17,18 +15,8 @@ use crate::wire::{DurationView, StatsView};
 #[utoipa::path(get, path = "/v1/stats", tag = "status", responses(
     (status = 200, description = "the totals", body = StatsView),
 ))]
-pub(super) async fn stats(State(api): State<Api>) -> Result<Response, ApiError> {
-    let version = api.supervisor.version();
-    let answer = match api.ready.find("stats", version) {
-        Some(answer) => answer,
-        None => {
-            let view = view(&api.supervisor.totals()?);
-            let answer = Bytes::from(serde_json::to_vec(&view).map_err(ApiError::unwritable)?);
-            api.ready.keep("stats", version, &answer);
-            answer
-        }
-    };
-    Ok((JSON, answer).into_response())
+pub(super) async fn stats(State(api): State<Api>) -> Result<Json<StatsView>, ApiError> {
+    Ok(Json(view(&api.supervisor.totals()?)))
 }
 
 /// What is counted, for Prometheus

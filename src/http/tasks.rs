@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -14,8 +13,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use super::Api;
 use super::body::{Body, Id, JSON, Params};
 use super::error::ApiError;
-use super::health;
-use crate::supervisor::{Direction, Field, Filter, Fork, Launch, Sort};
+use crate::supervisor::{Direction, Field, Filter, Fork, Launch, Sort, Window};
 use crate::task::launch::{Plan, plan};
 use crate::task::{BatchId, SessionId, Status, TaskId};
 use crate::threads;
@@ -30,8 +28,6 @@ const LARGEST_PAGE: u64 = 200;
 /// Beyond, numbers in JSON are not exact everywhere.
 pub(super) const LARGEST_NUMBER: u64 = (1 << 53) - 1;
 const LONGEST_WAIT: f64 = 3600.0;
-/// Going through fewer tasks than this is quicker than having it done elsewhere.
-const LONG_HISTORY: u64 = 5_000;
 
 pub(super) async fn launch(
     State(api): State<Api>,
@@ -76,12 +72,6 @@ pub(super) struct PageQuery {
     offset: Option<u64>,
 }
 
-/// Which part of all that match.
-pub(super) struct Window {
-    pub(super) limit: u64,
-    pub(super) offset: u64,
-}
-
 /// As asked for, within the limits.
 pub(super) fn window(limit: Option<u64>, offset: Option<u64>) -> Result<Window, ApiError> {
     let (limit, offset) = (limit.unwrap_or(USUAL_PAGE), offset.unwrap_or(0));
@@ -107,15 +97,9 @@ const DIRECTIONS: [(&str, Direction); 2] =
 ))]
 pub(super) async fn page(
     State(api): State<Api>,
-    uri: Uri,
     Params(query): Params<PageQuery>,
-) -> Result<Response, ApiError> {
-    let question = uri.path_and_query().map_or("", |question| question.as_str());
-    let version = api.supervisor.version();
-    if let Some(answer) = api.ready.find(question, version) {
-        return Ok((JSON, answer).into_response());
-    }
-    let Window { limit, offset } = window(query.limit, query.offset)?;
+) -> Result<Json<PageView>, ApiError> {
+    let window = window(query.limit, query.offset)?;
     let sort = query.sort.as_deref().map_or(Ok(Sort::default()), parse_sort)?;
     let filter = Filter {
         status: query.status.as_deref().map(parse_status).transpose()?,
@@ -125,27 +109,9 @@ pub(super) async fn page(
         listed_only: query.listed.unwrap_or(false),
         search: query.search,
     };
-    // A search goes through all descriptions, and some orders through all tasks that match.
-    let walks = filter.search.is_some() || sort != Sort::default();
-    let may_take_long = walks && health::task_count(&api)? > LONG_HISTORY;
-    let supervisor = api.supervisor.clone();
-    let read = move || {
-        let mut answer = b"{\"tasks\":[".to_vec();
-        let total = supervisor.list_json(&filter, sort, (limit, offset), &mut answer)?;
-        let rest = format!("],\"total\":{total},\"limit\":{limit},\"offset\":{offset}}}");
-        answer.extend_from_slice(rest.as_bytes());
-        Ok::<_, ApiError>(answer)
-    };
-    let answer = match may_take_long {
-        true => {
-            let _place = api.long_reads.acquire().await;
-            threads::apart(read).await.map_err(ApiError::stuck)??
-        }
-        false => read()?,
-    };
-    let answer = Bytes::from(answer);
-    api.ready.keep(question, version, &answer);
-    Ok((JSON, answer).into_response())
+    let page = api.read(move |supervisor| supervisor.page(&filter, sort, window)).await?;
+    let Window { limit, offset } = window;
+    Ok(Json(PageView { tasks: page.tasks, total: page.total, limit, offset }))
 }
 
 fn parse_status(word: &str) -> Result<Status, ApiError> {
@@ -192,8 +158,8 @@ fn words(words: impl IntoIterator<Item = String>) -> Schema {
         (status = 400, description = "the id cannot be understood", body = ErrorView),
         (status = 404, description = "no such task", body = ErrorView),
 ))]
-pub(super) async fn detail(State(api): State<Api>, Id(id): Id) -> Result<Response, ApiError> {
-    Ok((JSON, api.supervisor.task_json(&TaskId::new(id))?).into_response())
+pub(super) async fn detail(State(api): State<Api>, Id(id): Id) -> Result<Json<TaskView>, ApiError> {
+    Ok(Json(TaskView::from(&api.supervisor.task(&TaskId::new(id))?)))
 }
 
 /// The host's own messages, unmasked

@@ -4,7 +4,7 @@
 //! function here acknowledges is on disk.
 
 mod asks;
-mod find;
+mod filter;
 mod inheritance;
 mod instances;
 mod intents;
@@ -17,24 +17,22 @@ mod rows;
 mod search;
 mod sessions;
 mod slots;
-mod state;
 mod status;
 mod tasks;
 mod transcripts;
-mod views;
 mod writer;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::Connection;
 
+pub use filter::{Direction, Field, Filter, Sort, Window};
 pub use inheritance::Inheritance;
 pub use intents::{Intended, Intent};
 pub use open::Opened;
 pub use outbox::{MOST_DUE, Owed};
-pub use pages::{Direction, Field, Filter, Page, Resolved, Sort, Tally};
+pub use pages::{Page, Resolved, Tally};
 pub use processes::RecordedProcess;
 pub use prune::Keep;
 pub use rows::Run;
@@ -57,10 +55,6 @@ struct Inner {
     writer: Mutex<Option<Writer>>,
     readers: Mutex<Vec<Connection>>,
     path: std::path::PathBuf,
-    version: Arc<AtomicU64>,
-    known: find::Known,
-    views: views::Views,
-    empty: Mutex<outbox::Empty>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -103,16 +97,11 @@ impl Store {
         publish: impl Fn(Committed) + Send + 'static,
     ) -> Result<(Store, Opened), Error> {
         let (db, opened) = open::open(path)?;
-        let version = Arc::new(AtomicU64::new(0));
-        let writer = Writer::start(db, version.clone(), publish)?;
+        let writer = Writer::start(db, publish)?;
         let inner = Inner {
             writer: Mutex::new(Some(writer)),
             readers: Mutex::new(Vec::new()),
             path: path.to_owned(),
-            version,
-            known: find::Known::default(),
-            views: views::Views::default(),
-            empty: Mutex::default(),
         };
         Ok((Store(Arc::new(inner)), opened))
     }
@@ -125,16 +114,6 @@ impl Store {
         if let Some(writer) = writer {
             writer.stop();
         }
-    }
-
-    /// Another number after every commit: what was read under the same one is still true.
-    pub fn version(&self) -> u64 {
-        self.0.version.load(Ordering::SeqCst)
-    }
-
-    /// The same, unless a commit is being made: then nobody knows whether a reader sees it already.
-    fn settled_version(&self) -> Option<u64> {
-        Some(self.version()).filter(|version| version.is_multiple_of(2))
     }
 
     /// A thorough look at the whole file. Slow on a large one; it blocks nobody but the caller.

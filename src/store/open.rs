@@ -25,6 +25,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0007_calls.sql"),
     include_str!("../../migrations/0008_processes.sql"),
     include_str!("../../migrations/0009_served.sql"),
+    include_str!("../../migrations/0010_reading.sql"),
 ];
 
 /// What was found.
@@ -156,6 +157,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{Filter, Page, Sort, Store, Window};
+    use crate::task::TaskId;
 
     #[test]
     fn a_store_of_every_earlier_version_is_brought_up_to_date() {
@@ -177,5 +180,38 @@ mod tests {
             let (db, opened) = open(&path).unwrap();
             assert_eq!((schema(&db), opened), (new.clone(), Opened::Existing), "{version}");
         }
+    }
+
+    #[test]
+    fn an_ended_task_that_an_earlier_version_kept_as_json_is_shown_as_its_rows_say() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("old.db");
+        let old = Connection::open(&path).unwrap();
+        old.execute_batch(&MIGRATIONS[..8].join("\n")).unwrap();
+        old.execute_batch(
+            r#"PRAGMA user_version = 8;
+            INSERT INTO task (id, short_id, nonce, parent_session, parent_message, parent_agent,
+              parent_host, host, host_instance, directory, description, agent, model, batch,
+              is_forked, depth, budget, development, status, started_at, completed_at, run,
+              result_run, slot, ticket, progress, tool_calls, revision)
+            VALUES ('ses_1', 'abc', 'n', 'cli', '', '', 'mailbox', 'scripted', '', '/', 'Find it',
+              'explore', '', 'bat_1', 0, 1, '{}', 0, 'completed', 1, 2, 0, 0, 0, 1,
+              '{"toolCalls":0,"toolCallsByName":{},"lastTools":[],"phase":"waiting",
+                "lastUpdate":"2026-01-01T00:00:00.000Z"}', 0, 0);
+            INSERT INTO run (task, n, message_id, prompt, started_at, result)
+            VALUES (1, 0, 'msg_1', 'Where is it?', 1, 'here');
+            INSERT INTO view VALUES (1, '{"sessionID":"ses_1"}');
+            INSERT INTO counter VALUES ('forgotten', 3);"#,
+        )
+        .unwrap();
+        old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        drop(old);
+        let (store, opened) = Store::open(&path, |_| {}).unwrap();
+        let filter = Filter { search: Some("FIND".to_owned()), ..Filter::default() };
+        let window = Window { limit: 50, offset: 0 };
+        let page = store.page(&filter, Sort::default(), window, |task| task).unwrap();
+        let task = store.task(&TaskId::new("ses_1")).unwrap().unwrap();
+        assert_eq!((task.prompt.as_str(), task.state.result()), ("Where is it?", Some("here")));
+        assert_eq!((page, opened), (Page { tasks: vec![task], total: 1 }, Opened::Existing));
     }
 }

@@ -1,7 +1,6 @@
 //! Notices that are owed, delivered or waiting in a mailbox to be read.
 
 use std::collections::HashSet;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension, Row};
@@ -35,16 +34,6 @@ pub struct Owed {
 /// So many are read at a time.
 pub const MOST_DUE: usize = 512;
 
-/// So many empty mailboxes are remembered.
-const MOST_EMPTY: usize = 1024;
-
-/// Whose mailboxes were seen to be empty, in one version of the store.
-#[derive(Default)]
-pub(super) struct Empty {
-    version: u64,
-    of: HashSet<SessionId>,
-}
-
 const OWED: &str = "n.seq, t.id, t.short_id, t.description, t.development, n.parent_host, \
     n.parent_session, t.parent_agent, n.message_id, n.wake, n.batch_ended, n.batch_total, \
     n.quiet_seconds, n.attempts";
@@ -70,19 +59,6 @@ fn owed(row: &Row<'_>) -> Result<Owed, Error> {
         attempts: row.get(13)?,
         run: rows::run(row, OWED_COLUMNS)?,
     })
-}
-
-impl Empty {
-    fn has(&self, version: u64, parent: &SessionId) -> bool {
-        self.version == version && self.of.contains(parent)
-    }
-
-    fn note(&mut self, version: u64, parent: &SessionId) {
-        if self.version != version || self.of.len() == MOST_EMPTY {
-            *self = Empty { version, of: HashSet::new() };
-        }
-        self.of.insert(parent.clone());
-    }
 }
 
 /// Only the oldest notice of a parent is ever postponed, so one pass finds the parents to be left alone.
@@ -222,12 +198,7 @@ impl Store {
 
     /// The notices in a mailbox that nobody has read, oldest first, and the tasks they are about.
     pub fn unread(&self, parent: &SessionId) -> Result<Vec<(i64, TaskId)>, Error> {
-        let empty = || self.0.empty.lock().unwrap_or_else(PoisonError::into_inner);
-        let version = self.settled_version();
-        if version.is_some_and(|version| empty().has(version, parent)) {
-            return Ok(Vec::new());
-        }
-        let unread: Vec<(i64, TaskId)> = self.read(|db| {
+        self.read(|db| {
             let mut statement = db.prepare_cached(
                 "SELECT n.seq, t.id FROM notice n INDEXED BY notice_unread
                  JOIN task t ON t.seq = n.task
@@ -239,14 +210,7 @@ impl Store {
             Ok(unread
                 .map(|row| row.map(|(seq, id)| (seq, TaskId::new(id))))
                 .collect::<Result<_, _>>()?)
-        })?;
-        // If it changed meanwhile, nobody knows of which version this is.
-        if let Some(version) =
-            version.filter(|_| unread.is_empty() && version == self.settled_version())
-        {
-            empty().note(version, parent);
-        }
-        Ok(unread)
+        })
     }
 
     /// These notices, in this order.

@@ -1,60 +1,19 @@
 //! Looking things up: one task, the live ones, pages of the history, totals. From indexes and
-//! counter rows, so that the size of the history does not matter.
+//! counter rows, so that the size of the history does not matter; only a search goes through all of it.
 
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
-use super::find::Search;
+use super::filter::{Direction, Filter, Sort, Window};
 use super::rows::{self, TASK};
-use super::state::State;
 use super::{Error, Run, Store, search};
 use crate::task::launch::Order;
 use crate::task::stats::{Counts, Spent};
-use crate::task::view::TaskView;
 use crate::task::{BatchId, SessionId, Status, Task, TaskId, Timestamp};
 
-/// Which tasks to show. An empty filter shows the whole history.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Filter {
-    pub status: Option<Status>,
-    pub agent: Option<String>,
-    pub parent: Option<SessionId>,
-    pub batch: Option<BatchId>,
-    /// Leave out what was cleared from its parent's list.
-    pub listed_only: bool,
-    /// Part of the description, in capitals or not. An empty text is part of every description.
-    pub search: Option<String>,
-}
-
-/// By default the newest come first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Sort {
-    pub field: Field,
-    pub direction: Direction,
-}
-
-/// What tasks can be sorted by; those that are alike in it, by their launch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Field {
-    /// In the order of their launch.
-    #[default]
-    StartedAt,
-    /// Live tasks come before all ended ones.
-    CompletedAt,
-    Status,
-    Agent,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Direction {
-    Ascending,
-    #[default]
-    Descending,
-}
-
 #[derive(Clone, Debug, PartialEq)]
-pub struct Page {
-    pub tasks: Vec<Task>,
+pub struct Page<T> {
+    pub tasks: Vec<T>,
     /// How many match, on all pages.
     pub total: u64,
 }
@@ -156,76 +115,17 @@ impl Store {
         })
     }
 
-    pub fn page(
+    /// `show` is called row by row: what it cuts off a long result is never held for a whole page.
+    pub fn page<T>(
         &self,
         filter: &Filter,
         sort: Sort,
-        limit: u64,
-        offset: u64,
-    ) -> Result<Page, Error> {
+        window: Window,
+        show: impl Fn(Task) -> T,
+    ) -> Result<Page<T>, Error> {
         self.read_at_once(|db| {
-            let Selected { seqs, total, .. } = self.select(db, filter, sort, (limit, offset))?;
-            let mut tasks = Vec::with_capacity(seqs.len());
-            for seq in seqs {
-                tasks.extend(by_seq(db, seq)?);
-            }
-            Ok(Page { tasks, total })
-        })
-    }
-
-    /// Appends the same page as JSON, with commas between the tasks, and says how many match.
-    pub fn list_json(
-        &self,
-        filter: &Filter,
-        sort: Sort,
-        window: (u64, u64),
-        to: &mut Vec<u8>,
-    ) -> Result<u64, Error> {
-        if let Some(total) = self.recall_json(filter, sort, window, to)? {
-            return Ok(total);
-        }
-        self.read_at_once(|db| {
-            let Selected { state, seqs, total } = self.select(db, filter, sort, window)?;
-            self.0.views.append(Some(db), state, &seqs, to)?;
-            Ok(total)
-        })
-    }
-
-    /// The same without a look into the file, for a search that is known to the last task.
-    fn recall_json(
-        &self,
-        filter: &Filter,
-        sort: Sort,
-        window: (u64, u64),
-        to: &mut Vec<u8>,
-    ) -> Result<Option<u64>, Error> {
-        let known = &self.0.known;
-        let Some(word) = filter.word().filter(|_| filter.admits_all() && sort.is_by_launch())
-        else {
-            return Ok(None);
-        };
-        let word = search::fold(word);
-        let Some(moment) = known.recall(self) else { return Ok(None) };
-        let Some(search) = Search::begin(None, known, &moment, &word)? else { return Ok(None) };
-        let seqs = search.page(None, sort.direction, signed(window))?;
-        let Some(seqs) = seqs else { return Ok(None) };
-        let listed = self.0.views.append(None, moment.state, &seqs, to)?;
-        Ok(listed.map(|()| search.total() as u64))
-    }
-
-    pub fn task_json(&self, id: &TaskId) -> Result<Option<Vec<u8>>, Error> {
-        self.read_at_once(|db| {
-            let mut statement = db.prepare_cached("SELECT seq FROM task WHERE id = ?1")?;
-            let seq = statement.query_row([id.as_str()], |row| row.get(0)).optional()?;
-            let Some(seq) = seq else { return Ok(None) };
-            let mut task = Vec::new();
-            self.0.views.append(Some(db), State::read(db)?, &[seq], &mut task)?;
-            // What lists show may be cut. In a text the quotes would be escaped.
-            let cut = memchr::memmem::find(&task, b",\"resultTruncated\":true").is_some();
-            if cut && let Some(whole) = by_seq(db, seq)? {
-                task = TaskView::from(&whole).to_json().into_bytes();
-            }
-            Ok(Some(task))
+            let (seqs, total) = select(db, filter, sort, window)?;
+            Ok(Page { tasks: tasks(db, &seqs, show)?, total })
         })
     }
 
@@ -313,51 +213,6 @@ impl Store {
     pub fn tallies(&self) -> Result<Vec<Tally>, Error> {
         self.read(tallies)
     }
-
-    /// Which tasks are on a page. Has to be the first to read.
-    fn select(
-        &self,
-        db: &Connection,
-        filter: &Filter,
-        sort: Sort,
-        window: (u64, u64),
-    ) -> Result<Selected, Error> {
-        let window = signed(window);
-        if let Some(word) = filter.word() {
-            let moment = self.0.known.see(db, self)?;
-            let word = search::fold(word);
-            let search = Search::begin(Some(db), &self.0.known, &moment, &word)?.expect(IN_FILE);
-            let (seqs, total) = found(db, filter, &search, sort, window)?;
-            return Ok(Selected { state: moment.state, seqs, total });
-        }
-        let state = State::read(db)?;
-        let (condition, values) = filter.condition();
-        let total = match filter.counted() {
-            true => counted(db, filter)?,
-            false => count(db, &condition, &values)?,
-        };
-        if filter.admits_all()
-            && sort.is_by_launch()
-            && let Some(seqs) = without_walking(db, sort.direction, total, window)?
-        {
-            return Ok(Selected { state, seqs, total });
-        }
-        Ok(Selected { state, seqs: seqs(db, &condition, values, sort, window)?, total })
-    }
-}
-
-/// The tasks on a page, in the view of one reader.
-struct Selected {
-    state: State,
-    seqs: Vec<i64>,
-    /// How many match, on all pages.
-    total: u64,
-}
-
-const IN_FILE: &str = "what is not remembered is in the file";
-
-fn signed((limit, offset): (u64, u64)) -> (i64, i64) {
-    (i64::try_from(limit).unwrap_or(i64::MAX), i64::try_from(offset).unwrap_or(i64::MAX))
 }
 
 pub(super) fn tallies(db: &Connection) -> Result<Vec<Tally>, Error> {
@@ -376,89 +231,44 @@ pub(super) fn tallies(db: &Connection) -> Result<Vec<Tally>, Error> {
     Ok(tallies)
 }
 
-impl Filter {
-    /// Whether counter rows know the total.
-    fn counted(&self) -> bool {
-        let Filter { status: _, agent: _, parent, batch, listed_only, search: _ } = self;
-        parent.is_none() && batch.is_none() && !listed_only
-    }
-
-    /// What is searched for. An empty text is part of every description.
-    fn word(&self) -> Option<&str> {
-        self.search.as_deref().filter(|word| !word.is_empty())
-    }
-
-    /// All but the search aside.
-    fn admits_all(&self) -> bool {
-        let Filter { status, agent, parent, batch, listed_only, search: _ } = self;
-        let all = status.is_none() && agent.is_none() && parent.is_none() && batch.is_none();
-        all && !listed_only
-    }
-
-    /// As SQL, all but the search.
-    fn condition(&self) -> (String, Vec<Value>) {
-        let Filter { status, agent, parent, batch, listed_only, search: _ } = self;
-        let mut terms = vec!["1"];
-        let mut values = Vec::new();
-        let mut equal = |term, value: Option<&str>| {
-            if let Some(value) = value {
-                terms.push(term);
-                values.push(Value::from(value.to_owned()));
-            }
-        };
-        equal("t.status = ?", status.map(Status::name));
-        equal("t.agent = ?", agent.as_deref());
-        equal("t.parent_session = ?", parent.as_ref().map(SessionId::as_str));
-        equal("t.batch = ?", batch.as_ref().map(BatchId::as_str));
-        if *listed_only {
-            terms.push("t.cleared_at IS NULL");
-        }
-        (terms.join(" AND "), values)
-    }
-}
-
-impl Sort {
-    fn is_by_launch(self) -> bool {
-        self.field == Field::StartedAt
-    }
-
-    fn sql(self) -> &'static str {
-        use Direction::*;
-        match (self.field, self.direction) {
-            (Field::StartedAt, Ascending) => "t.seq",
-            (Field::StartedAt, Descending) => "t.seq DESC",
-            (Field::CompletedAt, Ascending) => "t.completed_at, t.seq",
-            (Field::CompletedAt, Descending) => "t.completed_at DESC, t.seq DESC",
-            (Field::Status, Ascending) => "t.status, t.seq",
-            (Field::Status, Descending) => "t.status DESC, t.seq DESC",
-            (Field::Agent, Ascending) => "t.agent, t.seq",
-            (Field::Agent, Descending) => "t.agent DESC, t.seq DESC",
-        }
-    }
-}
-
-fn seqs(
+/// The tasks on a page, and how many match on all pages.
+fn select(
     db: &Connection,
-    condition: &str,
-    mut values: Vec<Value>,
+    filter: &Filter,
     sort: Sort,
-    (limit, offset): (i64, i64),
-) -> Result<Vec<i64>, Error> {
-    let order = sort.sql();
+    window: Window,
+) -> Result<(Vec<i64>, u64), Error> {
+    if let Some(text) = filter.text() {
+        return find(db, filter, text, sort, window);
+    }
+    let (condition, mut values) = filter.condition();
+    let total = match filter.counted() {
+        true => counted(db, filter)?,
+        false => count(db, &condition, &values)?,
+    };
+    if filter.admits_all()
+        && sort.is_by_launch()
+        && let Some(seqs) = by_number(db, sort.direction, total, window)?
+    {
+        return Ok((seqs, total));
+    }
     let mut statement = db.prepare_cached(&format!(
-        "SELECT t.seq FROM task t WHERE {condition} ORDER BY {order} LIMIT ? OFFSET ?"
+        "SELECT t.seq FROM task t WHERE {condition} ORDER BY {} LIMIT ? OFFSET ?",
+        sort.sql()
     ))?;
+    let (limit, offset) = window.signed();
     values.extend([Value::from(limit), Value::from(offset)]);
     let seqs = statement.query_map(params_from_iter(values), |row| row.get(0))?;
-    Ok(seqs.collect::<Result<_, _>>()?)
+    Ok((seqs.collect::<Result<_, _>>()?, total))
 }
 
-/// While no task is missing in between, the place of a task in the history follows from its number.
-fn without_walking(
+/// `OFFSET` walks over all rows that it skips. While no number is missing, the place of a task in the
+/// history follows from its number. `None` when some are, because a task in between was pruned.
+fn by_number(
     db: &Connection,
     direction: Direction,
     total: u64,
-    (limit, offset): (i64, i64),
+    window: Window,
 ) -> Result<Option<Vec<i64>>, Error> {
     let mut ends = db.prepare_cached(
         "SELECT coalesce((SELECT min(seq) FROM task), 1), coalesce((SELECT max(seq) FROM task), 0)",
@@ -467,6 +277,7 @@ fn without_walking(
     if last - first + 1 != total as i64 {
         return Ok(None);
     }
+    let (limit, offset) = window.signed();
     let end = offset.saturating_add(limit).min(total as i64);
     let places = offset.min(end)..end;
     Ok(Some(match direction {
@@ -475,48 +286,71 @@ fn without_walking(
     }))
 }
 
-/// The same for a search.
-fn found(
+/// The same for tasks with `text` in their description. All of them are visited, for the total; only
+/// those on the page are kept.
+fn find(
     db: &Connection,
     filter: &Filter,
-    search: &Search<'_>,
+    text: &str,
     sort: Sort,
-    (limit, offset): (i64, i64),
+    window: Window,
 ) -> Result<(Vec<i64>, u64), Error> {
-    if filter.admits_all() && sort.is_by_launch() {
-        let page = search.page(Some(db), sort.direction, (limit, offset))?;
-        return Ok((page.expect(IN_FILE), search.total() as u64));
-    }
-    let all = search.page(Some(db), Direction::Ascending, (i64::MAX, 0))?;
-    let mut matching = all.expect(IN_FILE);
-    if !filter.admits_all() {
-        let (condition, values) = filter.condition();
-        let all = Sort { field: Field::StartedAt, direction: Direction::Ascending };
-        let mut admitted = seqs(db, &condition, values, all, (-1, 0))?.into_iter().peekable();
-        matching.retain(|seq| {
-            while admitted.next_if(|other| other < seq).is_some() {}
-            admitted.peek() == Some(seq)
-        });
-    }
-    let total = matching.len() as u64;
-    if sort.is_by_launch() {
-        if sort.direction == Direction::Descending {
-            matching.reverse();
+    let on_page = window.offset..window.offset.saturating_add(window.limit);
+    let (mut page, mut total) = (Vec::new(), 0);
+    let mut take = |seq| {
+        if on_page.contains(&total) {
+            page.push(seq);
         }
-        let from = usize::try_from(offset).unwrap_or(usize::MAX);
-        let page = matching.into_iter().skip(from).take(limit as usize);
-        return Ok((page.collect(), total));
+        total += 1;
+    };
+    let (condition, values) = filter.condition();
+    if sort.is_by_launch() {
+        let mut admits =
+            db.prepare_cached(&format!("SELECT 1 FROM task t WHERE {condition} AND t.seq = ?"))?;
+        search::scan(db, text, sort.direction, |seq| {
+            let values = values.iter().cloned().chain([seq.into()]);
+            if filter.admits_all() || admits.exists(params_from_iter(values))? {
+                take(seq);
+            }
+            Ok(())
+        })?;
+    } else {
+        let mut matching = Vec::new();
+        search::scan(db, text, Direction::Ascending, |seq| {
+            matching.push(seq);
+            Ok(())
+        })?;
+        let mut sorted = db.prepare_cached(&format!(
+            "SELECT t.seq FROM task t WHERE {condition} ORDER BY {}",
+            sort.sql()
+        ))?;
+        let mut rows = sorted.query(params_from_iter(values))?;
+        while let Some(row) = rows.next()? {
+            let seq = row.get(0)?;
+            if matching.binary_search(&seq).is_ok() {
+                take(seq);
+            }
+        }
     }
-    let among = serde_json::to_string(&matching).expect("numbers are JSON");
-    let condition = "t.seq IN (SELECT value FROM json_each(?))";
-    Ok((seqs(db, condition, vec![among.into()], sort, (limit, offset))?, total))
+    Ok((page, total))
 }
 
-pub(super) fn by_seq(db: &Connection, seq: i64) -> Result<Option<Task>, Error> {
+/// These tasks, in this order.
+pub(super) fn tasks<T>(
+    db: &Connection,
+    seqs: &[i64],
+    show: impl Fn(Task) -> T,
+) -> Result<Vec<T>, Error> {
     let mut statement =
         db.prepare_cached(&format!("SELECT {TASK} FROM task t WHERE t.seq = ?1"))?;
-    let task = statement.query_row([seq], |row| Ok(rows::task(row))).optional()?;
-    Ok(task.transpose()?.map(|(_, task)| task))
+    let mut tasks = Vec::with_capacity(seqs.len());
+    for seq in seqs {
+        let mut found = statement.query([seq])?;
+        if let Some(row) = found.next()? {
+            tasks.push(show(rows::task(row)?.1));
+        }
+    }
+    Ok(tasks)
 }
 
 fn counted(db: &Connection, filter: &Filter) -> Result<u64, Error> {

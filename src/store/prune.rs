@@ -98,7 +98,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::store::{End, Filter, NewRun, NewTask, Placement, Resumed, Sort};
+    use crate::store::{End, Filter, NewRun, NewTask, Placement, Resumed, Sort, Window};
     use crate::task::lifecycle::{Report, Rest};
     use crate::task::queue::Limits;
     use crate::task::{
@@ -387,12 +387,10 @@ mod tests {
         let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let search = |store: &Store, limit: u64| {
             let filter = Filter { search: Some("TASK".to_owned()), ..Filter::default() };
-            let mut tasks = b"[".to_vec();
-            let total = store.list_json(&filter, Sort::default(), (limit, 0), &mut tasks).unwrap();
-            tasks.push(b']');
-            let tasks: Vec<serde_json::Value> = serde_json::from_slice(&tasks).unwrap();
-            assert_eq!(tasks.len() as u64, total.min(limit));
-            total
+            let window = Window { limit, offset: 0 };
+            let page = store.page(&filter, Sort::default(), window, |task| task).unwrap();
+            assert_eq!(page.tasks.len() as u64, page.total.min(limit));
+            page.total
         };
         let looking = [200, 201, 3].map(|limit| {
             let (store, over) = (history.store.clone(), over.clone());

@@ -1,12 +1,18 @@
-//! Descriptions to be searched through: they are kept a second time, their letters folded, many to a
-//! page of the file, so that going through all of them costs little. `find` does that.
+//! Searching descriptions: they are kept a second time, their letters folded, packed into blocks of
+//! one page of the file, and scanned block by block.
+//!
+//! A scan and not an index of trigrams (FTS5): that knows no texts of one or two letters, and for an
+//! exact total it would visit every match, too, in many more pages.
 
+use memchr::memmem::Finder;
+use memchr::{memchr, memchr_iter};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::Error;
+use super::filter::Direction;
 
 /// Stands behind every description. No text has this byte in it.
-pub(super) const END: u8 = 0xff;
+const END: u8 = 0xff;
 /// Stands for a description that is gone, and is found by nobody either.
 const GONE: u8 = 0xfe;
 
@@ -18,12 +24,56 @@ const CHUNK: usize = 10_000;
 
 /// Capitals and small letters made equal, letter by letter: what surrounds a letter never counts,
 /// or else a part of a text would be folded differently from the whole.
-pub(super) fn fold(text: &str) -> String {
+fn fold(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
     }
     let small = text.chars().flat_map(char::to_lowercase);
     small.map(|letter| if letter == 'ς' { 'σ' } else { letter }).collect()
+}
+
+/// Calls `found` with the number of every task that has `text` in its description, in this order of
+/// their launch.
+pub(super) fn scan(
+    db: &Connection,
+    text: &str,
+    direction: Direction,
+    mut found: impl FnMut(i64) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let text = fold(text);
+    let finder = Finder::new(&text);
+    let mut blocks = db.prepare_cached(match direction {
+        Direction::Ascending => "SELECT first, text FROM search ORDER BY first",
+        Direction::Descending => "SELECT first, text FROM search ORDER BY first DESC",
+    })?;
+    let mut blocks = blocks.query([])?;
+    let mut places = Vec::new();
+    while let Some(row) = blocks.next()? {
+        let first: i64 = row.get(0)?;
+        places.clear();
+        scan_block(&finder, row.get_ref(1)?.as_bytes().unwrap_or_default(), &mut places);
+        if direction == Direction::Descending {
+            places.reverse();
+        }
+        for place in &places {
+            found(first + place)?;
+        }
+    }
+    Ok(())
+}
+
+/// The places of the descriptions that match. A match never spans two of them, because no text has
+/// the byte in between.
+fn scan_block(finder: &Finder<'_>, mut block: &[u8], places: &mut Vec<i64>) {
+    let mut place = 0;
+    while let Some(at) = finder.find(block) {
+        place += memchr_iter(END, &block[..at]).count() as i64;
+        places.push(place);
+        // One match is enough: on with the next description.
+        let Some(end) = memchr(END, &block[at..]) else { return };
+        block = &block[at + end + 1..];
+        place += 1;
+    }
 }
 
 /// Adds the description of the newest task.
@@ -48,11 +98,6 @@ pub(super) fn append(db: &Connection, seq: i64, description: &str) -> Result<(),
 
 /// Takes the description of a task away, without moving the others.
 pub(super) fn forget(db: &Connection, seq: i64) -> Result<(), Error> {
-    // What readers remember is no longer true.
-    db.prepare_cached(
-        "INSERT INTO counter VALUES ('forgotten', 1) ON CONFLICT DO UPDATE SET n = n + 1",
-    )?
-    .execute([])?;
     let mut around = db.prepare_cached(
         "SELECT first, n, text FROM search WHERE first <= ?1 ORDER BY first DESC LIMIT 1",
     )?;
@@ -93,23 +138,80 @@ pub(super) fn catch_up(db: &Connection) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// The tables that matter here, with these descriptions in them.
-    pub(in crate::store) fn index(descriptions: &[String]) -> Connection {
+    fn index(descriptions: &[String]) -> Connection {
         let db = Connection::open_in_memory().unwrap();
-        db.execute_batch(TABLES).unwrap();
+        db.execute_batch(
+            "CREATE TABLE search (first INTEGER PRIMARY KEY, n INTEGER, text BLOB);
+             CREATE TABLE task (seq INTEGER PRIMARY KEY, description TEXT);",
+        )
+        .unwrap();
         for (seq, description) in (1..).zip(descriptions) {
             append(&db, seq, description).unwrap();
         }
         db
     }
 
-    pub(in crate::store) const TABLES: &str =
-        "CREATE TABLE search (first INTEGER PRIMARY KEY, n INTEGER, text BLOB);
-         CREATE TABLE task (seq INTEGER PRIMARY KEY, description TEXT);
-         CREATE TABLE counter (name TEXT PRIMARY KEY, n INTEGER);";
+    fn all(db: &Connection, text: &str, direction: Direction) -> Vec<i64> {
+        let mut seqs = Vec::new();
+        scan(db, text, direction, |seq| {
+            seqs.push(seq);
+            Ok(())
+        })
+        .unwrap();
+        seqs
+    }
+
+    #[test]
+    fn a_text_is_found_in_capitals_or_not_also_when_it_is_short_or_not_ascii() {
+        let texts = ["Find the Auth code", "ÜBER Straßen", "ΟΔΟΣ", "日本語 テスト", "", "a\nb%_"];
+        let db = index(&texts.map(str::to_owned));
+        let check = |text: &str, expected: &[i64]| {
+            assert_eq!(all(&db, text, Direction::Ascending), expected, "{text}");
+        };
+        check("AUTH", &[1]);
+        check("h", &[1]);
+        check("e ", &[1]);
+        check("über", &[2]);
+        check("ß", &[2]);
+        check("οδος", &[3]);
+        check("οδοσ", &[3]);
+        check("本", &[4]);
+        check("a", &[1, 2, 6]);
+        check("a\nb%_", &[6]);
+        check("%", &[6]);
+        check("nowhere", &[]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_scan_finds_what_a_look_at_every_description_finds(
+            texts in prop::collection::vec("[aAbBéÉ ]{0,12}", 0..80),
+            gone in prop::collection::vec(1..80_i64, 0..20),
+            text in "[aAbBéÉ]{1,3}",
+        ) {
+            // Long enough for several blocks.
+            let long = |text: &String| format!("{text}{}{text}", "x".repeat(300));
+            let texts: Vec<String> = texts.iter().map(long).collect();
+            let db = index(&texts);
+            for seq in gone.iter().filter(|seq| **seq <= texts.len() as i64) {
+                forget(&db, *seq).unwrap();
+            }
+            let kept = (1..).zip(&texts).filter(|(seq, _)| !gone.contains(seq));
+            let matching = kept.filter(|(_, other)| fold(other).contains(&fold(&text)));
+            let mut expected: Vec<i64> = matching.map(|(seq, _)| seq).collect();
+            prop_assert_eq!(&all(&db, &text, Direction::Ascending), &expected);
+            expected.reverse();
+            prop_assert_eq!(&all(&db, &text, Direction::Descending), &expected);
+        }
+    }
 
     #[test]
     fn a_long_history_is_spread_over_many_pages_and_caught_up_with_in_one_go() {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension};
 
-use super::pages::{Tally, tallies};
-use super::state::State;
+use super::pages::{self, Tally, tallies};
 use super::{Error, Store, rows};
 use crate::task::stats::{BatchStats, Counts};
+use crate::task::view::TaskView;
 use crate::task::{BatchId, Timestamp};
 
 /// Over the whole history.
@@ -32,12 +32,12 @@ pub struct Group {
 }
 
 /// How things stood after exactly these changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// The newest change that is in it.
     pub change: u64,
-    /// The live tasks and the newest others, newest first, as JSON with commas between them.
-    pub tasks: Vec<u8>,
+    /// The live tasks and the newest others, newest first.
+    pub tasks: Vec<TaskView>,
     pub totals: Totals,
 }
 
@@ -47,10 +47,13 @@ impl Store {
     }
 
     pub fn task_count(&self) -> Result<u64, Error> {
-        self.read(|db| {
-            let mut sum = db.prepare_cached("SELECT coalesce(sum(n), 0) FROM tally")?;
-            Ok(sum.query_row([], |row| row.get::<_, i64>(0))? as u64)
-        })
+        self.read(task_count)
+    }
+
+    /// The newest change, and how many tasks there are. While both stay the same, so does a snapshot:
+    /// every launch, change and end is a change, and pruning takes tasks away.
+    pub fn snapshot_key(&self) -> Result<(u64, u64), Error> {
+        self.read_at_once(|db| Ok((counter(db, "change")?, task_count(db)?)))
     }
 
     /// All live tasks, and `others` of the ended ones.
@@ -66,28 +69,20 @@ impl Store {
                 seqs.push(seq?);
             }
             seqs.sort_unstable_by(|one, other| other.cmp(one));
-            let mut tasks = Vec::new();
-            self.0.views.append(Some(db), State::read(db)?, &seqs, &mut tasks)?;
+            let tasks = pages::tasks(db, &seqs, |task| TaskView::brief(&task))?;
             Ok(Snapshot { change, tasks, totals: totals(db)? })
         })
     }
 
-    /// The newest change there is.
-    pub fn newest_change(&self) -> Result<u64, Error> {
-        self.read(|db| counter(db, "change"))
-    }
-
-    /// A batch and its tasks as JSON with commas between them, oldest first.
-    pub fn group(&self, id: &BatchId) -> Result<Option<(Group, Vec<u8>)>, Error> {
+    /// A batch and its tasks, oldest first.
+    pub fn group(&self, id: &BatchId) -> Result<Option<(Group, Vec<TaskView>)>, Error> {
         self.read_at_once(|db| {
             let Some(group) = group(db, id.as_str())? else { return Ok(None) };
             let mut members =
                 db.prepare_cached("SELECT seq FROM task WHERE batch = ?1 ORDER BY seq")?;
             let seqs: Vec<i64> =
                 members.query_map([id.as_str()], |row| row.get(0))?.collect::<Result<_, _>>()?;
-            let mut tasks = Vec::new();
-            self.0.views.append(Some(db), State::read(db)?, &seqs, &mut tasks)?;
-            Ok(Some((group, tasks)))
+            Ok(Some((group, pages::tasks(db, &seqs, |task| TaskView::brief(&task))?)))
         })
     }
 
@@ -122,6 +117,11 @@ impl Store {
             ))
         })
     }
+}
+
+fn task_count(db: &Connection) -> Result<u64, Error> {
+    let mut sum = db.prepare_cached("SELECT coalesce(sum(n), 0) FROM tally")?;
+    Ok(sum.query_row([], |row| row.get::<_, i64>(0))? as u64)
 }
 
 fn totals(db: &Connection) -> Result<Totals, Error> {

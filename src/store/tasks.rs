@@ -9,7 +9,6 @@ use super::writer::{News, What};
 use super::{Error, Inheritance, Store, Written, inheritance, search, slots};
 use crate::task::lifecycle::{Change, Rest, RunEnd, State};
 use crate::task::queue::{Limits, Manner};
-use crate::task::view::TaskView;
 use crate::task::{
     BatchId, Budget, MAILBOX, MessageId, Parent, Phase, Progress, SessionId, ShortId, Slot, Task,
     TaskId, Timestamp,
@@ -166,7 +165,6 @@ impl Store {
                 return Ok(Resumed::Stale);
             }
             let seq = seq_of(db, id)?;
-            db.prepare_cached("DELETE FROM view WHERE task = ?1")?.execute([seq])?;
             insert_run(db, seq, before.run + 1, Some(from), &run)?;
             let resumed = publish(db, news, What::Updated, id)?;
             Ok(resumed.map_or(Resumed::Stale, |task| Resumed::Yes(Box::new(task))))
@@ -660,19 +658,9 @@ pub(super) fn publish(
     id: &TaskId,
 ) -> Result<Option<Task>, Error> {
     let found = rows::find_task(db, "t.id = ?1", id.as_str())?;
-    let Some((seq, task)) = found else { return Ok(None) };
-    if !task.is_live() {
-        keep_view(db, seq, &task)?;
-    }
+    let Some((_, task)) = found else { return Ok(None) };
     news.push((what, task.clone()));
     Ok(Some(task))
-}
-
-/// An ended task's JSON is kept ready; live ones change too often for that.
-fn keep_view(db: &Connection, seq: i64, task: &Task) -> Result<(), Error> {
-    db.prepare_cached("INSERT OR REPLACE INTO view (task, json) VALUES (?1, ?2)")?
-        .execute((seq, TaskView::brief(task).to_json()))?;
-    Ok(())
 }
 
 pub(super) fn text<T: serde::Serialize>(value: &T) -> String {

@@ -4,8 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -122,11 +121,10 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn start(
         db: Connection,
-        version: Arc<AtomicU64>,
         publish: impl Fn(Committed) + Send + 'static,
     ) -> std::io::Result<Writer> {
         let (queue, waiting) = mpsc::channel();
-        let work = move || run(db, &waiting, &version, publish);
+        let work = move || run(db, &waiting, publish);
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(work)?;
         Ok(Writer { queue, thread })
     }
@@ -154,17 +152,12 @@ impl Writer {
     }
 }
 
-fn run(
-    mut db: Connection,
-    waiting: &mpsc::Receiver<Box<dyn Change>>,
-    version: &AtomicU64,
-    publish: impl Fn(Committed),
-) {
+fn run(mut db: Connection, waiting: &mpsc::Receiver<Box<dyn Change>>, publish: impl Fn(Committed)) {
     while let Ok(first) = waiting.recv() {
         let mut news = News::new();
         let mut batch = vec![first];
         wait_for_company(waiting, &mut batch);
-        let committed = commit(&mut db, waiting, &mut batch, &mut news, version);
+        let committed = commit(&mut db, waiting, &mut batch, &mut news);
         match &committed {
             Ok(before) => {
                 for (id, (what, task)) in (before + 1..).zip(news) {
@@ -198,7 +191,6 @@ fn commit(
     waiting: &mpsc::Receiver<Box<dyn Change>>,
     batch: &mut Vec<Box<dyn Change>>,
     news: &mut News,
-    version: &AtomicU64,
 ) -> Result<u64, Error> {
     let mut tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut done = 0;
@@ -221,12 +213,7 @@ fn commit(
         }
     }
     let before = count_changes(&tx, news.len())?;
-    // Odd while it is made, and another one before anybody hears of the change, so that nobody who
-    // does is answered from before it.
-    version.fetch_add(1, Ordering::SeqCst);
-    let committed = tx.commit();
-    version.fetch_add(1, Ordering::SeqCst);
-    committed?;
+    tx.commit()?;
     Ok(before)
 }
 

@@ -1,7 +1,7 @@
 //! What a parent sees of its tasks: direct children only, newest first, nothing it has cleared.
 
 use super::{Error, Supervisor};
-use crate::store::{Filter, Page, Sort};
+use crate::store::{Filter, Page, Sort, Window};
 use crate::task::stats::{Counts, Spent};
 use crate::task::{BatchId, SessionId, Status, Task};
 
@@ -26,7 +26,9 @@ impl Supervisor {
         }
         let filter =
             Filter { status, parent: Some(parent.clone()), listed_only: true, ..Filter::default() };
-        let Page { tasks, total } = self.0.store.page(&filter, Sort::default(), MOST, 0)?;
+        let newest = Window { limit: MOST, offset: 0 };
+        let Page { tasks, total } =
+            self.0.store.page(&filter, Sort::default(), newest, std::convert::identity)?;
         Ok(Listing { tasks, counts, total })
     }
 

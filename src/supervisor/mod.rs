@@ -67,7 +67,7 @@ use crate::host::metered::Metered;
 use crate::host::{self, AnyHost};
 use crate::metrics::Metrics;
 use crate::store::{self, Resolved, Store};
-pub use crate::store::{Direction, Field, Filter, Group, Keep, Snapshot, Sort, Totals};
+pub use crate::store::{Direction, Field, Filter, Group, Keep, Snapshot, Sort, Totals, Window};
 use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
 use crate::task::{Task, TaskId, launch as arguments};

@@ -1,32 +1,22 @@
-//! What the status API asks: pages, totals, groups, as JSON where it is kept ready.
+//! What the status API asks: pages, totals, groups.
 
 use super::{Error, Supervisor};
-use crate::store::{Filter, Group, Snapshot, Sort, Totals};
-use crate::task::{BatchId, TaskId};
+use crate::store::{Filter, Group, Page, Snapshot, Sort, Totals, Window};
+use crate::task::BatchId;
+use crate::task::view::TaskView;
 
 impl Supervisor {
-    /// Another number after every change: answers made under the same one are still true.
-    pub fn version(&self) -> u64 {
-        self.0.store.version()
-    }
-
     pub fn task_count(&self) -> Result<u64, Error> {
         Ok(self.0.store.task_count()?)
     }
 
-    /// Appends a page as JSON, with commas between the tasks, and says how many match.
-    pub fn list_json(
+    pub fn page(
         &self,
         filter: &Filter,
         sort: Sort,
-        window: (u64, u64),
-        to: &mut Vec<u8>,
-    ) -> Result<u64, Error> {
-        Ok(self.0.store.list_json(filter, sort, window, to)?)
-    }
-
-    pub fn task_json(&self, id: &TaskId) -> Result<Vec<u8>, Error> {
-        self.0.store.task_json(id)?.ok_or_else(|| Error::NoSuchTask(id.to_string()))
+        window: Window,
+    ) -> Result<Page<TaskView>, Error> {
+        Ok(self.0.store.page(filter, sort, window, |task| TaskView::brief(&task))?)
     }
 
     pub fn totals(&self) -> Result<Totals, Error> {
@@ -38,7 +28,12 @@ impl Supervisor {
         Ok(self.0.store.snapshot(others)?)
     }
 
-    pub fn group(&self, id: &BatchId) -> Result<(Group, Vec<u8>), Error> {
+    /// While this stays the same, so does a snapshot.
+    pub fn snapshot_key(&self) -> Result<(u64, u64), Error> {
+        Ok(self.0.store.snapshot_key()?)
+    }
+
+    pub fn group(&self, id: &BatchId) -> Result<(Group, Vec<TaskView>), Error> {
         self.0.store.group(id)?.ok_or_else(|| Error::NoSuchGroup(id.to_string()))
     }
 

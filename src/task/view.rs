@@ -1,4 +1,4 @@
-//! A task as JSON (H2). Here and not in `wire`, because the store keeps it ready.
+//! A task as JSON (H2). Here and not in `wire`, because the store cuts long results while it reads.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

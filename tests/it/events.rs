@@ -48,6 +48,19 @@ fn the_snapshot_has_all_live_tasks_and_the_newest_others_up_to_a_limit() {
 }
 
 #[test]
+fn a_snapshot_is_shared_until_something_changes_or_is_pruned() {
+    let shell = Shell::new();
+    let site = Site::start(&shell);
+    let snapshot = || descriptions(&site.events("").next().unwrap());
+    shell.launch_to_the_end("one\n@say done");
+    assert_eq!((snapshot(), snapshot()), (vec!["one".to_owned()], vec!["one".to_owned()]));
+    shell.launch_to_the_end("two\n@say done");
+    assert_eq!(snapshot(), ["two", "one"]);
+    shell.say(["prune", "--keep", "1"]);
+    assert_eq!(snapshot(), ["two"]);
+}
+
+#[test]
 fn sends_task_created_when_new_task_launches() {
     let shell = Shell::new();
     let mut events = Site::start(&shell).events("");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use asyncagents::clock::Clock;
 use asyncagents::store::{
     Committed, Direction, End, Error, Filter, NewRun, NewTask, Opened, Placement, Resumed, Session,
-    Sort, Store, What,
+    Sort, Store, What, Window,
 };
 use asyncagents::task::lifecycle::{Change, Report, Request, Rest};
 use asyncagents::task::queue::Limits;
@@ -104,8 +104,8 @@ impl World {
     }
 
     fn stored(&self) -> Vec<Task> {
-        let page = self.store.page(&Filter::default(), oldest_first(), 1000, 0);
-        page.unwrap().tasks
+        let all = Window { limit: 1000, offset: 0 };
+        self.store.page(&Filter::default(), oldest_first(), all, |task| task).unwrap().tasks
     }
 }
 
