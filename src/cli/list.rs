@@ -12,7 +12,13 @@ use crate::wire::TaskView;
 const LARGEST_PAGE: u64 = 200;
 
 #[derive(Args)]
+#[command(after_help = "\
+Example:
+  asyncagents list --search login --status completed")]
 pub(super) struct List {
+    /// Only tasks whose description contains this, in capitals or not
+    #[arg(long, value_name = "TEXT")]
+    search: Option<String>,
     /// Only tasks in this state: running, completed, error, cancelled, resumed
     #[arg(long)]
     status: Option<String>,
@@ -41,6 +47,7 @@ impl List {
         let client = connect(settings).await?;
         let mut query = Vec::new();
         let filters = [
+            ("search", &self.search),
             ("status", &self.status),
             ("agent", &self.agent),
             ("parent", &self.parent),
@@ -67,24 +74,47 @@ impl List {
         };
         if self.json {
             show::json(&tasks)?;
+            if self.search.is_some() {
+                show::note(&found(total));
+            }
         } else {
-            print(&tasks, total)?;
+            self.print(&tasks, total)?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn print(&self, tasks: &[TaskView], total: u64) -> anyhow::Result<()> {
+        if self.search.is_some() && !self.all && total == 0 {
+            return show::line("No background tasks found; --all also searches cleared ones");
+        }
+        if total == 0 {
+            return show::line("No background tasks found");
+        }
+        print(tasks, total)?;
+        match self.search {
+            Some(_) => show::line(&found(total)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a search has come to, shown or not.
+fn found(total: u64) -> String {
+    match total {
+        1 => "1 task found".to_owned(),
+        total => format!("{total} tasks found"),
     }
 }
 
 fn print(tasks: &[TaskView], total: u64) -> anyhow::Result<()> {
-    if tasks.is_empty() {
-        return show::line("No background tasks found");
-    }
     let rows: Vec<Vec<String>> = tasks.iter().map(row).collect();
     show::columns(&["ID", "STATUS", "AGENT", "TOOLS", "TOOK", "DESCRIPTION"], &rows)?;
     let hidden = total.saturating_sub(tasks.len() as u64);
-    if hidden > 0 {
-        show::line(&format!("… and {hidden} older ones; --limit shows more"))?;
+    match hidden {
+        0 => Ok(()),
+        1 => show::line("… and 1 older one; --limit shows more"),
+        hidden => show::line(&format!("… and {hidden} older ones; --limit shows more")),
     }
-    Ok(())
 }
 
 fn row(task: &TaskView) -> Vec<String> {

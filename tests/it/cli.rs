@@ -156,6 +156,40 @@ fn list_shows_everybodys_tasks_newest_first_unless_a_parent_is_named() {
     assert_eq!(text.lines().count(), 3);
 }
 
+#[test]
+fn list_searches_descriptions_and_states_how_many_match() {
+    let shell = Shell::new();
+    let launch = |description: &str| shell.say(["run", "--description", description, "@hang"]);
+    for description in ["Fix the Login", "explore the login", "something else"] {
+        launch(description);
+    }
+    let search = |args: &[&str]| shell.run(["list", "--search"].iter().chain(args));
+    let shown = |args: &[&str]| -> Vec<String> {
+        let ended = search(args);
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+        let lines = ended.stdout.lines().skip(1);
+        // The first two columns differ from run to run.
+        lines.map(|line| line.rsplit("  ").next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(shown(&["LOGIN"]), ["explore the login", "Fix the Login", "2 tasks found"]);
+    let hidden = "… and 1 older one; --limit shows more";
+    assert_eq!(shown(&["login", "--limit=1"]), ["explore the login", hidden, "2 tasks found"]);
+    assert_eq!(shown(&["fix"]), ["Fix the Login", "1 task found"]);
+    let ended = search(&["login", "--json", "--limit=1"]);
+    let tasks: Vec<TaskView> = serde_json::from_str(&ended.stdout).unwrap();
+    let descriptions: Vec<&str> = tasks.iter().map(|task| task.description.as_str()).collect();
+    assert_eq!(
+        (descriptions, ended.stderr.as_str()),
+        (vec!["explore the login"], "2 tasks found\n")
+    );
+    let none = "No background tasks found; --all also searches cleared ones\n";
+    assert_eq!(search(&["nowhere"]), said(none));
+    shell.say(["clear"]);
+    assert_eq!(search(&["login"]), said(none));
+    assert_eq!(shown(&["login", "--all"]).last().unwrap(), "2 tasks found");
+    assert_eq!(search(&["nowhere", "--all"]), said("No background tasks found\n"));
+}
+
 #[tokio::test]
 async fn more_tasks_than_one_page_of_the_api_are_listed() {
     let shell = Shell::new();
