@@ -151,6 +151,9 @@ pub struct CallerView {
     pub instance: String,
     /// The caller runs with `NODE_ENV=development`.
     pub development: bool,
+    /// How the names of earlier callers begin whose unread news this one is told, once they are gone.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub heir_of: String,
     /// Calls that take longer than so many seconds are cut off on the caller's side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longest_wait: Option<u64>,

@@ -53,6 +53,7 @@ const RULES: &[(&str, Rule)] = &[
     ("task_tool.on_timeout", Rule::OneOf(&["background", "cancel"])),
     ("task_tool.agent", Rule::Filled),
     ("task_tool.active_per_parent", Rule::Between(1.0, 1000.0)),
+    ("mcp.longest_call_seconds", Rule::Between(0.0, 600.0)),
     ("task_tool.cache_ttl_seconds", Rule::Between(0.0, YEAR)),
     ("api.host", Rule::Filled),
     ("api.port", Rule::Between(0.0, 65_535.0)),

@@ -26,6 +26,7 @@ pub struct Config {
     pub opencode: OpenCode,
     pub tools: Tools,
     pub task_tool: TaskTool,
+    pub mcp: Mcp,
     pub api: Api,
     pub log: Log,
 }
@@ -181,6 +182,7 @@ impl Default for Config {
             opencode: OpenCode::default(),
             tools: Tools::default(),
             task_tool: TaskTool::default(),
+            mcp: Mcp::default(),
             api: Api::default(),
             log: Log::default(),
         }
@@ -188,6 +190,14 @@ impl Default for Config {
 }
 
 /// The blocking tool `Task`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mcp {
+    /// 0: as the client is known to allow.
+    #[serde(rename = "longest_call_seconds", with = "seconds")]
+    pub longest_call: Duration,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskTool {

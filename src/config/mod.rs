@@ -80,6 +80,10 @@ pub struct Settings {
     pub named_host: Option<String>,
     /// `ASYNCAGENTS_PARENT`: the session on whose behalf this process was started.
     pub parent: Option<String>,
+    /// `CLAUDE_CODE_SESSION_ID`: the conversation of Claude Code that started this process.
+    pub claude_session: Option<String>,
+    /// `CLAUDE_PROJECT_DIR`: where that conversation is.
+    pub claude_project: Option<PathBuf>,
 }
 
 /// How to reach model servers, in the providers' own variables.
@@ -134,6 +138,8 @@ impl Settings {
                 host.split_once(':').map_or(host.as_str(), |(name, _)| name).to_owned()
             }),
             parent: environment.get("ASYNCAGENTS_PARENT")?.map(str::to_owned),
+            claude_session: environment.get("CLAUDE_CODE_SESSION_ID")?.map(str::to_owned),
+            claude_project: environment.get("CLAUDE_PROJECT_DIR")?.map(PathBuf::from),
         })
     }
 
@@ -350,6 +356,8 @@ mod tests {
             codex_config: Some("/home/ada/.codex".into()),
             named_host: None,
             parent: Some("ses_parent".to_owned()),
+            claude_session: None,
+            claude_project: None,
         };
         assert_eq!(Settings::resolve(&environment, &flags).unwrap(), expected);
     }
@@ -389,6 +397,8 @@ mod tests {
                 codex_config: settings.codex_config.clone(),
                 named_host: None,
                 parent: None,
+                claude_session: None,
+                claude_project: None,
             };
             assert_eq!(settings, expected, "{pairs:?}");
         };
@@ -427,6 +437,8 @@ mod tests {
             codex_config: None,
             named_host: None,
             parent: None,
+            claude_session: None,
+            claude_project: None,
         };
         let by_variable = Environment::of([("ASYNCAGENTS_HOME", home.clone())]);
         let resolved = || {

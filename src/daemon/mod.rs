@@ -9,6 +9,7 @@ mod patience;
 pub mod start;
 mod status;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ pub async fn run(
         feed,
         clock.clone(),
         hosts,
-        supervisor_settings(&settings.config),
+        supervisor_settings(&settings.config, &settings.home),
     );
     let stop = CancellationToken::new();
     let api = Api {
@@ -194,7 +195,7 @@ fn check_in_background(store: Store, warnings: Warnings) {
     });
 }
 
-fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
+fn supervisor_settings(config: &config::Config, home: &Path) -> crate::supervisor::Settings {
     let config::Config {
         supervisor,
         limits,
@@ -208,6 +209,7 @@ fn supervisor_settings(config: &config::Config) -> crate::supervisor::Settings {
     } = config;
     let per_model = limits.active_per_model.iter();
     crate::supervisor::Settings {
+        home: home.to_owned(),
         enabled: config.enabled,
         limits: Arc::new(Limits {
             active: (limits.active > 0).then_some(limits.active as usize),

@@ -19,7 +19,7 @@ pub(super) async fn cancel(
     let CancelRequest { caller, ids, all, batch } = request;
     let caller = tools::caller(caller)?;
     // The shell sees everybody's tasks, so its `all` means all.
-    let everything = if caller.lone_batches { Target::Everything } else { Target::All };
+    let everything = if caller.is_shell() { Target::Everything } else { Target::All };
     let targets = match (ids.as_slice(), all, batch) {
         ([_, ..], false, None) => ids.into_iter().map(|id| Target::Task(TaskId::new(id))).collect(),
         ([], true, None) => vec![everything],

@@ -94,6 +94,7 @@ impl From<supervisor::Error> for ApiError {
             | NothingToFork
             | CannotFork { .. }
             | Contended => StatusCode::CONFLICT,
+            NotYours(_) => StatusCode::FORBIDDEN,
             QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,
             Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Host(_) => StatusCode::BAD_GATEWAY,

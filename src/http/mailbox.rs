@@ -15,7 +15,7 @@ pub(super) async fn read(
     Body(request): Body<CallerRequest>,
 ) -> Result<Json<MailboxView>, ApiError> {
     let caller = tools::caller(request.caller)?;
-    let Mail { notices, left, .. } = api.supervisor.read_mailbox(&caller.session).await?;
+    let Mail { notices, left, .. } = api.supervisor.read_mailbox(&caller).await?;
     let view = |notice: crate::supervisor::Notice| NoticeView {
         visible: notice.visible,
         hidden: notice.hidden,

@@ -5,7 +5,7 @@
 mod parent;
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
@@ -13,20 +13,27 @@ use rmcp::model::{
     ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities,
     ServerConfig, Tool, ToolAnnotations,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::transport::io::stdio_pipes;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
 use tokio::sync::OnceCell;
 
+use self::parent::{Connection, Root};
 use crate::client::{self, Client};
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::daemon::start;
-use crate::wire::{
-    AbortRequest, CallerView, ToolAnswer, ToolLine, ToolRequest, ToolView, ToolsView,
-};
+use crate::wire::{AbortRequest, ToolAnswer, ToolLine, ToolRequest, ToolView, ToolsView};
 
-/// Clients cut calls off after a minute; ours are answered before, with something to go on with.
+/// How long clients wait for a call, as measured, less a little; ours are answered before, with something
+/// to go on with. Names as the clients give them begin like this.
+const LONGEST_CALLS: [(&str, Duration); 3] = [
+    ("claude", Duration::from_secs(590)),
+    ("codex", Duration::from_secs(290)),
+    ("gemini", Duration::from_secs(590)),
+];
+
+/// Clients that nobody has measured cut calls off after a minute, if they are made like most.
 const LONGEST_CALL: Duration = Duration::from_secs(45);
 
 /// A daemon that is being stopped goes away before it answers; its successor gets the call.
@@ -37,8 +44,10 @@ struct Server {
     clock: Clock,
     client: Client,
     instructions: String,
-    /// Who calls: found out with the first call, the same from then on.
-    caller: OnceCell<CallerView>,
+    /// Who is at the other end: found out with the first call, the same from then on.
+    connection: OnceCell<Connection>,
+    /// Where the client works, if it was asked and has told.
+    root: OnceLock<Root>,
     /// Notices that the client has and the daemon does not know it.
     unconfirmed: Mutex<Vec<i64>>,
 }
@@ -52,7 +61,8 @@ pub async fn serve(settings: &Settings) -> anyhow::Result<()> {
         clock: Clock::system(),
         client,
         instructions,
-        caller: OnceCell::new(),
+        connection: OnceCell::new(),
+        root: OnceLock::new(),
         unconfirmed: Mutex::default(),
     };
     match server.serve(stdio_pipes()).await {
@@ -69,6 +79,12 @@ impl ServerHandler for Server {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
             .with_server_info(Implementation::new("asyncagents", env!("CARGO_PKG_VERSION")))
             .with_instructions(self.instructions.clone())
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        if let Some(root) = parent::ask_for_roots(context.peer) {
+            let _ = self.root.set(root);
+        }
     }
 
     async fn list_tools(
@@ -101,6 +117,14 @@ impl ServerHandler for Server {
 }
 
 impl Server {
+    async fn connection(&self, context: &RequestContext<RoleServer>) -> &Connection {
+        let connect = || {
+            let root = self.root.get().cloned();
+            Box::pin(Connection::new(&self.settings, &self.clock, root, context))
+        };
+        self.connection.get_or_init(connect).await
+    }
+
     async fn answer(
         &self,
         request: CallToolRequestParams,
@@ -108,8 +132,8 @@ impl Server {
     ) -> Result<CallToolResponse, ErrorData> {
         self.confirm().await;
         let CallToolRequestParams { name, arguments, .. } = request;
-        let caller =
-            self.caller.get_or_init(|| Box::pin(parent::caller(&self.settings, &context))).await;
+        let connection = self.connection(&context).await;
+        let caller = connection.caller(&context.meta);
         let key = self.clock.nonce();
         let request = ToolRequest {
             caller: caller.clone(),
@@ -118,7 +142,8 @@ impl Server {
             progress: context.meta.get_progress_token().is_some(),
             acknowledges: true,
         };
-        let forwarded = self.forward(&name, request, &context);
+        let longest = longest_call(&self.settings, connection.client());
+        let forwarded = self.forward(&name, request, longest, &context);
         let answered = context.ct.run_until_cancelled(forwarded).await;
         let Some(answer) = answered else {
             // Nobody hears an answer any more. A client that hung up has not said that it does not
@@ -155,12 +180,13 @@ impl Server {
         &self,
         name: &str,
         mut request: ToolRequest,
+        longest: Duration,
         context: &RequestContext<RoleServer>,
     ) -> Result<ToolAnswer, Unanswered> {
         let began = Instant::now();
         let mut told = 0;
         for _ in 0..TRIES {
-            let left = LONGEST_CALL.saturating_sub(began.elapsed());
+            let left = longest.saturating_sub(began.elapsed());
             request.caller.longest_wait = Some(left.as_secs_f64().round().max(1.0) as u64);
             match self.call(name, &request, context, &mut told).await {
                 Ok(answer) => return Ok(answer),
@@ -262,6 +288,16 @@ impl Unanswered {
     }
 }
 
+fn longest_call(settings: &Settings, client: &str) -> Duration {
+    let configured = settings.config.mcp.longest_call;
+    if !configured.is_zero() {
+        return configured;
+    }
+    let client = client.to_ascii_lowercase();
+    let known = LONGEST_CALLS.iter().find(|(name, _)| client.starts_with(name));
+    known.map_or(LONGEST_CALL, |(_, longest)| *longest)
+}
+
 fn tool(view: ToolView) -> Tool {
     let ToolView { name, description, input_schema, reads, .. } = view;
     let schema = match input_schema {
@@ -271,4 +307,29 @@ fn tool(view: ToolView) -> Tool {
     let mut tool = Tool::new(Cow::Owned(name), Cow::Owned(description), Arc::new(schema));
     tool.annotations = Some(ToolAnnotations::new().read_only(reads));
     tool
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Environment, Flags};
+
+    #[test]
+    fn calls_take_as_long_as_the_client_is_known_to_allow() {
+        let home = Flags { home: Some("/nowhere".into()), ..Flags::default() };
+        let mut settings = Settings::resolve(&Environment::default(), &home).unwrap();
+        let table = [
+            ("claude-code", 590),
+            ("Claude Code", 590),
+            ("codex-mcp-client", 290),
+            ("gemini-cli-mcp-client", 590),
+            ("qwen-code", 45),
+            ("", 45),
+        ];
+        for (client, seconds) in table {
+            assert_eq!(longest_call(&settings, client).as_secs(), seconds, "{client}");
+        }
+        settings.config.mcp.longest_call = Duration::from_secs(7);
+        assert_eq!(longest_call(&settings, "claude-code").as_secs(), 7);
+    }
 }

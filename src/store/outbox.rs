@@ -213,6 +213,20 @@ impl Store {
         })
     }
 
+    /// Parents whose names begin like this and that have unread notices.
+    pub fn unread_parents(&self, stem: &str) -> Result<Vec<SessionId>, Error> {
+        self.read(|db| {
+            // Names are plain ASCII, so everything that begins like it sorts before this.
+            let mut statement = db.prepare_cached(
+                "SELECT DISTINCT parent_session FROM notice INDEXED BY notice_unread
+                 WHERE parent_host = 'mailbox' AND read_at IS NULL
+                   AND parent_session >= ?1 AND parent_session < ?1 || '~'",
+            )?;
+            let names = statement.query_map([stem], |row| row.get::<_, String>(0))?;
+            Ok(names.map(|name| name.map(SessionId::new)).collect::<Result<_, _>>()?)
+        })
+    }
+
     /// These notices, in this order.
     pub fn notices(&self, seqs: &[i64]) -> Result<Vec<Owed>, Error> {
         self.read(|db| {

@@ -29,14 +29,19 @@ impl Supervisor {
         let live = match target {
             Target::Task(id) => {
                 let task = self.task(&id)?;
+                self.check_owner(&task, caller)?;
                 let cancelled = self.cancel_one(task, Some(caller)).await?;
                 return Ok(Cancelled { tasks: vec![cancelled] });
             }
             Target::All => self.0.store.live(Some(&caller.session))?,
             Target::Everything => self.0.store.live(None)?,
             Target::Batch(batch) => {
-                let live = self.0.store.live_in_batch(&batch)?;
-                if live.is_empty() && self.0.store.batch(&batch)?.is_empty() {
+                let mut live = self.0.store.live_in_batch(&batch)?;
+                let mut all = self.0.store.batch(&batch)?;
+                let is_own = |task: &Task| self.check_owner(task, caller).is_ok();
+                live.retain(is_own);
+                all.retain(is_own);
+                if all.is_empty() {
                     return Err(Error::NoSuchBatch(batch.to_string()));
                 }
                 live
@@ -54,6 +59,21 @@ impl Supervisor {
         }
         tasks.reverse();
         Ok(Cancelled { tasks })
+    }
+
+    /// Who may change a task (T18): its parent, who is above that, and the shell, which is the user.
+    pub fn check_owner(&self, task: &Task, caller: &Caller) -> Result<(), Error> {
+        if caller.is_shell() {
+            return Ok(());
+        }
+        let mut above = task.parent.session.clone();
+        while above != caller.session {
+            match self.0.store.task(&above)? {
+                Some(parent) => above = parent.parent.session,
+                None => return Err(Error::NotYours(task.short_id.to_string())),
+            }
+        }
+        Ok(())
     }
 
     async fn cancel_one(&self, task: Task, caller: Option<&Caller>) -> Result<Task, Error> {

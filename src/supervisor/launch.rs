@@ -20,6 +20,9 @@ const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
 const DENIED: [&str; 6] =
     ["asyncagents_*", "superagents_*", "background_*", "Task", "task", "question"];
 
+/// The session of whoever calls from a shell.
+pub const SHELL: &str = "cli";
+
 /// Who calls, from where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caller {
@@ -33,9 +36,19 @@ pub struct Caller {
     pub development: bool,
     /// Every launch is a batch of its own unless it names one, as from the shell.
     pub lone_batches: bool,
+    /// How the names of earlier callers begin whose unread news this one is told, once they are gone.
+    #[serde(default)]
+    pub heir_of: String,
     /// Its calls are cut off when they take longer.
     #[serde(default)]
     pub longest_wait: Option<Duration>,
+}
+
+impl Caller {
+    /// The user's own shell, which sees and may change everything.
+    pub fn is_shell(&self) -> bool {
+        self.session.as_str() == SHELL
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Error, Supervisor};
+use super::{Caller, Error, Supervisor};
+use crate::claim;
 use crate::notice::{self, Notice};
 use crate::task::{SessionId, Task, TaskId};
 
@@ -27,12 +28,15 @@ pub struct Mail {
 
 impl Supervisor {
     /// The unread notices that nobody else has just been given.
-    pub fn hand_out_mail(&self, parent: &SessionId) -> Result<Mail, Error> {
+    pub fn hand_out_mail(&self, caller: &Caller) -> Result<Mail, Error> {
         let now = self.0.clock.uptime();
         let mut handed = self.handed();
         handed.retain(|_, at| now.saturating_sub(*at) < HANDED_OUT_FOR);
         // Under the lock, so that two who ask at once do not get the same.
-        let mut unread = self.0.store.unread(parent)?;
+        let mut unread = self.0.store.unread(&caller.session)?;
+        for predecessor in self.gone_predecessors(caller)? {
+            unread.extend(self.0.store.unread(&predecessor)?);
+        }
         if unread.is_empty() {
             return Ok(Mail::default());
         }
@@ -52,6 +56,17 @@ impl Supervisor {
         };
         handed.extend(mail.numbers.iter().map(|number| (*number, now)));
         Ok(mail)
+    }
+
+    /// Callers that worked in the same place, left unread news, and are no more.
+    fn gone_predecessors(&self, caller: &Caller) -> Result<Vec<SessionId>, Error> {
+        if caller.heir_of.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut names = self.0.store.unread_parents(&caller.heir_of)?;
+        let home = &self.0.settings.home;
+        names.retain(|name| *name != caller.session && !claim::is_held(home, name.as_str()));
+        Ok(names)
     }
 
     /// The notices of these ends, which the caller is told of in another way.
@@ -88,8 +103,8 @@ impl Supervisor {
     }
 
     /// For readers who cannot say that they have got it.
-    pub async fn read_mailbox(&self, parent: &SessionId) -> Result<Mail, Error> {
-        let mail = self.hand_out_mail(parent)?;
+    pub async fn read_mailbox(&self, caller: &Caller) -> Result<Mail, Error> {
+        let mail = self.hand_out_mail(caller)?;
         self.mail_was_read(mail.numbers.clone()).await?;
         Ok(mail)
     }

@@ -42,6 +42,7 @@ mod verdict;
 mod wait;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -55,7 +56,7 @@ pub use cancel::{Cancelled, Target};
 pub use clear::Cleared;
 pub use fork::{Fork, ForkMethod};
 pub use hosts::{Bridge, HostShown, Line, Server};
-pub use launch::{Caller, Launch};
+pub use launch::{Caller, Launch, SHELL};
 pub use list::Listing;
 pub use mailbox::Mail;
 pub use output::Output;
@@ -120,6 +121,8 @@ pub struct Hosts {
 /// What the configuration says, as far as it matters here.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// The storage directory, where clients hold their names.
+    pub home: PathBuf,
     pub enabled: bool,
     pub limits: Arc<Limits>,
     pub poll_interval: Duration,
@@ -190,6 +193,11 @@ pub enum Error {
          your parent launch it"
     )]
     TooDeep(u32),
+    #[error(
+        "task `{0}` was launched by another conversation, which alone may change it; a person can, in \
+         a shell: `asyncagents cancel {0}`, `asyncagents resume {0} PROMPT`"
+    )]
+    NotYours(String),
     #[error("session of task `{0}` no longer exists; start a new task with asyncagents_task")]
     SessionGone(String),
     #[error("task `{0}` is still being stopped on its host; try again in a moment")]

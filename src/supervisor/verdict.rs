@@ -188,6 +188,7 @@ mod tests {
 
     fn settings() -> Settings {
         Settings {
+            home: std::path::PathBuf::new(),
             enabled: true,
             limits: Arc::new(Limits {
                 active: None,

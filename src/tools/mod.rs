@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 pub use blocking::{Blocking, OnTimeout};
 
 use crate::quote;
-use crate::supervisor::{self, Caller, Mail, Supervisor, Target};
+use crate::supervisor::{self, Caller, Mail, SHELL, Supervisor, Target};
 use crate::task::time::say;
 use crate::task::{MAILBOX, SessionId};
 use crate::wire::{CallerView, MessageFilter, ToolAnswer, ToolView, ToolsView};
@@ -254,7 +254,7 @@ pub fn caller(view: CallerView) -> Result<Caller, Error> {
     if view.session_id.is_empty() {
         return Err(Error::NoCaller);
     }
-    let lone_batches = view.session_id == "cli";
+    let lone_batches = view.session_id == SHELL;
     Ok(Caller {
         session: SessionId::new(view.session_id),
         message: view.message_id,
@@ -263,6 +263,7 @@ pub fn caller(view: CallerView) -> Result<Caller, Error> {
         host: if view.host.is_empty() { MAILBOX.to_owned() } else { view.host },
         development: view.development,
         lone_batches,
+        heir_of: view.heir_of,
         longest_wait: view.longest_wait.map(Duration::from_secs),
     })
 }
@@ -398,7 +399,7 @@ fn theirs(properties: Value) -> Value {
 }
 
 fn mail(supervisor: &Supervisor, caller: &Caller) -> Mail {
-    supervisor.hand_out_mail(&caller.session).unwrap_or_else(|error| {
+    supervisor.hand_out_mail(caller).unwrap_or_else(|error| {
         tracing::warn!(error = &error as &dyn std::error::Error, "cannot read a mailbox");
         Mail::default()
     })

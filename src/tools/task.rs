@@ -98,6 +98,7 @@ pub(super) async fn call(
         Plan::Forked(order) => Launch { order, fork: Fork::Caller, key },
         Plan::Resume { task, prompt, ignored } => {
             let task = supervisor.resolve(&task)?;
+            supervisor.check_owner(&task, caller)?;
             let task = supervisor.resume_once(&task.id, prompt, key).await?;
             return Ok(resumed(&task, &ignored, audience(caller), names));
         }

@@ -1,9 +1,9 @@
 //! Cancelling (T8).
 
 use asyncagents::host::scripted::Control;
-use asyncagents::supervisor::{Error, Target};
+use asyncagents::supervisor::{Error, SHELL, Target};
 use asyncagents::task::lifecycle::Refused;
-use asyncagents::task::{BatchId, State, Status, TaskId};
+use asyncagents::task::{BatchId, SessionId, State, Status, TaskId};
 
 use crate::support::{World, caller, order, settings};
 
@@ -26,11 +26,19 @@ async fn cancel_marks_the_task_stops_its_session_and_is_told_without_waking_the_
 }
 
 #[tokio::test]
-async fn somebody_elses_cancel_wakes_the_parent() {
+async fn a_person_in_a_shell_may_cancel_what_another_conversation_may_not_and_it_wakes_the_parent()
+{
     let world = World::start().await;
     let (parent, other) = (world.parent().await, world.parent().await);
     let task = world.launch(&parent, "@hang").await;
-    world.supervisor.cancel(&caller(&other), Target::Task(task.id)).await.unwrap();
+    let target = || Target::Task(task.id.clone());
+    let refused = world.supervisor.cancel(&caller(&other), target()).await;
+    assert!(matches!(refused, Err(Error::NotYours(_))), "{refused:?}");
+    let strangers = Target::Batch(task.batch.clone());
+    let refused = world.supervisor.cancel(&caller(&other), strangers).await;
+    assert!(matches!(refused, Err(Error::NoSuchBatch(_))), "{refused:?}");
+    let shell = caller(&SessionId::new(SHELL));
+    world.supervisor.cancel(&shell, target()).await.unwrap();
     assert!(world.posts(&parent, 1).await[0].wake);
 }
 

@@ -179,10 +179,10 @@ async fn a_parent_without_a_conversation_has_its_notices_in_a_mailbox() {
     let task = world.ended(&task).await;
     assert_eq!(task.status(), Status::Completed);
     assert_eq!(world.host.posts(), []);
-    let mail = world.supervisor.read_mailbox(&task.parent.session).await.unwrap().notices;
+    let mail = world.supervisor.read_mailbox(&caller(&task.parent.session)).await.unwrap().notices;
     assert_eq!(mail.len(), 1);
     assert!(mail[0].visible.starts_with("✓ **Agent \"look around\" finished in "));
-    let again = world.supervisor.read_mailbox(&task.parent.session).await.unwrap();
+    let again = world.supervisor.read_mailbox(&caller(&task.parent.session)).await.unwrap();
     assert_eq!(again, Mail::default());
 }
 

@@ -20,6 +20,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("store", &["task"]),
     ("trust", &[]),
     ("process", &[]),
+    ("claim", &[]),
     ("agent", &["transcript", "net", "threads", "trust", "process"]),
     (
         "host",
@@ -49,6 +50,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "metrics",
             "store",
             "threads",
+            "claim",
             "host",
         ],
     ),
@@ -76,7 +78,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "config",
         ],
     ),
-    ("mcp", &["task", "clock", "wire", "client", "config", "daemon"]),
+    ("mcp", &["task", "clock", "claim", "wire", "client", "config", "daemon"]),
     (
         "cli",
         &[

@@ -107,13 +107,19 @@ class Tools:
     def __init__(self, client):
         self.client = client
 
-    async def call(self, name, progress=None, **arguments):
-        answer = await self.client.call_tool(name, arguments, progress_callback=progress)
+    async def call(self, name, progress=None, meta=None, **arguments):
+        answer = await self.client.call_tool(
+            name, arguments, progress_callback=progress, meta=meta)
         return answer.content[0].text, bool(answer.is_error)
 
     async def say(self, word, **arguments):
         text, is_error = await self.call(f"asyncagents_{word}", **arguments)
         assert not is_error, text
+        return text
+
+    async def refuse(self, word, **arguments):
+        text, is_error = await self.call(f"asyncagents_{word}", **arguments)
+        assert is_error, text
         return text
 
     async def begin(self, name, **arguments):
@@ -257,26 +263,64 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
             await asyncio.to_thread(
                 until, lambda: self.place.tasks()[0]["status"] == "cancelled", "it is stopped")
 
-    async def test_two_clients_at_once_keep_apart_and_one_that_comes_again_sees_its_tasks(self):
-        async with self.place.client("one") as one, self.place.client("two") as two:
-            first, second = await asyncio.gather(
-                one.launch("@hang", "mine"), two.launch("@hang", "yours"))
+    async def test_two_conversations_in_one_directory_are_two_parents(self):
+        async with self.place.client("same") as one, self.place.client("same") as two:
+            first = await one.launch("@hang", "mine")
+            await two.launch("@hang", "yours")
             self.assertIn('explore: "mine"', await one.say("list"))
             self.assertNotIn("yours", await one.say("list"))
             self.assertNotIn("mine", await two.say("list"))
-        async with self.place.client("one") as again:
-            self.assertIn(first, await again.say("list"))
-            other = self.place.root / "other work"
-            other.mkdir()
-        async with self.place.client("one", mode="legacy", roots=[other]) as elsewhere:
-            self.assertEqual(await elsewhere.say("list"), "No background tasks found")
-            await elsewhere.launch("@hang", "elsewhere")
-        directory = {task["description"]: task["directory"] for task in self.place.tasks()}
-        self.assertEqual(directory, {
-            "mine": str(self.place.work), "yours": str(self.place.work), "elsewhere": str(other)})
-        parent = self.place.tasks()[-1]["parentSessionID"]
+            # By its id it may be read, and not be changed.
+            self.assertIn("mine", await two.say("output", task_id=first))
+            refused = await two.refuse("cancel", task_id=first)
+            self.assertIn("was launched by another conversation", refused)
+            self.assertIn('"yours"', await two.say("cancel", all=True))
+            states = {task["description"]: task["status"] for task in self.place.tasks()}
+            self.assertEqual(states, {"mine": "running", "yours": "cancelled"})
+
+    async def test_a_client_is_told_what_a_predecessor_was_not_once_that_is_gone(self):
+        async with self.place.client("same") as one:
+            await one.launch("@say found", "mine")
+            self.place.run("wait", self.place.tasks()[0]["sessionID"])
+            async with self.place.client("same") as two:
+                self.assertEqual(await two.say("list"), "No background tasks found")
+        async with self.place.client("same") as heir:
+            told = await heir.say("list")
+            self.assertIn('Agent "mine" finished', told)
+            self.assertEqual(await heir.say("list"), "No background tasks found")
+        async with self.place.client("other") as stranger:
+            self.assertEqual(await stranger.say("list"), "No background tasks found")
+
+    async def test_a_conversation_that_comes_again_finds_its_tasks(self):
+        conversation = {"CLAUDE_CODE_SESSION_ID": "one", "CLAUDE_PROJECT_DIR": str(self.place.root)}
+        async with self.place.client("claude-code", **conversation) as claude:
+            await claude.launch("@hang", "mine")
+        async with self.place.client("claude-code", **conversation) as again:
+            self.assertIn('explore: "mine"', await again.say("list"))
+        async with self.place.client("claude-code", CLAUDE_CODE_SESSION_ID="two") as other:
+            self.assertEqual(await other.say("list"), "No background tasks found")
+        self.assertEqual(self.place.tasks()[0]["directory"], str(self.place.root))
+        # Another client that Claude Code happened to start is not its conversation.
+        async with self.place.client("three", **conversation) as three:
+            self.assertEqual(await three.say("list"), "No background tasks found")
+        parent = self.place.tasks()[0]["parentSessionID"]
         async with self.place.client("three", ASYNCAGENTS_PARENT=parent) as named:
-            self.assertEqual(len((await named.say("list")).splitlines()), 2)
+            self.assertIn('explore: "mine"', await named.say("list"))
+
+    async def test_codex_says_with_every_call_which_conversation_it_is(self):
+        async with self.place.client("codex-mcp-client") as codex:
+            one, two = ({"x-codex-turn-metadata": {"session_id": name}} for name in ("one", "two"))
+            arguments = {"description": "mine", "prompt": "@hang", "agent": "explore"}
+            await codex.say("task", meta=one, **arguments)
+            self.assertIn('explore: "mine"', await codex.say("list", meta=one))
+            self.assertEqual(await codex.say("list", meta=two), "No background tasks found")
+
+    async def test_roots_are_asked_of_clients_that_answer_and_never_waited_for(self):
+        other = self.place.root / "other work"
+        other.mkdir()
+        async with self.place.client("one", mode="legacy", roots=[other]) as elsewhere:
+            await elsewhere.launch("@hang", "elsewhere")
+        self.assertEqual(self.place.tasks()[0]["directory"], str(other))
 
     async def test_a_daemon_killed_in_between_or_in_the_middle_of_a_call_is_started_again(self):
         async with self.place.client() as tools:

@@ -38,6 +38,7 @@ pub struct World {
 /// As configured by default, but with a sweep that tests need not wait for.
 pub fn settings() -> Settings {
     Settings {
+        home: std::path::PathBuf::new(),
         enabled: true,
         limits: Arc::new(Limits {
             active: None,
@@ -72,6 +73,7 @@ pub fn caller(session: &SessionId) -> Caller {
         host: "scripted".into(),
         development: false,
         lone_batches: false,
+        heir_of: String::new(),
         longest_wait: None,
     }
 }

@@ -1,0 +1,76 @@
+//! Names that living processes hold: a locked file each. The kernel lets go of the lock with the process,
+//! however it ends, so whether somebody is still there needs no heartbeat and no process id.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The folder in the storage directory.
+const FOLDER: &str = "clients";
+
+/// A name, held until this is dropped.
+#[derive(Debug)]
+pub struct Claim {
+    file: PathBuf,
+    _lock: File,
+}
+
+impl Claim {
+    /// Names are made of letters, digits, `-` and `_`.
+    pub fn hold(home: &Path, name: &str) -> io::Result<Claim> {
+        let folder = home.join(FOLDER);
+        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        let file = folder.join(name);
+        let mut options = File::options();
+        let lock = options.write(true).create(true).truncate(false).mode(0o600).open(&file)?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::Error(error) => error,
+            TryLockError::WouldBlock => io::ErrorKind::ResourceBusy.into(),
+        })?;
+        Ok(Claim { file, _lock: lock })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+/// Whether a living process holds the name. What a killed one left behind is tidied up.
+pub fn is_held(home: &Path, name: &str) -> bool {
+    let file = home.join(FOLDER).join(name);
+    // What cannot be looked at may be held: nobody takes anything from it.
+    let lock = match File::options().write(true).open(&file) {
+        Ok(lock) => lock,
+        Err(error) => return error.kind() != io::ErrorKind::NotFound,
+    };
+    let is_free = lock.try_lock().is_ok();
+    if is_free {
+        let _ = fs::remove_file(&file);
+    }
+    !is_free
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_held_by_one_process_until_it_is_gone() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(!is_held(home.path(), "one"));
+        let claim = Claim::hold(home.path(), "one").unwrap();
+        assert!(is_held(home.path(), "one"));
+        assert!(!is_held(home.path(), "two"));
+        let busy = Claim::hold(home.path(), "one").unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
+        drop(claim);
+        assert!(!is_held(home.path(), "one"));
+        // What a killed process leaves: a file that nobody has locked.
+        fs::write(home.path().join(FOLDER).join("killed"), "").unwrap();
+        assert!(!is_held(home.path(), "killed"));
+        assert!(!home.path().join(FOLDER).join("killed").exists());
+    }
+}
