@@ -1,7 +1,9 @@
 //! The rows that a launch and an end leave in the database, written without the engine.
 
 use asyncagents::clock::Clock;
-use asyncagents::task::Progress;
+use asyncagents::task::view::SCHEMA;
+use asyncagents::task::{Budget, Progress, Timestamp};
+use asyncagents::wire::TaskView;
 use rusqlite::{Connection, params};
 use serde_json::json;
 
@@ -59,7 +61,7 @@ impl Launch {
             at: self.at,
             ended: None,
         };
-        let seq = task.insert(db, clock)?;
+        let (seq, _) = task.insert(db, clock)?;
         insert_run(db, clock, seq, "say done", self.at)
     }
 }
@@ -93,9 +95,15 @@ pub(crate) fn ended_of(
         at,
         ended: Some(end),
     };
-    let seq = task.insert(db, clock)?;
+    let (seq, id) = task.insert(db, clock)?;
     let prompt = format!("{RESULT} Is that so? Look again, question {n}.");
     insert_run(db, clock, seq, &prompt, at)?;
+    let view = task.view(id, prompt, clock);
+    db.prepare_cached("INSERT INTO view VALUES (?1, ?2, ?3)")?.execute((
+        seq,
+        view.to_json(),
+        SCHEMA,
+    ))?;
     db.prepare_cached(
         "UPDATE run SET sent_at = started_at, ended_at = ?2, ended_as = 'completed', result = ?3
          WHERE task = ?1 AND n = 0",
@@ -123,7 +131,7 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    fn insert(&self, db: &Connection, clock: &Clock) -> rusqlite::Result<i64> {
+    fn insert(&self, db: &Connection, clock: &Clock) -> rusqlite::Result<(i64, String)> {
         let id = clock.session_id().to_string();
         let progress = serde_json::to_string(&Progress::new(clock.now())).unwrap_or_default();
         let (status, slot) = if self.ended.is_some() { ("completed", 0) } else { ("running", 2) };
@@ -136,7 +144,7 @@ impl Task<'_> {
              VALUES (?1, ?2, ?3, ?4, '', '', ?5, 'scripted', 'scripted-0', '/', ?15, ?6, '',
                ?7, 0, 1, '{}', 0, ?8, ?9, ?10, 0, ?11, ?12, ?13, ?14, 0, 0)",
         )?;
-        insert.insert(params![
+        let seq = insert.insert(params![
             id,
             self.short_id,
             self.nonce,
@@ -152,7 +160,40 @@ impl Task<'_> {
             clock.tick() as i64,
             progress,
             self.description,
-        ])
+        ])?;
+        Ok((seq, id))
+    }
+
+    /// As the store would keep it ready.
+    fn view(&self, id: String, prompt: String, clock: &Clock) -> TaskView {
+        TaskView {
+            session_id: id,
+            short_id: self.short_id.to_owned(),
+            parent_session_id: self.parent.to_owned(),
+            parent_message_id: String::new(),
+            parent_agent: String::new(),
+            parent_host: self.parent_host.to_owned(),
+            host: "scripted".to_owned(),
+            host_instance: "scripted-0".to_owned(),
+            directory: "/".to_owned(),
+            description: self.description.to_owned(),
+            prompt,
+            agent: self.agent.to_owned(),
+            model: None,
+            status: "completed".to_owned(),
+            started_at: Timestamp::from_millis(self.at),
+            completed_at: self.ended.map(Timestamp::from_millis),
+            result_retrieved_at: None,
+            cleared_at: None,
+            result: Some(RESULT.to_owned()),
+            result_truncated: false,
+            error: None,
+            batch_id: self.batch.to_owned(),
+            resume_count: 0,
+            is_forked: false,
+            budget: Budget::default(),
+            progress: Progress::new(clock.now()),
+        }
     }
 }
 

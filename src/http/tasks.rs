@@ -98,7 +98,7 @@ const DIRECTIONS: [(&str, Direction); 2] =
 pub(super) async fn page(
     State(api): State<Api>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<PageView>, ApiError> {
+) -> Result<Response, ApiError> {
     let window = window(query.limit, query.offset)?;
     let sort = query.sort.as_deref().map_or(Ok(Sort::default()), parse_sort)?;
     let filter = Filter {
@@ -109,9 +109,15 @@ pub(super) async fn page(
         listed_only: query.listed.unwrap_or(false),
         search: query.search,
     };
-    let page = api.read(move |supervisor| supervisor.page(&filter, sort, window)).await?;
+    let (tasks, total) =
+        api.read(move |supervisor| supervisor.page_json(&filter, sort, window)).await?;
     let Window { limit, offset } = window;
-    Ok(Json(PageView { tasks: page.tasks, total: page.total, limit, offset }))
+    let mut answer = Vec::with_capacity(tasks.len() + 128);
+    answer.extend_from_slice(b"{\"tasks\":[");
+    answer.extend_from_slice(&tasks);
+    let rest = format!("],\"total\":{total},\"limit\":{limit},\"offset\":{offset}}}");
+    answer.extend_from_slice(rest.as_bytes());
+    Ok((JSON, answer).into_response())
 }
 
 fn parse_status(word: &str) -> Result<Status, ApiError> {

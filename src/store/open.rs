@@ -157,8 +157,9 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Filter, Page, Sort, Store, Window};
+    use crate::store::{Filter, Sort, Store, Window};
     use crate::task::TaskId;
+    use crate::task::view::{SCHEMA, TaskView};
 
     #[test]
     fn a_store_of_every_earlier_version_is_brought_up_to_date() {
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_task_that_an_earlier_version_kept_as_json_is_shown_as_its_rows_say() {
+    fn a_field_that_is_added_to_tasks_later_is_there_for_those_that_ended_before() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old.db");
         let old = Connection::open(&path).unwrap();
@@ -209,9 +210,14 @@ mod tests {
         let (store, opened) = Store::open(&path, |_| {}).unwrap();
         let filter = Filter { search: Some("FIND".to_owned()), ..Filter::default() };
         let window = Window { limit: 50, offset: 0 };
-        let page = store.page(&filter, Sort::default(), window, |task| task).unwrap();
+        let page = || store.page_json(&filter, Sort::default(), window).unwrap();
         let task = store.task(&TaskId::new("ses_1")).unwrap().unwrap();
         assert_eq!((task.prompt.as_str(), task.state.result()), ("Where is it?", Some("here")));
-        assert_eq!((page, opened), (Page { tasks: vec![task], total: 1 }, Opened::Existing));
+        let built = TaskView::brief(&task).to_json().into_bytes();
+        assert_eq!((page(), opened), ((built, 1), Opened::Existing));
+        // Of the version that is written now it is a copy.
+        let db = Connection::open(&path).unwrap();
+        db.execute("UPDATE view SET schema = ?1", [SCHEMA]).unwrap();
+        assert_eq!(page(), (br#"{"sessionID":"ses_1"}"#.to_vec(), 1));
     }
 }

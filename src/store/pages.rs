@@ -9,6 +9,7 @@ use super::rows::{self, TASK};
 use super::{Error, Run, Store, search};
 use crate::task::launch::Order;
 use crate::task::stats::{Counts, Spent};
+use crate::task::view::{SCHEMA, TaskView};
 use crate::task::{BatchId, SessionId, Status, Task, TaskId, Timestamp};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +127,39 @@ impl Store {
         self.read_at_once(|db| {
             let (seqs, total) = select(db, filter, sort, window)?;
             Ok(Page { tasks: tasks(db, &seqs, show)?, total })
+        })
+    }
+
+    /// The same page as JSON, with commas between the tasks, and how many match. That of ended tasks is
+    /// copied from where it was stored with their end: to build a page from rows takes several times
+    /// as long as to send it.
+    pub fn page_json(
+        &self,
+        filter: &Filter,
+        sort: Sort,
+        window: Window,
+    ) -> Result<(Vec<u8>, u64), Error> {
+        self.read_at_once(|db| {
+            let (seqs, total) = select(db, filter, sort, window)?;
+            let mut stored =
+                db.prepare_cached("SELECT json FROM view WHERE task = ?1 AND schema = ?2")?;
+            let mut page = Vec::new();
+            for seq in seqs {
+                if !page.is_empty() {
+                    page.push(b',');
+                }
+                let mut found = stored.query((seq, SCHEMA))?;
+                match found.next()? {
+                    Some(row) => {
+                        page.extend_from_slice(row.get_ref(0)?.as_bytes().unwrap_or(b"{}"))
+                    }
+                    None => {
+                        let built = tasks(db, &[seq], |task| TaskView::brief(&task).to_json())?;
+                        page.extend(built.into_iter().flat_map(String::into_bytes));
+                    }
+                }
+            }
+            Ok((page, total))
         })
     }
 
@@ -295,35 +329,23 @@ fn find(
     sort: Sort,
     window: Window,
 ) -> Result<(Vec<i64>, u64), Error> {
-    let on_page = window.offset..window.offset.saturating_add(window.limit);
+    let end = window.offset.saturating_add(window.limit);
     let (mut page, mut total) = (Vec::new(), 0);
     let mut take = |seq| {
-        if on_page.contains(&total) {
+        if (window.offset..end).contains(&total) {
             page.push(seq);
         }
         total += 1;
     };
     let (condition, values) = filter.condition();
-    if sort.is_by_launch() {
-        let mut admits =
-            db.prepare_cached(&format!("SELECT 1 FROM task t WHERE {condition} AND t.seq = ?"))?;
-        search::scan(db, text, sort.direction, |seq| {
-            let values = values.iter().cloned().chain([seq.into()]);
-            if filter.admits_all() || admits.exists(params_from_iter(values))? {
-                take(seq);
-            }
-            Ok(())
-        })?;
-    } else {
+    if !sort.is_by_launch() {
         let mut matching = Vec::new();
-        search::scan(db, text, Direction::Ascending, |seq| {
-            matching.push(seq);
+        search::scan(db, text, Direction::Ascending, |block| {
+            matching.extend(block.tasks());
             Ok(())
         })?;
-        let mut sorted = db.prepare_cached(&format!(
-            "SELECT t.seq FROM task t WHERE {condition} ORDER BY {}",
-            sort.sql()
-        ))?;
+        let sorted = format!("SELECT t.seq FROM task t WHERE {condition} ORDER BY {}", sort.sql());
+        let mut sorted = db.prepare_cached(&sorted)?;
         let mut rows = sorted.query(params_from_iter(values))?;
         while let Some(row) = rows.next()? {
             let seq = row.get(0)?;
@@ -331,6 +353,30 @@ fn find(
                 take(seq);
             }
         }
+    } else if filter.admits_all() {
+        search::scan(db, text, sort.direction, |block| {
+            // Before and behind the page it is enough to count.
+            let n = block.count();
+            if total + n > window.offset && total < end {
+                let on_page = (total..).zip(block.tasks());
+                page.extend(
+                    on_page.filter(|(at, _)| (window.offset..end).contains(at)).map(|(_, seq)| seq),
+                );
+            }
+            total += n;
+            Ok(())
+        })?;
+    } else {
+        let mut admits =
+            db.prepare_cached(&format!("SELECT 1 FROM task t WHERE {condition} AND t.seq = ?"))?;
+        search::scan(db, text, sort.direction, |block| {
+            for seq in block.tasks() {
+                if admits.exists(params_from_iter(values.iter().cloned().chain([seq.into()])))? {
+                    take(seq);
+                }
+            }
+            Ok(())
+        })?;
     }
     Ok((page, total))
 }

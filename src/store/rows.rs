@@ -36,7 +36,7 @@ pub(super) const TASK: &str = "t.seq, t.id, t.short_id, t.parent_session, t.pare
     t.completed_at, t.result_retrieved_at, t.cleared_at, t.run, t.slot, t.progress, t.revision, \
     (SELECT prompt FROM run WHERE task = t.seq AND n = 0), \
     (SELECT result FROM run WHERE task = t.seq AND n = t.result_run), \
-    (SELECT came_from FROM run WHERE task = t.seq AND n = t.run)";
+    iif(t.status = 'resumed', (SELECT came_from FROM run WHERE task = t.seq AND n = t.run), NULL)";
 
 pub(super) const TASK_COLUMNS: usize = 30;
 

@@ -32,13 +32,12 @@ fn fold(text: &str) -> String {
     small.map(|letter| if letter == 'ς' { 'σ' } else { letter }).collect()
 }
 
-/// Calls `found` with the number of every task that has `text` in its description, in this order of
-/// their launch.
+/// Calls `visit` with every block, in this order of the launches.
 pub(super) fn scan(
     db: &Connection,
     text: &str,
     direction: Direction,
-    mut found: impl FnMut(i64) -> Result<(), Error>,
+    mut visit: impl FnMut(Block<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let text = fold(text);
     let finder = Finder::new(&text);
@@ -47,32 +46,48 @@ pub(super) fn scan(
         Direction::Descending => "SELECT first, text FROM search ORDER BY first DESC",
     })?;
     let mut blocks = blocks.query([])?;
-    let mut places = Vec::new();
     while let Some(row) = blocks.next()? {
-        let first: i64 = row.get(0)?;
-        places.clear();
-        scan_block(&finder, row.get_ref(1)?.as_bytes().unwrap_or_default(), &mut places);
-        if direction == Direction::Descending {
-            places.reverse();
-        }
-        for place in &places {
-            found(first + place)?;
-        }
+        let (first, text) = (row.get(0)?, row.get_ref(1)?.as_bytes().unwrap_or_default());
+        visit(Block { first, text, finder: &finder, direction })?;
     }
     Ok(())
 }
 
-/// The places of the descriptions that match. A match never spans two of them, because no text has
-/// the byte in between.
-fn scan_block(finder: &Finder<'_>, mut block: &[u8], places: &mut Vec<i64>) {
-    let mut place = 0;
-    while let Some(at) = finder.find(block) {
-        place += memchr_iter(END, &block[..at]).count() as i64;
-        places.push(place);
-        // One match is enough: on with the next description.
-        let Some(end) = memchr(END, &block[at..]) else { return };
-        block = &block[at + end + 1..];
-        place += 1;
+/// Descriptions to be searched. A match never spans two of them: no text has the byte in between.
+pub(super) struct Block<'a> {
+    /// The number of its first task.
+    first: i64,
+    text: &'a [u8],
+    finder: &'a Finder<'a>,
+    direction: Direction,
+}
+
+impl Block<'_> {
+    /// How many descriptions match. Several times as fast as to say which.
+    pub(super) fn count(&self) -> u64 {
+        let (mut n, mut rest) = (0, self.text);
+        while let Some(at) = self.finder.find(rest) {
+            n += 1;
+            let Some(end) = memchr(END, &rest[at..]) else { break };
+            rest = &rest[at + end + 1..];
+        }
+        n
+    }
+
+    /// The numbers of the tasks whose descriptions match.
+    pub(super) fn tasks(&self) -> Vec<i64> {
+        let (mut tasks, mut seq, mut rest) = (Vec::new(), self.first, self.text);
+        while let Some(at) = self.finder.find(rest) {
+            seq += memchr_iter(END, &rest[..at]).count() as i64;
+            tasks.push(seq);
+            let Some(end) = memchr(END, &rest[at..]) else { break };
+            rest = &rest[at + end + 1..];
+            seq += 1;
+        }
+        if self.direction == Direction::Descending {
+            tasks.reverse();
+        }
+        tasks
     }
 }
 
@@ -159,8 +174,9 @@ mod tests {
 
     fn all(db: &Connection, text: &str, direction: Direction) -> Vec<i64> {
         let mut seqs = Vec::new();
-        scan(db, text, direction, |seq| {
-            seqs.push(seq);
+        scan(db, text, direction, |block| {
+            assert_eq!(block.count(), block.tasks().len() as u64);
+            seqs.extend(block.tasks());
             Ok(())
         })
         .unwrap();

@@ -9,6 +9,7 @@ use super::writer::{News, What};
 use super::{Error, Inheritance, Store, Written, inheritance, search, slots};
 use crate::task::lifecycle::{Change, Rest, RunEnd, State};
 use crate::task::queue::{Limits, Manner};
+use crate::task::view::{SCHEMA, TaskView};
 use crate::task::{
     BatchId, Budget, MAILBOX, MessageId, Parent, Phase, Progress, SessionId, ShortId, Slot, Task,
     TaskId, Timestamp,
@@ -165,6 +166,7 @@ impl Store {
                 return Ok(Resumed::Stale);
             }
             let seq = seq_of(db, id)?;
+            db.prepare_cached("DELETE FROM view WHERE task = ?1")?.execute([seq])?;
             insert_run(db, seq, before.run + 1, Some(from), &run)?;
             let resumed = publish(db, news, What::Updated, id)?;
             Ok(resumed.map_or(Resumed::Stale, |task| Resumed::Yes(Box::new(task))))
@@ -658,7 +660,12 @@ pub(super) fn publish(
     id: &TaskId,
 ) -> Result<Option<Task>, Error> {
     let found = rows::find_task(db, "t.id = ?1", id.as_str())?;
-    let Some((_, task)) = found else { return Ok(None) };
+    let Some((seq, task)) = found else { return Ok(None) };
+    // Live tasks change too often to be worth it.
+    if !task.is_live() {
+        db.prepare_cached("INSERT OR REPLACE INTO view (task, json, schema) VALUES (?1, ?2, ?3)")?
+            .execute((seq, TaskView::brief(&task).to_json(), SCHEMA))?;
+    }
     news.push((what, task.clone()));
     Ok(Some(task))
 }

@@ -1,7 +1,7 @@
 //! What the status API asks: pages, totals, groups.
 
 use super::{Error, Supervisor};
-use crate::store::{Filter, Group, Page, Snapshot, Sort, Totals, Window};
+use crate::store::{Filter, Group, Snapshot, Sort, Totals, Window};
 use crate::task::BatchId;
 use crate::task::view::TaskView;
 
@@ -10,13 +10,14 @@ impl Supervisor {
         Ok(self.0.store.task_count()?)
     }
 
-    pub fn page(
+    /// As JSON, with commas between the tasks; and how many match.
+    pub fn page_json(
         &self,
         filter: &Filter,
         sort: Sort,
         window: Window,
-    ) -> Result<Page<TaskView>, Error> {
-        Ok(self.0.store.page(filter, sort, window, |task| TaskView::brief(&task))?)
+    ) -> Result<(Vec<u8>, u64), Error> {
+        Ok(self.0.store.page_json(filter, sort, window)?)
     }
 
     pub fn totals(&self) -> Result<Totals, Error> {

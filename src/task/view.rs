@@ -1,4 +1,4 @@
-//! A task as JSON (H2). Here and not in `wire`, because the store cuts long results while it reads.
+//! A task as JSON (H2). Here and not in `wire`, because the store keeps that of ended tasks.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -49,6 +49,10 @@ pub struct TaskView {
     pub budget: Budget,
     pub progress: Progress,
 }
+
+/// The version of this JSON in the store. What was stored under another one is built anew from its
+/// rows: raise it with every change of what [`TaskView::brief`] writes, or old tasks stay as they were.
+pub const SCHEMA: i64 = 1;
 
 /// Of a result in lists and events (T19): a page of them must not weigh gigabytes.
 pub const BRIEF_CHARACTERS: usize = 8_000;
@@ -104,5 +108,29 @@ impl TaskView {
 impl From<&Task> for TaskView {
     fn from(task: &Task) -> TaskView {
         TaskView::with_result(task, task.state.result().map(str::to_owned))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use utoipa::PartialSchema;
+
+    use super::*;
+
+    #[test]
+    fn the_schema_number_is_raised_with_every_change_of_the_fields() {
+        let document = serde_json::to_value(TaskView::schema()).unwrap();
+        let mut fields: Vec<&str> =
+            document["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        fields.sort_unstable();
+        let known = "agent batchId budget clearedAt completedAt description directory error host \
+                     hostInstance isForked model parentAgent parentHost parentMessageID \
+                     parentSessionID progress prompt result resultRetrievedAt resultTruncated \
+                     resumeCount sessionID shortID startedAt status";
+        assert_eq!(
+            (fields.join(" ").as_str(), SCHEMA),
+            (known, 1),
+            "a change of either needs both"
+        );
     }
 }

@@ -497,6 +497,26 @@ fn task_detail_accessible_for_completed_tasks_after_restart() {
 }
 
 #[test]
+fn the_json_that_is_stored_with_an_end_is_what_the_rows_say() {
+    let shell = Shell::new();
+    let task = finished(&shell, "a task", "general");
+    let site = Site::of(&shell);
+    let stored = || -> Option<TaskView> {
+        let db = rusqlite::Connection::open(shell.database()).unwrap();
+        let json = db.query_row("SELECT json FROM view", [], |row| row.get::<_, String>(0)).ok()?;
+        Some(serde_json::from_str(&json).unwrap())
+    };
+    let shown = || Some(site.task(&task.session_id));
+    assert_eq!(stored(), shown());
+    shell.say(["output", &task.session_id]);
+    assert_eq!(stored(), shown());
+    shell.say(["clear"]);
+    assert_eq!(stored(), shown());
+    shell.say(["resume", &task.session_id, "@hang"]);
+    assert_eq!(stored(), None, "a live task has none");
+}
+
+#[test]
 fn the_document_of_the_api_is_the_one_that_was_reviewed() {
     let shell = Shell::new();
     let site = Site::start(&shell);
