@@ -10,11 +10,5 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = asyncagents::cli::Arguments::parse();
-    match asyncagents::cli::run(arguments) {
-        Ok(code) => code,
-        Err(error) => {
-            asyncagents::cli::complain(&error);
-            ExitCode::FAILURE
-        }
-    }
+    asyncagents::cli::run(arguments)
 }

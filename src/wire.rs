@@ -10,6 +10,11 @@ use crate::task::Timestamp;
 use crate::task::launch::Arguments;
 pub use crate::task::view::TaskView;
 
+/// The number of what daemons and their clients say to each other. It is raised when one of them would
+/// misunderstand the other: when a field goes away or means something else, or when a request relies on
+/// a field that earlier daemons do not know. Mere additions are ignored by who does not know them.
+pub const PROTOCOL: u32 = 1;
+
 /// Every error, on every route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorView {
@@ -133,11 +138,14 @@ pub struct ServerView {
     pub pid: u32,
     pub started_at: Timestamp,
     pub url: String,
+    /// Empty in files of daemons from before protocol 1.
+    #[serde(default)]
+    pub version: String,
 }
 
 /// Who calls. What is left out is not a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct CallerView {
     #[serde(rename = "sessionID")]
     pub session_id: String,
@@ -160,7 +168,7 @@ pub struct CallerView {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct LaunchRequest {
     pub caller: CallerView,
     pub arguments: Arguments,
@@ -174,14 +182,17 @@ pub struct LaunchRequest {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct ResumeRequest {
     pub prompt: String,
+    /// The same key resumes once: for callers that lost their connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// Exactly one of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct CancelRequest {
     pub caller: CallerView,
     pub ids: Vec<String>,
@@ -190,7 +201,7 @@ pub struct CancelRequest {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct OutputRequest {
     pub caller: CallerView,
     /// Seconds to wait for the end; left out, the answer comes at once.
@@ -214,7 +225,7 @@ pub struct CancelView {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct CallerRequest {
     pub caller: CallerView,
 }
@@ -227,7 +238,7 @@ pub struct ClearView {
 
 /// At least one of these; a task goes when either leaves it out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PruneRequest {
     /// How many ended tasks stay.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -243,7 +254,7 @@ pub struct PruneView {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct WaitRequest {
     pub ids: Vec<String>,
     /// How many must have ended; all of them when left out.
@@ -261,7 +272,7 @@ pub struct WaitView {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct ResolveRequest {
     pub ids: Vec<String>,
 }
@@ -341,7 +352,6 @@ pub struct PermissionsView {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct AnswerRequest {
     pub allow: bool,
 }
@@ -353,11 +363,19 @@ pub struct HealthView {
     /// Seconds.
     pub uptime: u64,
     pub version: String,
+    /// Clients with another number than this do not understand this daemon.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub protocol: u32,
+    /// 0 with a warning when they cannot be counted.
     pub task_count: u64,
     pub pid: u32,
     /// What the user should know: a damaged store that was set aside, a failed check.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Why a restart would change something: the configuration file was changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_needed: Option<String>,
 }
 
 /// Of a whole store that was read from end to end.
@@ -397,13 +415,11 @@ pub struct OpenCodeView {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ServerRequest {
     pub url: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ForkRequest {
     /// A task's id in any form, or a session of any host.
     pub session: String,
@@ -411,7 +427,6 @@ pub struct ForkRequest {
 
 /// A plugin says where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct BridgeRequest {
     /// Of its OpenCode process.
     pub pid: u32,
@@ -423,7 +438,6 @@ pub struct BridgeRequest {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct BridgeAnswer {
     pub status: u16,
     /// Whether the body is JSON.
@@ -459,7 +473,7 @@ fn is_false(value: &bool) -> bool {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct ToolRequest {
     pub caller: CallerView,
     pub arguments: serde_json::Value,
@@ -492,7 +506,6 @@ pub enum ToolLine {
 
 /// The caller no longer waits for a call it made with this key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct AbortRequest {
     pub caller: CallerView,
     pub key: String,
@@ -500,7 +513,6 @@ pub struct AbortRequest {
 
 /// Notices that have arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ReadRequest {
     pub notices: Vec<i64>,
 }

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use asyncagents::client::Client;
+use asyncagents::client::{Client, Stop};
 use asyncagents::host::scripted::{Control, Remote, Scripted};
 use asyncagents::wire::ServerView;
 
@@ -129,7 +129,7 @@ impl Daemon {
 
     /// Cleanly, so that the next one on the same directory has nothing to check.
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
-        self.client.stop().await?;
+        self.client.stop(Stop::ForGood).await?;
         let began = Instant::now();
         while self.process.0.try_wait()?.is_none() {
             if began.elapsed() > LONGEST_STOP {

@@ -4,10 +4,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::connection::has_status;
 use super::{connect, show};
+use crate::client::Client;
 use crate::config::Settings;
 use crate::quote;
 use crate::wire::{AnswerRequest, PermissionView};
+
+const LOST: &str = "the daemon went away during the call, so the request may have been answered";
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -27,12 +31,21 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) async fn run(self, settings: &Settings, allow: bool) -> anyhow::Result<ExitCode> {
-        let client = connect(settings).await?;
+        let connection = connect(settings).await?;
         let (permissions, word) = match &self.id {
-            None => (client.permissions().await?.permissions, "asks"),
+            None => (connection.call(Client::permissions).await?.permissions, "asks"),
             Some(id) => {
-                let answered = client.answer(id, &AnswerRequest { allow }).await?;
-                (answered.permissions, if allow { "allowed" } else { "denied" })
+                let answer = AnswerRequest { allow };
+                let call = async |client: &Client| client.answer(id, &answer).await;
+                let answered = connection.call_settling(call).await;
+                // The answer may have been the last thing the daemon did before it went away.
+                let answered = match answered {
+                    Err(error) if connection.was_repeated() && has_status(&error, 404) => {
+                        Err(error.context(LOST))
+                    }
+                    other => other,
+                };
+                (answered?.permissions, if allow { "allowed" } else { "denied" })
             }
         };
         if self.json {

@@ -4,9 +4,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{caller, connect, resolve, show};
+use super::connection::{Connection, has_status};
+use super::{caller, connect, show};
+use crate::client::Client;
 use crate::config::Settings;
 use crate::quote;
+use crate::task::Status;
 use crate::wire::{CancelRequest, CancelView, TaskView};
 
 #[derive(Args)]
@@ -24,14 +27,17 @@ pub(super) struct Cancel {
 
 impl Cancel {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        let client = connect(settings).await?;
+        let connection = connect(settings).await?;
         let request = CancelRequest {
             caller: caller(settings),
-            ids: resolve(&client, &self.ids).await?,
+            ids: connection.resolve(&self.ids).await?,
             all: self.all,
             batch: self.batch,
         };
-        let CancelView { cancelled, over } = client.cancel(&request).await?;
+        let CancelView { cancelled, over } = cancel(&connection, &request).await?;
+        if request.ids.is_empty() {
+            connection.note_repeat();
+        }
         for task in &over {
             show::note(&format!("{} is already over ({})", named(task), task.status));
         }
@@ -43,6 +49,30 @@ impl Cancel {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// A repeat finds over what the first call had cancelled before the daemon went away.
+async fn cancel(
+    connection: &Connection<'_>,
+    request: &CancelRequest,
+) -> anyhow::Result<CancelView> {
+    let asked = connection.call(async |client: &Client| client.cancel(request).await).await;
+    let view = match asked {
+        Err(error) if connection.was_repeated() && has_status(&error, 409) => {
+            let ids = &request.ids;
+            let over = connection.call(async |client| client.resolve(ids).await).await?.tasks;
+            CancelView { cancelled: Vec::new(), over }
+        }
+        other => other?,
+    };
+    if !connection.was_repeated() {
+        return Ok(view);
+    }
+    let CancelView { mut cancelled, over } = view;
+    let is_cancelled = |task: &TaskView| task.status == Status::Cancelled.name();
+    let (ours, over) = over.into_iter().partition(is_cancelled);
+    cancelled.extend::<Vec<TaskView>>(ours);
+    Ok(CancelView { cancelled, over })
 }
 
 fn named(task: &TaskView) -> String {

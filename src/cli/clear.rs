@@ -13,8 +13,10 @@ pub(super) struct Clear {}
 
 impl Clear {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        let client = connect(settings).await?;
-        let cleared = client.clear(&CallerRequest { caller: caller(settings) }).await?;
+        let connection = connect(settings).await?;
+        let request = CallerRequest { caller: caller(settings) };
+        let cleared = connection.call(async |client| client.clear(&request).await).await?;
+        connection.note_repeat();
         show::line(&format!(
             "Cleared {} tasks, {} of them cancelled.",
             cleared.cleared, cleared.cancelled

@@ -1,4 +1,4 @@
-//! `asyncagents daemon`: start, stop, status.
+//! `asyncagents daemon`: start, stop, restart, status.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::show;
-use crate::client;
+use crate::client::{self, Hello, Stop};
 use crate::config::Settings;
 use crate::daemon::start;
 use crate::quote;
@@ -33,6 +33,12 @@ enum Verb {
     },
     /// Stop the daemon; what it accepted is finished, what runs on hosts goes on
     Stop,
+    /// Replace the daemon by one of this program; live runs go on, and so do commands that wait
+    Restart {
+        /// Print its health and its socket as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Say whether it runs; exits 3 when it does not
     Status {
         /// Print it as JSON
@@ -44,14 +50,11 @@ enum Verb {
 impl Daemon {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         match self.verb {
-            Verb::Start { json } => {
-                let health = start::ensure(settings).await?.health().await?;
-                match json {
-                    true => show::json(&Started::of(settings, health))?,
-                    false => print(settings, &health)?,
-                }
+            Verb::Start { json } => started(settings, start::ensure(settings).await?, json).await?,
+            Verb::Restart { json } => {
+                started(settings, start::restart(settings).await?, json).await?;
             }
-            Verb::Stop => match start::stop(settings).await? {
+            Verb::Stop => match start::stop(settings, Stop::ForGood).await? {
                 true => show::line("stopped")?,
                 false => show::line("not running")?,
             },
@@ -87,6 +90,14 @@ impl Started {
     }
 }
 
+async fn started(settings: &Settings, found: start::Found, json: bool) -> anyhow::Result<()> {
+    let health = found.client.health().await?;
+    match json {
+        true => show::json(&Started::of(settings, health)),
+        false => print(settings, &health),
+    }
+}
+
 fn print(settings: &Settings, health: &HealthView) -> anyhow::Result<()> {
     show::line(&format!(
         "running in {}: pid {}, version {}, up {}, {} tasks",
@@ -96,7 +107,9 @@ fn print(settings: &Settings, health: &HealthView) -> anyhow::Result<()> {
         say(Duration::from_secs(health.uptime)),
         health.task_count
     ))?;
-    for warning in &health.warnings {
+    // Here another version is something to show, not an error.
+    let version = Hello::from(health).judge().unwrap_or_else(|other| Some(other.to_string()));
+    for warning in health.warnings.iter().chain(&health.restart_needed).chain(&version) {
         show::line(&format!("warning: {}", quote::line(warning)))?;
     }
     Ok(())

@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use super::connection::Connection;
 use super::{connect, launcher, show};
-use crate::client::Client;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::quote;
@@ -41,7 +41,7 @@ pub(super) struct Demo {}
 
 impl Demo {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        let client = connect(settings).await?;
+        let connection = connect(settings).await?;
         let parent = CallerView {
             session_id: format!("demo-{}", &Clock::system().nonce()[..8]),
             ..launcher(settings)?
@@ -50,9 +50,10 @@ impl Demo {
         let mut ids = Vec::new();
         for (agent, description, prompt) in TASKS {
             let request = request(&parent, agent, description, prompt);
-            ids.push(client.launch(&request).await?.session_id);
+            let task = connection.call(async |client| client.launch(&request).await).await?;
+            ids.push(task.session_id);
         }
-        let tasks = watch(&client, &parent, &ids).await?;
+        let tasks = watch(&connection, &parent, &ids).await?;
         print_results(&tasks)?;
         let failed = tasks.iter().any(|task| task.status != Status::Completed.name());
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -77,7 +78,7 @@ fn request(parent: &CallerView, agent: &str, description: &str, prompt: &str) ->
 
 /// Draws until all have ended; notices come as they come.
 async fn watch(
-    client: &Client,
+    connection: &Connection<'_>,
     parent: &CallerView,
     ids: &[String],
 ) -> anyhow::Result<Vec<TaskView>> {
@@ -96,7 +97,7 @@ async fn watch(
     loop {
         let mut tasks = Vec::with_capacity(ids.len());
         for id in ids {
-            tasks.push(client.task(id).await?);
+            tasks.push(connection.call(async |client| client.task(id).await).await?);
         }
         for (bar, task) in bars.iter().zip(&tasks) {
             bar.set_message(doing(task));
@@ -106,7 +107,8 @@ async fn watch(
             }
         }
         total.set_position(tasks.iter().filter(|task| is_over(task)).count() as u64);
-        let mail = client.read_mailbox(&CallerRequest { caller: parent.clone() }).await?;
+        let request = CallerRequest { caller: parent.clone() };
+        let mail = connection.call(async |client| client.read_mailbox(&request).await).await?;
         for notice in mail.notices {
             // Above the bars on a terminal, in between lines elsewhere.
             screen.suspend(|| show::line(&notice.visible))?;

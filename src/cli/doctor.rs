@@ -5,8 +5,9 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use super::agents::Scene;
-use super::{connect, opencode, show};
+use super::{opencode, show};
 use crate::config::Settings;
+use crate::daemon::start;
 use crate::quote;
 use crate::trust::Standing;
 use crate::wire::OpenCodeView;
@@ -81,8 +82,8 @@ fn workspace(settings: &Settings) -> Option<Finding> {
 }
 
 async fn daemon(settings: &Settings) -> Vec<Finding> {
-    let client = match connect(settings).await {
-        Ok(client) => client,
+    let start::Found { client, notes } = match start::ensure(settings).await {
+        Ok(found) => found,
         Err(error) => return vec![Wrong(format!("daemon: {error:#}"))],
     };
     let mut findings = Vec::new();
@@ -91,13 +92,14 @@ async fn daemon(settings: &Settings) -> Vec<Finding> {
             let home = settings.home.display();
             let (pid, version) = (health.pid, &health.version);
             findings.push(Fine(format!("daemon: pid {pid}, version {version}, in {home}")));
-            findings.extend(health.warnings.into_iter().map(Warning));
-            if *version != env!("CARGO_PKG_VERSION") {
-                findings.push(Warning(
-                    "daemon: another version than this program; `asyncagents daemon stop`, and the \
-                     next command starts this one"
-                        .into(),
-                ));
+            findings.extend(health.warnings.into_iter().chain(notes).map(Warning));
+            // A patch is not worth a note to every command, but here one looks for differences.
+            let ours = env!("CARGO_PKG_VERSION");
+            if version != ours {
+                findings.push(Warning(format!(
+                    "daemon: version {version}, this program: version {ours}; `asyncagents daemon \
+                     restart` replaces it, and live runs go on"
+                )));
             }
         }
         Err(error) => findings.push(Wrong(format!("daemon: {error}"))),

@@ -42,7 +42,8 @@ impl ForkPreview {
             (_, Some(file)) => read(file)?,
             (session, None) => {
                 let session = session.as_deref().unwrap_or_default();
-                connect(settings).await?.fork_preview(session).await?
+                let connection = connect(settings).await?;
+                connection.call(async |client| client.fork_preview(session).await).await?
             }
         };
         if self.json {

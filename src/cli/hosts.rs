@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use super::connection::has_status;
 use super::{connect, show};
+use crate::client::Client;
 use crate::config::Settings;
 use crate::wire::{HostView, OpenCodeView};
 
@@ -39,11 +41,18 @@ enum Verb {
 
 impl Hosts {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        let client = connect(settings).await?;
-        let hosts = match &self.verb {
-            None => client.hosts().await?.hosts,
-            Some(Verb::Add { name, url }) => client.add_server(name, url).await?.hosts,
-            Some(Verb::Remove { name }) => client.remove_server(name).await?.hosts,
+        let connection = connect(settings).await?;
+        let call = async |client: &Client| match &self.verb {
+            None => client.hosts().await,
+            Some(Verb::Add { name, url }) => client.add_server(name, url).await,
+            Some(Verb::Remove { name }) => client.remove_server(name).await,
+        };
+        let hosts = match connection.call(call).await {
+            // The daemon that went away had removed it.
+            Err(error) if connection.was_repeated() && has_status(&error, 400) => {
+                connection.call(Client::hosts).await?.hosts
+            }
+            other => other?.hosts,
         };
         if self.json {
             show::json(&hosts)?;

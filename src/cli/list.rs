@@ -44,7 +44,7 @@ pub(super) struct List {
 
 impl List {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        let client = connect(settings).await?;
+        let connection = connect(settings).await?;
         let mut query = Vec::new();
         let filters = [
             ("search", &self.search),
@@ -65,7 +65,7 @@ impl List {
             let left = self.limit - tasks.len() as u64;
             query.push(("limit", left.min(LARGEST_PAGE).to_string()));
             query.push(("offset", tasks.len().to_string()));
-            let page = client.tasks(&query).await?;
+            let page = connection.call(async |client| client.tasks(&query).await).await?;
             let last = page.tasks.is_empty();
             tasks.extend(page.tasks);
             if last || tasks.len() as u64 >= self.limit {

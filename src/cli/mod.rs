@@ -7,6 +7,7 @@ mod answer;
 mod cancel;
 mod clear;
 mod config;
+mod connection;
 mod daemon;
 mod demo;
 mod doctor;
@@ -38,10 +39,14 @@ use clap::{Parser, Subcommand};
 
 pub use guard::guard;
 
-use crate::client::Client;
+use connection::connect;
+
+use crate::client;
 use crate::config::{Environment, Flags, Settings};
-use crate::daemon::start;
 use crate::wire::CallerView;
+
+/// For whoever could not find out; 1 means that something else failed.
+const COULD_NOT_FIND_OUT: u8 = 2;
 
 /// Background agents for coding agents: launched at once, told once, durable.
 #[derive(Parser)]
@@ -120,7 +125,20 @@ enum Command {
 }
 
 /// Carries out a command line and says how the process is to end.
-pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub fn run(arguments: Arguments) -> ExitCode {
+    // Its other exit codes say what became of tasks (the contract of the command line).
+    let waits = matches!(arguments.command, Command::Wait(_));
+    carry_out(arguments).unwrap_or_else(|error| {
+        complain(&error);
+        let version = |error: &client::Error| error.is_of_another_version();
+        match waits || error.downcast_ref().is_some_and(version) {
+            true => ExitCode::from(COULD_NOT_FIND_OUT),
+            false => ExitCode::FAILURE,
+        }
+    })
+}
+
+fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { home, config, host, model, command } = arguments;
     let environment = Environment::read();
     let flags = Flags { home, config, host, model };
@@ -132,7 +150,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     };
     let settings = Settings::resolve(&environment, &flags)?;
     let command = match command {
-        Command::Serve(command) => return command.run(&settings),
+        Command::Serve(command) => return command.run(&settings, environment, flags),
         Command::Agents(command) => return command.run(&settings),
         Command::Trust(command) => return command.run(&settings),
         Command::Untrust(command) => return command.run(&settings),
@@ -171,7 +189,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Says on standard error why a command failed. A host may have had a hand in the text.
-pub fn complain(error: &anyhow::Error) {
+fn complain(error: &anyhow::Error) {
     // Sources are never repeated in a text, so the chain is the whole story.
     let story: Vec<String> = error.chain().map(ToString::to_string).collect();
     // Further lines stand in, so that none of them looks like something else we say.
@@ -208,14 +226,4 @@ fn here() -> anyhow::Result<String> {
 fn seconds(flag: &str, seconds: f64) -> anyhow::Result<Duration> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| anyhow::anyhow!("{flag} must be a number of seconds"))
-}
-
-/// The full ids of what the user typed.
-async fn resolve(client: &Client, ids: &[String]) -> anyhow::Result<Vec<String>> {
-    let tasks = client.resolve(ids).await?.tasks;
-    Ok(tasks.into_iter().map(|task| task.session_id).collect())
-}
-
-async fn connect(settings: &Settings) -> anyhow::Result<Client> {
-    start::ensure(settings).await
 }

@@ -1,13 +1,18 @@
 //! `asyncagents output`: the result on standard output, everything else about it on standard error.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::{caller, connect, resolve, seconds, show};
+use super::connection::within;
+use super::{caller, connect, seconds, show};
+use crate::client::Client;
 use crate::config::Settings;
 use crate::quote;
-use crate::wire::{OutputRequest, TaskView};
+use crate::wire::{OutputRequest, OutputView, TaskView};
+
+const TIMED_OUT: u8 = 124;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -27,19 +32,33 @@ pub(super) struct Output {
 impl Output {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let wait = self.wait.map(|wait| seconds("--wait", wait)).transpose()?;
-        let client = connect(settings).await?;
-        let id = resolve(&client, &[self.id]).await?.remove(0);
-        let request = OutputRequest {
-            caller: caller(settings),
-            timeout: wait.map(|wait| wait.as_secs_f64()),
-        };
-        let output = client.output(&id, &request).await?;
+        let fetched = within(wait, fetch(settings, self.id, wait)).await?;
+        let Some(output) = fetched else { return Ok(ExitCode::from(TIMED_OUT)) };
         if self.json {
             show::json(&output.task)?;
         } else {
             print(&output.task)?;
         }
-        Ok(if output.timed_out { ExitCode::from(124) } else { ExitCode::SUCCESS })
+        Ok(if output.timed_out { ExitCode::from(TIMED_OUT) } else { ExitCode::SUCCESS })
+    }
+}
+
+async fn fetch(
+    settings: &Settings,
+    id: String,
+    wait: Option<Duration>,
+) -> anyhow::Result<OutputView> {
+    let started = Instant::now();
+    let connection = connect(settings).await?;
+    let id = connection.resolve(&[id]).await?.remove(0);
+    let call = async |client: &Client| {
+        let left = wait.map(|wait| wait.saturating_sub(started.elapsed()));
+        let timeout = left.map(|left| left.as_secs_f64());
+        client.output(&id, &OutputRequest { caller: caller(settings), timeout }).await
+    };
+    match wait {
+        Some(_) => connection.wait(call).await,
+        None => connection.call(call).await,
     }
 }
 

@@ -32,9 +32,10 @@ pub(super) struct Prune {
 
 impl Prune {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        let client = connect(settings).await?;
+        let connection = connect(settings).await?;
         let request = PruneRequest { keep: self.keep, older_than_days: self.older_than };
-        let pruned = client.prune(&request).await?;
+        let pruned = connection.call(async |client| client.prune(&request).await).await?;
+        connection.note_repeat();
         match pruned.removed {
             _ if self.json => show::json(&pruned)?,
             1 => show::line("Removed 1 task.")?,

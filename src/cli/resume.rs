@@ -4,9 +4,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{connect, resolve, show};
+use super::{connect, show};
+use crate::clock::Clock;
 use crate::config::Settings;
 use crate::task::launch::prompt_text;
+use crate::wire::ResumeRequest;
 
 #[derive(Args)]
 pub(super) struct Resume {
@@ -22,9 +24,10 @@ pub(super) struct Resume {
 impl Resume {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let prompt = prompt_text(Some(self.prompt))?;
-        let client = connect(settings).await?;
-        let id = resolve(&client, &[self.id]).await?.remove(0);
-        let task = client.resume(&id, prompt).await?;
+        let connection = connect(settings).await?;
+        let id = connection.resolve(&[self.id]).await?.remove(0);
+        let request = ResumeRequest { prompt, key: Some(Clock::system().nonce()) };
+        let task = connection.call(async |client| client.resume(&id, &request).await).await?;
         if self.json {
             show::json(&task)?;
         } else {

@@ -6,16 +6,12 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 
+use super::connection::{Connection, has_status};
 use super::{connect, launcher, show, trust};
-use crate::client::Error;
 use crate::config::Settings;
-use crate::daemon::start;
 use crate::task::Budget;
 use crate::task::launch::{Arguments, plan};
 use crate::wire::{LaunchRequest, TaskView};
-
-/// How often a launch is asked for again when the daemon goes away in the middle of it.
-const TRIES: usize = 5;
 
 #[derive(Args)]
 #[command(after_help = "Example:\n  asyncagents run --agent explore 'Where is the login handled?'")]
@@ -55,12 +51,13 @@ impl Run {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let json = self.json;
         let request = self.request(settings)?;
-        let task = match launch(settings, &request).await {
+        let connection = connect(settings).await?;
+        let task = match launch(&connection, &request).await {
             // The daemon knows which host it is, and whether that host cares.
-            Err(error) if !json && is_forbidden(&error) => {
+            Err(error) if !json && has_status(&error, 403) => {
                 let agent = request.arguments.agent.as_deref().unwrap_or_default();
                 match trust::show_and_ask(settings, agent)? {
-                    true => launch(settings, &request).await?,
+                    true => launch(&connection, &request).await?,
                     false => return Err(error),
                 }
             }
@@ -108,25 +105,9 @@ impl Run {
     }
 }
 
-/// The request carries a key, so asking again does not launch twice.
-async fn launch(settings: &Settings, request: &LaunchRequest) -> anyhow::Result<TaskView> {
-    let mut client = connect(settings).await?;
-    for _ in 1..TRIES {
-        match client.launch(request).await {
-            Err(error) if error.went_away() => client = start::ensure(settings).await?,
-            other => return Ok(other?),
-        }
-    }
-    Ok(client.launch(request).await?)
-}
-
-fn is_forbidden(error: &anyhow::Error) -> bool {
-    match error.downcast_ref() {
-        Some(Error::Refused(view)) => view.status == 403,
-        Some(Error::NotRunning(_) | Error::Broken(_) | Error::CutOff | Error::TimedOut) | None => {
-            false
-        }
-    }
+/// The request carries a key, so a repeat does not launch twice.
+async fn launch(connection: &Connection<'_>, request: &LaunchRequest) -> anyhow::Result<TaskView> {
+    connection.call(async |client| client.launch(request).await).await
 }
 
 fn beginning(prompt: &str) -> String {

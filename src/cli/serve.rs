@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::Settings;
+use crate::config::{Environment, Flags, Settings};
 use crate::daemon::start::SOMEBODY_WAS_FASTER;
-use crate::daemon::{self, AlreadyRunning, Home};
+use crate::daemon::{self, AlreadyRunning, Home, Reloadable};
 
 const STATUS: &str = "\
 Other programs can look at it on 127.0.0.1:5165 or a port near it; `server.json` in the storage
@@ -23,7 +23,12 @@ pub(super) struct Serve {
 }
 
 impl Serve {
-    pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+    pub(super) fn run(
+        self,
+        settings: &Settings,
+        environment: Environment,
+        flags: Flags,
+    ) -> anyhow::Result<ExitCode> {
         if self.background {
             // A session of its own: closing the terminal does not end the daemon.
             let _ = rustix::process::setsid();
@@ -34,7 +39,9 @@ impl Serve {
             }
             taken => taken?,
         };
-        daemon::init_log(home.path(), &settings.config.log, !self.background)?;
+        let level = daemon::init_log(home.path(), &settings.config.log, !self.background)?;
+        let reread = Box::new(move || Settings::resolve(&environment, &flags));
+        let reloadable = Reloadable { reread, level };
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(async {
@@ -45,7 +52,7 @@ impl Serve {
                     let_go_of_stderr();
                 }
             };
-            daemon::run(settings, home, on_ready, shutdown).await
+            daemon::run(settings, home, reloadable, on_ready, shutdown).await
         })?;
         Ok(ExitCode::SUCCESS)
     }

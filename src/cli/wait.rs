@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::{connect, resolve, seconds, show};
+use super::connection::{Connection, within};
+use super::{connect, seconds, show};
+use crate::client::Client;
 use crate::config::Settings;
 use crate::quote;
 use crate::task::Status;
-use crate::wire::{TaskView, WaitRequest};
+use crate::wire::{TaskView, WaitRequest, WaitView};
 
 /// One call waits no longer than this; the next one goes on.
 const SLICE: Duration = Duration::from_secs(300);
@@ -21,8 +23,9 @@ const CANCELLED: u8 = 130;
 
 #[derive(Args)]
 #[command(after_help = "\
-Exits 124 on timeout; else 0 if all that were waited for completed, 1 if any failed, 130 if none
-failed and any was cancelled.
+Exits 124 on timeout, 2 when it could not find out (no daemon, unknown id); else 0 if all that were
+waited for completed, 1 if any failed, 130 if none failed and any was cancelled. It goes on when the
+daemon dies or is restarted under it; when somebody stops the daemon, it says so and exits 2.
 
 Example:
   asyncagents wait --any ab12c3 x9k2m4 && echo one of them is done")]
@@ -49,9 +52,21 @@ pub(super) struct Wait {
 
 impl Wait {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let started = Instant::now();
         let timeout = self.timeout.map(|timeout| seconds("--timeout", timeout)).transpose()?;
-        let mut client = connect(settings).await?;
-        let mut ids = resolve(&client, &self.ids).await?;
+        let waited = within(timeout, self.wait(settings, started, timeout)).await?;
+        Ok(ExitCode::from(waited.unwrap_or(TIMED_OUT)))
+    }
+
+    /// Says how to exit.
+    async fn wait(
+        &self,
+        settings: &Settings,
+        started: Instant,
+        timeout: Option<Duration>,
+    ) -> anyhow::Result<u8> {
+        let connection = connect(settings).await?;
+        let mut ids = connection.resolve(&self.ids).await?;
         let mut seen = HashSet::new();
         ids.retain(|id| seen.insert(id.clone()));
         let need = match (self.any, self.n) {
@@ -59,22 +74,11 @@ impl Wait {
             (false, Some(n)) => (n as usize).min(ids.len()),
             (false, None) => ids.len(),
         };
-        let started = Instant::now();
         let mut ended = 0;
         loop {
-            let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
-            let slice = left.map_or(SLICE, |left| left.min(SLICE));
             let next = (ended + 1).min(need);
-            let request =
-                WaitRequest { ids: ids.clone(), need: Some(next), timeout: slice.as_secs_f64() };
-            let waited = match client.wait(&request).await {
-                Ok(waited) => waited,
-                Err(error) if error.went_away() => {
-                    client = connect(settings).await?;
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            };
+            let left = || timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
+            let waited = slice(&connection, &ids, next, left).await?;
             let over: Vec<&TaskView> = waited.tasks.iter().filter(|task| is_over(task)).collect();
             if !self.quiet {
                 over.iter()
@@ -83,13 +87,28 @@ impl Wait {
             }
             ended = over.len();
             if ended >= need {
-                return Ok(ExitCode::from(verdict(&over)));
+                return Ok(verdict(&over));
             }
-            if left.is_some_and(|left| left <= slice) && waited.timed_out {
-                return Ok(ExitCode::from(TIMED_OUT));
+            if waited.timed_out && left().is_some_and(|left| left.is_zero()) {
+                return Ok(TIMED_OUT);
             }
         }
     }
+}
+
+/// Waits for the next end, for as long as one call may take.
+async fn slice(
+    connection: &Connection<'_>,
+    ids: &[String],
+    need: usize,
+    left: impl Fn() -> Option<Duration>,
+) -> anyhow::Result<WaitView> {
+    let call = async |client: &Client| {
+        let timeout = left().map_or(SLICE, |left| left.min(SLICE)).as_secs_f64();
+        let request = WaitRequest { ids: ids.to_vec(), need: Some(need), timeout };
+        client.wait(&request).await
+    };
+    connection.wait(call).await
 }
 
 fn tell(task: &TaskView) {

@@ -1,7 +1,8 @@
 //! The Rust client of the HTTP API, over the daemon's socket. It starts nothing and sends nothing
-//! twice; whoever needs that does it around these calls.
+//! twice; for commands, that is in `cli/connection.rs`.
 
 mod connection;
+mod version;
 
 use std::io;
 use std::path::Path;
@@ -16,6 +17,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub use version::{Hello, Incompatible};
+
 use connection::{Answer, Connections, Failure};
 
 use crate::wire::{
@@ -26,8 +29,13 @@ use crate::wire::{
     ToolsView, WaitRequest, WaitView,
 };
 
+const HEALTH: &str = "/v1/health";
+
 /// For every call but those that may take long.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// For the handshake, which a daemon answers from memory.
+const LONGEST_HELLO: Duration = Duration::from_secs(30);
 
 /// A history of millions takes minutes to delete, or to read from end to end.
 const LONGEST_WORK: Duration = Duration::from_secs(3600);
@@ -39,6 +47,15 @@ const LONGEST_END: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct Client {
     connections: Connections,
+}
+
+/// What becomes of those who wait when the daemon stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// They are told.
+    ForGood,
+    /// They go on with the next one.
+    ToRestart,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -56,8 +73,16 @@ pub enum Error {
          whether it runs"
     )]
     CutOff,
-    #[error("the daemon did not answer in time")]
+    #[error("the daemon did not answer in time; `asyncagents daemon status` tells whether it runs")]
     TimedOut,
+    #[error(transparent)]
+    Incompatible(#[from] Incompatible),
+    /// The whole answer came, and it is not what this version expects.
+    #[error(
+        "the answer of the daemon cannot be read ({versions}); `asyncagents daemon restart` \
+         replaces it, and live runs go on"
+    )]
+    Unreadable { versions: String, source: serde_json::Error },
     #[error("{}", .0.error)]
     Refused(ErrorView),
 }
@@ -67,12 +92,25 @@ impl Client {
         Client { connections: Connections::to(socket) }
     }
 
-    pub async fn health(&self) -> Result<HealthView, Error> {
-        self.get("/v1/health").await
+    /// Who answers, whatever its version.
+    pub async fn hello(&self) -> Result<Hello, Error> {
+        let mut reply = self.ask(Method::GET, HEALTH, Bytes::new(), LONGEST_HELLO).await?;
+        // What cannot be read is a daemon that nobody knows, not one that is away.
+        Ok(serde_json::from_slice(&reply.rest().await?).unwrap_or_default())
     }
 
-    pub async fn stop(&self) -> Result<HealthView, Error> {
-        self.post("/v1/daemon/stop", &(), PATIENCE).await
+    pub async fn health(&self) -> Result<HealthView, Error> {
+        self.get(HEALTH).await
+    }
+
+    /// Says which daemon it was.
+    pub async fn stop(&self, purpose: Stop) -> Result<Hello, Error> {
+        let path = match purpose {
+            Stop::ForGood => "/v1/daemon/stop",
+            Stop::ToRestart => "/v1/daemon/stop?restart=true",
+        };
+        let mut reply = self.ask(Method::POST, path, json(&()), PATIENCE).await?;
+        Ok(serde_json::from_slice(&reply.rest().await?).unwrap_or_default())
     }
 
     pub async fn launch(&self, request: &LaunchRequest) -> Result<TaskView, Error> {
@@ -99,9 +137,8 @@ impl Client {
         self.post(&format!("/v1/tasks/{}/output", encoded(id)), request, longest).await
     }
 
-    pub async fn resume(&self, id: &str, prompt: String) -> Result<TaskView, Error> {
-        let request = ResumeRequest { prompt };
-        self.post(&format!("/v1/tasks/{}/resume", encoded(id)), &request, PATIENCE).await
+    pub async fn resume(&self, id: &str, request: &ResumeRequest) -> Result<TaskView, Error> {
+        self.post(&format!("/v1/tasks/{}/resume", encoded(id)), request, PATIENCE).await
     }
 
     /// What a child that is forked from a session would inherit.
@@ -145,12 +182,12 @@ impl Client {
     pub async fn add_server(&self, name: &str, url: &str) -> Result<HostsView, Error> {
         let request = ServerRequest { url: url.to_owned() };
         let path = format!("/v1/hosts/opencode/{}", encoded(name));
-        self.ask(Method::PUT, &path, json(&request), PATIENCE).await?.whole().await
+        self.whole(Method::PUT, &path, json(&request), PATIENCE).await
     }
 
     pub async fn remove_server(&self, name: &str) -> Result<HostsView, Error> {
         let path = format!("/v1/hosts/opencode/{}", encoded(name));
-        self.ask(Method::DELETE, &path, Bytes::new(), PATIENCE).await?.whole().await
+        self.whole(Method::DELETE, &path, Bytes::new(), PATIENCE).await
     }
 
     /// Has the whole store read; a long history takes a while.
@@ -169,7 +206,8 @@ impl Client {
         let longest = PATIENCE + Duration::from_secs(600);
         let path = format!("/v1/tools/{}", encoded(name));
         let reply = self.ask(Method::POST, &path, json(request), longest).await?;
-        Ok(ToolCall { reply, in_lines: request.progress, rest: Vec::new() })
+        let client = self.clone();
+        Ok(ToolCall { client, reply, in_lines: request.progress, rest: Vec::new() })
     }
 
     /// Nobody waits any more for the call that was made with this key.
@@ -183,7 +221,7 @@ impl Client {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        self.ask(Method::GET, path, Bytes::new(), PATIENCE).await?.whole().await
+        self.whole(Method::GET, path, Bytes::new(), PATIENCE).await
     }
 
     async fn post<T: DeserializeOwned>(
@@ -192,7 +230,30 @@ impl Client {
         body: &impl Serialize,
         longest: Duration,
     ) -> Result<T, Error> {
-        self.ask(Method::POST, path, json(body), longest).await?.whole().await
+        self.whole(Method::POST, path, json(body), longest).await
+    }
+
+    async fn whole<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        longest: Duration,
+    ) -> Result<T, Error> {
+        let answer = self.ask(method, path, body, longest).await?.rest().await?;
+        self.read(&answer).await
+    }
+
+    /// An answer that is whole and makes no sense was made by another version: a connection that
+    /// breaks is noticed before.
+    async fn read<T: DeserializeOwned>(&self, answer: &[u8]) -> Result<T, Error> {
+        match serde_json::from_slice(answer) {
+            Ok(value) => Ok(value),
+            Err(source) => {
+                let hello = self.hello().await.unwrap_or_default();
+                Err(Error::Unreadable { versions: hello.versions(), source })
+            }
+        }
     }
 
     /// Sends a request, and has what the daemon refuses said as an error.
@@ -246,10 +307,6 @@ impl Reply {
         }
         Ok(rest)
     }
-
-    async fn whole<T: DeserializeOwned>(mut self) -> Result<T, Error> {
-        serde_json::from_slice(&self.rest().await?).map_err(|_| Error::CutOff)
-    }
 }
 
 /// With a call that waits; what is no time to wait, the daemon refuses at once.
@@ -259,6 +316,7 @@ fn patience(seconds: f64) -> Duration {
 
 /// A tool at work.
 pub struct ToolCall {
+    client: Client,
     reply: Reply,
     in_lines: bool,
     rest: Vec<u8>,
@@ -270,7 +328,7 @@ impl ToolCall {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                let line = serde_json::from_slice(&line).map_err(|_| Error::CutOff)?;
+                let line = self.client.read(&line).await?;
                 if let ToolLine::Answer(_) = line {
                     // Nothing but the end is to come; with that, the connection can be used again.
                     let _ = timeout(LONGEST_END, self.reply.rest()).await;
@@ -280,10 +338,7 @@ impl ToolCall {
             match self.reply.piece().await? {
                 Some(piece) => self.rest.extend_from_slice(&piece),
                 None if self.in_lines => return Err(Error::CutOff),
-                None => {
-                    let answer = serde_json::from_slice(&self.rest).map_err(|_| Error::CutOff)?;
-                    return Ok(ToolLine::Answer(answer));
-                }
+                None => return Ok(ToolLine::Answer(self.client.read(&self.rest).await?)),
             }
         }
     }
@@ -295,7 +350,19 @@ impl Error {
         match self {
             Error::NotRunning(_) | Error::Broken(_) | Error::CutOff => true,
             Error::Refused(view) => view.status == 503,
-            Error::TimedOut => false,
+            Error::TimedOut | Error::Incompatible(_) | Error::Unreadable { .. } => false,
+        }
+    }
+
+    /// The daemon is of a version that this program cannot work with.
+    pub fn is_of_another_version(&self) -> bool {
+        match self {
+            Error::Incompatible(_) | Error::Unreadable { .. } => true,
+            Error::NotRunning(_)
+            | Error::Broken(_)
+            | Error::CutOff
+            | Error::TimedOut
+            | Error::Refused(_) => false,
         }
     }
 }

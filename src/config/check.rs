@@ -83,6 +83,30 @@ pub(super) fn known_keys() -> Table {
     Table::try_from(Config::default()).expect("the defaults can be written as TOML")
 }
 
+impl Config {
+    /// The keys whose values differ, as they stand in the file.
+    pub fn changed_keys(&self, other: &Config) -> Vec<String> {
+        let table = |config| Table::try_from(config).expect("a config can be written as TOML");
+        let mut keys = Vec::new();
+        collect_changes("", &table(self), &table(other), &mut keys);
+        keys
+    }
+}
+
+fn collect_changes(path: &str, one: &Table, other: &Table, keys: &mut Vec<String>) {
+    let added = other.keys().filter(|name| !one.contains_key(*name));
+    for name in one.keys().chain(added) {
+        let key = join(path, name);
+        match (one.get(name), other.get(name)) {
+            (Some(Value::Table(one)), Some(Value::Table(other))) => {
+                collect_changes(&key, one, other, keys);
+            }
+            (one, other) if one != other => keys.push(key),
+            (_, _) => {}
+        }
+    }
+}
+
 fn check_section(path: &str, found: &Table, known: &Table, file: &str) -> Result<(), Error> {
     for (name, value) in found {
         let key = join(path, name);
@@ -285,6 +309,23 @@ mod tests {
             "unknown key `notices.sound` in config.toml; \
              the keys there are `inline_characters`, `os`, `toasts`",
         );
+    }
+
+    #[test]
+    fn keys_that_changed_are_named_as_in_the_file() {
+        let check = |text: &str, expected: &[&str]| {
+            let changed = load(text).unwrap();
+            assert_eq!(Config::default().changed_keys(&changed), expected, "{text}");
+            assert_eq!(changed.changed_keys(&Config::default()), expected, "{text}");
+        };
+        check("", &[]);
+        check("host = ''", &[]);
+        check(
+            "model = 'a/b'\n[api]\nport = 9\nenabled = false",
+            &["api.enabled", "api.port", "model"],
+        );
+        check("[opencode.servers]\nwork = 'http://127.0.0.1:1'", &["opencode.servers.work"]);
+        check("[history]\nmax_age_days = 3", &["history.max_age_days"]);
     }
 
     #[test]

@@ -76,6 +76,9 @@ pub struct Settings {
     pub opencode_config: Option<PathBuf>,
     /// The same of Codex.
     pub codex_config: Option<PathBuf>,
+    /// As the command line said it; the daemon that is started for it has to hear it, too.
+    pub host_flag: Option<String>,
+    pub model_flag: Option<String>,
     /// A host that was named on the command line: meant for what is launched, too.
     pub named_host: Option<String>,
     /// `ASYNCAGENTS_PARENT`: the session on whose behalf this process was started.
@@ -134,6 +137,8 @@ impl Settings {
             opencode_config: base_directory(environment, "XDG_CONFIG_HOME", ".config")?
                 .map(|config| config.join("opencode")),
             codex_config: base_directory(environment, "CODEX_HOME", ".codex")?,
+            host_flag: flags.host.clone(),
+            model_flag: flags.model.clone(),
             named_host: flags.host.as_ref().map(|host| {
                 host.split_once(':').map_or(host.as_str(), |(name, _)| name).to_owned()
             }),
@@ -354,6 +359,8 @@ mod tests {
             providers: Providers::default(),
             opencode_config: Some("/home/ada/.config/opencode".into()),
             codex_config: Some("/home/ada/.codex".into()),
+            host_flag: None,
+            model_flag: flags.model.clone(),
             named_host: None,
             parent: Some("ses_parent".to_owned()),
             claude_session: None,
@@ -395,6 +402,8 @@ mod tests {
                     Path::new(config_file).parent().unwrap().with_file_name("opencode"),
                 ),
                 codex_config: settings.codex_config.clone(),
+                host_flag: None,
+                model_flag: None,
                 named_host: None,
                 parent: None,
                 claude_session: None,
@@ -435,6 +444,8 @@ mod tests {
             providers: Providers::default(),
             opencode_config: None,
             codex_config: None,
+            host_flag: None,
+            model_flag: None,
             named_host: None,
             parent: None,
             claude_session: None,

@@ -35,6 +35,26 @@ pub(super) fn socket(home: &Path) -> PathBuf {
     home.join("asyncagents.sock")
 }
 
+/// There from the moment somebody stops the daemon until the next one starts: who waits for a task
+/// must not start a daemon again that a person has just stopped.
+fn stop_mark(home: &Path) -> PathBuf {
+    home.join("asyncagents.stopped")
+}
+
+/// The last daemon here was stopped on purpose, and none was started since.
+pub(super) fn was_stopped(home: &Path) -> bool {
+    stop_mark(home).exists()
+}
+
+/// Without it, those who wait start the daemon again; nothing is lost.
+pub(super) fn mark_stopped(home: &Path) {
+    let mut options = OpenOptions::new();
+    let marked = options.write(true).create(true).truncate(true).mode(0o600).open(stop_mark(home));
+    if let Err(error) = marked {
+        tracing::warn!(error = &error as &dyn std::error::Error, "stop cannot be marked");
+    }
+}
+
 impl Home {
     /// Makes the directory ours alone. Fails with [`AlreadyRunning`] when another daemon has it.
     pub fn take(path: &Path) -> anyhow::Result<Home> {
@@ -56,6 +76,7 @@ impl Home {
         lock.read_to_string(&mut holder).with_context(|| unwritable(path))?;
         let home = Home { path: path.to_owned(), lock, left_in_a_hurry: !holder.is_empty() };
         home.sign(&std::process::id().to_string()).with_context(|| unwritable(path))?;
+        let _ = fs::remove_file(stop_mark(path));
         Ok(home)
     }
 

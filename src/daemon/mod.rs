@@ -6,11 +6,13 @@ mod home;
 mod hosts;
 mod log;
 mod patience;
+mod reload;
 pub mod start;
 mod status;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -21,14 +23,16 @@ use tokio_util::sync::CancellationToken;
 
 pub use home::{AlreadyRunning, Home, make_private};
 pub use log::init as init_log;
+pub use reload::Reloadable;
 
 use descriptors::Room;
+use reload::Watch;
 use status::Listener;
 
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::feed::{Change, Feed, Kind};
-use crate::http::{self, Api, Snapshots, Streams, Warnings};
+use crate::http::{self, Api, RestartNeeded, Snapshots, Streams, Warnings};
 use crate::store::{Committed, Opened, Store, What};
 use crate::supervisor::{Asks, ForkMethod, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
@@ -45,6 +49,7 @@ const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
 pub async fn run(
     settings: &Settings,
     home: Home,
+    reloadable: Reloadable,
     on_ready: impl FnOnce() + Send,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
@@ -61,12 +66,14 @@ pub async fn run(
         hosts,
         supervisor_settings(&settings.config, &settings.home),
     );
-    let stop = CancellationToken::new();
+    let watch = Watch::new(settings, reloadable, supervisor.clone());
     let api = Api {
         supervisor: supervisor.clone(),
         toolbox: Arc::new(toolbox(&settings.config)),
         warnings: warnings.clone(),
-        stop: stop.clone(),
+        stop: CancellationToken::new(),
+        restarts: Arc::default(),
+        restart_needed: restart_needed(&watch),
         streams: streams(&settings.config.api, room),
         snapshots: Snapshots::default(),
         long_reads: Arc::new(Semaphore::new(long_reads())),
@@ -88,25 +95,14 @@ pub async fn run(
         Some(status) => Some(open_for_reading(status, &home, &api, &clock).await?),
         None => None,
     };
+    tokio::spawn(watch.run(supervisor.stopping()));
     if home.was_left_in_a_hurry() {
         check_in_background(store.clone(), warnings);
     }
     tracing::info!(home = %home.path().display(), pid = std::process::id(), "ready");
     on_ready();
 
-    let stopped = stop.clone();
-    let asked_to_stop = async move {
-        tokio::select! {
-            () = shutdown => {}
-            () = stop.cancelled() => {}
-        }
-        tracing::info!("stopping");
-        // Streams end, and those who would start the daemon again hear that it is meant.
-        supervisor.say_goodbye();
-        stopped.cancel();
-        // Callers that wait are answered now, so that their requests can finish.
-        supervisor.stop();
-    };
+    let asked_to_stop = farewell(home.path().to_owned(), api.clone(), shutdown);
     serve(listener, api, asked_to_stop).await?;
     if let Some(reading) = reading {
         let _ = reading.await;
@@ -119,6 +115,25 @@ pub async fn run(
     home.leave();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Resolves when the daemon is to stop and everybody who has to know was told.
+async fn farewell(home: PathBuf, api: Api, shutdown: impl Future<Output = ()> + Send) {
+    tokio::select! {
+        () = shutdown => {}
+        () = api.stop.cancelled() => {}
+    }
+    let restarts = api.restarts.load(Ordering::SeqCst);
+    tracing::info!(restarts, "stopping");
+    // Before anybody is told: who is told looks for it.
+    if !restarts {
+        home::mark_stopped(&home);
+    }
+    // Streams end, and those who would start the daemon again hear that it is meant.
+    api.supervisor.say_goodbye();
+    api.stop.cancel();
+    // Callers that wait are answered now, so that their requests can finish.
+    api.supervisor.stop();
 }
 
 fn long_reads() -> usize {
@@ -195,29 +210,33 @@ fn check_in_background(store: Store, warnings: Warnings) {
     });
 }
 
+fn restart_needed(watch: &Watch) -> RestartNeeded {
+    let watch = watch.clone();
+    Arc::new(move || {
+        let watch = watch.clone();
+        Box::pin(async move { watch.look().await })
+    })
+}
+
+fn limits(config: &config::Config) -> Limits {
+    let config::Limits { active, active_per_parent, queued_per_parent, active_per_model } =
+        &config.limits;
+    let per_model = active_per_model.iter();
+    Limits {
+        active: (*active > 0).then_some(*active as usize),
+        active_per_parent: *active_per_parent as usize,
+        blocking_per_parent: config.task_tool.active_per_parent as usize,
+        active_per_model: per_model.map(|(name, n)| (name.clone(), *n as usize)).collect(),
+        queued_per_parent: *queued_per_parent as usize,
+    }
+}
+
 fn supervisor_settings(config: &config::Config, home: &Path) -> crate::supervisor::Settings {
-    let config::Config {
-        supervisor,
-        limits,
-        resume,
-        fork,
-        permissions,
-        notices,
-        history,
-        task_tool,
-        ..
-    } = config;
-    let per_model = limits.active_per_model.iter();
+    let config::Config { supervisor, resume, fork, permissions, notices, history, .. } = config;
     crate::supervisor::Settings {
         home: home.to_owned(),
         enabled: config.enabled,
-        limits: Arc::new(Limits {
-            active: (limits.active > 0).then_some(limits.active as usize),
-            active_per_parent: limits.active_per_parent as usize,
-            blocking_per_parent: task_tool.active_per_parent as usize,
-            active_per_model: per_model.map(|(name, n)| (name.clone(), *n as usize)).collect(),
-            queued_per_parent: limits.queued_per_parent as usize,
-        }),
+        limits: Arc::new(limits(config)),
         poll_interval: supervisor.poll_interval,
         max_depth: supervisor.max_depth,
         fork_method: match fork.method {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::home;
-use crate::client::{self, Client};
+use crate::client::{self, Client, Stop};
 use crate::config::Settings;
 
 /// The exit code of a daemon that found another one at work.
@@ -29,25 +29,40 @@ pub fn client(home: &Path) -> Client {
     Client::new(&socket(home))
 }
 
-/// A client of a daemon that answers; started if need be.
-pub async fn ensure(settings: &Settings) -> anyhow::Result<Client> {
+/// A daemon that answers and speaks our protocol.
+pub struct Found {
+    pub client: Client,
+    /// What the user should know about it: another version, a configuration that was changed.
+    pub notes: Vec<String>,
+}
+
+/// Somebody stopped the daemon of this directory, and nobody started one since.
+pub fn was_stopped(home: &Path) -> bool {
+    home::was_stopped(home)
+}
+
+/// Finds the daemon; it is started if need be.
+pub async fn ensure(settings: &Settings) -> anyhow::Result<Found> {
     let client = client(&settings.home);
-    if client.health().await.is_ok() {
-        return Ok(client);
+    if let Some(found) = greet(&client).await? {
+        return Ok(found);
     }
     let mut child = spawn(settings)?;
     let started = Instant::now();
     let mut spawned = started;
     let mut pause = Duration::from_millis(2);
     loop {
-        if client.health().await.is_ok() {
-            return Ok(client);
+        if let Some(found) = greet(&client).await? {
+            return Ok(found);
         }
         if let Some(status) = child.try_wait().context("watching the daemon start")? {
-            if status.code() != Some(i32::from(SOMEBODY_WAS_FASTER)) {
+            // Without a code it was killed, with 0 it was stopped: neither says that the next one
+            // cannot start.
+            let may_start = [None, Some(0), Some(i32::from(SOMEBODY_WAS_FASTER))];
+            if !may_start.contains(&status.code()) {
                 anyhow::bail!("the daemon did not start: {}", complaint(&mut child));
             }
-            // That one is about to answer; or it was on its way out, and nobody followed it.
+            // One that was faster is about to answer; or it was on its way out, and nobody followed.
             if spawned.elapsed() > BETWEEN_STARTS {
                 child = spawn(settings)?;
                 spawned = Instant::now();
@@ -64,18 +79,40 @@ pub async fn ensure(settings: &Settings) -> anyhow::Result<Client> {
     }
 }
 
-/// Asks the daemon to stop and waits until it has. `false` when none was running.
-pub async fn stop(settings: &Settings) -> anyhow::Result<bool> {
+/// `None` when nobody is there, so that one can be started. A daemon that is there and is not what
+/// we need is an error: a second one cannot help.
+async fn greet(client: &Client) -> Result<Option<Found>, client::Error> {
+    match client.hello().await {
+        Ok(hello) => {
+            let notes = hello.judge()?.into_iter().chain(hello.restart_needed).collect();
+            Ok(Some(Found { client: client.clone(), notes }))
+        }
+        Err(error) if error.went_away() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Replaces the daemon by one of this program. Those who wait for tasks go on with the new one.
+pub async fn restart(settings: &Settings) -> anyhow::Result<Found> {
+    stop(settings, Stop::ToRestart).await?;
+    ensure(settings).await
+}
+
+/// Asks the daemon to stop, whatever its version, and waits until it has. `false` when none was
+/// running.
+pub async fn stop(settings: &Settings, purpose: Stop) -> anyhow::Result<bool> {
     let client = client(&settings.home);
-    let asked = match client.stop().await {
-        Ok(health) => health.pid,
+    let asked = match client.stop(purpose).await {
+        Ok(hello) => hello.pid,
         Err(client::Error::NotRunning(_)) => return Ok(false),
+        // Versions before protocol 1 stop, and answer so when they cannot count their tasks.
+        Err(client::Error::Refused(view)) if view.status == 500 => 0,
         Err(error) => return Err(error.into()),
     };
     let started = Instant::now();
     let socket = socket(&settings.home);
     // Its socket is the last thing to go, and the next daemon may already have one there.
-    while socket.exists() && !client.health().await.is_ok_and(|health| health.pid != asked) {
+    while socket.exists() && !client.hello().await.is_ok_and(|hello| hello.pid != asked) {
         if started.elapsed() > LONGEST_STOP {
             anyhow::bail!("the daemon was asked to stop and is still there");
         }
@@ -91,11 +128,12 @@ fn spawn(settings: &Settings) -> anyhow::Result<Child> {
     if settings.config_file.exists() {
         command.arg("--config").arg(&settings.config_file);
     }
-    if !settings.config.host.is_empty() {
-        command.arg("--host").arg(&settings.config.host);
-    }
-    if !settings.config.model.is_empty() {
-        command.arg("--model").arg(&settings.config.model);
+    // Only what was said on the command line: the environment is inherited, and the file is read by
+    // the daemon itself, also when it is changed.
+    for (flag, value) in [("--host", &settings.host_flag), ("--model", &settings.model_flag)] {
+        if let Some(value) = value {
+            command.arg(flag).arg(value);
+        }
     }
     command.args(["serve", "--background"]);
     // glibc keeps large blocks that were freed, in every thread's arena: one long answer after the

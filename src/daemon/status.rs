@@ -90,6 +90,7 @@ impl Listener {
             pid: std::process::id(),
             started_at: clock.now(),
             url: format!("http://{}", self.address),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
 

@@ -19,11 +19,13 @@ mod tasks;
 mod tools;
 mod wait;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post, put};
+use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
@@ -49,6 +51,9 @@ pub struct Api {
     pub warnings: Warnings,
     /// Set when somebody asked the daemon to stop.
     pub stop: CancellationToken,
+    /// Set when it was asked to stop so that the next one can start.
+    pub restarts: Arc<AtomicBool>,
+    pub restart_needed: RestartNeeded,
     pub streams: Streams,
     pub snapshots: Snapshots,
     /// Permits of [`Api::read`].
@@ -75,6 +80,9 @@ impl Api {
         Ok(threads::apart(work).await.map_err(ApiError::stuck)??)
     }
 }
+
+/// Looks whether a restart would change something, and says why.
+pub type RestartNeeded = Arc<dyn Fn() -> BoxFuture<'static, Option<String>> + Send + Sync>;
 
 /// What the user should know, shown with the health.
 #[derive(Clone, Default)]

@@ -228,7 +228,7 @@ pub(super) async fn resume(
     Path(id): Path<String>,
     Body(request): Body<ResumeRequest>,
 ) -> Result<Json<TaskView>, ApiError> {
-    let task = api.supervisor.resume(&TaskId::new(id), request.prompt).await?;
+    let task = api.supervisor.resume_once(&TaskId::new(id), request.prompt, request.key).await?;
     Ok(Json(TaskView::from(&task)))
 }
 

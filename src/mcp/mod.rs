@@ -54,7 +54,7 @@ struct Server {
 
 /// Serves until its client hangs up.
 pub async fn serve(settings: &Settings) -> anyhow::Result<()> {
-    let client = start::ensure(settings).await?;
+    let client = start::ensure(settings).await?.client;
     let instructions = client.tools_for_mcp().await?.instructions;
     let server = Server {
         settings: settings.clone(),

@@ -194,11 +194,11 @@ impl Store {
         })
     }
 
-    /// Whether the task's current run was begun with this key.
+    /// Whether a run of the task was begun with this key, also when others followed.
     pub fn was_begun_with(&self, id: &TaskId, key: &str) -> Result<bool, Error> {
         self.read(|db| {
             let mut statement = db.prepare_cached(
-                "SELECT EXISTS (SELECT 1 FROM task t JOIN run r ON r.task = t.seq AND r.n = t.run
+                "SELECT EXISTS (SELECT 1 FROM task t JOIN run r ON r.task = t.seq
                  WHERE t.id = ?1 AND r.key = ?2)",
             )?;
             Ok(statement.query_row((id.as_str(), key), |row| row.get(0))?)

@@ -200,7 +200,7 @@ impl Supervisor {
             created_at: begun.at,
             launch: serde_json::to_string(begun).expect("a launch is JSON"),
         };
-        let limits = self.0.settings.limits.clone();
+        let limits = self.limits();
         let (model, manner) = (begun.order.model.clone(), begun.order.manner);
         match self.0.store.intend(intent, model, manner, limits.clone()).await? {
             Intended::Yes => Ok(()),
@@ -289,7 +289,7 @@ impl Supervisor {
             at,
             ticket: clock.tick(),
         };
-        let task = self.0.store.insert(new, self.0.settings.limits.clone()).await?;
+        let task = self.0.store.insert(new, self.limits()).await?;
         tracing::info!(task = %task.id, parent = %task.parent.session, "launched");
         // Also when it is queued: there may be room, and others that wait were before it.
         self.0.prompts.notify_one();

@@ -43,7 +43,7 @@ mod wait;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -89,6 +89,8 @@ struct Inner {
     metered: BTreeMap<String, Metered>,
     metrics: Metrics,
     settings: Settings,
+    /// Those of the settings, until they are changed.
+    limits: RwLock<Arc<Limits>>,
     /// Something may have ended.
     look: Notify,
     /// A child may be owed a prompt, or a slot may be free.
@@ -253,6 +255,7 @@ impl Supervisor {
             feed,
             clock,
             hosts,
+            limits: RwLock::new(settings.limits.clone()),
             settings,
             look: Notify::new(),
             prompts: Notify::new(),
@@ -266,6 +269,17 @@ impl Supervisor {
             asks: Mutex::default(),
             stopping: CancellationToken::new(),
         }))
+    }
+
+    /// They hold for whoever starts from now on; nobody who runs is stopped.
+    pub fn set_limits(&self, limits: Limits) {
+        *self.0.limits.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(limits);
+        // There may be more slots now.
+        self.0.prompts.notify_one();
+    }
+
+    fn limits(&self) -> Arc<Limits> {
+        self.0.limits.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Works until [`Supervisor::stop`]: recovers what a crash left, then prompts, looks, tells.

@@ -63,7 +63,7 @@ impl Supervisor {
 
     /// Starts what can be started; says when to look again at the latest.
     async fn send_owed(&self, outgoing: &mut Outgoing) -> Duration {
-        let (limits, now) = (self.0.settings.limits.clone(), self.0.clock.now());
+        let (limits, now) = (self.limits(), self.0.clock.now());
         let admitted = match self.0.store.any_queued() {
             Ok(true) => self.0.store.admit(limits, now, self.0.clock.tick()).await.map(|_| ()),
             Ok(false) => Ok(()),

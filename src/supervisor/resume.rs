@@ -54,7 +54,7 @@ impl Supervisor {
             ticket: self.0.clock.tick(),
             key,
         };
-        let limits = self.0.settings.limits.clone();
+        let limits = self.limits();
         let most = limits.queued_per_parent;
         let task = match self.0.store.resume(&task, from, run, limits).await? {
             Resumed::Yes(task) => *task,

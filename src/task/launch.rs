@@ -14,7 +14,7 @@ pub const MAX_BLOCKING_PROMPT: usize = 10_000;
 
 /// The arguments of the launching tool, as they came.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Arguments {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,

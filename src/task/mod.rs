@@ -67,7 +67,7 @@ pub struct Parent {
 
 /// What a task may use up, each part optional (T13).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Budget {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_seconds: Option<u64>,

@@ -92,6 +92,7 @@ pub(super) async fn call(
     arguments: Value,
     key: Option<String>,
 ) -> Result<String, Refusal> {
+    refuse_unknown(&arguments, &all_properties())?;
     let arguments: Arguments = parse(arguments)?;
     let launch = match launch::plan(arguments).map_err(Error::from)? {
         Plan::Fresh(order) => Launch { order, fork: Fork::No, key },
@@ -105,6 +106,25 @@ pub(super) async fn call(
     };
     let task = supervisor.launch(caller.clone(), launch).await?;
     Ok(launched(&task, audience(caller), names))
+}
+
+/// A request over HTTP may carry fields of a later version, so the type takes them; a model that
+/// makes up an argument has to hear of it.
+fn refuse_unknown(arguments: &Value, properties: &Value) -> Result<(), Refusal> {
+    let (Some(given), Some(known)) = (arguments.as_object(), properties.as_object()) else {
+        return Ok(());
+    };
+    for (name, value) in given {
+        let Some(property) = known.get(name) else {
+            let known: Vec<String> = known.keys().map(|name| format!("`{name}`")).collect();
+            return Err(Refusal::Arguments(format!(
+                "the arguments do not fit: unknown field `{name}`, expected one of {}",
+                known.join(", ")
+            )));
+        };
+        refuse_unknown(value, &property["properties"])?;
+    }
+    Ok(())
 }
 
 fn launched(task: &Task, audience: Audience, names: Names) -> String {

@@ -270,8 +270,8 @@ fn wait_refuses_what_makes_no_sense() {
         assert!(ended.stderr.starts_with("error: "), "{ended:?}");
     }
     for timeout in ["--timeout=-1", "--timeout=nan", "--timeout=inf", "--timeout=1e300"] {
-        let refused = "error: --timeout must be a number of seconds\n";
-        assert_eq!(shell.run(["wait", timeout, &task]), failed(refused));
+        let refused = failed("error: --timeout must be a number of seconds\n");
+        assert_eq!(shell.run(["wait", timeout, &task]), Ended { code: 2, ..refused });
     }
 }
 
@@ -429,15 +429,17 @@ fn a_task_is_named_by_its_full_id_its_short_id_or_a_unique_prefix() {
         "error: `ses_` could be any of: {id} (one @say 1), {} (two @say 2)\n",
         other.session_id
     );
-    for verb in ["output", "wait", "cancel"] {
+    for verb in ["output", "cancel"] {
         assert_eq!(shell.run([verb, "ses_"]), failed(&ambiguous), "{verb}");
     }
+    assert_eq!(shell.run(["wait", "ses_"]), Ended { code: 2, ..failed(&ambiguous) });
     assert_eq!(shell.run(["resume", "ses_", "go on"]), failed(&ambiguous));
     for unknown in ["nobody", "", "ses_zzz", "%", "é"] {
         let text = format!("error: no task `{unknown}`; a list of the tasks shows their ids\n");
-        for verb in ["output", "wait", "cancel"] {
+        for verb in ["output", "cancel"] {
             assert_eq!(shell.run([verb, unknown]), failed(&text), "{verb}");
         }
+        assert_eq!(shell.run(["wait", unknown]), Ended { code: 2, ..failed(&text) });
         assert_eq!(shell.run(["resume", unknown, "go on"]), failed(&text));
     }
 }
@@ -673,7 +675,9 @@ fn an_unknown_key_in_the_file_stops_every_verb_and_names_the_nearest_key() {
         "config show",
     ] {
         let args = ["--config", file.to_str().unwrap()].into_iter().chain(verb.split(' '));
-        assert_eq!(shell.run(args), failed(&text), "{verb}");
+        // For `wait`, 1 means that a task failed.
+        let code = if verb.starts_with("wait") { 2 } else { 1 };
+        assert_eq!(shell.run(args), Ended { code, ..failed(&text) }, "{verb}");
     }
     assert!(!shell.home().exists());
 }

@@ -116,7 +116,7 @@ async fn a_caller_that_waits_is_answered_when_the_daemon_stops() {
         client.health().await.unwrap();
     }
     assert!(!waiting.is_finished());
-    client.stop().await.unwrap();
+    client.stop(client::Stop::ForGood).await.unwrap();
     match waiting.await.unwrap() {
         Err(client::Error::Refused(answer)) => assert_eq!(answer, stopping()),
         other => panic!("{other:?}"),
@@ -174,13 +174,9 @@ fn whoever_needs_a_daemon_while_the_last_one_is_still_stopping_gets_a_new_one() 
 #[test]
 fn wait_survives_a_restart_of_the_daemon() {
     let restart = |shell: &Shell| {
-        shell.say(["daemon", "stop"]);
-        shell.say(["daemon", "start"]);
+        shell.say(["daemon", "restart"]);
     };
-    let stop = |shell: &Shell| {
-        shell.say(["daemon", "stop"]);
-    };
-    let ways: [&dyn Fn(&Shell); 3] = [&restart, &stop, &Shell::kill_daemon];
+    let ways: [&dyn Fn(&Shell); 2] = [&restart, &Shell::kill_daemon];
     for way in ways {
         for (text, code) in [(Ok("found"), 0), (Err("overloaded"), 1)] {
             let shell = Shell::with_host_process();

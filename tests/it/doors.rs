@@ -61,7 +61,7 @@ fn server_writes_discovery_file_on_start() {
     let file = shell.home().join("server.json");
     let server: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     let fields = fields(&server);
-    assert_eq!(fields, ["pid", "port", "startedAt", "url"]);
+    assert_eq!(fields, ["pid", "port", "startedAt", "url", "version"]);
     assert_eq!(server["pid"], shell.pid());
     let names: Vec<String> = fs::read_dir(shell.home())
         .unwrap()

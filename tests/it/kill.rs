@@ -14,7 +14,7 @@ use asyncagents::client::Client;
 use asyncagents::host::scripted::{Call, Remote, Reply, Scripted};
 use asyncagents::host::{Host, NewSession};
 use asyncagents::task::launch::Arguments;
-use asyncagents::wire::{CallerView, CancelRequest, LaunchRequest, TaskView};
+use asyncagents::wire::{CallerView, CancelRequest, LaunchRequest, ResumeRequest, TaskView};
 use serde_json::Value;
 
 const KILLS: usize = 50;
@@ -207,12 +207,14 @@ async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<At
             if stage.client.cancel(&request).await.is_ok() {
                 known.lock().unwrap().cancelled.push(id);
             }
-        } else if n % 17 == 0
-            && stage.client.resume(&id, stage.work.follow_up.0.into()).await.is_ok()
-        {
+        } else if n % 17 == 0 && stage.client.resume(&id, &follow_up(&stage)).await.is_ok() {
             *known.lock().unwrap().resumed.entry(id).or_default() += 1;
         }
     }
+}
+
+fn follow_up(stage: &Stage) -> ResumeRequest {
+    ResumeRequest { prompt: stage.work.follow_up.0.into(), key: None }
 }
 
 /// Starts daemons and kills them, until there were enough kills and everything is launched.

@@ -121,5 +121,12 @@ async fn the_same_key_resumes_once() {
     assert_eq!((one.run, again.run), (1, 1));
     world.ended(&one).await;
     assert_eq!(resume("@say second", "key").await.unwrap().run, 1, "also when it is over");
-    assert_eq!(resume("@say third", "another").await.unwrap().run, 2);
+    let next = resume("@say third", "another").await.unwrap();
+    assert_eq!(next.run, 2);
+    world.ended(&next).await;
+    assert_eq!(
+        resume("@say second", "key").await.unwrap().run,
+        2,
+        "also when another one followed"
+    );
 }

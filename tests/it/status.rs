@@ -376,9 +376,11 @@ fn health_endpoint_returns_ok_status_with_uptime() {
         status: "ok".into(),
         uptime: health.uptime,
         version: env!("CARGO_PKG_VERSION").into(),
+        protocol: 1,
         task_count: 3,
         pid: shell.pid(),
         warnings: vec![],
+        restart_needed: None,
     };
     assert_eq!(health, expected);
     assert!(health.uptime < 60);

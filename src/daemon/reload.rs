@@ -1,0 +1,162 @@
+//! The configuration file, while the daemon runs: it is looked at when somebody asks for the health,
+//! and every few seconds. What can change under way is applied at once; of the rest it is said
+//! that a restart is needed.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio_util::sync::CancellationToken;
+
+use super::limits;
+use super::log::Level;
+use crate::config::{self, Config, Settings};
+use crate::supervisor::Supervisor;
+
+const BETWEEN_LOOKS: Duration = Duration::from_secs(5);
+
+/// A file system that hangs holds up nobody who asks for the health.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+
+/// What was set up before the daemon, and can be changed while it runs.
+pub struct Reloadable {
+    /// Reads the settings again, from the same sources as at the start.
+    pub reread: Box<dyn Fn() -> Result<Settings, config::Error> + Send + Sync>,
+    pub level: Level,
+}
+
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub(super) struct Watch(Arc<Inner>);
+
+struct Inner {
+    file: PathBuf,
+    reloadable: Reloadable,
+    supervisor: Supervisor,
+    /// Held while the file is looked at, so that one that hangs takes one thread.
+    looking: Arc<tokio::sync::Mutex<()>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What the daemon goes by.
+    config: Config,
+    /// Of the file as it was read the last time.
+    stamp: Option<Stamp>,
+    /// What is to be said of it.
+    note: Option<String>,
+}
+
+/// Changes whenever the file does, also when it is replaced by one of the same size.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stamp {
+    Absent,
+    There { modified: Option<SystemTime>, inode: u64, bytes: u64 },
+}
+
+impl Watch {
+    pub(super) fn new(
+        settings: &Settings,
+        reloadable: Reloadable,
+        supervisor: Supervisor,
+    ) -> Watch {
+        let state = State { config: settings.config.clone(), stamp: None, note: None };
+        Watch(Arc::new(Inner {
+            file: settings.config_file.clone(),
+            reloadable,
+            supervisor,
+            looking: Arc::default(),
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// Looks every few seconds, until told to stop.
+    pub(super) async fn run(self, stopping: CancellationToken) {
+        while stopping.run_until_cancelled(tokio::time::sleep(BETWEEN_LOOKS)).await.is_some() {
+            self.look().await;
+        }
+    }
+
+    /// Why a restart would change something, if it would.
+    pub(super) async fn look(&self) -> Option<String> {
+        if let Ok(turn) = self.0.looking.clone().try_lock_owned() {
+            let inner = Arc::clone(&self.0);
+            let look = tokio::task::spawn_blocking(move || {
+                inner.read_if_changed();
+                drop(turn);
+            });
+            let _ = tokio::time::timeout(LONGEST_LOOK, look).await;
+        }
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).note.clone()
+    }
+}
+
+impl Inner {
+    fn read_if_changed(&self) {
+        let stamp = stamp(&self.file);
+        if self.state.lock().unwrap_or_else(PoisonError::into_inner).stamp == Some(stamp) {
+            return;
+        }
+        let read = (self.reloadable.reread)();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.stamp = Some(stamp);
+        let file = self.file.display();
+        state.note = match read {
+            Ok(new) => {
+                self.apply(&mut state.config, &new.config);
+                let keys = state.config.changed_keys(&new.config);
+                (!keys.is_empty()).then(|| {
+                    let keys = keys.join("`, `");
+                    format!(
+                        "the configuration file `{file}` was changed (`{keys}`); `asyncagents daemon \
+                         restart` applies it, and live runs go on"
+                    )
+                })
+            }
+            Err(error) => Some(format!(
+                "the configuration file `{file}` was changed and cannot be used: {}; the daemon goes \
+                 on with what it read before",
+                chain(&error)
+            )),
+        };
+        if let Some(note) = &state.note {
+            tracing::warn!("{note}");
+        }
+    }
+
+    /// What is read at each use.
+    fn apply(&self, current: &mut Config, new: &Config) {
+        let before = limits(current);
+        current.limits = new.limits.clone();
+        current.task_tool.active_per_parent = new.task_tool.active_per_parent;
+        if limits(current) != before {
+            self.supervisor.set_limits(limits(current));
+            tracing::info!("limits changed");
+        }
+        if new.log.level != current.log.level && self.reloadable.level.set(&new.log.level) {
+            current.log.level = new.log.level.clone();
+            tracing::info!(level = new.log.level, "log level changed");
+        }
+    }
+}
+
+fn stamp(file: &std::path::Path) -> Stamp {
+    use std::os::unix::fs::MetadataExt;
+    match std::fs::metadata(file) {
+        Ok(found) => {
+            let (inode, bytes) = (found.ino(), found.len());
+            Stamp::There { modified: found.modified().ok(), inode, bytes }
+        }
+        Err(_) => Stamp::Absent,
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    text
+}
