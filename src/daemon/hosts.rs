@@ -44,8 +44,11 @@ pub(super) fn connect(
         (EMBEDDED.to_owned(), AnyHost::Embedded(embedded.clone())),
         (OPENCODE.to_owned(), AnyHost::OpenCode(opencode.clone())),
     ]);
+    // Those of the configuration alone: adding a server by `hosts add` does not move what is launched
+    // elsewhere, neither now nor at the next start.
+    let has_server = !config.opencode.url.is_empty() || !config.opencode.servers.is_empty();
     let default = match config.host.split_once(':') {
-        None if config.host.is_empty() && !opencode.is_empty() => OPENCODE,
+        None if config.host.is_empty() && has_server => OPENCODE,
         None if config.host.is_empty() || config.host == EMBEDDED => EMBEDDED,
         None if config.host == OPENCODE => OPENCODE,
         None if config.host == SCRIPTED => {

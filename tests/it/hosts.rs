@@ -56,6 +56,26 @@ async fn a_server_is_added_used_moved_and_removed_by_its_name() {
     });
 }
 
+#[test]
+fn a_server_that_was_added_does_not_become_the_default_at_the_next_start() {
+    let shell = shell();
+    let default = || -> Vec<String> {
+        let hosts = shell.json(["hosts", "--json"]);
+        let defaults = hosts.as_array().unwrap().iter().filter(|host| host["isDefault"] == true);
+        defaults.map(|host| host["name"].as_str().unwrap().to_owned()).collect()
+    };
+    shell.say(["hosts", "add", "work", "http://127.0.0.1:1"]);
+    assert_eq!(default(), ["embedded"]);
+    shell.say(["daemon", "restart"]);
+    assert_eq!(default(), ["embedded"]);
+    // One of the configuration does.
+    let file = shell.path(".config/asyncagents/config.toml");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "[opencode.servers]\nhome = 'http://127.0.0.1:1'\n").unwrap();
+    shell.say(["daemon", "restart"]);
+    assert_eq!(default(), ["opencode"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_doctor_says_what_is_wrong_with_a_server_and_the_way_out() {
     let server = OpenCode::start_with_password("secret").await;
