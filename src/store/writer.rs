@@ -161,7 +161,12 @@ fn run(mut db: Connection, waiting: &mpsc::Receiver<Box<dyn Change>>, publish: i
         match &committed {
             Ok(before) => {
                 for (id, (what, task)) in (before + 1..).zip(news) {
-                    publish(Committed { id, what, task });
+                    let committed = Committed { id, what, task };
+                    // A listener that panics must not end the only thread that writes: the change is
+                    // made, and its caller is waiting for the answer.
+                    if catch_unwind(AssertUnwindSafe(|| publish(committed))).is_err() {
+                        tracing::error!(id, "publishing a change panicked; listeners missed it");
+                    }
                 }
             }
             Err(error) => {

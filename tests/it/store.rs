@@ -360,3 +360,14 @@ async fn clearing_takes_ended_tasks_off_the_list_and_leaves_one_that_was_just_la
     let cleared = |task: &Task| world.store.task(&task.id).unwrap().unwrap().cleared_at.is_some();
     assert_eq!((cleared(&ended), cleared(&live)), (true, false));
 }
+
+#[tokio::test]
+async fn a_listener_that_panics_does_not_end_the_writer() {
+    let world = World::listening(|_, _| panic!("on purpose"));
+    for _ in 0..2 {
+        let (new, limits) = (world.new_task(), world.limits.clone());
+        let id = new.id.clone();
+        assert_eq!(world.store.insert(new, limits).await.unwrap().id, id);
+    }
+    assert_eq!(world.stored().len(), 2);
+}
