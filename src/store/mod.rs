@@ -67,6 +67,8 @@ pub enum Error {
     Sql(#[source] Arc<rusqlite::Error>),
     #[error("the task store failed and took the change back")]
     RolledBack,
+    #[error("no short id is free for a new task; prune the history with `asyncagents prune`")]
+    NoShortId,
     #[error("the task store holds something unreadable in `{column}`")]
     Unreadable { column: &'static str },
     #[error("the task store is closed")]
@@ -191,6 +193,7 @@ impl Error {
             Error::Sql(source) => Error::Sql(Arc::clone(source)),
             Error::Closed => Error::Closed,
             Error::RolledBack
+            | Error::NoShortId
             | Error::Unreadable { .. }
             | Error::Panicked
             | Error::TooNew { .. }

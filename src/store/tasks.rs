@@ -636,7 +636,7 @@ fn free_short_id(db: &Connection, candidates: &[ShortId]) -> Result<ShortId, Err
             return Ok(candidate.clone());
         }
     }
-    Err(Error::RolledBack)
+    Err(Error::NoShortId)
 }
 
 pub(super) fn starting(progress: Progress, slot: Slot, at: Timestamp) -> Progress {

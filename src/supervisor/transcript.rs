@@ -127,7 +127,10 @@ async fn apart<T: Send + 'static>(
 ) -> Result<T, Error> {
     let done = tokio::task::spawn_blocking(work).await;
     let done = done.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-    done.map_err(|error| Error::Store(crate::store::Error::Io(error)))
+    done.map_err(|error| {
+        tracing::error!(error = &error as &dyn std::error::Error, "transcript cannot be unpacked");
+        Error::Store(crate::store::Error::Unreadable { column: "transcript" })
+    })
 }
 
 #[cfg(test)]
@@ -140,5 +143,11 @@ mod tests {
         let body = pack(messages.clone()).await.unwrap();
         assert!(body.len() * 20 < messages.len(), "{}", body.len());
         assert_eq!(unpack(Kept { run: 0, body }).await.unwrap(), messages);
+    }
+
+    #[tokio::test]
+    async fn a_transcript_that_is_damaged_is_named_as_what_it_is() {
+        let error = unpack(Kept { run: 0, body: vec![0xff; 9] }).await.unwrap_err();
+        assert_eq!(error.to_string(), "the task store holds something unreadable in `transcript`");
     }
 }
