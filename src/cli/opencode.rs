@@ -1,11 +1,13 @@
 //! `asyncagents opencode`: puts our plugin into OpenCode, and takes it out again.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde::{Deserialize, Serialize};
 
 use super::files::{cannot, read, write};
@@ -102,11 +104,18 @@ pub(super) fn config_file_in(folder: &Path) -> PathBuf {
     there.unwrap_or(&names[1]).clone()
 }
 
+/// A path as a URL: `#`, `?` and `%` in it would mean something else there.
+fn file_url(path: &Path) -> String {
+    const PLAIN: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    format!("file://{}", percent_encode(path.as_os_str().as_bytes(), PLAIN))
+}
+
 fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let before = read(file)?;
     let plugin = plugin_file(settings);
-    let url = format!("file://{}", plugin.display());
+    let url = file_url(&plugin);
     let given = before.clone().unwrap_or_default();
     let after = text::with_plugin(&given, &url, &program.to_string_lossy())
         .with_context(|| format!("`{}` was left as it is", file.display()))?;
@@ -197,5 +206,17 @@ impl Installed {
             };
         }
         write(&file, &serde_json::to_string_pretty(self)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_signs_that_mean_something_in_a_url_is_encoded() {
+        let check = |path: &str, url: &str| assert_eq!(file_url(Path::new(path)), url);
+        check("/home/ada/.config/a-b_c~d.ts", "file:///home/ada/.config/a-b_c~d.ts");
+        check("/home/C# 100%?/ä.ts", "file:///home/C%23%20100%25%3F/%C3%A4.ts");
     }
 }
