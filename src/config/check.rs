@@ -79,6 +79,21 @@ pub(super) fn check_rule(key: &str, value: &Value, name: &str, place: &str) -> R
     }
 }
 
+/// The same for a variable that switches something: in doubt, `0` and `off` would mean on.
+pub(super) fn check_switch(key: &str, value: &Value, name: &str, place: &str) -> Result<(), Error> {
+    match default_of(key) {
+        Some(default @ Value::Boolean(_)) => check_type(name, value, &default, place),
+        Some(_) | None => Ok(()),
+    }
+}
+
+pub(super) fn default_of(key: &str) -> Option<Value> {
+    let (section, name) = key.split_once('.').unwrap_or(("", key));
+    let known = known_keys();
+    let section = known.get(section).and_then(Value::as_table);
+    section.unwrap_or(&known).get(name).cloned()
+}
+
 pub(super) fn known_keys() -> Table {
     Table::try_from(Config::default()).expect("the defaults can be written as TOML")
 }

@@ -16,7 +16,7 @@ pub use keys::{
     OpenCode, Permissions, Policy, Resume, Supervisor, TaskTool, Tools,
 };
 
-use check::{check_rule, check_table};
+use check::{check_rule, check_switch, check_table};
 
 /// The commented file that documents every key; as it stands it changes nothing.
 pub const DEFAULT_FILE: &str = include_str!("default.toml");
@@ -276,19 +276,17 @@ fn set_from_environment(table: &mut Table, environment: &Environment) -> Result<
     for (variable, key) in VARIABLES {
         let Some(text) = environment.get(variable)? else { continue };
         let value = typed(key, text);
+        check_switch(key, &value, variable, "the environment")?;
         check_rule(key, &value, variable, "the environment")?;
         set(table, key, value);
     }
     Ok(())
 }
 
-/// As the key has it. What switches something off says `false`, and nothing else does.
+/// As the key has it; what does not fit stays text, and is refused.
 fn typed(key: &str, text: &str) -> Value {
-    let (section, name) = key.split_once('.').unwrap_or(("", key));
-    let known = check::known_keys();
-    let section = known.get(section).and_then(Value::as_table);
-    match section.unwrap_or(&known).get(name) {
-        Some(Value::Boolean(_)) => Value::Boolean(text != "false"),
+    match check::default_of(key) {
+        Some(Value::Boolean(_)) => text.parse().map_or_else(|_| Value::from(text), Value::Boolean),
         Some(Value::Integer(_)) => text.parse().map_or_else(|_| Value::from(text), Value::Integer),
         Some(_) | None => Value::from(text),
     }
@@ -370,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_api_is_set_by_its_variables_and_off_only_when_they_say_false() {
+    fn the_api_is_set_by_its_variables() {
         let check = |pairs: &[(&str, &str)], expected: Api| {
             let pairs = pairs.iter().copied().chain([("HOME", "/none")]);
             let settings = Settings::resolve(&Environment::of(pairs), &Flags::default()).unwrap();
@@ -379,7 +377,6 @@ mod tests {
         check(&[], Api::default());
         check(&[("ASYNCAGENTS_API_ENABLED", "false")], Api { enabled: false, ..Api::default() });
         check(&[("ASYNCAGENTS_API_ENABLED", "true")], Api::default());
-        check(&[("ASYNCAGENTS_API_ENABLED", "1")], Api::default());
         check(
             &[("ASYNCAGENTS_API_PORT", "0"), ("ASYNCAGENTS_API_HOST", "::1")],
             Api { port: 0, host: "::1".to_owned(), ..Api::default() },
@@ -480,6 +477,15 @@ mod tests {
                 &format!(
                     "`ASYNCAGENTS_API_PORT` in the environment is `{shown}`; \
                      give a number from 0 to 65535"
+                ),
+            );
+        }
+        for switch in ["0", "1", "no", "off", "False"] {
+            check(
+                &[("HOME", "/none"), ("ASYNCAGENTS_API_ENABLED", switch)],
+                &format!(
+                    "`ASYNCAGENTS_API_ENABLED` in the environment is `{switch:?}`; \
+                     give `true` or `false`"
                 ),
             );
         }
