@@ -106,6 +106,11 @@ impl Clock {
         now.max(last + 1)
     }
 
+    /// Ticks go on after this one, also when the wall clock was set back before we were started.
+    pub fn go_on_after(&self, tick: u64) {
+        self.0.tick.fetch_max(tick, Ordering::SeqCst);
+    }
+
     pub fn session_id(&self) -> SessionId {
         SessionId::mint(self.tick(), &dice())
     }
@@ -137,6 +142,7 @@ fn dice() -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::tick_of;
 
     #[test]
     fn ids_grow_also_when_the_clock_stands_still_or_jumps_back() {
@@ -146,6 +152,21 @@ mod tests {
         clock.0.source.jump(-500_000);
         let third = clock.message_id();
         assert!(first < second && second < third, "{first} {second} {third}");
+    }
+
+    #[test]
+    fn ids_go_on_after_those_of_an_earlier_process_whose_clock_was_ahead() {
+        let at = |millis| Clock::manual(Timestamp::from_millis(millis));
+        // The second crosses the end of the 48 bits that are in an id.
+        for now in [1_000_000_000_000, (26 << 36) - 1_000] {
+            let earlier = at(now + 3_600_000).message_id();
+            let clock = at(now);
+            clock.go_on_after(tick_of(earlier.as_str(), clock.tick()).unwrap());
+            assert_eq!(clock.tick() >> 12, (now as u64) + 3_600_000);
+        }
+        assert_eq!(tick_of("per_x", 5), None);
+        assert_eq!(tick_of("msg_parent-message", 5), None);
+        assert_eq!(tick_of("mailbox", 5), None);
     }
 
     impl Source {

@@ -34,7 +34,7 @@ use crate::config::{self, Settings};
 use crate::feed::{Change, Feed, Kind};
 use crate::http::{self, Api, RestartNeeded, Snapshots, Streams, Warnings};
 use crate::store::{Committed, Opened, Store, What};
-use crate::supervisor::{Asks, ForkMethod, Keep, Supervisor};
+use crate::supervisor::{self, Asks, ForkMethod, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
 use crate::task::queue::Limits;
 use crate::tools::{Alias, Blocking, Offered, OnTimeout, Toolbox};
@@ -58,6 +58,7 @@ pub async fn run(
     let feed = Feed::new();
     let warnings = Warnings::default();
     let store = open_store(&home, feed.clone(), &warnings)?;
+    supervisor::go_on(&store, &clock)?;
     let hosts::Connected { hosts, embedded } = hosts::connect(settings, &home, &store, &clock)?;
     let supervisor = Supervisor::new(
         store.clone(),

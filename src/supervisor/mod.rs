@@ -71,7 +71,7 @@ use crate::store::{self, Resolved, Store};
 pub use crate::store::{Direction, Field, Filter, Group, Keep, Snapshot, Sort, Totals, Window};
 use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
-use crate::task::{Task, TaskId, launch as arguments};
+use crate::task::{Task, TaskId, launch as arguments, tick_of};
 
 /// A worker that panics at once must not keep the machine busy with it.
 const AFTER_A_PANIC: Duration = Duration::from_secs(1);
@@ -229,6 +229,20 @@ pub enum Error {
     Host(#[from] host::Error),
     #[error(transparent)]
     Store(#[from] store::Error),
+}
+
+/// Before anything is minted: ids and tickets go on after those in the store, also when the clock was
+/// set back while no daemon ran. Hosts and queues sort by them.
+pub fn go_on(store: &Store, clock: &Clock) -> Result<(), Error> {
+    let now = clock.tick();
+    let store::Newest { ids, ticket } = store.newest()?;
+    let ticks = ids.iter().filter_map(|id| tick_of(id, now));
+    let newest = ticks.fold(ticket, u64::max);
+    if newest > now {
+        tracing::warn!("the clock is behind what was stored; ids go on from there");
+    }
+    clock.go_on_after(newest);
+    Ok(())
 }
 
 impl Supervisor {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Error, Keep, Supervisor};
+use crate::task::Timestamp;
 
 const BETWEEN_LOOKS: Duration = Duration::from_secs(3600);
 
@@ -10,8 +11,12 @@ impl Supervisor {
     /// Deletes the ended tasks that `keep` leaves out and says how many. What is left when the
     /// daemon stops is left for the next time.
     pub async fn prune(&self, keep: &Keep) -> Result<u64, Error> {
+        self.prune_at(keep, self.0.clock.now()).await
+    }
+
+    async fn prune_at(&self, keep: &Keep, now: Timestamp) -> Result<u64, Error> {
         let pruned = tokio::select! {
-            pruned = self.0.store.prune(keep, self.0.clock.now()) => pruned?,
+            pruned = self.0.store.prune(keep, now) => pruned?,
             () = self.0.stopping.cancelled() => return Err(Error::Stopping),
         };
         if pruned > 0 {
@@ -20,11 +25,18 @@ impl Supervisor {
         Ok(pruned)
     }
 
+    /// By itself, nothing is deleted because of a clock alone: one that was set forward (a dead battery,
+    /// a wrong date) would take the whole history. Ages count from the newest change in the store.
+    async fn prune_by_itself(&self, keep: &Keep) -> Result<u64, Error> {
+        let now = self.0.clock.now().min(self.0.store.last_activity()?);
+        self.prune_at(keep, now).await
+    }
+
     /// At the start and then every hour; ends at once when the history is not limited.
     pub(super) async fn pruner(self) {
         let keep = self.0.settings.history;
         while !keep.is_everything() {
-            match self.prune(&keep).await {
+            match self.prune_by_itself(&keep).await {
                 Ok(_) => {}
                 Err(Error::Stopping) => return,
                 Err(error) => {

@@ -100,6 +100,17 @@ fn body(tick: u64, dice: &[u8; 16]) -> String {
     format!("{:012x}{chance}", tick & 0xffff_ffff_ffff)
 }
 
+/// The tick that an id was minted with. The id has its lowest 48 bits, two years' worth; the rest is
+/// that of the nearest such tick. `None` for ids that are not ours.
+pub fn tick_of(id: &str, near: u64) -> Option<u64> {
+    const PERIOD: u64 = 1 << 48;
+    let (_, body) = id.split_once('_')?;
+    let low = u64::from_str_radix(body.get(..12)?, 16).ok()?;
+    let this = near & !(PERIOD - 1) | low;
+    let nearest = [this.wrapping_sub(PERIOD), this, this.wrapping_add(PERIOD)];
+    nearest.into_iter().min_by_key(|tick| tick.abs_diff(near))
+}
+
 /// One of the first `of` of: ten digits, lower case, upper case.
 fn letter(die: u8, of: u8) -> char {
     match die % of {

@@ -12,7 +12,7 @@ pub mod view;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use id::{BatchId, MessageId, SessionId, ShortId, TaskId};
+pub use id::{BatchId, MessageId, SessionId, ShortId, TaskId, tick_of};
 pub use lifecycle::{State, Status};
 pub use progress::{Phase, Progress};
 pub use queue::{Manner, Slot};
