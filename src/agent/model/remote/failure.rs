@@ -5,7 +5,10 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use jiff::fmt::rfc2822;
+use percent_encoding::percent_decode_str;
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use reqwest::{StatusCode, Url};
 use serde_json::Value;
@@ -25,7 +28,8 @@ pub(super) struct Teller(Arc<Facts>);
 struct Facts {
     /// The server, without passwords and parameters.
     place: String,
-    key: String,
+    /// The key and the login of the address, also as they are sent.
+    secrets: Vec<String>,
     silence: Duration,
 }
 
@@ -33,7 +37,7 @@ impl Teller {
     pub(super) fn new(url: &Url, key: &str, silence: Duration) -> Teller {
         let place = format!("{}{}", url.origin().ascii_serialization(), url.path());
         let place = place.trim_end_matches('/').to_owned();
-        Teller(Arc::new(Facts { place, key: key.to_owned(), silence }))
+        Teller(Arc::new(Facts { place, secrets: secrets(url, key), silence }))
     }
 
     /// A request that was not answered, or an answer that broke off.
@@ -98,11 +102,27 @@ impl Teller {
     }
 
     fn without_secret(&self, text: &str) -> String {
-        match self.0.key.as_str() {
-            key if key.len() < SECRET_CHARACTERS => text.to_owned(),
-            key => text.replace(key, "***"),
+        let strike = |text: String, secret: &String| text.replace(secret, "***");
+        self.0.secrets.iter().fold(text.to_owned(), strike)
+    }
+}
+
+/// A server that shows the header it got shows a login in base64, which anybody can read.
+fn secrets(url: &Url, key: &str) -> Vec<String> {
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let password = url.password().map(decoded).unwrap_or_default();
+    let login = format!("{}:{password}", decoded(url.username()));
+    let mut secrets: Vec<String> = Vec::new();
+    for secret in [key, &password, &login] {
+        if secret.len() >= SECRET_CHARACTERS {
+            secrets.push(STANDARD_NO_PAD.encode(secret));
+            secrets.push(URL_SAFE_NO_PAD.encode(secret));
+            secrets.push(secret.to_owned());
         }
     }
+    // The longest first: a part that is struck out would hide the rest from the search.
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    secrets
 }
 
 /// The text of the deepest cause; those above say that something failed, not what.
@@ -208,6 +228,16 @@ mod tests {
         let long = format!("{}{KEY}", "x".repeat(TEXT_CHARACTERS - 5));
         let cut = format!("{}***", "x".repeat(TEXT_CHARACTERS - 5));
         check_status(401, &long, refused(401, &cut));
+    }
+
+    #[test]
+    fn a_login_is_struck_out_as_it_is_and_in_base64() {
+        let base64 = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        let login = base64("user:password");
+        check_status(401, &format!("got `Basic {login}`"), refused(401, "got `Basic ***==`"));
+        check_status(401, "no user:password here", refused(401, "no *** here"));
+        check_status(401, &base64(KEY), refused(401, "***="));
+        check_status(401, "no password", refused(401, "no ***"));
     }
 
     #[test]
