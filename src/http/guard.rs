@@ -10,7 +10,7 @@ use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW,
     AUTHORIZATION, HOST,
 };
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -42,7 +42,7 @@ enum Token {
 pub(super) async fn guard(State(door): State<Door>, request: Request, next: Next) -> Response {
     let is_read = [Method::GET, Method::HEAD].contains(request.method());
     let token = door.token_in(request.headers());
-    let refused = if !door.is_known_as(request.headers()) {
+    let refused = if !door.is_meant_by(request.uri(), request.headers()) {
         Some(ApiError::with_status(
             StatusCode::FORBIDDEN,
             "this server answers on this machine only; use `127.0.0.1` or `localhost`",
@@ -99,11 +99,18 @@ impl Door {
         }
     }
 
-    /// A site whose name was made to lead here still calls us by its own name.
-    fn is_known_as(&self, headers: &HeaderMap) -> bool {
+    /// A site whose name was made to lead here still calls us by its own name. A request to a proxy
+    /// (`GET http://name/path`) has it in the address as well, and there it counts for more than in
+    /// the header.
+    fn is_meant_by(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let mut hosts = headers.get_all(HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
-        let Some(name) = host.to_str().ok().and_then(name) else { return false };
+        let header = host.to_str().is_ok_and(|host| self.is_known_as(host));
+        header && uri.authority().is_none_or(|authority| self.is_known_as(authority.as_str()))
+    }
+
+    fn is_known_as(&self, host: &str) -> bool {
+        let Some(name) = name(host) else { return false };
         let is_loopback = name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
         is_loopback
             || name.eq_ignore_ascii_case("localhost")
@@ -147,7 +154,8 @@ mod tests {
     fn a_host_header_that_is_not_loopback_is_refused() {
         let check = |host: &str, open: bool, expected: bool| {
             let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_str(host).unwrap())]);
-            assert_eq!(door(open).is_known_as(&headers), expected, "{host}");
+            let path = Uri::from_static("/v1/health");
+            assert_eq!(door(open).is_meant_by(&path, &headers), expected, "{host}");
         };
         for host in ["localhost", "LOCALHOST:5165", "127.0.0.1", "127.0.0.1:80", "127.9.9.9"] {
             check(host, false, true);
@@ -164,11 +172,29 @@ mod tests {
         check("box:5165", true, true);
         check("10.0.0.1:5165", true, true);
         check("evil.example", true, false);
-        assert!(!door(false).is_known_as(&HeaderMap::new()));
+        let path = Uri::from_static("/v1/health");
+        assert!(!door(false).is_meant_by(&path, &HeaderMap::new()));
         let mut two = HeaderMap::new();
         two.append(HOST, HeaderValue::from_static("localhost"));
         two.append(HOST, HeaderValue::from_static("evil.example"));
-        assert!(!door(false).is_known_as(&two));
+        assert!(!door(false).is_meant_by(&path, &two));
+    }
+
+    #[test]
+    fn an_address_with_a_host_that_is_not_loopback_is_refused_whatever_the_header_says() {
+        let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static("localhost"))]);
+        let check = |uri: &'static str, expected: bool| {
+            assert_eq!(
+                door(false).is_meant_by(&Uri::from_static(uri), &headers),
+                expected,
+                "{uri}"
+            );
+        };
+        check("http://localhost:5165/v1/health", true);
+        check("http://127.0.0.1/v1/health", true);
+        check("http://evil.example/v1/health", false);
+        check("http://localhost@evil.example/v1/health", false);
+        check("http://user@localhost/v1/health", false);
     }
 
     #[test]

@@ -224,6 +224,17 @@ fn a_host_header_that_is_not_loopback_is_refused() {
 }
 
 #[test]
+fn a_request_in_absolute_form_to_a_host_that_is_not_loopback_is_refused() {
+    let shell = Shell::new();
+    let site = Site::start(&shell);
+    for method in ["GET", "OPTIONS", "POST"] {
+        let answer = site.ask(method, "http://evil.example/v1/tasks", &[], "");
+        assert_eq!(answer.status, 403, "{method}");
+    }
+    assert_eq!(site.get("http://localhost/v1/tasks").status, 200);
+}
+
+#[test]
 fn an_address_that_others_can_reach_is_refused_without_a_token_of_its_own() {
     let mut shell = Shell::new();
     shell.set("ASYNCAGENTS_API_HOST", "0.0.0.0");
