@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -50,7 +51,7 @@ fn init(environment: &Environment, flags: &Flags) -> anyhow::Result<()> {
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        let mut new = OpenOptions::new().write(true).create_new(true).open(&file)?;
+        let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
         new.write_all(DEFAULT_FILE.as_bytes())
     };
     match written() {

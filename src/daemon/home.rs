@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use rustix::fs::OFlags;
 use tokio::net::UnixListener;
 
 use crate::wire::ServerView;
@@ -62,6 +63,8 @@ impl Home {
         let file = path.join("asyncagents.lock");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        // What a link leads to would be emptied and signed.
+        options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
         let mut lock = options.open(&file).with_context(|| unwritable(path))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -120,7 +123,12 @@ impl Home {
         let new = self.path.join("server.json.new");
         let mut text = serde_json::to_string(server)?;
         text.push('\n');
-        fs::write(&new, text).with_context(|| unwritable(&self.path))?;
+        let _ = fs::remove_file(&new);
+        let mut options = OpenOptions::new();
+        // Whatever the umask says.
+        let file = options.write(true).create_new(true).mode(0o600).open(&new);
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.with_context(|| unwritable(&self.path))?;
         fs::rename(&new, self.path.join(SERVER)).with_context(|| unwritable(&self.path))
     }
 

@@ -1,5 +1,7 @@
 //! The daemon's log: a file a day in the storage directory, the oldest ones removed.
 
+use std::fs::{DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::Context;
@@ -24,7 +26,9 @@ pub fn init(home: &Path, config: &config::Log, watched: bool) -> anyhow::Result<
     let folder = home.join("log");
     let unwritable = || format!("cannot write logs to `{}`", folder.display());
     // The appender complains on the terminal when there is nothing to look through.
-    std::fs::create_dir_all(&folder).with_context(unwritable)?;
+    // Nobody else looks in, whatever the umask says.
+    DirBuilder::new().recursive(true).mode(0o700).create(&folder).with_context(unwritable)?;
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o700)).with_context(unwritable)?;
     let files = RollingFileAppender::builder()
         .rotation(Rotation::DAILY)
         .filename_prefix("asyncagents")
@@ -32,6 +36,10 @@ pub fn init(home: &Path, config: &config::Log, watched: bool) -> anyhow::Result<
         .max_log_files(config.keep_days.max(1))
         .build(&folder)
         .with_context(unwritable)?;
+    // The appender makes its files as the umask says; those of later days are still in that folder.
+    for file in std::fs::read_dir(&folder).with_context(unwritable)?.flatten() {
+        let _ = std::fs::set_permissions(file.path(), Permissions::from_mode(0o600));
+    }
     let filter = EnvFilter::try_new(&config.level)
         .with_context(|| format!("`{}` is not a log level; try `info`", config.level))?;
     let (filter, level) = reload::Layer::new(filter);

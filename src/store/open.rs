@@ -1,8 +1,9 @@
 //! Opening the database: a damaged one is set aside, one that is too new or not ours is refused,
 //! an old one is brought up to date. Nothing that grows with the history is read here.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -64,6 +65,9 @@ pub(super) fn reader(path: &Path) -> Result<Connection, Error> {
 }
 
 fn migrated(path: &Path) -> Result<Connection, Error> {
+    // SQLite would make it readable for everybody where the umask lets it; its log and index get the
+    // mode of the file. What is wrong with the place, SQLite says next.
+    let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut db = Connection::open(path)?;
     db.busy_timeout(Duration::from_secs(10))?;
     let known = MIGRATIONS.len() as i64;

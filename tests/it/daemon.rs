@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use asyncagents::client;
 use asyncagents::host::scripted::Control;
@@ -39,6 +40,39 @@ fn the_socket_is_for_its_owner_only_in_a_directory_for_its_owner_only() {
     let shell = Shell::new();
     shell.say(["daemon", "start"]);
     assert_eq!((mode(shell.home()), mode(&shell.socket())), (0o700, 0o600));
+}
+
+#[test]
+fn what_the_daemon_writes_is_for_its_owner_only_whatever_the_umask_says() {
+    let shell = Shell::new();
+    let mut start = Command::new("sh");
+    let program = env!("CARGO_BIN_EXE_asyncagents");
+    start.args(["-c", "umask 000 && exec \"$0\" daemon start", program]).env_clear();
+    start.env("PATH", "/usr/bin:/bin").env("HOME", shell.path("")).env("ASYNCAGENTS_API_PORT", "0");
+    start.env("ASYNCAGENTS_HOST", "scripted").env("ASYNCAGENTS_HOME", shell.home());
+    assert!(start.status().unwrap().success());
+    shell.launch_to_the_end("@say done");
+    let entries = |folder: &Path| -> Vec<PathBuf> {
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    let all: Vec<PathBuf> = [shell.home(), &shell.home().join("log")].map(entries).concat();
+    let open = all.iter().filter(|path| mode(path) & 0o077 != 0);
+    assert_eq!(open.collect::<Vec<_>>(), Vec::<&PathBuf>::new());
+    assert!(all.len() > 6, "{all:?}");
+}
+
+#[test]
+fn a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone() {
+    let shell = Shell::new();
+    let file = shell.path("file");
+    fs::write(&file, "text").unwrap();
+    fs::create_dir(shell.home()).unwrap();
+    fs::set_permissions(shell.home(), fs::Permissions::from_mode(0o700)).unwrap();
+    symlink(&file, shell.home().join("asyncagents.lock")).unwrap();
+    let refused = shell.run(["daemon", "start"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("Too many levels of symbolic links"), "{refused:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "text");
 }
 
 #[test]
