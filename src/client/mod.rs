@@ -29,7 +29,8 @@ use crate::wire::{
     ToolsView, WaitRequest, WaitView,
 };
 
-const HEALTH: &str = "/v1/health";
+/// With a fresh look at what the daemon was configured by.
+const HEALTH: &str = "/v1/health?fresh=true";
 
 /// For every call but those that may take long.
 const PATIENCE: Duration = Duration::from_secs(60);

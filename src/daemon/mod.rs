@@ -32,7 +32,7 @@ use status::Listener;
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::feed::{Change, Feed, Kind};
-use crate::http::{self, Api, RestartNeeded, Snapshots, Streams, Warnings};
+use crate::http::{self, Api, Snapshots, Streams, Warnings};
 use crate::store::{Committed, Opened, Store, What};
 use crate::supervisor::{self, Asks, ForkMethod, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
@@ -74,7 +74,7 @@ pub async fn run(
         warnings: warnings.clone(),
         stop: CancellationToken::new(),
         restarts: Arc::default(),
-        restart_needed: restart_needed(&watch),
+        restart_needed: Arc::new(watch.clone()),
         streams: streams(&settings.config.api, room),
         snapshots: Snapshots::default(),
         long_reads: Arc::new(Semaphore::new(long_reads())),
@@ -209,14 +209,6 @@ fn check_in_background(store: Store, warnings: Warnings) {
             tracing::warn!(error = &error as &dyn std::error::Error, "cannot check the task store");
         }
     });
-}
-
-fn restart_needed(watch: &Watch) -> RestartNeeded {
-    let watch = watch.clone();
-    Arc::new(move || {
-        let watch = watch.clone();
-        Box::pin(async move { watch.look().await })
-    })
 }
 
 fn limits(config: &config::Config) -> Limits {

@@ -1,16 +1,17 @@
-//! The configuration file, while the daemon runs: it is looked at when somebody asks for the health,
-//! and every few seconds. What can change under way is applied at once; of the rest it is said
-//! that a restart is needed.
+//! The configuration file, while the daemon runs: it is looked at before every command and every few
+//! seconds. What can change under way is applied at once; for the rest a restart is said to be needed.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::limits;
 use super::log::Level;
 use crate::config::{self, Config, Settings};
+use crate::http::RestartNeeded;
 use crate::supervisor::Supervisor;
 
 const BETWEEN_LOOKS: Duration = Duration::from_secs(5);
@@ -73,12 +74,11 @@ impl Watch {
     /// Looks every few seconds, until told to stop.
     pub(super) async fn run(self, stopping: CancellationToken) {
         while stopping.run_until_cancelled(tokio::time::sleep(BETWEEN_LOOKS)).await.is_some() {
-            self.look().await;
+            self.look_now().await;
         }
     }
 
-    /// Why a restart would change something, if it would.
-    pub(super) async fn look(&self) -> Option<String> {
+    async fn look_now(&self) -> Option<String> {
         if let Ok(turn) = self.0.looking.clone().try_lock_owned() {
             let inner = Arc::clone(&self.0);
             let look = tokio::task::spawn_blocking(move || {
@@ -87,7 +87,17 @@ impl Watch {
             });
             let _ = tokio::time::timeout(LONGEST_LOOK, look).await;
         }
+        self.known()
+    }
+}
+
+impl RestartNeeded for Watch {
+    fn known(&self) -> Option<String> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner).note.clone()
+    }
+
+    fn look(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(self.look_now())
     }
 }
 

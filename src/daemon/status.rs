@@ -147,6 +147,8 @@ async fn converse(stream: TcpStream, router: Router, stopping: CancellationToken
     let io = TokioIo::new(Patient::new(stream, LONGEST_STALL));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(LONGEST_HEAD);
+    // A bare LF ends a line here, and hyper cannot be told otherwise. Requests cannot be smuggled by it:
+    // between a client and this parser there is nobody who could read it in another way.
     http.max_buf_size(LARGEST_HEAD).max_headers(MOST_HEADERS);
     let connection = http.serve_connection(io, TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::Uri;
 use serde::Deserialize;
 
 use super::Api;
@@ -16,7 +17,12 @@ use crate::wire::{CheckView, HealthView, PROTOCOL};
 #[utoipa::path(get, path = "/v1/health", tag = "status", responses(
     (status = 200, description = "it is", body = HealthView),
 ))]
-pub(super) async fn health(State(api): State<Api>) -> Json<HealthView> {
+pub(super) async fn health(State(api): State<Api>, uri: Uri) -> Json<HealthView> {
+    // Commands want to know it now; monitors ask often.
+    let restart_needed = match uri.query() {
+        Some("fresh=true") => api.restart_needed.look().await,
+        Some(_) | None => api.restart_needed.known(),
+    };
     let mut warnings = api.warnings.all();
     // Whoever asks wants to know whether a daemon is there. An error would have clients start a
     // second one, which cannot help.
@@ -35,7 +41,7 @@ pub(super) async fn health(State(api): State<Api>) -> Json<HealthView> {
         task_count,
         pid: std::process::id(),
         warnings,
-        restart_needed: (api.restart_needed)().await,
+        restart_needed,
     })
 }
 
@@ -61,9 +67,10 @@ pub(super) struct StopQuery {
 /// Answers, then stops: whoever asked waits for the socket to go away.
 pub(super) async fn stop(
     State(api): State<Api>,
+    uri: Uri,
     Params(query): Params<StopQuery>,
 ) -> Json<HealthView> {
-    let health = health(State(api.clone())).await;
+    let health = health(State(api.clone()), uri).await;
     if query.restart {
         api.restarts.store(true, Ordering::SeqCst);
     }

@@ -53,7 +53,7 @@ pub struct Api {
     pub stop: CancellationToken,
     /// Set when it was asked to stop so that the next one can start.
     pub restarts: Arc<AtomicBool>,
-    pub restart_needed: RestartNeeded,
+    pub restart_needed: Arc<dyn RestartNeeded>,
     pub streams: Streams,
     pub snapshots: Snapshots,
     /// Permits of [`Api::read`].
@@ -81,8 +81,13 @@ impl Api {
     }
 }
 
-/// Looks whether a restart would change something, and says why.
-pub type RestartNeeded = Arc<dyn Fn() -> BoxFuture<'static, Option<String>> + Send + Sync>;
+/// Why a restart would change something, if it would.
+pub trait RestartNeeded: Send + Sync {
+    /// As it was when somebody last looked.
+    fn known(&self) -> Option<String>;
+    /// Looks, which takes a thread of its own.
+    fn look(&self) -> BoxFuture<'_, Option<String>>;
+}
 
 /// What the user should know, shown with the health.
 #[derive(Clone, Default)]

@@ -53,7 +53,11 @@ fn check_refused(answers: Answers, text: &str) {
     let refused = Ended { code: 2, stdout: String::new(), stderr };
     for verb in VERBS {
         assert_eq!(shell.run(verb.split(' ')), refused, "{verb}");
-        assert_eq!(daemon.take_asked(), ["GET /v1/health"], "nothing else is asked: {verb}");
+        assert_eq!(
+            daemon.take_asked(),
+            ["GET /v1/health?fresh=true"],
+            "nothing else is asked: {verb}"
+        );
     }
 }
 
@@ -167,7 +171,11 @@ fn an_answer_that_cannot_be_read_names_both_versions_and_is_asked_for_once() {
         );
         let refused = Ended { code: 2, stdout: String::new(), stderr };
         assert_eq!(shell.run(verb.split(' ')), refused, "{verb}");
-        assert_eq!(daemon.take_asked(), ["GET /v1/health", route, "GET /v1/health"], "{verb}");
+        assert_eq!(
+            daemon.take_asked(),
+            ["GET /v1/health?fresh=true", route, "GET /v1/health?fresh=true"],
+            "{verb}"
+        );
     };
     let missing = "missing field `sessionID` at line 1 column 22";
     check("wait x", "POST /v1/resolve", missing);
