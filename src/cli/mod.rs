@@ -43,6 +43,7 @@ use connection::connect;
 
 use crate::client;
 use crate::config::{Environment, Flags, Settings};
+use crate::task::SHELL;
 use crate::wire::CallerView;
 
 /// For whoever could not find out; 1 means that something else failed.
@@ -203,7 +204,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 /// The shell's user is the parent of what is launched there.
 fn caller(settings: &Settings) -> CallerView {
     CallerView {
-        session_id: settings.parent.clone().unwrap_or_else(|| "cli".to_owned()),
+        session_id: settings.parent.clone().unwrap_or_else(|| SHELL.to_owned()),
         development: settings.development,
         ..CallerView::default()
     }

@@ -12,8 +12,9 @@ use crate::wire::PruneRequest;
 #[command(
     group = ArgGroup::new("limits").required(true).multiple(true),
     after_help = "\
-Only tasks that have ended are deleted, with their results. One whose parent has not been told yet
-stays. With both limits a task goes when either leaves it out.
+Only tasks that have ended are deleted, with their results and files. One stays while something is
+owed: its end to be told or read (for `history.unread_days`), its session to be stopped, its
+transcript to be fetched. With both limits a task goes when either leaves it out.
 
 Example:
   asyncagents prune --keep 1000 --older-than 30"

@@ -36,6 +36,7 @@ const RULES: &[(&str, Rule)] = &[
     ("notices.inline_characters", Rule::Between(0.0, 1_000_000.0)),
     ("history.max_tasks", Rule::Between(0.0, 1e12)),
     ("history.max_age_days", Rule::Between(0.0, 36_500.0)),
+    ("history.unread_days", Rule::Between(0.0, 36_500.0)),
     ("agent.max_steps", Rule::Between(1.0, 100_000.0)),
     ("agent.model_retries", Rule::Between(0.0, 100.0)),
     ("agent.compact_at_tokens", Rule::Between(1_000.0, 1e12)),

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-const DAY: u64 = 86_400;
+use super::units::{DAY, count_or_off, days_or_off, fractional_seconds, seconds, seconds_or_off};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -115,13 +115,16 @@ pub struct Notices {
     pub os: bool,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct History {
     #[serde(with = "count_or_off")]
     pub max_tasks: Option<u64>,
     #[serde(rename = "max_age_days", with = "days_or_off")]
     pub max_age: Option<Duration>,
+    /// How long an end that nobody has read keeps its task; `None` is until it is read.
+    #[serde(rename = "unread_days", with = "days_or_off")]
+    pub unread: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -351,80 +354,15 @@ impl Default for Notices {
     }
 }
 
+impl Default for History {
+    fn default() -> History {
+        History { max_tasks: None, max_age: None, unread: Some(Duration::from_secs(30 * DAY)) }
+    }
+}
+
 impl Default for Log {
     fn default() -> Log {
         Log { level: "info".to_owned(), keep_days: 7 }
-    }
-}
-
-mod seconds {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(time.as_secs())
-    }
-
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Duration, D::Error> {
-        u64::deserialize(from).map(Duration::from_secs)
-    }
-}
-
-mod fractional_seconds {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(time.as_secs_f64())
-    }
-
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Duration, D::Error> {
-        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(serde::de::Error::custom)
-    }
-}
-
-mod count_or_off {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(count: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(count.unwrap_or(0))
-    }
-
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<u64>, D::Error> {
-        Ok(Some(u64::deserialize(from)?).filter(|count| *count > 0))
-    }
-}
-
-mod seconds_or_off {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(
-        time: &Option<Duration>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        count_or_off::serialize(&time.map(|time| time.as_secs()), to)
-    }
-
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(
-        from: D,
-    ) -> Result<Option<Duration>, D::Error> {
-        Ok(count_or_off::deserialize(from)?.map(Duration::from_secs))
-    }
-}
-
-mod days_or_off {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(
-        time: &Option<Duration>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        count_or_off::serialize(&time.map(|time| time.as_secs() / DAY), to)
-    }
-
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(
-        from: D,
-    ) -> Result<Option<Duration>, D::Error> {
-        Ok(count_or_off::deserialize(from)?
-            .map(|days| Duration::from_secs(days.saturating_mul(DAY))))
     }
 }
 
@@ -484,6 +422,7 @@ mod tests {
             history: History {
                 max_tasks: Some(5000),
                 max_age: Some(Duration::from_secs(30 * DAY)),
+                unread: Some(Duration::from_secs(9 * DAY)),
             },
             tools: Tools { aliases: BTreeSet::from([Alias::Background]) },
             ..Config::default()
@@ -494,10 +433,10 @@ mod tests {
 
     #[test]
     fn zero_switches_off_what_can_be_off() {
-        let text = "[permissions]\npark_seconds = 0\n[history]\nmax_tasks = 9\nmax_age_days = 0";
+        let text = "[permissions]\npark_seconds = 0\n[history]\nmax_tasks = 9\nmax_age_days = 0\nunread_days = 0";
         let expected = Config {
             permissions: Permissions { park: None, ..Permissions::default() },
-            history: History { max_tasks: Some(9), max_age: None },
+            history: History { max_tasks: Some(9), max_age: None, unread: None },
             ..Config::default()
         };
         assert_eq!(load(text).unwrap(), expected);

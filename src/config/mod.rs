@@ -3,6 +3,7 @@
 
 mod check;
 mod keys;
+mod units;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

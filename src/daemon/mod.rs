@@ -254,6 +254,7 @@ fn supervisor_settings(config: &config::Config, home: &Path) -> crate::superviso
         inline_characters: notices.inline_characters,
         toasts: notices.toasts,
         history: Keep { tasks: history.max_tasks, age: history.max_age },
+        keep_unread: history.unread,
     }
 }
 

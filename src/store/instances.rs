@@ -1,6 +1,6 @@
 //! Servers that were added while the daemon ran, and which process a conversation belongs to.
 
-use rusqlite::OptionalExtension;
+use rusqlite::{Connection, OptionalExtension};
 
 use super::{Error, Store, Written};
 use crate::task::SessionId;
@@ -15,19 +15,26 @@ impl Store {
         })
     }
 
-    pub fn put_instance(&self, name: String, address: String) -> Written<()> {
-        self.write(move |db, _| {
-            db.prepare_cached("INSERT OR REPLACE INTO instance VALUES (?1, ?2)")?
-                .execute((&name, &address))?;
-            Ok(())
-        })
+    pub async fn put_instance(&self, name: String, address: String) -> Result<(), Error> {
+        let written = self.write(move |db, _| {
+            erasing(db, || {
+                db.prepare_cached("INSERT OR REPLACE INTO instance VALUES (?1, ?2)")?
+                    .execute((&name, &address))
+            })
+        });
+        written.await?;
+        self.empty_log().await
     }
 
-    pub fn drop_instance(&self, name: String) -> Written<()> {
-        self.write(move |db, _| {
-            db.prepare_cached("DELETE FROM instance WHERE name = ?1")?.execute([&name])?;
-            Ok(())
-        })
+    /// An address may have a password in it: nothing of it stays in the file or its log.
+    pub async fn drop_instance(&self, name: String) -> Result<(), Error> {
+        let written = self.write(move |db, _| {
+            erasing(db, || {
+                db.prepare_cached("DELETE FROM instance WHERE name = ?1")?.execute([&name])
+            })
+        });
+        written.await?;
+        self.empty_log().await
     }
 
     pub fn place_of_parent(&self, session: &SessionId) -> Result<Option<String>, Error> {
@@ -45,5 +52,49 @@ impl Store {
                 .execute((&session, &instance))?;
             Ok(())
         })
+    }
+}
+
+/// Overwrites what a change deletes or replaces. Only here: elsewhere it would cost a write for every
+/// page that is freed.
+fn erasing(db: &Connection, change: impl FnOnce() -> rusqlite::Result<usize>) -> Result<(), Error> {
+    let switch = |to: &str| db.query_row(&format!("PRAGMA secure_delete = {to}"), [], |_| Ok(()));
+    switch("ON")?;
+    let changed = change();
+    switch("OFF")?;
+    changed?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_password_of_a_server_that_was_removed_or_changed_is_gone_from_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(&directory.path().join("test.db"), |_| {}).unwrap();
+        let found = |word: &str| -> Vec<String> {
+            let files = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap());
+            let has = |path: &std::path::Path| {
+                let bytes = std::fs::read(path).unwrap();
+                bytes.windows(word.len()).any(|window| window == word.as_bytes())
+            };
+            let files = files.filter(|file| has(&file.path()));
+            files.map(|file| file.file_name().into_string().unwrap()).collect()
+        };
+        let put = |name: &str, password: &str| {
+            store.put_instance(name.into(), format!("http://me:{password}@127.0.0.1:4096"))
+        };
+        put("removed", "canary-1").await.unwrap();
+        put("changed", "canary-2").await.unwrap();
+        put("stays", "canary-3").await.unwrap();
+        assert_eq!([found("canary-1"), found("canary-2")], [["test.db"], ["test.db"]]);
+        store.drop_instance("removed".into()).await.unwrap();
+        put("changed", "another").await.unwrap();
+        let gone: [&str; 0] = [];
+        assert_eq!(found("canary-1"), gone);
+        assert_eq!(found("canary-2"), gone);
+        assert_eq!(found("canary-3"), ["test.db"]);
     }
 }

@@ -18,15 +18,17 @@ mod rows;
 mod search;
 mod sessions;
 mod slots;
+mod space;
 mod status;
 mod tasks;
 mod transcripts;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rusqlite::Connection;
+use tokio::sync::watch;
 
 pub use filter::{Direction, Field, Filter, Sort, Window};
 pub use inheritance::Inheritance;
@@ -56,7 +58,8 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     writer: Mutex<Option<Writer>>,
     readers: Mutex<Vec<Connection>>,
-    path: std::path::PathBuf,
+    path: PathBuf,
+    pruned: watch::Sender<u64>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +109,7 @@ impl Store {
             writer: Mutex::new(Some(writer)),
             readers: Mutex::new(Vec::new()),
             path: path.to_owned(),
+            pruned: watch::Sender::new(0),
         };
         Ok((Store(Arc::new(inner)), opened))
     }
@@ -118,6 +122,11 @@ impl Store {
         if let Some(writer) = writer {
             writer.stop();
         }
+    }
+
+    /// Damaged stores that were kept here and are still there.
+    pub fn set_aside(&self) -> Vec<PathBuf> {
+        open::damaged(&self.0.path)
     }
 
     /// A thorough look at the whole file. Slow on a large one; it blocks nobody but the caller.

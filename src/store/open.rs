@@ -64,6 +64,12 @@ pub(super) fn reader(path: &Path) -> Result<Connection, Error> {
     Ok(db)
 }
 
+/// For work on the file as a whole, beside the writer.
+pub(super) fn maintainer(path: &Path) -> Result<Connection, Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Ok(Connection::open_with_flags(path, flags)?)
+}
+
 fn migrated(path: &Path) -> Result<Connection, Error> {
     // SQLite would make it readable for everybody where the umask lets it; its log and index get the
     // mode of the file. What is wrong with the place, SQLite says next.
@@ -79,6 +85,10 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if owner != APPLICATION_ID && tables > 0 {
         return Err(Error::Foreign(path.display().to_string()));
+    }
+    // Before anything is in the file: later it takes a rewrite of the whole (`space`).
+    if tables == 0 {
+        db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL;")?;
     }
     // Not before we know whose it is: the journal mode is written into the file.
     db.execute_batch(
@@ -134,6 +144,22 @@ fn is_damage(error: &Error) -> bool {
         }
         _ => false,
     }
+}
+
+/// The files that were set aside and are still there.
+pub(super) fn damaged(path: &Path) -> Vec<PathBuf> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Vec::new() };
+    let mut prefix = name.to_owned();
+    prefix.push(".damaged-");
+    let is_one = |path: &PathBuf| {
+        let rest = path.file_name().map(|name| name.as_encoded_bytes());
+        let rest = rest.and_then(|name| name.strip_prefix(prefix.as_encoded_bytes()));
+        rest.is_some_and(|n| !n.is_empty() && n.iter().all(u8::is_ascii_digit))
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_one).collect();
+    found.sort();
+    found
 }
 
 /// Renames the database and its companions to a name that is still free.

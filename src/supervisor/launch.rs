@@ -11,7 +11,7 @@ use super::{Error, Fork, Supervisor};
 use crate::host::{AgentOffer, Host, NewSession, Opened};
 use crate::store::{Inheritance, Intended, Intent, NewTask, Placement};
 use crate::task::launch::Order;
-use crate::task::{BatchId, MAILBOX, Manner, Parent, SessionId, Task, TaskId, Timestamp};
+use crate::task::{BatchId, MAILBOX, Manner, Parent, SHELL, SessionId, Task, TaskId, Timestamp};
 
 /// How long a host's list of agents is believed.
 const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
@@ -19,9 +19,6 @@ const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
 /// Tools a child never has: ours, by any name, and the host's own ways to spawn and to ask (T12).
 const DENIED: [&str; 6] =
     ["asyncagents_*", "superagents_*", "background_*", "Task", "task", "question"];
-
-/// The session of whoever calls from a shell.
-pub const SHELL: &str = "cli";
 
 /// Who calls, from where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

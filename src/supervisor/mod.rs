@@ -56,7 +56,7 @@ pub use cancel::{Cancelled, Target};
 pub use clear::Cleared;
 pub use fork::{Fork, ForkMethod};
 pub use hosts::{Bridge, HostShown, Line, Server};
-pub use launch::{Caller, Launch, SHELL};
+pub use launch::{Caller, Launch};
 pub use list::Listing;
 pub use mailbox::Mail;
 pub use output::Output;
@@ -143,6 +143,8 @@ pub struct Settings {
     pub toasts: bool,
     /// What is pruned is what this leaves out.
     pub history: Keep,
+    /// How long an end that nobody has read keeps its task; `None` is until it is read.
+    pub keep_unread: Option<Duration>,
 }
 
 /// What happens to permissions and questions of children (T15).

@@ -15,8 +15,9 @@ impl Supervisor {
     }
 
     async fn prune_at(&self, keep: &Keep, now: Timestamp) -> Result<u64, Error> {
+        let unread = self.0.settings.keep_unread;
         let pruned = tokio::select! {
-            pruned = self.0.store.prune(keep, now) => pruned?,
+            pruned = self.0.store.prune(keep, unread, now) => pruned?,
             () = self.0.stopping.cancelled() => return Err(Error::Stopping),
         };
         if pruned > 0 {

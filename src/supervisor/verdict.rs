@@ -211,6 +211,7 @@ mod tests {
             inline_characters: 8_000,
             toasts: true,
             history: Keep::default(),
+            keep_unread: None,
         }
     }
 

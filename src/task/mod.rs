@@ -21,6 +21,9 @@ pub use time::Timestamp;
 /// The name of the host that stands for "no conversation": notices wait in the store's mailbox.
 pub const MAILBOX: &str = "mailbox";
 
+/// The parent of what is launched in a shell. Its user looks for himself: nothing reads its mailbox.
+pub const SHELL: &str = "cli";
+
 /// Everything we know of one task. Its text results travel inside [`State`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {

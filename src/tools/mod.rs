@@ -18,9 +18,9 @@ use serde_json::{Map, Value, json};
 pub use blocking::{Blocking, OnTimeout};
 
 use crate::quote;
-use crate::supervisor::{self, Caller, Mail, SHELL, Supervisor, Target};
+use crate::supervisor::{self, Caller, Mail, Supervisor, Target};
 use crate::task::time::say;
-use crate::task::{MAILBOX, SessionId};
+use crate::task::{MAILBOX, SHELL, SessionId};
 use crate::wire::{CallerView, MessageFilter, ToolAnswer, ToolView, ToolsView};
 
 /// The other names the tools can be registered under (`tools.aliases`).

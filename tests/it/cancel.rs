@@ -1,9 +1,9 @@
 //! Cancelling (T8).
 
 use asyncagents::host::scripted::Control;
-use asyncagents::supervisor::{Error, SHELL, Target};
+use asyncagents::supervisor::{Error, Target};
 use asyncagents::task::lifecycle::Refused;
-use asyncagents::task::{BatchId, SessionId, State, Status, TaskId};
+use asyncagents::task::{BatchId, SHELL, SessionId, State, Status, TaskId};
 
 use crate::support::{World, caller, order, settings};
 

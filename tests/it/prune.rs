@@ -1,12 +1,15 @@
 //! Pruning (D3).
 
+use std::fs;
 use std::time::Duration;
 
 use asyncagents::clock::Clock;
-use asyncagents::supervisor::{self, Keep, Settings};
-use asyncagents::task::{Status, Timestamp};
+use asyncagents::host::scripted::Control;
+use asyncagents::supervisor::{self, Caller, Fork, Keep, Launch, Settings, Target};
+use asyncagents::task::{MAILBOX, SHELL, SessionId, Status, Task, Timestamp};
 
-use crate::support::{World, settings};
+use crate::support::process::{Shell, until};
+use crate::support::{World, caller, order, settings};
 
 #[tokio::test]
 async fn a_limited_history_is_pruned_when_the_daemon_starts() {
@@ -16,7 +19,7 @@ async fn a_limited_history_is_pruned_when_the_daemon_starts() {
     let live = world.launch(&parent, "@hang").await;
     let old = world.end_of(&parent, "old").await;
     let new = world.end_of(&parent, "new").await;
-    everybody_is_told(&world).await;
+    nothing_is_owed(&world).await;
     assert_eq!(world.supervisor.task_count().unwrap(), 3);
     world.restart().await;
     world.until("it is pruned", || world.supervisor.task_count().unwrap() == 2).await;
@@ -30,7 +33,7 @@ async fn history_is_kept_until_pruned() {
     let mut world = World::start().await;
     let parent = world.parent().await;
     let done = world.end_of(&parent, "quick").await;
-    everybody_is_told(&world).await;
+    nothing_is_owed(&world).await;
     world.restart().await;
     assert_eq!(world.task(&done.id).state, done.state);
     let keep = |tasks| Keep { tasks: Some(tasks), ..Keep::default() };
@@ -50,7 +53,7 @@ async fn a_clock_that_was_set_forward_does_not_take_the_history_along() {
     let old = world.end_of(&parent, "old").await;
     world.clock.advance(10 * day);
     let new = world.end_of(&parent, "new").await;
-    everybody_is_told(&world).await;
+    nothing_is_owed(&world).await;
     world.kill();
     world.clock.advance(400 * day);
     world.revive();
@@ -75,7 +78,80 @@ async fn ids_and_tickets_go_on_when_the_clock_was_set_back_between_two_daemons()
     assert!(newest.iter().all(|id| *id < back.message_id().to_string() || id.starts_with("ses_")));
 }
 
-async fn everybody_is_told(world: &World) {
-    let owed = || world.supervisor.store().owes_notices().unwrap();
-    world.until("everybody is told", || !owed()).await;
+#[tokio::test]
+async fn pruning_leaves_a_client_the_ends_it_has_not_read() {
+    let world = World::start().await;
+    let client = without_conversation("client");
+    for n in 1..=3 {
+        let task = launch(&world, &client, &format!("@say result {n}")).await;
+        world.ended(&task).await;
+    }
+    nothing_is_owed(&world).await;
+    assert_eq!(world.supervisor.prune(&none()).await.unwrap(), 0);
+    let told = world.tool(&client, "asyncagents_list", serde_json::json!({})).await.text;
+    assert_eq!(told.matches("✓ **Agent \"look around\" finished").count(), 3, "{told}");
+    assert_eq!(world.supervisor.prune(&none()).await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn pruning_does_not_forget_a_session_that_is_still_to_be_stopped() {
+    let mut world = World::start().await;
+    let shell = without_conversation(SHELL);
+    let task = launch(&world, &shell, "@hang").await;
+    world.until("it works", || world.host.is_busy(&task.id)).await;
+    world.control(Control::Unreachable { yes: true }).await;
+    world.supervisor.cancel(&shell, Target::Task(task.id.clone())).await.unwrap();
+    assert_eq!(world.status(&task), Status::Cancelled);
+    assert_eq!(world.supervisor.prune(&none()).await.unwrap(), 0);
+    world.kill();
+    world.control(Control::Unreachable { yes: false }).await;
+    assert!(world.host.is_busy(&task.id));
+    world.revive();
+    world.until("it is stopped", || !world.host.is_busy(&task.id)).await;
+    nothing_is_owed(&world).await;
+    assert_eq!(world.supervisor.prune(&none()).await.unwrap(), 1);
+}
+
+#[test]
+fn output_files_go_with_their_task_and_those_without_one_when_the_daemon_starts() {
+    let mut shell = Shell::new();
+    shell.set("ASYNCAGENTS_HOST", "embedded");
+    let [gone, kept] = ["first", "second"].map(|what| shell.launch_to_the_end(what).session_id);
+    let folder = |name: &str| shell.home().join("output").join(name);
+    for name in [&gone, &kept, "ses_nobody", "notes"] {
+        fs::create_dir_all(folder(name)).unwrap();
+        fs::write(folder(name).join("bash-1-1.txt"), "long").unwrap();
+    }
+    assert_eq!(shell.say(["prune", "--keep", "1"]), "Removed 1 task.\n");
+    until("its files are gone", || !folder(&gone).exists());
+    until("so are those of nobody", || !folder("ses_nobody").exists());
+    fs::create_dir(folder(&gone)).unwrap();
+    shell.say(["daemon", "stop"]);
+    shell.say(["daemon", "start"]);
+    until("what a crash left is gone", || !folder(&gone).exists());
+    assert_eq!([&kept, "notes"].map(|name| folder(name).join("bash-1-1.txt").exists()), [true; 2]);
+}
+
+fn none() -> Keep {
+    Keep { tasks: Some(0), ..Keep::default() }
+}
+
+/// Its notices wait in a mailbox.
+fn without_conversation(name: &str) -> Caller {
+    Caller { host: MAILBOX.into(), ..caller(&SessionId::new(name)) }
+}
+
+async fn launch(world: &World, caller: &Caller, prompt: &str) -> Task {
+    let launch = Launch { order: order(prompt), fork: Fork::No, key: None };
+    world.supervisor.launch(caller.clone(), launch).await.unwrap()
+}
+
+async fn nothing_is_owed(world: &World) {
+    let store = world.supervisor.store();
+    let owed = || {
+        store.owes_notices().unwrap()
+            || !store.owed_aborts().unwrap().is_empty()
+            || !store.owed_transcripts(0, 1).unwrap().is_empty()
+    };
+    world.until("nothing is owed", || !owed()).await;
 }

@@ -5,6 +5,7 @@
 //! more) ends it at once, what is *unreachable* (a disk that takes nothing, a file system that does
 //! not answer) is tried again with back-off, visibly, and ends it after `gone`.
 
+mod files;
 mod processes;
 mod run;
 
@@ -125,6 +126,7 @@ impl Embedded {
             }
         }
         host.clear_processes_in_background(leftovers);
+        host.sweep_files_in_background();
         Ok(host)
     }
 

@@ -61,6 +61,7 @@ pub fn settings() -> Settings {
         inline_characters: 8_000,
         toasts: true,
         history: Keep::default(),
+        keep_unread: None,
     }
 }
 

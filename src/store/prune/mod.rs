@@ -1,0 +1,129 @@
+//! Pruning: ended tasks leave the store, with their runs and notices, and the file gets smaller.
+//! History is deleted nowhere else. A task stays while something is owed: a notice to be delivered or
+//! read, an abort, a transcript.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::{Error, Store, search};
+use crate::task::{MAILBOX, SHELL, Timestamp};
+
+/// So many tasks are deleted in one write, which takes some 20 ms; what others write comes in
+/// between.
+const CHUNK: usize = 200;
+
+/// How much of the history stays. A task goes when either limit leaves it out; without limits
+/// none does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// So many ended tasks, those that were launched last.
+    pub tasks: Option<u64>,
+    /// Counted from the end of a task.
+    pub age: Option<Duration>,
+}
+
+impl Keep {
+    pub fn is_everything(&self) -> bool {
+        *self == Keep::default()
+    }
+}
+
+impl Store {
+    /// Deletes, oldest first, the ended tasks that `keep` leaves out, and says how many. Dropped
+    /// half-way, it has deleted some of them. What is in a mailbox and younger than `unread` keeps its
+    /// task; without that, whatever is unread does.
+    pub async fn prune(
+        &self,
+        keep: &Keep,
+        unread: Option<Duration>,
+        now: Timestamp,
+    ) -> Result<u64, Error> {
+        let unread_since = unread.map_or(i64::MIN, |age| before(now, age));
+        let mut pruned = 0;
+        if let Some(tasks) = keep.tasks {
+            let first_kept = self.first_of_the_newest(tasks)?;
+            pruned += self.prune_before("seq", first_kept, unread_since).await?;
+        }
+        if let Some(age) = keep.age {
+            pruned += self.prune_before("completed_at", before(now, age), unread_since).await?;
+        }
+        if pruned > 0 {
+            self.0.pruned.send_modify(|times| *times += 1);
+        }
+        if let Err(error) = self.give_space_back().await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "task store keeps its size; trying again when it is pruned next");
+        }
+        Ok(pruned)
+    }
+
+    /// Changes after tasks were pruned, for whoever has files of theirs.
+    pub fn pruned(&self) -> watch::Receiver<u64> {
+        self.0.pruned.subscribe()
+    }
+
+    /// Walks over what is too much and not over what stays: the counter rows know how many
+    /// that is.
+    fn first_of_the_newest(&self, ended: u64) -> Result<i64, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare_cached(
+                "SELECT coalesce(
+                   (SELECT seq FROM task WHERE slot = 0 ORDER BY seq LIMIT 1 OFFSET max(0, -?1 +
+                     (SELECT coalesce(sum(n), 0) FROM tally
+                      WHERE status IN ('completed', 'error', 'cancelled')))),
+                   (SELECT max(seq) + 1 FROM task), 0)",
+            )?;
+            let ended = i64::try_from(ended).unwrap_or(i64::MAX);
+            Ok(statement.query_row([ended], |row| row.get(0))?)
+        })
+    }
+
+    async fn prune_before(
+        &self,
+        column: &'static str,
+        bound: i64,
+        unread_since: i64,
+    ) -> Result<u64, Error> {
+        let mut pruned = 0;
+        loop {
+            let chunk = self.write(move |db, _| {
+                // A notice in a mailbox counts as delivered with the end; what its parent has not
+                // read yet is owed all the same. Nothing reads the mail of the shell.
+                let mut delete = db.prepare_cached(&format!(
+                    "DELETE FROM task WHERE seq IN (SELECT seq FROM task
+                       WHERE slot = 0 AND {column} < ?1
+                         AND NOT EXISTS (SELECT 1 FROM notice n
+                           WHERE n.task = task.seq AND (n.delivered_at IS NULL
+                             OR (n.parent_host = '{MAILBOX}' AND n.read_at IS NULL
+                               AND n.parent_session <> '{SHELL}' AND n.created_at > ?2)))
+                         AND NOT EXISTS (SELECT 1 FROM run r
+                           WHERE r.task = task.seq AND (r.abort_owed = 1 OR r.transcript_owed = 1))
+                       ORDER BY {column} LIMIT {CHUNK}) RETURNING seq, id"
+                ))?;
+                let gone = delete
+                    .query_map([bound, unread_since], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                let gone = gone.collect::<Result<Vec<(i64, String)>, _>>()?;
+                // On the embedded host a task's session goes with it.
+                let mut session = db.prepare_cached("DELETE FROM session WHERE id = ?1")?;
+                for (seq, id) in &gone {
+                    session.execute([id])?;
+                    search::forget(db, *seq)?;
+                }
+                Ok(gone.len())
+            });
+            let chunk = chunk.await?;
+            pruned += chunk as u64;
+            if chunk < CHUNK {
+                return Ok(pruned);
+            }
+        }
+    }
+}
+
+fn before(now: Timestamp, age: Duration) -> i64 {
+    now.as_millis().saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests;

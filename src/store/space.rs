@@ -1,0 +1,117 @@
+//! Disk space: pages that pruning freed go back to the file system (incremental vacuum), and what was
+//! erased leaves the write-ahead log, too.
+
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::{Error, Store, open};
+
+/// So many pages are given back in one write, which takes some 20 ms; what others write comes in
+/// between.
+const SLICE: i64 = 512;
+
+/// A file from before incremental vacuum has to be rewritten as a whole, and no other write is made
+/// meanwhile: only if no more than this stays.
+const MOST_REWRITTEN: i64 = 64 << 20;
+
+/// How long a checkpoint waits for readers. Writers wait behind it.
+const LONGEST_CHECKPOINT: Duration = Duration::from_millis(100);
+const CHECKPOINTS: u32 = 20;
+
+/// Pages of the file.
+struct Pages {
+    all: i64,
+    free: i64,
+    size: i64,
+    incremental: bool,
+}
+
+impl Pages {
+    fn count(db: &Connection) -> Result<Pages, Error> {
+        let pragma = |name: &str| -> Result<i64, Error> {
+            Ok(db.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))?)
+        };
+        Ok(Pages {
+            all: pragma("page_count")?,
+            free: pragma("freelist_count")?,
+            size: pragma("page_size")?,
+            incremental: pragma("auto_vacuum")? == 2,
+        })
+    }
+}
+
+impl Store {
+    /// Makes the file as small as what is in it.
+    pub(super) async fn give_space_back(&self) -> Result<(), Error> {
+        let pages = self.read(Pages::count)?;
+        if pages.free == 0 {
+            return Ok(());
+        }
+        if pages.incremental {
+            let mut free = pages.free;
+            loop {
+                let left = self.write(move |db, _| free_slice(db)).await?;
+                if left == 0 || left >= free {
+                    break;
+                }
+                free = left;
+            }
+        } else if (pages.all - pages.free) * pages.size <= MOST_REWRITTEN {
+            self.maintain(rewrite).await?;
+        } else {
+            tracing::info!("task store keeps its size; `asyncagents doctor --repair` shrinks it");
+        }
+        // The file itself shrinks when the log is moved into it.
+        self.maintain(checkpoint).await?;
+        Ok(())
+    }
+
+    /// Moves everything from the log into the file, so that nothing old is left in it.
+    pub(super) async fn empty_log(&self) -> Result<(), Error> {
+        let empty = |db: &Connection| -> Result<bool, Error> {
+            for _ in 0..CHECKPOINTS {
+                if checkpoint(db)? {
+                    return Ok(true);
+                }
+                std::thread::sleep(LONGEST_CHECKPOINT);
+            }
+            Ok(false)
+        };
+        if !self.maintain(empty).await? {
+            tracing::warn!("write-ahead log is in use; it is emptied when the daemon stops");
+        }
+        Ok(())
+    }
+
+    async fn maintain<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let path = self.0.path.clone();
+        let done = tokio::task::spawn_blocking(move || work(&open::maintainer(&path)?)).await;
+        done.unwrap_or(Err(Error::Panicked))
+    }
+}
+
+/// Says how many free pages are left.
+fn free_slice(db: &Connection) -> Result<i64, Error> {
+    let mut vacuum = db.prepare_cached(&format!("PRAGMA incremental_vacuum({SLICE})"))?;
+    // It frees one page a step.
+    let mut steps = vacuum.query([])?;
+    while steps.next()?.is_some() {}
+    Ok(db.query_row("PRAGMA freelist_count", [], |row| row.get(0))?)
+}
+
+fn rewrite(db: &Connection) -> Result<(), Error> {
+    db.busy_timeout(Duration::from_secs(10))?;
+    db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;")?;
+    Ok(())
+}
+
+/// `false`: somebody reads what is in the log.
+fn checkpoint(db: &Connection) -> Result<bool, Error> {
+    db.busy_timeout(LONGEST_CHECKPOINT)?;
+    let busy: i64 = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    Ok(busy == 0)
+}
