@@ -370,18 +370,24 @@ pub struct HealthView {
     /// 0 with a warning when they cannot be counted.
     pub task_count: u64,
     pub pid: u32,
-    /// What the user should know: a damaged store that was set aside, a failed check.
+    /// What the user should know: a store that is damaged or was set aside, a disk that fills up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Why a restart would change something: the configuration file was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_needed: Option<String>,
+    /// Those of them that are said with every command: the store is damaged or was set aside.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub urgent: Vec<String>,
 }
 
 /// Of a whole store that was read from end to end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckView {
     pub problems: Vec<String>,
+    /// Tasks whose records were damaged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

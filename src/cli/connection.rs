@@ -9,6 +9,7 @@ use super::show;
 use crate::client::{Client, Error};
 use crate::config::Settings;
 use crate::daemon::start;
+use crate::quote;
 
 /// So often in a row a call is made. A daemon that dies each time dies of the call.
 const TRIES: u32 = 10;
@@ -47,7 +48,10 @@ enum WhenStopped {
 
 /// Finds the daemon, or starts it, and says on standard error what is odd about it.
 pub(super) async fn connect(settings: &Settings) -> anyhow::Result<Connection<'_>> {
-    let start::Found { client, notes } = start::ensure(settings).await?;
+    let start::Found { client, notes, warnings } = start::ensure(settings).await?;
+    for warning in &warnings {
+        show::note(&format!("warning: {}", quote::line(warning)));
+    }
     for note in notes {
         show::note(&format!("note: {note}"));
     }

@@ -7,7 +7,7 @@ use clap::Args;
 use super::agents::Scene;
 use super::{opencode, show};
 use crate::config::Settings;
-use crate::daemon::start;
+use crate::daemon::{self, Repaired, start};
 use crate::quote;
 use crate::trust::Standing;
 use crate::wire::OpenCodeView;
@@ -17,11 +17,19 @@ const OLDEST: (u64, u64) = (1, 18);
 
 #[derive(Args)]
 #[command(after_help = "\
-It exits with 1 when something does not work; a warning is no failure.
+It reads the whole task store, and exits with 1 when something is wrong; a warning is no failure.
 
-Example:
-  asyncagents doctor")]
-pub(super) struct Doctor {}
+--repair copies what can be read of a damaged task store into a new one, and keeps the old file. The
+daemon has to be stopped for it. A task store that is sound is only rewritten without gaps.
+
+Examples:
+  asyncagents doctor
+  asyncagents daemon stop && asyncagents doctor --repair")]
+pub(super) struct Doctor {
+    /// Rebuild the task store from what can be read of it
+    #[arg(long)]
+    repair: bool,
+}
 
 enum Finding {
     Fine(String),
@@ -33,10 +41,13 @@ use Finding::{Fine, Warning, Wrong};
 
 impl Doctor {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        if self.repair {
+            return repair(settings);
+        }
         let mut findings = vec![Fine(format!("asyncagents {}", env!("CARGO_PKG_VERSION")))];
         findings.push(configuration(settings));
         findings.extend(workspace(settings));
-        findings.extend(daemon(settings).await);
+        findings.extend(daemon_and_store(settings).await);
         findings.push(opencode_program());
         findings.push(plugin(settings));
         let mut sound = true;
@@ -52,6 +63,27 @@ impl Doctor {
         }
         Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+fn repair(settings: &Settings) -> anyhow::Result<ExitCode> {
+    match daemon::repair(&settings.home)? {
+        Repaired::Sound => show::line("The task store is sound; it was rewritten without gaps.")?,
+        Repaired::Rebuilt { tasks, other_rows, lost, aside } => {
+            let saved = if tasks == 1 { "1 task" } else { &format!("{tasks} tasks") };
+            let rows = if other_rows == 1 { "1 row" } else { &format!("{other_rows} rows") };
+            let lost = match lost {
+                0 => "nothing was lost".to_owned(),
+                1 => "1 place could not be read".to_owned(),
+                lost => format!("{lost} places could not be read"),
+            };
+            show::line(&format!(
+                "The task store was rebuilt: {saved} and {rows} about them were saved, {lost}.\n\
+                 The damaged file is kept as {}.",
+                aside.display()
+            ))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn configuration(settings: &Settings) -> Finding {
@@ -81,8 +113,8 @@ fn workspace(settings: &Settings) -> Option<Finding> {
     }
 }
 
-async fn daemon(settings: &Settings) -> Vec<Finding> {
-    let start::Found { client, notes } = match start::ensure(settings).await {
+async fn daemon_and_store(settings: &Settings) -> Vec<Finding> {
+    let start::Found { client, notes, .. } = match start::ensure(settings).await {
         Ok(found) => found,
         Err(error) => return vec![Wrong(format!("daemon: {error:#}"))],
     };
@@ -105,10 +137,19 @@ async fn daemon(settings: &Settings) -> Vec<Finding> {
         Err(error) => findings.push(Wrong(format!("daemon: {error}"))),
     }
     match client.check().await {
-        Ok(check) if check.problems.is_empty() => findings.push(Fine("task store: sound".into())),
+        Ok(check) if check.problems.is_empty() => {
+            let warnings = check.warnings.iter().map(|text| Warning(format!("task store: {text}")));
+            findings.extend(warnings);
+            if check.warnings.is_empty() {
+                findings.push(Fine("task store: sound".into()));
+            }
+        }
         Ok(check) => {
             let problems = check.problems.join("; ");
-            findings.push(Wrong(format!("task store: damaged: {problems}")));
+            findings.push(Wrong(format!(
+                "task store: damaged: {problems}; `asyncagents daemon stop`, then `asyncagents doctor \
+                 --repair` saves what can be read"
+            )));
         }
         Err(error) => findings.push(Wrong(format!("task store: cannot be checked: {error}"))),
     }

@@ -4,6 +4,7 @@
 
 mod agents;
 mod answer;
+mod backup;
 mod cancel;
 mod clear;
 mod config;
@@ -112,8 +113,10 @@ enum Command {
     Mcp(mcp::Mcp),
     /// Put the plugin into OpenCode, or take it out again
     Opencode(opencode::OpenCode),
-    /// Check what is set up: daemon, task store, OpenCode
+    /// Check what is set up: daemon, task store, OpenCode; repair the task store
     Doctor(doctor::Doctor),
+    /// Copy the task store into a file, whether or not the daemon runs
+    Backup(backup::Backup),
     /// Run the daemon in the foreground
     Serve(serve::Serve),
     /// Start, stop or look at the daemon
@@ -156,6 +159,7 @@ fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Trust(command) => return command.run(&settings),
         Command::Untrust(command) => return command.run(&settings),
         Command::Opencode(command) => return command.run(&settings),
+        Command::Backup(command) => return command.run(&settings),
         other => other,
     };
     runtime()?.block_on(async {
@@ -180,6 +184,7 @@ fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
             | Command::Trust(_)
             | Command::Untrust(_)
             | Command::Opencode(_)
+            | Command::Backup(_)
             | Command::Serve(_)
             | Command::Config(_)
             | Command::ScriptedHost(_) => {

@@ -19,6 +19,8 @@ pub struct Hello {
     pub pid: u32,
     /// Why a restart would change something.
     pub restart_needed: Option<String>,
+    /// What every command says.
+    pub urgent: Vec<String>,
 }
 
 /// A daemon of another protocol, in words with the way out.
@@ -63,6 +65,7 @@ impl From<&HealthView> for Hello {
             protocol: health.protocol,
             pid: health.pid,
             restart_needed: health.restart_needed.clone(),
+            urgent: health.urgent.clone(),
         }
     }
 }

@@ -37,6 +37,8 @@ const RULES: &[(&str, Rule)] = &[
     ("history.max_tasks", Rule::Between(0.0, 1e12)),
     ("history.max_age_days", Rule::Between(0.0, 36_500.0)),
     ("history.unread_days", Rule::Between(0.0, 36_500.0)),
+    ("storage.warn_free_bytes", Rule::Between(0.0, 1e15)),
+    ("storage.max_bytes", Rule::Between(0.0, 1e15)),
     ("agent.max_steps", Rule::Between(1.0, 100_000.0)),
     ("agent.model_retries", Rule::Between(0.0, 100.0)),
     ("agent.compact_at_tokens", Rule::Between(1_000.0, 1e12)),
@@ -63,6 +65,7 @@ const RULES: &[(&str, Rule)] = &[
     ("api.max_streams", Rule::Between(0.0, 100_000.0)),
     ("log.level", Rule::Filled),
     ("log.keep_days", Rule::Between(1.0, 3650.0)),
+    ("log.max_bytes", Rule::Between(100_000.0, 1e12)),
 ];
 
 /// Compares what a file says with the defaults, which have every key and its type.

@@ -22,6 +22,7 @@ pub struct Config {
     pub permissions: Permissions,
     pub notices: Notices,
     pub history: History,
+    pub storage: Storage,
     pub agent: Agent,
     pub opencode: OpenCode,
     pub tools: Tools,
@@ -127,6 +128,16 @@ pub struct History {
     pub unread: Option<Duration>,
 }
 
+/// The storage directory and the disk it is on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Storage {
+    #[serde(with = "count_or_off")]
+    pub warn_free_bytes: Option<u64>,
+    #[serde(with = "count_or_off")]
+    pub max_bytes: Option<u64>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpenCode {
@@ -159,6 +170,8 @@ pub struct Log {
     /// A level, or directives as `tracing` takes them.
     pub level: String,
     pub keep_days: usize,
+    /// All files together.
+    pub max_bytes: u64,
 }
 
 impl Config {
@@ -181,6 +194,7 @@ impl Default for Config {
             permissions: Permissions::default(),
             notices: Notices::default(),
             history: History::default(),
+            storage: Storage::default(),
             agent: Agent::default(),
             opencode: OpenCode::default(),
             tools: Tools::default(),
@@ -360,9 +374,15 @@ impl Default for History {
     }
 }
 
+impl Default for Storage {
+    fn default() -> Storage {
+        Storage { warn_free_bytes: Some(256 << 20), max_bytes: None }
+    }
+}
+
 impl Default for Log {
     fn default() -> Log {
-        Log { level: "info".to_owned(), keep_days: 7 }
+        Log { level: "info".to_owned(), keep_days: 7, max_bytes: 64 << 20 }
     }
 }
 

@@ -14,7 +14,7 @@ use toml::{Table, Value};
 
 pub use keys::{
     Alias, Api, Config, Fork, ForkMethod, History, Limits, Log, Notices, Offered, OnTimeout,
-    OpenCode, Permissions, Policy, Resume, Supervisor, TaskTool, Tools,
+    OpenCode, Permissions, Policy, Resume, Storage, Supervisor, TaskTool, Tools,
 };
 
 use check::{check_rule, check_switch, check_table};
@@ -349,7 +349,7 @@ mod tests {
             config: Config {
                 host: "environment".to_owned(),
                 model: "flag".to_owned(),
-                log: Log { level: "debug".to_owned(), keep_days: 3 },
+                log: Log { level: "debug".to_owned(), keep_days: 3, ..Log::default() },
                 ..Config::default()
             },
             home: "/from/flag".into(),

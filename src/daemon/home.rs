@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -25,7 +25,32 @@ pub struct Home {
     path: PathBuf,
     /// Locked as long as it is open; it holds a process id from a start to a clean stop.
     lock: File,
+    place: Place,
     left_in_a_hurry: bool,
+}
+
+/// Where our lock is, by its path and by what the file system calls it: somebody may delete the directory,
+/// or put another one there, and the lock of a deleted file keeps nobody out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    lock: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Place {
+    fn of(lock: PathBuf, file: &File) -> std::io::Result<Place> {
+        let metadata = file.metadata()?;
+        Ok(Place { lock, device: metadata.dev(), inode: metadata.ino() })
+    }
+
+    /// `false` only if it is certain: a file system that does not answer says nothing.
+    pub(super) fn is_ours(&self) -> bool {
+        match fs::metadata(&self.lock) {
+            Ok(metadata) => (metadata.dev(), metadata.ino()) == (self.device, self.inode),
+            Err(error) => ![ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +81,10 @@ pub(super) fn mark_stopped(home: &Path) {
     }
 }
 
+pub(super) fn database(home: &Path) -> PathBuf {
+    home.join("asyncagents.db")
+}
+
 impl Home {
     /// Makes the directory ours alone. Fails with [`AlreadyRunning`] when another daemon has it.
     pub fn take(path: &Path) -> anyhow::Result<Home> {
@@ -77,7 +106,8 @@ impl Home {
         }
         let mut holder = String::new();
         lock.read_to_string(&mut holder).with_context(|| unwritable(path))?;
-        let home = Home { path: path.to_owned(), lock, left_in_a_hurry: !holder.is_empty() };
+        let place = Place::of(file, &lock).with_context(|| unwritable(path))?;
+        let home = Home { path: path.to_owned(), lock, place, left_in_a_hurry: !holder.is_empty() };
         home.sign(&std::process::id().to_string()).with_context(|| unwritable(path))?;
         let _ = fs::remove_file(stop_mark(path));
         Ok(home)
@@ -88,7 +118,11 @@ impl Home {
     }
 
     pub fn database(&self) -> PathBuf {
-        self.path.join("asyncagents.db")
+        database(&self.path)
+    }
+
+    pub(super) fn place(&self) -> Place {
+        self.place.clone()
     }
 
     /// The last daemon here did not stop cleanly.
@@ -134,12 +168,17 @@ impl Home {
 
     /// There is no status API here, or none any more.
     pub(super) fn withdraw(&self) {
-        let _ = fs::remove_file(self.path.join(SERVER));
+        if self.place.is_ours() {
+            let _ = fs::remove_file(self.path.join(SERVER));
+        }
     }
 
-    /// A clean stop: the socket goes, and nobody is signed in.
+    /// A clean stop: the socket goes, and nobody is signed in. What is in a directory that took the place
+    /// of ours stays.
     pub fn leave(self) {
-        let _ = fs::remove_file(socket(&self.path));
+        if self.place.is_ours() {
+            let _ = fs::remove_file(socket(&self.path));
+        }
         let _ = self.sign("");
     }
 

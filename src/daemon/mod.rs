@@ -7,8 +7,11 @@ mod hosts;
 mod log;
 mod patience;
 mod reload;
+mod rescue;
+mod space;
 pub mod start;
 mod status;
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,16 +27,18 @@ use tokio_util::sync::CancellationToken;
 pub use home::{AlreadyRunning, Home, make_private};
 pub use log::init as init_log;
 pub use reload::Reloadable;
+pub use rescue::{back_up, repair};
 
 use descriptors::Room;
-use reload::Watch;
 use status::Listener;
+use watch::Watch;
 
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::feed::{Change, Feed, Kind};
 use crate::http::{self, Api, Snapshots, Streams, Warnings};
-use crate::store::{Committed, Opened, Store, What};
+pub use crate::store::Repaired;
+use crate::store::{Committed, Store, What};
 use crate::supervisor::{self, Asks, ForkMethod, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
 use crate::task::queue::Limits;
@@ -57,7 +62,7 @@ pub async fn run(
     let clock = Clock::system();
     let feed = Feed::new();
     let warnings = Warnings::default();
-    let store = open_store(&home, feed.clone(), &warnings)?;
+    let store = open_store(&home, feed.clone())?;
     supervisor::go_on(&store, &clock)?;
     let hosts::Connected { hosts, embedded } = hosts::connect(settings, &home, &store, &clock)?;
     let supervisor = Supervisor::new(
@@ -67,14 +72,15 @@ pub async fn run(
         hosts,
         supervisor_settings(&settings.config, &settings.home),
     );
-    let watch = Watch::new(settings, reloadable, supervisor.clone());
+    let configuration = reload::Watch::new(settings, reloadable, supervisor.clone());
+    let watch = watch(settings, &home, &supervisor, &warnings);
     let api = Api {
         supervisor: supervisor.clone(),
         toolbox: Arc::new(toolbox(&settings.config)),
         warnings: warnings.clone(),
         stop: CancellationToken::new(),
         restarts: Arc::default(),
-        restart_needed: Arc::new(watch.clone()),
+        restart_needed: Arc::new(configuration.clone()),
         streams: streams(&settings.config.api, room),
         snapshots: Snapshots::default(),
         long_reads: Arc::new(Semaphore::new(long_reads())),
@@ -96,19 +102,21 @@ pub async fn run(
         Some(status) => Some(open_for_reading(status, &home, &api, &clock).await?),
         None => None,
     };
-    tokio::spawn(watch.run(supervisor.stopping()));
+    tokio::spawn(configuration.run(supervisor.stopping()));
     if home.was_left_in_a_hurry() {
-        check_in_background(store.clone(), warnings);
+        check_in_background(store.clone());
     }
+    let watching = tokio::spawn(watch.run(api.stop.clone()));
     tracing::info!(home = %home.path().display(), pid = std::process::id(), "ready");
     on_ready();
 
-    let asked_to_stop = farewell(home.path().to_owned(), api.clone(), shutdown);
+    let asked_to_stop = farewell(home.path().to_owned(), home.place(), api.clone(), shutdown);
     serve(listener, api, asked_to_stop).await?;
     if let Some(reading) = reading {
         let _ = reading.await;
         home.withdraw();
     }
+    watching.abort();
     let _ = tokio::time::timeout(LONGEST_FAREWELL, working).await;
     // What agents of our own are at is left where it is; the next daemon goes on with it.
     let _ = tokio::time::timeout(LONGEST_FAREWELL, embedded.stop()).await;
@@ -119,7 +127,12 @@ pub async fn run(
 }
 
 /// Resolves when the daemon is to stop and everybody who has to know was told.
-async fn farewell(home: PathBuf, api: Api, shutdown: impl Future<Output = ()> + Send) {
+async fn farewell(
+    home: PathBuf,
+    place: home::Place,
+    api: Api,
+    shutdown: impl Future<Output = ()> + Send,
+) {
     tokio::select! {
         () = shutdown => {}
         () = api.stop.cancelled() => {}
@@ -127,7 +140,7 @@ async fn farewell(home: PathBuf, api: Api, shutdown: impl Future<Output = ()> + 
     let restarts = api.restarts.load(Ordering::SeqCst);
     tracing::info!(restarts, "stopping");
     // Before anybody is told: who is told looks for it.
-    if !restarts {
+    if !restarts && place.is_ours() {
         home::mark_stopped(&home);
     }
     // Streams end, and those who would start the daemon again hear that it is meant.
@@ -135,6 +148,19 @@ async fn farewell(home: PathBuf, api: Api, shutdown: impl Future<Output = ()> + 
     api.stop.cancel();
     // Callers that wait are answered now, so that their requests can finish.
     api.supervisor.stop();
+}
+
+/// Has already looked once: the first answer says what there is to be said.
+fn watch(settings: &Settings, home: &Home, supervisor: &Supervisor, warnings: &Warnings) -> Watch {
+    let watch = Watch {
+        supervisor: supervisor.clone(),
+        home: home.path().to_owned(),
+        place: home.place(),
+        storage: settings.config.storage.clone(),
+        warnings: warnings.clone(),
+    };
+    watch.look();
+    watch
 }
 
 fn long_reads() -> usize {
@@ -181,7 +207,7 @@ async fn serve(
     }
 }
 
-fn open_store(home: &Home, feed: Feed, warnings: &Warnings) -> anyhow::Result<Store> {
+fn open_store(home: &Home, feed: Feed) -> anyhow::Result<Store> {
     let publish = move |committed: Committed| {
         let kind = match committed.what {
             What::Created => Kind::Created,
@@ -190,21 +216,21 @@ fn open_store(home: &Home, feed: Feed, warnings: &Warnings) -> anyhow::Result<St
         };
         feed.publish(Change::new(committed.id, kind, committed.task));
     };
-    let (store, opened) = Store::open(&home.database(), publish)?;
-    if let Opened::SetAside(aside) = opened {
-        warnings.add(format!(
-            "the task store was damaged; it was kept as `{}` and a new one was begun",
-            aside.display()
-        ));
+    let (store, _) = Store::open(&home.database(), publish)?;
+    // Not fatal: a store that cannot be written says so with every verb.
+    if let Err(error) = store.quarantine_live() {
+        let error = &error as &dyn std::error::Error;
+        tracing::error!(error, "live tasks cannot be looked at");
     }
     Ok(store)
 }
 
-/// After a crash the whole file is read once, while the daemon already works.
-fn check_in_background(store: Store, warnings: Warnings) {
+/// After a crash the whole file is read once, while the daemon already works. What is found makes the
+/// store read-only.
+fn check_in_background(store: Store) {
     tokio::task::spawn_blocking(move || match store.check() {
         Ok(problems) if problems.is_empty() => tracing::info!("the task store is sound"),
-        Ok(problems) => warnings.add(format!("the task store is damaged: {}", problems.join("; "))),
+        Ok(_) => {}
         Err(error) => {
             tracing::warn!(error = &error as &dyn std::error::Error, "cannot check the task store");
         }

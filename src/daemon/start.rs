@@ -34,6 +34,8 @@ pub struct Found {
     pub client: Client,
     /// What the user should know about it: another version, a configuration that was changed.
     pub notes: Vec<String>,
+    /// What every command says: the store is damaged, or was set aside.
+    pub warnings: Vec<String>,
 }
 
 /// Somebody stopped the daemon of this directory, and nobody started one since.
@@ -85,7 +87,7 @@ async fn greet(client: &Client) -> Result<Option<Found>, client::Error> {
     match client.hello().await {
         Ok(hello) => {
             let notes = hello.judge()?.into_iter().chain(hello.restart_needed).collect();
-            Ok(Some(Found { client: client.clone(), notes }))
+            Ok(Some(Found { client: client.clone(), notes, warnings: hello.urgent }))
         }
         Err(error) if error.went_away() => Ok(None),
         Err(error) => Err(error),

@@ -96,6 +96,7 @@ impl From<supervisor::Error> for ApiError {
             | Contended => StatusCode::CONFLICT,
             NotYours(_) => StatusCode::FORBIDDEN,
             QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,
+            Overfull(_) => StatusCode::INSUFFICIENT_STORAGE,
             Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Host(_) => StatusCode::BAD_GATEWAY,
             Store(_) => StatusCode::INTERNAL_SERVER_ERROR,

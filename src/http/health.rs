@@ -10,8 +10,14 @@ use serde::Deserialize;
 use super::Api;
 use super::body::Params;
 use super::error::ApiError;
-use crate::supervisor;
+use crate::supervisor::Quarantined;
 use crate::wire::{CheckView, HealthView, PROTOCOL};
+
+/// What warnings about stores that were set aside are about.
+pub const SET_ASIDE: &str = "set aside";
+
+/// So many damaged tasks are named.
+const MOST_NAMED: usize = 5;
 
 /// Is the server there, for how long, with how many tasks
 #[utoipa::path(get, path = "/v1/health", tag = "status", responses(
@@ -23,7 +29,7 @@ pub(super) async fn health(State(api): State<Api>, uri: Uri) -> Json<HealthView>
         Some("fresh=true") => api.restart_needed.look().await,
         Some(_) | None => api.restart_needed.known(),
     };
-    let mut warnings = api.warnings.all();
+    let mut warnings = warnings(&api);
     // Whoever asks wants to know whether a daemon is there. An error would have clients start a
     // second one, which cannot help.
     let task_count = api.supervisor.task_count().unwrap_or_else(|error| {
@@ -42,19 +48,56 @@ pub(super) async fn health(State(api): State<Api>, uri: Uri) -> Json<HealthView>
         pid: std::process::id(),
         warnings,
         restart_needed,
+        urgent: urgent(&api),
     })
+}
+
+fn warnings(api: &Api) -> Vec<String> {
+    let store = api.supervisor.store();
+    let damage = store.damage().map(|damage| damage.to_string());
+    let found = store.newly_quarantined();
+    let quarantined = (!found.is_empty()).then(|| in_quarantine(&found));
+    damage.into_iter().chain(api.warnings.all()).chain(quarantined).collect()
+}
+
+/// What every answer says, whatever was asked.
+pub(super) fn urgent(api: &Api) -> Vec<String> {
+    let damage = api.supervisor.store().damage().map(|damage| damage.to_string());
+    damage.into_iter().chain(api.warnings.about(SET_ASIDE)).collect()
+}
+
+fn in_quarantine(found: &[Quarantined]) -> String {
+    let named = |task: &Quarantined| format!("`{}` (`{}`)", task.name, task.field);
+    let names: Vec<String> = found.iter().take(MOST_NAMED).map(named).collect();
+    let (names, more) = (names.join(", "), found.len().saturating_sub(MOST_NAMED));
+    let way_out = "`asyncagents output ID` shows what is left";
+    match (found.len(), more) {
+        (1, _) => format!("the record of task {names} was damaged; {way_out}"),
+        (_, 0) => format!("the records of tasks {names} were damaged; {way_out}"),
+        (_, more) => {
+            format!("the records of tasks {names} and {more} more were damaged; {way_out}")
+        }
+    }
 }
 
 /// Reads the whole store. It takes its time with a long history.
 pub(super) async fn check(State(api): State<Api>) -> Result<Json<CheckView>, ApiError> {
     let store = api.supervisor.store().clone();
-    let checked = tokio::task::spawn_blocking(move || store.check()).await;
-    let problems = match checked {
-        Ok(Ok(problems)) => problems,
-        Ok(Err(error)) => return Err(supervisor::Error::from(error).into()),
-        Err(_) => vec!["the check broke off".to_owned()],
+    let checked = tokio::task::spawn_blocking(move || {
+        let problems = store.check()?;
+        // In a file that is not written, those who cannot be decoded stay where they are.
+        if problems.is_empty() {
+            store.inspect_all()?;
+        }
+        Ok((problems, store.quarantined()?))
+    });
+    let checked: Result<_, crate::supervisor::Error> = match checked.await {
+        Ok(checked) => checked,
+        Err(_) => Ok((vec!["the check broke off".to_owned()], Vec::new())),
     };
-    Ok(Json(CheckView { problems }))
+    let (problems, found) = checked?;
+    let warnings = (!found.is_empty()).then(|| in_quarantine(&found));
+    Ok(Json(CheckView { problems, warnings: warnings.into_iter().collect() }))
 }
 
 #[derive(Default, Deserialize)]

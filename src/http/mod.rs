@@ -19,6 +19,7 @@ mod tasks;
 mod tools;
 mod wait;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,6 +35,7 @@ use utoipa_axum::routes;
 
 pub use events::{Snapshots, Streams};
 pub use guard::Door;
+pub use health::SET_ASIDE;
 
 use crate::supervisor::{self, Supervisor};
 use crate::threads;
@@ -89,18 +91,30 @@ pub trait RestartNeeded: Send + Sync {
     fn look(&self) -> BoxFuture<'_, Option<String>>;
 }
 
-/// What the user should know, shown with the health.
+/// What the user should know, shown with the health: by what it is about, so that it can be taken back.
 #[derive(Clone, Default)]
-pub struct Warnings(Arc<Mutex<Vec<String>>>);
+pub struct Warnings(Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>);
 
 impl Warnings {
-    pub fn add(&self, warning: String) {
-        tracing::warn!("{warning}");
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(warning);
+    /// These are all there are about this now.
+    pub fn put(&self, about: &'static str, warnings: Vec<String>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = all.insert(about, warnings.clone()).unwrap_or_default();
+        // One whose numbers change is no news.
+        if warnings.len() > before.len() {
+            for warning in warnings.iter().filter(|warning| !before.contains(warning)) {
+                tracing::warn!("{warning}");
+            }
+        }
     }
 
     pub fn all(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().flatten().cloned().collect()
+    }
+
+    pub fn about(&self, about: &str) -> Vec<String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(about).cloned().unwrap_or_default()
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Api;
 use super::body::{Body, Params};
 use super::error::ApiError;
+use super::health;
 use crate::feed::Changes;
 use crate::supervisor::Caller;
 use crate::tools::{self, Audience, Call};
@@ -64,7 +65,8 @@ pub(super) async fn call(
     let caller = tools::caller(caller)?;
     let call = Call { name, caller: caller.clone(), arguments, key, acknowledges };
     if !progress {
-        return Ok(Json(tools::call(&api.supervisor, &api.toolbox, call).await?).into_response());
+        let answer = tools::call(&api.supervisor, &api.toolbox, call).await?;
+        return Ok(Json(warned(&api, answer)).into_response());
     }
     let changes = api.supervisor.feed().subscribe();
     let answer = {
@@ -81,6 +83,17 @@ pub(super) async fn call(
     });
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
     Ok((kind, Content::from_stream(lines)).into_response())
+}
+
+/// An agent does not see the health: what every verb says stands above its answers.
+fn warned(api: &Api, answer: ToolAnswer) -> ToolAnswer {
+    let mut lines: Vec<String> =
+        health::urgent(api).into_iter().map(|warning| format!("Warning: {warning}")).collect();
+    if lines.is_empty() {
+        return answer;
+    }
+    lines.extend([String::new(), answer.text]);
+    ToolAnswer { text: lines.join("\n"), ..answer }
 }
 
 /// A call under way. Who hangs up drops it, and the call with it.
@@ -110,7 +123,7 @@ impl Told {
                             ToolAnswer { text, is_error: true, mail: Vec::new() }
                         }
                     };
-                    return Some((ToolLine::Answer(answer), self));
+                    return Some((ToolLine::Answer(warned(&self.api, answer)), self));
                 }
                 change = self.changes.recv() => {
                     let ours = change

@@ -4,6 +4,8 @@
 //! function here acknowledges is on disk.
 
 mod asks;
+mod copy;
+mod damage;
 mod filter;
 mod inheritance;
 mod instances;
@@ -14,6 +16,8 @@ mod outbox;
 mod pages;
 mod processes;
 mod prune;
+mod quarantine;
+mod repair;
 mod rows;
 mod search;
 mod sessions;
@@ -39,6 +43,8 @@ pub use outbox::{MOST_DUE, Owed};
 pub use pages::{Page, Resolved, Tally};
 pub use processes::RecordedProcess;
 pub use prune::Keep;
+pub use quarantine::Quarantined;
+pub use repair::{Repaired, repair};
 pub use rows::Run;
 pub use sessions::{Messages, Session};
 pub use status::{Group, Snapshot, Totals};
@@ -51,6 +57,9 @@ use writer::{Haste, News, Writer};
 /// Idle reader connections that are kept; each has a page cache.
 const IDLE_READERS: usize = 4;
 
+/// Each time the tasks around a bad one are looked at as well, so this is far more than a page.
+const MOST_QUARANTINED: usize = 20;
+
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
@@ -60,6 +69,8 @@ struct Inner {
     readers: Mutex<Vec<Connection>>,
     path: PathBuf,
     pruned: watch::Sender<u64>,
+    damage: Arc<damage::Latch>,
+    quarantined: Mutex<Vec<Quarantined>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +87,13 @@ pub enum Error {
     NoShortId,
     #[error("the task store holds something unreadable in `{column}`")]
     Unreadable { column: &'static str },
+    #[error("a task cannot be read any more (`{field}`); it is ended in error, try again")]
+    UnreadableTask { seq: i64, field: String },
+    #[error(
+        "the task store is damaged ({0}), so nothing is written to it any more; `asyncagents daemon \
+         stop`, then `asyncagents doctor --repair` saves what can be read"
+    )]
+    Damaged(Arc<str>),
     #[error("the task store is closed")]
     Closed,
     #[error("a change to the task store panicked and was taken back")]
@@ -93,6 +111,12 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    #[error("cannot write the copy `{path}`")]
+    Copy {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("cannot open the task store")]
     Io(#[from] std::io::Error),
 }
@@ -104,12 +128,15 @@ impl Store {
         publish: impl Fn(Committed) + Send + 'static,
     ) -> Result<(Store, Opened), Error> {
         let (db, opened) = open::open(path)?;
-        let writer = Writer::start(db, publish)?;
+        let damage = Arc::new(damage::Latch::at(path, &db));
+        let writer = Writer::start(db, damage.clone(), publish)?;
         let inner = Inner {
             writer: Mutex::new(Some(writer)),
             readers: Mutex::new(Vec::new()),
             path: path.to_owned(),
             pruned: watch::Sender::new(0),
+            damage,
+            quarantined: Mutex::default(),
         };
         Ok((Store(Arc::new(inner)), opened))
     }
@@ -127,16 +154,6 @@ impl Store {
     /// Damaged stores that were kept here and are still there.
     pub fn set_aside(&self) -> Vec<PathBuf> {
         open::damaged(&self.0.path)
-    }
-
-    /// A thorough look at the whole file. Slow on a large one; it blocks nobody but the caller.
-    pub fn check(&self) -> Result<Vec<String>, Error> {
-        self.read(|db| {
-            let mut statement = db.prepare("PRAGMA integrity_check(20)")?;
-            let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
-            let lines = lines.collect::<Result<Vec<_>, _>>()?;
-            Ok(lines.into_iter().filter(|line| line != "ok").collect())
-        })
     }
 
     fn write<T: Send + 'static>(
@@ -166,17 +183,40 @@ impl Store {
         }
     }
 
-    /// Reads are short (a row, a page) and run where they are called.
-    fn read<T>(&self, query: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+    /// Reads are short (a row, a page) and run where they are called. One that meets a task that
+    /// cannot be decoded is made again once that is in quarantine.
+    fn read<T>(&self, mut query: impl FnMut(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+        let mut answer = self.read_once(&mut query);
+        for _ in 0..MOST_QUARANTINED {
+            match &answer {
+                Err(Error::UnreadableTask { seq, .. }) if self.quarantine(Some(*seq)) => {}
+                Err(Error::Unreadable { column: "status" }) if self.quarantine(None) => {}
+                Ok(_) | Err(_) => break,
+            }
+            answer = self.read_once(&mut query);
+        }
+        answer
+    }
+
+    fn read_once<T>(
+        &self,
+        query: &mut impl FnMut(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let idle = self.0.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let db = match idle {
-            Some(db) => db,
-            None => open::reader(&self.0.path)?,
+        let answer = match idle {
+            Some(db) => Ok(db),
+            None => open::reader(&self.0.path),
         };
-        let answer = query(&db);
-        let mut readers = self.0.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        if readers.len() < IDLE_READERS {
-            readers.push(db);
+        let answer = answer.and_then(|db| {
+            let answer = query(&db);
+            let mut readers = self.0.readers.lock().unwrap_or_else(PoisonError::into_inner);
+            if readers.len() < IDLE_READERS {
+                readers.push(db);
+            }
+            answer
+        });
+        if let Err(Error::Damaged(why)) = &answer {
+            self.0.damage.set(why);
         }
         answer
     }
@@ -186,7 +226,7 @@ impl Store {
     /// The same for several queries that are to see one state of things.
     fn read_at_once<T>(
         &self,
-        query: impl FnOnce(&Connection) -> Result<T, Error>,
+        mut query: impl FnMut(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.read(|db| {
             let tx = db.unchecked_transaction()?;
@@ -196,6 +236,13 @@ impl Store {
 }
 
 impl Error {
+    fn damage(&self) -> Option<Arc<str>> {
+        match self {
+            Error::Damaged(why) => Some(Arc::clone(why)),
+            _ => None,
+        }
+    }
+
     /// The same error for another caller of the same failed commit.
     fn again(&self) -> Error {
         match self {
@@ -203,13 +250,16 @@ impl Error {
             Error::ReadOnly => Error::ReadOnly,
             Error::Sql(source) => Error::Sql(Arc::clone(source)),
             Error::Closed => Error::Closed,
+            Error::Damaged(why) => Error::Damaged(Arc::clone(why)),
             Error::RolledBack
             | Error::NoShortId
             | Error::Unreadable { .. }
+            | Error::UnreadableTask { .. }
             | Error::Panicked
             | Error::TooNew { .. }
             | Error::Foreign(_)
             | Error::SetAside { .. }
+            | Error::Copy { .. }
             | Error::Io(_) => Error::RolledBack,
         }
     }
@@ -220,6 +270,9 @@ impl From<rusqlite::Error> for Error {
         match error.sqlite_error_code() {
             Some(rusqlite::ErrorCode::DiskFull) => Error::DiskFull,
             Some(rusqlite::ErrorCode::ReadOnly) => Error::ReadOnly,
+            Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => {
+                Error::Damaged(error.to_string().into())
+            }
             Some(_) | None => Error::Sql(Arc::new(error)),
         }
     }

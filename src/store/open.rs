@@ -1,6 +1,7 @@
 //! Opening the database: a damaged one is set aside, one that is too new or not ours is refused,
 //! an old one is brought up to date. Nothing that grows with the history is read here.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,10 +11,10 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::{Error, search};
+use super::{Error, copy, search};
 
 /// "asag": what tells our databases from others.
-const APPLICATION_ID: i64 = 0x6173_6167;
+pub(super) const APPLICATION_ID: i64 = 0x6173_6167;
 
 /// Append only: the number of a migration is its place here.
 const MIGRATIONS: &[&str] = &[
@@ -27,7 +28,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0008_processes.sql"),
     include_str!("../../migrations/0009_served.sql"),
     include_str!("../../migrations/0010_reading.sql"),
+    include_str!("../../migrations/0011_quarantine.sql"),
 ];
+
+/// Stands between the name of a store that was set aside and a number.
+const DAMAGED: &str = ".damaged-";
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,13 +75,31 @@ pub(super) fn maintainer(path: &Path) -> Result<Connection, Error> {
     Ok(Connection::open_with_flags(path, flags)?)
 }
 
+/// An empty store as it was in an earlier version, for what is copied out of a damaged one.
+pub(super) fn blank(path: &Path, version: i64) -> Result<Connection, Error> {
+    let db = Connection::open(path)?;
+    db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; PRAGMA synchronous = OFF;")?;
+    let migrations = MIGRATIONS.iter().take(usize::try_from(version).unwrap_or_default());
+    for migration in migrations {
+        db.execute_batch(migration)?;
+    }
+    db.pragma_update(None, "user_version", version)?;
+    db.pragma_update(None, "application_id", APPLICATION_ID)?;
+    Ok(db)
+}
+
+/// The newest schema this program knows.
+pub(super) fn newest() -> i64 {
+    MIGRATIONS.len() as i64
+}
+
 fn migrated(path: &Path) -> Result<Connection, Error> {
     // SQLite would make it readable for everybody where the umask lets it; its log and index get the
     // mode of the file. What is wrong with the place, SQLite says next.
     let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut db = Connection::open(path)?;
     db.busy_timeout(Duration::from_secs(10))?;
-    let known = MIGRATIONS.len() as i64;
+    let known = newest();
     let found: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let owner: i64 = db.query_row("PRAGMA application_id", [], |row| row.get(0))?;
     if found > known && owner == APPLICATION_ID {
@@ -98,6 +121,9 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     )?;
     db.set_prepared_statement_cache_capacity(128);
     keep_plans(&db)?;
+    if (1..known).contains(&found) {
+        copy::before_migration(path, &db, known)?;
+    }
     let tx = db.transaction()?;
     for (n, migration) in MIGRATIONS.iter().enumerate().skip(found as usize) {
         tx.execute_batch(migration)?;
@@ -137,36 +163,40 @@ fn has_header(path: &Path) -> Result<bool, Error> {
 }
 
 fn is_damage(error: &Error) -> bool {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-    match error {
-        Error::Sql(source) => {
-            matches!(source.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
-        }
-        _ => false,
-    }
+    matches!(error, Error::Damaged(_))
 }
 
 /// The files that were set aside and are still there.
 pub(super) fn damaged(path: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Vec::new() };
     let mut prefix = name.to_owned();
-    prefix.push(".damaged-");
-    let is_one = |path: &PathBuf| {
-        let rest = path.file_name().map(|name| name.as_encoded_bytes());
-        let rest = rest.and_then(|name| name.strip_prefix(prefix.as_encoded_bytes()));
-        rest.is_some_and(|n| !n.is_empty() && n.iter().all(u8::is_ascii_digit))
+    prefix.push(DAMAGED);
+    let number = |entry: fs::DirEntry| -> Option<u32> {
+        let name = entry.file_name();
+        let rest = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes())?;
+        // A log without its database may be all that was left.
+        let rest = std::str::from_utf8(rest).ok()?;
+        rest.strip_suffix("-wal").unwrap_or(rest).parse().ok()
     };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_one).collect();
-    found.sort();
-    found
+    let numbers: BTreeSet<u32> = entries.filter_map(number).collect();
+    let file = |n: u32| {
+        let file = with_suffix(path, &format!("{DAMAGED}{n}"));
+        if file.exists() { file } else { with_suffix(&file, "-wal") }
+    };
+    numbers.into_iter().map(file).collect()
 }
 
 /// Renames the database and its companions to a name that is still free.
-fn set_aside(path: &Path) -> Result<PathBuf, Error> {
-    let aside = |n: u32| with_suffix(path, &format!(".damaged-{n}"));
+pub(super) fn set_aside(path: &Path) -> Result<PathBuf, Error> {
+    let aside = |n: u32| with_suffix(path, &format!("{DAMAGED}{n}"));
     let is_free = |aside: &PathBuf| !aside.exists() && !with_suffix(aside, "-wal").exists();
     let aside = (1..).map(aside).find(is_free).expect("some number is free");
+    // A log that somebody who only read left behind has nothing in it.
+    if is_empty(&with_suffix(path, "-wal"))? {
+        let _ = fs::remove_file(with_suffix(path, "-wal"));
+        let _ = fs::remove_file(with_suffix(path, "-shm"));
+    }
     for companion in ["-wal", "-shm", ""] {
         match fs::rename(with_suffix(path, companion), with_suffix(&aside, companion)) {
             Err(source) if source.kind() != ErrorKind::NotFound => {
@@ -178,7 +208,7 @@ fn set_aside(path: &Path) -> Result<PathBuf, Error> {
     Ok(aside)
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -249,5 +279,27 @@ mod tests {
         let db = Connection::open(&path).unwrap();
         db.execute("UPDATE view SET schema = ?1", [SCHEMA]).unwrap();
         assert_eq!(page(), (br#"{"sessionID":"ses_1"}"#.to_vec(), 1));
+    }
+
+    #[test]
+    fn a_copy_is_kept_before_a_migration_and_only_the_newest() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("test.db");
+        drop(blank(&path, newest() - 1).unwrap());
+        fs::write(with_suffix(&path, ".before-3"), "older").unwrap();
+        drop(open(&path).unwrap());
+        let names = || -> BTreeSet<String> {
+            let entries = fs::read_dir(directory.path()).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        let copy = format!("test.db.before-{}", newest());
+        assert_eq!(names(), BTreeSet::from(["test.db".to_owned(), copy.clone()]));
+        let db = Connection::open(directory.path().join(&copy)).unwrap();
+        let version = db.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0));
+        assert_eq!(version.unwrap(), newest() - 1);
+        drop(db);
+        fs::remove_file(directory.path().join(copy)).unwrap();
+        drop(open(&path).unwrap());
+        assert_eq!(names(), BTreeSet::from(["test.db".to_owned()]), "nothing was migrated");
     }
 }

@@ -36,12 +36,17 @@ pub const MOST_DUE: usize = 512;
 
 const OWED: &str = "n.seq, t.id, t.short_id, t.description, t.development, n.parent_host, \
     n.parent_session, t.parent_agent, n.message_id, n.wake, n.batch_ended, n.batch_total, \
-    n.quiet_seconds, n.attempts";
-const OWED_COLUMNS: usize = 14;
+    n.quiet_seconds, n.attempts, t.seq";
+const OWED_COLUMNS: usize = 15;
 const JOINED: &str = "JOIN task t ON t.seq = n.task \
     JOIN run r ON r.task = n.task AND r.n = n.run";
 
 fn owed(row: &Row<'_>) -> Result<Owed, Error> {
+    let task = row.get(14)?;
+    decode(row).map_err(|error| rows::unreadable(row, task, error))
+}
+
+fn decode(row: &Row<'_>) -> Result<Owed, Error> {
     Ok(Owed {
         seq: row.get(0)?,
         task: TaskId::new(row.get::<_, String>(1)?),

@@ -126,7 +126,7 @@ impl Store {
     ) -> Result<Page<T>, Error> {
         self.read_at_once(|db| {
             let (seqs, total) = select(db, filter, sort, window)?;
-            Ok(Page { tasks: tasks(db, &seqs, show)?, total })
+            Ok(Page { tasks: tasks(db, &seqs, &show)?, total })
         })
     }
 

@@ -42,11 +42,39 @@ pub(super) const TASK_COLUMNS: usize = 30;
 
 /// Reads what [`TASK`] selects; the row's `seq` comes along.
 pub(super) fn task(row: &Row<'_>) -> Result<(i64, Task), Error> {
+    let seq = row.get(0)?;
+    let task = decode(row).map_err(|error| unreadable(row, seq, error))?;
+    Ok((seq, task))
+}
+
+/// Whose row it is, when what went wrong is the row's doing.
+pub(super) fn unreadable(row: &Row<'_>, seq: i64, error: Error) -> Error {
+    use rusqlite::Error::{
+        FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error,
+    };
+    let column = match &error {
+        Error::Unreadable { column } => {
+            return Error::UnreadableTask { seq, field: (*column).to_owned() };
+        }
+        Error::Sql(source) => match source.as_ref() {
+            FromSqlConversionFailure(column, ..)
+            | IntegralValueOutOfRange(column, _)
+            | InvalidColumnType(column, ..)
+            | Utf8Error(column, _) => *column,
+            _ => return error,
+        },
+        _ => return error,
+    };
+    let field = row.as_ref().column_name(column).unwrap_or("?");
+    Error::UnreadableTask { seq, field: field.to_owned() }
+}
+
+fn decode(row: &Row<'_>) -> Result<Task, Error> {
     let status = parse_status(row.get_ref(17)?.as_str().unwrap_or_default())?;
     let error: Option<String> = row.get(18)?;
     let result = row.get_ref(28)?.as_str_or_null().unwrap_or_default().map(Arc::from);
     let came_from: Option<String> = row.get(29)?;
-    let task = Task {
+    Ok(Task {
         id: TaskId::new(row.get::<_, String>(1)?),
         short_id: ShortId::new(row.get::<_, String>(2)?),
         parent: Parent {
@@ -65,7 +93,7 @@ pub(super) fn task(row: &Row<'_>) -> Result<(i64, Task), Error> {
         is_forked: row.get(14)?,
         depth: row.get(15)?,
         budget: json("budget", row.get_ref(16)?.as_str().unwrap_or_default())?,
-        state: state(status, error, result, came_from)?,
+        state: state(status, error, result, came_from),
         started_at: Timestamp::from_millis(row.get(19)?),
         completed_at: moment(row, 20)?,
         result_retrieved_at: moment(row, 21)?,
@@ -75,8 +103,17 @@ pub(super) fn task(row: &Row<'_>) -> Result<(i64, Task), Error> {
         progress: json("progress", row.get_ref(25)?.as_str().unwrap_or_default())?,
         revision: row.get(26)?,
         prompt: row.get::<_, Option<String>>(27)?.unwrap_or_default(),
-    };
-    Ok((row.get(0)?, task))
+    })
+}
+
+/// Reads what [`TASK`] and [`RUN`] select, the run as far as there is one.
+pub(super) fn task_and_run(row: &Row<'_>) -> Result<(Task, Option<Run>), Error> {
+    let (seq, task) = task(row)?;
+    if row.get_ref(TASK_COLUMNS)? == rusqlite::types::ValueRef::Null {
+        return Ok((task, None));
+    }
+    let run = run(row, TASK_COLUMNS).map_err(|error| unreadable(row, seq, error))?;
+    Ok((task, Some(run)))
 }
 
 pub(super) const RUN: &str = "r.n, r.message_id, r.prompt, r.started_at, r.sent_at, r.ended_at, \
@@ -98,7 +135,8 @@ pub(super) fn run(row: &Row<'_>, at: usize) -> Result<Run, Error> {
         ended_as: ended_as.as_deref().and_then(RunEnd::parse),
         result: row.get(at + 7)?,
         error: row.get(at + 8)?,
-        open_todos: open_todos.map_or(Ok(Vec::new()), |todos| json("open_todos", &todos))?,
+        // Only counted and shown: none is better than no run.
+        open_todos: open_todos.and_then(|todos| json("", &todos).ok()).unwrap_or_default(),
         nudge_id: id(at + 10)?,
         nudge_sent_at: moment(row, at + 11)?,
         continue_id: id(at + 12)?,
@@ -143,8 +181,8 @@ fn state(
     error: Option<String>,
     result: Option<Arc<str>>,
     came_from: Option<String>,
-) -> Result<State, Error> {
-    Ok(match status {
+) -> State {
+    match status {
         Status::Running => State::Running,
         Status::Completed => {
             State::Completed { result: result.unwrap_or_else(|| "".into()), error }
@@ -152,11 +190,11 @@ fn state(
         Status::Error => State::Failed { error: error.unwrap_or_default(), result },
         Status::Cancelled => State::Cancelled { error, result },
         Status::Resumed => {
+            // What it falls back to when it cannot be resumed after all.
             let from = came_from.as_deref().and_then(Status::parse).and_then(Rest::of);
-            let from = from.ok_or(Error::Unreadable { column: "came_from" })?;
-            State::Resumed { from, result }
+            State::Resumed { from: from.unwrap_or(Rest::Completed), result }
         }
-    })
+    }
 }
 
 pub(super) fn json<T: serde::de::DeserializeOwned>(

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::tasks::{publish, starting, text};
 use super::writer::What;
-use super::{Error, Store, Written, rows};
+use super::{Error, Store, Written, quarantine, rows};
 use crate::task::queue::{InUse, Limits, Manner, Queue, Waiting, grant};
 use crate::task::{SessionId, Slot, Task, TaskId, Timestamp};
 
@@ -24,8 +24,15 @@ impl Store {
             let granted = grant(in_use(db)?, queues, &limits);
             let mut started = Vec::with_capacity(granted.len());
             for id in granted {
-                let Some((_, task)) = rows::find_task(db, "t.id = ?1", id.as_str())? else {
-                    continue;
+                let task = match rows::find_task(db, "t.id = ?1", id.as_str()) {
+                    Ok(Some((_, task))) => task,
+                    Ok(None) => continue,
+                    // One that cannot be read must not hold up the others.
+                    Err(Error::UnreadableTask { seq, field }) => {
+                        quarantine::isolate(db, news, seq, field)?;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
                 };
                 let progress = starting(task.progress, Slot::Active, at);
                 db.prepare_cached("UPDATE task SET slot = 2, progress = ?2 WHERE id = ?1")?

@@ -405,8 +405,9 @@ fn select_active(db: &Connection, from: &str) -> Result<Vec<Active>, Error> {
     let mut found = statement.query([])?;
     let mut active = Vec::new();
     while let Some(row) = found.next()? {
-        let (_, task) = rows::task(row)?;
-        active.push(Active { task, run: rows::run(row, TASK_COLUMNS)? });
+        if let (task, Some(run)) = rows::task_and_run(row)? {
+            active.push(Active { task, run });
+        }
     }
     Ok(active)
 }
@@ -558,13 +559,19 @@ fn write_end(
     Ok(())
 }
 
-enum NoticeKind {
+pub(super) enum NoticeKind {
     End,
     Stall { seconds: u64 },
 }
 
 /// Writes the notice. A parent that is no conversation has it with that: it is in its mailbox.
-fn owe(db: &Connection, seq: i64, task: &Task, end: &End, kind: NoticeKind) -> Result<(), Error> {
+pub(super) fn owe(
+    db: &Connection,
+    seq: i64,
+    task: &Task,
+    end: &End,
+    kind: NoticeKind,
+) -> Result<(), Error> {
     let (nth, quiet) = match kind {
         NoticeKind::End => (0, None),
         NoticeKind::Stall { seconds } => {

@@ -4,15 +4,16 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::mpsc;
-use std::task::{Context, Poll};
-use std::thread::JoinHandle;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::Error;
+use super::damage::Latch;
 use crate::task::Task;
 
 /// More than this in one transaction would make the first caller wait for the last.
@@ -43,6 +44,8 @@ trait Change: Send {
     fn make(&mut self, db: &Connection, news: &mut News) -> bool;
     /// Why it could not be made.
     fn why_not(&self) -> Error;
+    /// What it found to be wrong with the file.
+    fn damage(&self) -> Option<Arc<str>>;
     fn settle(self: Box<Self>, committed: Result<(), Error>);
 }
 
@@ -85,6 +88,10 @@ where
         self.made.as_ref().err().map_or(Error::RolledBack, Error::again)
     }
 
+    fn damage(&self) -> Option<Arc<str>> {
+        self.made.as_ref().err().and_then(Error::damage)
+    }
+
     fn settle(self: Box<Self>, committed: Result<(), Error>) {
         let answer = match committed {
             Ok(()) => self.made,
@@ -111,6 +118,31 @@ impl<T> Written<T> {
     pub(super) fn closed() -> Written<T> {
         Written(oneshot::channel().1)
     }
+
+    /// Holds up the thread, also one of a runtime: for what is rare and short.
+    pub(super) fn wait(mut self, longest: Duration) -> Result<T, Error> {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let until = Instant::now() + longest;
+        loop {
+            if let Poll::Ready(answer) = Pin::new(&mut self).poll(&mut context) {
+                return answer;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::Closed);
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 pub(super) struct Writer {
@@ -121,10 +153,11 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn start(
         db: Connection,
+        damage: Arc<Latch>,
         publish: impl Fn(Committed) + Send + 'static,
     ) -> std::io::Result<Writer> {
         let (queue, waiting) = mpsc::channel();
-        let work = move || run(db, &waiting, publish);
+        let work = move || run(db, &waiting, &damage, publish);
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(work)?;
         Ok(Writer { queue, thread })
     }
@@ -152,13 +185,25 @@ impl Writer {
     }
 }
 
-fn run(mut db: Connection, waiting: &mpsc::Receiver<Box<dyn Change>>, publish: impl Fn(Committed)) {
+fn run(
+    mut db: Connection,
+    waiting: &mpsc::Receiver<Box<dyn Change>>,
+    damage: &Latch,
+    publish: impl Fn(Committed),
+) {
     while let Ok(first) = waiting.recv() {
         let mut news = News::new();
         let mut batch = vec![first];
         wait_for_company(waiting, &mut batch);
-        let committed = commit(&mut db, waiting, &mut batch, &mut news);
+        let committed =
+            damage.check().and_then(|()| commit(&mut db, waiting, &mut batch, &mut news));
+        let found = batch.iter().filter_map(|change| change.damage()).next();
+        if let Some(why) = committed.as_ref().err().and_then(Error::damage).or(found) {
+            damage.set(&why);
+        }
         match &committed {
+            // Once is enough for the log.
+            Err(Error::Damaged(_)) => {}
             Ok(before) => {
                 for (id, (what, task)) in (before + 1..).zip(news) {
                     let committed = Committed { id, what, task };

@@ -114,6 +114,7 @@ impl Supervisor {
         if let Some(task) = self.0.store.task_by_nonce(&nonce)? {
             return Ok(task);
         }
+        self.check_space()?;
         let depth = self.depth(&caller.session)?;
         let host = self.choose_host(&order, &caller)?;
         let directory = self.directory(&host, &caller).await?;

@@ -68,7 +68,9 @@ use crate::host::metered::Metered;
 use crate::host::{self, AnyHost};
 use crate::metrics::Metrics;
 use crate::store::{self, Resolved, Store};
-pub use crate::store::{Direction, Field, Filter, Group, Keep, Snapshot, Sort, Totals, Window};
+pub use crate::store::{
+    Direction, Field, Filter, Group, Keep, Quarantined, Snapshot, Sort, Totals, Window,
+};
 use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
 use crate::task::{Task, TaskId, launch as arguments, tick_of};
@@ -110,7 +112,22 @@ struct Inner {
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// What children wait for an answer to, as last seen.
     asks: Mutex<HashMap<String, Asked>>,
+    /// Set while the storage directory is larger than it may be.
+    overfull: Mutex<Option<Overfull>>,
     stopping: CancellationToken,
+}
+
+/// More is stored than is allowed, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the storage directory holds {} MiB, more than the {} MiB that `storage.max_bytes` allows; \
+     `asyncagents prune` makes room, and what runs goes on",
+    .used >> 20,
+    .most >> 20
+)]
+pub struct Overfull {
+    pub used: u64,
+    pub most: u64,
 }
 
 /// The hosts by name, and the one that is meant when nobody says.
@@ -221,6 +238,8 @@ pub enum Error {
          shows theirs"
     )]
     NoSuchConversation { session: String, known: String },
+    #[error(transparent)]
+    Overfull(#[from] Overfull),
     #[error("background tasks are switched off (`enabled = false` in the configuration file)")]
     Disabled,
     #[error("the daemon is stopping; try again, it is started anew on demand")]
@@ -283,6 +302,7 @@ impl Supervisor {
             agents: Mutex::default(),
             turns: Mutex::default(),
             asks: Mutex::default(),
+            overfull: Mutex::default(),
             stopping: CancellationToken::new(),
         }))
     }
@@ -340,6 +360,16 @@ impl Supervisor {
     /// Lets the workers end. Callers that wait are answered with [`Error::Stopping`].
     pub fn stop(&self) {
         self.0.stopping.cancel();
+    }
+
+    /// While there is something here, nothing is launched.
+    pub fn set_overfull(&self, overfull: Option<Overfull>) {
+        *self.0.overfull.lock().unwrap_or_else(PoisonError::into_inner) = overfull;
+    }
+
+    fn check_space(&self) -> Result<(), Error> {
+        let overfull = *self.0.overfull.lock().unwrap_or_else(PoisonError::into_inner);
+        overfull.map_or(Ok(()), |overfull| Err(overfull.into()))
     }
 
     pub fn store(&self) -> &Store {

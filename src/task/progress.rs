@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{IntoDeserializer, value};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::time::Timestamp;
@@ -46,6 +47,7 @@ pub struct Progress {
     pub last_tools: Vec<String>,
     /// When the agent was last seen doing something.
     pub last_update: Timestamp,
+    #[serde(deserialize_with = "known_or_waiting")]
     pub phase: Phase,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_message: Option<String>,
@@ -59,6 +61,13 @@ pub struct Progress {
     /// What the phase is about: the question asked, the host's retry message.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub detail: Option<String>,
+}
+
+/// A word of another version must not make the whole task unreadable.
+fn known_or_waiting<'de, D: Deserializer<'de>>(from: D) -> Result<Phase, D::Error> {
+    let word = String::deserialize(from)?;
+    let known = Phase::deserialize(IntoDeserializer::<value::Error>::into_deserializer(word));
+    Ok(known.unwrap_or(Phase::Waiting))
 }
 
 impl Progress {
@@ -75,5 +84,22 @@ impl Progress {
             cost: None,
             detail: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_of_another_version_is_read_as_waiting() {
+        let json = serde_json::to_string(&Progress::new(Timestamp::EPOCH)).unwrap();
+        let read = |phase: &str| -> Progress {
+            serde_json::from_str(&json.replace("starting", phase)).unwrap()
+        };
+        assert_eq!(
+            ["tool", "pondering"].map(|phase| read(phase).phase),
+            [Phase::Tool, Phase::Waiting]
+        );
     }
 }

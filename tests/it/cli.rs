@@ -602,6 +602,7 @@ const HELP: &[(&str, &[&str])] = &[
     ("opencode", &["opencode", "install"]),
     ("opencode", &["opencode", "uninstall"]),
     ("doctor", &["doctor"]),
+    ("backup", &["backup"]),
     ("serve", &["serve"]),
     ("daemon", &["daemon"]),
     ("daemon", &["daemon", "start"]),

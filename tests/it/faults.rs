@@ -125,33 +125,45 @@ fn a_directory_of_others_is_refused_and_stays_as_it_is() {
     assert_eq!(names(shell.home()), ["notes.txt"]);
 }
 
+/// What is said of a store that was set aside, as long as its file is there.
+fn kept_as(aside: &str) -> String {
+    format!(
+        "the task store was damaged; it was kept as `{aside}` and a new one was begun; move or remove \
+         that file, and this is not said any more"
+    )
+}
+
 #[test]
-fn a_damaged_database_is_set_aside_as_it_is_and_the_user_is_told() {
+fn a_damaged_database_is_set_aside_as_it_is_and_the_user_is_told_until_its_file_is_gone() {
     let shell = Shell::new();
     fs::create_dir(shell.home()).unwrap();
     let garbage = [b"\x00\xff garbage ".repeat(999), b"more garbage".to_vec()];
-    let mut warnings = Vec::new();
-    for (n, garbage) in garbage.iter().enumerate() {
+    let aside = |n: usize| format!("{}.damaged-{n}", shell.database().display());
+    for (n, garbage) in (1..).zip(&garbage) {
         fs::write(shell.database(), garbage).unwrap();
-        let aside = format!("{}.damaged-{}", shell.database().display(), n + 1);
-        let warning =
-            format!("the task store was damaged; it was kept as `{aside}` and a new one was begun");
+        let warnings: Vec<String> = (1..=n).map(|n| kept_as(&aside(n))).collect();
+        let said: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
         for verb in ["start", "status"] {
             let status = shell.say(["daemon", verb]);
-            assert!(status.ends_with(&format!("\nwarning: {warning}\n")), "{status}");
+            assert!(status.ends_with(&said), "{status}");
         }
-        assert_eq!(shell.health().unwrap().warnings, std::slice::from_ref(&warning));
-        assert_eq!(fs::read(aside).unwrap(), *garbage);
+        assert_eq!(shell.health().unwrap().warnings, warnings);
+        assert_eq!(fs::read(aside(n)).unwrap(), *garbage);
+        let list = shell.run(["list"]);
+        assert_eq!((list.stdout.as_str(), &list.stderr), ("No background tasks found\n", &said));
         assert_eq!(shell.launch_to_the_end("@say fine").result.unwrap(), "fine");
         assert_eq!(shell.tasks().len(), 1);
-        warnings.push(warning);
+        for warning in warnings {
+            assert!(shell.log().contains(&warning));
+        }
         shell.say(["daemon", "stop"]);
     }
-    for warning in warnings {
-        assert!(shell.log().contains(&warning));
+    assert_eq!(shell.run(["list"]).stderr.lines().count(), 2, "also after a restart");
+    for n in [1, 2] {
+        fs::remove_file(aside(n)).unwrap();
     }
+    until("it is not said any more", || shell.health().unwrap().warnings.is_empty());
     assert_eq!(shell.tasks().len(), 1);
-    assert_eq!(shell.health().unwrap().warnings, [""; 0], "told once, the new store is sound");
 }
 
 #[test]
@@ -161,15 +173,13 @@ fn a_truncated_database_is_set_aside_as_it_is() {
     shell.say(["daemon", "stop"]);
     let whole = fs::read(shell.database()).unwrap();
     assert!(whole.len() > 3 * 4096);
-    let mut n = 0;
+    let mut warnings = Vec::new();
     for length in [1, 16, 50, 100, 511, 4095, 4096, 2 * 4096, whole.len() / 2, whole.len() - 4096] {
-        n += 1;
         fs::write(shell.database(), &whole[..length]).unwrap();
         shell.say(["daemon", "start"]);
-        let aside = format!("{}.damaged-{n}", shell.database().display());
-        let warning =
-            format!("the task store was damaged; it was kept as `{aside}` and a new one was begun");
-        assert_eq!(shell.health().unwrap().warnings, [warning], "{length} bytes");
+        let aside = format!("{}.damaged-{}", shell.database().display(), warnings.len() + 1);
+        warnings.push(kept_as(&aside));
+        assert_eq!(shell.health().unwrap().warnings, warnings, "{length} bytes");
         assert!(fs::read(&aside).unwrap() == whole[..length], "{length} bytes");
         assert_eq!(shell.tasks(), []);
         shell.say(["daemon", "stop"]);
@@ -262,6 +272,9 @@ fn a_full_disk_is_told_clearly_and_takes_nothing_that_was_acknowledged() {
     for _ in 0..20 {
         assert_eq!(shell.run(["run", &prompt]), failed(full));
     }
+    let warnings = shell.health().unwrap().warnings;
+    let nearly = format!("the disk of `{}` has only ", shell.home().display());
+    assert!(warnings[0].starts_with(&nearly), "{warnings:?}");
     let listed =
         || -> BTreeSet<String> { shell.tasks().into_iter().map(|task| task.session_id).collect() };
     let pid = shell.pid();

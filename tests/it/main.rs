@@ -15,6 +15,7 @@ mod clear;
 mod cli;
 mod commands;
 mod daemon;
+mod damage;
 mod deliver;
 mod doors;
 mod embedded;

@@ -381,6 +381,7 @@ fn health_endpoint_returns_ok_status_with_uptime() {
         pid: shell.pid(),
         warnings: vec![],
         restart_needed: None,
+        urgent: Vec::new(),
     };
     assert_eq!(health, expected);
     assert!(health.uptime < 60);

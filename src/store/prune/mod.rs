@@ -106,8 +106,10 @@ impl Store {
                 let gone = gone.collect::<Result<Vec<(i64, String)>, _>>()?;
                 // On the embedded host a task's session goes with it.
                 let mut session = db.prepare_cached("DELETE FROM session WHERE id = ?1")?;
+                let mut original = db.prepare_cached("DELETE FROM quarantine WHERE task = ?1")?;
                 for (seq, id) in &gone {
                     session.execute([id])?;
+                    original.execute([seq])?;
                     search::forget(db, *seq)?;
                 }
                 Ok(gone.len())
@@ -126,4 +128,4 @@ fn before(now: Timestamp, age: Duration) -> i64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -21,8 +21,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 const LONG: [&str; 10] = ["n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "n9"];
 
 /// A store whose tasks are named by hand and whose times are days.
-struct History {
-    store: Store,
+pub(in crate::store) struct History {
+    pub(in crate::store) store: Store,
     limits: Arc<Limits>,
     directory: TempDir,
 }
@@ -31,7 +31,7 @@ struct History {
 type Counters = (Vec<(String, String, i64, i64)>, Vec<(String, i64, i64)>);
 
 impl History {
-    fn new() -> History {
+    pub(in crate::store) fn new() -> History {
         let directory = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(&directory.path().join("test.db"), |_| {}).unwrap();
         let limits = Limits {
@@ -44,7 +44,13 @@ impl History {
         History { store, limits: Arc::new(limits), directory }
     }
 
-    async fn launch(&self, name: &str, agent: &str, batch: &str, parent_host: &str) -> Task {
+    pub(in crate::store) async fn launch(
+        &self,
+        name: &str,
+        agent: &str,
+        batch: &str,
+        parent_host: &str,
+    ) -> Task {
         let new = new_task(name, agent, batch, parent_host);
         self.store.insert(new, self.limits.clone()).await.unwrap()
     }
@@ -112,7 +118,7 @@ impl History {
         self.length()
     }
 
-    fn file(&self) -> std::path::PathBuf {
+    pub(in crate::store) fn file(&self) -> std::path::PathBuf {
         self.directory.path().join("test.db")
     }
 

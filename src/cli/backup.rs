@@ -1,0 +1,35 @@
+//! `asyncagents backup`: a copy of the task store, made while the daemon works.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::show;
+use crate::config::Settings;
+use crate::daemon;
+
+#[derive(Args)]
+#[command(after_help = "\
+The copy has all tasks with their results and conversations, as of one moment. Nobody but you can
+read it. To go back to it, stop the daemon and put the copy in the place of `asyncagents.db` in the
+storage directory.
+
+Examples:
+  asyncagents backup tasks.db
+  asyncagents backup --force /backups/asyncagents.db")]
+pub(super) struct Backup {
+    /// Where the copy goes
+    file: PathBuf,
+    /// Overwrite a file that is there
+    #[arg(long)]
+    force: bool,
+}
+
+impl Backup {
+    pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let bytes = daemon::back_up(&settings.home, &self.file, self.force)?;
+        show::line(&format!("Copied the task store to {} ({bytes} bytes).", self.file.display()))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,40 @@
+//! Copies of the task store, and its repair: what works without a daemon.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+use super::home::{AlreadyRunning, Home, database};
+use crate::store::{self, Repaired, Store};
+
+/// Copies the task store of this directory while others use it, and says how many bytes that are.
+pub fn back_up(home: &Path, to: &Path, overwrite: bool) -> anyhow::Result<u64> {
+    let from = database(home);
+    if !from.exists() {
+        bail!("there is no task store in `{}` yet; nothing was copied", home.display());
+    }
+    if !overwrite && to.exists() {
+        bail!("`{}` exists; name another file, or overwrite it with --force", to.display());
+    }
+    if to.canonicalize().is_ok_and(|to| from.canonicalize().is_ok_and(|from| from == to)) {
+        bail!("`{}` is the task store itself; name another file", to.display());
+    }
+    Store::copy(&from, to)?;
+    Ok(std::fs::metadata(to).with_context(|| format!("cannot read `{}`", to.display()))?.len())
+}
+
+/// Rebuilds the task store of a directory without a daemon.
+pub fn repair(home: &Path) -> anyhow::Result<Repaired> {
+    if !database(home).exists() {
+        bail!("there is no task store in `{}`; nothing was changed", home.display());
+    }
+    let home = match Home::take(home) {
+        Err(error) if error.is::<AlreadyRunning>() => {
+            bail!("the daemon has the task store open; `asyncagents daemon stop`, then try again")
+        }
+        taken => taken?,
+    };
+    let repaired = store::repair(&home.database());
+    home.leave();
+    Ok(repaired?)
+}

@@ -1,0 +1,61 @@
+//! Copies of the whole store, made while others read and write it (SQLite's online backup). They are
+//! there wholly or not at all, and for their owner alone.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rusqlite::Connection;
+use rusqlite::backup::Backup;
+
+use super::open::{self, with_suffix};
+use super::{Error, Store};
+
+const BEFORE: &str = ".before-";
+
+impl Store {
+    /// Copies the store at `from`, which somebody else may have open.
+    pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+        copy(&open::reader(from)?, to)
+    }
+}
+
+/// Keeps the store as it is before its schema becomes `version`; earlier such copies go.
+pub(super) fn before_migration(path: &Path, db: &Connection, version: i64) -> Result<(), Error> {
+    let newest = with_suffix(path, &format!("{BEFORE}{version}"));
+    copy(db, &newest)?;
+    tracing::info!(copy = %newest.display(), "task store is upgraded; a copy was kept");
+    for earlier in (1..version).map(|n| with_suffix(path, &format!("{BEFORE}{n}"))) {
+        let _ = fs::remove_file(earlier);
+    }
+    Ok(())
+}
+
+fn copy(db: &Connection, to: &Path) -> Result<(), Error> {
+    let new = with_suffix(to, ".new");
+    let copied = write(db, &new).and_then(|()| Ok(fs::rename(&new, to)?));
+    copied.map_err(|error| {
+        let _ = fs::remove_file(&new);
+        match error {
+            Error::Io(source) => Error::Copy { path: to.display().to_string(), source },
+            other => other,
+        }
+    })
+}
+
+fn write(db: &Connection, new: &Path) -> Result<(), Error> {
+    match fs::remove_file(new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+        Ok(()) | Err(_) => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(new)?;
+    let mut copy = Connection::open(new)?;
+    // It counts when it is renamed, and is synced before that.
+    copy.execute_batch("PRAGMA synchronous = OFF;")?;
+    // In one step, so that it is of one moment; writers go on meanwhile.
+    Backup::new(db, &mut copy)?.step(-1)?;
+    copy.close().map_err(|(_, error)| error)?;
+    File::open(new)?.sync_all()?;
+    Ok(())
+}

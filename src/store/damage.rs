@@ -1,0 +1,126 @@
+//! Damage of the file: a latch. Once SQLite has found the file corrupt, nothing is written to it any
+//! more, because a write to a damaged tree can damage what is still sound. Reading goes on where it can.
+//! A marker beside the file keeps the latch across restarts, until a check finds the file sound.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use rusqlite::Connection;
+
+use super::open::with_suffix;
+use super::{Error, Store};
+
+pub(super) struct Latch {
+    why: OnceLock<Arc<str>>,
+    marker: PathBuf,
+}
+
+impl Latch {
+    /// Already set if damage was found before and is still there.
+    pub(super) fn at(path: &Path, db: &Connection) -> Latch {
+        let latch = Latch { why: OnceLock::new(), marker: marker(path) };
+        if latch.marker.exists() {
+            match problems(db, 1) {
+                Ok(problems) if problems.is_empty() => {
+                    let _ = fs::remove_file(&latch.marker);
+                }
+                Ok(problems) => latch.set(&problems.join("; ")),
+                Err(error) => latch.set(&error.to_string()),
+            }
+        }
+        latch
+    }
+
+    pub(super) fn set(&self, why: &str) {
+        if self.why.set(why.into()).is_ok() {
+            tracing::error!(why, "task store is damaged; nothing is written to it any more");
+            // On a disk that takes nothing, the next daemon finds the damage anew.
+            let _ = fs::write(&self.marker, why);
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.why.get().map_or(Ok(()), |why| Err(Error::Damaged(Arc::clone(why))))
+    }
+}
+
+pub(super) fn marker(path: &Path) -> PathBuf {
+    with_suffix(path, ".damage-found")
+}
+
+impl Store {
+    /// What is wrong with the file, since it was found: nothing is written to it any more.
+    pub fn damage(&self) -> Option<Error> {
+        self.0.damage.check().err()
+    }
+
+    /// A thorough look at the whole file. Slow on a large one; it blocks nobody but the caller. What it
+    /// finds sets the latch.
+    pub fn check(&self) -> Result<Vec<String>, Error> {
+        let problems = match self.read(|db| problems(db, 20)) {
+            // So damaged that not even the check gets to its end.
+            Err(Error::Damaged(why)) => vec![why.to_string()],
+            checked => checked?,
+        };
+        if !problems.is_empty() {
+            self.0.damage.set(&problems.join("; "));
+        }
+        Ok(problems)
+    }
+}
+
+pub(super) fn problems(db: &Connection, most: u32) -> Result<Vec<String>, Error> {
+    let mut statement = db.prepare(&format!("PRAGMA integrity_check({most})"))?;
+    let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
+    let lines = lines.collect::<Result<Vec<_>, _>>()?;
+    Ok(lines.into_iter().filter(|line| line != "ok").collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn open_again(path: &Path) -> Store {
+        Store::open(path, |_| {}).unwrap().0
+    }
+
+    async fn put(store: &Store) -> Result<(), Error> {
+        store.put_instance("after".into(), "http://127.0.0.1:2".into()).await
+    }
+
+    #[tokio::test]
+    async fn a_check_that_finds_damage_stops_all_writing_until_the_file_is_sound_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("test.db");
+        let store = open_again(&path);
+        store.put_instance("before".into(), "http://127.0.0.1:1".into()).await.unwrap();
+        store.close();
+        let sound = fs::read(&path).unwrap();
+        let db = Connection::open(&path).unwrap();
+        let root = "SELECT rootpage FROM sqlite_schema WHERE name = 'task_by_parent'";
+        let root: i64 = db.query_row(root, [], |row| row.get(0)).unwrap();
+        drop(db);
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[0; 4096], (root as u64 - 1) * 4096).unwrap();
+
+        let store = open_again(&path);
+        put(&store).await.unwrap();
+        assert_eq!(store.damage().map(|damage| damage.to_string()), None, "not found yet");
+        assert_ne!(store.check().unwrap(), [""; 0]);
+        assert!(matches!(put(&store).await, Err(Error::Damaged(_))));
+        assert_eq!(store.instances().unwrap().len(), 2, "reading goes on");
+        store.close();
+        let store = open_again(&path);
+        assert!(store.damage().is_some(), "known from the start");
+        assert!(matches!(put(&store).await, Err(Error::Damaged(_))));
+        store.close();
+
+        fs::write(&path, sound).unwrap();
+        let store = open_again(&path);
+        assert!(store.damage().is_none());
+        put(&store).await.unwrap();
+    }
+}

@@ -1,0 +1,340 @@
+//! Quarantine: a task whose row cannot be decoded must not keep others from being read. Its original
+//! values are kept aside, what cannot be read of them is replaced, and a live one is ended in error, which
+//! its parent is told (D4). Nothing here decodes a row before that.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use rusqlite::types::{Value, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Params};
+
+use super::rows::{self, RUN, TASK};
+use super::tasks::{NoticeKind, owe, publish};
+use super::writer::{News, What};
+use super::{End, Error, Store};
+use crate::task::lifecycle::RunEnd;
+use crate::task::{Budget, MessageId, Progress, Status, Task, Timestamp};
+
+/// So many tasks on either side of a bad one are looked at, too: damage comes in pages.
+const AROUND: i64 = 100;
+
+/// How long a read waits for the writer to put a task into quarantine.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// A task that was put into quarantine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quarantined {
+    /// The short id, as far as it could be read.
+    pub name: String,
+    /// What could not be decoded.
+    pub field: String,
+}
+
+/// Which tasks to look at.
+enum Suspects {
+    Live,
+    Around(i64),
+    UnknownStatus,
+}
+
+impl Store {
+    /// Looks at every live task, so that those who work with them need not expect a bad one.
+    pub fn quarantine_live(&self) -> Result<usize, Error> {
+        self.inspect(Suspects::Live)
+    }
+
+    /// Those that this process put there.
+    pub fn newly_quarantined(&self) -> Vec<Quarantined> {
+        self.0.quarantined.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Those that are there.
+    pub fn quarantined(&self) -> Result<Vec<Quarantined>, Error> {
+        self.read(|db| {
+            let mut statement = db.prepare("SELECT name, field FROM quarantine ORDER BY task")?;
+            let rows = statement
+                .query_map([], |row| Ok(Quarantined { name: row.get(0)?, field: row.get(1)? }))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Decodes every task there is; those that cannot be decoded are in quarantine afterwards.
+    pub fn inspect_all(&self) -> Result<(), Error> {
+        let mut after = 0;
+        loop {
+            // In slices: a reader that stays keeps the log from being moved into the file.
+            let last = self.read(|db| {
+                let mut slice = db.prepare_cached(
+                    "SELECT max(seq) FROM (SELECT seq FROM task WHERE seq > ?1 ORDER BY seq LIMIT 500)",
+                )?;
+                let last: Option<i64> = slice.query_row([after], |row| row.get(0))?;
+                let Some(last) = last else { return Ok(None) };
+                for seq in numbers(db, "SELECT seq FROM task WHERE seq > ?1 AND seq <= ?2", (after, last))?
+                {
+                    read(db, seq)?;
+                }
+                Ok(Some(last))
+            })?;
+            match last {
+                Some(last) => after = last,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Around this task, or wherever a status is not known. `false`: nothing came of it.
+    pub(super) fn quarantine(&self, seq: Option<i64>) -> bool {
+        match self.inspect(seq.map_or(Suspects::UnknownStatus, Suspects::Around)) {
+            Ok(found) => found > 0,
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "task cannot be read, nor put into quarantine");
+                false
+            }
+        }
+    }
+
+    fn inspect(&self, suspects: Suspects) -> Result<usize, Error> {
+        let inspected = self.write(move |db, news| inspect(db, news, &suspects));
+        let found = inspected.wait(LONGEST_WAIT)?;
+        let number = found.len();
+        self.0.quarantined.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
+        Ok(number)
+    }
+}
+
+fn inspect(
+    db: &Connection,
+    news: &mut News,
+    suspects: &Suspects,
+) -> Result<Vec<Quarantined>, Error> {
+    let seqs = match suspects {
+        Suspects::Live => numbers(db, "SELECT seq FROM task WHERE slot > 0", ())?,
+        Suspects::Around(seq) => {
+            let around = (seq - AROUND, seq + AROUND);
+            numbers(db, "SELECT seq FROM task WHERE seq BETWEEN ?1 AND ?2", around)?
+        }
+        Suspects::UnknownStatus => {
+            let known = serde_json::to_string(&Status::ALL.map(Status::name)).unwrap_or_default();
+            let unknown =
+                "SELECT seq FROM task WHERE status NOT IN (SELECT value FROM json_each(?1))";
+            numbers(db, unknown, [known])?
+        }
+    };
+    let mut found = Vec::new();
+    for seq in seqs {
+        if let Err(Error::UnreadableTask { field, .. }) = read(db, seq) {
+            found.push(isolate(db, news, seq, field)?);
+        }
+    }
+    Ok(found)
+}
+
+/// As whoever works with the task would. A live one without its run is of no use either.
+fn read(db: &Connection, seq: i64) -> Result<Option<Task>, Error> {
+    let mut statement = db.prepare_cached(&format!(
+        "SELECT {TASK}, {RUN} FROM task t LEFT JOIN run r ON r.task = t.seq AND r.n = t.run
+         WHERE t.seq = ?1"
+    ))?;
+    let found = statement.query_row([seq], |row| Ok(rows::task_and_run(row))).optional()?;
+    match found.transpose()? {
+        Some((task, None)) if task.is_live() => {
+            Err(Error::UnreadableTask { seq, field: "run".to_owned() })
+        }
+        found => Ok(found.map(|(task, _)| task)),
+    }
+}
+
+pub(super) fn isolate(
+    db: &Connection,
+    news: &mut News,
+    seq: i64,
+    field: String,
+) -> Result<Quarantined, Error> {
+    let at: i64 =
+        db.query_row("SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)", [], |row| row.get(0))?;
+    keep_original(db, seq, &field, at)?;
+    let was_live: bool =
+        db.query_row("SELECT slot IN (1, 2) FROM task WHERE seq = ?1", [seq], |row| row.get(0))?;
+    replace_unreadable(db, "task", seq)?;
+    for run in numbers(db, "SELECT seq FROM run WHERE task = ?1", [seq])? {
+        replace_unreadable(db, "run", run)?;
+    }
+    end(db, seq, &field, at)?;
+    let Some(task) = read(db, seq)? else { return Err(Error::RolledBack) };
+    if was_live {
+        tell(db, seq, &task, at)?;
+    }
+    let name = task.short_id.to_string();
+    db.execute("UPDATE quarantine SET name = ?2 WHERE task = ?1", (seq, &name))?;
+    publish(db, news, if was_live { What::Ended } else { What::Updated }, &task.id)?;
+    tracing::error!(task = %task.id, field, "task cannot be read; it is shown as failed");
+    Ok(Quarantined { name, field })
+}
+
+/// The row as SQL literals, for whoever wants to know what was there.
+fn keep_original(db: &Connection, seq: i64, field: &str, at: i64) -> Result<(), Error> {
+    let quoted: Vec<String> =
+        columns(db, "task")?.iter().map(|column| format!("quote({})", column.name)).collect();
+    db.execute(
+        &format!(
+            "INSERT OR REPLACE INTO quarantine (task, name, field, at, original)
+             SELECT seq, '', ?2, ?3, {} FROM task WHERE seq = ?1",
+            quoted.join(" || ', ' || ")
+        ),
+        (seq, field, at),
+    )?;
+    Ok(())
+}
+
+/// A task that had ended keeps its state and its time, as far as those are known.
+fn end(db: &Connection, seq: i64, field: &str, at: i64) -> Result<(), Error> {
+    let why =
+        format!("the record of this task was damaged (`{field}`); what is left of it is shown");
+    let progress = Progress::new(Timestamp::from_millis(at));
+    let failed = RunEnd::Failed.name();
+    db.execute(
+        "UPDATE run SET ended_at = ?2, ended_as = ?3, error = ?4, abort_owed = 1
+         WHERE task = ?1 AND n = (SELECT run FROM task WHERE seq = ?1)
+           AND (SELECT slot IN (1, 2) FROM task WHERE seq = ?1)",
+        (seq, at, failed, &why),
+    )?;
+    db.execute(
+        "INSERT OR IGNORE INTO run (task, n, message_id, prompt, started_at, ended_at, ended_as, error)
+         SELECT seq, run, '', '', started_at, ?2, ?3, ?4 FROM task WHERE seq = ?1",
+        (seq, at, failed, &why),
+    )?;
+    db.execute(
+        "UPDATE task SET error = ?2, completed_at = coalesce(completed_at, ?3), slot = 0,
+           status = CASE WHEN slot = 0 AND status IN ('completed', 'cancelled') THEN status
+             ELSE 'error' END,
+           progress = ?4, budget = ?5, revision = revision + 1 WHERE seq = ?1",
+        (
+            seq,
+            &why,
+            at,
+            serde_json::to_string(&progress).unwrap_or_default(),
+            serde_json::to_string(&Budget::default()).unwrap_or_default(),
+        ),
+    )?;
+    // Triggers count words that nobody knows as well.
+    db.execute("DELETE FROM tally WHERE n <= 0", [])?;
+    Ok(())
+}
+
+/// The end of a live task, unless its parent was told already.
+fn tell(db: &Connection, seq: i64, task: &Task, at: i64) -> Result<(), Error> {
+    let told = "SELECT EXISTS (SELECT 1 FROM notice WHERE task = ?1 AND run = ?2 AND nth = 0)";
+    if db.query_row(told, (seq, task.run), |row| row.get(0))? {
+        return Ok(());
+    }
+    let dice: Vec<u8> = db.query_row("SELECT randomblob(16)", [], |row| row.get(0))?;
+    let dice: [u8; 16] = dice.try_into().unwrap_or_default();
+    let end = End {
+        at: Timestamp::from_millis(at),
+        message_id: MessageId::mint((at.max(0) as u64) << 12, &dice),
+        wake: true,
+        open_todos: Vec::new(),
+        progress: None,
+        abort: true,
+        transcript: false,
+    };
+    owe(db, seq, task, &end, NoticeKind::End)
+}
+
+struct Column {
+    name: String,
+    is_text: bool,
+    required: bool,
+}
+
+fn columns(db: &Connection, table: &str) -> Result<Vec<Column>, Error> {
+    let mut statement =
+        db.prepare_cached("SELECT name, type, \"notnull\" FROM pragma_table_info(?1)")?;
+    let columns = statement.query_map([table], |row| {
+        let is_text = row.get_ref(1)?.as_str().is_ok_and(|kind| kind == "TEXT");
+        Ok(Column { name: row.get(0)?, is_text, required: row.get(2)? })
+    })?;
+    Ok(columns.collect::<Result<_, _>>()?)
+}
+
+/// Values of a type that their column cannot have, and text that is not UTF-8.
+fn replace_unreadable(db: &Connection, table: &str, seq: i64) -> Result<(), Error> {
+    for Column { name, is_text, required } in columns(db, table)? {
+        let select = format!("SELECT {name} FROM {table} WHERE seq = ?1");
+        let better = db.query_row(&select, [seq], |row| {
+            Ok(match row.get_ref(0)? {
+                ValueRef::Text(text) if is_text => match std::str::from_utf8(text) {
+                    Ok(_) => None,
+                    Err(_) => Some(Value::Text(String::from_utf8_lossy(text).into_owned())),
+                },
+                ValueRef::Integer(0..) if !is_text => None,
+                ValueRef::Null if !required => None,
+                ValueRef::Blob(bytes) if is_text => {
+                    Some(Value::Text(String::from_utf8_lossy(bytes).into_owned()))
+                }
+                _ if !required => Some(Value::Null),
+                _ if is_text => Some(Value::Text(String::new())),
+                _ => Some(Value::Integer(0)),
+            })
+        })?;
+        if let Some(value) = better {
+            db.execute(&format!("UPDATE {table} SET {name} = ?2 WHERE seq = ?1"), (seq, value))?;
+        }
+    }
+    Ok(())
+}
+
+fn numbers(db: &Connection, sql: &str, of: impl Params) -> Result<Vec<i64>, Error> {
+    let mut statement = db.prepare_cached(sql)?;
+    let numbers = statement.query_map(of, |row| row.get(0))?;
+    Ok(numbers.collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::prune::tests::History;
+    use crate::task::{MAILBOX, TaskId};
+
+    #[tokio::test]
+    async fn whatever_is_wrong_with_a_row_the_others_are_read_and_it_is_named() {
+        let cases = [
+            ("status", "UPDATE task SET status = 'odd'"),
+            ("progress", "UPDATE task SET progress = '{'"),
+            ("budget", "UPDATE task SET budget = '7'"),
+            ("directory", "UPDATE task SET directory = x'ff00'"),
+            ("agent", "UPDATE task SET agent = CAST(x'ff' AS TEXT)"),
+            ("started_at", "UPDATE task SET started_at = 'abc'"),
+            ("depth", "UPDATE task SET depth = -1"),
+            ("run", "DELETE FROM run"),
+        ];
+        let history = History::new();
+        history.launch("good", "general", "batch", MAILBOX).await;
+        let db = Connection::open(history.file()).unwrap();
+        for (field, change) in cases {
+            history.launch(field, "general", "batch", MAILBOX).await;
+            let of = if change.starts_with("DELETE") { "task" } else { "seq" };
+            let sql = format!("{change} WHERE {of} = (SELECT seq FROM task WHERE id = ?1)");
+            assert_eq!(db.execute(&sql, [field]).unwrap(), 1, "{change}");
+        }
+        let store = &history.store;
+        let live = store.live(None).unwrap();
+        assert_eq!(live.iter().map(|task| task.id.as_str()).collect::<Vec<_>>(), ["good"]);
+        let named = |(field, _): (&str, &str)| Quarantined {
+            name: field.to_owned(),
+            field: field.to_owned(),
+        };
+        assert_eq!(store.quarantined().unwrap(), cases.map(named));
+        assert_eq!(store.newly_quarantined(), cases.map(named));
+        for (field, _) in cases {
+            let task = store.task(&TaskId::new(field)).unwrap().unwrap();
+            let why = "; what is left of it is shown";
+            let why = format!("the record of this task was damaged (`{field}`){why}");
+            assert_eq!((task.status(), task.state.error()), (Status::Error, Some(why.as_str())));
+            assert!(store.unread_end(&task.id).unwrap().is_some(), "{field}");
+        }
+        assert_eq!(store.check().unwrap(), [""; 0]);
+        assert!(store.tallies().is_ok());
+    }
+}

@@ -1,0 +1,409 @@
+//! Rebuilding a damaged store: whatever can still be read is copied, row by row, into a new file of the
+//! same schema. Tables are read along their own trees, so damaged indexes cost nothing; where a tree is
+//! damaged itself, reading goes on behind that place.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rusqlite::types::ToSqlOutput;
+use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
+
+use super::Error;
+use super::damage::{marker, problems};
+use super::open::{self, with_suffix};
+
+/// Kept by triggers, or made anew when the store is opened.
+const DERIVED: [&str; 6] = ["tally", "batch", "counter", "tool_tally", "search", "view"];
+
+/// Rows refer to rows that refer to rows, this deep.
+const DEPTH: usize = 3;
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Repaired {
+    /// There was no damage; the file was only rewritten, without gaps.
+    Sound,
+    Rebuilt {
+        tasks: u64,
+        other_rows: u64,
+        /// Places where something could not be read, and rows that belonged to what was there.
+        lost: u64,
+        /// The damaged file.
+        aside: PathBuf,
+    },
+}
+
+/// For a store that nobody has open.
+pub fn repair(path: &Path) -> Result<Repaired, Error> {
+    let old = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let version = version(&old, path)?;
+    if problems(&old, 1).is_ok_and(|problems| problems.is_empty()) {
+        drop(old);
+        rewrite(path)?;
+        return Ok(Repaired::Sound);
+    }
+    let new = with_suffix(path, ".repaired");
+    remove(&new)?;
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    let mut db = open::blank(&new, version)?;
+    db.execute_batch("PRAGMA foreign_keys = OFF;")?;
+    let tx = db.transaction()?;
+    let mut copied = Copied::default();
+    let mut tasks = 0;
+    for table in tables(&tx)? {
+        let before = copied.saved;
+        copied.table(&old, &tx, &table)?;
+        if table == "task" {
+            tasks = copied.saved - before;
+        }
+    }
+    copied.drop_orphans(&tx)?;
+    derive(&old, &tx)?;
+    tx.commit()?;
+    db.close().map_err(|(_, error)| error)?;
+    File::open(&new)?.sync_all()?;
+    drop(old);
+    let aside = open::set_aside(path)?;
+    fs::rename(&new, path)?;
+    remove(&marker(path))?;
+    Ok(Repaired::Rebuilt { tasks, other_rows: copied.saved - tasks, lost: copied.lost, aside })
+}
+
+/// The schema to copy into: the newest, when the file cannot say which it has.
+fn version(old: &Connection, path: &Path) -> Result<i64, Error> {
+    let pragma = |name: &str| old.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0));
+    let (found, known): (i64, i64) = (pragma("user_version").unwrap_or(0), open::newest());
+    let owner: i64 = pragma("application_id").unwrap_or(open::APPLICATION_ID);
+    match found {
+        _ if owner != open::APPLICATION_ID && owner != 0 => {
+            Err(Error::Foreign(path.display().to_string()))
+        }
+        found if found > known => Err(Error::TooNew { found, known }),
+        found if found > 0 => Ok(found),
+        _ => Ok(known),
+    }
+}
+
+fn rewrite(path: &Path) -> Result<(), Error> {
+    let db = open::maintainer(path)?;
+    db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;")?;
+    remove(&marker(path))
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn tables(new: &Connection) -> Result<Vec<String>, Error> {
+    let mut statement = new.prepare(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'",
+    )?;
+    let names = statement.query_map([], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
+    Ok(names.into_iter().filter(|name| !DERIVED.contains(&name.as_str())).collect())
+}
+
+#[derive(Default)]
+struct Copied {
+    saved: u64,
+    lost: u64,
+}
+
+/// How a table is walked through.
+struct Walk<'a> {
+    old: &'a Connection,
+    table: &'a str,
+    columns: String,
+    width: usize,
+}
+
+impl Copied {
+    fn table(&mut self, old: &Connection, new: &Connection, table: &str) -> Result<(), Error> {
+        let mut info = new.prepare("SELECT name, pk FROM pragma_table_info(?1) ORDER BY cid")?;
+        let columns = info.query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let columns = columns.collect::<Result<Vec<(String, i64)>, _>>()?;
+        let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
+        let places = vec!["?"; names.len()].join(", ");
+        let columns_of = names.join(", ");
+        let insert = format!("INSERT OR IGNORE INTO {table} ({columns_of}) VALUES ({places})");
+        let mut insert = new.prepare(&insert)?;
+        let mut keep = |row: &Row<'_>, from: usize| {
+            let values =
+                (from..from + names.len()).map(|n| row.get_ref(n).map(ToSqlOutput::Borrowed));
+            let values = values.collect::<Result<Vec<_>, _>>()?;
+            insert.execute(params_from_iter(values))
+        };
+        let walk = Walk { old, table, columns: columns_of.clone(), width: names.len() };
+        let numbered = new.prepare(&format!("SELECT rowid FROM {table}")).is_ok();
+        if numbered {
+            return self.by_number(&walk, &mut keep);
+        }
+        let keys: Vec<String> = columns
+            .iter()
+            .filter(|(_, place)| *place > 0)
+            .map(|(name, _)| format!("{name} DESC"))
+            .collect();
+        let forward = format!("SELECT {columns_of} FROM {table} NOT INDEXED");
+        if !self.along(old, &forward, &mut keep) {
+            self.lost += 1;
+            self.along(old, &format!("{forward} ORDER BY {}", keys.join(", ")), &mut keep);
+        }
+        Ok(())
+    }
+
+    /// `false`: it could not be read to its end.
+    fn along(
+        &mut self,
+        old: &Connection,
+        sql: &str,
+        keep: &mut impl FnMut(&Row<'_>, usize) -> rusqlite::Result<usize>,
+    ) -> bool {
+        let Ok(mut statement) = old.prepare(sql) else { return false };
+        let Ok(mut rows) = statement.query([]) else { return false };
+        loop {
+            match rows.next() {
+                Ok(Some(row)) => self.saved += keep(row, 0).unwrap_or(0) as u64,
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn by_number(
+        &mut self,
+        walk: &Walk<'_>,
+        keep: &mut impl FnMut(&Row<'_>, usize) -> rusqlite::Result<usize>,
+    ) -> Result<(), Error> {
+        let mut after = 0;
+        loop {
+            let (last, whole) = self.stretch(walk, after, keep);
+            if whole {
+                return Ok(());
+            }
+            self.lost += 1;
+            // At least one further on, so that this ends.
+            match walk.next_readable(last) {
+                Some(next) => after = (next - 1).max(last + i64::from(last == after)),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// As far as it can be read in one go: the last number, and whether that was the end.
+    fn stretch(
+        &mut self,
+        walk: &Walk<'_>,
+        after: i64,
+        keep: &mut impl FnMut(&Row<'_>, usize) -> rusqlite::Result<usize>,
+    ) -> (i64, bool) {
+        let Walk { old, table, columns, .. } = walk;
+        let mut last = after;
+        let sql = format!(
+            "SELECT rowid, {columns} FROM {table} NOT INDEXED WHERE rowid > ?1 ORDER BY rowid"
+        );
+        let Ok(mut statement) = old.prepare(&sql) else { return (last, false) };
+        let Ok(mut rows) = statement.query([after]) else { return (last, false) };
+        loop {
+            match rows.next() {
+                Ok(Some(row)) => match row.get(0) {
+                    Ok(number) => {
+                        last = number;
+                        match keep(row, 1) {
+                            Ok(saved) => self.saved += saved as u64,
+                            Err(_) => self.lost += 1,
+                        }
+                    }
+                    Err(_) => return (last, false),
+                },
+                Ok(None) => return (last, true),
+                Err(_) => return (last, false),
+            }
+        }
+    }
+
+    /// What belonged to rows that are gone.
+    fn drop_orphans(&mut self, new: &Connection) -> Result<(), Error> {
+        for table in tables(new)?.iter().cycle().take(DEPTH * tables(new)?.len()) {
+            let mut keys =
+                new.prepare("SELECT \"table\", \"from\", \"to\" FROM pragma_foreign_key_list(?1)")?;
+            let keys =
+                keys.query_map([table], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+            for (parent, from, to) in keys.collect::<Result<Vec<(String, String, String)>, _>>()? {
+                let orphans =
+                    format!("DELETE FROM {table} WHERE {from} NOT IN (SELECT {to} FROM {parent})");
+                let gone = new.execute(&orphans, [])? as u64;
+                self.saved -= gone;
+                self.lost += gone;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Walk<'_> {
+    /// The first place behind `last` where there is something to be read; `None` behind the end.
+    /// Found in steps that double, then by halves: a damaged page hides a stretch of numbers.
+    fn next_readable(&self, last: i64) -> Option<i64> {
+        let mut bad = last;
+        let mut good = (0..40).map(|n| last + (1 << n)).find(|place| {
+            let readable = self.look(*place).is_ok();
+            if !readable {
+                bad = *place;
+            }
+            readable
+        })?;
+        while good - bad > 1 {
+            let middle = bad + (good - bad) / 2;
+            match self.look(middle) {
+                Ok(_) => good = middle,
+                Err(_) => bad = middle,
+            }
+        }
+        self.look(good).ok().flatten()
+    }
+
+    /// The first row from there on, read whole.
+    fn look(&self, from: i64) -> rusqlite::Result<Option<i64>> {
+        let Walk { old, table, columns, width } = self;
+        let mut statement = old.prepare_cached(&format!(
+            "SELECT rowid, {columns} FROM {table} NOT INDEXED WHERE rowid >= ?1 ORDER BY rowid LIMIT 1"
+        ))?;
+        let mut rows = statement.query([from])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        for column in 0..=*width {
+            row.get_ref(column)?;
+        }
+        row.get(0).map(Some)
+    }
+}
+
+/// What is counted, from what was saved.
+fn derive(old: &Connection, new: &Connection) -> Result<(), Error> {
+    new.execute_batch(
+        "DELETE FROM tool_tally;
+         INSERT INTO tool_tally SELECT tool.key, sum(tool.value) FROM task,
+           json_each(iif(json_valid(task.progress), task.progress, '{}'), '$.toolCallsByName') tool
+           GROUP BY tool.key;",
+    )?;
+    // Ids of changes only grow, or those who listen would miss some. When nobody knows how far they
+    // were, the time in milliseconds is certainly further.
+    let change = old
+        .query_row("SELECT n FROM counter WHERE name = 'change'", [], |row| row.get::<_, i64>(0))
+        .or_else(|_| new.query_row("SELECT unixepoch() * 1000", [], |row| row.get(0)))?;
+    new.execute("UPDATE counter SET n = max(n, ?1) WHERE name = 'change'", [change])?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tasks and their runs, in a store of many pages.
+    fn filled(path: &Path, n: i64) {
+        let db = open::blank(path, open::newest()).unwrap();
+        for seq in 1..=n {
+            db.execute(
+                "INSERT INTO task (seq, id, short_id, nonce, parent_session, parent_message,
+                   parent_agent, parent_host, host, host_instance, directory, description, agent,
+                   model, batch, is_forked, depth, budget, development, status, started_at,
+                   completed_at, run, slot, ticket, progress, tool_calls, revision)
+                 VALUES (?1, 'ses_' || ?1, ?1, ?1, 'cli', '', '', 'mailbox', 'scripted', '', '/', ?2,
+                   'general', '', 'batch', 0, 1, '{}', 0, 'completed', 1, 2, 0, 0, 0,
+                   '{\"toolCallsByName\":{\"read\":2}}', 2, 0)",
+                (seq, "long ".repeat(100)),
+            )
+            .unwrap();
+            db.execute(
+                "INSERT INTO run (task, n, message_id, prompt, started_at) VALUES (?1, 0, ?1, 'x', 1)",
+                [seq],
+            )
+            .unwrap();
+        }
+        db.execute("UPDATE counter SET n = 7 WHERE name = 'change'", []).unwrap();
+    }
+
+    fn page_of(path: &Path, name: &str) -> (u64, u64) {
+        let db = Connection::open(path).unwrap();
+        let root = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
+        let root: i64 = db.query_row(root, [name], |row| row.get(0)).unwrap();
+        let size: i64 = db.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
+        (root as u64, size as u64)
+    }
+
+    fn blank_page(path: &Path, number: u64, size: u64) {
+        use std::os::unix::fs::FileExt;
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        file.write_all_at(&vec![0; size as usize], (number - 1) * size).unwrap();
+    }
+
+    /// The leaves of a table, in their order.
+    fn leaves(path: &Path, name: &str) -> Vec<u64> {
+        let db = Connection::open(path).unwrap();
+        let sql = "SELECT pageno FROM dbstat WHERE name = ?1 AND pagetype = 'leaf' ORDER BY path";
+        let mut statement = db.prepare(sql).unwrap();
+        let pages = statement.query_map([name], |row| row.get::<_, i64>(0)).unwrap();
+        pages.map(|page| page.unwrap() as u64).collect()
+    }
+
+    fn count(path: &Path, sql: &str) -> i64 {
+        Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn damaged_indexes_cost_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("test.db");
+        filled(&path, 200);
+        for index in ["sqlite_autoindex_task_1", "task_by_parent", "run_of_task"] {
+            let (root, size) = page_of(&path, index);
+            blank_page(&path, root, size);
+        }
+        fs::write(marker(&path), "why").unwrap();
+        let aside = with_suffix(&path, ".damaged-1");
+        let rebuilt = Repaired::Rebuilt { tasks: 200, other_rows: 200, lost: 0, aside };
+        assert_eq!(repair(&path).unwrap(), rebuilt);
+        assert_eq!(count(&path, "SELECT count(*) FROM task WHERE id LIKE 'ses_%'"), 200);
+        assert_eq!(count(&path, "SELECT n FROM tally WHERE status = 'completed'"), 200);
+        assert_eq!(count(&path, "SELECT n FROM tool_tally WHERE name = 'read'"), 400);
+        assert_eq!(count(&path, "SELECT n FROM counter WHERE name = 'change'"), 7);
+        assert!(!marker(&path).exists());
+        assert_eq!(repair(&path).unwrap(), Repaired::Sound);
+    }
+
+    #[test]
+    fn reading_goes_on_behind_every_damaged_page() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("test.db");
+        filled(&path, 300);
+        let (_, size) = page_of(&path, "task");
+        let leaves = leaves(&path, "task");
+        assert!(leaves.len() > 20, "{leaves:?}");
+        let bad = [leaves[0], leaves[7], leaves[8], leaves[leaves.len() - 1]];
+        bad.iter().for_each(|page| blank_page(&path, *page, size));
+        let Repaired::Rebuilt { tasks, other_rows, lost, .. } = repair(&path).unwrap() else {
+            panic!("it is damaged");
+        };
+        let least = 300 - 300 * 6 / leaves.len() as u64;
+        assert!((least..300).contains(&tasks), "{tasks} of 300, {lost} lost");
+        assert_eq!(other_rows, tasks, "runs without their task are gone as well");
+        assert_eq!(count(&path, "SELECT count(*) FROM task"), tasks as i64);
+        assert_eq!(repair(&path).unwrap(), Repaired::Sound);
+    }
+
+    #[test]
+    fn of_what_is_no_database_nothing_is_left_but_the_file_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("test.db");
+        fs::write(&path, "garbage ".repeat(1000)).unwrap();
+        let Repaired::Rebuilt { tasks, other_rows, aside, .. } = repair(&path).unwrap() else {
+            panic!("it is damaged");
+        };
+        assert_eq!((tasks, other_rows), (0, 0));
+        assert_eq!(fs::read_to_string(aside).unwrap(), "garbage ".repeat(1000));
+        assert_eq!(count(&path, "SELECT count(*) FROM task"), 0);
+    }
+}
