@@ -5,7 +5,7 @@ use std::time::Duration;
 use asyncagents::clock::Clock;
 use asyncagents::supervisor::Target;
 use asyncagents::task::stats::Spent;
-use asyncagents::task::{Slot, Status, Timestamp};
+use asyncagents::task::{SHELL, SessionId, Slot, Status, Timestamp};
 use asyncagents::tools::{self, Audience, Call, Error, Offered, OnTimeout, Toolbox};
 use serde_json::{Value, json};
 
@@ -215,7 +215,7 @@ async fn s4_error_handling_of_a_cancelled_task() {
     let (refused, ()) = tokio::join!(tools.refuses("Task", errand("@hang")), async {
         world.until("it is there", || !tools.tasks().is_empty()).await;
         let target = Target::Task(tools.newest().id);
-        let somebody = caller(&world.parent().await);
+        let somebody = caller(&SessionId::new(SHELL));
         world.supervisor.cancel(&somebody, target).await.unwrap();
     });
     assert_eq!(refused, "task cancelled");
