@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 
 use super::home::Home;
-use crate::agent::model::remote::Keys;
+use crate::agent::model::provider::{Key, Provider};
 use crate::agent::model::{Models, Price};
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
@@ -88,12 +88,19 @@ fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result
     Ok(opencode)
 }
 
-fn keys(settings: &Settings) -> Keys {
+fn providers(settings: &Settings) -> Vec<Provider> {
     let providers = &settings.providers;
-    Keys {
-        openai_key: providers.openai_key.as_ref().map(|key| key.reveal().to_owned()),
-        openai_base_url: providers.openai_base_url.clone(),
-    }
+    let named = |name: &str| {
+        let provider = Provider::named(name);
+        let is_openai = name.starts_with("openai");
+        let key = providers.openai_key.as_ref().filter(|_| is_openai);
+        Provider {
+            base_url: providers.openai_base_url.clone().filter(|_| is_openai),
+            key: key.map_or(Key::None, |key| Key::Text(key.reveal().to_owned())),
+            ..provider
+        }
+    };
+    Provider::known_names().map(named).collect()
 }
 
 fn priced((model, [input, output]): (&String, &[f64; 2])) -> (String, Price) {
@@ -109,7 +116,7 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         overflow: home.path().join("output"),
         default_model: config.model.clone(),
         output_bytes: config.agent.output_bytes,
-        models: Models::new(keys(settings), config.agent.silence, config.agent.answer_bytes),
+        models: Models::new(providers(settings), config.agent.silence, config.agent.answer_bytes),
         prices: config.agent.prices.iter().map(priced).collect(),
         limits: Limits {
             steps: config.agent.max_steps,

@@ -67,7 +67,7 @@ fn block(message: &Message, shown: &MessageFilter) -> String {
     for part in &message.parts {
         match part {
             Part::Text { text, .. } => lines.push(indented(text)),
-            Part::Reasoning { text } if shown.include_thinking => {
+            Part::Reasoning { text, .. } if shown.include_thinking && !text.is_empty() => {
                 let most = shown.thinking_max_chars.map_or(usize::MAX, |most| most as usize);
                 let text: String = text.chars().take(most).collect();
                 lines.push(format!("[Thinking]\n{}", indented(&text)));

@@ -17,7 +17,6 @@ pub use words::{CallStatus, FailureName, Finish};
 /// its end is shown (T19).
 const LAST_MESSAGE_CHARACTERS: usize = 2_000;
 
-/// Stands at the end of a result that reached the model's output limit (T6).
 /// How a result ends whose answer was cut off (T6).
 pub const CUT_OFF: &str = "[cut off: the model reached its output limit]";
 
@@ -70,9 +69,20 @@ pub struct Time {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tokens {
+    /// Without what was read from, or written to, the provider's prompt cache.
     pub input: u64,
     pub output: u64,
     pub reasoning: u64,
+    #[serde(skip_serializing_if = "Cache::is_unused")]
+    pub cache: Cache,
+}
+
+/// The part of a prompt that a provider had in its cache, or put there: it has prices of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cache {
+    pub read: u64,
+    pub write: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -94,6 +104,8 @@ pub enum Part {
     },
     Reasoning {
         text: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seal: Option<Seal>,
     },
     Tool {
         #[serde(rename = "callID")]
@@ -108,6 +120,24 @@ pub enum Part {
     /// Anything we have no use for: files, steps, snapshots.
     #[serde(other)]
     Other,
+}
+
+/// What a provider wants to see again, unchanged, beside a thought or the call that follows it: a
+/// signature, or the thought itself in a form that only the provider can read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seal {
+    /// The `provider/model` that made it; nobody else takes it.
+    pub by: String,
+    pub kind: SealKind,
+    pub data: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SealKind {
+    Signature,
+    /// Stands for a thought that is not shown.
+    Encrypted,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -177,6 +207,24 @@ impl Info {
             error: None,
             summary: None,
         }
+    }
+}
+
+impl Cache {
+    fn is_unused(&self) -> bool {
+        *self == Cache::default()
+    }
+}
+
+impl Tokens {
+    /// Everything the model was shown.
+    pub fn prompt(&self) -> u64 {
+        let Cache { read, write } = self.cache;
+        self.input.saturating_add(read).saturating_add(write)
+    }
+
+    pub fn total(&self) -> u64 {
+        self.prompt().saturating_add(self.output).saturating_add(self.reasoning)
     }
 }
 
@@ -343,10 +391,9 @@ pub fn figures(messages: &[Message]) -> Figures {
     let mut last_message: Option<&str> = None;
     for message in messages.iter().filter(|message| message.info.role == Role::Assistant) {
         let Info { tokens, cost, time, .. } = &message.info;
-        if let Some(Tokens { input, output, reasoning }) = tokens {
-            let sum = input.saturating_add(*output).saturating_add(*reasoning);
+        if let Some(used) = tokens {
             let tokens = figures.tokens.get_or_insert(0);
-            *tokens = tokens.saturating_add(sum);
+            *tokens = tokens.saturating_add(used.total());
         }
         if let Some(cost) = cost {
             *figures.cost.get_or_insert(0.0) += cost;

@@ -103,7 +103,10 @@ fn tool_calls_are_counted_by_distinct_call_and_not_by_update() {
         tool("c3", "bash", "completed", json!({})),
     ];
     // Some providers count their ids anew in every answer: (message, call) is one call.
-    let mut two = assistant("said", json!({"cost": 0.5, "tokens": {"reasoning": 1}}));
+    let mut two = assistant(
+        "said",
+        json!({"cost": 0.5, "tokens": {"reasoning": 1, "cache": {"read": 100, "write": 20}}}),
+    );
     two.info.id = "b".into();
     two.parts.push(tool("c1", "grep", "completed", json!(1)));
     two.parts.push(tool("c2", "grep", "completed", json!(1)));
@@ -115,7 +118,7 @@ fn tool_calls_are_counted_by_distinct_call_and_not_by_update() {
         last_tools: vec!["bash".into(), "grep".into(), "grep".into()],
         last_message: Some("said".into()),
         last_message_at: Some(2),
-        tokens: Some(16),
+        tokens: Some(136),
         cost: Some(0.75),
         repeated: 2,
     };

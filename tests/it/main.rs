@@ -54,3 +54,4 @@ mod tools;
 mod trust;
 mod versions;
 mod wait;
+mod wire_formats;

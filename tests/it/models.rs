@@ -4,7 +4,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use asyncagents::agent::model::remote::{Keys, Remote};
+use asyncagents::agent::model::provider::{Key, Provider};
+use asyncagents::agent::model::remote::Remote;
 use asyncagents::agent::model::{Call, Error, Finish, Piece, Request};
 use asyncagents::agent::tools::Spec;
 use asyncagents::transcript::{Message, Tokens};
@@ -14,39 +15,48 @@ use tokio::sync::mpsc;
 
 use crate::support::{Asked, ModelServer};
 
-const KEY: &str = "sk-only-for-tests";
+pub const KEY: &str = "sk-only-for-tests";
 /// Nothing waits for it unless a test is about it.
-const LONG: Duration = Duration::from_secs(30);
+pub const LONG: Duration = Duration::from_secs(30);
 /// Still longer than a busy machine pauses.
-const SHORT: Duration = Duration::from_millis(500);
+pub const SHORT: Duration = Duration::from_millis(500);
 
-fn message(value: Value) -> Message {
+pub fn message(value: Value) -> Message {
     serde_json::from_value(value).unwrap()
 }
 
-fn user(text: &str) -> Message {
+pub fn user(text: &str) -> Message {
     let info = json!({"id": "m", "role": "user", "time": {"created": 1}});
     message(json!({"info": info, "parts": [{"type": "text", "text": text}]}))
 }
 
-fn assistant(parts: Value) -> Message {
+pub fn assistant(parts: Value) -> Message {
     let info = json!({"id": "m", "role": "assistant", "time": {"created": 1}});
     message(json!({"info": info, "parts": parts}))
 }
 
-fn request(messages: Vec<Message>) -> Request {
+pub fn request(messages: Vec<Message>) -> Request {
     let (model, system) = ("scripted".to_owned(), "You are a test.".to_owned());
     Request { model, system, messages, tools: Vec::new() }
 }
 
 fn remote(base_url: &str, silence: Duration) -> Remote {
-    let keys =
-        Keys { openai_key: Some(KEY.to_owned()), openai_base_url: Some(base_url.to_owned()) };
-    Remote::new(keys, silence).ok().unwrap()
+    remote_of("openai", base_url, silence)
+}
+
+/// A provider that is known, at this address.
+pub fn remote_of(name: &str, base_url: &str, silence: Duration) -> Remote {
+    let provider = provider(name, Some(KEY), Some(base_url));
+    Remote::new(&provider, silence).ok().unwrap()
+}
+
+fn provider(name: &str, key: Option<&str>, base_url: Option<&str>) -> Provider {
+    let key = key.map_or(Key::None, |key| Key::Text(key.to_owned()));
+    Provider { key, base_url: base_url.map(str::to_owned), ..Provider::named(name) }
 }
 
 /// The pieces and how the answer ended.
-async fn ask(remote: &Remote, request: Request) -> (Vec<Piece>, Result<(), Error>) {
+pub async fn ask(remote: &Remote, request: Request) -> (Vec<Piece>, Result<(), Error>) {
     let (sink, mut pieces) = mpsc::channel(1);
     let answer = async {
         let end = remote.answer(request, sink).await;
@@ -72,23 +82,23 @@ async fn check(prompt: &str, pieces: Vec<Piece>, end: Result<(), Error>) {
     assert_eq!(ask(&remote, request(vec![user(prompt)])).await, (pieces, end));
 }
 
-fn text(text: &str) -> Piece {
+pub fn text(text: &str) -> Piece {
     Piece::Text(text.to_owned())
 }
 
-fn thought(text: &str) -> Piece {
+pub fn thought(text: &str) -> Piece {
     Piece::Thought(text.to_owned())
 }
 
-fn call(id: &str, name: &str, arguments: Value) -> Piece {
+pub fn call(id: &str, name: &str, arguments: Value) -> Piece {
     Piece::Call(Call { id: id.to_owned(), name: name.to_owned(), arguments })
 }
 
-fn busy(message: &str, retry_after: Option<Duration>) -> Error {
+pub fn busy(message: &str, retry_after: Option<Duration>) -> Error {
     Error::Busy { message: message.to_owned(), retry_after }
 }
 
-fn refused(status: u16, message: &str) -> Error {
+pub fn refused(status: u16, message: &str) -> Error {
     Error::Refused { status, message: message.to_owned() }
 }
 
@@ -100,7 +110,7 @@ async fn an_answer_comes_in_pieces() {
 
 #[tokio::test]
 async fn thoughts_are_apart_from_the_answer_and_counted_apart() {
-    let tokens = Tokens { input: 100, output: 15, reasoning: 5 };
+    let tokens = Tokens { input: 100, output: 15, reasoning: 5, ..Tokens::default() };
     let pieces = vec![
         thought("let "),
         thought("me"),
@@ -266,21 +276,30 @@ async fn a_listener_that_leaves_ends_the_connection() {
 
 #[tokio::test]
 async fn a_missing_key_is_told_with_the_way_out() {
-    let no_key = Keys { openai_key: Some(" ".to_owned()), openai_base_url: None };
-    let told = "there is no key for `openai`; set `OPENAI_API_KEY`, \
-                or `OPENAI_BASE_URL` to a server that needs none";
-    assert_eq!(Remote::new(no_key, LONG).err(), Some(Error::Unusable(told.to_owned())));
+    for (name, key, url) in [
+        ("openai", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
+        ("openai-responses", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
+        ("anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
+        ("gemini", "GEMINI_API_KEY", "GEMINI_BASE_URL"),
+        ("openrouter", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL"),
+    ] {
+        let told = format!(
+            "there is no key for `{name}`; set `{key}`, or `{url}` to a server that needs none"
+        );
+        let no_key = provider(name, Some(" "), None);
+        assert_eq!(Remote::new(&no_key, LONG).err(), Some(Error::Unusable(told)));
+    }
 }
 
 #[tokio::test]
 async fn what_cannot_be_sent_is_not_repeated() {
-    let key = Keys { openai_key: Some("sk-\nsecret".to_owned()), openai_base_url: None };
+    let key = provider("openai", Some("sk-\nsecret"), None);
     let told = "`OPENAI_API_KEY` cannot be sent as it is; set it to the key alone";
-    assert_eq!(Remote::new(key, LONG).err(), Some(Error::Unusable(told.to_owned())));
+    assert_eq!(Remote::new(&key, LONG).err(), Some(Error::Unusable(told.to_owned())));
     let told = "`OPENAI_BASE_URL` is no address; set it to one like `http://127.0.0.1:11434/v1`";
     for wrong in ["127.0.0.1:1234", "ftp://user:secret@host/", "http://"] {
-        let url = Keys { openai_key: None, openai_base_url: Some(wrong.to_owned()) };
-        assert_eq!(Remote::new(url, LONG).err(), Some(Error::Unusable(told.to_owned())));
+        let url = provider("openai", None, Some(wrong));
+        assert_eq!(Remote::new(&url, LONG).err(), Some(Error::Unusable(told.to_owned())));
     }
 }
 
@@ -319,8 +338,8 @@ impl io::Write for Log {
 #[tokio::test]
 async fn a_server_of_ones_own_needs_no_key() {
     let server = ModelServer::start().await;
-    let keys = Keys { openai_key: None, openai_base_url: Some(server.base_url() + "/") };
-    let remote = Remote::new(keys, LONG).ok().unwrap();
+    let url = server.base_url() + "/";
+    let remote = Remote::new(&provider("openai", None, Some(&url)), LONG).ok().unwrap();
     let (_, end) = ask(&remote, request(vec![user("@say fine")])).await;
     assert_eq!(end, Ok(()));
     assert_eq!(server.asked()[0].authorization, Some("Bearer none".to_owned()));
@@ -344,7 +363,8 @@ async fn a_model_keeps_its_name() {
     assert_eq!(ask(&remote, request).await.1, Ok(()));
     let path = "/v1/chat/completions".to_owned();
     let authorization = Some(format!("Bearer {KEY}"));
-    let expected = Asked { path, authorization, session: None, parent_session: None, body };
+    let (query, session, parent_session) = (String::new(), None, None);
+    let expected = Asked { path, query, authorization, session, parent_session, body };
     assert_eq!(server.asked(), [expected]);
 }
 
@@ -359,7 +379,7 @@ async fn sent(messages: Vec<Message>) -> Value {
     messages
 }
 
-fn tool(id: &str, tool: &str, state: Value) -> Value {
+pub fn tool(id: &str, tool: &str, state: Value) -> Value {
     json!({"type": "tool", "callID": id, "tool": tool, "state": state})
 }
 

@@ -7,7 +7,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use asyncagents::agent::model::Models;
-use asyncagents::agent::model::remote::Keys;
 use asyncagents::agent::turn::Limits;
 use asyncagents::clock::Clock;
 use asyncagents::host::embedded::{Embedded, Setup};
@@ -410,7 +409,7 @@ fn setup(directory: &Path) -> Setup {
         default_model: "offline/explorer".into(),
         output_bytes: 1 << 20,
         trust: Trust::in_home(&directory.join("home")),
-        models: Models::new(Keys::default(), std::time::Duration::from_secs(1), 1 << 20),
+        models: Models::new([], std::time::Duration::from_secs(1), 1 << 20),
         prices: BTreeMap::new(),
         limits: Limits {
             steps: 4,

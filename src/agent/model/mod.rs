@@ -1,18 +1,21 @@
 //! Models, behind one small interface: a request in, pieces of an answer out.
 
 mod offline;
+pub mod provider;
 pub mod remote;
 
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use self::remote::{Keys, Remote};
+use self::provider::Provider;
+use self::remote::Remote;
 use crate::agent::tools::Spec;
-use crate::transcript::{Message, Tokens};
+use crate::transcript::{Message, Seal, Tokens};
 
 pub use crate::transcript::Finish;
 
@@ -31,6 +34,8 @@ pub struct Request {
 pub enum Piece {
     Text(String),
     Thought(String),
+    /// Belongs to the thought before it, or to the call behind it.
+    Seal(Seal),
     /// A whole call; models may make several in one answer.
     Call(Call),
     Usage(Tokens),
@@ -78,7 +83,7 @@ impl Price {
     pub const FREE: Price = Price { input: 0.0, output: 0.0 };
 
     pub fn of(self, tokens: Tokens) -> f64 {
-        let Tokens { input, output, reasoning } = tokens;
+        let (input, Tokens { output, reasoning, .. }) = (tokens.prompt(), tokens);
         (self.input * input as f64 + self.output * (output + reasoning) as f64) / 1e6
     }
 }
@@ -105,43 +110,64 @@ pub const OFFLINE: &str = "offline/explorer";
 pub enum Model {
     /// `offline/explorer`
     Offline,
-    /// `openai/<model>`
-    Remote(Remote),
+    /// `provider/model`
+    Remote(Arc<Remote>),
 }
 
 /// All models that can be reached, by their names.
 #[derive(Clone)]
 pub struct Models {
-    keys: Keys,
     silence: Duration,
     answer_bytes: usize,
-    /// Made when it is first needed: it reads the system's certificates.
-    openai: Arc<OnceLock<Remote>>,
+    providers: Arc<BTreeMap<String, Connection>>,
+}
+
+struct Connection {
+    provider: Provider,
+    /// Made when it is first needed: it reads the key and the system's certificates. A provider that
+    /// cannot be used is tried anew each time.
+    remote: Mutex<Option<Arc<Remote>>>,
 }
 
 impl Models {
     /// A server that says nothing for as long as `silence` is given up, and so is an answer that is
     /// longer than this.
-    pub fn new(keys: Keys, silence: Duration, answer_bytes: usize) -> Models {
-        Models { keys, silence, answer_bytes, openai: Arc::default() }
+    pub fn new(
+        providers: impl IntoIterator<Item = Provider>,
+        silence: Duration,
+        answer_bytes: usize,
+    ) -> Models {
+        let connection = |provider: Provider| {
+            (provider.name.clone(), Connection { provider, remote: Mutex::default() })
+        };
+        let providers = Arc::new(providers.into_iter().map(connection).collect());
+        Models { silence, answer_bytes, providers }
     }
 
-    /// `name` is `provider/model`.
+    /// `name` is `provider/model`. Call it on a thread that may block: a key may have to be read.
     pub fn find(&self, name: &str) -> Result<Model, Error> {
-        match name.split_once('/') {
-            Some(("offline", "explorer")) => Ok(Model::Offline),
-            Some(("openai", model)) if !model.is_empty() => {
-                if let Some(remote) = self.openai.get() {
-                    return Ok(Model::Remote(remote.clone()));
-                }
-                let remote =
-                    Remote::new(self.keys.clone(), self.silence)?.bounded(self.answer_bytes);
-                Ok(Model::Remote(self.openai.get_or_init(|| remote).clone()))
-            }
-            Some(_) | None => Err(Error::Unusable(format!(
-                "no model `{name}`; there are `{OFFLINE}` and `openai/<model>`"
-            ))),
+        if name == OFFLINE {
+            return Ok(Model::Offline);
         }
+        let (provider, model) = name.split_once('/').unwrap_or_default();
+        let connection = self.providers.get(provider).filter(|_| !model.is_empty());
+        let Some(connection) = connection else {
+            let names: Vec<String> =
+                self.providers.keys().map(|name| format!("`{name}/<model>`")).collect();
+            return Err(Error::Unusable(format!(
+                "no model `{name}`; there are `{OFFLINE}`, {}, and more under `[providers.NAME]` in \
+                 the configuration",
+                names.join(", ")
+            )));
+        };
+        let mut remote = connection.remote.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(remote) = &*remote {
+            return Ok(Model::Remote(remote.clone()));
+        }
+        let made = Remote::new(&connection.provider, self.silence)?.bounded(self.answer_bytes);
+        let made = Arc::new(made);
+        *remote = Some(made.clone());
+        Ok(Model::Remote(made))
     }
 }
 

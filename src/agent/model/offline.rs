@@ -144,7 +144,7 @@ pub(super) fn answer(request: &Request) -> Vec<Piece> {
     pieces.push(Piece::Usage(Tokens {
         input: size(&request.messages) / 4,
         output: pieces.len() as u64,
-        reasoning: 0,
+        ..Tokens::default()
     }));
     pieces.push(Piece::End(finish));
     pieces
@@ -384,7 +384,7 @@ fn in_pieces(text: &str) -> Vec<Piece> {
 
 fn size(messages: &[Message]) -> u64 {
     let of = |part: &Part| match part {
-        Part::Text { text, .. } | Part::Reasoning { text } => text.len(),
+        Part::Text { text, .. } | Part::Reasoning { text, .. } => text.len(),
         Part::Tool { state, .. } => state.output.as_ref().map_or(0, String::len),
         Part::Compaction { .. } | Part::Other => 0,
     };

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::model::{self, Call, Piece, Price};
 use crate::transcript::{
-    CallStatus, Failure, FailureName, Finish, Info, Message, Part, Role, Tokens, ToolState,
+    CallStatus, Failure, FailureName, Finish, Info, Message, Part, Role, ToolState,
 };
 
 /// What the answer to a call that was cut off says.
@@ -348,10 +348,20 @@ impl<M: Mint> Turn<M> {
             Piece::Thought(text) => {
                 let kept = head(&text, room);
                 match message.parts.last_mut() {
-                    Some(Part::Reasoning { text: thought }) => thought.push_str(kept),
-                    _ => message.parts.push(Part::Reasoning { text: kept.to_owned() }),
+                    Some(Part::Reasoning { text: thought, seal: None }) => thought.push_str(kept),
+                    _ => message.parts.push(Part::Reasoning { text: kept.to_owned(), seal: None }),
                 }
                 text.len()
+            }
+            Piece::Seal(sealed) => {
+                let length = sealed.data.len();
+                match message.parts.last_mut() {
+                    Some(Part::Reasoning { seal: seal @ None, .. }) => *seal = Some(sealed),
+                    _ => message
+                        .parts
+                        .push(Part::Reasoning { text: String::new(), seal: Some(sealed) }),
+                }
+                length
             }
             Piece::Call(Call { id, name, arguments }) => {
                 let length = name.len() + json_length(&arguments);
@@ -606,7 +616,7 @@ impl<M: Mint> Turn<M> {
             Some(message) if !message.is_summary() => message
                 .info
                 .tokens
-                .map_or(0, |Tokens { input, output, .. }| input.saturating_add(output)),
+                .map_or(0, |tokens| tokens.prompt().saturating_add(tokens.output)),
             Some(_) | None => 0,
         }
     }
@@ -690,7 +700,10 @@ fn json_length(value: &Value) -> usize {
 /// Roughly what a message takes on disk.
 fn size(message: &Message) -> usize {
     let parts = message.parts.iter().map(|part| match part {
-        Part::Text { text, .. } | Part::Reasoning { text } => text.len(),
+        Part::Text { text, .. } => text.len(),
+        Part::Reasoning { text, seal } => {
+            text.len() + seal.as_ref().map_or(0, |seal| seal.data.len())
+        }
         Part::Tool { state, .. } => {
             let texts = [&state.output, &state.error];
             let texts = texts.into_iter().flatten().map(String::len).sum::<usize>();

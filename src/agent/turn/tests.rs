@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::transcript::Outcome;
+use crate::transcript::{Outcome, Seal, SealKind, Tokens};
 
 struct Counting(u32);
 
@@ -80,7 +80,7 @@ fn line(message: &Message) -> String {
 fn show(part: &Part) -> String {
     match part {
         Part::Text { text, .. } => text.clone(),
-        Part::Reasoning { text } => format!("({text})"),
+        Part::Reasoning { text, .. } => format!("({text})"),
         Part::Tool { call, state, .. } => {
             let text = state.output.as_ref().or(state.error.as_ref());
             let text = text.map(|text| format!(":{text}")).unwrap_or_default();
@@ -414,11 +414,38 @@ fn the_turn_limit_ends_a_run_that_goes_in_circles() {
 }
 
 #[test]
+fn what_a_provider_seals_stays_beside_its_thought_or_in_front_of_its_call() {
+    let mut turn = turn(vec![prompt()]);
+    on(&mut turn, Event::Begin);
+    let seal =
+        |data: &str| Seal { by: "a/b".into(), kind: SealKind::Signature, data: data.to_owned() };
+    for piece in [
+        Piece::Thought("h".into()),
+        Piece::Thought("m".into()),
+        Piece::Seal(seal("one")),
+        Piece::Thought("so".into()),
+        Piece::Seal(seal("two")),
+        Piece::Seal(seal("three")),
+        Piece::Call(call("a")),
+    ] {
+        on(&mut turn, Event::Piece(piece));
+    }
+    let parts = &turn.messages().last().unwrap().parts;
+    let thought =
+        |text: &str, data: &str| Part::Reasoning { text: text.into(), seal: Some(seal(data)) };
+    assert_eq!(parts[..3], [thought("hm", "one"), thought("so", "two"), thought("", "three")]);
+    assert_eq!(parts.len(), 4);
+    // A bound holds for them, too.
+    let long = Event::Piece(Piece::Seal(seal(&"x".repeat(LIMITS.answer_bytes))));
+    assert_eq!(rest(&on(&mut turn, long)), [Effect::Done]);
+}
+
+#[test]
 fn a_long_conversation_is_summed_up_before_the_next_step() {
     let mut turn = turn(vec![prompt()]);
     on(&mut turn, Event::Begin);
     on(&mut turn, Event::Piece(Piece::Call(call("a"))));
-    let used = Tokens { input: 900, output: 100, reasoning: 0 };
+    let used = Tokens { input: 900, output: 100, ..Tokens::default() };
     on(&mut turn, Event::Piece(Piece::Usage(used)));
     on(&mut turn, end(Finish::ToolCalls));
     let effects = on(&mut turn, Event::ToolEnded { call: "a".into(), result: Ok("ok".into()) });
@@ -458,7 +485,7 @@ fn what_is_said_while_a_summary_is_written_is_heard_before_the_next_answer() {
     let mut turn = turn(vec![prompt()]);
     on(&mut turn, Event::Begin);
     on(&mut turn, Event::Piece(Piece::Call(call("a"))));
-    let used = Tokens { input: 900, output: 100, reasoning: 0 };
+    let used = Tokens { input: 900, output: 100, ..Tokens::default() };
     on(&mut turn, Event::Piece(Piece::Usage(used)));
     on(&mut turn, end(Finish::ToolCalls));
     on(&mut turn, Event::ToolEnded { call: "a".into(), result: Ok("ok".into()) });
@@ -472,7 +499,7 @@ fn a_summary_that_came_to_nothing_ends_the_run_and_hides_nothing() {
         let mut turn = turn(vec![prompt()]);
         on(&mut turn, Event::Begin);
         on(&mut turn, Event::Piece(Piece::Call(call("a"))));
-        let used = Tokens { input: 900, output: 100, reasoning: 0 };
+        let used = Tokens { input: 900, output: 100, ..Tokens::default() };
         on(&mut turn, Event::Piece(Piece::Usage(used)));
         on(&mut turn, end(Finish::ToolCalls));
         on(&mut turn, Event::ToolEnded { call: "a".into(), result: Ok("ok".into()) });

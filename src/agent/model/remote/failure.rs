@@ -28,16 +28,36 @@ pub(super) struct Teller(Arc<Facts>);
 struct Facts {
     /// The server, without passwords and parameters.
     place: String,
+    /// What sets its address.
+    setting: String,
     /// The key and the login of the address, also as they are sent.
     secrets: Vec<String>,
     silence: Duration,
 }
 
+/// What providers call their errors within a stream, where there is no status.
+const WORDS: [(&str, u16); 13] = [
+    ("overloaded_error", 529),
+    ("timeout_error", 504),
+    ("api_error", 500),
+    ("server_error", 500),
+    ("rate_limit_error", 429),
+    ("rate_limit_exceeded", 429),
+    ("request_too_large", 413),
+    ("not_found_error", 404),
+    ("permission_error", 403),
+    ("authentication_error", 401),
+    ("invalid_request_error", 400),
+    ("invalid_prompt", 400),
+    ("context_length_exceeded", 400),
+];
+
 impl Teller {
-    pub(super) fn new(url: &Url, key: &str, silence: Duration) -> Teller {
+    pub(super) fn new(url: &Url, setting: &str, key: &str, silence: Duration) -> Teller {
         let place = format!("{}{}", url.origin().ascii_serialization(), url.path());
         let place = place.trim_end_matches('/').to_owned();
-        Teller(Arc::new(Facts { place, secrets: secrets(url, key), silence }))
+        let setting = setting.to_owned();
+        Teller(Arc::new(Facts { place, setting, secrets: secrets(url, key), silence }))
     }
 
     /// A request that was not answered, or an answer that broke off.
@@ -59,8 +79,9 @@ impl Teller {
             format!("to `{}{}`", to.origin().ascii_serialization(), to.path())
         });
         let message = format!(
-            "it redirects {}; set `OPENAI_BASE_URL` to the address that answers itself",
-            self.without_secret(&to)
+            "it redirects {}; set `{}` to the address that answers itself",
+            self.without_secret(&to),
+            self.0.setting
         );
         Error::Refused { status: status.as_u16(), message }
     }
@@ -79,7 +100,10 @@ impl Teller {
         body: &str,
         retry_after: Option<Duration>,
     ) -> Error {
-        let mut message = said(&self.without_secret(body));
+        let body = self.without_secret(body);
+        let parsed = serde_json::from_str::<Value>(&body).ok();
+        let retry_after = retry_after.or_else(|| parsed.as_ref().and_then(retry_in_body));
+        let mut message = said(parsed.as_ref(), &body);
         if message.is_empty() {
             message = status.canonical_reason().unwrap_or("it gave no reason").to_owned();
         }
@@ -89,16 +113,22 @@ impl Teller {
         }
     }
 
-    /// An error in the middle of a stream has no status of its own; some servers put one into it.
-    pub(super) fn tell_reported(&self, body: &Value) -> Error {
-        let code = body.get("code").or_else(|| body.get("status")).and_then(|code| match code {
-            Value::String(text) => text.parse().ok(),
-            _ => code.as_u64().and_then(|code| u16::try_from(code).ok()),
+    /// An error in the middle of a stream has no status of its own; it has a number or a word for it.
+    pub(super) fn tell_reported(&self, body: &Value, retry_after: Option<Duration>) -> Error {
+        let fields = ["code", "status", "type"].iter().filter_map(|name| body.get(name));
+        let status = fields.filter_map(|field| {
+            let code = match field {
+                Value::String(text) => {
+                    let known = WORDS.iter().find(|(word, _)| word == text);
+                    known.map(|(_, status)| *status).or_else(|| text.parse().ok())
+                }
+                _ => field.as_u64().and_then(|code| u16::try_from(code).ok()),
+            };
+            code.filter(|code| (400..600).contains(code))
         });
-        let status = code.filter(|code| (400..600).contains(code));
-        let status = status.and_then(|code| StatusCode::from_u16(code).ok());
+        let status = status.filter_map(|code| StatusCode::from_u16(code).ok()).next();
         let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        self.tell_status(status, &body.to_string(), None)
+        self.tell_status(status, &body.to_string(), retry_after)
     }
 
     fn without_secret(&self, text: &str) -> String {
@@ -139,10 +169,9 @@ fn busy(message: String, retry_after: Option<Duration>) -> Error {
 }
 
 /// The message in a body, wherever the server puts it; else the body itself, in one line.
-fn said(body: &str) -> String {
-    let places = ["/error/message", "/error", "/message", "/detail", ""];
-    let parsed = serde_json::from_str::<Value>(body).ok();
-    let message = parsed.as_ref().and_then(|parsed| {
+fn said(parsed: Option<&Value>, body: &str) -> String {
+    let places = ["/error/message", "/0/error/message", "/error", "/message", "/detail", ""];
+    let message = parsed.and_then(|parsed| {
         places.iter().find_map(|place| parsed.pointer(place).and_then(Value::as_str))
     });
     let line = message.unwrap_or(body).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -150,6 +179,14 @@ fn said(body: &str) -> String {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
     }
+}
+
+/// Google says in the body how long to wait, as `"retryDelay": "7.5s"`.
+fn retry_in_body(body: &Value) -> Option<Duration> {
+    let places = ["/error/details", "/0/error/details", "/details"];
+    let details = places.iter().find_map(|place| body.pointer(place)?.as_array())?;
+    let delay = details.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?;
+    Duration::try_from_secs_f64(delay.strip_suffix('s')?.parse().ok()?).ok()
 }
 
 /// Milliseconds, seconds or a date. A date is compared with the server's own clock.
@@ -175,7 +212,7 @@ mod tests {
 
     fn teller() -> Teller {
         let url = Url::parse("https://user:password@models.example:8443/v1/?token=hidden").unwrap();
-        Teller::new(&url, KEY, Duration::from_secs(7))
+        Teller::new(&url, "OPENAI_BASE_URL", KEY, Duration::from_secs(7))
     }
 
     fn check_status(status: u16, body: &str, expected: Error) {
@@ -211,7 +248,7 @@ mod tests {
 
     #[test]
     fn an_error_within_a_stream_goes_by_the_code_in_it() {
-        let told = |body: Value| teller().tell_reported(&body);
+        let told = |body: Value| teller().tell_reported(&body, None);
         let again = busy("m".to_owned(), None);
         assert_eq!(told(json!({"message": "m"})), again);
         assert_eq!(told(json!({"message": "m", "code": 502})), again);
@@ -219,6 +256,11 @@ mod tests {
         assert_eq!(told(json!({"message": "m", "code": 400})), refused(400, "m"));
         assert_eq!(told(json!({"message": "m", "code": "404"})), refused(404, "m"));
         assert_eq!(told(json!("m")), again);
+        assert_eq!(told(json!({"message": "m", "type": "overloaded_error"})), again);
+        assert_eq!(told(json!({"message": "m", "code": "rate_limit_exceeded"})), again);
+        let wrong = json!({"message": "m", "type": "invalid_request_error", "code": null});
+        assert_eq!(told(wrong), refused(400, "m"));
+        assert_eq!(told(json!({"message": "m", "status": "UNAVAILABLE", "code": 503})), again);
     }
 
     #[test]
@@ -243,6 +285,17 @@ mod tests {
     #[test]
     fn a_place_has_no_passwords_and_no_parameters() {
         assert_eq!(teller().0.place, "https://models.example:8443/v1");
+    }
+
+    #[test]
+    fn how_long_to_wait_is_read_from_the_body_too() {
+        let delay =
+            json!({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7.5s"});
+        let error = json!({"code": 429, "message": "slow down", "details": [{"a": 1}, delay]});
+        let expected = busy("slow down".to_owned(), Some(Duration::from_millis(7_500)));
+        for body in [json!({"error": error}), json!([{"error": error}]), error] {
+            check_status(429, &body.to_string(), expected.clone());
+        }
     }
 
     #[test]

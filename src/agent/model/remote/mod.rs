@@ -1,26 +1,28 @@
-//! OpenAI-compatible model servers. It asks once: whether a failure is worth another try is for the
+//! Model servers, whatever they speak: transport, bounds and time limits are here. It asks once: whether a failure is worth another try is for the
 //! caller to say. Everything a server sends is bounded here, before it is taken apart.
 
-mod decode;
+mod draft;
 mod failure;
 mod frames;
-mod translate;
+mod wire;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Response, Url, redirect};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use self::decode::{Decoder, Heard};
 use self::failure::Teller;
 use self::frames::{Frames, TooLong};
+use self::wire::{Decoder, Heard};
+use super::provider::Provider;
 use super::{Error, Request, Sink};
 use crate::net;
 use crate::threads;
 
-const PUBLIC: &str = "https://api.openai.com/v1";
+pub use self::wire::Wire;
+
 /// What servers are shown that ask for no key.
 const NO_KEY: &str = "none";
 const CONNECT: Duration = Duration::from_secs(10);
@@ -39,56 +41,43 @@ const AROUND: usize = 64 * 1024;
 const LARGE: usize = 1 << 20;
 const ANSWER_BYTES: usize = 8 << 20;
 
-/// A handle; cloning it is cheap.
-#[derive(Clone)]
+/// The connection to one provider.
 pub struct Remote {
     client: reqwest::Client,
-    url: Url,
-    key: HeaderValue,
+    provider: String,
+    wire: Wire,
+    /// With the version of its API.
+    base: Url,
+    headers: HeaderMap,
     silence: Duration,
     answer_bytes: usize,
     teller: Teller,
 }
 
-/// Values of the environment. Not `Debug`: one is a secret.
-#[derive(Clone, Default)]
-pub struct Keys {
-    /// `OPENAI_API_KEY`
-    pub openai_key: Option<String>,
-    /// `OPENAI_BASE_URL`, with its `/v1`
-    pub openai_base_url: Option<String>,
-}
-
 impl Remote {
-    /// A server that sends nothing for as long as `silence` is given up.
-    pub fn new(keys: Keys, silence: Duration) -> Result<Remote, Error> {
-        let key = given(&keys.openai_key);
-        let url = match (given(&keys.openai_base_url), key) {
-            (Some(url), _) => url,
-            (None, Some(_)) => PUBLIC,
-            (None, None) => {
-                return Err(unusable(
-                    "there is no key for `openai`; set `OPENAI_API_KEY`, \
-                     or `OPENAI_BASE_URL` to a server that needs none",
-                ));
-            }
-        };
-        let url = parse(url)?;
-        let key = key.unwrap_or(NO_KEY);
-        let Ok(mut header) = HeaderValue::from_str(&format!("Bearer {key}")) else {
-            return Err(unusable(
-                "`OPENAI_API_KEY` cannot be sent as it is; set it to the key alone",
-            ));
-        };
-        header.set_sensitive(true);
-        let chat = url.join("chat/completions").map_err(|_| unusable("it has no address"))?;
+    /// A server that sends nothing for as long as `silence` is given up. This may read the key from
+    /// where it is: call it on a thread that may block.
+    pub fn new(provider: &Provider, silence: Duration) -> Result<Remote, Error> {
+        let key = provider.read_key()?;
+        let key = key.as_deref().unwrap_or(NO_KEY);
+        let base = provider.url()?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in provider.wire.headers(key) {
+            let value = HeaderValue::from_str(&value);
+            let mut value = value.map_err(|_| provider.unsendable_key())?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         Ok(Remote {
-            client: client(&url)?,
-            url: chat,
-            key: header,
+            client: client(&base)?,
+            provider: provider.name.clone(),
+            wire: provider.wire,
+            headers,
             silence,
             answer_bytes: ANSWER_BYTES,
-            teller: Teller::new(&url, key, silence),
+            teller: Teller::new(&base, &provider.url_setting(), key, silence),
+            base,
         })
     }
 
@@ -109,7 +98,8 @@ impl Remote {
     async fn stream(&self, request: &Request, sink: &Sink) -> Result<(), Error> {
         let mut response = self.send(request).await?;
         let most = self.answer_bytes.saturating_mul(WIRE).saturating_add(AROUND);
-        let mut decoder = Decoder::new(self.teller.clone(), self.answer_bytes);
+        let mut decoder = self.decoder(request);
+        decoder.set_retry_after(failure::retry_after(response.headers()));
         if is_json(&response) {
             // It does not stream; the answer is one event.
             let body = self.read(&mut response, most).await?;
@@ -160,11 +150,21 @@ impl Remote {
         self.end(decoder, request, sink).await
     }
 
+    /// Who answers; what it seals only it can open.
+    fn by(&self, request: &Request) -> String {
+        format!("{}/{}", self.provider, request.model)
+    }
+
+    fn decoder(&self, request: &Request) -> Decoder {
+        Decoder::new(self.wire, self.teller.clone(), &self.by(request), self.answer_bytes)
+    }
+
     async fn send(&self, request: &Request) -> Result<Response, Error> {
-        let body = threads::in_place(|| Bytes::from(translate::body(request).to_string()));
-        let send = self.client.post(self.url.clone());
-        let send = send.header(AUTHORIZATION, self.key.clone());
-        let send = send.header(CONTENT_TYPE, "application/json").body(body).send();
+        let by = self.by(request);
+        let body = threads::in_place(|| Bytes::from(self.wire.body(request, &by).to_string()));
+        let url = self.wire.url(&self.base, &request.model);
+        let url = url.ok_or_else(|| unusable("it has no address"))?;
+        let send = self.client.post(url).headers(self.headers.clone()).body(body).send();
         let response = match timeout(self.silence, send).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(self.teller.tell(&error)),
@@ -209,7 +209,7 @@ impl Remote {
         let heard = if data.len() < LARGE {
             decoder.event(&data)?
         } else {
-            let empty = Decoder::new(self.teller.clone(), self.answer_bytes);
+            let empty = Decoder::new(self.wire, self.teller.clone(), "", self.answer_bytes);
             let mut apart = std::mem::replace(decoder, empty);
             let read = threads::apart(move || (apart.event(&data), apart)).await;
             let (heard, back) = read.map_err(|stuck| unusable(&stuck.to_string()))?;
@@ -272,26 +272,6 @@ fn client(url: &Url) -> Result<reqwest::Client, Error> {
         .http2_keep_alive_timeout(PING)
         .build();
     client.map_err(|error| Error::Unusable(failure::innermost(&error)))
-}
-
-/// Joining replaces what follows the last slash, so there has to be one at the end.
-fn parse(text: &str) -> Result<Url, Error> {
-    // The value is not repeated: it may hold a password.
-    let wrong = || {
-        unusable("`OPENAI_BASE_URL` is no address; set it to one like `http://127.0.0.1:11434/v1`")
-    };
-    let mut url = Url::parse(text).map_err(|_| wrong())?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(wrong());
-    }
-    let path = format!("{}/", url.path().trim_end_matches('/'));
-    url.set_path(&path);
-    Ok(url)
-}
-
-/// An empty variable is one that was not set.
-fn given(value: &Option<String>) -> Option<&str> {
-    value.as_deref().map(str::trim).filter(|value| !value.is_empty())
 }
 
 fn unusable(text: &str) -> Error {

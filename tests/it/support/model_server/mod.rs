@@ -1,4 +1,5 @@
-//! A model server of the OpenAI kind, on a port of its own, that does what prompts tell it to.
+//! A model server on a port of its own that does what prompts tell it to. It speaks OpenAI's chat and
+//! responses, Anthropic's messages and Gemini, by the path that is asked.
 //!
 //! The lines at the end of the last user message that begin with `@` are answers: the first one to
 //! the message itself, the next one to the results of the first one's tool calls, and so on. An
@@ -9,16 +10,24 @@
 //! @say it is in a | usage 100 20 5
 //! ```
 //!
-//! `say` and `think` come word by word, the arguments of calls in turns. By itself an answer ends
-//! like OpenAI's; otherwise by `finish <reason>`, `cut` (the connection breaks), `end` (it is
+//! `usage` is the whole prompt, the output, the thoughts in it, and what was read from and written to
+//! the cache. `say` and `think` come word by word, the arguments of calls in turns where the format
+//! can. `sign` signs, and `hide` stands for a thought that is not shown. By itself an answer ends as
+//! it does in its format; otherwise by `finish <reason>`, `cut` (the connection breaks), `end` (it is
 //! closed in order), `done` (the usual last line without a reason), `hang`, `garbage`,
 //! `error <json>`. `wait <ms>` pauses; before anything is said, the answer has not begun.
 //! `status <code> [<header>=<value> …]` refuses, `once <code> …` only the first time, both with
-//! what `say` says; `overflow` refuses a conversation as too long. `{authorization}` is the header
-//! of that name.
+//! what `say` says; `overflow` refuses a conversation as too long. `{authorization}` is the key as it
+//! came, in whatever header.
 //!
 //! A session of OpenCode says who it is. Its requests for titles and summaries are answered by
 //! themselves, and after a summary the script goes on where it was.
+
+mod anthropic;
+mod chat;
+mod gemini;
+mod responses;
+mod script;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -33,6 +42,8 @@ use futures_util::stream;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+use self::script::{Ending, Script, Step, Usage, bits_of, words};
 
 const NOTHING_LEFT: &str = "say nothing is left to say";
 /// What OpenCode's model is told after a summary, and how it is asked for one and for a title.
@@ -54,6 +65,8 @@ pub struct ModelServer {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
     pub path: String,
+    pub query: String,
+    /// The key, in whatever header it came.
     pub authorization: Option<String>,
     /// Of OpenCode: the session that asks.
     pub session: Option<String>,
@@ -96,7 +109,12 @@ impl ModelServer {
 
     /// As in `OPENAI_BASE_URL`.
     pub fn base_url(&self) -> String {
-        format!("http://127.0.0.1:{}/v1", self.port)
+        format!("{}/v1", self.origin())
+    }
+
+    /// As in `ANTHROPIC_BASE_URL` and `GEMINI_BASE_URL`.
+    pub fn origin(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
     }
 
     /// All requests so far, oldest first.
@@ -120,11 +138,76 @@ impl ModelServer {
     }
 }
 
+/// What a request is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Chat,
+    Responses,
+    Anthropic,
+    Gemini,
+}
+
+/// A message of a request, in any format. Results of calls have the role `tool`.
+#[derive(Clone, Debug, PartialEq)]
+struct Said {
+    role: &'static str,
+    text: String,
+}
+
+impl Said {
+    fn new(role: &'static str, text: impl Into<String>) -> Said {
+        Said { role, text: text.into() }
+    }
+}
+
+impl Format {
+    fn of(path: &str) -> Format {
+        match path {
+            _ if path.ends_with("/messages") => Format::Anthropic,
+            _ if path.ends_with("/responses") => Format::Responses,
+            _ if path.ends_with(":streamGenerateContent") => Format::Gemini,
+            _ => Format::Chat,
+        }
+    }
+
+    fn said(self, body: &Value) -> Vec<Said> {
+        match self {
+            Format::Chat => chat::said(body),
+            Format::Responses => responses::said(body),
+            Format::Anthropic => anthropic::said(body),
+            Format::Gemini => gemini::said(body),
+        }
+    }
+
+    fn render(self, script: &Script, asked: &Asked) -> Vec<Send> {
+        match self {
+            Format::Chat => chat::render(script, asked),
+            Format::Responses => responses::render(script, asked),
+            Format::Anthropic => anthropic::render(script, asked),
+            Format::Gemini => gemini::render(script, asked),
+        }
+    }
+}
+
 impl Asked {
+    fn format(&self) -> Format {
+        Format::of(&self.path)
+    }
+
+    /// All messages, the system's first.
+    fn said(&self) -> Vec<Said> {
+        self.format().said(&self.body)
+    }
+
     /// The texts of all messages with this role, oldest first.
     pub fn texts(&self, role: &str) -> Vec<String> {
-        let messages = self.body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
-        messages.iter().filter(|message| message["role"] == role).map(text_of).collect()
+        let said = self.said().into_iter().filter(|said| said.role == role);
+        said.map(|said| said.text).collect()
+    }
+
+    /// The first part of the ids of an answer's calls: no two answers have the same.
+    fn call_id(&self, index: usize) -> String {
+        format!("call_{}_{index}", self.said().len())
     }
 
     fn purpose(&self) -> Purpose {
@@ -150,22 +233,24 @@ async fn answer(
 ) -> Response<Body> {
     let body = serde_json::from_slice::<Value>(&body).unwrap_or_default();
     let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+    let key = ["authorization", "x-api-key", "x-goog-api-key"].into_iter().find_map(header);
     let asked = Asked {
         path: uri.path().to_owned(),
-        authorization: header("authorization"),
+        query: uri.query().unwrap_or_default().to_owned(),
+        authorization: key,
         session: header("x-session-id"),
         parent_session: header("x-parent-session-id"),
         body,
     };
     let line = due(&known, &asked);
     let line = line.replace("{authorization}", asked.authorization.as_deref().unwrap_or_default());
-    let script = Script::parse(&line, &asked.body);
-    known.asked.lock().unwrap().push(asked);
-    match script.refusal {
+    let script = Script::parse(&line);
+    known.asked.lock().unwrap().push(asked.clone());
+    match &script.refusal {
         Some(refusal) if !refusal.once || known.failed_once.lock().unwrap().insert(line) => {
-            refusal.response(&script.said)
+            refusal.response(&script.said, asked.format())
         }
-        Some(_) | None => streamed(script.sends, known).await,
+        Some(_) | None => streamed(asked.format().render(&script, &asked), known).await,
     }
 }
 
@@ -175,7 +260,7 @@ fn due(known: &Known, asked: &Asked) -> String {
     match asked.purpose() {
         Purpose::Title => return "say a title".to_owned(),
         Purpose::Summary => return "say a summary of what was said | usage 500 20".to_owned(),
-        Purpose::Chat => _ = scripts.insert(session.clone(), script(&asked.body)),
+        Purpose::Chat => _ = scripts.insert(session.clone(), script(&asked.said())),
         Purpose::GoOn => {}
     }
     let Some((lines, turn)) = scripts.get_mut(&session) else { return NOTHING_LEFT.to_owned() };
@@ -184,12 +269,11 @@ fn due(known: &Known, asked: &Asked) -> String {
 }
 
 /// The answers of the last prompt, and how many were given since.
-fn script(body: &Value) -> (Vec<String>, usize) {
-    let messages = body["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let prompt = messages.iter().rposition(|message| message["role"] == "user");
-    let (before, since) = messages.split_at(prompt.map_or(0, |prompt| prompt + 1));
-    let turn = since.iter().filter(|message| message["role"] == "assistant").count();
-    let text = before.last().map(text_of).unwrap_or_default();
+fn script(said: &[Said]) -> (Vec<String>, usize) {
+    let prompt = said.iter().rposition(|said| said.role == "user");
+    let (before, since) = said.split_at(prompt.map_or(0, |prompt| prompt + 1));
+    let turn = since.iter().filter(|said| said.role == "assistant").count();
+    let text = before.last().map_or("", |said| said.text.as_str());
     // Prompts that nobody answered stand in front of this one.
     let own = text.rsplit("\n\n").find(|block| block.lines().any(|line| line.starts_with('@')));
     let lines = own.unwrap_or_default().lines().filter_map(|line| line.strip_prefix('@'));
@@ -197,14 +281,16 @@ fn script(body: &Value) -> (Vec<String>, usize) {
 }
 
 /// A content is a text or a list of them.
-fn text_of(message: &Value) -> String {
-    let content = &message["content"];
+fn text_of(content: &Value) -> String {
     if let Some(text) = content.as_str() {
         return text.to_owned();
     }
-    let parts = content.as_array().map(Vec::as_slice).unwrap_or_default();
-    let texts: Vec<_> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
+    let texts: Vec<_> = list(content).iter().filter_map(|part| part["text"].as_str()).collect();
     texts.join("\n")
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 enum Send {
@@ -230,153 +316,25 @@ impl Refusal {
         Refusal { status, headers, code: None, once }
     }
 
-    fn response(&self, said: &str) -> Response<Body> {
+    fn response(&self, said: &str, format: Format) -> Response<Body> {
         let mut response = Response::builder().status(self.status);
         for (name, value) in &self.headers {
             response = response.header(name, value);
         }
-        let body = json!({"error": {"message": said, "type": "scripted", "code": self.code}});
+        let error = match format {
+            Format::Gemini => json!({"message": said, "code": self.status, "status": "SCRIPTED"}),
+            Format::Chat | Format::Responses | Format::Anthropic => {
+                json!({"message": said, "type": "scripted", "code": self.code})
+            }
+        };
+        let body = json!({"type": "error", "error": error});
         response.body(Body::from(body.to_string())).unwrap()
     }
 }
 
-/// An answer as it will be sent.
-#[derive(Default)]
-struct Script {
-    refusal: Option<Refusal>,
-    said: String,
-    sends: Vec<Send>,
-    /// Names and arguments, not sent yet.
-    calls: Vec<(String, String)>,
-    calls_before: usize,
-    usage: Option<Value>,
-}
-
-impl Script {
-    fn parse(line: &str, body: &Value) -> Script {
-        let calls_before = body["messages"].as_array().map_or(0, Vec::len);
-        let mut script = Script { calls_before, ..Script::default() };
-        let mut finish = None;
-        for step in line.split(" | ") {
-            let (verb, rest) = step.split_once(' ').unwrap_or((step, ""));
-            match verb {
-                "say" => {
-                    script.said.push_str(rest);
-                    script.words("content", rest);
-                }
-                "think" => script.words("reasoning_content", rest),
-                "call" => {
-                    let (name, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
-                    script.calls.push((name.to_owned(), arguments.to_owned()));
-                }
-                "wait" => {
-                    script.sends.push(Send::Wait(Duration::from_millis(rest.parse().unwrap())));
-                }
-                "usage" => script.usage = Some(usage(rest)),
-                "finish" => finish = Some(rest),
-                "status" => script.refusal = Some(Refusal::parse(rest, false)),
-                "once" => script.refusal = Some(Refusal::parse(rest, true)),
-                "overflow" => {
-                    let code = Some("context_length_exceeded");
-                    script.refusal = Some(Refusal { code, ..Refusal::parse("400", false) });
-                    script.said = "This model's maximum context length is 1000 tokens.".to_owned();
-                }
-                "end" => return script.ended([]),
-                "done" => return script.ended([event("[DONE]")]),
-                "cut" => return script.ended([Send::Break]),
-                "hang" => return script.ended([Send::Hang]),
-                "garbage" => return script.ended([event("{not json}")]),
-                "error" => return script.ended([event(&format!(r#"{{"error": {rest}}}"#))]),
-                unknown => panic!("no step is called `{unknown}`"),
-            }
-        }
-        let usual = if script.calls.is_empty() { "stop" } else { "tool_calls" };
-        script.send_calls();
-        script.choice(json!({}), json!(finish.unwrap_or(usual)));
-        let wanted = body["stream_options"]["include_usage"] == true;
-        if let Some(usage) = script.usage.take().filter(|_| wanted) {
-            script.sends.push(chunk(json!([]), usage));
-        }
-        script.ended([event("[DONE]")])
-    }
-
-    fn ended<const N: usize>(mut self, last: [Send; N]) -> Script {
-        self.send_calls();
-        if !last.iter().any(|send| matches!(send, Send::Hang)) {
-            self.begin();
-        }
-        self.sends.extend(last);
-        self
-    }
-
-    /// The first event of an answer says whose it is.
-    fn begin(&mut self) {
-        if !self.sends.iter().any(|send| matches!(send, Send::Event(_))) {
-            let delta = json!({"role": "assistant", "content": ""});
-            let choice = json!({"index": 0, "delta": delta, "finish_reason": null});
-            self.sends.push(chunk(json!([choice]), Value::Null));
-        }
-    }
-
-    fn words(&mut self, field: &str, text: &str) {
-        for word in text.split_inclusive(' ') {
-            self.delta(json!({ field: word }));
-        }
-    }
-
-    /// First who is called, then a few letters of everybody's arguments at a time.
-    fn send_calls(&mut self) {
-        let calls = std::mem::take(&mut self.calls);
-        for (index, (name, _)) in calls.iter().enumerate() {
-            let id = format!("call_{}_{index}", self.calls_before);
-            let function = json!({"name": name, "arguments": ""});
-            let call = json!({"index": index, "id": id, "type": "function", "function": function});
-            self.delta(json!({"tool_calls": [call]}));
-        }
-        let mut left: Vec<Vec<char>> =
-            calls.iter().map(|(_, text)| text.chars().collect()).collect();
-        while left.iter().any(|letters| !letters.is_empty()) {
-            for (index, letters) in left.iter_mut().enumerate() {
-                let bit = letters.drain(..letters.len().min(5)).collect::<String>();
-                let call = json!({"index": index, "function": {"arguments": bit}});
-                self.delta(json!({"tool_calls": [call]}));
-            }
-        }
-    }
-
-    fn delta(&mut self, delta: Value) {
-        self.choice(delta, Value::Null);
-    }
-
-    fn choice(&mut self, delta: Value, finish: Value) {
-        self.begin();
-        let choice = json!({"index": 0, "delta": delta, "finish_reason": finish});
-        self.sends.push(chunk(json!([choice]), Value::Null));
-    }
-}
-
-fn usage(numbers: &str) -> Value {
-    let numbers = numbers.split_whitespace().map(|number| number.parse().unwrap());
-    let numbers = numbers.collect::<Vec<u64>>();
-    let reasoning = numbers.get(2).copied().unwrap_or(0);
-    json!({
-        "prompt_tokens": numbers[0],
-        "completion_tokens": numbers[1],
-        "total_tokens": numbers[0] + numbers[1],
-        "completion_tokens_details": {"reasoning_tokens": reasoning},
-    })
-}
-
-fn chunk(choices: Value, usage: Value) -> Send {
-    let chunk = json!({
-        "id": "chatcmpl-scripted",
-        "object": "chat.completion.chunk",
-        "created": 0,
-        "model": "scripted",
-        "choices": choices,
-        "usage": usage,
-    });
-    event(&chunk.to_string())
+/// An event with its name, as most formats have it.
+fn named(name: &str, data: &Value) -> Send {
+    Send::Event(format!("event: {name}\ndata: {data}\n\n"))
 }
 
 fn event(data: &str) -> Send {

@@ -1,0 +1,153 @@
+//! Where a key comes from. A file is read and a command run when the provider is first used; the
+//! result stays in memory.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::agent::model::Error;
+
+/// Keys are short; a wrong file may be anything.
+const MOST_BYTES: u64 = 16 * 1024;
+/// Less than what a launch may wait for files.
+const COMMAND: Duration = Duration::from_secs(8);
+
+/// Not `Debug`: it may be the secret itself.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Key {
+    None,
+    Text(String),
+    File(PathBuf),
+    /// A line for `sh`.
+    Command(String),
+}
+
+impl Key {
+    /// How the configuration calls it.
+    pub(super) fn field(&self) -> &'static str {
+        match self {
+            Key::None | Key::Text(_) | Key::File(_) => "key_file",
+            Key::Command(_) => "key_command",
+        }
+    }
+
+    /// `setting` is what the user would have to change.
+    pub(super) fn read(&self, setting: &str) -> Result<Option<String>, Error> {
+        let told = |why: String| Error::Unusable(format!("{why}; see `{setting}`"));
+        let key = match self {
+            Key::None => return Ok(None),
+            // An empty variable is one that was not set.
+            Key::Text(key) => return Ok(Some(key.trim().to_owned()).filter(|key| !key.is_empty())),
+            Key::File(file) => read(file).map_err(|error| {
+                told(format!("the key file `{}` cannot be read: {error}", file.display()))
+            })?,
+            Key::Command(command) => run(command, COMMAND).map_err(told)?,
+        };
+        match key.trim() {
+            "" => Err(told("there is no key where it should be".to_owned())),
+            key => Ok(Some(key.to_owned())),
+        }
+    }
+}
+
+fn read(file: &Path) -> io::Result<String> {
+    bounded(File::open(file)?)
+}
+
+fn bounded(from: impl Read) -> io::Result<String> {
+    let mut text = String::new();
+    from.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(io::Error::other(format!("it is longer than {MOST_BYTES} bytes")));
+    }
+    Ok(text)
+}
+
+/// What a command prints. Nothing of that, nor of its errors, is repeated: it may hold the key.
+fn run(command: &str, limit: Duration) -> Result<String, String> {
+    let started = Command::new("sh")
+        .args(["-c", command])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn();
+    let mut child = started.map_err(|error| format!("the key command cannot be run: {error}"))?;
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let output = child.stdout.take();
+    let (done, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        let text = output.map_or_else(|| Ok(String::new()), bounded);
+        let _ = done.send((text, child.wait()));
+    });
+    match heard.recv_timeout(limit) {
+        Ok((Err(error), _)) => Err(format!("what the key command prints is no key: {error}")),
+        Ok((Ok(text), Ok(status))) if status.success() => Ok(text),
+        Ok((Ok(_), Ok(status))) => Err(format!("the key command failed ({status})")),
+        Ok((Ok(_), Err(error))) => Err(format!("the key command cannot be waited for: {error}")),
+        Err(_) => {
+            // The whole group, or a program that it waits for would stay.
+            let _ = group.map(|group| kill_process_group(group, Signal::KILL));
+            Err(format!("the key command took longer than {} s", limit.as_secs()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_from_where_it_is_and_nothing_that_is_read_is_repeated() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let file = directory.path().join(name);
+            std::fs::write(&file, text).unwrap();
+            file
+        };
+        let check = |key: Key, expected: Result<Option<&str>, String>| {
+            let told = |why: String| Error::Unusable(format!("{why}; see `providers.x.key`"));
+            let expected = expected.map(|key| key.map(str::to_owned)).map_err(told);
+            assert_eq!(key.read("providers.x.key"), expected);
+        };
+        check(Key::None, Ok(None));
+        check(Key::Text(" sk-1\n".into()), Ok(Some("sk-1")));
+        check(Key::Text(" ".into()), Ok(None));
+        check(Key::File(file("key", "sk-2\n")), Ok(Some("sk-2")));
+        let nothing = || Err("there is no key where it should be".to_owned());
+        check(Key::File(file("empty", "\n")), nothing());
+        let long = file("long", &"x".repeat(MOST_BYTES as usize + 1));
+        let told = format!(
+            "the key file `{}` cannot be read: it is longer than 16384 bytes",
+            long.display()
+        );
+        check(Key::File(long), Err(told));
+        check(Key::Command("echo sk-3; echo secret >&2".into()), Ok(Some("sk-3")));
+        check(Key::Command("true".into()), nothing());
+        let failed = "the key command failed (exit status: 7)".to_owned();
+        check(Key::Command("echo secret; exit 7".into()), Err(failed));
+        let told = "what the key command prints is no key: it is longer than 16384 bytes";
+        check(Key::Command("head -c 20000 /dev/zero".into()), Err(told.to_owned()));
+    }
+
+    #[test]
+    fn a_key_command_that_does_not_end_is_killed_with_what_it_started() {
+        let directory = tempfile::tempdir().unwrap();
+        let pid = directory.path().join("pid");
+        let command = format!("sh -c 'echo $$ > {}; exec sleep 600'", pid.display());
+        let limit = Duration::from_secs(1);
+        let told = "the key command took longer than 1 s".to_owned();
+        assert_eq!(run(&command, limit), Err(told));
+        let pid = std::fs::read_to_string(pid).unwrap();
+        let stat = format!("/proc/{}/stat", pid.trim());
+        while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+            std::thread::yield_now();
+        }
+    }
+}

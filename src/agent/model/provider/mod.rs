@@ -1,0 +1,223 @@
+//! Providers by name: where they are, what they speak and where their keys come from. What is known of
+//! a provider is a row of [`KNOWN`]; the configuration can add others.
+
+mod key;
+
+use reqwest::Url;
+
+use super::Error;
+use super::remote::Wire;
+
+pub use key::Key;
+
+/// A server, or many, behind one name.
+#[derive(Clone)]
+pub struct Provider {
+    pub name: String,
+    pub wire: Wire,
+    /// Unless it is the provider's own.
+    pub base_url: Option<String>,
+    pub key: Key,
+}
+
+struct Known {
+    name: &'static str,
+    wire: Wire,
+    base_url: &'static str,
+    /// The provider's own variables. One without a key needs none.
+    key_variable: Option<&'static str>,
+    url_variable: &'static str,
+}
+
+const KNOWN: [Known; 6] = [
+    Known {
+        name: "anthropic",
+        wire: Wire::Anthropic,
+        base_url: "https://api.anthropic.com",
+        key_variable: Some("ANTHROPIC_API_KEY"),
+        url_variable: "ANTHROPIC_BASE_URL",
+    },
+    Known {
+        name: "gemini",
+        wire: Wire::Gemini,
+        base_url: "https://generativelanguage.googleapis.com",
+        key_variable: Some("GEMINI_API_KEY"),
+        url_variable: "GEMINI_BASE_URL",
+    },
+    Known {
+        name: "ollama",
+        wire: Wire::OpenAi,
+        base_url: "http://127.0.0.1:11434",
+        key_variable: None,
+        url_variable: "OLLAMA_HOST",
+    },
+    Known {
+        name: "openai",
+        wire: Wire::OpenAi,
+        base_url: "https://api.openai.com/v1",
+        key_variable: Some("OPENAI_API_KEY"),
+        url_variable: "OPENAI_BASE_URL",
+    },
+    Known {
+        name: "openai-responses",
+        wire: Wire::Responses,
+        base_url: "https://api.openai.com/v1",
+        key_variable: Some("OPENAI_API_KEY"),
+        url_variable: "OPENAI_BASE_URL",
+    },
+    Known {
+        name: "openrouter",
+        wire: Wire::OpenAi,
+        base_url: "https://openrouter.ai/api/v1",
+        key_variable: Some("OPENROUTER_API_KEY"),
+        url_variable: "OPENROUTER_BASE_URL",
+    },
+];
+
+fn known(name: &str) -> Option<&'static Known> {
+    KNOWN.iter().find(|known| known.name == name)
+}
+
+impl Provider {
+    /// The ones that need no configuration but their variables.
+    pub fn known_names() -> impl Iterator<Item = &'static str> {
+        KNOWN.iter().map(|known| known.name)
+    }
+
+    /// A provider as it is known, or else one that speaks as most do.
+    pub fn named(name: &str) -> Provider {
+        let wire = known(name).map_or(Wire::OpenAi, |known| known.wire);
+        Provider { name: name.to_owned(), wire, base_url: None, key: Key::None }
+    }
+
+    /// What sets its address.
+    pub(super) fn url_setting(&self) -> String {
+        match known(&self.name) {
+            Some(known) => known.url_variable.to_owned(),
+            None => format!("providers.{}.base_url", self.name),
+        }
+    }
+
+    fn key_setting(&self) -> String {
+        let named = match &self.key {
+            Key::None | Key::Text(_) => known(&self.name).and_then(|known| known.key_variable),
+            Key::File(_) | Key::Command(_) => None,
+        };
+        named.map_or_else(|| format!("providers.{}.{}", self.name, self.key.field()), str::to_owned)
+    }
+
+    /// Its address with the version of its API.
+    pub(super) fn url(&self) -> Result<Url, Error> {
+        let own = known(&self.name).map(|known| known.base_url);
+        let Some(text) = self.base_url.as_deref().or(own) else {
+            let (name, setting) = (&self.name, self.url_setting());
+            return Err(Error::Unusable(format!("`{name}` has no address; set `{setting}`")));
+        };
+        let text = if self.name == "ollama" { ollama(text) } else { text.to_owned() };
+        let url = Url::parse(&text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+        // The value is not repeated: it may hold a password.
+        let url = url.ok_or_else(|| {
+            let setting = self.url_setting();
+            Error::Unusable(format!(
+                "`{setting}` is no address; set it to one like `http://127.0.0.1:11434/v1`"
+            ))
+        })?;
+        Ok(with_version(url, self.wire))
+    }
+
+    /// Reads a file or runs a command, where the key is there: call it on a thread that may block.
+    pub(super) fn read_key(&self) -> Result<Option<String>, Error> {
+        let setting = self.key_setting();
+        if let Some(key) = self.key.read(&setting)? {
+            return Ok(Some(key));
+        }
+        let needs_one = self.base_url.is_none()
+            && known(&self.name).is_some_and(|known| known.key_variable.is_some());
+        if needs_one {
+            let (name, address) = (&self.name, self.url_setting());
+            return Err(Error::Unusable(format!(
+                "there is no key for `{name}`; set `{setting}`, \
+                 or `{address}` to a server that needs none"
+            )));
+        }
+        Ok(None)
+    }
+
+    pub(super) fn unsendable_key(&self) -> Error {
+        let setting = self.key_setting();
+        Error::Unusable(format!("`{setting}` cannot be sent as it is; set it to the key alone"))
+    }
+}
+
+/// Addresses come with and without the version. One that ends where answers are asked for is meant as
+/// it is: not every server has a version.
+fn with_version(mut url: Url, wire: Wire) -> Url {
+    let path = url.path().trim_end_matches('/');
+    let is_version = |segment: &str| {
+        let mut letters = segment.chars();
+        letters.next() == Some('v') && letters.next().is_some_and(|next| next.is_ascii_digit())
+    };
+    let path = match wire.endpoint().and_then(|endpoint| path.strip_suffix(endpoint)) {
+        Some(path) => format!("{path}/"),
+        None if path.split('/').any(is_version) => format!("{path}/"),
+        None => format!("{path}/{}/", wire.version()),
+    };
+    // Joining replaces what follows the last slash, so there has to be one at the end.
+    url.set_path(&path);
+    url
+}
+
+/// `OLLAMA_HOST` may be a host, a port or both, and says where to listen as well as where to ask.
+fn ollama(host: &str) -> String {
+    let (scheme, rest) = host.split_once("://").unwrap_or(("http", host));
+    let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (name, port) = match place.rsplit_once(':') {
+        Some((name, port)) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => {
+            (name, port)
+        }
+        Some(_) | None if scheme == "https" => (place, "443"),
+        Some(_) | None => (place, "11434"),
+    };
+    let name = if matches!(name, "" | "0.0.0.0" | "[::]") { "127.0.0.1" } else { name };
+    format!("{scheme}://{name}:{port}/{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url_of(name: &str, base_url: &str) -> String {
+        let base_url = Some(base_url.to_owned()).filter(|url| !url.is_empty());
+        let url = Provider { base_url, ..Provider::named(name) }.url();
+        url.map_or_else(|error| error.to_string(), |url| url.to_string())
+    }
+
+    #[test]
+    fn base_urls_are_accepted_with_and_without_their_version() {
+        for (name, base_url, expected) in [
+            ("openai", "", "https://api.openai.com/v1/"),
+            ("openai", "http://127.0.0.1:1", "http://127.0.0.1:1/v1/"),
+            ("openai", "http://127.0.0.1:1/", "http://127.0.0.1:1/v1/"),
+            ("openai", "http://127.0.0.1:1/v1", "http://127.0.0.1:1/v1/"),
+            ("openai", "http://127.0.0.1:1/v1/", "http://127.0.0.1:1/v1/"),
+            ("openai", "https://a.example/api/paas/v4", "https://a.example/api/paas/v4/"),
+            ("openai", "https://a.example/v1beta/openai", "https://a.example/v1beta/openai/"),
+            ("openai", "https://a.example/x/chat/completions", "https://a.example/x/"),
+            ("openrouter", "", "https://openrouter.ai/api/v1/"),
+            ("openrouter", "https://openrouter.ai/api", "https://openrouter.ai/api/v1/"),
+            ("anthropic", "", "https://api.anthropic.com/v1/"),
+            ("anthropic", "http://127.0.0.1:1/v1", "http://127.0.0.1:1/v1/"),
+            ("gemini", "", "https://generativelanguage.googleapis.com/v1beta/"),
+            ("gemini", "http://127.0.0.1:1/v1beta/", "http://127.0.0.1:1/v1beta/"),
+            ("ollama", "", "http://127.0.0.1:11434/v1/"),
+            ("ollama", "0.0.0.0", "http://127.0.0.1:11434/v1/"),
+            ("ollama", ":8080", "http://127.0.0.1:8080/v1/"),
+            ("ollama", "gpu.example:8080", "http://gpu.example:8080/v1/"),
+            ("ollama", "https://gpu.example", "https://gpu.example/v1/"),
+            ("work", "http://127.0.0.1:1", "http://127.0.0.1:1/v1/"),
+            ("work", "", "`work` has no address; set `providers.work.base_url`"),
+        ] {
+            assert_eq!(url_of(name, base_url), expected, "{name} {base_url}");
+        }
+    }
+}

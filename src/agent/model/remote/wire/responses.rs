@@ -1,0 +1,262 @@
+//! OpenAI's responses. Nothing is stored at the provider: every request has the whole conversation,
+//! with the model's own thoughts as encrypted items that only it can read.
+
+use reqwest::Url;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{Answer, AnswerPart, Heard, Said, conversation, sendable};
+use crate::agent::model::remote::draft::{CallBit, Draft, count, text};
+use crate::agent::model::{Error, Piece, Request};
+use crate::agent::tools::Spec;
+use crate::transcript::{Cache, Finish, SealKind, Tokens};
+
+pub(super) fn url(base: &Url) -> Option<Url> {
+    base.join("responses").ok()
+}
+
+pub(super) fn body(request: &Request, by: &str) -> Value {
+    let mut input = Vec::new();
+    for said in conversation(&request.messages, by) {
+        match said {
+            Said::User(text) => input.push(message("user", "input_text", &text)),
+            Said::Answer(answer) => push_answer(&mut input, &answer),
+        }
+    }
+    let mut body = json!({
+        "model": request.model,
+        "input": input,
+        "stream": true,
+        "store": false,
+    });
+    if !request.system.is_empty() {
+        body["instructions"] = json!(request.system);
+    }
+    if thinks(&request.model) {
+        body["include"] = json!(["reasoning.encrypted_content"]);
+    }
+    if !request.tools.is_empty() {
+        body["tools"] = request.tools.iter().map(tool).collect();
+    }
+    body
+}
+
+/// Models without thoughts refuse to be asked for them.
+fn thinks(model: &str) -> bool {
+    let families = ["o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss", "codex"];
+    families.iter().any(|family| model.starts_with(family)) && !model.contains("-chat")
+}
+
+fn message(role: &str, kind: &str, text: &str) -> Value {
+    json!({"type": "message", "role": role, "content": [{"type": kind, "text": text}]})
+}
+
+fn push_answer(input: &mut Vec<Value>, answer: &Answer<'_>) {
+    if answer.calls().next().is_none() {
+        return input.push(message("assistant", "output_text", &answer.text));
+    }
+    for part in &answer.parts {
+        input.push(match part {
+            AnswerPart::Text(text) => message("assistant", "output_text", text),
+            AnswerPart::Thought(thought, seal) => {
+                let said = json!({"type": "summary_text", "text": thought});
+                let summary = if thought.is_empty() { json!([]) } else { json!([said]) };
+                json!({"type": "reasoning", "summary": summary, "encrypted_content": seal.data})
+            }
+            AnswerPart::Call(call) => json!({
+                "type": "function_call",
+                "call_id": sendable(call.id),
+                "name": call.name,
+                "arguments": call.input.to_string(),
+            }),
+        });
+    }
+    input.extend(answer.calls().map(|call| {
+        json!({"type": "function_call_output", "call_id": sendable(call.id), "output": call.result})
+    }));
+}
+
+fn tool(spec: &Spec) -> Value {
+    let Spec { name, description, schema } = spec;
+    json!({
+        "type": "function", "name": name, "description": description, "parameters": schema,
+        "strict": false,
+    })
+}
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(default)]
+    output_index: Option<u64>,
+    #[serde(borrow, default)]
+    delta: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    item: Option<Item<'a>>,
+    #[serde(borrow, default)]
+    response: Option<Response<'a>>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Item<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    call_id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    arguments: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    encrypted_content: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Response<'a> {
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    incomplete_details: Option<Incomplete<'a>>,
+    #[serde(default)]
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Incomplete<'a> {
+    #[serde(borrow, default)]
+    reason: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    #[serde(default)]
+    input_tokens: Option<f64>,
+    #[serde(default)]
+    input_tokens_details: Option<InputDetails>,
+    #[serde(default)]
+    output_tokens: Option<f64>,
+    #[serde(default)]
+    output_tokens_details: Option<OutputDetails>,
+}
+
+#[derive(Deserialize)]
+struct InputDetails {
+    #[serde(default)]
+    cached_tokens: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct OutputDetails {
+    #[serde(default)]
+    reasoning_tokens: Option<f64>,
+}
+
+pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
+    let event: Event<'_> = super::parse(data)?;
+    let delta = || event.delta.and_then(text);
+    let mut pieces = Vec::new();
+    match event.kind.and_then(text).as_deref().unwrap_or_default() {
+        "response.output_text.delta" | "response.refusal.delta" => {
+            pieces.extend(delta().map(Piece::Text));
+        }
+        "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
+            pieces.extend(delta().map(Piece::Thought));
+        }
+        "response.function_call_arguments.delta" => {
+            if let Some(arguments) = delta() {
+                let index = event.output_index;
+                draft.add_call(CallBit { index, arguments, ..CallBit::default() })?;
+            }
+        }
+        "response.output_item.added" => {
+            if let Some(item) = event.item {
+                begin(draft, event.output_index, &item)?;
+            }
+        }
+        "response.output_item.done" => {
+            if let Some(item) = event.item {
+                pieces.extend(end(draft, event.output_index, &item)?);
+            }
+        }
+        "response.completed" | "response.incomplete" | "response.failed" => {
+            return close(draft, event.response);
+        }
+        "error" => return Err(report(draft, event.error, data)),
+        _ => {
+            if let Some(error) = event.error.filter(|error| error.get() != "null") {
+                return Err(draft.reported(error));
+            }
+        }
+    }
+    Ok(Heard::Pieces(pieces))
+}
+
+fn is_call(item: &Item<'_>) -> bool {
+    item.kind.and_then(text).as_deref() == Some("function_call")
+}
+
+fn begin(draft: &mut Draft, index: Option<u64>, item: &Item<'_>) -> Result<(), Error> {
+    if !is_call(item) {
+        return Ok(());
+    }
+    let id = item.call_id.and_then(text).unwrap_or_default();
+    let name = item.name.and_then(text).unwrap_or_default();
+    draft.add_call(CallBit { index, id, name, ..CallBit::default() })
+}
+
+/// A whole item. Some servers send no bits before it.
+fn end(draft: &mut Draft, index: Option<u64>, item: &Item<'_>) -> Result<Option<Piece>, Error> {
+    if is_call(item) && !index.is_some_and(|index| draft.has_arguments(index)) {
+        begin(draft, index, item)?;
+        let arguments = item.arguments.and_then(text).unwrap_or_default();
+        draft.add_call(CallBit { index, arguments, ..CallBit::default() })?;
+    }
+    let encrypted = item.encrypted_content.and_then(text);
+    Ok(encrypted.map(|data| draft.seal(SealKind::Encrypted, data)))
+}
+
+fn close(draft: &mut Draft, response: Option<Response<'_>>) -> Result<Heard, Error> {
+    let Some(response) = response else { return Ok(Heard::Pieces(Vec::new())) };
+    if let Some(error) = response.error.filter(|error| error.get() != "null") {
+        return Err(draft.reported(error));
+    }
+    draft.usage = response.usage.map(|usage| usage.tokens()).or(draft.usage);
+    let reason = response.incomplete_details.and_then(|details| details.reason).and_then(text);
+    draft.finish = Some(match reason.as_deref() {
+        None => Finish::Stop,
+        Some("max_output_tokens") => Finish::Length,
+        Some("content_filter") => Finish::ContentFilter,
+        Some(other) => Finish::Other(other.to_owned()),
+    });
+    Ok(Heard::Done)
+}
+
+/// An error is an event of its own, or within one.
+fn report(draft: &Draft, within: Option<&RawValue>, data: &str) -> Error {
+    let whole = serde_json::from_str::<&RawValue>(data).ok();
+    match within.filter(|error| error.get() != "null").or(whole) {
+        Some(error) => draft.reported(error),
+        None => Error::Truncated,
+    }
+}
+
+impl Usage {
+    /// OpenAI counts thoughts as output and cached tokens as input; we count them apart.
+    fn tokens(&self) -> Tokens {
+        let details = self.output_tokens_details.as_ref();
+        let reasoning = count(details.and_then(|details| details.reasoning_tokens));
+        let details = self.input_tokens_details.as_ref();
+        let input = count(self.input_tokens);
+        let read = count(details.and_then(|details| details.cached_tokens)).min(input);
+        Tokens {
+            input: input - read,
+            output: count(self.output_tokens).saturating_sub(reasoning),
+            reasoning,
+            cache: Cache { read, write: 0 },
+        }
+    }
+}
