@@ -11,6 +11,9 @@ const MODEL_PRICES: &str = "agent.prices";
 
 /// And here they are names the user gave.
 const SERVERS: &str = "opencode.servers";
+const PROVIDERS: &str = "providers";
+const PROVIDER_KEYS: [&str; 4] = ["base_url", "key_command", "key_file", "kind"];
+const PROVIDER_KIND: Rule = Rule::OneOf(&["openai", "openai-responses", "anthropic", "gemini"]);
 
 /// The longest time a key takes: far enough for "never", near enough to be added to a clock.
 const YEAR: f64 = 365.0 * 86_400.0;
@@ -138,6 +141,7 @@ fn check_section(path: &str, found: &Table, known: &Table, file: &str) -> Result
             (Value::Table(models), _) if key == MODEL_LIMITS => check_limits(models, file)?,
             (Value::Table(models), _) if key == MODEL_PRICES => check_prices(models, file)?,
             (Value::Table(servers), _) if key == SERVERS => check_servers(servers, file)?,
+            (Value::Table(sections), _) if key == PROVIDERS => check_providers(sections, file)?,
             (Value::Table(found), Value::Table(known)) => check_section(&key, found, known, file)?,
             _ => check_rule(&key, value, &key, file)?,
         }
@@ -159,6 +163,29 @@ fn check_servers(servers: &Table, file: &str) -> Result<(), Error> {
         let key = join(SERVERS, name);
         check_type(&key, address, &Value::String(String::new()), file)?;
         check_rule(SERVERS, address, &key, file)?;
+    }
+    Ok(())
+}
+
+fn check_providers(sections: &Table, file: &str) -> Result<(), Error> {
+    let text = || Value::String(String::new());
+    let known: Table = PROVIDER_KEYS.iter().map(|key| ((*key).to_owned(), text())).collect();
+    for (name, section) in sections {
+        let key = join(PROVIDERS, name);
+        let Some(section) = section.as_table() else {
+            return Err(unfit(&key, file, section, "a section of its own"));
+        };
+        check_section(&key, section, &known, file)?;
+        match section.get("kind") {
+            Some(kind) if !PROVIDER_KIND.admits(kind) => {
+                return Err(unfit(&join(&key, "kind"), file, kind, &PROVIDER_KIND.expectation()));
+            }
+            Some(_) | None => {}
+        }
+        if let (Some(_), Some(command)) = (section.get("key_file"), section.get("key_command")) {
+            let only = "either this or `key_file`";
+            return Err(unfit(&join(&key, "key_command"), file, command, only));
+        }
     }
     Ok(())
 }
@@ -324,6 +351,15 @@ mod tests {
             "unknown key `log.max_depth` in config.toml; did you mean `supervisor.max_depth`?",
         );
         check(
+            "[providers.work]\nkeyfile = 'x'",
+            "unknown key `providers.work.keyfile` in config.toml; \
+             did you mean `providers.work.key_file`?",
+        );
+        check(
+            "[providers.work]\nkey_file = 'x'\nkey_command = 'y'",
+            "`providers.work.key_command` in config.toml is `\"y\"`; give either this or `key_file`",
+        );
+        check(
             "[notices]\nsound = true",
             "unknown key `notices.sound` in config.toml; \
              the keys there are `inline_characters`, `os`, `toasts`",
@@ -372,6 +408,14 @@ mod tests {
             ("tools", "aliases", r#"["bg"]"#, "`superagents` or `background`"),
             ("tools", "aliases", "[1]", "`superagents` or `background`"),
             ("log", "level", r#""""#, "a text that is not empty"),
+            ("providers", "work", "3", "a section of its own"),
+            ("providers.work", "base_url", "3", "a text in quotes"),
+            (
+                "providers.work",
+                "kind",
+                r#""azure""#,
+                "`openai` or `openai-responses` or `anthropic` or `gemini`",
+            ),
         ] {
             check(
                 &format!("[{section}]\n{line} = {found}"),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::providers::Provider;
 use super::units::{DAY, count_or_off, days_or_off, fractional_seconds, seconds, seconds_or_off};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,6 +25,8 @@ pub struct Config {
     pub history: History,
     pub storage: Storage,
     pub agent: Agent,
+    /// By names of their own, or of a provider that is known.
+    pub providers: BTreeMap<String, Provider>,
     pub opencode: OpenCode,
     pub tools: Tools,
     pub task_tool: TaskTool,
@@ -196,6 +199,7 @@ impl Default for Config {
             history: History::default(),
             storage: Storage::default(),
             agent: Agent::default(),
+            providers: BTreeMap::new(),
             opencode: OpenCode::default(),
             tools: Tools::default(),
             task_tool: TaskTool::default(),

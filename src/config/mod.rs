@@ -3,6 +3,7 @@
 
 mod check;
 mod keys;
+mod providers;
 mod units;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ pub use keys::{
     Alias, Api, Config, Fork, ForkMethod, History, Limits, Log, Notices, Offered, OnTimeout,
     OpenCode, Permissions, Policy, Resume, Storage, Supervisor, TaskTool, Tools,
 };
+pub use providers::{Access, Kind, Provider, Providers, Secret};
 
 use check::{check_rule, check_switch, check_table};
 
@@ -90,23 +92,6 @@ pub struct Settings {
     pub claude_project: Option<PathBuf>,
 }
 
-/// How to reach model servers, in the providers' own variables.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Providers {
-    /// `OPENAI_API_KEY`
-    pub openai_key: Option<Secret>,
-    /// `OPENAI_BASE_URL`, with its `/v1`
-    pub openai_base_url: Option<String>,
-    /// `OPENCODE_SERVER_PASSWORD`
-    pub opencode_password: Option<Secret>,
-    /// `OPENCODE_SERVER_USERNAME`
-    pub opencode_name: Option<String>,
-}
-
-/// Shown to nobody by accident.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
 /// What was said on the command line; it has the last word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
@@ -155,30 +140,6 @@ impl Settings {
             Some(file) => Ok(file),
             None => default_config_file(environment, flags),
         }
-    }
-}
-
-impl Providers {
-    fn of(environment: &Environment) -> Result<Providers, Error> {
-        let text = |name| Ok::<_, Error>(environment.get(name)?.map(str::to_owned));
-        Ok(Providers {
-            openai_key: text("OPENAI_API_KEY")?.map(Secret),
-            openai_base_url: text("OPENAI_BASE_URL")?,
-            opencode_password: text("OPENCODE_SERVER_PASSWORD")?.map(Secret),
-            opencode_name: text("OPENCODE_SERVER_USERNAME")?,
-        })
-    }
-}
-
-impl Secret {
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("(secret)")
     }
 }
 
@@ -427,6 +388,34 @@ mod tests {
             &format!("{here}/store"),
             default_file,
         );
+    }
+
+    #[test]
+    fn the_providers_own_variables_are_read_and_keys_are_not_shown() {
+        let environment = Environment::of([
+            ("HOME", "/none"),
+            ("OPENAI_API_KEY", "sk-openai"),
+            ("OPENAI_BASE_URL", "http://127.0.0.1:1/v1"),
+            ("ANTHROPIC_API_KEY", "sk-anthropic"),
+            ("GOOGLE_API_KEY", "sk-google"),
+            ("OLLAMA_HOST", "gpu"),
+            ("OPENROUTER_API_KEY", ""),
+        ]);
+        let providers = Settings::resolve(&environment, &Flags::default()).unwrap().providers;
+        let access = |key: Option<&str>, base_url: Option<&str>| Access {
+            key: key.map(Secret::new),
+            base_url: base_url.map(str::to_owned),
+        };
+        let openai = access(Some("sk-openai"), Some("http://127.0.0.1:1/v1"));
+        let expected = BTreeMap::from([
+            ("anthropic".to_owned(), access(Some("sk-anthropic"), None)),
+            ("gemini".to_owned(), access(Some("sk-google"), None)),
+            ("ollama".to_owned(), access(None, Some("gpu"))),
+            ("openai".to_owned(), openai.clone()),
+            ("openai-responses".to_owned(), openai),
+        ]);
+        assert_eq!(providers.models, expected);
+        assert!(!format!("{providers:?}").contains("sk-"));
     }
 
     #[test]

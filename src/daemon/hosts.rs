@@ -1,16 +1,17 @@
 //! From the configured host to one that can be talked to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::Context;
 
 use super::home::Home;
 use crate::agent::model::provider::{Key, Provider};
+use crate::agent::model::remote::Wire;
 use crate::agent::model::{Models, Price};
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
-use crate::config::{self, Settings};
+use crate::config::{self, Kind, Settings};
 use crate::host::AnyHost;
 use crate::host::embedded::{Embedded, Setup};
 use crate::host::opencode::{self, Login, OpenCode};
@@ -89,18 +90,40 @@ fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result
 }
 
 fn providers(settings: &Settings) -> Vec<Provider> {
-    let providers = &settings.providers;
-    let named = |name: &str| {
-        let provider = Provider::named(name);
-        let is_openai = name.starts_with("openai");
-        let key = providers.openai_key.as_ref().filter(|_| is_openai);
-        Provider {
-            base_url: providers.openai_base_url.clone().filter(|_| is_openai),
-            key: key.map_or(Key::None, |key| Key::Text(key.reveal().to_owned())),
-            ..provider
-        }
+    let sections = settings.config.providers.keys().map(String::as_str);
+    let mut names: BTreeSet<&str> = Provider::known_names().collect();
+    names.extend(sections);
+    names.into_iter().map(|name| provider(settings, name)).collect()
+}
+
+/// Its variables come before its section.
+fn provider(settings: &Settings, name: &str) -> Provider {
+    let known = Provider::named(name);
+    let access = settings.providers.models.get(name).cloned().unwrap_or_default();
+    let section = settings.config.providers.get(name).cloned().unwrap_or_default();
+    let given = |text: String| Some(text).filter(|text| !text.trim().is_empty());
+    let beside = settings.config_file.parent().unwrap_or(Path::new("/"));
+    let key = match (access.key, given(section.key_file), given(section.key_command)) {
+        (Some(key), _, _) => Key::Text(key.reveal().to_owned()),
+        (None, Some(file), _) => Key::File(beside.join(file)),
+        (None, None, Some(command)) => Key::Command(command),
+        (None, None, None) => Key::None,
     };
-    Provider::known_names().map(named).collect()
+    Provider {
+        wire: section.kind.map_or(known.wire, wire),
+        base_url: access.base_url.or_else(|| given(section.base_url)),
+        key,
+        ..known
+    }
+}
+
+fn wire(kind: Kind) -> Wire {
+    match kind {
+        Kind::OpenAi => Wire::OpenAi,
+        Kind::OpenAiResponses => Wire::Responses,
+        Kind::Anthropic => Wire::Anthropic,
+        Kind::Gemini => Wire::Gemini,
+    }
 }
 
 fn priced((model, [input, output]): (&String, &[f64; 2])) -> (String, Price) {

@@ -96,6 +96,10 @@ impl Host for Metered {
         self.count("objection", self.host.objection(directory, agent)).await
     }
 
+    async fn model(&self, wish: Option<String>) -> Result<Option<String>, Error> {
+        self.count("model", self.host.model(wish)).await
+    }
+
     async fn agents(
         &self,
         directory: &str,

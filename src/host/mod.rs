@@ -204,6 +204,14 @@ pub trait Host {
         let _ = (directory, agent);
         async { Ok(None) }
     }
+    /// The model a task will run on that wishes for this one, in full. Refused, with the way out, when
+    /// it cannot be used. Asked at every launch.
+    fn model(
+        &self,
+        wish: Option<String>,
+    ) -> impl Future<Output = Result<Option<String>, Error>> + Send {
+        async { Ok(wish) }
+    }
     /// The agents a child of this parent could be, in this directory.
     fn agents(
         &self,
@@ -370,6 +378,14 @@ impl Host for AnyHost {
             AnyHost::Scripted(host) => host.objection(directory, agent).await,
             AnyHost::Embedded(host) => host.objection(directory, agent).await,
             AnyHost::OpenCode(host) => host.objection(directory, agent).await,
+        }
+    }
+
+    async fn model(&self, wish: Option<String>) -> Result<Option<String>, Error> {
+        match self {
+            AnyHost::Scripted(host) => host.model(wish).await,
+            AnyHost::Embedded(host) => host.model(wish).await,
+            AnyHost::OpenCode(host) => host.model(wish).await,
         }
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fork::Inherits;
 use super::{Error, Fork, Supervisor};
-use crate::host::{AgentOffer, Host, NewSession, Opened};
+use crate::host::{self, AgentOffer, Host, NewSession, Opened};
 use crate::store::{Inheritance, Intended, Intent, NewTask, Placement};
 use crate::task::launch::Order;
 use crate::task::{BatchId, MAILBOX, Manner, Parent, SHELL, SessionId, Task, TaskId, Timestamp};
@@ -121,7 +121,8 @@ impl Supervisor {
         let caller = Caller { directory, ..caller };
         let offer = self.check_agent(&host, &order.agent, &caller).await?;
         // It counts for the model it will run on, and stays with it (T11).
-        let order = Order { model: order.model.or(offer.model), ..order };
+        let model = self.check_model(&host, order.model.or(offer.model)).await?;
+        let order = Order { model, ..order };
         let inherits = self.inherit(fork, &caller, &host).await?;
 
         let at = self.0.clock.now();
@@ -156,7 +157,9 @@ impl Supervisor {
             // The launch says what is wrong with it.
             return Ok(None);
         };
-        let order = Order { model: order.model.clone().or(offer.model), ..order.clone() };
+        let model = self.check_model(&host, order.model.clone().or(offer.model)).await;
+        let Ok(model) = model else { return Ok(None) };
+        let order = Order { model, ..order.clone() };
         Ok(self.0.store.earlier(&caller.session, (&host, &there.directory), &order, since)?)
     }
 
@@ -327,6 +330,14 @@ impl Supervisor {
         match self.host(host)?.objection(directory, agent).await? {
             Some(why) => Err(Error::AgentRefused(why)),
             None => Ok(()),
+        }
+    }
+
+    /// The model as the host calls it.
+    async fn check_model(&self, host: &str, wish: Option<String>) -> Result<Option<String>, Error> {
+        match self.host(host)?.model(wish).await {
+            Err(host::Error::Refused(why)) => Err(Error::AgentRefused(why)),
+            other => Ok(other?),
         }
     }
 

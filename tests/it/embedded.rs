@@ -108,12 +108,19 @@ fn a_run_that_was_cut_off_goes_on_with_the_next_daemon() {
 }
 
 #[test]
-fn a_model_that_cannot_be_used_ends_in_an_error_that_says_the_way_out() {
+fn a_model_that_cannot_be_used_is_refused_at_launch_with_the_way_out() {
     let shell = embedded();
     let root = project(&shell);
-    let run = shell.run_in(&root, ["run", "--model", "openai/gpt", "--agent", "explore", "hello"]);
-    assert_eq!(run.code, 0, "{run:?}");
-    assert_eq!(shell.run(["wait", run.stdout.trim()]).code, 1);
-    let output = shell.run(["output", run.stdout.trim()]);
-    assert!(output.stderr.contains("set `OPENAI_API_KEY`"), "{}", output.stderr);
+    let refused = |model: &str| {
+        let run = shell.run_in(&root, ["run", "--model", model, "--agent", "explore", "hello"]);
+        assert_ne!(run.code, 0, "{run:?}");
+        run.stderr
+    };
+    let told = refused("openai/gpt");
+    assert!(told.contains("there is no key for `openai`; set `OPENAI_API_KEY`"), "{told}");
+    let told = refused("anthropic/claude");
+    assert!(told.contains("there is no key for `anthropic`; set `ANTHROPIC_API_KEY`"), "{told}");
+    let told = refused("nobody/anything");
+    assert!(told.contains("no model `nobody/anything`; there are `offline/explorer`"), "{told}");
+    assert_eq!(shell.json(["list", "--json"]), serde_json::json!([]));
 }

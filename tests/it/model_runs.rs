@@ -224,3 +224,66 @@ async fn a_task_without_a_named_model_counts_for_the_model_it_will_run_on() {
         assert_eq!(place.end(&second).0, "completed");
     });
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_provider_runs_an_agent_and_its_key_is_in_no_log_transcript_or_child() {
+    const KEY: &str = "sk-only-for-tests";
+    let mut place = Place::build().await;
+    let (origin, base_url) = (place.server.origin(), place.server.base_url());
+    let gpu = origin.trim_start_matches("http://").to_owned();
+    for (name, value) in [
+        ("OPENAI_BASE_URL", origin.as_str()),
+        ("ANTHROPIC_BASE_URL", &base_url),
+        ("ANTHROPIC_API_KEY", KEY),
+        ("GEMINI_BASE_URL", &origin),
+        ("GOOGLE_API_KEY", KEY),
+        ("OPENROUTER_BASE_URL", &origin),
+        ("OPENROUTER_API_KEY", KEY),
+        ("OLLAMA_HOST", &gpu),
+    ] {
+        place.shell.set(name, value);
+    }
+    std::fs::write(place.shell.path("work.key"), format!("{KEY}\n")).unwrap();
+    let settings = format!(
+        "[providers.work]\nbase_url = '{origin}'\nkey_file = 'work.key'\n\
+         [providers.claude]\nkind = 'anthropic'\nbase_url = '{origin}'\n\
+         key_command = 'echo {KEY}; echo + >> {}'\n",
+        place.shell.path("ran").display()
+    );
+    std::fs::write(place.shell.path("config.toml"), settings).unwrap();
+    let prompt = "@call bash {\"command\": \"env|grep -q only-for-tests && echo leaked || echo hidden\"}\n@say done";
+    block_in_place(|| {
+        for (provider, path) in [
+            ("openai", "/v1/chat/completions"),
+            ("openai-responses", "/v1/responses"),
+            ("anthropic", "/v1/messages"),
+            ("gemini", "/v1beta/models/scripted:streamGenerateContent"),
+            ("openrouter", "/v1/chat/completions"),
+            ("ollama", "/v1/chat/completions"),
+            ("work", "/v1/chat/completions"),
+            ("claude", "/v1/messages"),
+        ] {
+            let model = format!("{provider}/scripted");
+            let run = ["run", "--model", &model, "--agent", "build", prompt];
+            let run = place.shell.run_in(&place.project, run);
+            assert_eq!(run.code, 0, "{provider}: {run:?}");
+            let id = run.stdout.trim();
+            let done = ("completed".to_owned(), "done".to_owned(), String::new());
+            assert_eq!(place.end(id), done, "{provider}");
+            let asked = place.server.asked().pop().unwrap();
+            assert_eq!(asked.path, path, "{provider}");
+            let key = asked.authorization.clone().unwrap();
+            let is_key = key.trim_start_matches("Bearer ") == KEY;
+            assert_eq!(is_key, provider != "ollama", "{provider}");
+            assert!(
+                asked.texts("tool")[0].contains("hidden"),
+                "{provider}: {:?}",
+                asked.texts("tool")
+            );
+            let told = place.shell.run(["output", id, "--json"]).stdout;
+            assert!(!told.contains(KEY), "{provider}");
+        }
+    });
+    assert!(!place.shell.log().contains(KEY), "a secret in the log");
+    assert_eq!(std::fs::read_to_string(place.shell.path("ran")).unwrap(), "+\n", "it is run once");
+}

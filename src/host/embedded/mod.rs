@@ -461,6 +461,16 @@ impl Host for Embedded {
         self.in_thread(find).await
     }
 
+    async fn model(&self, wish: Option<String>) -> Result<Option<String>, Error> {
+        let find = move |host: &Embedded| {
+            let name = wish.unwrap_or_default();
+            let found = host.0.setup.models.find(&name);
+            found.map_err(|error| Error::Refused(error.to_string()))?;
+            Ok(Some(name))
+        };
+        self.in_thread(find).await
+    }
+
     async fn agents(
         &self,
         directory: &str,

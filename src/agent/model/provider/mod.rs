@@ -29,6 +29,15 @@ struct Known {
     url_variable: &'static str,
 }
 
+/// What no child of the daemon is to see.
+pub const KEY_VARIABLES: [&str; 5] = [
+    "ANTHROPIC_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "OPENAI_API_KEY",
+    "OPENROUTER_API_KEY",
+];
+
 const KNOWN: [Known; 6] = [
     Known {
         name: "anthropic",

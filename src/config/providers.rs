@@ -1,0 +1,101 @@
+//! How model servers are reached: the providers' own variables, and `[providers.NAME]` of the file.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Environment, Error};
+
+/// Provider, variables of its key (the first that is set counts), variable of its address.
+const VARIABLES: [(&str, &[&str], &str); 6] = [
+    ("anthropic", &["ANTHROPIC_API_KEY"], "ANTHROPIC_BASE_URL"),
+    ("gemini", &["GEMINI_API_KEY", "GOOGLE_API_KEY"], "GEMINI_BASE_URL"),
+    ("ollama", &[], "OLLAMA_HOST"),
+    ("openai", &["OPENAI_API_KEY"], "OPENAI_BASE_URL"),
+    ("openai-responses", &["OPENAI_API_KEY"], "OPENAI_BASE_URL"),
+    ("openrouter", &["OPENROUTER_API_KEY"], "OPENROUTER_BASE_URL"),
+];
+
+/// How to reach servers, in the providers' own variables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Providers {
+    /// By the name of the provider; one without any variable is left out.
+    pub models: BTreeMap<String, Access>,
+    /// `OPENCODE_SERVER_PASSWORD`
+    pub opencode_password: Option<Secret>,
+    /// `OPENCODE_SERVER_USERNAME`
+    pub opencode_name: Option<String>,
+}
+
+/// What the environment says about one provider.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    pub key: Option<Secret>,
+    pub base_url: Option<String>,
+}
+
+/// Shown to nobody by accident.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+/// A section of the file. What is empty is not set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Provider {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
+    pub base_url: String,
+    /// Absolute, or beside the config file.
+    pub key_file: String,
+    pub key_command: String,
+}
+
+/// What a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    #[serde(rename = "openai")]
+    OpenAi,
+    #[serde(rename = "openai-responses")]
+    OpenAiResponses,
+    Anthropic,
+    Gemini,
+}
+
+impl Providers {
+    pub(super) fn of(environment: &Environment) -> Result<Providers, Error> {
+        let text = |name: &str| Ok::<_, Error>(environment.get(name)?.map(str::to_owned));
+        let mut models = BTreeMap::new();
+        for (name, keys, address) in VARIABLES {
+            let mut access = Access { key: None, base_url: text(address)? };
+            for key in keys {
+                access.key = access.key.or(text(key)?.map(Secret));
+            }
+            if access != Access::default() {
+                models.insert(name.to_owned(), access);
+            }
+        }
+        Ok(Providers {
+            models,
+            opencode_password: text("OPENCODE_SERVER_PASSWORD")?.map(Secret),
+            opencode_name: text("OPENCODE_SERVER_USERNAME")?,
+        })
+    }
+}
+
+impl Secret {
+    #[cfg(test)]
+    pub(super) fn new(text: &str) -> Secret {
+        Secret(text.to_owned())
+    }
+
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
+    }
+}
