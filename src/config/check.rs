@@ -8,6 +8,7 @@ use super::{Config, Error};
 /// Keys in these tables are names of models, so any key is known.
 const MODEL_LIMITS: &str = "limits.active_per_model";
 const MODEL_PRICES: &str = "agent.prices";
+const PRICE_KEYS: [&str; 4] = ["cache_write", "cached_input", "input", "output"];
 
 /// And here they are names the user gave.
 const SERVERS: &str = "opencode.servers";
@@ -193,15 +194,33 @@ fn check_providers(sections: &Table, file: &str) -> Result<(), Error> {
 fn check_prices(models: &Table, file: &str) -> Result<(), Error> {
     for (model, price) in models {
         let key = join(MODEL_PRICES, model);
-        let Some([input, output]) = price.as_array().map(Vec::as_slice) else {
-            return Err(unfit(&key, file, price, "the prices of input and output in brackets"));
+        let fits = match price {
+            Value::Array(pair) if pair.len() == 2 => {
+                pair.iter().try_for_each(|part| check_price(&key, part, file))?;
+                true
+            }
+            Value::Table(table) => {
+                let number = |name: &&str| ((*name).to_owned(), Value::Float(0.0));
+                check_section(&key, table, &PRICE_KEYS.iter().map(number).collect(), file)?;
+                table
+                    .iter()
+                    .try_for_each(|(name, part)| check_price(&join(&key, name), part, file))?;
+                table.contains_key("input") && table.contains_key("output")
+            }
+            _ => false,
         };
-        for part in [input, output] {
-            check_type(&key, part, &Value::Float(0.0), file)?;
-            check_rule(MODEL_PRICES, part, &key, file)?;
+        if !fits {
+            let expected = "the prices of input and output in brackets, \
+                            or `{ input = …, output = …, cached_input = …, cache_write = … }`";
+            return Err(unfit(&key, file, price, expected));
         }
     }
     Ok(())
+}
+
+fn check_price(key: &str, price: &Value, file: &str) -> Result<(), Error> {
+    check_type(key, price, &Value::Float(0.0), file)?;
+    check_rule(MODEL_PRICES, price, key, file)
 }
 
 fn check_type(key: &str, value: &Value, default: &Value, file: &str) -> Result<(), Error> {
@@ -331,6 +350,35 @@ mod tests {
                 set(&mut table, key, value);
                 table.try_into::<Config>().unwrap();
             }
+        }
+    }
+
+    #[test]
+    fn a_price_is_two_numbers_or_a_table() {
+        let load = |price: &str| load(&format!("[agent.prices]\n'a/b' = {price}"));
+        for price in ["[1, 2.5]", "{ input = 1, output = 2 }"] {
+            assert!(load(price).is_ok(), "{price}");
+        }
+        let full = load("{ input = 1, output = 2, cached_input = 0.1, cache_write = 1.25 }");
+        let expected = super::super::Price::Table {
+            input: 1.0,
+            output: 2.0,
+            cached_input: Some(0.1),
+            cache_write: Some(1.25),
+        };
+        assert_eq!(full.unwrap().agent.prices["a/b"], expected);
+        let wanted = "the prices of input and output in brackets, \
+                      or `{ input = …, output = …, cached_input = …, cache_write = … }`";
+        for (price, key, found, expected) in [
+            ("3", "", "3", wanted),
+            ("[1]", "", "[1]", wanted),
+            ("{ input = 1 }", "", "{ input = 1 }", wanted),
+            ("[1, -2]", "", "-2", "a number from 0 to 1000000"),
+            ("{ input = 1, output = 'x' }", ".output", "\"x\"", "a number"),
+        ] {
+            let told =
+                format!("`agent.prices.a/b{key}` in config.toml is `{found}`; give {expected}");
+            assert_eq!(load(price).unwrap_err().to_string(), told);
         }
     }
 

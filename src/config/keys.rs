@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::agent::Agent;
 use super::providers::Provider;
 use super::units::{DAY, count_or_off, days_or_off, fractional_seconds, seconds, seconds_or_off};
 
@@ -291,42 +292,6 @@ impl Default for Api {
     }
 }
 
-/// Agents of our own, on the embedded host.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Agent {
-    pub max_steps: u32,
-    pub model_retries: u32,
-    pub compact_at_tokens: u64,
-    #[serde(rename = "silence_seconds", with = "seconds")]
-    pub silence: Duration,
-    pub answer_bytes: usize,
-    pub parallel_calls: usize,
-    pub transcript_bytes: usize,
-    pub output_bytes: u64,
-    #[serde(rename = "command_lease_seconds", with = "seconds")]
-    pub command_lease: Duration,
-    /// By `provider/model`: what a million tokens cost, of input and of output.
-    pub prices: BTreeMap<String, [f64; 2]>,
-}
-
-impl Default for Agent {
-    fn default() -> Agent {
-        Agent {
-            max_steps: 200,
-            model_retries: 5,
-            compact_at_tokens: 100_000,
-            silence: Duration::from_secs(120),
-            answer_bytes: 8 << 20,
-            parallel_calls: 8,
-            transcript_bytes: 256 << 20,
-            output_bytes: 256 << 20,
-            command_lease: Duration::from_secs(30),
-            prices: BTreeMap::new(),
-        }
-    }
-}
-
 impl Default for OpenCode {
     fn default() -> OpenCode {
         OpenCode { url: String::new(), gone: Duration::from_secs(600), servers: BTreeMap::new() }
@@ -394,6 +359,7 @@ impl Default for Log {
 mod tests {
     use std::path::Path;
 
+    use super::super::agent::Price;
     use super::super::check::known_keys;
     use super::super::tests::load;
     use super::super::{DEFAULT_FILE, parse};
@@ -435,7 +401,7 @@ mod tests {
             },
             permissions: Permissions { policy: Policy::Deny, park: None },
             agent: Agent {
-                prices: BTreeMap::from([("openai/large".to_owned(), [1.5, 6.0])]),
+                prices: BTreeMap::from([("openai/large".to_owned(), Price::Pair([1.5, 6.0]))]),
                 ..Agent::default()
             },
             opencode: OpenCode {

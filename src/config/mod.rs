@@ -1,6 +1,7 @@
 //! The settings: defaults ← file ← environment ← flags, resolved once. The only place that reads
 //! the process's environment. What each key means is said in `default.toml`.
 
+mod agent;
 mod check;
 mod keys;
 mod providers;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+pub use agent::Price;
 pub use keys::{
     Alias, Api, Config, Fork, ForkMethod, History, Limits, Log, Notices, Offered, OnTimeout,
     OpenCode, Permissions, Policy, Resume, Storage, Supervisor, TaskTool, Tools,

@@ -126,8 +126,17 @@ fn wire(kind: Kind) -> Wire {
     }
 }
 
-fn priced((model, [input, output]): (&String, &[f64; 2])) -> (String, Price) {
-    (model.clone(), Price { input: *input, output: *output })
+fn priced((model, price): (&String, &config::Price)) -> (String, Price) {
+    let price = match *price {
+        config::Price::Pair([input, output]) => Price::flat(input, output),
+        config::Price::Table { input, output, cached_input, cache_write } => Price {
+            input,
+            output,
+            cached_input: cached_input.unwrap_or(input),
+            cache_write: cache_write.unwrap_or(input),
+        },
+    };
+    (model.clone(), price)
 }
 
 fn setup(settings: &Settings, home: &Home) -> Setup {

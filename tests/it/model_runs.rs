@@ -115,6 +115,21 @@ async fn tokens_and_cost_of_every_message_add_up_to_those_of_the_task() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_from_a_cache_have_their_own_price() {
+    let place = Place::build().await;
+    let prices = "[agent.prices]\n'openai/scripted' = \
+        { input = 2, output = 10, cached_input = 0.5 }\n";
+    std::fs::write(place.shell.path("config.toml"), prices).unwrap();
+    block_in_place(|| {
+        let id = place.launch("explore", "@say one | usage 5000 200 0 4000");
+        assert_eq!(place.end(&id).0, "completed");
+        let progress = &place.shell.json(["output", &id, "--json"])["progress"];
+        // 1,000 at 2, 4,000 at 0.5 and 200 at 10.
+        assert_eq!((&progress["tokens"], &progress["cost"]), (&5200.into(), &0.006.into()));
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cloned_repository_never_replaces_the_read_only_explore() {
     let place = Place::build().await;
     let agents = place.project.join(".claude/agents");

@@ -1,6 +1,7 @@
 //! Models, behind one small interface: a request in, pieces of an answer out.
 
 mod offline;
+mod price;
 pub mod provider;
 pub mod remote;
 
@@ -17,6 +18,7 @@ use self::remote::Remote;
 use crate::agent::tools::Spec;
 use crate::transcript::{Message, Seal, Tokens};
 
+pub use self::price::Price;
 pub use crate::transcript::Finish;
 
 /// What a model is asked. `messages` is what it is to see, oldest first.
@@ -50,14 +52,6 @@ pub struct Call {
     pub arguments: Value,
 }
 
-/// What a million tokens cost.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Price {
-    pub input: f64,
-    /// Thinking is paid like output.
-    pub output: f64,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("{0}")]
@@ -77,15 +71,6 @@ pub enum Error {
         "the model's answer is longer than {0} bytes (`agent.answer_bytes`); what came before is kept"
     )]
     TooLong(usize),
-}
-
-impl Price {
-    pub const FREE: Price = Price { input: 0.0, output: 0.0 };
-
-    pub fn of(self, tokens: Tokens) -> f64 {
-        let (input, Tokens { output, reasoning, .. }) = (tokens.prompt(), tokens);
-        (self.input * input as f64 + self.output * (output + reasoning) as f64) / 1e6
-    }
 }
 
 impl Error {

@@ -280,9 +280,12 @@ impl Embedded {
         let agent = agent.map_err(|missing| refused(missing.to_string()))?;
         let name = self.model_name(&session.model, &agent);
         let model = self.0.setup.models.find(&name).map_err(|error| refused(error.to_string()))?;
-        let price = match model {
+        let bare = name.split_once('/').map_or(name.as_str(), |(_, model)| model).to_owned();
+        let price = match &model {
             Model::Offline => Some(Price::FREE),
-            Model::Remote(_) => self.0.setup.prices.get(&name).copied(),
+            Model::Remote(remote) => {
+                self.0.setup.prices.get(&name).copied().or_else(|| remote.price(&bare))
+            }
         };
         let directory = &session.directory;
         let workspace = Workspace::open(Path::new(directory));
@@ -298,7 +301,7 @@ impl Embedded {
             host: self.clone(),
             output_room: OutputRoom::left(self.0.setup.output_bytes, &overflow),
             overflow,
-            model: name.split_once('/').map_or(name.clone(), |(_, model)| model.to_owned()),
+            model: bare,
             session,
             agent,
             workspace,

@@ -99,6 +99,11 @@ impl Provider {
         Provider { name: name.to_owned(), wire, base_url: None, key: Key::None }
     }
 
+    /// Whether it is reached where everybody reaches it: only there its prices are known.
+    pub(super) fn is_public(&self) -> bool {
+        self.base_url.is_none() && known(&self.name).is_some()
+    }
+
     /// What sets its address.
     pub(super) fn url_setting(&self) -> String {
         match known(&self.name) {

@@ -17,7 +17,7 @@ use self::failure::Teller;
 use self::frames::{Frames, TooLong};
 use self::wire::{Decoder, Heard};
 use super::provider::Provider;
-use super::{Error, Request, Sink};
+use super::{Error, Price, Request, Sink};
 use crate::net;
 use crate::threads;
 
@@ -45,6 +45,7 @@ const ANSWER_BYTES: usize = 8 << 20;
 pub struct Remote {
     client: reqwest::Client,
     provider: String,
+    is_public: bool,
     wire: Wire,
     /// With the version of its API.
     base: Url,
@@ -72,6 +73,7 @@ impl Remote {
         Ok(Remote {
             client: client(&base)?,
             provider: provider.name.clone(),
+            is_public: provider.is_public(),
             wire: provider.wire,
             headers,
             silence,
@@ -79,6 +81,11 @@ impl Remote {
             teller: Teller::new(&base, &provider.url_setting(), key, silence),
             base,
         })
+    }
+
+    /// What one of its models costs, where that is known.
+    pub fn price(&self, model: &str) -> Option<Price> {
+        Price::known(&self.provider, model).filter(|_| self.is_public)
     }
 
     /// With another bound on text, thoughts and arguments of one answer.

@@ -1,0 +1,119 @@
+//! What models cost, in dollars for a million tokens. The table has few models, whose providers list
+//! one price for each kind of token; the configuration can add others and overrule these.
+
+use crate::transcript::{Cache, Tokens};
+
+/// What a million tokens cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Price {
+    pub input: f64,
+    /// Thinking is paid like output.
+    pub output: f64,
+    /// Read from the provider's cache.
+    pub cached_input: f64,
+    pub cache_write: f64,
+}
+
+/// Input, output, read from the cache, written to it.
+const ANTHROPIC: [(&str, [f64; 4]); 7] = [
+    ("claude-haiku-4-5", [1.0, 5.0, 0.1, 1.25]),
+    ("claude-opus-4-5", [5.0, 25.0, 0.5, 6.25]),
+    ("claude-opus-4-6", [5.0, 25.0, 0.5, 6.25]),
+    ("claude-opus-5", [5.0, 25.0, 0.5, 6.25]),
+    ("claude-sonnet-4-5", [3.0, 15.0, 0.3, 3.75]),
+    ("claude-sonnet-4-6", [3.0, 15.0, 0.3, 3.75]),
+    ("claude-sonnet-5", [2.0, 10.0, 0.2, 2.5]),
+];
+/// Nothing is paid for writing to the cache there.
+const OPENAI: [(&str, [f64; 4]); 8] = [
+    ("gpt-4.1", [2.0, 8.0, 0.5, 2.0]),
+    ("gpt-4.1-mini", [0.4, 1.6, 0.1, 0.4]),
+    ("gpt-4o", [2.5, 10.0, 1.25, 2.5]),
+    ("gpt-4o-mini", [0.15, 0.6, 0.075, 0.15]),
+    ("gpt-5", [1.25, 10.0, 0.125, 1.25]),
+    ("gpt-5-mini", [0.25, 2.0, 0.025, 0.25]),
+    ("gpt-5-nano", [0.05, 0.4, 0.005, 0.05]),
+    ("gpt-5.1", [1.25, 10.0, 0.125, 1.25]),
+];
+
+impl Price {
+    pub const FREE: Price = Price { input: 0.0, output: 0.0, cached_input: 0.0, cache_write: 0.0 };
+
+    /// Where nothing is known about its cache, that is paid like any input.
+    pub fn flat(input: f64, output: f64) -> Price {
+        Price { input, output, cached_input: input, cache_write: input }
+    }
+
+    pub fn of(self, tokens: Tokens) -> f64 {
+        let Tokens { input, output, reasoning, cache: Cache { read, write } } = tokens;
+        let dollars = self.input * input as f64
+            + self.cached_input * read as f64
+            + self.cache_write * write as f64
+            + self.output * output.saturating_add(reasoning) as f64;
+        dollars / 1e6
+    }
+
+    /// The price of a model at its own provider.
+    pub(super) fn known(provider: &str, model: &str) -> Option<Price> {
+        let table: &[(&str, [f64; 4])] = match provider {
+            "anthropic" => &ANTHROPIC,
+            "openai" | "openai-responses" => &OPENAI,
+            _ => return None,
+        };
+        let name = without_date(model);
+        let (_, [input, output, cached_input, cache_write]) =
+            *table.iter().find(|(known, _)| *known == name)?;
+        Some(Price { input, output, cached_input, cache_write })
+    }
+}
+
+/// A model of a certain day costs what the model costs: `-20250929` or `-2025-08-07` is no name.
+fn without_date(model: &str) -> &str {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let mut rest = model;
+    let mut date = String::new();
+    while let Some((before, last)) = rest.rsplit_once('-').filter(|(_, last)| digits(last)) {
+        date.insert_str(0, last);
+        if date.len() == 8 {
+            return before;
+        }
+        rest = before;
+    }
+    model
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_of_a_certain_day_costs_what_the_model_costs() {
+        for (model, expected) in [
+            ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
+            ("claude-sonnet-4-5", "claude-sonnet-4-5"),
+            ("claude-sonnet-5", "claude-sonnet-5"),
+            ("gpt-5-2025-08-07", "gpt-5"),
+            ("gpt-5", "gpt-5"),
+            ("", ""),
+        ] {
+            assert_eq!(without_date(model), expected);
+        }
+        let sonnet = Price { input: 3.0, output: 15.0, cached_input: 0.3, cache_write: 3.75 };
+        let known = |provider, model| Price::known(provider, model);
+        assert_eq!(known("anthropic", "claude-sonnet-4-5-20250929"), Some(sonnet));
+        assert_eq!(known("openai-responses", "gpt-5"), known("openai", "gpt-5-2025-08-07"));
+        assert_eq!(known("openai", "claude-sonnet-4-5"), None);
+        assert_eq!(known("openrouter", "gpt-5"), None);
+    }
+
+    #[test]
+    fn every_kind_of_token_has_its_price() {
+        let price = Price { input: 2.0, output: 10.0, cached_input: 0.5, cache_write: 4.0 };
+        let million = 1_000_000;
+        let cache = Cache { read: 4 * million, write: million };
+        let tokens = Tokens { input: million, output: million, reasoning: million, cache };
+        assert_eq!(price.of(tokens), 2.0 + 10.0 + 10.0 + 4.0 * 0.5 + 4.0);
+        assert_eq!(Price::flat(2.0, 10.0).of(tokens), 2.0 + 20.0 + 5.0 * 2.0);
+        assert_eq!(Price::FREE.of(tokens), 0.0);
+    }
+}

@@ -1,0 +1,57 @@
+//! `[agent]`: agents of our own, and what their models cost.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Agent {
+    pub max_steps: u32,
+    pub model_retries: u32,
+    pub compact_at_tokens: u64,
+    #[serde(rename = "silence_seconds", with = "super::keys::seconds")]
+    pub silence: Duration,
+    pub answer_bytes: usize,
+    pub parallel_calls: usize,
+    pub transcript_bytes: usize,
+    pub output_bytes: u64,
+    #[serde(rename = "command_lease_seconds", with = "super::keys::seconds")]
+    pub command_lease: Duration,
+    /// By `provider/model`.
+    pub prices: BTreeMap<String, Price>,
+}
+
+impl Default for Agent {
+    fn default() -> Agent {
+        Agent {
+            max_steps: 200,
+            model_retries: 5,
+            compact_at_tokens: 100_000,
+            silence: Duration::from_secs(120),
+            answer_bytes: 8 << 20,
+            parallel_calls: 8,
+            transcript_bytes: 256 << 20,
+            output_bytes: 256 << 20,
+            command_lease: Duration::from_secs(30),
+            prices: BTreeMap::new(),
+        }
+    }
+}
+
+/// What a million tokens of a model cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Price {
+    /// Of input, and of output.
+    Pair([f64; 2]),
+    Table {
+        input: f64,
+        output: f64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cached_input: Option<f64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cache_write: Option<f64>,
+    },
+}
