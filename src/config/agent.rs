@@ -21,6 +21,8 @@ pub struct Agent {
     pub command_lease: Duration,
     /// By `provider/model`.
     pub prices: BTreeMap<String, Price>,
+    /// Short names of models.
+    pub aliases: BTreeMap<String, String>,
 }
 
 impl Default for Agent {
@@ -36,6 +38,7 @@ impl Default for Agent {
             output_bytes: 256 << 20,
             command_lease: Duration::from_secs(30),
             prices: BTreeMap::new(),
+            aliases: BTreeMap::new(),
         }
     }
 }

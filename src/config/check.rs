@@ -12,6 +12,7 @@ const PRICE_KEYS: [&str; 4] = ["cache_write", "cached_input", "input", "output"]
 
 /// And here they are names the user gave.
 const SERVERS: &str = "opencode.servers";
+const ALIASES: &str = "agent.aliases";
 const PROVIDERS: &str = "providers";
 const PROVIDER_KEYS: [&str; 4] = ["base_url", "key_command", "key_file", "kind"];
 const PROVIDER_KIND: Rule = Rule::OneOf(&["openai", "openai-responses", "anthropic", "gemini"]);
@@ -54,6 +55,7 @@ const RULES: &[(&str, Rule)] = &[
     ("agent.command_lease_seconds", Rule::Between(1.0, 3600.0)),
     ("opencode.gone_seconds", Rule::Between(1.0, YEAR)),
     (SERVERS, Rule::Filled),
+    (ALIASES, Rule::Filled),
     ("tools.aliases", Rule::OneOf(&["superagents", "background"])),
     ("task_tool.offered", Rule::OneOf(&["mcp", "everywhere", "nowhere"])),
     ("task_tool.timeout_seconds", Rule::Between(1.0, 600.0)),
@@ -141,7 +143,8 @@ fn check_section(path: &str, found: &Table, known: &Table, file: &str) -> Result
         match (value, default) {
             (Value::Table(models), _) if key == MODEL_LIMITS => check_limits(models, file)?,
             (Value::Table(models), _) if key == MODEL_PRICES => check_prices(models, file)?,
-            (Value::Table(servers), _) if key == SERVERS => check_servers(servers, file)?,
+            (Value::Table(servers), _) if key == SERVERS => check_texts(SERVERS, servers, file)?,
+            (Value::Table(models), _) if key == ALIASES => check_texts(ALIASES, models, file)?,
             (Value::Table(sections), _) if key == PROVIDERS => check_providers(sections, file)?,
             (Value::Table(found), Value::Table(known)) => check_section(&key, found, known, file)?,
             _ => check_rule(&key, value, &key, file)?,
@@ -159,11 +162,11 @@ fn check_limits(models: &Table, file: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_servers(servers: &Table, file: &str) -> Result<(), Error> {
-    for (name, address) in servers {
-        let key = join(SERVERS, name);
-        check_type(&key, address, &Value::String(String::new()), file)?;
-        check_rule(SERVERS, address, &key, file)?;
+fn check_texts(path: &str, texts: &Table, file: &str) -> Result<(), Error> {
+    for (name, text) in texts {
+        let key = join(path, name);
+        check_type(&key, text, &Value::String(String::new()), file)?;
+        check_rule(path, text, &key, file)?;
     }
     Ok(())
 }

@@ -148,7 +148,8 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         overflow: home.path().join("output"),
         default_model: config.model.clone(),
         output_bytes: config.agent.output_bytes,
-        models: Models::new(providers(settings), config.agent.silence, config.agent.answer_bytes),
+        models: Models::new(providers(settings), config.agent.silence, config.agent.answer_bytes)
+            .with_aliases(config.agent.aliases.clone()),
         prices: config.agent.prices.iter().map(priced).collect(),
         limits: Limits {
             steps: config.agent.max_steps,

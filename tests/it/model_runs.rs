@@ -302,3 +302,50 @@ async fn every_provider_runs_an_agent_and_its_key_is_in_no_log_transcript_or_chi
     assert!(!place.shell.log().contains(KEY), "a secret in the log");
     assert_eq!(std::fs::read_to_string(place.shell.path("ran")).unwrap(), "+\n", "it is run once");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_name_means_the_same_in_a_file_and_in_a_call() {
+    let mut place = Place::build().await;
+    place.shell.unset("ASYNCAGENTS_MODEL");
+    place.shell.set("ANTHROPIC_BASE_URL", place.server.origin());
+    let agents = place.shell.path("agents");
+    std::fs::create_dir_all(&agents).unwrap();
+    for (name, model) in [("shorty", "sonnet"), ("own", "fast"), ("heir", "inherit")] {
+        let file = format!("---\nmodel: {model}\n---\nYou look.");
+        std::fs::write(agents.join(format!("{name}.md")), file).unwrap();
+    }
+    let aliases = "model = 'openai/scripted'\n[agent.aliases]\nfast = 'openai/quick'\n";
+    std::fs::write(place.shell.path("config.toml"), aliases).unwrap();
+    block_in_place(|| {
+        let run = |arguments: &[&str]| {
+            let arguments = ["run", "--json"].iter().chain(arguments).chain(&["@say fine"]);
+            let run = place.shell.run_in(&place.project, arguments);
+            assert_eq!(run.code, 0, "{run:?}");
+            let task: Value = serde_json::from_str(&run.stdout).unwrap();
+            let id = task["sessionID"].as_str().unwrap().to_owned();
+            assert_eq!(place.end(&id).1, "fine");
+            let asked = place.server.asked().pop().unwrap();
+            (task["model"].clone(), asked.body["model"].clone())
+        };
+        // One that is started by the way takes the model of that call for its default.
+        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        let sonnet = ("anthropic/claude-sonnet-5-5".into(), "claude-sonnet-5-5".into());
+        assert_eq!(run(&["--model", "sonnet", "--agent", "general"]), sonnet);
+        let fast = ("openai/quick".into(), "quick".into());
+        assert_eq!(run(&["--model", "fast", "--agent", "general"]), fast);
+        let place = &place;
+        let launch = |agent: &str| {
+            let mut request = launch_request("@say fine");
+            request.caller.directory = place.project.display().to_string();
+            request.arguments.agent = Some(agent.into());
+            let client = place.shell.client();
+            let task = tokio::runtime::Handle::current()
+                .block_on(async { client.launch(&request).await.unwrap() });
+            assert_eq!(place.end(&task.short_id).1, "fine");
+            place.server.asked().pop().unwrap().body["model"].clone()
+        };
+        assert_eq!(launch("shorty"), "claude-sonnet-5-5");
+        assert_eq!(launch("own"), "quick");
+        assert_eq!(launch("heir"), "scripted");
+    });
+}

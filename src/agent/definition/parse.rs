@@ -82,12 +82,13 @@ fn first_line(prompt: &str) -> String {
     line.trim_start_matches('#').trim().to_owned()
 }
 
-/// Names without a provider (`inherit`, `sonnet`) mean something to one program only.
+/// With its provider, or a short name; `inherit` asks for the model that would be used anyway.
 fn model_of(front: &Yaml) -> Option<String> {
     let Some(Yaml::Text(model)) = front.get("model") else { return None };
-    let (provider, name) = model.trim().split_once('/')?;
-    let is_named = !provider.is_empty() && !name.is_empty();
-    (is_named && !model.trim().contains(char::is_whitespace)).then(|| model.trim().to_owned())
+    let model = model.trim();
+    let (provider, name) = model.split_once('/').unwrap_or((model, model));
+    let is_named = !provider.is_empty() && !name.is_empty() && model != "inherit";
+    (is_named && !model.contains(char::is_whitespace)).then(|| model.to_owned())
 }
 
 #[cfg(test)]
@@ -144,15 +145,16 @@ mod tests {
     }
 
     #[test]
-    fn a_model_counts_with_its_provider_only() {
+    fn a_model_has_its_provider_or_a_short_name() {
         let check = |model: &str, expected: Option<&str>| {
             let found = agent(&with(&format!("model: {model}"))).model;
             assert_eq!(found.as_deref(), expected, "{model}");
         };
         check("openai/gpt-5", Some("openai/gpt-5"));
         check("openrouter/meta/llama", Some("openrouter/meta/llama"));
-        for name in ["inherit", "sonnet", "opus", "claude-opus-4", "/x", "x/", "a b/c", "", "[a/b]"]
-        {
+        check("sonnet", Some("sonnet"));
+        check("claude-opus-4", Some("claude-opus-4"));
+        for name in ["inherit", "/x", "x/", "a b/c", "", "[a/b]"] {
             check(name, None);
         }
     }

@@ -1,5 +1,6 @@
 //! Models, behind one small interface: a request in, pieces of an answer out.
 
+mod alias;
 mod offline;
 mod price;
 pub mod provider;
@@ -105,6 +106,7 @@ pub struct Models {
     silence: Duration,
     answer_bytes: usize,
     providers: Arc<BTreeMap<String, Connection>>,
+    aliases: Arc<BTreeMap<String, String>>,
 }
 
 struct Connection {
@@ -126,7 +128,17 @@ impl Models {
             (provider.name.clone(), Connection { provider, remote: Mutex::default() })
         };
         let providers = Arc::new(providers.into_iter().map(connection).collect());
-        Models { silence, answer_bytes, providers }
+        Models { silence, answer_bytes, providers, aliases: Arc::default() }
+    }
+
+    /// With short names of the user's own.
+    pub fn with_aliases(self, aliases: BTreeMap<String, String>) -> Models {
+        Models { aliases: Arc::new(aliases), ..self }
+    }
+
+    /// A name in full; `None` when nobody knows whose model it is.
+    pub fn resolve(&self, name: &str) -> Option<String> {
+        alias::resolve(name, &self.aliases)
     }
 
     /// `name` is `provider/model`. Call it on a thread that may block: a key may have to be read.

@@ -310,9 +310,16 @@ impl Embedded {
 
     /// The model a session is to use: the prompt's, the agent's, the configured one.
     fn model_name(&self, prompt: &str, agent: &Definition) -> String {
-        let named = [Some(prompt), agent.model.as_deref(), Some(&self.0.setup.default_model)];
-        let named = named.into_iter().flatten().find(|name| !name.is_empty());
-        named.unwrap_or(model::OFFLINE).to_owned()
+        let Setup { models, default_model, .. } = &self.0.setup;
+        if !prompt.is_empty() {
+            return models.resolve(prompt).unwrap_or_else(|| prompt.to_owned());
+        }
+        // Files are written for other programs too: a name that only those know says nothing.
+        let own = agent.model.as_deref().and_then(|model| models.resolve(model));
+        let default = Some(default_model.as_str()).filter(|model| !model.is_empty());
+        let default =
+            default.map(|model| models.resolve(model).unwrap_or_else(|| model.to_owned()));
+        own.or(default).unwrap_or_else(|| model::OFFLINE.to_owned())
     }
 }
 
@@ -463,8 +470,10 @@ impl Host for Embedded {
 
     async fn model(&self, wish: Option<String>) -> Result<Option<String>, Error> {
         let find = move |host: &Embedded| {
+            let models = &host.0.setup.models;
             let name = wish.unwrap_or_default();
-            let found = host.0.setup.models.find(&name);
+            let name = models.resolve(&name).unwrap_or(name);
+            let found = models.find(&name);
             found.map_err(|error| Error::Refused(error.to_string()))?;
             Ok(Some(name))
         };
