@@ -182,6 +182,15 @@ async fn errors_and_garbage_within_a_stream_end_it_in_every_format() {
 }
 
 #[tokio::test]
+async fn an_error_within_a_stream_says_when_to_ask_again_where_its_head_does() {
+    let later = Some(Duration::from_secs(7));
+    let prompt = r#"@head retry-after=7 | say half | error {"message": "m", "code": 503}"#;
+    check(prompt, vec![text("half")], Err(busy("m", later))).await;
+    let gemini = r#"@error {"message": "m", "code": 429, "details": [{"retryDelay": "7s"}]}"#;
+    check_in("gemini", gemini, vec![], Err(busy("m", later))).await;
+}
+
+#[tokio::test]
 async fn every_formats_words_for_an_end_are_known() {
     let other = |word: &str| Finish::Other(word.to_owned());
     for (format, word, finish) in [

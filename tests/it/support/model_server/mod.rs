@@ -15,7 +15,8 @@
 //! can. `sign` signs, and `hide` stands for a thought that is not shown. By itself an answer ends as
 //! it does in its format; otherwise by `finish <reason>`, `cut` (the connection breaks), `end` (it is
 //! closed in order), `done` (the usual last line without a reason), `hang`, `garbage`,
-//! `error <json>`. `wait <ms>` pauses; before anything is said, the answer has not begun.
+//! `error <json>`. `head <header>=<value> …` is sent before it. `wait <ms>` pauses; before anything is
+//! said, the answer has not begun.
 //! `status <code> [<header>=<value> …]` refuses, `once <code> …` only the first time, both with
 //! what `say` says; `overflow` refuses a conversation as too long. `{authorization}` is the key as it
 //! came, in whatever header.
@@ -250,7 +251,10 @@ async fn answer(
         Some(refusal) if !refusal.once || known.failed_once.lock().unwrap().insert(line) => {
             refusal.response(&script.said, asked.format())
         }
-        Some(_) | None => streamed(asked.format().render(&script, &asked), known).await,
+        Some(_) | None => {
+            let sends = asked.format().render(&script, &asked);
+            streamed(sends, &script.headers, known).await
+        }
     }
 }
 
@@ -307,13 +311,17 @@ struct Refusal {
     once: bool,
 }
 
+/// Headers as `name=value`.
+fn pairs<'a>(words: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
+    let pairs = words.filter_map(|word| word.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
 impl Refusal {
     fn parse(text: &str, once: bool) -> Refusal {
         let mut words = text.split_whitespace();
         let status = words.next().unwrap().parse().unwrap();
-        let headers = words.filter_map(|word| word.split_once('='));
-        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Refusal { status, headers, code: None, once }
+        Refusal { status, headers: pairs(words), code: None, once }
     }
 
     fn response(&self, said: &str, format: Format) -> Response<Body> {
@@ -341,7 +349,11 @@ fn event(data: &str) -> Send {
     Send::Event(format!("data: {data}\n\n"))
 }
 
-async fn streamed(sends: Vec<Send>, known: Arc<Known>) -> Response<Body> {
+async fn streamed(
+    sends: Vec<Send>,
+    headers: &[(String, String)],
+    known: Arc<Known>,
+) -> Response<Body> {
     let under_way = UnderWay::new(known);
     let mut bits = sends.into_iter().flat_map(bits).peekable();
     // Until an answer has begun, not even its head is sent.
@@ -365,7 +377,10 @@ async fn streamed(sends: Vec<Send>, known: Arc<Known>) -> Response<Body> {
             return Some((sent, (bits, under_way)));
         }
     });
-    let response = Response::builder().header("content-type", "text/event-stream");
+    let mut response = Response::builder().header("content-type", "text/event-stream");
+    for (name, value) in headers {
+        response = response.header(name, value);
+    }
     response.body(Body::from_stream(body)).unwrap()
 }
 

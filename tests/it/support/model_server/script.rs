@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Refusal, Send, event};
+use super::{Refusal, Send, event, pairs};
 
 /// An answer as it is meant, in no format yet.
 #[derive(Default)]
@@ -13,6 +13,8 @@ pub(super) struct Script {
     pub(super) steps: Vec<Step>,
     pub(super) ending: Ending,
     pub(super) usage: Option<Usage>,
+    /// Of the response.
+    pub(super) headers: Vec<(String, String)>,
 }
 
 pub(super) enum Step {
@@ -76,6 +78,7 @@ impl Script {
                 "wait" => {
                     script.steps.push(Step::Wait(Duration::from_millis(rest.parse().unwrap())));
                 }
+                "head" => script.headers = pairs(rest.split_whitespace()),
                 "usage" => script.usage = Some(Usage::parse(rest)),
                 "finish" => script.ending = Ending::Finish(own()),
                 "status" => script.refusal = Some(Refusal::parse(rest, false)),
