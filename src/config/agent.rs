@@ -11,6 +11,7 @@ pub struct Agent {
     pub max_steps: u32,
     pub model_retries: u32,
     pub compact_at_tokens: u64,
+    pub thinking: Thinking,
     #[serde(rename = "silence_seconds", with = "super::keys::seconds")]
     pub silence: Duration,
     pub answer_bytes: usize,
@@ -31,6 +32,7 @@ impl Default for Agent {
             max_steps: 200,
             model_retries: 5,
             compact_at_tokens: 100_000,
+            thinking: Thinking::Default,
             silence: Duration::from_secs(120),
             answer_bytes: 8 << 20,
             parallel_calls: 8,
@@ -41,6 +43,17 @@ impl Default for Agent {
             aliases: BTreeMap::new(),
         }
     }
+}
+
+/// How much a model is to think before it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Thinking {
+    /// As it does by itself.
+    Default,
+    Low,
+    Medium,
+    High,
 }
 
 /// What a million tokens of a model cost.

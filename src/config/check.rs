@@ -47,6 +47,7 @@ const RULES: &[(&str, Rule)] = &[
     ("agent.max_steps", Rule::Between(1.0, 100_000.0)),
     ("agent.model_retries", Rule::Between(0.0, 100.0)),
     ("agent.compact_at_tokens", Rule::Between(1_000.0, 1e12)),
+    ("agent.thinking", Rule::OneOf(&["default", "low", "medium", "high"])),
     ("agent.silence_seconds", Rule::Between(1.0, 3600.0)),
     ("agent.answer_bytes", Rule::Between(1_000.0, 1e9)),
     ("agent.parallel_calls", Rule::Between(1.0, 1_000.0)),

@@ -8,10 +8,10 @@ use anyhow::Context;
 use super::home::Home;
 use crate::agent::model::provider::{Key, Provider};
 use crate::agent::model::remote::Wire;
-use crate::agent::model::{Models, Price};
+use crate::agent::model::{Effort, Models, Price};
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
-use crate::config::{self, Kind, Settings};
+use crate::config::{self, Kind, Settings, Thinking};
 use crate::host::AnyHost;
 use crate::host::embedded::{Embedded, Setup};
 use crate::host::opencode::{self, Login, OpenCode};
@@ -117,6 +117,15 @@ fn provider(settings: &Settings, name: &str) -> Provider {
     }
 }
 
+fn effort(thinking: Thinking) -> Option<Effort> {
+    match thinking {
+        Thinking::Default => None,
+        Thinking::Low => Some(Effort::Low),
+        Thinking::Medium => Some(Effort::Medium),
+        Thinking::High => Some(Effort::High),
+    }
+}
+
 fn wire(kind: Kind) -> Wire {
     match kind {
         Kind::OpenAi => Wire::OpenAi,
@@ -149,7 +158,8 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         default_model: config.model.clone(),
         output_bytes: config.agent.output_bytes,
         models: Models::new(providers(settings), config.agent.silence, config.agent.answer_bytes)
-            .with_aliases(config.agent.aliases.clone()),
+            .with_aliases(config.agent.aliases.clone())
+            .with_effort(effort(config.agent.thinking)),
         prices: config.agent.prices.iter().map(priced).collect(),
         limits: Limits {
             steps: config.agent.max_steps,

@@ -349,3 +349,17 @@ async fn a_short_name_means_the_same_in_a_file_and_in_a_call() {
         assert_eq!(launch("heir"), "scripted");
     });
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn models_are_asked_to_think_as_the_configuration_says() {
+    let place = Place::build().await;
+    block_in_place(|| place.check("@say one", "completed", "one", ""));
+    std::fs::write(place.shell.path("config.toml"), "[agent]\nthinking = 'low'\n").unwrap();
+    block_in_place(|| {
+        assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
+        place.check("@say two", "completed", "two", "");
+    });
+    let asked = place.server.asked();
+    let efforts: Vec<&Value> = asked.iter().map(|asked| &asked.body["reasoning_effort"]).collect();
+    assert_eq!(efforts, [&Value::Null, &Value::from("low")]);
+}

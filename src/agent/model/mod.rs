@@ -53,6 +53,14 @@ pub struct Call {
     pub arguments: Value,
 }
 
+/// How much a model is to think before it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    Low,
+    Medium,
+    High,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("{0}")]
@@ -107,6 +115,7 @@ pub struct Models {
     answer_bytes: usize,
     providers: Arc<BTreeMap<String, Connection>>,
     aliases: Arc<BTreeMap<String, String>>,
+    effort: Option<Effort>,
 }
 
 struct Connection {
@@ -128,7 +137,12 @@ impl Models {
             (provider.name.clone(), Connection { provider, remote: Mutex::default() })
         };
         let providers = Arc::new(providers.into_iter().map(connection).collect());
-        Models { silence, answer_bytes, providers, aliases: Arc::default() }
+        Models { silence, answer_bytes, providers, aliases: Arc::default(), effort: None }
+    }
+
+    /// With how much they are to think, where that is said.
+    pub fn with_effort(self, effort: Option<Effort>) -> Models {
+        Models { effort, ..self }
     }
 
     /// With short names of the user's own.
@@ -161,8 +175,8 @@ impl Models {
         if let Some(remote) = &*remote {
             return Ok(Model::Remote(remote.clone()));
         }
-        let made = Remote::new(&connection.provider, self.silence)?.bounded(self.answer_bytes);
-        let made = Arc::new(made);
+        let made = Remote::new(&connection.provider, self.silence)?;
+        let made = Arc::new(made.bounded(self.answer_bytes).thinking(self.effort));
         *remote = Some(made.clone());
         Ok(Model::Remote(made))
     }

@@ -17,7 +17,7 @@ use self::failure::Teller;
 use self::frames::{Frames, TooLong};
 use self::wire::{Decoder, Heard};
 use super::provider::Provider;
-use super::{Error, Price, Request, Sink};
+use super::{Effort, Error, Price, Request, Sink};
 use crate::net;
 use crate::threads;
 
@@ -52,6 +52,7 @@ pub struct Remote {
     headers: HeaderMap,
     silence: Duration,
     answer_bytes: usize,
+    effort: Option<Effort>,
     teller: Teller,
 }
 
@@ -78,6 +79,7 @@ impl Remote {
             headers,
             silence,
             answer_bytes: ANSWER_BYTES,
+            effort: None,
             teller: Teller::new(&base, &provider.url_setting(), key, silence),
             base,
         })
@@ -86,6 +88,11 @@ impl Remote {
     /// What one of its models costs, where that is known.
     pub fn price(&self, model: &str) -> Option<Price> {
         Price::known(&self.provider, model).filter(|_| self.is_public)
+    }
+
+    /// Asks its models to think this much; without, they do as they do by themselves.
+    pub fn thinking(self, effort: Option<Effort>) -> Remote {
+        Remote { effort, ..self }
     }
 
     /// With another bound on text, thoughts and arguments of one answer.
@@ -168,7 +175,9 @@ impl Remote {
 
     async fn send(&self, request: &Request) -> Result<Response, Error> {
         let by = self.by(request);
-        let body = threads::in_place(|| Bytes::from(self.wire.body(request, &by).to_string()));
+        let body = threads::in_place(|| {
+            Bytes::from(self.wire.body(request, &by, self.effort).to_string())
+        });
         let url = self.wire.url(&self.base, &request.model);
         let url = url.ok_or_else(|| unusable("it has no address"))?;
         let send = self.client.post(url).headers(self.headers.clone()).body(body).send();

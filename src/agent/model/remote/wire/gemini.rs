@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, AnswerPart, Heard, Said, conversation};
+use super::{Answer, AnswerPart, Heard, Said, conversation, effort};
 use crate::agent::model::remote::draft::{CallBit, Draft, count, text};
 use crate::agent::model::{Error, Piece, Request};
 use crate::agent::tools::Spec;
@@ -115,8 +115,7 @@ fn push_answer(contents: &mut Vec<Value>, answer: &Answer<'_>, model: &str) {
 }
 
 fn is_strict(model: &str) -> bool {
-    let generation = model.strip_prefix("gemini-").and_then(|rest| rest.split(['.', '-']).next());
-    generation.and_then(|number| number.parse::<u32>().ok()).is_some_and(|number| number >= 3)
+    effort::gemini(model).is_some_and(|generation| generation >= 3)
 }
 
 fn tool(spec: &Spec) -> Value {

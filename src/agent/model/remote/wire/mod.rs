@@ -5,6 +5,7 @@
 //! every call has its answer right behind it.
 
 mod anthropic;
+mod effort;
 mod gemini;
 mod openai;
 mod responses;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::draft::Draft;
 use super::failure::Teller;
-use crate::agent::model::{Error, Piece, Request};
+use crate::agent::model::{Effort, Error, Piece, Request};
 use crate::transcript::{CallStatus, Message, Part, Role, Seal, ToolState};
 
 /// Every format refuses a whole conversation for one longer name or id.
@@ -91,13 +92,17 @@ impl Wire {
     }
 
     /// `by` is the `provider/model` that is asked: it gets the seals back that it made.
-    pub(super) fn body(self, request: &Request, by: &str) -> Value {
-        match self {
+    pub(super) fn body(self, request: &Request, by: &str, effort: Option<Effort>) -> Value {
+        let mut body = match self {
             Wire::OpenAi => openai::body(request),
             Wire::Responses => responses::body(request, by),
             Wire::Anthropic => anthropic::body(request, by),
             Wire::Gemini => gemini::body(request, by),
+        };
+        if let Some(effort) = effort {
+            effort::set(self, &mut body, &request.model, effort);
         }
+        body
     }
 }
 
