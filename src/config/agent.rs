@@ -12,13 +12,13 @@ pub struct Agent {
     pub model_retries: u32,
     pub compact_at_tokens: u64,
     pub thinking: Thinking,
-    #[serde(rename = "silence_seconds", with = "super::keys::seconds")]
+    #[serde(rename = "silence_seconds", with = "super::units::seconds")]
     pub silence: Duration,
     pub answer_bytes: usize,
     pub parallel_calls: usize,
     pub transcript_bytes: usize,
     pub output_bytes: u64,
-    #[serde(rename = "command_lease_seconds", with = "super::keys::seconds")]
+    #[serde(rename = "command_lease_seconds", with = "super::units::seconds")]
     pub command_lease: Duration,
     /// By `provider/model`.
     pub prices: BTreeMap<String, Price>,
