@@ -1,5 +1,6 @@
 //! `asyncagents approve` and `asyncagents deny`: what agents ask for, and the answers.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,7 +10,7 @@ use super::{connect, show};
 use crate::client::Client;
 use crate::config::Settings;
 use crate::quote;
-use crate::wire::{AnswerRequest, PermissionView};
+use crate::wire::{AnswerRequest, PermissionView, PermissionsView};
 
 const LOST: &str = "the daemon went away during the call, so the request may have been answered";
 
@@ -36,7 +37,24 @@ impl Answer {
             None => (connection.call(Client::permissions).await?.permissions, "asks"),
             Some(id) => {
                 let answer = AnswerRequest { allow };
-                let call = async |client: &Client| client.answer(id, &answer).await;
+                // Found out once: a repeat must not answer what nobody has seen yet.
+                let asked = RefCell::new(Vec::new());
+                let call = async |client: &Client| {
+                    if asked.borrow().is_empty() {
+                        let open = client.permissions().await?.permissions;
+                        let meant = open.into_iter().filter(|open| is_meant(open, id));
+                        asked.replace(meant.map(|open| open.id).collect());
+                    }
+                    let ids = asked.borrow().clone();
+                    if ids.is_empty() {
+                        return client.answer(id, &answer).await;
+                    }
+                    let mut permissions = Vec::new();
+                    for id in ids {
+                        permissions.extend(client.answer(&id, &answer).await?.permissions);
+                    }
+                    Ok(PermissionsView { permissions })
+                };
                 let answered = connection.call_settling(call).await;
                 // The answer may have been the last thing the daemon did before it went away.
                 let answered = match answered {
@@ -60,4 +78,9 @@ impl Answer {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// By the id of the question, or of the task that asks.
+fn is_meant(open: &PermissionView, id: &str) -> bool {
+    open.id == id || open.short_id == id || open.session_id.starts_with(id)
 }

@@ -131,7 +131,8 @@ impl Connection<'_> {
                 Err(error) if error.went_away() => error,
                 other => return Ok(other?),
             };
-            if began.elapsed() > STEADY {
+            // Only of calls that wait: another one that takes so long may be what the daemon dies of.
+            if stopped == WhenStopped::GiveUp && began.elapsed() > STEADY {
                 (tries, pause) = (0, FIRST_PAUSE);
             }
             tries += 1;

@@ -49,7 +49,11 @@ impl Hosts {
         };
         let hosts = match connection.call(call).await {
             // The daemon that went away had removed it.
-            Err(error) if connection.was_repeated() && has_status(&error, 400) => {
+            Err(error)
+                if matches!(self.verb, Some(Verb::Remove { .. }))
+                    && connection.was_repeated()
+                    && has_status(&error, 400) =>
+            {
                 connection.call(Client::hosts).await?.hosts
             }
             other => other?.hosts,

@@ -63,7 +63,10 @@ pub async fn run(
     let feed = Feed::new();
     let warnings = Warnings::default();
     let store = open_store(&home, feed.clone())?;
-    supervisor::go_on(&store, &clock)?;
+    if let Err(error) = supervisor::go_on(&store, &clock) {
+        let error = &error as &dyn std::error::Error;
+        tracing::error!(error, "newest ids cannot be read; they begin with the clock");
+    }
     let hosts::Connected { hosts, embedded } = hosts::connect(settings, &home, &store, &clock)?;
     let supervisor = Supervisor::new(
         store.clone(),

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rusqlite::Connection;
-use rusqlite::backup::Backup;
+use rusqlite::backup::{Backup, StepResult};
 
 use super::open::{self, with_suffix};
 use super::{Error, Store};
@@ -54,7 +54,11 @@ fn write(db: &Connection, new: &Path) -> Result<(), Error> {
     // It counts when it is renamed, and is synced before that.
     copy.execute_batch("PRAGMA synchronous = OFF;")?;
     // In one step, so that it is of one moment; writers go on meanwhile.
-    Backup::new(db, &mut copy)?.step(-1)?;
+    match Backup::new(db, &mut copy)?.step(-1)? {
+        StepResult::Done => {}
+        // Nothing that is not whole takes the place of a copy.
+        _ => return Err(std::io::Error::from(ErrorKind::ResourceBusy).into()),
+    }
     copy.close().map_err(|(_, error)| error)?;
     File::open(new)?.sync_all()?;
     Ok(())

@@ -4,7 +4,8 @@
 use super::{Error, Store};
 use crate::task::Timestamp;
 
-/// The ids that were minted last, each of its kind.
+/// The ids that we minted last, each of its kind. Sessions are not among them: hosts have ids of their own,
+/// which may count backwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Newest {
     pub ids: Vec<String>,
@@ -16,8 +17,7 @@ impl Store {
     pub fn newest(&self) -> Result<Newest, Error> {
         self.read(|db| {
             let mut ids = db.prepare_cached(
-                "SELECT id FROM (SELECT id FROM task ORDER BY seq DESC LIMIT 1)
-                 UNION ALL SELECT * FROM (SELECT message_id FROM run ORDER BY seq DESC LIMIT 1)
+                "SELECT * FROM (SELECT message_id FROM run ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT * FROM (SELECT message_id FROM notice ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT * FROM (SELECT id FROM message ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT coalesce(r.continue_id, r.nudge_id) FROM task t

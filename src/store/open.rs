@@ -11,7 +11,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::{Error, copy, search};
+use super::{Error, copy, damage, search};
 
 /// "asag": what tells our databases from others.
 pub(super) const APPLICATION_ID: i64 = 0x6173_6167;
@@ -132,9 +132,26 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     if owner != APPLICATION_ID {
         tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     }
-    search::catch_up(&tx)?;
     tx.commit()?;
+    catch_up(path, &mut db)?;
     Ok(db)
+}
+
+/// A file that is known to be damaged is not written. Damage that is found here is no reason to begin a
+/// new store: the latch keeps this one from being written, and what is live in it goes on.
+fn catch_up(path: &Path, db: &mut Connection) -> Result<(), Error> {
+    let marker = damage::marker(path);
+    if marker.exists() {
+        return Ok(());
+    }
+    let tx = db.transaction()?;
+    match search::catch_up(&tx) {
+        Ok(()) => Ok(tx.commit()?),
+        Err(error) => match error.damage() {
+            Some(why) => Ok(fs::write(marker, why.as_bytes())?),
+            None => Err(error),
+        },
+    }
 }
 
 /// Otherwise statements are planned anew when the values bound to them change.

@@ -124,10 +124,37 @@ fn inspect(
     let mut found = Vec::new();
     for seq in seqs {
         if let Err(Error::UnreadableTask { field, .. }) = read(db, seq) {
-            found.push(isolate(db, news, seq, field)?);
+            found.push(isolate_or_delete(db, news, seq, field)?);
         }
     }
     Ok(found)
+}
+
+/// One that resists is kept as it was and deleted: it must not hold up the others for ever.
+fn isolate_or_delete(
+    db: &Connection,
+    news: &mut News,
+    seq: i64,
+    field: String,
+) -> Result<Quarantined, Error> {
+    db.execute_batch("SAVEPOINT isolating")?;
+    match isolate(db, news, seq, field.clone()) {
+        Ok(isolated) => {
+            db.execute_batch("RELEASE isolating")?;
+            Ok(isolated)
+        }
+        Err(error) if error.damage().is_none() => {
+            db.execute_batch("ROLLBACK TO isolating; RELEASE isolating")?;
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(seq, field, error, "task cannot be read or ended; it was deleted");
+            let at = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+            let at: i64 = db.query_row(at, [], |row| row.get(0))?;
+            keep_original(db, seq, &field, at)?;
+            db.execute("DELETE FROM task WHERE seq = ?1", [seq])?;
+            Ok(Quarantined { name: format!("number {seq}"), field })
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// As whoever works with the task would. A live one without its run is of no use either.
@@ -242,6 +269,10 @@ fn tell(db: &Connection, seq: i64, task: &Task, at: i64) -> Result<(), Error> {
     owe(db, seq, task, &end, NoticeKind::End)
 }
 
+/// What these columns hold at most.
+const SMALL: i64 = u32::MAX as i64;
+const COUNTS: [&str; 3] = ["depth", "run", "n"];
+
 struct Column {
     name: String,
     is_text: bool,
@@ -268,7 +299,8 @@ fn replace_unreadable(db: &Connection, table: &str, seq: i64) -> Result<(), Erro
                     Ok(_) => None,
                     Err(_) => Some(Value::Text(String::from_utf8_lossy(text).into_owned())),
                 },
-                ValueRef::Integer(0..) if !is_text => None,
+                ValueRef::Integer(0..=SMALL) if !is_text => None,
+                ValueRef::Integer(0..) if !is_text && !COUNTS.contains(&name.as_str()) => None,
                 ValueRef::Null if !required => None,
                 ValueRef::Blob(bytes) if is_text => {
                     Some(Value::Text(String::from_utf8_lossy(bytes).into_owned()))
@@ -306,7 +338,8 @@ mod tests {
             ("directory", "UPDATE task SET directory = x'ff00'"),
             ("agent", "UPDATE task SET agent = CAST(x'ff' AS TEXT)"),
             ("started_at", "UPDATE task SET started_at = 'abc'"),
-            ("depth", "UPDATE task SET depth = -1"),
+            ("depth", "UPDATE task SET depth = 1099511627776"),
+            ("batch", "UPDATE task SET batch = CAST(x'ff' AS TEXT)"),
             ("run", "DELETE FROM run"),
         ];
         let history = History::new();

@@ -23,7 +23,7 @@ impl Store {
             }
             let granted = grant(in_use(db)?, queues, &limits);
             let mut started = Vec::with_capacity(granted.len());
-            for id in granted {
+            for (nth, id) in granted.into_iter().enumerate() {
                 let task = match rows::find_task(db, "t.id = ?1", id.as_str()) {
                     Ok(Some((_, task))) => task,
                     Ok(None) => continue,
@@ -37,14 +37,16 @@ impl Store {
                 let progress = starting(task.progress, Slot::Active, at);
                 db.prepare_cached("UPDATE task SET slot = 2, progress = ?2 WHERE id = ?1")?
                     .execute((id.as_str(), text(&progress)))?;
-                serve(db, &task.parent.session, ticket)?;
+                serve(db, &task.parent.session, ticket + nth as u64)?;
                 started.extend(publish(db, news, What::Updated, &id)?);
             }
-            // Who has nothing here any more, and was served before the oldest of those that wait had
-            // come, is as good as new.
+            // Who has nothing here any more, and was served before everybody who waits, is as good as
+            // new.
             db.prepare_cached(
                 "DELETE FROM served WHERE ticket < ifnull(
-                   (SELECT min(ticket) FROM task WHERE slot = 1 AND slot > 0), ?1)
+                   (SELECT min(ifnull(s.ticket, 0)) FROM task t
+                    LEFT JOIN served s ON s.parent = t.parent_session
+                    WHERE t.slot = 1 AND t.slot > 0), ?1)
                  AND NOT EXISTS (SELECT 1 FROM task
                    WHERE slot IN (1, 2) AND slot > 0 AND parent_session = served.parent)",
             )?

@@ -580,7 +580,10 @@ pub(super) fn owe(
     };
     let (total, live): (i64, i64) = db
         .prepare_cached("SELECT total, live FROM batch WHERE id = ?1")?
-        .query_row([task.batch.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        .query_row([task.batch.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?
+        // A batch whose name was damaged is nobody's.
+        .unwrap_or((1, 0));
     let at = end.at.as_millis();
     let delivered = (task.parent.host == MAILBOX).then_some(at);
     // Whose own doing it was need not read about it.

@@ -532,8 +532,10 @@ impl Supervisor {
                 )
                 .await
             {
+                // Before the abort, as in a cancel.
+                let descendants = self.cancel_descendants(&task).await;
                 self.abort(&task);
-                self.cancel_descendants(&task).await?;
+                descendants?;
             }
         }
         self.0.store.clear(parent, self.0.clock.now()).await?;

@@ -37,6 +37,12 @@ impl Supervisor {
         self.check_objection(&task.host, &task.directory, &task.agent).await?;
         // What was stopped before must not stop what begins now.
         let _turn = self.stopping_of(&task.id).lock_owned().await;
+        // The first call with this key may have been on its way until now.
+        if let Some(key) = &key
+            && self.0.store.was_begun_with(id, key)?
+        {
+            return self.task(id);
+        }
         for (owed, run) in self.0.store.owed_aborts()? {
             if owed.id == task.id && !self.abort_in_turn(&owed, run).await {
                 return Err(Error::StillStopping(task.short_id.to_string()));
@@ -56,14 +62,21 @@ impl Supervisor {
         };
         let limits = self.limits();
         let most = limits.queued_per_parent;
-        let task = match self.0.store.resume(&task, from, run, limits).await? {
+        // By itself: a caller that hangs up during the write must not leave the prompt unsent.
+        let (resuming, supervisor) = (self.0.store.resume(&task, from, run, limits), self.clone());
+        let resumed = tokio::spawn(async move {
+            let resumed = resuming.await;
+            // Also when it is queued: there may be room, and others that wait were before it.
+            supervisor.0.prompts.notify_one();
+            resumed
+        });
+        let resumed = resumed.await.unwrap_or(Err(crate::store::Error::Panicked))?;
+        let task = match resumed {
             Resumed::Yes(task) => *task,
             Resumed::Stale => return Err(Error::Contended),
             Resumed::QueueFull => return Err(Error::QueueFull(most)),
         };
         tracing::info!(task = %task.id, run = task.run, "resumed");
-        // Also when it is queued: there may be room, and others that wait were before it.
-        self.0.prompts.notify_one();
         Ok(task)
     }
 }

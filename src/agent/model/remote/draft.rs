@@ -81,7 +81,9 @@ impl Draft {
 
     /// An error that a server reports in the middle of its answer.
     pub(super) fn reported(&self, error: &RawValue) -> Error {
-        let body = serde_json::from_str(error.get()).unwrap_or(Value::Null);
+        let is_small = error.get().len() <= super::REFUSAL_BYTES;
+        let body = is_small.then(|| serde_json::from_str(error.get()).ok()).flatten();
+        let body = body.unwrap_or(Value::Null);
         self.teller.tell_reported(&body, self.retry_after)
     }
 
@@ -214,7 +216,7 @@ fn parsed(arguments: String) -> Value {
 }
 
 /// How many values there are at least, and how deep, without making them.
-fn measure(json: &str) -> (usize, usize) {
+pub(super) fn measure(json: &str) -> (usize, usize) {
     let (mut values, mut in_text, mut escaped) = (1, false, false);
     let (mut depth, mut deepest) = (0_usize, 0);
     for byte in json.bytes() {

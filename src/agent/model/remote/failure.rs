@@ -103,7 +103,8 @@ impl Teller {
         let body = self.without_secret(body);
         let parsed = serde_json::from_str::<Value>(&body).ok();
         let retry_after = retry_after.or_else(|| parsed.as_ref().and_then(retry_in_body));
-        let mut message = said(parsed.as_ref(), &body);
+        // Again, because a key may have been escaped in the JSON.
+        let mut message = self.without_secret(&said(parsed.as_ref(), &body));
         if message.is_empty() {
             message = status.canonical_reason().unwrap_or("it gave no reason").to_owned();
         }
@@ -143,7 +144,8 @@ fn secrets(url: &Url, key: &str) -> Vec<String> {
     let password = url.password().map(decoded).unwrap_or_default();
     let login = format!("{}:{password}", decoded(url.username()));
     let mut secrets: Vec<String> = Vec::new();
-    for secret in [key, &password, &login] {
+    let name = Some(decoded(url.username())).filter(|_| password.is_empty()).unwrap_or_default();
+    for secret in [key, &password, &login, &name] {
         if secret.len() >= SECRET_CHARACTERS {
             secrets.push(STANDARD_NO_PAD.encode(secret));
             secrets.push(URL_SAFE_NO_PAD.encode(secret));

@@ -146,9 +146,16 @@ impl Decoder {
     }
 }
 
+/// Values in one event; an answer has a few, and a call's arguments may have more.
+const MOST_IN_EVENT: usize = 200_000;
+
 fn parse<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, Error> {
     // Types are read from lists, too; no server means that.
     if !data.starts_with('{') {
+        return Err(Teller::unreadable());
+    }
+    // Small values in a list take many times their bytes: they are counted before they are made.
+    if super::draft::measure(data).0 > MOST_IN_EVENT {
         return Err(Teller::unreadable());
     }
     serde_json::from_str(data).map_err(|error| match error.is_eof() {
@@ -202,7 +209,7 @@ fn conversation<'a>(messages: &'a [Message], by: &str) -> Vec<Said<'a>> {
         let text = message.text();
         if message.info.role == Role::User || message.is_summary() {
             match turns.last_mut() {
-                _ if text.is_empty() => {}
+                _ if text.trim().is_empty() => {}
                 Some(Said::User(before)) => append(before, &text),
                 Some(Said::Answer(_)) | None => turns.push(Said::User(text)),
             }
@@ -211,7 +218,7 @@ fn conversation<'a>(messages: &'a [Message], by: &str) -> Vec<Said<'a>> {
         let answer = Answer { text, parts: answer_parts(message, by) };
         let has_calls = answer.calls().next().is_some();
         match turns.last_mut() {
-            _ if !has_calls && answer.text.is_empty() => {}
+            _ if !has_calls && answer.text.trim().is_empty() => {}
             Some(Said::Answer(before)) if !has_calls && before.calls().next().is_none() => {
                 append(&mut before.text, &answer.text);
                 before.parts.extend(answer.parts);

@@ -159,7 +159,8 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
     let event: Event<'_> = super::parse(data)?;
     let delta = || event.delta.and_then(text);
     let mut pieces = Vec::new();
-    match event.kind.and_then(text).as_deref().unwrap_or_default() {
+    let kind = event.kind.and_then(text).unwrap_or_default();
+    match kind.as_str() {
         "response.output_text.delta" | "response.refusal.delta" => {
             pieces.extend(delta().map(Piece::Text));
         }
@@ -183,7 +184,7 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
             }
         }
         "response.completed" | "response.incomplete" | "response.failed" => {
-            return close(draft, event.response);
+            return close(draft, &kind, event.response);
         }
         "error" => return Err(report(draft, event.error, data)),
         _ => {
@@ -219,7 +220,7 @@ fn end(draft: &mut Draft, index: Option<u64>, item: &Item<'_>) -> Result<Option<
     Ok(encrypted.map(|data| draft.seal(SealKind::Encrypted, data)))
 }
 
-fn close(draft: &mut Draft, response: Option<Response<'_>>) -> Result<Heard, Error> {
+fn close(draft: &mut Draft, kind: &str, response: Option<Response<'_>>) -> Result<Heard, Error> {
     let Some(response) = response else { return Ok(Heard::Pieces(Vec::new())) };
     if let Some(error) = response.error.filter(|error| error.get() != "null") {
         return Err(draft.reported(error));
@@ -227,6 +228,8 @@ fn close(draft: &mut Draft, response: Option<Response<'_>>) -> Result<Heard, Err
     draft.usage = response.usage.map(|usage| usage.tokens()).or(draft.usage);
     let reason = response.incomplete_details.and_then(|details| details.reason).and_then(text);
     draft.finish = Some(match reason.as_deref() {
+        None if kind == "response.failed" => return Err(Error::Truncated),
+        None if kind == "response.incomplete" => Finish::Length,
         None => Finish::Stop,
         Some("max_output_tokens") => Finish::Length,
         Some("content_filter") => Finish::ContentFilter,
