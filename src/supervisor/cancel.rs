@@ -25,7 +25,14 @@ pub struct Cancelled {
 }
 
 impl Supervisor {
+    /// Goes on by itself: a caller that hangs up must not leave sessions at work, or news untold.
     pub async fn cancel(&self, caller: &Caller, target: Target) -> Result<Cancelled, Error> {
+        let (supervisor, caller) = (self.clone(), caller.clone());
+        let cancelling = tokio::spawn(async move { supervisor.cancel_all(&caller, target).await });
+        cancelling.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
+    }
+
+    async fn cancel_all(&self, caller: &Caller, target: Target) -> Result<Cancelled, Error> {
         let live = match target {
             Target::Task(id) => {
                 let task = self.task(&id)?;

@@ -69,8 +69,11 @@ impl Supervisor {
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
-        let owed = admitted.and_then(|()| self.0.store.unprompted());
-        let owed = match owed {
+        // Those that have a slot go on, whatever is wrong with the queue.
+        if let Err(error) = &admitted {
+            tracing::error!(error = error as &dyn std::error::Error, "cannot give out slots");
+        }
+        let owed = match self.0.store.unprompted() {
             Ok(owed) => owed,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;

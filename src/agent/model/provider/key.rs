@@ -1,16 +1,19 @@
 //! Where a key comes from. A file is read and a command run when the provider is first used; the
 //! result stays in memory.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::KEY_VARIABLES;
 use crate::agent::model::Error;
 
 /// Keys are short; a wrong file may be anything.
@@ -57,7 +60,13 @@ impl Key {
 }
 
 fn read(file: &Path) -> io::Result<String> {
-    bounded(File::open(file)?)
+    // A pipe without a writer would keep us for ever.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
+    if !opened.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    bounded(opened)
 }
 
 fn bounded(from: impl Read) -> io::Result<String> {
@@ -71,7 +80,12 @@ fn bounded(from: impl Read) -> io::Result<String> {
 
 /// What a command prints. Nothing of that, nor of its errors, is repeated: it may hold the key.
 fn run(command: &str, limit: Duration) -> Result<String, String> {
-    let started = Command::new("sh")
+    let mut shell = Command::new("sh");
+    // It finds its own key without those of others.
+    for name in KEY_VARIABLES {
+        shell.env_remove(name);
+    }
+    let started = shell
         .args(["-c", command])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

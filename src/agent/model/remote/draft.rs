@@ -17,6 +17,9 @@ use crate::transcript::{Finish, Message, Part, Seal, SealKind, Tokens};
 const MOST_CALLS: usize = 1_000;
 /// Values in arguments. One takes two bytes on the wire and thirty in memory.
 const MOST_VALUES: usize = 100_000;
+
+/// Of a finish reason that nobody knows.
+const LONGEST_WORD: usize = 100;
 /// They are kept within messages, and JSON that is 128 deep cannot be read back.
 const DEEPEST: usize = 64;
 /// Nobody pays for more tokens than this, whatever a server says.
@@ -148,7 +151,8 @@ impl Draft {
             }
             Finish::Stop | Finish::ToolCalls if self.calls.is_empty() => Finish::Stop,
             Finish::Stop | Finish::ToolCalls => Finish::ToolCalls,
-            other @ (Finish::Length | Finish::ContentFilter | Finish::Other(_)) => other,
+            other @ (Finish::Length | Finish::ContentFilter) => other,
+            Finish::Other(word) => Finish::Other(word.chars().take(LONGEST_WORD).collect()),
         };
         let mut pieces = Vec::new();
         for (call, signature) in name_apart(self.calls, messages, &finish) {
