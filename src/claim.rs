@@ -3,11 +3,14 @@
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The folder in the storage directory.
 const FOLDER: &str = "clients";
+
+/// A new file can be taken for one that was left behind, between its creation and its lock.
+const TRIES: usize = 10;
 
 /// A name, held until this is dropped.
 #[derive(Debug)]
@@ -22,13 +25,20 @@ impl Claim {
         let folder = home.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         let file = folder.join(name);
-        let mut options = File::options();
-        let lock = options.write(true).create(true).truncate(false).mode(0o600).open(&file)?;
-        lock.try_lock().map_err(|error| match error {
-            TryLockError::Error(error) => error,
-            TryLockError::WouldBlock => io::ErrorKind::ResourceBusy.into(),
-        })?;
-        Ok(Claim { file, _lock: lock })
+        for _ in 0..TRIES {
+            let mut options = File::options();
+            let lock = options.write(true).create(true).truncate(false).mode(0o600).open(&file)?;
+            lock.try_lock().map_err(|error| match error {
+                TryLockError::Error(error) => error,
+                TryLockError::WouldBlock => io::ErrorKind::ResourceBusy.into(),
+            })?;
+            // Whoever tidies up may have removed it in between: then the lock is on nothing.
+            let inode = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+            if fs::metadata(&file).map(inode).ok() == Some(inode(lock.metadata()?)) {
+                return Ok(Claim { file, _lock: lock });
+            }
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
     }
 }
 
@@ -53,6 +63,14 @@ pub fn is_held(home: &Path, name: &str) -> bool {
     !is_free
 }
 
+/// Removes what killed processes left behind, so that it does not pile up.
+pub fn tidy(home: &Path) {
+    let Ok(entries) = fs::read_dir(home.join(FOLDER)) else { return };
+    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        is_held(home, &name);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +90,17 @@ mod tests {
         fs::write(home.path().join(FOLDER).join("killed"), "").unwrap();
         assert!(!is_held(home.path(), "killed"));
         assert!(!home.path().join(FOLDER).join("killed").exists());
+    }
+
+    #[test]
+    fn what_killed_processes_left_is_removed_and_what_is_held_stays() {
+        let home = tempfile::tempdir().unwrap();
+        tidy(home.path());
+        let _claim = Claim::hold(home.path(), "held").unwrap();
+        fs::write(home.path().join(FOLDER).join("killed"), "").unwrap();
+        tidy(home.path());
+        let left = fs::read_dir(home.path().join(FOLDER)).unwrap();
+        let names = left.map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        assert_eq!(names, ["held"]);
     }
 }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::connection::has_status;
 use super::{connect, show};
-use crate::client::Client;
+use crate::client::{Client, Error};
 use crate::config::Settings;
 use crate::quote;
 use crate::wire::{AnswerRequest, PermissionView, PermissionsView};
@@ -41,9 +41,7 @@ impl Answer {
                 let asked = RefCell::new(Vec::new());
                 let call = async |client: &Client| {
                     if asked.borrow().is_empty() {
-                        let open = client.permissions().await?.permissions;
-                        let meant = open.into_iter().filter(|open| is_meant(open, id));
-                        asked.replace(meant.map(|open| open.id).collect());
+                        asked.replace(meant(client, id).await?);
                     }
                     let ids = asked.borrow().clone();
                     if ids.is_empty() {
@@ -80,7 +78,14 @@ impl Answer {
     }
 }
 
-/// By the id of the question, or of the task that asks.
-fn is_meant(open: &PermissionView, id: &str) -> bool {
-    open.id == id || open.short_id == id || open.session_id.starts_with(id)
+/// The questions that are meant: the one of this id, or all of the one task that it names.
+async fn meant(client: &Client, id: &str) -> Result<Vec<String>, Error> {
+    let mut open = client.permissions().await?.permissions;
+    if open.iter().any(|open| open.id == id) {
+        return Ok(vec![id.to_owned()]);
+    }
+    // A name that fits none, or several, is refused by the call itself.
+    let named = client.resolve(&[id.to_owned()]).await.map(|named| named.tasks).unwrap_or_default();
+    open.retain(|open| named.iter().any(|task| task.session_id == open.session_id));
+    Ok(open.into_iter().map(|open| open.id).collect())
 }

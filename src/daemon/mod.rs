@@ -33,6 +33,7 @@ use descriptors::Room;
 use status::Listener;
 use watch::Watch;
 
+use crate::claim;
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::feed::{Change, Feed, Kind};
@@ -90,6 +91,7 @@ pub async fn run(
         document: Arc::new(http::document()),
     };
 
+    claim::tidy(home.path());
     // We hold the lock: one that is there was left by a daemon that died.
     home.withdraw();
     let status = match settings.config.api.enabled {

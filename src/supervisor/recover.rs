@@ -7,7 +7,7 @@ use futures_util::{StreamExt, stream};
 
 use super::launch::Begun;
 use super::{Error, Supervisor};
-use crate::host::{Host, NewSession};
+use crate::host::{self, Host, NewSession, Opened};
 use crate::store::Intent;
 use crate::task::{Task, TaskId};
 
@@ -115,7 +115,7 @@ impl Supervisor {
         }
         // Opened twice: the second one is nobody's.
         for twin in found {
-            host.delete(&twin.session).await?;
+            host.delete(&twin.session).await.unwrap_or_else(|error| left_behind(&twin, &error));
         }
         Ok(true)
     }
@@ -130,11 +130,15 @@ impl Supervisor {
             let Ok(host) = supervisor.host(&host) else { return };
             let found = host.find(&session).await.unwrap_or_default();
             for twin in found.into_iter().filter(|found| found.session != task) {
-                if let Err(error) = host.delete(&twin.session).await {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(session = %twin.session, error, "session left behind");
-                }
+                let deleted = host.delete(&twin.session).await;
+                deleted.unwrap_or_else(|error| left_behind(&twin, &error));
             }
         });
     }
+}
+
+/// Its launch has a session all the same.
+fn left_behind(twin: &Opened, error: &host::Error) {
+    let error = error as &dyn std::error::Error;
+    tracing::warn!(session = %twin.session, error, "second session of a launch left behind");
 }

@@ -98,6 +98,23 @@ async fn a_policy_that_denies_ends_a_run_with_several_requests_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_approval_that_could_mean_several_tasks_answers_none() {
+    let place = Place::build("").await;
+    block_in_place(|| {
+        let prompt = "@call read {\"path\": \"../outside\"}\n@say found";
+        let ids = [place.launch(prompt), place.launch(prompt)];
+        place.asks(2);
+        let refused = place.shell.run(["approve", "ses_"]);
+        assert_eq!(refused.code, 1, "{refused:?}");
+        assert!(ids.iter().all(|id| place.task(id)["progress"]["phase"] == "blocked"));
+        let full = place.task(&ids[0])["sessionID"].as_str().unwrap().to_owned();
+        assert_eq!(place.shell.run(["approve", &full[..full.len() - 1]]).code, 0);
+        assert_eq!(place.end(&ids[0]).0, "completed");
+        assert_eq!(place.task(&ids[1])["progress"]["phase"], "blocked");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_parked_request_is_asked_under_the_same_name_after_a_restart() {
     let place = Place::build("").await;
     block_in_place(|| {

@@ -68,6 +68,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "store",
             "trust",
             "process",
+            "claim",
             "agent",
             "host",
             "supervisor",

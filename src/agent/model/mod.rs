@@ -8,7 +8,7 @@ pub mod remote;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -120,10 +120,22 @@ pub struct Models {
 
 struct Connection {
     provider: Provider,
-    /// Made when it is first needed: it reads the key and the system's certificates. A provider that
-    /// cannot be used is tried anew each time.
-    remote: Mutex<Option<Arc<Remote>>>,
+    made: Mutex<Made>,
 }
+
+/// Made when it is first needed: it reads the key and the system's certificates. A provider that cannot be
+/// used is tried anew each time, unless that takes long: then those who wait for the lock, each on one of
+/// the few threads that may block, are told the same.
+#[derive(Default)]
+enum Made {
+    #[default]
+    NotYet,
+    Yes(Arc<Remote>),
+    Failed(Error, Instant),
+}
+
+const SLOW: Duration = Duration::from_secs(1);
+const REMEMBERED: Duration = Duration::from_secs(30);
 
 impl Models {
     /// A server that says nothing for as long as `silence` is given up, and so is an answer that is
@@ -134,7 +146,7 @@ impl Models {
         answer_bytes: usize,
     ) -> Models {
         let connection = |provider: Provider| {
-            (provider.name.clone(), Connection { provider, remote: Mutex::default() })
+            (provider.name.clone(), Connection { provider, made: Mutex::default() })
         };
         let providers = Arc::new(providers.into_iter().map(connection).collect());
         Models { silence, answer_bytes, providers, aliases: Arc::default(), effort: None }
@@ -171,14 +183,29 @@ impl Models {
                 names.join(", ")
             )));
         };
-        let mut remote = connection.remote.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(remote) = &*remote {
-            return Ok(Model::Remote(remote.clone()));
+        let mut made = connection.made.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*made {
+            Made::Yes(remote) => return Ok(Model::Remote(remote.clone())),
+            Made::Failed(error, at) if at.elapsed() < REMEMBERED => return Err(error.clone()),
+            Made::Failed(..) | Made::NotYet => {}
         }
-        let made = Remote::new(&connection.provider, self.silence)?;
-        let made = Arc::new(made.bounded(self.answer_bytes).thinking(self.effort));
-        *remote = Some(made.clone());
-        Ok(Model::Remote(made))
+        let began = Instant::now();
+        match Remote::new(&connection.provider, self.silence) {
+            Ok(remote) => {
+                let remote = Arc::new(remote.bounded(self.answer_bytes).thinking(self.effort));
+                *made = Made::Yes(remote.clone());
+                Ok(Model::Remote(remote))
+            }
+            Err(error) => {
+                let is_slow = began.elapsed() >= SLOW;
+                *made = if is_slow {
+                    Made::Failed(error.clone(), Instant::now())
+                } else {
+                    Made::NotYet
+                };
+                Err(error)
+            }
+        }
     }
 }
 
