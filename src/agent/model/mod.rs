@@ -225,3 +225,21 @@ impl Model {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::provider::{Key, Provider};
+    use super::*;
+
+    #[test]
+    fn a_key_that_takes_long_and_is_not_there_is_not_waited_for_again_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let tries = folder.path().join("tries");
+        let command = format!("echo x >> '{}'; sleep 1; exit 1", tries.display());
+        let provider = Provider { key: Key::Command(command), ..Provider::named("openai") };
+        let models = Models::new([provider], Duration::from_secs(1), 1_000);
+        let first = models.find("openai/any").err().unwrap();
+        assert_eq!(models.find("openai/any").err(), Some(first));
+        assert_eq!(std::fs::read_to_string(tries).unwrap(), "x\n");
+    }
+}
