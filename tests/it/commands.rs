@@ -377,13 +377,14 @@ async fn processes_that_fork_faster_than_they_can_be_listed_are_killed() {
     assert_eq!((desk.recorded(), working_in(&desk.path(""))), (Vec::new(), BTreeSet::new()));
 }
 
-/// Processes with this working directory, without the guard, which is about to exit.
+/// Processes with this working directory, without the guard, which is about to exit. A process that
+/// does so loses its command line before its directory.
 fn working_in(directory: &Path) -> BTreeSet<i32> {
     let directory = directory.canonicalize().unwrap();
     let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let pid = entry.unwrap().file_name().to_str()?.parse().ok()?;
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
-        if line == "asyncagents\0__guard\0" {
+        if line.is_empty() || line == "asyncagents\0__guard\0" {
             return None;
         }
         (fs::read_link(format!("/proc/{pid}/cwd")).ok()? == directory).then_some(pid)
