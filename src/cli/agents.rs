@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::{show, trust};
 use crate::agent::definition::{self, Definition, Folder, Loaded, Rule, Source, TOOLS};
 use crate::config::Settings;
+use crate::daemon::definition_bounds;
 use crate::quote;
 use crate::trust::{Standing, Trust, Workspace};
 
@@ -70,7 +71,11 @@ impl Scene {
         let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
         let workspace = Trust::in_home(&settings.home).look(directory);
         let folders = definition::folders(config_dir, &workspace);
-        Scene { loaded: definition::load(&folders), workspace, folders }
+        Scene {
+            loaded: definition::load(&folders, definition_bounds(&settings.config.agent)),
+            workspace,
+            folders,
+        }
     }
 
     pub(super) fn here(settings: &Settings) -> anyhow::Result<Scene> {

@@ -18,6 +18,9 @@ pub struct Agent {
     pub parallel_calls: usize,
     pub transcript_bytes: usize,
     pub output_bytes: u64,
+    pub definition_files: usize,
+    pub definition_bytes: usize,
+    pub definition_folder_bytes: usize,
     #[serde(rename = "command_lease_seconds", with = "super::units::seconds")]
     pub command_lease: Duration,
     /// By `provider/model`.
@@ -38,6 +41,9 @@ impl Default for Agent {
             parallel_calls: 8,
             transcript_bytes: 256 << 20,
             output_bytes: 256 << 20,
+            definition_files: 200,
+            definition_bytes: 256 << 10,
+            definition_folder_bytes: 8 << 20,
             command_lease: Duration::from_secs(30),
             prices: BTreeMap::new(),
             aliases: BTreeMap::new(),

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-pub use agent::{Price, Thinking};
+pub use agent::{Agent, Price, Thinking};
 pub use keys::{
     Alias, Api, Config, Fork, ForkMethod, History, Limits, Log, Notices, Offered, OnTimeout,
     OpenCode, Permissions, Policy, Resume, Storage, Supervisor, TaskTool, Tools,

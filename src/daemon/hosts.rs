@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 
 use super::home::Home;
+use crate::agent::definition;
 use crate::agent::model::provider::{Key, Provider};
 use crate::agent::model::remote::Wire;
 use crate::agent::model::{Effort, Models, Price};
@@ -148,12 +149,22 @@ fn priced((model, price): (&String, &config::Price)) -> (String, Price) {
     (model.clone(), price)
 }
 
+/// How much of the files that define agents is read.
+pub fn definition_bounds(agent: &config::Agent) -> definition::Bounds {
+    definition::Bounds {
+        files: agent.definition_files,
+        file_bytes: agent.definition_bytes,
+        folder_bytes: agent.definition_folder_bytes,
+    }
+}
+
 fn setup(settings: &Settings, home: &Home) -> Setup {
     let config = &settings.config;
     let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
     Setup {
         config_dir: config_dir.to_owned(),
         trust: Trust::in_home(home.path()),
+        bounds: definition_bounds(&config.agent),
         overflow: home.path().join("output"),
         default_model: config.model.clone(),
         output_bytes: config.agent.output_bytes,

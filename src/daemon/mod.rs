@@ -25,6 +25,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use home::{AlreadyRunning, Home, make_private};
+pub use hosts::definition_bounds;
 pub use log::init as init_log;
 pub use reload::Reloadable;
 pub use rescue::{back_up, repair};

@@ -6,6 +6,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::support::process::{Ended, Shell};
+
 fn agents(place: &Path, flags: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_asyncagents"));
     command.current_dir(place).env_clear();
@@ -57,4 +59,25 @@ fn agents_are_listed_with_their_source_and_untrusted_ones_and_problems_apart() {
     let expected = ["build", "explore", "general", "librarian", "mine", "oracle", "review"];
     assert_eq!(found, expected.map(|name| (name, name != "review")));
     assert!(!place.path().join("home").exists(), "no daemon is needed for it");
+}
+
+#[test]
+fn the_bounds_on_agent_files_come_from_the_configuration_for_listings_and_launches() {
+    let mut shell = Shell::new();
+    shell.unset("ASYNCAGENTS_HOST");
+    fs::create_dir(shell.path("agents")).unwrap();
+    fs::write(shell.path("agents/long.md"), "x".repeat(101)).unwrap();
+    fs::write(shell.path("agents/short.md"), "x".repeat(100)).unwrap();
+    let config = shell.path("config.toml");
+    fs::write(&config, "[agent]\ndefinition_bytes = 100\n").unwrap();
+    shell.set("ASYNCAGENTS_CONFIG", &config);
+    let why = "is larger than 100 bytes (`agent.definition_bytes`); shorten it";
+    let problem = format!("`{}` {why}\n", shell.path("agents/long.md").display());
+    let listed = shell.run(["agents", "--json"]);
+    assert_eq!((listed.code, listed.stderr), (0, problem));
+    let refused = shell.run(["run", "--agent", "long", "Where is the login?"]);
+    let unknown = "error: Agent \"long\" not found. Make sure it's registered. Known agents: \
+        build, explore, general, librarian, oracle, short\n";
+    assert_eq!(refused, Ended { code: 1, stdout: String::new(), stderr: unknown.to_owned() });
+    assert_eq!(shell.run(["run", "--agent", "short", "Where is the login?"]).code, 0);
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use asyncagents::agent::definition::Bounds;
 use asyncagents::agent::model::Models;
 use asyncagents::agent::turn::Limits;
 use asyncagents::clock::Clock;
@@ -409,6 +410,7 @@ fn setup(directory: &Path) -> Setup {
         default_model: "offline/explorer".into(),
         output_bytes: 1 << 20,
         trust: Trust::in_home(&directory.join("home")),
+        bounds: Bounds { files: 10, file_bytes: 1 << 10, folder_bytes: 1 << 20 },
         models: Models::new([], std::time::Duration::from_secs(1), 1 << 20),
         prices: BTreeMap::new(),
         limits: Limits {

@@ -15,10 +15,16 @@ use super::walk::{is_markdown, walk};
 use super::{BUILT_IN, Definition, Error, Source, builtin};
 use crate::trust::Workspace;
 
-const LARGEST_FILE: usize = 256 * 1024;
-
-/// Of all files of one folder.
-const MOST_BYTES: usize = 8 * 1024 * 1024;
+/// How much is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Of one folder and everything below it.
+    pub files: usize,
+    /// Of one file.
+    pub file_bytes: usize,
+    /// Of all files of one folder.
+    pub folder_bytes: usize,
+}
 
 /// A place where files of agents may be; it need not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,22 +64,22 @@ pub fn folders(config_dir: &Path, workspace: &Workspace) -> Vec<Folder> {
 }
 
 /// Agents of later folders replace those of earlier ones; none takes the name of a built-in one.
-pub fn load(folders: &[Folder]) -> Loaded {
+pub fn load(folders: &[Folder], bounds: Bounds) -> Loaded {
     let agents = builtin().into_iter().map(|agent| (agent.name.clone(), agent)).collect();
     let mut loaded = Loaded { agents, untrusted: BTreeMap::new(), problems: Vec::new() };
     for folder in folders {
-        loaded.add(folder);
+        loaded.add(folder, bounds);
     }
     loaded
 }
 
 impl Loaded {
-    fn add(&mut self, folder: &Folder) {
-        let found = walk(&folder.path);
-        let mut room = MOST_BYTES;
+    fn add(&mut self, folder: &Folder, bounds: Bounds) {
+        let found = walk(&folder.path, bounds.files);
+        let mut room = bounds.folder_bytes;
         for file in found.files {
             let agents = if folder.trusted { &mut self.agents } else { &mut self.untrusted };
-            match read_agent(&folder.path, &file, &mut room) {
+            match read_agent(&folder.path, &file, bounds, &mut room) {
                 Ok(Parsed::Agent(agent)) => {
                     agents.insert(agent.name.clone(), agent);
                 }
@@ -94,10 +100,15 @@ impl Loaded {
 }
 
 /// Takes its size off the `room` that is left.
-fn read_agent(folder: &Path, file: &Path, room: &mut usize) -> Result<Parsed, Error> {
+fn read_agent(
+    folder: &Path,
+    file: &Path,
+    bounds: Bounds,
+    room: &mut usize,
+) -> Result<Parsed, Error> {
     let name = name(folder, file)?;
-    let text = read_text(file)?;
-    *room = room.checked_sub(text.len()).ok_or(Error::NoRoom(MOST_BYTES))?;
+    let text = read_text(file, bounds.file_bytes)?;
+    *room = room.checked_sub(text.len()).ok_or(Error::NoRoom(bounds.folder_bytes))?;
     let parsed = parse(&text, &name, Source::File(file.to_owned()))?;
     let (Parsed::Agent(Definition { name, .. }) | Parsed::Disabled { name }) = &parsed;
     // A file called `explore` or `Explore` must not pass for the agent that only reads.
@@ -117,7 +128,7 @@ fn name(folder: &Path, file: &Path) -> Result<String, Error> {
     Ok(words.ok_or_else(bad)?.join("/"))
 }
 
-fn read_text(file: &Path) -> Result<String, Error> {
+fn read_text(file: &Path, most_bytes: usize) -> Result<String, Error> {
     // A link in a workspace may lead to a secret, whose text would then be sent to a model.
     let target = fs::canonicalize(file).map_err(Error::Unreadable)?;
     if !is_markdown(&target) {
@@ -139,10 +150,10 @@ fn read_text(file: &Path) -> Result<String, Error> {
         return Err(Error::NotMarkdown);
     }
     let mut bytes = Vec::new();
-    let read = file.take(LARGEST_FILE as u64 + 1).read_to_end(&mut bytes);
+    let read = file.take(most_bytes as u64 + 1).read_to_end(&mut bytes);
     read.map_err(Error::Unreadable)?;
-    if bytes.len() > LARGEST_FILE {
-        return Err(Error::TooLarge(LARGEST_FILE));
+    if bytes.len() > most_bytes {
+        return Err(Error::TooLarge(most_bytes));
     }
     String::from_utf8(bytes).map_err(|_| Error::NotText)
 }
@@ -153,6 +164,8 @@ mod tests {
     use crate::trust::Standing;
 
     type Pairs = Vec<(String, String)>;
+
+    const BOUNDS: Bounds = Bounds { files: 100, file_bytes: 4 * 1024, folder_bytes: 64 * 1024 };
 
     /// A configuration directory and a workspace in one.
     struct Place(tempfile::TempDir);
@@ -176,7 +189,7 @@ mod tests {
 
         fn load_as(&self, standing: Standing) -> Loaded {
             let workspace = Workspace { path: self.0.path().to_owned(), standing };
-            load(&folders(&self.0.path().join("config"), &workspace))
+            load(&folders(&self.0.path().join("config"), &workspace), BOUNDS)
         }
 
         /// Names and prompts that are not built in, and problems, by file name.
@@ -306,8 +319,8 @@ mod tests {
         place.write(".opencode/agent/x.md", "---\nbroken");
         place.write(".opencode/agent/y.md", "good");
         place.write(".opencode/agent/explore.md", b"\xff\xfe");
-        place.write(".opencode/agent/large.md", "x".repeat(LARGEST_FILE + 1));
-        place.write(".opencode/agent/largest.md", "x".repeat(LARGEST_FILE));
+        place.write(".opencode/agent/large.md", "x".repeat(BOUNDS.file_bytes + 1));
+        place.write(".opencode/agent/largest.md", "x".repeat(BOUNDS.file_bytes));
         place.write(".opencode/agents", "a file");
         let (agents, problems) = place.found();
         let names: Vec<&str> = agents.iter().map(|(name, _)| name.as_str()).collect();
@@ -315,7 +328,7 @@ mod tests {
         assert_eq!(agents[1].1, "first");
         let expected = [
             ("explore.md", "is not UTF-8 text; save it as such"),
-            ("large.md", "is larger than 256 KiB; shorten it"),
+            ("large.md", "is larger than 4096 bytes (`agent.definition_bytes`); shorten it"),
             ("x.md", "has front matter without an end; close it with a line of `---`"),
             ("agents", "is not a folder; put the files of agents into one"),
         ];
@@ -349,15 +362,16 @@ mod tests {
     #[test]
     fn the_files_of_a_folder_have_a_size_together() {
         let place = Place::new();
-        let count = MOST_BYTES / LARGEST_FILE;
+        let count = BOUNDS.folder_bytes / BOUNDS.file_bytes;
         for n in 0..=count {
-            place.write(&format!(".claude/agents/{n:02}.md"), "x".repeat(LARGEST_FILE));
+            place.write(&format!(".claude/agents/{n:02}.md"), "x".repeat(BOUNDS.file_bytes));
         }
         place.write(".opencode/agent/x.md", "x");
         let (agents, problems) = place.found();
         assert_eq!(agents.len(), count + 1);
-        let why = "is not read: the files before it in this folder have 8 MiB; delete some";
-        assert_eq!(problems, pairs(&[("32.md", why)]));
+        let why = "is not read: with the files before it in this folder it is more than 65536 bytes \
+            (`agent.definition_folder_bytes`); delete some";
+        assert_eq!(problems, pairs(&[("16.md", why)]));
     }
 
     #[cfg(unix)]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Definition, built_in, folders, is_invisible, load};
+use super::{Bounds, Definition, built_in, folders, is_invisible, load};
 use crate::trust::{Standing, Trust, Workspace};
 
 /// Why an agent cannot be used.
@@ -23,6 +23,7 @@ pub enum Missing {
 pub fn find(
     config_dir: &Path,
     trust: &Trust,
+    bounds: Bounds,
     directory: &Path,
     name: &str,
 ) -> Result<Definition, Missing> {
@@ -30,7 +31,7 @@ pub fn find(
         return Ok(agent);
     }
     let workspace = trust.look(directory);
-    let mut loaded = load(&folders(config_dir, &workspace));
+    let mut loaded = load(&folders(config_dir, &workspace), bounds);
     if let Some(agent) = loaded.agents.remove(name) {
         return Ok(agent);
     }
@@ -97,7 +98,9 @@ mod tests {
             fs::write(file, text).unwrap();
         }
         let trust = Trust::in_home(place.path());
-        let prompt = |name: &str| find(&config, &trust, &workspace, name).map(|agent| agent.prompt);
+        let bounds = Bounds { files: 10, file_bytes: 100, folder_bytes: 1_000 };
+        let prompt =
+            |name: &str| find(&config, &trust, bounds, &workspace, name).map(|agent| agent.prompt);
         let unknown = Err(Missing::Unknown("nobody".to_owned()));
         assert_eq!(prompt("mine").unwrap(), "Mine.");
         assert_eq!(prompt("nobody"), unknown);
@@ -118,7 +121,7 @@ mod tests {
         assert_eq!(prompt("guard").unwrap(), "Guard.");
         assert_eq!(prompt("mine").unwrap(), "Theirs.");
         assert_eq!(prompt("nobody"), unknown);
-        let explore = find(&config, &trust, &workspace, "explore");
+        let explore = find(&config, &trust, bounds, &workspace, "explore");
         assert_eq!(explore, Ok(built_in("explore").unwrap()));
     }
 

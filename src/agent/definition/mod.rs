@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-pub use load::{Folder, Loaded, Problem, folders, load};
+pub use load::{Bounds, Folder, Loaded, Problem, folders, load};
 pub use missing::{Missing, find, way_out};
 pub use parse::is_invisible;
 
@@ -247,7 +247,7 @@ enum Error {
     NotAFolder,
     #[error("leads to something that is not a Markdown file; put the file itself here")]
     NotMarkdown,
-    #[error("is larger than {} KiB; shorten it", .0 / 1024)]
+    #[error("is larger than {0} bytes (`agent.definition_bytes`); shorten it")]
     TooLarge(usize),
     #[error("is not UTF-8 text; save it as such")]
     NotText,
@@ -271,9 +271,15 @@ enum Error {
          it another name"
     )]
     BuiltInName(String),
-    #[error("is not read: the files before it in this folder have {} MiB; delete some", .0 / 1024 / 1024)]
+    #[error(
+        "is not read: with the files before it in this folder it is more than {0} bytes \
+         (`agent.definition_folder_bytes`); delete some"
+    )]
     NoRoom(usize),
-    #[error("holds {found} agent files, and only the first {read} are read; move or delete others")]
+    #[error(
+        "holds {found} agent files, and only the first {read} (`agent.definition_files`) are read; \
+         move or delete others"
+    )]
     TooManyFiles { found: usize, read: usize },
     #[error("holds more than {0} files and folders, so nothing in it is read; delete some")]
     TooManyEntries(usize),

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use super::Error;
 
 /// Of one folder and everything below it.
-const MOST_FILES: usize = 200;
 const MOST_ENTRIES: usize = 10_000;
 const DEEPEST: usize = 8;
 /// Beyond these, folders that were left out are counted, not named.
@@ -22,11 +21,11 @@ pub(super) struct Found {
 
 /// All Markdown files below. Folders that are links are not entered: they may lead anywhere, and in
 /// circles.
-pub(super) fn walk(root: &Path) -> Found {
-    walk_within(root, MOST_ENTRIES)
+pub(super) fn walk(root: &Path, most_files: usize) -> Found {
+    walk_within(root, MOST_ENTRIES, most_files)
 }
 
-fn walk_within(root: &Path, most_entries: usize) -> Found {
+fn walk_within(root: &Path, most_entries: usize, most_files: usize) -> Found {
     let mut found = Found { files: Vec::new(), problems: Vec::new() };
     let mut folders = vec![(root.to_owned(), 0)];
     let mut room = most_entries;
@@ -49,12 +48,12 @@ fn walk_within(root: &Path, most_entries: usize) -> Found {
             Err(error) => found.problems.push((folder, error)),
         }
     }
-    found.order(root);
+    found.order(root, most_files);
     found
 }
 
 impl Found {
-    fn order(&mut self, root: &Path) {
+    fn order(&mut self, root: &Path, most_files: usize) {
         self.files.sort();
         self.problems.sort_by(|one, other| one.0.cmp(&other.0));
         let unnamed = self.problems.len().saturating_sub(MOST_NAMED);
@@ -62,11 +61,10 @@ impl Found {
             self.problems.truncate(MOST_NAMED);
             self.problems.push((root.to_owned(), Error::MoreFolders(unnamed)));
         }
-        let surplus = self.files.len().saturating_sub(MOST_FILES);
-        if surplus > 0 {
-            let found = self.files.len();
-            self.files.truncate(MOST_FILES);
-            self.problems.push((root.to_owned(), Error::TooManyFiles { found, read: MOST_FILES }));
+        let found = self.files.len();
+        if found > most_files {
+            self.files.truncate(most_files);
+            self.problems.push((root.to_owned(), Error::TooManyFiles { found, read: most_files }));
         }
     }
 }
@@ -116,6 +114,8 @@ pub(super) fn is_markdown(path: &Path) -> bool {
 mod tests {
     use super::*;
 
+    const MOST_FILES: usize = 200;
+
     fn check(files: &[String], expected: &[&str], problems: &[(&str, &str)]) {
         check_within(MOST_ENTRIES, files, expected, problems);
     }
@@ -134,7 +134,7 @@ mod tests {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, "x").unwrap();
         }
-        let found = walk_within(&root, most_entries);
+        let found = walk_within(&root, most_entries, MOST_FILES);
         let below = |path: &Path| path.strip_prefix(&root).unwrap().display().to_string();
         let names: Vec<String> = found.files.iter().map(|file| below(file)).collect();
         let named = found.problems.iter().map(|(path, error)| (below(path), error.to_string()));
@@ -160,7 +160,8 @@ mod tests {
         let most = numbered(200, "#.md");
         let expected: Vec<&str> = most.iter().map(String::as_str).collect();
         check(&most, &expected, &[]);
-        let why = "holds 201 agent files, and only the first 200 are read; move or delete others";
+        let why = "holds 201 agent files, and only the first 200 (`agent.definition_files`) are read; \
+            move or delete others";
         check(&numbered(201, "#.md"), &expected, &[("", why)]);
     }
 

@@ -59,6 +59,8 @@ pub struct Setup {
     pub config_dir: PathBuf,
     /// Which workspaces may define agents.
     pub trust: Trust,
+    /// How much of what defines agents is read.
+    pub bounds: definition::Bounds,
     /// Where long outputs of commands go, in a folder for each session.
     pub overflow: PathBuf,
     /// How much one session may keep there.
@@ -143,18 +145,18 @@ impl Embedded {
 
     /// The agents that can be used in a directory.
     fn definitions(&self, directory: &str) -> BTreeMap<String, Definition> {
-        let Setup { config_dir, trust, .. } = &self.0.setup;
+        let Setup { config_dir, trust, bounds, .. } = &self.0.setup;
         let workspace = trust.look(Path::new(directory));
         if let Standing::Unknown(error) = &workspace.standing {
             tracing::warn!(%error, "trust list unreadable; agents of workspaces are not used");
         }
-        definition::load(&definition::folders(config_dir, &workspace)).agents
+        definition::load(&definition::folders(config_dir, &workspace), *bounds).agents
     }
 
     /// One of them.
     fn definition(&self, directory: &str, name: &str) -> Result<Definition, Missing> {
-        let Setup { config_dir, trust, .. } = &self.0.setup;
-        definition::find(config_dir, trust, Path::new(directory), name)
+        let Setup { config_dir, trust, bounds, .. } = &self.0.setup;
+        definition::find(config_dir, trust, *bounds, Path::new(directory), name)
     }
 
     fn session(&self, id: &SessionId) -> Result<Session, Error> {
