@@ -114,6 +114,33 @@ async fn cancelling_a_task_cancels_its_descendants() {
 }
 
 #[tokio::test]
+async fn a_session_is_aborted_only_after_its_descendants_are_cancelled() {
+    let mut deep = settings();
+    deep.max_depth = 2;
+    let world = World::with(deep).await;
+    let parent = world.parent().await;
+    let child = world.launch(&parent, "@hang").await;
+    let grandchild = world.launch(&child.id, "@hang").await;
+    world
+        .until("both work", || {
+            [&child, &grandchild].iter().all(|task| world.host.is_busy(&task.id))
+        })
+        .await;
+    let target = Target::Task(child.id.clone());
+    let by = caller(&parent);
+    // Once the abort is noted as sent, a daemon that is killed and started again looks for nobody.
+    let watch = async {
+        while world.host.is_busy(&child.id) {
+            tokio::task::yield_now().await;
+        }
+        world.task(&grandchild.id).state
+    };
+    let (cancelled, seen) = tokio::join!(world.supervisor.cancel(&by, target), watch);
+    cancelled.unwrap();
+    assert_eq!(seen, stopped());
+}
+
+#[tokio::test]
 async fn a_cancelled_resume_keeps_the_earlier_result() {
     let world = World::start().await;
     let parent = world.parent().await;

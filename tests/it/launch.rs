@@ -1,13 +1,14 @@
 //! Launching a task (T4, T5, T12, O4).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::feed::{Feed, Kind};
-use asyncagents::host::scripted::{Control, Scripted};
-use asyncagents::host::{Host, NewSession};
+use asyncagents::host::scripted::{Control, Remote, Scripted};
+use asyncagents::host::{AnyHost, Host, NewSession};
 use asyncagents::store::{Intent, Store};
-use asyncagents::supervisor::{Caller, Error, Fork, Hosts, Launch, Supervisor};
+use asyncagents::supervisor::{Caller, Error, Fork, Hosts, Launch, Supervisor, Target};
 use asyncagents::task::{MAILBOX, Manner, Parent, Phase, Slot, State, Status, Timestamp};
 
 use crate::support::{World, caller, order, settings};
@@ -112,16 +113,20 @@ async fn the_same_key_launches_the_same_task() {
 
 /// An intent of a daemon that died, as it was before anything else happened.
 async fn intend(world: &World, parent: &asyncagents::task::SessionId, nonce: &str) {
+    intend_on("scripted", world, parent, nonce).await;
+}
+
+async fn intend_on(host: &str, world: &World, parent: &asyncagents::task::SessionId, nonce: &str) {
     let begun = serde_json::json!({
         "caller": caller(parent),
         "order": order("adopted\n@say found"),
-        "host": "scripted",
+        "host": host,
         "depth": 1,
         "at": world.clock.now(),
     });
     let intent = Intent {
         nonce: nonce.into(),
-        host: "scripted".into(),
+        host: host.into(),
         parent_session: parent.clone(),
         created_at: world.clock.now(),
         launch: begun.to_string(),
@@ -144,6 +149,33 @@ async fn open(world: &World, nonce: &str) -> asyncagents::task::SessionId {
         deny: Vec::new(),
     };
     Scripted::Here(world.host.clone()).open(session).await.unwrap().session
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_answer_holds_up_no_launch_that_a_crash_left_on_another() {
+    let mut world = World::start().await;
+    let parent = world.parent().await;
+    for _ in 0..3 {
+        world.launch(&parent, "@hang").await;
+    }
+    world.control(Control::Unreachable { yes: true }).await;
+    world.supervisor.cancel(&caller(&parent), Target::All).await.unwrap();
+    world.control(Control::Unreachable { yes: false }).await;
+    intend_on("other", &world, &parent, "n1").await;
+    let session = open(&world, "n1").await;
+    world.kill();
+    // It takes calls and never answers them.
+    let place = tempfile::tempdir().unwrap();
+    let socket = place.path().join("silent.sock");
+    let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let silent = AnyHost::Scripted(Scripted::Process(Remote::new(&socket).unwrap()));
+    let answering = AnyHost::Scripted(Scripted::Here(world.host.clone()));
+    let all = BTreeMap::from([("scripted".into(), silent), ("other".into(), answering)]);
+    world.revive_with(Hosts { all, default: Some("other".into()) });
+    let supervisor = world.supervisor.clone();
+    world.until("it is adopted", || supervisor.task(&session).is_ok()).await;
+    assert_eq!(world.ended(&world.task(&session)).await.state.result(), Some("found"));
+    assert_eq!(supervisor.store().owed_aborts().unwrap().len(), 3);
 }
 
 #[tokio::test]

@@ -122,8 +122,11 @@ impl World {
     }
 
     pub fn revive(&mut self) {
-        let hosts = |_: &Store| hosts(&self.host);
-        let (supervisor, working) = begin(self.dir.path(), &self.settings, &self.clock, hosts);
+        self.revive_with(hosts(&self.host));
+    }
+
+    pub fn revive_with(&mut self, hosts: Hosts) {
+        let (supervisor, working) = begin(self.dir.path(), &self.settings, &self.clock, |_| hosts);
         self.supervisor = supervisor;
         self.working = working;
     }
