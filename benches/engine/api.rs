@@ -36,7 +36,7 @@ pub(crate) async fn measure(
         progress(format!("the status API with {present} tasks present"));
         let (daemon, port) = Daemon::open(&histories.with(present)?, &host).await?;
         let started = millis(daemon.ready_after);
-        pages(scale, (&bare, port), present, table).await?;
+        pages(scale, (&bare, &daemon, port), present, table).await?;
         search::compare(scale, (&bare, &daemon, port), present, table).await?;
         bounded(
             table,
@@ -77,7 +77,7 @@ fn bounded(table: &mut Table, what: String, figure: f64, unit: &str, most: f64) 
 
 async fn pages(
     scale: &Scale,
-    (bare, port): (&Bare, u16),
+    servers: (&Bare, &Daemon, u16),
     present: usize,
     table: &mut Table,
 ) -> anyhow::Result<()> {
@@ -92,25 +92,20 @@ async fn pages(
         "/v1/health",
     ];
     for question in questions {
-        compare(scale, (bare, port), (question, present), table).await?;
+        compare(scale, servers, (question, present), table).await?;
     }
     Ok(())
 }
 
 async fn compare(
     scale: &Scale,
-    (bare, port): (&Bare, u16),
+    servers: (&Bare, &Daemon, u16),
     (question, present): (&str, usize),
     table: &mut Table,
 ) -> anyhow::Result<()> {
-    let size = Connection::open(port).await?.get(question).await?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let body = format!("/body/{size}");
-    for _ in 0..scale.rounds {
-        theirs.push(load::rate(bare.port, scale.window, &body).await?);
-        ours.push(load::rate(port, scale.window, question).await?);
-    }
-    let (figure, limit) = (median(&ours), median(&theirs));
+    let size = Connection::open(servers.2).await?.get(question).await?;
+    let rates = side_by_side(scale, servers, question, &format!("/body/{size}")).await?;
+    let Rates { ours: figure, theirs: limit, .. } = rates;
     table.add(Row {
         what: format!("{question}, {present} present, {size} bytes"),
         figure: format!("{figure:.0}/s"),
@@ -119,7 +114,47 @@ async fn compare(
         target: format!("≥ {SHARE}"),
         met: Some(figure / limit >= SHARE),
     });
+    table.note(format!("{question}, {present} present: {}", rates.processor()));
     Ok(())
+}
+
+/// What was answered in a second, and the processor time of one answer in microseconds, which says
+/// more on a machine that others use as well.
+pub(crate) struct Rates {
+    pub(crate) ours: f64,
+    pub(crate) theirs: f64,
+    used: f64,
+    bare_used: f64,
+}
+
+impl Rates {
+    pub(crate) fn processor(&self) -> String {
+        format!("processor time {:.1} µs, bare {:.1} µs", self.used, self.bare_used)
+    }
+}
+
+/// By turns, so that both see the same weather.
+pub(crate) async fn side_by_side(
+    scale: &Scale,
+    (bare, daemon, port): (&Bare, &Daemon, u16),
+    question: &str,
+    of_bare: &str,
+) -> anyhow::Result<Rates> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let (used, bare_used) = (daemon.process.processor()?, bare.process.processor()?);
+    for _ in 0..scale.rounds {
+        theirs.push(load::rate(bare.port, scale.window, of_bare).await?);
+        ours.push(load::rate(port, scale.window, question).await?);
+    }
+    let each = |used: f64, rates: &[f64]| {
+        used * 1e6 / (rates.iter().sum::<f64>() * scale.window.as_secs_f64())
+    };
+    Ok(Rates {
+        used: each(daemon.process.processor()? - used, &ours),
+        bare_used: each(bare.process.processor()? - bare_used, &theirs),
+        ours: median(&ours),
+        theirs: median(&theirs),
+    })
 }
 
 /// Fifty clients that come at the same moment.

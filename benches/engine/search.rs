@@ -1,10 +1,11 @@
 //! Searching descriptions beside a bare server that goes through the same ones in memory, and
 //! copies as many bytes of those it found into its answer.
 
+use crate::api::{Rates, side_by_side};
 use crate::history::Histories;
-use crate::load::{self, Connection};
+use crate::load::Connection;
 use crate::processes::{Daemon, Host};
-use crate::table::{Row, Table, median};
+use crate::table::{Row, Table};
 use crate::web::Bare;
 use crate::{Scale, progress};
 
@@ -47,18 +48,8 @@ pub(crate) async fn compare(
     for (kind, word) in [("a rare word", "zebrafish"), ("a common word", "module")] {
         let question = format!("/v1/tasks?search={word}&limit={ON_A_PAGE}");
         let scan = format!("/scan/{present}/{word}/{ON_A_PAGE}/{size}");
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        let (used, bare_used) = (daemon.process.processor()?, bare.process.processor()?);
-        for _ in 0..scale.rounds {
-            theirs.push(load::rate(bare.port, scale.window, &scan).await?);
-            ours.push(load::rate(port, scale.window, &question).await?);
-        }
-        let each = |used: f64, rates: &[f64]| {
-            used * 1e6 / (rates.iter().sum::<f64>() * scale.window.as_secs_f64())
-        };
-        let used = each(daemon.process.processor()? - used, &ours);
-        let bare_used = each(bare.process.processor()? - bare_used, &theirs);
-        let (figure, limit) = (median(&ours), median(&theirs));
+        let rates = side_by_side(scale, (bare, daemon, port), &question, &scan).await?;
+        let Rates { ours: figure, theirs: limit, .. } = rates;
         let judged = present >= LONG_HISTORY;
         table.add(Row {
             what: format!("search for {kind}, {present} present"),
@@ -68,9 +59,7 @@ pub(crate) async fn compare(
             target: if judged { format!("≥ {SHARE} of a scan in memory") } else { String::new() },
             met: judged.then_some(figure / limit >= SHARE),
         });
-        table.note(format!(
-            "search for {kind}, {present} present: processor time {used:.1} µs, bare {bare_used:.1} µs"
-        ));
+        table.note(format!("search for {kind}, {present} present: {}", rates.processor()));
     }
     Ok(())
 }

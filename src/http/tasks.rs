@@ -13,7 +13,7 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use super::Api;
 use super::body::{Body, Id, JSON, Params};
 use super::error::ApiError;
-use crate::supervisor::{Direction, Field, Filter, Fork, Launch, Sort, Window};
+use crate::supervisor::{Direction, Field, Filter, Fork, Launch, Sort, Supervisor, Window};
 use crate::task::launch::{Plan, plan};
 use crate::task::{BatchId, SessionId, Status, TaskId};
 use crate::threads;
@@ -25,6 +25,8 @@ use crate::wire::{
 
 const USUAL_PAGE: u64 = 50;
 const LARGEST_PAGE: u64 = 200;
+/// So many bytes most pages have, so that they need not be moved while they grow.
+const USUAL_ANSWER: usize = 96 << 10;
 /// Beyond, numbers in JSON are not exact everywhere.
 pub(super) const LARGEST_NUMBER: u64 = (1 << 53) - 1;
 const LONGEST_WAIT: f64 = 3600.0;
@@ -109,15 +111,21 @@ pub(super) async fn page(
         listed_only: query.listed.unwrap_or(false),
         search: query.search,
     };
+    let mut answer = Vec::with_capacity(USUAL_ANSWER);
+    answer.extend_from_slice(b"{\"tasks\":[");
     // The way to another thread takes longer than most pages.
-    let (tasks, total) = match api.supervisor.page_json_at_once(&filter, sort, window)? {
-        Some(page) => page,
-        None => api.read(move |supervisor| supervisor.page_json(&filter, sort, window)).await?,
+    let at_once = api.supervisor.page_json_at_once(&filter, sort, window, &mut answer)?;
+    let (mut answer, total) = match at_once {
+        Some(total) => (answer, total),
+        None => {
+            let page = move |supervisor: &Supervisor| {
+                let total = supervisor.page_json(&filter, sort, window, &mut answer)?;
+                Ok((answer, total))
+            };
+            api.read(page).await?
+        }
     };
     let Window { limit, offset } = window;
-    let mut answer = Vec::with_capacity(tasks.len() + 128);
-    answer.extend_from_slice(b"{\"tasks\":[");
-    answer.extend_from_slice(&tasks);
     let rest = format!("],\"total\":{total},\"limit\":{limit},\"offset\":{offset}}}");
     answer.extend_from_slice(rest.as_bytes());
     Ok((JSON, answer).into_response())

@@ -287,7 +287,11 @@ mod tests {
         let (store, opened) = Store::open(&path, |_| {}).unwrap();
         let filter = Filter { search: Some("FIND".to_owned()), ..Filter::default() };
         let window = Window { limit: 50, offset: 0 };
-        let page = || store.page_json(&filter, Sort::default(), window).unwrap();
+        let page = || {
+            let mut answer = Vec::new();
+            let total = store.page_json(&filter, Sort::default(), window, &mut answer).unwrap();
+            (answer, total)
+        };
         let task = store.task(&TaskId::new("ses_1")).unwrap().unwrap();
         assert_eq!((task.prompt.as_str(), task.state.result()), ("Where is it?", Some("here")));
         let built = TaskView::brief(&task).to_json().into_bytes();

@@ -1,7 +1,7 @@
 //! Looking things up: one task, the live ones, pages of the history, totals. From indexes and
 //! counter rows, so that the size of the history does not matter; only a search goes through all of it.
 
-use rusqlite::types::Value;
+use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use super::filter::{Direction, Filter, Sort, Window};
@@ -125,23 +125,27 @@ impl Store {
         show: impl Fn(Task) -> T,
     ) -> Result<Page<T>, Error> {
         self.read_at_once(|db| {
-            let (seqs, total) = select(db, filter, sort, window)?;
-            Ok(Page { tasks: tasks(db, &seqs, &show)?, total })
+            let (selected, total) = select(db, filter, sort, window)?;
+            Ok(Page { tasks: tasks(db, &selected.seqs(db)?, &show)?, total })
         })
     }
 
-    /// The same page as JSON, with commas between the tasks, and how many match. That of ended tasks is
-    /// copied from where it was stored with their end: to build a page from rows takes several times
-    /// as long as to send it.
+    /// The same page as JSON behind what is in `answer`, with commas between the tasks, and how many
+    /// match. That of ended tasks is copied from where it was stored with their end: to build a page
+    /// from rows takes several times as long as to send it.
     pub fn page_json(
         &self,
         filter: &Filter,
         sort: Sort,
         window: Window,
-    ) -> Result<(Vec<u8>, u64), Error> {
+        answer: &mut Vec<u8>,
+    ) -> Result<u64, Error> {
+        let start = answer.len();
         self.read_at_once(|db| {
-            let (seqs, total) = select(db, filter, sort, window)?;
-            Ok((json(db, &seqs)?, total))
+            answer.truncate(start);
+            let (selected, total) = select(db, filter, sort, window)?;
+            selected.json(db, answer)?;
+            Ok(total)
         })
     }
 
@@ -151,22 +155,21 @@ impl Store {
         filter: &Filter,
         sort: Sort,
         window: Window,
-    ) -> Result<Option<(Vec<u8>, u64)>, Error> {
+        answer: &mut Vec<u8>,
+    ) -> Result<Option<u64>, Error> {
         if filter.text().is_some() || !filter.counted() {
             return Ok(None);
         }
+        let start = answer.len();
         self.read_at_once(|db| {
-            let selected = match window.limit.saturating_add(window.offset) <= NEAR {
-                true => Some(select(db, filter, sort, window)?),
-                false if filter.admits_all() && sort.is_by_launch() => {
-                    let total = counted(db, filter)?;
-                    let seqs = by_number(db, sort.direction, total, window)?;
-                    seqs.map(|seqs| (seqs, total))
-                }
-                false => None,
-            };
-            let Some((seqs, total)) = selected else { return Ok(None) };
-            Ok(Some((json(db, &seqs)?, total)))
+            answer.truncate(start);
+            let (selected, total) = select(db, filter, sort, window)?;
+            let is_near = window.limit.saturating_add(window.offset) <= NEAR;
+            if !is_near && !matches!(selected, Selected::Numbers { .. }) {
+                return Ok(None);
+            }
+            selected.json(db, answer)?;
+            Ok(Some(total))
         })
     }
 
@@ -272,35 +275,124 @@ pub(super) fn tallies(db: &Connection) -> Result<Vec<Tally>, Error> {
     Ok(tallies)
 }
 
-/// The tasks on a page, and how many match on all pages.
-/// The tasks as JSON, with commas in between.
-fn json(db: &Connection, seqs: &[i64]) -> Result<Vec<u8>, Error> {
-    let mut stored = db.prepare_cached("SELECT json FROM view WHERE task = ?1 AND schema = ?2")?;
-    let mut page = Vec::with_capacity(seqs.len() * 2_048);
-    for seq in seqs {
-        if !page.is_empty() {
-            page.push(b',');
-        }
-        let mut found = stored.query((seq, SCHEMA))?;
-        match found.next()? {
-            Some(row) => page.extend_from_slice(row.get_ref(0)?.as_bytes().unwrap_or(b"{}")),
-            None => {
-                let built = tasks(db, &[*seq], |task| TaskView::brief(&task).to_json())?;
-                page.extend(built.into_iter().flat_map(String::into_bytes));
+/// Which tasks are on a page.
+enum Selected {
+    /// The numbers from the first to the last, both included; the last one first when descending.
+    Numbers {
+        first: i64,
+        last: i64,
+        direction: Direction,
+    },
+    /// A query for their numbers.
+    Query {
+        sql: String,
+        values: Vec<Value>,
+    },
+    Found(Vec<i64>),
+}
+
+impl Selected {
+    /// In their order.
+    fn seqs(self, db: &Connection) -> Result<Vec<i64>, Error> {
+        Ok(match self {
+            Selected::Numbers { first, last, direction } => numbers(first, last, direction),
+            Selected::Query { sql, values } => {
+                let mut statement = db.prepare_cached(&sql)?;
+                let seqs = statement.query_map(params_from_iter(values), |row| row.get(0))?;
+                seqs.collect::<Result<_, _>>()?
+            }
+            Selected::Found(seqs) => seqs,
+        })
+    }
+
+    /// In one query where that is possible, because to begin one takes longer than to copy a task.
+    fn json(self, db: &Connection, answer: &mut Vec<u8>) -> Result<(), Error> {
+        match self {
+            Selected::Numbers { first, last, direction } => {
+                let mut stored = db.prepare_cached(match direction {
+                    Direction::Ascending => {
+                        "SELECT task, json FROM view
+                         WHERE task BETWEEN ?1 AND ?2 AND schema = ?3 ORDER BY task"
+                    }
+                    Direction::Descending => {
+                        "SELECT task, json FROM view
+                         WHERE task BETWEEN ?1 AND ?2 AND schema = ?3 ORDER BY task DESC"
+                    }
+                })?;
+                let mut rows = stored.query((first, last, SCHEMA))?;
+                let mut seqs = numbers(first, last, direction).into_iter();
+                while let Some(row) = rows.next()? {
+                    let stored = row.get(0)?;
+                    for seq in seqs.by_ref().take_while(|seq| *seq != stored) {
+                        add(db, seq, None, answer)?;
+                    }
+                    add(db, stored, Some(row.get_ref(1)?), answer)?;
+                }
+                seqs.try_for_each(|seq| add(db, seq, None, answer))
+            }
+            Selected::Query { sql, values } => {
+                // Joined to what is on the page, and not to all that is sorted or skipped for it.
+                let mut stored = db.prepare_cached(&format!(
+                    "SELECT t.seq, v.json FROM ({sql}) t
+                     LEFT JOIN view v ON v.task = t.seq AND v.schema = {SCHEMA}"
+                ))?;
+                let mut rows = stored.query(params_from_iter(values))?;
+                while let Some(row) = rows.next()? {
+                    add(db, row.get(0)?, Some(row.get_ref(1)?), answer)?;
+                }
+                Ok(())
+            }
+            Selected::Found(seqs) => {
+                let mut stored =
+                    db.prepare_cached("SELECT json FROM view WHERE task = ?1 AND schema = ?2")?;
+                for seq in seqs {
+                    let mut found = stored.query((seq, SCHEMA))?;
+                    let stored = found.next()?.map(|row| row.get_ref(0)).transpose()?;
+                    add(db, seq, stored, answer)?;
+                }
+                Ok(())
             }
         }
     }
-    Ok(page)
 }
 
+fn numbers(first: i64, last: i64, direction: Direction) -> Vec<i64> {
+    match direction {
+        Direction::Ascending => (first..=last).collect(),
+        Direction::Descending => (first..=last).rev().collect(),
+    }
+}
+
+/// A task as JSON, as it was stored or else built from its rows.
+fn add(
+    db: &Connection,
+    seq: i64,
+    stored: Option<ValueRef<'_>>,
+    answer: &mut Vec<u8>,
+) -> Result<(), Error> {
+    if answer.last() == Some(&b'}') {
+        answer.push(b',');
+    }
+    match stored.and_then(|json| json.as_bytes().ok()) {
+        Some(json) => answer.extend_from_slice(json),
+        None => {
+            let built = tasks(db, &[seq], |task| TaskView::brief(&task).to_json())?;
+            answer.extend(built.into_iter().flat_map(String::into_bytes));
+        }
+    }
+    Ok(())
+}
+
+/// Which tasks are on a page, and how many match on all pages.
 fn select(
     db: &Connection,
     filter: &Filter,
     sort: Sort,
     window: Window,
-) -> Result<(Vec<i64>, u64), Error> {
+) -> Result<(Selected, u64), Error> {
     if let Some(text) = filter.text() {
-        return find(db, filter, text, sort, window);
+        let (seqs, total) = find(db, filter, text, sort, window)?;
+        return Ok((Selected::Found(seqs), total));
     }
     let (condition, mut values) = filter.condition();
     let total = match filter.counted() {
@@ -309,18 +401,17 @@ fn select(
     };
     if filter.admits_all()
         && sort.is_by_launch()
-        && let Some(seqs) = by_number(db, sort.direction, total, window)?
+        && let Some(numbers) = by_number(db, sort.direction, total, window)?
     {
-        return Ok((seqs, total));
+        return Ok((numbers, total));
     }
-    let mut statement = db.prepare_cached(&format!(
+    let sql = format!(
         "SELECT t.seq FROM task t WHERE {condition} ORDER BY {} LIMIT ? OFFSET ?",
         sort.sql()
-    ))?;
+    );
     let (limit, offset) = window.signed();
     values.extend([Value::from(limit), Value::from(offset)]);
-    let seqs = statement.query_map(params_from_iter(values), |row| row.get(0))?;
-    Ok((seqs.collect::<Result<_, _>>()?, total))
+    Ok((Selected::Query { sql, values }, total))
 }
 
 /// `OFFSET` walks over all rows that it skips. While no number is missing, the place of a task in the
@@ -330,7 +421,7 @@ fn by_number(
     direction: Direction,
     total: u64,
     window: Window,
-) -> Result<Option<Vec<i64>>, Error> {
+) -> Result<Option<Selected>, Error> {
     let mut ends = db.prepare_cached(
         "SELECT coalesce((SELECT min(seq) FROM task), 1), coalesce((SELECT max(seq) FROM task), 0)",
     )?;
@@ -340,11 +431,11 @@ fn by_number(
     }
     let (limit, offset) = window.signed();
     let end = offset.saturating_add(limit).min(total as i64);
-    let places = offset.min(end)..end;
-    Ok(Some(match direction {
-        Direction::Ascending => places.map(|place| first + place).collect(),
-        Direction::Descending => places.map(|place| last - place).collect(),
-    }))
+    let (first, last) = match direction {
+        Direction::Ascending => (first + offset.min(end), first + end - 1),
+        Direction::Descending => (last - end + 1, last - offset.min(end)),
+    };
+    Ok(Some(Selected::Numbers { first, last, direction }))
 }
 
 /// The same for tasks with `text` in their description. All of them are visited, for the total; only
@@ -442,10 +533,10 @@ fn count(db: &Connection, condition: &str, values: &[Value]) -> Result<u64, Erro
     Ok(count as u64)
 }
 
-/// `task` by any index that serves.
 /// So many rows are walked in no time.
 const NEAR: u64 = 1_000;
 
+/// `task` by any index that serves.
 const ANY: &str = "task t";
 /// Never by walking a parent's or a batch's whole history.
 const LIVE: &str = "task t INDEXED BY task_live";

@@ -10,14 +10,15 @@ impl Supervisor {
         Ok(self.0.store.task_count()?)
     }
 
-    /// As JSON, with commas between the tasks; and how many match.
+    /// As JSON behind what is in `answer`, with commas between the tasks; and how many match.
     pub fn page_json(
         &self,
         filter: &Filter,
         sort: Sort,
         window: Window,
-    ) -> Result<(Vec<u8>, u64), Error> {
-        Ok(self.0.store.page_json(filter, sort, window)?)
+        answer: &mut Vec<u8>,
+    ) -> Result<u64, Error> {
+        Ok(self.0.store.page_json(filter, sort, window, answer)?)
     }
 
     /// The same, if it takes microseconds.
@@ -26,8 +27,9 @@ impl Supervisor {
         filter: &Filter,
         sort: Sort,
         window: Window,
-    ) -> Result<Option<(Vec<u8>, u64)>, Error> {
-        Ok(self.0.store.page_json_at_once(filter, sort, window)?)
+        answer: &mut Vec<u8>,
+    ) -> Result<Option<u64>, Error> {
+        Ok(self.0.store.page_json_at_once(filter, sort, window, answer)?)
     }
 
     pub fn totals(&self) -> Result<Totals, Error> {
