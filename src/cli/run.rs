@@ -51,7 +51,9 @@ impl Run {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let json = self.json;
         let request = self.request(settings)?;
-        let connection = connect(settings).await?;
+        // A model for one task is not the default of a daemon that is started on the way.
+        let without_model = Settings { model_flag: None, ..settings.clone() };
+        let connection = connect(&without_model).await?;
         let task = match launch(&connection, &request).await {
             // The daemon knows which host it is, and whether that host cares.
             Err(error) if !json && has_status(&error, 403) => {
@@ -93,7 +95,8 @@ impl Run {
             agent: Some(self.agent),
             fork: self.fork.is_some(),
             batch: self.batch,
-            model: Some(settings.config.model.clone()).filter(|model| !model.is_empty()),
+            // Only what was asked for in this call: a default must not overrule the agent's file.
+            model: settings.model_flag.clone(),
             budget: Some(budget).filter(|budget| !budget.is_empty()),
             host: settings.named_host.clone(),
             ..Arguments::default()

@@ -204,8 +204,8 @@ pub trait Host {
         let _ = (directory, agent);
         async { Ok(None) }
     }
-    /// The model a task will run on that wishes for this one, in full. Refused, with the way out, when
-    /// it cannot be used. Asked at every launch.
+    /// The model a task will run on that wishes for this one, or for none, in full. Refused, with the
+    /// way out, when it cannot be used. Asked at every launch.
     fn model(
         &self,
         wish: Option<String>,
@@ -248,7 +248,7 @@ pub trait Host {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentOffer {
     pub name: String,
-    /// What it runs on when nobody says, as `provider/model`; `None` where only the host knows.
+    /// What its definition names, as `provider/model`; `None` when it names none.
     pub model: Option<String>,
 }
 

@@ -327,26 +327,13 @@ async fn a_short_name_means_the_same_in_a_file_and_in_a_call() {
             let asked = place.server.asked().pop().unwrap();
             (task["model"].clone(), asked.body["model"].clone())
         };
-        // One that is started by the way takes the model of that call for its default.
-        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
         let sonnet = ("anthropic/claude-sonnet-5-5".into(), "claude-sonnet-5-5".into());
         assert_eq!(run(&["--model", "sonnet", "--agent", "general"]), sonnet);
         let fast = ("openai/quick".into(), "quick".into());
         assert_eq!(run(&["--model", "fast", "--agent", "general"]), fast);
-        let place = &place;
-        let launch = |agent: &str| {
-            let mut request = launch_request("@say fine");
-            request.caller.directory = place.project.display().to_string();
-            request.arguments.agent = Some(agent.into());
-            let client = place.shell.client();
-            let task = tokio::runtime::Handle::current()
-                .block_on(async { client.launch(&request).await.unwrap() });
-            assert_eq!(place.end(&task.short_id).1, "fine");
-            place.server.asked().pop().unwrap().body["model"].clone()
-        };
-        assert_eq!(launch("shorty"), "claude-sonnet-5-5");
-        assert_eq!(launch("own"), "quick");
-        assert_eq!(launch("heir"), "scripted");
+        assert_eq!(run(&["--agent", "shorty"]), sonnet);
+        assert_eq!(run(&["--agent", "own"]), fast);
+        assert_eq!(run(&["--agent", "heir"]), ("openai/scripted".into(), "scripted".into()));
     });
 }
 
@@ -362,4 +349,28 @@ async fn models_are_asked_to_think_as_the_configuration_says() {
     let asked = place.server.asked();
     let efforts: Vec<&Value> = asked.iter().map(|asked| &asked.body["reasoning_effort"]).collect();
     assert_eq!(efforts, [&Value::Null, &Value::from("low")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_model_of_an_agents_file_wins_over_the_default_and_a_named_one_over_both() {
+    let place = Place::build().await;
+    let agents = place.shell.path("agents");
+    std::fs::create_dir_all(&agents).unwrap();
+    std::fs::write(agents.join("mine.md"), "---\nmodel: openai/own\n---\nYou look.").unwrap();
+    block_in_place(|| {
+        // The daemon is started by the first of them, and does not take its model for a default.
+        for (arguments, model) in [
+            (&["--agent", "general", "--model", "openai/named"] as &[_], "named"),
+            (&["--agent", "general"], "scripted"),
+            (&["--agent", "mine"], "own"),
+            (&["--agent", "mine", "--model", "openai/named"], "named"),
+        ] {
+            let run = place
+                .shell
+                .run_in(&place.project, ["run"].iter().chain(arguments).chain(&["@say fine"]));
+            assert_eq!(place.end(run.stdout.trim()).1, "fine", "{run:?}");
+            let asked = place.server.asked().pop().unwrap();
+            assert_eq!(asked.body["model"], model, "{arguments:?}");
+        }
+    });
 }

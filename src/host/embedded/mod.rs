@@ -312,16 +312,24 @@ impl Embedded {
 
     /// The model a session is to use: the prompt's, the agent's, the configured one.
     fn model_name(&self, prompt: &str, agent: &Definition) -> String {
-        let Setup { models, default_model, .. } = &self.0.setup;
+        let models = &self.0.setup.models;
         if !prompt.is_empty() {
             return models.resolve(prompt).unwrap_or_else(|| prompt.to_owned());
         }
-        // Files are written for other programs too: a name that only those know says nothing.
-        let own = agent.model.as_deref().and_then(|model| models.resolve(model));
-        let default = Some(default_model.as_str()).filter(|model| !model.is_empty());
-        let default =
-            default.map(|model| models.resolve(model).unwrap_or_else(|| model.to_owned()));
-        own.or(default).unwrap_or_else(|| model::OFFLINE.to_owned())
+        self.model_in_file(agent).unwrap_or_else(|| self.default_model())
+    }
+
+    /// Files are written for other programs too: a name that only those know says nothing.
+    fn model_in_file(&self, agent: &Definition) -> Option<String> {
+        agent.model.as_deref().and_then(|model| self.0.setup.models.resolve(model))
+    }
+
+    fn default_model(&self) -> String {
+        let Setup { models, default_model, .. } = &self.0.setup;
+        match default_model.as_str() {
+            "" => model::OFFLINE.to_owned(),
+            name => models.resolve(name).unwrap_or_else(|| name.to_owned()),
+        }
     }
 }
 
@@ -473,7 +481,7 @@ impl Host for Embedded {
     async fn model(&self, wish: Option<String>) -> Result<Option<String>, Error> {
         let find = move |host: &Embedded| {
             let models = &host.0.setup.models;
-            let name = wish.unwrap_or_default();
+            let name = wish.unwrap_or_else(|| host.default_model());
             let name = models.resolve(&name).unwrap_or(name);
             let found = models.find(&name);
             found.map_err(|error| Error::Refused(error.to_string()))?;
@@ -490,7 +498,7 @@ impl Host for Embedded {
         let directory = directory.to_owned();
         let load = move |host: &Embedded| {
             let offer = |(name, agent): (String, Definition)| {
-                let model = Some(host.model_name("", &agent));
+                let model = host.model_in_file(&agent);
                 AgentOffer { name, model }
             };
             Ok(host.definitions(&directory).into_iter().map(offer).collect())
