@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use super::home::Home;
 use crate::agent::definition;
-use crate::agent::model::provider::{Key, Provider};
+use crate::agent::model::provider::{Access, Key, Provider, Sources};
 use crate::agent::model::remote::Wire;
 use crate::agent::model::{Effort, Models, Price};
 use crate::agent::turn::Limits;
@@ -90,30 +90,31 @@ fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result
     Ok(opencode)
 }
 
-fn providers(settings: &Settings) -> Vec<Provider> {
+fn providers(settings: &Settings) -> Vec<Sources> {
     let sections = settings.config.providers.keys().map(String::as_str);
     let mut names: BTreeSet<&str> = Provider::known_names().collect();
     names.extend(sections);
-    names.into_iter().map(|name| provider(settings, name)).collect()
+    names.into_iter().map(|name| sources(settings, name)).collect()
 }
 
-/// Its variables come before its section.
-fn provider(settings: &Settings, name: &str) -> Provider {
-    let known = Provider::named(name);
+fn sources(settings: &Settings, name: &str) -> Sources {
+    let known = Sources::named(name);
     let access = settings.providers.models.get(name).cloned().unwrap_or_default();
     let section = settings.config.providers.get(name).cloned().unwrap_or_default();
     let given = |text: String| Some(text).filter(|text| !text.trim().is_empty());
     let beside = settings.config_file.parent().unwrap_or(Path::new("/"));
-    let key = match (access.key, given(section.key_file), given(section.key_command)) {
-        (Some(key), _, _) => Key::Text(key.reveal().to_owned()),
-        (None, Some(file), _) => Key::File(beside.join(file)),
-        (None, None, Some(command)) => Key::Command(command),
-        (None, None, None) => Key::None,
+    let key = match (given(section.key_file), given(section.key_command)) {
+        (Some(file), _) => Key::File(beside.join(file)),
+        (None, Some(command)) => Key::Command(command),
+        (None, None) => Key::None,
     };
-    Provider {
+    Sources {
         wire: section.kind.map_or(known.wire, wire),
-        base_url: access.base_url.or_else(|| given(section.base_url)),
-        key,
+        section: Access { key, base_url: given(section.base_url) },
+        daemon: Access {
+            key: access.key.map_or(Key::None, |key| Key::Text(key.reveal().to_owned())),
+            base_url: access.base_url,
+        },
         ..known
     }
 }

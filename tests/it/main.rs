@@ -6,6 +6,7 @@ mod layers;
 mod support;
 
 mod agents;
+mod auth;
 mod batches;
 mod bounds;
 mod calls;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use self::provider::Provider;
+use self::provider::{Access, Key, Provider, Sources};
 use self::remote::Remote;
 use crate::agent::tools::Spec;
 use crate::transcript::{Message, Seal, Tokens};
@@ -113,15 +113,28 @@ pub enum Model {
 pub struct Models {
     silence: Duration,
     answer_bytes: usize,
-    providers: Arc<BTreeMap<String, Connection>>,
+    providers: Arc<BTreeMap<String, Known>>,
+    kept: KeptKeys,
     aliases: Arc<BTreeMap<String, String>>,
     effort: Option<Effort>,
+}
+
+/// The key that was set for a provider by command, as it is now; an error says why it cannot be told.
+pub type KeptKeys = Arc<dyn Fn(&str) -> Result<Key, String> + Send + Sync>;
+
+struct Known {
+    sources: Sources,
+    /// The last used last: one for each key and address, which are few.
+    connections: Mutex<Vec<Arc<Connection>>>,
 }
 
 struct Connection {
     provider: Provider,
     made: Mutex<Made>,
 }
+
+/// Of one provider; those that were used longest ago are made again when they are needed.
+const MOST_CONNECTIONS: usize = 16;
 
 /// Made when it is first needed: it reads the key and the system's certificates. A provider that cannot be
 /// used is tried anew each time, unless that takes long: then those who wait for the lock, each on one of
@@ -141,15 +154,26 @@ impl Models {
     /// A server that says nothing for as long as `silence` is given up, and so is an answer that is
     /// longer than this.
     pub fn new(
-        providers: impl IntoIterator<Item = Provider>,
+        providers: impl IntoIterator<Item = Sources>,
         silence: Duration,
         answer_bytes: usize,
     ) -> Models {
-        let connection = |provider: Provider| {
-            (provider.name.clone(), Connection { provider, made: Mutex::default() })
+        let known = |sources: Sources| {
+            (sources.name.clone(), Known { sources, connections: Mutex::default() })
         };
-        let providers = Arc::new(providers.into_iter().map(connection).collect());
-        Models { silence, answer_bytes, providers, aliases: Arc::default(), effort: None }
+        Models {
+            silence,
+            answer_bytes,
+            providers: Arc::new(providers.into_iter().map(known).collect()),
+            kept: Arc::new(|_| Ok(Key::None)),
+            aliases: Arc::default(),
+            effort: None,
+        }
+    }
+
+    /// With keys that are kept elsewhere. They are looked up at every use, so that a new one holds at once.
+    pub fn with_kept_keys(self, kept: KeptKeys) -> Models {
+        Models { kept, ..self }
     }
 
     /// With how much they are to think, where that is said.
@@ -167,25 +191,45 @@ impl Models {
         alias::resolve(name, &self.aliases)
     }
 
-    /// `name` is `provider/model`. Call it on a thread that may block: a key may have to be read.
-    pub fn find(&self, name: &str) -> Result<Model, Error> {
+    /// `name` is `provider/model`; `call` is what the caller's environment says of providers. Call it on a
+    /// thread that may block: a key may have to be read.
+    pub fn find(&self, name: &str, call: &BTreeMap<String, Access>) -> Result<Model, Error> {
         if name == OFFLINE {
             return Ok(Model::Offline);
         }
         let (provider, model) = name.split_once('/').unwrap_or_default();
-        let connection = self.providers.get(provider).filter(|_| !model.is_empty());
-        let Some(connection) = connection else {
-            let names: Vec<String> =
-                self.providers.keys().map(|name| format!("`{name}/<model>`")).collect();
-            return Err(Error::Unusable(format!(
-                "no model `{name}`; there are `{OFFLINE}`, {}, and more under `[providers.NAME]` in \
-                 the configuration",
-                names.join(", ")
-            )));
-        };
+        let known = self.providers.get(provider).filter(|_| !model.is_empty());
+        let known = known.ok_or_else(|| self.unknown(name))?;
+        let none = Access::default();
+        let chosen = self.choose(&known.sources, call.get(provider).unwrap_or(&none))?;
+        self.connect(&known.connection(chosen)).map(Model::Remote)
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let names: Vec<String> =
+            self.providers.keys().map(|name| format!("`{name}/<model>`")).collect();
+        Error::Unusable(format!(
+            "no model `{name}`; there are `{OFFLINE}`, {}, and more under `[providers.NAME]` in the \
+             configuration",
+            names.join(", ")
+        ))
+    }
+
+    fn choose(&self, sources: &Sources, call: &Access) -> Result<Provider, Error> {
+        let look = |name: &str| (self.kept)(name).map_err(Error::Unusable);
+        let mut kept = look(&sources.name)?;
+        for other in Provider::with_the_same_keys(&sources.name) {
+            if !kept.is_given() {
+                kept = look(other)?;
+            }
+        }
+        sources.choose(call, kept)
+    }
+
+    fn connect(&self, connection: &Connection) -> Result<Arc<Remote>, Error> {
         let mut made = connection.made.lock().unwrap_or_else(PoisonError::into_inner);
         match &*made {
-            Made::Yes(remote) => return Ok(Model::Remote(remote.clone())),
+            Made::Yes(remote) => return Ok(remote.clone()),
             Made::Failed(error, at) if at.elapsed() < REMEMBERED => return Err(error.clone()),
             Made::Failed(..) | Made::NotYet => {}
         }
@@ -194,7 +238,7 @@ impl Models {
             Ok(remote) => {
                 let remote = Arc::new(remote.bounded(self.answer_bytes).thinking(self.effort));
                 *made = Made::Yes(remote.clone());
-                Ok(Model::Remote(remote))
+                Ok(remote)
             }
             Err(error) => {
                 let is_slow = began.elapsed() >= SLOW;
@@ -206,6 +250,22 @@ impl Models {
                 Err(error)
             }
         }
+    }
+}
+
+impl Known {
+    fn connection(&self, provider: Provider) -> Arc<Connection> {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = connections.iter().position(|connection| connection.provider == provider);
+        let connection = match made {
+            Some(place) => connections.remove(place),
+            None => Arc::new(Connection { provider, made: Mutex::default() }),
+        };
+        if connections.len() == MOST_CONNECTIONS {
+            connections.remove(0);
+        }
+        connections.push(Arc::clone(&connection));
+        connection
     }
 }
 
@@ -228,7 +288,6 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
-    use super::provider::{Key, Provider};
     use super::*;
 
     #[test]
@@ -236,10 +295,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let tries = folder.path().join("tries");
         let command = format!("echo x >> '{}'; sleep 1; exit 1", tries.display());
-        let provider = Provider { key: Key::Command(command), ..Provider::named("openai") };
-        let models = Models::new([provider], Duration::from_secs(1), 1_000);
-        let first = models.find("openai/any").err().unwrap();
-        assert_eq!(models.find("openai/any").err(), Some(first));
+        let section = Access { key: Key::Command(command), base_url: None };
+        let sources = Sources { section, ..Sources::named("openai") };
+        let models = Models::new([sources], Duration::from_secs(1), 1_000);
+        let call = BTreeMap::new();
+        let first = models.find("openai/any", &call).err().unwrap();
+        assert_eq!(models.find("openai/any", &call).err(), Some(first));
         assert_eq!(std::fs::read_to_string(tries).unwrap(), "x\n");
     }
 }

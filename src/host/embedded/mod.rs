@@ -382,7 +382,11 @@ impl Host for Embedded {
             let agent = host.definition(&session.directory, &agent);
             let agent = agent.map_err(|missing| Error::Refused(missing.to_string()))?;
             let model = host.model_name(&model, &agent);
-            host.0.setup.models.find(&model).map_err(|error| Error::Refused(error.to_string()))?;
+            host.0
+                .setup
+                .models
+                .find(&model, &BTreeMap::new())
+                .map_err(|error| Error::Refused(error.to_string()))?;
             Ok(model)
         };
         let model = self.in_thread(find).await?;
@@ -483,7 +487,7 @@ impl Host for Embedded {
             let models = &host.0.setup.models;
             let name = wish.unwrap_or_else(|| host.default_model());
             let name = models.resolve(&name).unwrap_or(name);
-            let found = models.find(&name);
+            let found = models.find(&name, &BTreeMap::new());
             found.map_err(|error| Error::Refused(error.to_string()))?;
             Ok(Some(name))
         };

@@ -22,8 +22,9 @@ const MOST_BYTES: u64 = 16 * 1024;
 const COMMAND: Duration = Duration::from_secs(8);
 
 /// Not `Debug`: it may be the secret itself.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub enum Key {
+    #[default]
     None,
     Text(String),
     File(PathBuf),
@@ -32,6 +33,15 @@ pub enum Key {
 }
 
 impl Key {
+    /// An empty variable is one that was not set.
+    pub fn is_given(&self) -> bool {
+        match self {
+            Key::None => false,
+            Key::Text(text) => !text.trim().is_empty(),
+            Key::File(_) | Key::Command(_) => true,
+        }
+    }
+
     /// How the configuration calls it.
     pub(super) fn field(&self) -> &'static str {
         match self {
@@ -45,7 +55,6 @@ impl Key {
         let told = |why: String| Error::Unusable(format!("{why}; see `{setting}`"));
         let key = match self {
             Key::None => return Ok(None),
-            // An empty variable is one that was not set.
             Key::Text(key) => return Ok(Some(key.trim().to_owned()).filter(|key| !key.is_empty())),
             Key::File(file) => read(file).map_err(|error| {
                 told(format!("the key file `{}` cannot be read: {error}", file.display()))

@@ -2,6 +2,7 @@
 //! a provider is a row of [`KNOWN`]; the configuration can add others.
 
 mod key;
+mod sources;
 
 use reqwest::Url;
 
@@ -9,15 +10,18 @@ use super::Error;
 use super::remote::Wire;
 
 pub use key::Key;
+pub use sources::{Access, Place, Sources};
 
-/// A server, or many, behind one name.
-#[derive(Clone)]
+/// A server, or many, behind one name, with the one key that is to be used there.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Provider {
     pub name: String,
     pub wire: Wire,
     /// Unless it is the provider's own.
     pub base_url: Option<String>,
     pub key: Key,
+    /// Where both were found.
+    pub place: Place,
 }
 
 struct Known {
@@ -103,7 +107,15 @@ impl Provider {
     /// A provider as it is known, or else one that speaks as most do.
     pub fn named(name: &str) -> Provider {
         let wire = known(name).map_or(Wire::OpenAi, |known| known.wire);
-        Provider { name: name.to_owned(), wire, base_url: None, key: Key::None }
+        let name = name.to_owned();
+        Provider { name, wire, base_url: None, key: Key::None, place: Place::Daemon }
+    }
+
+    /// The others whose keys are good for it, too: those with the same variable.
+    pub(super) fn with_the_same_keys(name: &str) -> impl Iterator<Item = &'static str> {
+        let key = known(name).and_then(|known| known.key_variable);
+        let shares = move |other: &&Known| key.is_some() && other.key_variable == key;
+        KNOWN.iter().filter(shares).map(|other| other.name)
     }
 
     /// Whether it is reached where everybody reaches it: only there its prices are known.
@@ -113,18 +125,24 @@ impl Provider {
 
     /// What sets its address.
     pub(super) fn url_setting(&self) -> String {
-        match known(&self.name) {
-            Some(known) => known.url_variable.to_owned(),
-            None => format!("providers.{}.base_url", self.name),
+        match (known(&self.name), self.place) {
+            (Some(known), Place::Call | Place::Daemon) => known.url_variable.to_owned(),
+            (Some(_), Place::Kept | Place::Section) | (None, _) => {
+                format!("providers.{}.base_url", self.name)
+            }
         }
     }
 
+    /// What sets its key.
     fn key_setting(&self) -> String {
-        let named = match &self.key {
-            Key::None | Key::Text(_) => known(&self.name).and_then(|known| known.key_variable),
-            Key::File(_) | Key::Command(_) => None,
-        };
-        named.map_or_else(|| format!("providers.{}.{}", self.name, self.key.field()), str::to_owned)
+        let variable = known(&self.name).and_then(|known| known.key_variable);
+        match (self.place, variable) {
+            (Place::Kept, _) => format!("asyncagents auth set {}", self.name),
+            (Place::Call | Place::Daemon, Some(variable)) => variable.to_owned(),
+            (Place::Section, _) | (_, None) => {
+                format!("providers.{}.{}", self.name, self.key.field())
+            }
+        }
     }
 
     /// Its address with the version of its API.
@@ -152,16 +170,15 @@ impl Provider {
         if let Some(key) = self.key.read(&setting)? {
             return Ok(Some(key));
         }
-        let needs_one = self.base_url.is_none()
-            && known(&self.name).is_some_and(|known| known.key_variable.is_some());
-        if needs_one {
-            let (name, address) = (&self.name, self.url_setting());
-            return Err(Error::Unusable(format!(
-                "there is no key for `{name}`; set `{setting}`, \
-                 or `{address}` to a server that needs none"
-            )));
+        let variables =
+            known(&self.name).and_then(|known| Some((known.key_variable?, known.url_variable)));
+        match variables.filter(|_| self.base_url.is_none()) {
+            None => Ok(None),
+            Some((key, address)) => Err(Error::Unusable(format!(
+                "there is no key for `{}`; set `{key}`, or `{address}` to a server that needs none",
+                self.name
+            ))),
         }
-        Ok(None)
     }
 
     pub(super) fn unsendable_key(&self) -> Error {
