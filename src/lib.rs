@@ -9,6 +9,7 @@ pub mod fork;
 pub mod notice;
 
 // do
+pub mod auth;
 pub mod claim;
 pub mod clock;
 pub mod feed;

@@ -165,6 +165,83 @@ pub struct CallerView {
     /// Calls that take longer than so many seconds are cut off on the caller's side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longest_wait: Option<u64>,
+    /// Of callers that launch.
+    #[serde(skip_serializing_if = "HandOverView::is_empty")]
+    pub hand_over: HandOverView,
+}
+
+/// What the environment of a client says, handed over with its launches; over the socket only, and kept
+/// in memory only. What is empty was not said.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HandOverView {
+    /// For agents that name none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub model: String,
+    /// Where agents run unless something else is said.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub opencode_url: String,
+    /// By the names of the providers.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub providers: BTreeMap<String, AccessView>,
+}
+
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AccessView {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub key: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub base_url: String,
+}
+
+impl HandOverView {
+    fn is_empty(&self) -> bool {
+        *self == HandOverView::default()
+    }
+}
+
+/// Names only: whatever shows a request must not show keys.
+impl std::fmt::Debug for HandOverView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let providers = self.providers.keys();
+        f.debug_struct("HandOverView").field("providers", &providers).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ProvidersRequest {
+    #[serde(skip_serializing_if = "HandOverView::is_empty")]
+    pub hand_over: HandOverView,
+    /// Whether keys are read, and commands run for them.
+    pub check: bool,
+}
+
+/// The providers of models, as the daemon sees them for this caller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProvidersView {
+    /// What agents run on that name no model.
+    pub model: String,
+    /// Those that somebody has said something about, and that of the model.
+    pub providers: Vec<ProviderView>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProviderView {
+    pub name: String,
+    /// Where its key comes from; left out when there is none. Never the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Without a login.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Why it cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -185,6 +262,8 @@ pub struct LaunchRequest {
 #[serde(default)]
 pub struct ResumeRequest {
     pub prompt: String,
+    #[serde(rename = "handOver", skip_serializing_if = "HandOverView::is_empty")]
+    pub hand_over: HandOverView,
     /// The same key resumes once: for callers that lost their connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,

@@ -4,6 +4,7 @@
 
 mod agents;
 mod answer;
+mod auth;
 mod backup;
 mod cancel;
 mod clear;
@@ -44,6 +45,7 @@ use connection::connect;
 
 use crate::client;
 use crate::config::{Environment, Flags, Settings};
+use crate::daemon::hand_over;
 use crate::task::SHELL;
 use crate::wire::CallerView;
 
@@ -109,6 +111,8 @@ enum Command {
     Untrust(trust::Untrust),
     /// Show where agents can run; add OpenCode servers
     Hosts(hosts::Hosts),
+    /// Keep keys of model providers; show where keys come from
+    Auth(auth::Auth),
     /// Serve the tools to clients of MCP; configure such clients
     Mcp(mcp::Mcp),
     /// Put the plugin into OpenCode, or take it out again
@@ -177,6 +181,7 @@ fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Command::Clear(command) => command.run(&settings).await,
             Command::Prune(command) => command.run(&settings).await,
             Command::Hosts(command) => command.run(&settings).await,
+            Command::Auth(command) => command.run(&settings).await,
             Command::Mcp(command) => command.run(&settings).await,
             Command::Doctor(command) => command.run(&settings).await,
             Command::Daemon(command) => command.run(&settings).await,
@@ -215,9 +220,10 @@ fn caller(settings: &Settings) -> CallerView {
     }
 }
 
-/// The same for somebody who launches: agents work in the current directory.
+/// The same for somebody who launches: agents work in the current directory, with the models and keys that
+/// the environment here names.
 fn launcher(settings: &Settings) -> anyhow::Result<CallerView> {
-    Ok(CallerView { directory: here()?, ..caller(settings) })
+    Ok(CallerView { directory: here()?, hand_over: hand_over(settings), ..caller(settings) })
 }
 
 /// The current directory. Agents are told it in JSON, so its name has to be UTF-8.

@@ -7,6 +7,7 @@ use clap::Args;
 use super::{connect, show};
 use crate::clock::Clock;
 use crate::config::Settings;
+use crate::daemon::hand_over;
 use crate::task::launch::prompt_text;
 use crate::wire::ResumeRequest;
 
@@ -26,7 +27,8 @@ impl Resume {
         let prompt = prompt_text(Some(self.prompt))?;
         let connection = connect(settings).await?;
         let id = connection.resolve(&[self.id]).await?.remove(0);
-        let request = ResumeRequest { prompt, key: Some(Clock::system().nonce()) };
+        let key = Some(Clock::system().nonce());
+        let request = ResumeRequest { prompt, hand_over: hand_over(settings), key };
         let task = connection.call(async |client| client.resume(&id, &request).await).await?;
         if self.json {
             show::json(&task)?;

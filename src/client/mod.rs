@@ -24,9 +24,9 @@ use connection::{Answer, Connections, Failure};
 use crate::wire::{
     AbortRequest, AnswerRequest, CallerRequest, CancelRequest, CancelView, CheckView, ClearView,
     ErrorView, ForkRequest, ForkView, HealthView, HostsView, LaunchRequest, MailboxView,
-    OutputRequest, OutputView, PageView, PermissionsView, PruneRequest, PruneView, ReadRequest,
-    ResolveRequest, ResumeRequest, ServerRequest, TaskView, TasksView, ToolLine, ToolRequest,
-    ToolsView, WaitRequest, WaitView,
+    OutputRequest, OutputView, PageView, PermissionsView, ProvidersRequest, ProvidersView,
+    PruneRequest, PruneView, ReadRequest, ResolveRequest, ResumeRequest, ServerRequest, TaskView,
+    TasksView, ToolLine, ToolRequest, ToolsView, WaitRequest, WaitView,
 };
 
 /// With a fresh look at what the daemon was configured by.
@@ -178,6 +178,10 @@ impl Client {
 
     pub async fn hosts(&self) -> Result<HostsView, Error> {
         self.get("/v1/hosts").await
+    }
+
+    pub async fn providers(&self, request: &ProvidersRequest) -> Result<ProvidersView, Error> {
+        self.post("/v1/providers", request, PATIENCE).await
     }
 
     pub async fn add_server(&self, name: &str, url: &str) -> Result<HostsView, Error> {

@@ -21,6 +21,8 @@ const VARIABLES: [(&str, &[&str], &str); 6] = [
 pub struct Providers {
     /// By the name of the provider; one without any variable is left out.
     pub models: BTreeMap<String, Access>,
+    /// `ASYNCAGENTS_OPENCODE_URL`, which may hold a login.
+    pub opencode_url: Option<Secret>,
     /// `OPENCODE_SERVER_PASSWORD`
     pub opencode_password: Option<Secret>,
     /// `OPENCODE_SERVER_USERNAME`
@@ -77,6 +79,7 @@ impl Providers {
         }
         Ok(Providers {
             models,
+            opencode_url: text("ASYNCAGENTS_OPENCODE_URL")?.map(Secret),
             opencode_password: text("OPENCODE_SERVER_PASSWORD")?.map(Secret),
             opencode_name: text("OPENCODE_SERVER_USERNAME")?,
         })

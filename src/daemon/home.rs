@@ -15,8 +15,8 @@ use crate::wire::ServerView;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// What may be in a directory that we close to others.
-const OURS: [&str; 7] =
-    ["asyncagents.", "config.toml", "server.json", "token", "trust.", "log", "output"];
+const OURS: [&str; 8] =
+    ["asyncagents.", "auth.", "config.toml", "server.json", "token", "trust.", "log", "output"];
 
 const SERVER: &str = "server.json";
 

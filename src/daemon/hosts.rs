@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 
@@ -9,8 +10,9 @@ use super::home::Home;
 use crate::agent::definition;
 use crate::agent::model::provider::{Access, Key, Provider, Sources};
 use crate::agent::model::remote::Wire;
-use crate::agent::model::{Effort, Models, Price};
+use crate::agent::model::{Effort, KeptKeys, Models, Price};
 use crate::agent::turn::Limits;
+use crate::auth::{Auth, Kept};
 use crate::clock::Clock;
 use crate::config::{self, Kind, Settings, Thinking};
 use crate::host::AnyHost;
@@ -119,6 +121,17 @@ fn sources(settings: &Settings, name: &str) -> Sources {
     }
 }
 
+/// As they are in the file at the moment.
+fn kept_keys(home: &Home) -> KeptKeys {
+    let auth = Auth::in_home(home.path());
+    Arc::new(move |name| match auth.get(name) {
+        Ok(None) => Ok(Key::None),
+        Ok(Some(Kept::Key(key))) => Ok(Key::Text(key)),
+        Ok(Some(Kept::Command(command))) => Ok(Key::Command(command)),
+        Err(error) => Err(error.to_string()),
+    })
+}
+
 fn effort(thinking: Thinking) -> Option<Effort> {
     match thinking {
         Thinking::Default => None,
@@ -170,6 +183,7 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         default_model: config.model.clone(),
         output_bytes: config.agent.output_bytes,
         models: Models::new(providers(settings), config.agent.silence, config.agent.answer_bytes)
+            .with_kept_keys(kept_keys(home))
             .with_aliases(config.agent.aliases.clone())
             .with_effort(effort(config.agent.thinking)),
         prices: config.agent.prices.iter().map(priced).collect(),

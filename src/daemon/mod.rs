@@ -2,6 +2,7 @@
 //! again; starting one on demand is in [`start`].
 
 mod descriptors;
+mod handover;
 mod home;
 mod hosts;
 mod log;
@@ -24,6 +25,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub use handover::hand_over;
 pub use home::{AlreadyRunning, Home, make_private};
 pub use hosts::definition_bounds;
 pub use log::init as init_log;

@@ -4,8 +4,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{
-    AgentOffer, Answer, AnyHost, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast,
-    Watch,
+    AgentOffer, Answer, AnyHost, Error, Handed, Host, NewSession, Observation, Opened, Post,
+    Prompt, Toast, Watch,
 };
 use crate::metrics::{Metrics, Outcome};
 use crate::task::{MessageId, SessionId};
@@ -20,6 +20,15 @@ pub struct Metered {
 impl Metered {
     pub fn new(name: String, host: AnyHost, metrics: Metrics) -> Metered {
         Metered { name, host, metrics }
+    }
+
+    /// The same, with its calls made to another handle of the host.
+    pub fn over(&self, host: AnyHost) -> Metered {
+        Metered { host, ..self.clone() }
+    }
+
+    pub fn host(&self) -> &AnyHost {
+        &self.host
     }
 
     async fn count<T>(
@@ -96,8 +105,16 @@ impl Host for Metered {
         self.count("objection", self.host.objection(directory, agent)).await
     }
 
-    async fn model(&self, wish: Option<String>) -> Result<Option<String>, Error> {
-        self.count("model", self.host.model(wish)).await
+    async fn model(&self, wish: Option<String>, handed: Handed) -> Result<Option<String>, Error> {
+        self.count("model", self.host.model(wish, handed)).await
+    }
+
+    fn hand_over(&self, session: &SessionId, handed: Handed) {
+        self.host.hand_over(session, handed);
+    }
+
+    fn handed(&self, session: &SessionId) -> Handed {
+        self.host.handed(session)
     }
 
     async fn agents(

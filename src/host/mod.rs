@@ -3,6 +3,7 @@
 
 mod directory;
 pub mod embedded;
+mod handed;
 pub mod metered;
 pub mod opencode;
 pub mod scripted;
@@ -12,6 +13,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+pub use self::handed::{Handed, Parts as HandedParts};
+pub use crate::agent::model::{Look, Standing as ProviderStanding};
 use crate::task::{MessageId, SessionId};
 use crate::transcript::{Figures, Outcome};
 
@@ -209,8 +212,19 @@ pub trait Host {
     fn model(
         &self,
         wish: Option<String>,
+        handed: Handed,
     ) -> impl Future<Output = Result<Option<String>, Error>> + Send {
+        let _ = handed;
         async { Ok(wish) }
+    }
+    /// What the caller handed over is for this session: kept in memory, for as long as that lasts.
+    fn hand_over(&self, session: &SessionId, handed: Handed) {
+        let _ = (session, handed);
+    }
+    /// What was handed over for this session, as far as it is still there.
+    fn handed(&self, session: &SessionId) -> Handed {
+        let _ = session;
+        Handed::default()
     }
     /// The agents a child of this parent could be, in this directory.
     fn agents(
@@ -381,11 +395,27 @@ impl Host for AnyHost {
         }
     }
 
-    async fn model(&self, wish: Option<String>) -> Result<Option<String>, Error> {
+    async fn model(&self, wish: Option<String>, handed: Handed) -> Result<Option<String>, Error> {
         match self {
-            AnyHost::Scripted(host) => host.model(wish).await,
-            AnyHost::Embedded(host) => host.model(wish).await,
-            AnyHost::OpenCode(host) => host.model(wish).await,
+            AnyHost::Scripted(host) => host.model(wish, handed).await,
+            AnyHost::Embedded(host) => host.model(wish, handed).await,
+            AnyHost::OpenCode(host) => host.model(wish, handed).await,
+        }
+    }
+
+    fn hand_over(&self, session: &SessionId, handed: Handed) {
+        match self {
+            AnyHost::Scripted(host) => host.hand_over(session, handed),
+            AnyHost::Embedded(host) => host.hand_over(session, handed),
+            AnyHost::OpenCode(host) => host.hand_over(session, handed),
+        }
+    }
+
+    fn handed(&self, session: &SessionId) -> Handed {
+        match self {
+            AnyHost::Scripted(host) => host.handed(session),
+            AnyHost::Embedded(host) => host.handed(session),
+            AnyHost::OpenCode(host) => host.handed(session),
         }
     }
 

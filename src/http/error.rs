@@ -86,6 +86,7 @@ impl From<supervisor::Error> for ApiError {
             | Arguments(_) => StatusCode::BAD_REQUEST,
             AgentRefused(_) => StatusCode::FORBIDDEN,
             NoHost
+            | ModelRefused(_)
             | Disabled
             | Refused(_)
             | TooDeep(_)

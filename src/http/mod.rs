@@ -13,6 +13,7 @@ mod health;
 mod hosts;
 mod mailbox;
 mod permissions;
+mod providers;
 mod prune;
 mod stats;
 mod tasks;
@@ -166,6 +167,7 @@ pub fn control(api: Api) -> Router {
         .route("/v1/permissions", get(permissions::list))
         .route("/v1/permissions/{id}", post(permissions::answer))
         .route("/v1/hosts", get(hosts::list))
+        .route("/v1/providers", post(providers::list))
         .route("/v1/hosts/opencode/{name}", put(hosts::add).delete(hosts::remove))
         .route("/v1/bridge", post(bridge::open))
         .route("/v1/bridge/{id}/{call}/answer", post(bridge::answer).layer(any_size()))

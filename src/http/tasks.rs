@@ -239,7 +239,10 @@ pub(super) async fn resume(
     Path(id): Path<String>,
     Body(request): Body<ResumeRequest>,
 ) -> Result<Json<TaskView>, ApiError> {
-    let task = api.supervisor.resume_once(&TaskId::new(id), request.prompt, request.key).await?;
+    let ResumeRequest { prompt, hand_over, key } = request;
+    let id = TaskId::new(id);
+    api.supervisor.renew_handed(&api.supervisor.task(&id)?, &tools::handed(hand_over));
+    let task = api.supervisor.resume_once(&id, prompt, key).await?;
     Ok(Json(TaskView::from(&task)))
 }
 

@@ -22,8 +22,10 @@ use self::parent::{Connection, Root};
 use crate::client::{self, Client};
 use crate::clock::Clock;
 use crate::config::Settings;
-use crate::daemon::start;
-use crate::wire::{AbortRequest, ToolAnswer, ToolLine, ToolRequest, ToolView, ToolsView};
+use crate::daemon::{hand_over, start};
+use crate::wire::{
+    AbortRequest, CallerView, ToolAnswer, ToolLine, ToolRequest, ToolView, ToolsView,
+};
 
 /// How long clients wait for a call, as measured, less a little; ours are answered before, with something
 /// to go on with. Names as the clients give them begin like this.
@@ -136,7 +138,7 @@ impl Server {
         let caller = connection.caller(&context.meta);
         let key = self.clock.nonce();
         let request = ToolRequest {
-            caller: caller.clone(),
+            caller: CallerView { hand_over: hand_over(&self.settings), ..caller.clone() },
             arguments: arguments.map(serde_json::Value::Object).unwrap_or_default(),
             key: Some(key.clone()),
             progress: context.meta.get_progress_token().is_some(),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fork::Inherits;
 use super::{Error, Fork, Supervisor};
-use crate::host::{self, AgentOffer, Host, NewSession, Opened};
+use crate::host::{self, AgentOffer, Handed, Host, NewSession, Opened};
 use crate::store::{Inheritance, Intended, Intent, NewTask, Placement};
 use crate::task::launch::Order;
 use crate::task::{BatchId, MAILBOX, Manner, Parent, SHELL, SessionId, Task, TaskId, Timestamp};
@@ -39,6 +39,9 @@ pub struct Caller {
     /// Its calls are cut off when they take longer.
     #[serde(default)]
     pub longest_wait: Option<Duration>,
+    /// What its environment says. Never stored: a launch that is finished by the next daemon has none.
+    #[serde(skip)]
+    pub handed: Handed,
 }
 
 impl Caller {
@@ -116,12 +119,13 @@ impl Supervisor {
         }
         self.check_space()?;
         let depth = self.depth(&caller.session)?;
+        let caller = Caller { handed: self.handed_to(&caller)?, ..caller };
         let host = self.choose_host(&order, &caller)?;
         let directory = self.directory(&host, &caller).await?;
         let caller = Caller { directory, ..caller };
         let offer = self.check_agent(&host, &order.agent, &caller).await?;
         // It counts for the model it will run on, and stays with it (T11).
-        let model = self.check_model(&host, order.model.or(offer.model)).await?;
+        let model = self.check_model(&host, order.model.or(offer.model), &caller.handed).await?;
         let order = Order { model, ..order };
         let inherits = self.inherit(fork, &caller, &host).await?;
 
@@ -157,7 +161,8 @@ impl Supervisor {
             // The launch says what is wrong with it.
             return Ok(None);
         };
-        let model = self.check_model(&host, order.model.clone().or(offer.model)).await;
+        let wish = order.model.clone().or(offer.model);
+        let model = self.check_model(&host, wish, &caller.handed).await;
         let Ok(model) = model else { return Ok(None) };
         let order = Order { model, ..order.clone() };
         Ok(self.0.store.earlier(&caller.session, (&host, &there.directory), &order, since)?)
@@ -210,7 +215,8 @@ impl Supervisor {
     }
 
     async fn open_and_insert(&self, nonce: String, begun: Begun) -> Result<Task, Error> {
-        let host = self.host(&begun.host)?;
+        let handed = begun.caller.handed.clone();
+        let host = self.host_for(&begun.host, &handed)?;
         let session = begun.session(&nonce);
         let opened = match &begun.inherits {
             Some(Inherits::CopyOf(of)) => host.fork(of, session).await,
@@ -219,6 +225,8 @@ impl Supervisor {
         match opened {
             Ok(opened) => {
                 let session = opened.session.clone();
+                // Before the prompter hears of it.
+                host.hand_over(&session, handed);
                 let completed = self.complete(nonce.clone(), begun, opened).await;
                 if completed.is_err() {
                     // A full disk may not take the note that it failed. Without its session the
@@ -317,6 +325,9 @@ impl Supervisor {
         if hosts.all.contains_key(&caller.host) {
             return Ok(caller.host.clone());
         }
+        if let Some(name) = caller.handed.host() {
+            return self.host(name).map(|_| name.to_owned());
+        }
         hosts.default.clone().ok_or(Error::NoHost)
     }
 
@@ -333,10 +344,16 @@ impl Supervisor {
         }
     }
 
-    /// The model as the host calls it.
-    async fn check_model(&self, host: &str, wish: Option<String>) -> Result<Option<String>, Error> {
-        match self.host(host)?.model(wish).await {
-            Err(host::Error::Refused(why)) => Err(Error::AgentRefused(why)),
+    /// The model as the host calls it; for a task that names none, the default of its caller.
+    pub(super) async fn check_model(
+        &self,
+        host: &str,
+        wish: Option<String>,
+        handed: &Handed,
+    ) -> Result<Option<String>, Error> {
+        let wish = wish.or_else(|| handed.model().map(str::to_owned));
+        match self.host(host)?.model(wish, handed.clone()).await {
+            Err(host::Error::Refused(why)) => Err(Error::ModelRefused(why)),
             other => Ok(other?),
         }
     }
@@ -344,7 +361,7 @@ impl Supervisor {
     /// Where the child is to work.
     async fn directory(&self, host: &str, caller: &Caller) -> Result<String, Error> {
         let parent = (caller.host == host).then_some(&caller.session);
-        Ok(self.host(host)?.directory(&caller.directory, parent).await?)
+        Ok(self.host_for(host, &caller.handed)?.directory(&caller.directory, parent).await?)
     }
 
     /// The agent as the host offers it.
@@ -355,7 +372,8 @@ impl Supervisor {
         caller: &Caller,
     ) -> Result<AgentOffer, Error> {
         self.check_objection(host, &caller.directory, agent).await?;
-        let key = (host.to_owned(), caller.directory.clone());
+        let server = caller.handed.opencode().unwrap_or_default();
+        let key = (format!("{host} {server}"), caller.directory.clone());
         let uptime = self.0.clock.uptime();
         let named = |offers: &[AgentOffer]| offers.iter().find(|o| o.name == agent).cloned();
         let known = {
@@ -369,7 +387,8 @@ impl Supervisor {
             return Ok(offer);
         }
         let parent = (caller.host == host).then_some(&caller.session);
-        let offers = self.host(host)?.agents(&caller.directory, parent).await?;
+        let host = self.host_for(host, &caller.handed)?;
+        let offers = host.agents(&caller.directory, parent).await?;
         let asked = KnownAgents { offers: offers.clone(), asked_at: uptime };
         let mut agents = self.0.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if agents.len() > 1_000 {

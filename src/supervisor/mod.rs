@@ -31,6 +31,7 @@ mod list;
 mod mailbox;
 mod output;
 mod prompt;
+mod providers;
 mod prune;
 mod reconcile;
 mod recover;
@@ -60,6 +61,7 @@ pub use launch::{Caller, Launch};
 pub use list::Listing;
 pub use mailbox::Mail;
 pub use output::Output;
+pub use providers::{Handed, HandedParts, Look, ProviderStanding};
 pub use wait::{Awaited, Need, Waited};
 
 use crate::clock::Clock;
@@ -196,6 +198,9 @@ pub enum Error {
     /// It is there, and must not be used.
     #[error("{0}")]
     AgentRefused(String),
+    /// It cannot be used as the daemon is set up.
+    #[error("{0}")]
+    ModelRefused(String),
     #[error(
         "no host to run agents on: set ASYNCAGENTS_HOST, or `host` in the configuration file \
          (`asyncagents config init` writes a commented one)"

@@ -35,6 +35,8 @@ impl Supervisor {
             return Err(Error::SessionGone(task.short_id.to_string()));
         }
         self.check_objection(&task.host, &task.directory, &task.agent).await?;
+        let handed = self.host(&task.host)?.handed(&task.id);
+        self.check_model(&task.host, task.model.clone(), &handed).await?;
         // What was stopped before must not stop what begins now.
         let _turn = self.stopping_of(&task.id).lock_owned().await;
         // The first call with this key may have been on its way until now.

@@ -18,10 +18,10 @@ use serde_json::{Map, Value, json};
 pub use blocking::{Blocking, OnTimeout};
 
 use crate::quote;
-use crate::supervisor::{self, Caller, Mail, Supervisor, Target};
+use crate::supervisor::{self, Caller, Handed, HandedParts, Mail, Supervisor, Target};
 use crate::task::time::say;
 use crate::task::{MAILBOX, SHELL, SessionId};
-use crate::wire::{CallerView, MessageFilter, ToolAnswer, ToolView, ToolsView};
+use crate::wire::{CallerView, HandOverView, MessageFilter, ToolAnswer, ToolView, ToolsView};
 
 /// The other names the tools can be registered under (`tools.aliases`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -249,6 +249,14 @@ fn audience(caller: &Caller) -> Audience {
     if caller.host == MAILBOX { Audience::Mcp } else { Audience::Conversation }
 }
 
+/// What a client said about its environment; from here on it is shown and stored nowhere.
+pub fn handed(view: HandOverView) -> Handed {
+    let HandOverView { model, host, opencode_url, providers } = view;
+    let providers = providers.into_iter().map(|(name, access)| (name, access.key, access.base_url));
+    let providers = providers.collect();
+    Handed::from(HandedParts { model, host, opencode: opencode_url, providers })
+}
+
 /// Turns what came over the wire into a caller; one without a host has no conversation.
 pub fn caller(view: CallerView) -> Result<Caller, Error> {
     if view.session_id.is_empty() {
@@ -265,6 +273,7 @@ pub fn caller(view: CallerView) -> Result<Caller, Error> {
         lone_batches,
         heir_of: view.heir_of,
         longest_wait: view.longest_wait.map(Duration::from_secs),
+        handed: handed(view.hand_over),
     })
 }
 

@@ -100,6 +100,7 @@ pub(super) async fn call(
         Plan::Resume { task, prompt, ignored } => {
             let task = supervisor.resolve(&task)?;
             supervisor.check_owner(&task, caller)?;
+            supervisor.renew_handed(&task, &caller.handed);
             let task = supervisor.resume_once(&task.id, prompt, key).await?;
             return Ok(resumed(&task, &ignored, audience(caller), names));
         }

@@ -1,13 +1,18 @@
 //! Models and their credentials: where keys and addresses come from, who gets to see them, and what is
 //! said when there are none.
 
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Stdio;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
-use crate::support::ModelServer;
-use crate::support::process::{Ended, Shell};
+use crate::support::process::{Ended, Shell, until};
+use crate::support::terminal::Terminal;
+use crate::support::{ModelServer, OpenCode};
 
 const MODEL: &str = "openai/scripted";
 
@@ -25,14 +30,30 @@ impl Place {
         shell.unset("ASYNCAGENTS_HOST");
         shell.set("ASYNCAGENTS_MODEL", MODEL);
         let project = shell.path("project");
-        std::fs::create_dir(&project).unwrap();
+        fs::create_dir(&project).unwrap();
         Place { shell, server, project }
     }
 
     fn configure(&mut self, text: &str) {
         let file = self.shell.path("config.toml");
-        std::fs::write(&file, text).unwrap();
+        fs::write(&file, text).unwrap();
         self.shell.set("ASYNCAGENTS_CONFIG", file);
+    }
+
+    /// As the shell of a user who has set the key of the server in the environment.
+    fn set_key(&mut self, key: &str) {
+        self.shell.set("OPENAI_BASE_URL", self.server.origin());
+        self.shell.set("OPENAI_API_KEY", key);
+    }
+
+    fn unset_key(&mut self) {
+        self.shell.unset("OPENAI_BASE_URL");
+        self.shell.unset("OPENAI_API_KEY");
+    }
+
+    /// `auth list`: names, where keys come from, addresses and problems.
+    fn listed(&self) -> Value {
+        self.shell.json(["auth", "list", "--json"])
     }
 
     fn run(&self, prompt: &str) -> Ended {
@@ -54,6 +75,10 @@ impl Place {
         assert_eq!(run.code, 0, "{run:?}");
         let fine = ("completed".to_owned(), "fine".to_owned(), String::new());
         assert_eq!(self.end(run.stdout.trim()), fine);
+        self.last_key()
+    }
+
+    fn last_key(&self) -> String {
         let shown = self.server.asked().pop().unwrap().authorization.unwrap();
         shown.trim_start_matches("Bearer ").to_owned()
     }
@@ -72,7 +97,7 @@ impl Place {
 async fn a_key_of_the_environment_is_not_sent_to_an_address_of_the_configuration() {
     let mut place = Place::build().await;
     place.shell.set("OPENAI_API_KEY", "sk-of-the-environment");
-    std::fs::write(place.shell.path("key"), "sk-of-the-file\n").unwrap();
+    fs::write(place.shell.path("key"), "sk-of-the-file\n").unwrap();
     let origin = place.server.origin();
     let section = format!("[providers.openai]\nbase_url = '{origin}'\n");
     place.configure(&format!("{section}key_file = 'key'\n"));
@@ -85,5 +110,249 @@ async fn a_key_of_the_environment_is_not_sent_to_an_address_of_the_configuration
         place.shell.unset("OPENAI_API_KEY");
         assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
         assert_eq!(place.key_shown(), "none");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn auth_set_keeps_a_key_for_its_owner_and_the_running_daemon_uses_it_at_once() {
+    let mut place = Place::build().await;
+    let origin = place.server.origin();
+    place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
+    let file = place.shell.home().join("auth.json");
+    block_in_place(|| {
+        assert_eq!(place.key_shown(), "none");
+        let set = |arguments: &[&str], input: &str| {
+            let arguments = ["auth", "set"].iter().chain(arguments);
+            let set = place.shell.run_with_input(arguments, input.as_bytes());
+            assert_eq!((set.code, set.stderr.as_str()), (0, ""), "{set:?}");
+            set.stdout
+        };
+        let told = set(&["openai"], "sk-first\n");
+        let expected = format!(
+            "the key of `openai` is kept in {}; launches use it from now on\n",
+            file.display()
+        );
+        assert_eq!(told, expected);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(place.key_shown(), "sk-first");
+        let entry =
+            |key: &str| json!([{"name": "openai", "key": key, "address": format!("{origin}/v1")}]);
+        assert_eq!(place.listed(), entry("file (asyncagents auth)"));
+        set(&["openai"], "sk-second");
+        assert_eq!(place.key_shown(), "sk-second");
+        set(&["openai", "--command", "echo sk-printed"], "");
+        assert_eq!(place.key_shown(), "sk-printed");
+        assert_eq!(place.listed(), entry("command (asyncagents auth)"));
+        assert_eq!(
+            place.shell.say(["auth", "remove", "openai"]),
+            "the key of `openai` is forgotten\n"
+        );
+        assert_eq!(place.key_shown(), "none");
+        let again = place.shell.run(["auth", "remove", "openai"]);
+        assert_eq!(again.code, 1, "{again:?}");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_typed_on_a_terminal_is_not_shown() {
+    let place = Place::build().await;
+    block_in_place(|| {
+        let mut command = place.shell.command(["auth", "set", "anthropic"]);
+        let mut terminal = Terminal::start(&mut command, None);
+        terminal.until_shows("Key of anthropic (it is not shown): ");
+        terminal.type_keys("sk-typed\n");
+        let (code, shown) = terminal.wait();
+        assert_eq!(code, 0, "{shown}");
+        assert!(!shown.contains("sk-typed"), "{shown}");
+        let kept = fs::read_to_string(place.shell.home().join("auth.json")).unwrap();
+        let expected = json!({"providers": {"anthropic": {"key": "sk-typed"}}});
+        assert_eq!(serde_json::from_str::<Value>(&kept).unwrap(), expected);
+        let unknown = place.shell.run_with_input(["auth", "set", "nobody"], b"sk-1");
+        assert_eq!(unknown.code, 1);
+        assert!(
+            unknown.stderr.starts_with("error: no provider `nobody`; there are anthropic, gemini,")
+        );
+        assert!(!unknown.stderr.contains("sk-1"), "{unknown:?}");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn auth_list_says_where_each_key_comes_from_and_never_the_key() {
+    let mut place = Place::build().await;
+    let origin = place.server.origin();
+    fs::write(place.shell.path("work.key"), "sk-secret-1").unwrap();
+    place.configure(&format!(
+        "[providers.work]\nbase_url = '{origin}'\nkey_file = 'work.key'\n\
+         [providers.shell]\nbase_url = '{origin}'\nkey_command = 'echo sk-secret-2'\n"
+    ));
+    place.shell.set("ANTHROPIC_API_KEY", "sk-secret-3");
+    block_in_place(|| {
+        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        place.shell.unset("ANTHROPIC_API_KEY");
+        place.shell.set("OPENROUTER_API_KEY", "sk-secret-4");
+        let set = place.shell.run_with_input(["auth", "set", "gemini"], b"sk-secret-5");
+        assert_eq!(set.code, 0, "{set:?}");
+        let file = format!("file ({})", place.shell.path("work.key").display());
+        let row = |name: &str, key: &str, address: &str| json!({"name": name, "key": key, "address": address});
+        let expected = json!([
+            row("anthropic", "environment of the daemon", "https://api.anthropic.com/v1"),
+            row("gemini", "file (asyncagents auth)", "https://generativelanguage.googleapis.com/v1beta"),
+            {"name": "openai", "address": "https://api.openai.com/v1"},
+            row("openrouter", "handed over by the client", "https://openrouter.ai/api/v1"),
+            row("shell", "command (configuration)", &format!("{origin}/v1")),
+            row("work", &file, &format!("{origin}/v1")),
+        ]);
+        assert_eq!(place.listed(), expected);
+        let shown = place.shell.say(["auth", "list"]);
+        assert!(
+            shown.contains("openrouter  handed over by the client") && !shown.contains("sk-secret")
+        );
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_callers_environment_says_holds_for_its_launches_whoever_started_the_daemon() {
+    let mut place = Place::build().await;
+    block_in_place(|| {
+        place.shell.unset("ASYNCAGENTS_MODEL");
+        place.set_key("sk-of-who-started-it");
+        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        place.shell.set("ASYNCAGENTS_MODEL", MODEL);
+        for key in ["sk-of-one", "sk-of-another"] {
+            place.set_key(key);
+            assert_eq!(place.key_shown(), key);
+        }
+        // One that says nothing has what there is.
+        place.unset_key();
+        assert_eq!(place.key_shown(), "sk-of-who-started-it");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_of_mcp_hands_over_its_environment_with_its_launches() {
+    let mut place = Place::build().await;
+    block_in_place(|| {
+        place.shell.unset("ASYNCAGENTS_MODEL");
+        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        place.shell.set("ASYNCAGENTS_MODEL", MODEL);
+        place.set_key("sk-of-the-client");
+        let mut command = place.shell.command(["mcp"]);
+        command.current_dir(&place.project).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut client = command.spawn().unwrap();
+        let mut input = client.stdin.take().unwrap();
+        let mut answers = BufReader::new(client.stdout.take().unwrap()).lines();
+        let info = json!({"name": "test", "version": "1"});
+        let hello =
+            json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info});
+        let launch = json!({"description": "d", "prompt": "@say fine", "agent": "general"});
+        let call = json!({"name": "asyncagents_task", "arguments": launch});
+        let mut ask = |request: Value, answered: bool| {
+            writeln!(input, "{request}").unwrap();
+            answered.then(|| answers.next().unwrap().unwrap())
+        };
+        ask(json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}), true);
+        ask(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}), false);
+        let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call});
+        let told = ask(call, true).unwrap();
+        assert!(told.contains("Background task launched"), "{told}");
+        drop(input);
+        client.wait().unwrap();
+        let task = place.shell.tasks().remove(0);
+        assert_eq!(place.end(&task.session_id).1, "fine");
+        assert_eq!(place.last_key(), "sk-of-the-client");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resume_has_the_key_of_its_launch_until_the_daemon_ends_and_then_the_callers() {
+    let mut place = Place::build().await;
+    block_in_place(|| {
+        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        place.set_key("sk-of-the-launch");
+        let id = place.run("@say one").stdout.trim().to_owned();
+        assert_eq!(place.end(&id).1, "one");
+        place.unset_key();
+        let resume = || place.shell.run(["resume", &id, "@say two"]);
+        assert_eq!(resume().code, 0);
+        assert_eq!(
+            (place.end(&id).1.as_str(), place.last_key().as_str()),
+            ("two", "sk-of-the-launch")
+        );
+        assert_eq!(place.shell.run(["daemon", "restart"]).code, 0);
+        let refused = resume();
+        assert_eq!(refused.code, 1, "{refused:?}");
+        assert!(
+            refused
+                .stderr
+                .starts_with("error: the daemon has no key for `openai`: run `asyncagents")
+        );
+    });
+    place.set_key("sk-of-the-resume");
+    block_in_place(|| {
+        let resumed = place.shell.run(["resume", &place.shell.tasks()[0].session_id, "@say three"]);
+        assert_eq!(resumed.code, 0, "{resumed:?}");
+        let id = resumed.stdout.trim();
+        assert_eq!(
+            (place.end(id).1.as_str(), place.last_key().as_str()),
+            ("three", "sk-of-the-resume")
+        );
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_handed_over_key_is_gone_with_the_daemon_ends_with_a_clear_word_about_it() {
+    let mut place = Place::build().await;
+    block_in_place(|| {
+        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        place.set_key("sk-of-the-launch");
+        let id = place.run("@hang").stdout.trim().to_owned();
+        until("the model is asked", || !place.server.asked().is_empty());
+        place.unset_key();
+        place.shell.kill_daemon();
+        let gone = "interrupted: the daemon has no key for `openai` any more: one that comes with a \
+                    launch is lost when the daemon ends, one that was kept may have been removed; run \
+                    `asyncagents auth set openai`, then launch it again";
+        assert_eq!(place.end(&id), ("error".to_owned(), String::new(), gone.to_owned()));
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_without_a_key_is_refused_at_launch_in_words_about_the_daemon() {
+    let place = Place::build().await;
+    block_in_place(|| {
+        let told = "error: the daemon has no key for `openai`: run `asyncagents auth set openai`, or set \
+                    `OPENAI_API_KEY` where you launch, or `OPENAI_BASE_URL` to a server that needs none\n";
+        assert_eq!(place.refusal(), told);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_opencode_server_of_the_callers_environment_is_used_for_its_launches_alone() {
+    let mut place = Place::build().await;
+    let (one, other) = (OpenCode::start().await, OpenCode::start_with_password("swordfish").await);
+    place.shell.unset("ASYNCAGENTS_MODEL");
+    block_in_place(|| {
+        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        let run = ["run", "--host", "opencode", "--agent", "general", "@say fine"];
+        let refused = place.shell.run_in(&place.project, run);
+        assert_eq!(refused.code, 1, "{refused:?}");
+        let told =
+            "the daemon knows no OpenCode server; set ASYNCAGENTS_OPENCODE_URL where you launch";
+        assert!(refused.stderr.contains(told), "{refused:?}");
+        for (server, password) in [(&one, None), (&other, Some("swordfish"))] {
+            place.shell.set("ASYNCAGENTS_OPENCODE_URL", server.url());
+            place.shell.unset("OPENCODE_SERVER_PASSWORD");
+            if let Some(password) = password {
+                place.shell.set("OPENCODE_SERVER_PASSWORD", password);
+            }
+            let run = place.run("@say fine");
+            assert_eq!(run.code, 0, "{run:?}");
+            assert_eq!(place.end(run.stdout.trim()).1, "fine");
+            assert_eq!(server.sessions().len(), 1);
+        }
+        place.shell.unset("ASYNCAGENTS_OPENCODE_URL");
+        // Those who name none do not get somebody else's.
+        assert_eq!(place.shell.run_in(&place.project, run).code, 1);
+        assert!(!place.shell.say(["hosts"]).contains("swordfish"));
     });
 }

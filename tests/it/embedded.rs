@@ -117,9 +117,9 @@ fn a_model_that_cannot_be_used_is_refused_at_launch_with_the_way_out() {
         run.stderr
     };
     let told = refused("openai/gpt");
-    assert!(told.contains("there is no key for `openai`; set `OPENAI_API_KEY`"), "{told}");
+    assert!(told.contains("the daemon has no key for `openai`: run `asyncagents auth"), "{told}");
     let told = refused("anthropic/claude");
-    assert!(told.contains("there is no key for `anthropic`; set `ANTHROPIC_API_KEY`"), "{told}");
+    assert!(told.contains("the daemon has no key for `anthropic`: run `asyncagents"), "{told}");
     let told = refused("nobody/anything");
     assert!(told.contains("no model `nobody/anything`; there are `offline/explorer`"), "{told}");
     assert_eq!(shell.json(["list", "--json"]), serde_json::json!([]));

@@ -214,7 +214,7 @@ async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<At
 }
 
 fn follow_up(stage: &Stage) -> ResumeRequest {
-    ResumeRequest { prompt: stage.work.follow_up.0.into(), key: None }
+    ResumeRequest { prompt: stage.work.follow_up.0.into(), ..ResumeRequest::default() }
 }
 
 /// Starts daemons and kills them, until there were enough kills and everything is launched.

@@ -18,6 +18,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("feed", &["task"]),
     ("metrics", &["task", "feed"]),
     ("store", &["task"]),
+    ("auth", &[]),
     ("trust", &[]),
     ("process", &[]),
     ("claim", &[]),
@@ -66,6 +67,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "clock",
             "feed",
             "store",
+            "auth",
             "trust",
             "process",
             "claim",
@@ -83,7 +85,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "quote", "task", "fork", "clock", "trust", "process", "agent", "host", "wire",
+            "quote", "task", "fork", "clock", "auth", "trust", "process", "agent", "host", "wire",
             "client", "config", "daemon", "mcp",
         ],
     ),

@@ -283,11 +283,13 @@ async fn a_missing_key_is_told_with_the_way_out() {
         ("gemini", "GEMINI_API_KEY", "GEMINI_BASE_URL"),
         ("openrouter", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL"),
     ] {
-        let told = format!(
-            "there is no key for `{name}`; set `{key}`, or `{url}` to a server that needs none"
+        let way_out = format!(
+            "run `asyncagents auth set {name}`, or set `{key}` where you launch, or `{url}` to a server \
+             that needs none"
         );
+        let told = Error::NoKey { provider: name.to_owned(), way_out };
         let no_key = provider(name, Some(" "), None);
-        assert_eq!(Remote::new(&no_key, LONG).err(), Some(Error::Unusable(told)));
+        assert_eq!(Remote::new(&no_key, LONG).err(), Some(told));
     }
 }
 

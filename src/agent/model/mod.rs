@@ -5,6 +5,7 @@ mod offline;
 mod price;
 pub mod provider;
 pub mod remote;
+mod standing;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,7 @@ use crate::agent::tools::Spec;
 use crate::transcript::{Message, Seal, Tokens};
 
 pub use self::price::Price;
+pub use self::standing::{Look, Standing};
 pub use crate::transcript::Finish;
 
 /// What a model is asked. `messages` is what it is to see, oldest first.
@@ -65,6 +67,8 @@ pub enum Effort {
 pub enum Error {
     #[error("{0}")]
     Unusable(String),
+    #[error("the daemon has no key for `{provider}`: {way_out}")]
+    NoKey { provider: String, way_out: String },
     #[error("model server refused ({status}): {message}")]
     Refused { status: u16, message: String },
     /// Worth trying again, after this long if the server said so.
@@ -88,7 +92,10 @@ impl Error {
             Error::Busy { .. } | Error::Unreachable(_) | Error::Truncated | Error::Silent(_) => {
                 true
             }
-            Error::Unusable(_) | Error::Refused { .. } | Error::TooLong(_) => false,
+            Error::Unusable(_)
+            | Error::NoKey { .. }
+            | Error::Refused { .. }
+            | Error::TooLong(_) => false,
         }
     }
 }
@@ -209,20 +216,14 @@ impl Models {
         let names: Vec<String> =
             self.providers.keys().map(|name| format!("`{name}/<model>`")).collect();
         Error::Unusable(format!(
-            "no model `{name}`; there are `{OFFLINE}`, {}, and more under `[providers.NAME]` in the \
+            "the daemon knows no model `{name}`; there are `{OFFLINE}`, {}, and more under `[providers.NAME]` in the \
              configuration",
             names.join(", ")
         ))
     }
 
     fn choose(&self, sources: &Sources, call: &Access) -> Result<Provider, Error> {
-        let look = |name: &str| (self.kept)(name).map_err(Error::Unusable);
-        let mut kept = look(&sources.name)?;
-        for other in Provider::with_the_same_keys(&sources.name) {
-            if !kept.is_given() {
-                kept = look(other)?;
-            }
-        }
+        let kept = (self.kept)(&sources.name).map_err(Error::Unusable)?;
         sources.choose(call, kept)
     }
 

@@ -440,6 +440,7 @@ impl<M: Mint> Turn<M> {
         let name = match error {
             model::Error::TooLong(_) => FailureName::CutOff,
             model::Error::Unusable(_)
+            | model::Error::NoKey { .. }
             | model::Error::Refused { .. }
             | model::Error::Busy { .. }
             | model::Error::Unreachable(_)

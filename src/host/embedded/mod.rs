@@ -5,6 +5,7 @@
 //! more) ends it at once, what is *unreachable* (a disk that takes nothing, a file system that does
 //! not answer) is tried again with back-off, visibly, and ends it after `gone`.
 
+mod credentials;
 mod files;
 mod processes;
 mod run;
@@ -18,11 +19,11 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Activity, AgentOffer, Answer, Ask, Error, Host, NewSession, Observation, Opened, Post, Prompt,
-    Toast, Watch,
+    Activity, AgentOffer, Answer, Ask, Error, Handed, Host, NewSession, Observation, Opened, Post,
+    Prompt, Toast, Watch,
 };
 use crate::agent::definition::{self, Definition, Missing};
-use crate::agent::model::{self, Models, Price};
+use crate::agent::model::{Models, Price};
 use crate::agent::tools::Todo;
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
@@ -48,6 +49,8 @@ struct Inner {
     runs: Mutex<HashMap<SessionId, Running>>,
     /// Runs that were left in the middle and are to be taken up again.
     left: Mutex<HashMap<SessionId, Left>>,
+    /// What callers handed over for their sessions; nowhere else, and gone with this process.
+    handed: Mutex<HashMap<SessionId, Handed>>,
     events: watch::Sender<u64>,
     stop: CancellationToken,
 }
@@ -110,6 +113,7 @@ impl Embedded {
             setup,
             runs: Mutex::default(),
             left: Mutex::default(),
+            handed: Mutex::default(),
             events: watch::Sender::new(0),
             stop: CancellationToken::new(),
         }));
@@ -309,28 +313,6 @@ impl Embedded {
         let todos = self.todos(session)?.into_iter();
         Ok(todos.filter(|todo| todo.status.is_open()).map(|todo| todo.content).collect())
     }
-
-    /// The model a session is to use: the prompt's, the agent's, the configured one.
-    fn model_name(&self, prompt: &str, agent: &Definition) -> String {
-        let models = &self.0.setup.models;
-        if !prompt.is_empty() {
-            return models.resolve(prompt).unwrap_or_else(|| prompt.to_owned());
-        }
-        self.model_in_file(agent).unwrap_or_else(|| self.default_model())
-    }
-
-    /// Files are written for other programs too: a name that only those know says nothing.
-    fn model_in_file(&self, agent: &Definition) -> Option<String> {
-        agent.model.as_deref().and_then(|model| self.0.setup.models.resolve(model))
-    }
-
-    fn default_model(&self) -> String {
-        let Setup { models, default_model, .. } = &self.0.setup;
-        match default_model.as_str() {
-            "" => model::OFFLINE.to_owned(),
-            name => models.resolve(name).unwrap_or_else(|| name.to_owned()),
-        }
-    }
 }
 
 /// Of what the session did itself: messages it began with as a copy are another one's work.
@@ -372,6 +354,7 @@ impl Host for Embedded {
 
     async fn delete(&self, session: &SessionId) -> Result<(), Error> {
         self.abort(session).await?;
+        self.forget_handed(session);
         self.0.store.delete_session(session).await.map_err(broken)
     }
 
@@ -382,11 +365,7 @@ impl Host for Embedded {
             let agent = host.definition(&session.directory, &agent);
             let agent = agent.map_err(|missing| Error::Refused(missing.to_string()))?;
             let model = host.model_name(&model, &agent);
-            host.0
-                .setup
-                .models
-                .find(&model, &BTreeMap::new())
-                .map_err(|error| Error::Refused(error.to_string()))?;
+            host.find_model(&session.id, &model)?;
             Ok(model)
         };
         let model = self.in_thread(find).await?;
@@ -482,12 +461,20 @@ impl Host for Embedded {
         self.in_thread(find).await
     }
 
-    async fn model(&self, wish: Option<String>) -> Result<Option<String>, Error> {
+    fn hand_over(&self, session: &SessionId, handed: Handed) {
+        self.keep_handed(session, handed);
+    }
+
+    fn handed(&self, session: &SessionId) -> Handed {
+        self.kept_handed(session)
+    }
+
+    async fn model(&self, wish: Option<String>, handed: Handed) -> Result<Option<String>, Error> {
         let find = move |host: &Embedded| {
             let models = &host.0.setup.models;
             let name = wish.unwrap_or_else(|| host.default_model());
             let name = models.resolve(&name).unwrap_or(name);
-            let found = models.find(&name, &BTreeMap::new());
+            let found = models.find(&name, handed.providers());
             found.map_err(|error| Error::Refused(error.to_string()))?;
             Ok(Some(name))
         };

@@ -279,12 +279,7 @@ impl Embedded {
         let agent = self.definition(&session.directory, &session.agent);
         let agent = agent.map_err(|missing| refused(missing.to_string()))?;
         let name = self.model_name(&session.model, &agent);
-        let model = self
-            .0
-            .setup
-            .models
-            .find(&name, &std::collections::BTreeMap::new())
-            .map_err(|error| refused(error.to_string()))?;
+        let model = self.find_model(&session.id, &name)?;
         let bare = name.split_once('/').map_or(name.as_str(), |(_, model)| model).to_owned();
         let price = match &model {
             Model::Offline => Some(Price::FREE),

@@ -41,12 +41,15 @@ use crate::transcript::{Figures, Outcome};
 /// The instance that has no other name.
 pub const DEFAULT: &str = "default";
 
+/// How the names of servers begin that a caller named in its environment.
+const HANDED: &str = "handed-";
+
 /// How the names of processes begin that came by themselves.
 const PLUGIN: &str = "plugin-";
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
-pub struct OpenCode(Arc<Inner>);
+pub struct OpenCode(Arc<Inner>, Option<String>);
 
 struct Inner {
     store: Store,
@@ -110,7 +113,7 @@ const MOST_PLACES: usize = 20_000;
 
 impl OpenCode {
     pub fn new(store: Store, clock: Clock, login: Option<Login>, patience: Duration) -> OpenCode {
-        OpenCode(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             store,
             clock,
             login,
@@ -122,18 +125,38 @@ impl OpenCode {
             named: Mutex::default(),
             patience,
             gone: Mutex::default(),
-        }))
+        });
+        OpenCode(inner, None)
+    }
+
+    /// A handle for launches of somebody who named this address: on that server, and on no other. The
+    /// address is kept in memory only. It is not shown the login that was configured for other servers.
+    pub fn at(&self, address: &str) -> Result<OpenCode, Error> {
+        let url = server_url(address)?;
+        let place = place(&url);
+        let is_there = |instance: &&Arc<Instance>| {
+            let url = Url::parse(&instance.address);
+            // One that a caller named and that does not answer may have got another password.
+            let is_usable = instance.is_up() || !instance.name.starts_with(HANDED);
+            is_usable && url.is_ok_and(|url| self::place(&url) == place)
+        };
+        let known = self.instances().values().find(is_there).map(|known| known.name.clone());
+        let name = match known {
+            Some(name) => name,
+            None => {
+                let name = format!("{HANDED}{:08x}", fingerprint(&[&place]));
+                let http = Http::new(&url, None);
+                let http = http.map_err(|error| Error::Refused(error.to_string()))?;
+                self.attach(&name, place, Transport::Http(http));
+                name
+            }
+        };
+        Ok(OpenCode(Arc::clone(&self.0), Some(name)))
     }
 
     /// Adds a server, or says where a known one is now.
     pub fn put(&self, name: &str, address: &str) -> Result<(), Error> {
-        let url = Url::parse(address).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
-        let url = url.ok_or_else(|| {
-            Error::Refused(format!(
-                "`{}` is no address of a server; give one like http://127.0.0.1:4096",
-                without_password(address)
-            ))
-        })?;
+        let url = server_url(address)?;
         let login = self.0.login.clone().map(|login| (login.name, login.password));
         let http = Http::new(&url, login).map_err(|error| Error::Refused(error.to_string()))?;
         let shown = without_password(url.as_str().trim_end_matches('/'));
@@ -372,7 +395,14 @@ impl OpenCode {
         if let Some(parent) = parent {
             return Ok(self.locate(parent).await?.0);
         }
+        if let Some(named) = &self.1 {
+            let instance = self.instance(named)?;
+            instance.ready().await?;
+            return Ok(instance);
+        }
         let mut all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
+        // What one caller named is for that caller.
+        all.retain(|instance| !instance.name.starts_with(HANDED));
         all.sort_by_key(|instance| instance.name != DEFAULT);
         let mut why = no_server();
         for instance in all {
@@ -436,10 +466,26 @@ fn lost(watch: &Watch) -> Observation {
 
 fn no_server() -> Error {
     Error::Unreachable(
-        "no OpenCode server is known; set ASYNCAGENTS_OPENCODE_URL, or `asyncagents hosts add \
-         NAME URL`"
+        "the daemon knows no OpenCode server; set ASYNCAGENTS_OPENCODE_URL where you launch, or \
+         `asyncagents hosts add NAME URL`"
             .into(),
     )
+}
+
+fn server_url(address: &str) -> Result<Url, Error> {
+    let url = Url::parse(address).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    url.ok_or_else(|| {
+        Error::Refused(format!(
+            "`{}` is no address of a server; give one like http://127.0.0.1:4096",
+            without_password(address)
+        ))
+    })
+}
+
+/// Where a server is, without the login.
+fn place(url: &Url) -> String {
+    let place = format!("{}{}", url.origin().ascii_serialization(), url.path());
+    place.trim_end_matches('/').to_owned()
 }
 
 fn without_password(address: &str) -> String {

@@ -11,7 +11,7 @@ use asyncagents::host::scripted::{Control, Scripted, World as Host};
 use asyncagents::host::{AnyHost, Host as _, NewSession, Post};
 use asyncagents::store::{Store, What};
 use asyncagents::supervisor::{
-    Asks, Caller, Error, Fork, ForkMethod, Hosts, Keep, Launch, Need, Settings, Supervisor,
+    Asks, Caller, Error, Fork, ForkMethod, Handed, Hosts, Keep, Launch, Need, Settings, Supervisor,
 };
 use asyncagents::task::launch::Order;
 use asyncagents::task::lifecycle::Resumable;
@@ -76,6 +76,7 @@ pub fn caller(session: &SessionId) -> Caller {
         lone_batches: false,
         heir_of: String::new(),
         longest_wait: None,
+        handed: Handed::default(),
     }
 }
 

@@ -111,13 +111,6 @@ impl Provider {
         Provider { name, wire, base_url: None, key: Key::None, place: Place::Daemon }
     }
 
-    /// The others whose keys are good for it, too: those with the same variable.
-    pub(super) fn with_the_same_keys(name: &str) -> impl Iterator<Item = &'static str> {
-        let key = known(name).and_then(|known| known.key_variable);
-        let shares = move |other: &&Known| key.is_some() && other.key_variable == key;
-        KNOWN.iter().filter(shares).map(|other| other.name)
-    }
-
     /// Whether it is reached where everybody reaches it: only there its prices are known.
     pub(super) fn is_public(&self) -> bool {
         self.base_url.is_none() && known(&self.name).is_some()
@@ -174,10 +167,14 @@ impl Provider {
             known(&self.name).and_then(|known| Some((known.key_variable?, known.url_variable)));
         match variables.filter(|_| self.base_url.is_none()) {
             None => Ok(None),
-            Some((key, address)) => Err(Error::Unusable(format!(
-                "there is no key for `{}`; set `{key}`, or `{address}` to a server that needs none",
-                self.name
-            ))),
+            Some((key, address)) => Err(Error::NoKey {
+                provider: self.name.clone(),
+                way_out: format!(
+                    "run `asyncagents auth set {}`, or set `{key}` where you launch, or `{address}` to a \
+                     server that needs none",
+                    self.name
+                ),
+            }),
         }
     }
 

@@ -1,0 +1,188 @@
+//! `asyncagents auth`: keys of model providers, kept in a file that only their owner can read.
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Read, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use tokio::sync::oneshot;
+
+use super::{connect, show};
+use crate::agent::model::provider::Provider;
+use crate::auth::{Auth as Keys, Kept};
+use crate::config::Settings;
+use crate::daemon::{hand_over, make_private};
+use crate::wire::{ProviderView, ProvidersRequest};
+
+/// More than any key; a wrong file may be anything.
+const MOST_INPUT: u64 = 64 * 1024;
+
+#[derive(Args)]
+#[command(after_help = "\
+The key is asked for on a terminal, without being shown, and read from standard input otherwise. It is
+never an argument, which others could read. A running daemon uses it from the next launch on.
+
+Example:
+  asyncagents auth set openai
+  pass show work | asyncagents auth set work
+  asyncagents auth set work --command 'pass show work'
+  asyncagents auth list")]
+pub(super) struct Auth {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Keep the key of a provider, or a command that prints it
+    Set {
+        /// Such as openai, or NAME of a `[providers.NAME]` in the configuration
+        provider: String,
+        /// Run this with sh when the key is needed, instead of keeping the key
+        #[arg(long, value_name = "CMD")]
+        command: Option<String>,
+    },
+    /// Show where the keys of providers come from, never the keys
+    List {
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Forget the key of a provider
+    Remove { provider: String },
+}
+
+impl Auth {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        match self.verb {
+            Verb::Set { provider, command } => set(settings, &provider, command).await?,
+            Verb::List { json } => list(settings, json).await?,
+            Verb::Remove { provider } => remove(settings, &provider)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+async fn set(settings: &Settings, provider: &str, command: Option<String>) -> anyhow::Result<()> {
+    let mut known: BTreeSet<&str> = Provider::known_names().collect();
+    known.extend(settings.config.providers.keys().map(String::as_str));
+    if !known.contains(provider) {
+        let known: Vec<&str> = known.into_iter().collect();
+        anyhow::bail!(
+            "no provider `{provider}`; there are {}; a section `[providers.{provider}]` with a \
+             `base_url` in `{}` adds it",
+            known.join(", "),
+            settings.config_file.display()
+        );
+    }
+    let what = if command.is_some() { "command for the key" } else { "key" };
+    let kept = match command {
+        Some(command) if command.trim().is_empty() => {
+            anyhow::bail!("the command is empty; give one that prints the key")
+        }
+        Some(command) => Kept::Command(command),
+        None if std::io::stdin().is_terminal() => Kept::key(&ask(provider).await?)?,
+        None => {
+            let mut text = String::new();
+            let read = std::io::stdin().take(MOST_INPUT).read_to_string(&mut text);
+            read.context("cannot read the key from standard input")?;
+            Kept::key(&text)?
+        }
+    };
+    make_private(&settings.home)?;
+    let keys = Keys::in_home(&settings.home);
+    keys.set(provider, kept)?;
+    let file = keys.file().display();
+    show::line(&format!(
+        "the {what} of `{provider}` is kept in {file}; launches use it from now on"
+    ))?;
+    if comes_first(settings, provider) {
+        show::note(&format!(
+            "note: the environment of this shell has a key for `{provider}`, which comes first for \
+             what is launched here"
+        ));
+    }
+    Ok(())
+}
+
+/// What the environment here says is what launches from here go by, unless the configuration says more.
+fn comes_first(settings: &Settings, provider: &str) -> bool {
+    let Some(here) = settings.providers.models.get(provider) else { return false };
+    let section = settings.config.providers.get(provider);
+    let is_whole = section.is_some_and(|section| !section.base_url.trim().is_empty());
+    here.key.is_some() && (here.base_url.is_some() || !is_whole)
+}
+
+fn remove(settings: &Settings, provider: &str) -> anyhow::Result<()> {
+    let keys = Keys::in_home(&settings.home);
+    make_private(&settings.home)?;
+    anyhow::ensure!(
+        keys.remove(provider)?,
+        "no key is kept for `{provider}`; `asyncagents auth list` shows where keys come from"
+    );
+    show::line(&format!("the key of `{provider}` is forgotten"))
+}
+
+async fn list(settings: &Settings, json: bool) -> anyhow::Result<()> {
+    let connection = connect(settings).await?;
+    let request =
+        ProvidersRequest { hand_over: hand_over(settings), ..ProvidersRequest::default() };
+    let view = connection.call(async |client| client.providers(&request).await).await?;
+    let mut providers = view.providers;
+    // Kept for a section that is gone; the daemon has no use for it.
+    for name in Keys::in_home(&settings.home).names()? {
+        if !providers.iter().any(|provider| provider.name == name) {
+            providers.push(ProviderView {
+                problem: Some(format!("there is no `[providers.{name}]` in the configuration")),
+                key: Some("file (asyncagents auth)".to_owned()),
+                name,
+                ..ProviderView::default()
+            });
+        }
+    }
+    if json {
+        return show::json(&providers);
+    }
+    if providers.is_empty() {
+        return show::line("no keys; `asyncagents auth set PROVIDER` keeps one");
+    }
+    let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "–".to_owned());
+    let row = |provider: &ProviderView| {
+        let address = match &provider.problem {
+            Some(problem) => problem.clone(),
+            None => or_none(&provider.address),
+        };
+        vec![provider.name.clone(), or_none(&provider.key), address]
+    };
+    show::columns(&["PROVIDER", "KEY", "ADDRESS"], &providers.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Reads a line from the terminal that is not shown. The terminal is as before also after Ctrl-C.
+async fn ask(provider: &str) -> anyhow::Result<String> {
+    let no_terminal = "cannot stop the terminal from showing the key; pipe it in instead";
+    let before = tcgetattr(std::io::stdin()).context(no_terminal)?;
+    let mut silent = before.clone();
+    silent.local_modes.remove(LocalModes::ECHO);
+    silent.local_modes.insert(LocalModes::ECHONL);
+    eprint!("Key of {provider} (it is not shown): ");
+    std::io::stderr().flush()?;
+    tcsetattr(std::io::stdin(), OptionalActions::Flush, &silent).context(no_terminal)?;
+    let (tell, told) = oneshot::channel();
+    // A thread that nobody waits for: it cannot be stopped while it reads.
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = std::io::stdin().read_line(&mut line);
+        let _ = tell.send(read.map(|_| line));
+    });
+    let answer = tokio::select! {
+        line = told => Some(line),
+        _ = tokio::signal::ctrl_c() => None,
+    };
+    let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
+    match answer {
+        Some(line) => Ok(line.context("cannot read the key")?.context("cannot read the key")?),
+        None => anyhow::bail!("interrupted; nothing was changed"),
+    }
+}

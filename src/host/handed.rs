@@ -1,0 +1,114 @@
+//! What a calling client's environment says, handed over with its launches. It lives in memory only:
+//! nothing here can be serialized, and `Debug` shows names, never values.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::agent::model::provider::{Access, Key};
+
+/// A handle; cloning it is cheap.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Handed(Arc<Inner>);
+
+#[derive(Default, PartialEq, Eq)]
+struct Inner {
+    model: Option<String>,
+    host: Option<String>,
+    opencode: Option<String>,
+    providers: BTreeMap<String, Access>,
+}
+
+/// The parts, as a client sends them. What is empty was not said.
+#[derive(Default)]
+pub struct Parts {
+    pub model: String,
+    pub host: String,
+    pub opencode: String,
+    /// Name, key and address.
+    pub providers: Vec<(String, String, String)>,
+}
+
+impl From<Parts> for Handed {
+    fn from(parts: Parts) -> Handed {
+        let given = |text: String| Some(text).filter(|text| !text.trim().is_empty());
+        let access = |(name, key, base_url): (String, String, String)| {
+            let key = given(key).map_or(Key::None, Key::Text);
+            (name, Access { key, base_url: given(base_url) })
+        };
+        let providers = parts.providers.into_iter().map(access);
+        Handed(Arc::new(Inner {
+            model: given(parts.model),
+            host: given(parts.host),
+            opencode: given(parts.opencode),
+            providers: providers.filter(|(_, access)| !access.is_empty()).collect(),
+        }))
+    }
+}
+
+impl Handed {
+    /// This, and what was handed over earlier where this says nothing.
+    pub fn over(&self, earlier: &Handed) -> Handed {
+        let mut providers = earlier.0.providers.clone();
+        providers.extend(self.0.providers.clone());
+        Handed(Arc::new(Inner {
+            model: self.0.model.clone().or_else(|| earlier.0.model.clone()),
+            host: self.0.host.clone().or_else(|| earlier.0.host.clone()),
+            opencode: self.0.opencode.clone().or_else(|| earlier.0.opencode.clone()),
+            providers,
+        }))
+    }
+
+    /// For agents that name none.
+    pub fn model(&self) -> Option<&str> {
+        self.0.model.as_deref()
+    }
+
+    /// Where agents run unless something else is said.
+    pub fn host(&self) -> Option<&str> {
+        self.0.host.as_deref()
+    }
+
+    /// The address of an OpenCode server.
+    pub fn opencode(&self) -> Option<&str> {
+        self.0.opencode.as_deref()
+    }
+
+    /// By the names of the providers.
+    pub fn providers(&self) -> &BTreeMap<String, Access> {
+        &self.0.providers
+    }
+}
+
+impl fmt::Debug for Handed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { model, host, opencode, providers } = &*self.0;
+        f.debug_struct("Handed")
+            .field("model", model)
+            .field("host", host)
+            .field("opencode", &opencode.is_some())
+            .field("providers", &providers.keys())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_handed_over_is_not_shown() {
+        let handed = Handed::from(Parts {
+            model: "openai/large".into(),
+            opencode: "http://user:secret@host".into(),
+            providers: vec![
+                ("openai".into(), "secret".into(), "http://secret@host".into()),
+                ("gemini".into(), " ".into(), String::new()),
+            ],
+            ..Parts::default()
+        });
+        let shown = "Handed { model: Some(\"openai/large\"), host: None, opencode: true, \
+                     providers: [\"openai\"] }";
+        assert_eq!(format!("{handed:?}"), shown);
+    }
+}
