@@ -23,6 +23,8 @@ pub struct Agent {
     pub definition_folder_bytes: usize,
     #[serde(rename = "command_lease_seconds", with = "super::units::seconds")]
     pub command_lease: Duration,
+    /// Variables that commands get besides the usual ones; `NAME`, or the beginning of names and `*`.
+    pub environment: Vec<String>,
     /// By `provider/model`.
     pub prices: BTreeMap<String, Price>,
     /// Short names of models.
@@ -45,6 +47,7 @@ impl Default for Agent {
             definition_bytes: 256 << 10,
             definition_folder_bytes: 8 << 20,
             command_lease: Duration::from_secs(30),
+            environment: Vec::new(),
             prices: BTreeMap::new(),
             aliases: BTreeMap::new(),
         }

@@ -6,6 +6,7 @@ mod check;
 mod keys;
 mod providers;
 mod units;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ pub use keys::{
     OpenCode, Permissions, Policy, Resume, Storage, Supervisor, TaskTool, Tools,
 };
 pub use providers::{Access, Kind, Provider, Providers, Secret};
+pub use variables::Variables;
 
 use check::{check_rule, check_switch, check_table};
 
@@ -92,6 +94,10 @@ pub struct Settings {
     pub claude_session: Option<String>,
     /// `CLAUDE_PROJECT_DIR`: where that conversation is.
     pub claude_project: Option<PathBuf>,
+    /// The environment of what the daemon starts for agents.
+    pub child_variables: Variables,
+    /// The environment of a daemon that this process starts.
+    pub daemon_variables: Variables,
 }
 
 /// What was said on the command line; it has the last word.
@@ -112,11 +118,13 @@ impl Settings {
         let (config_file, mut table) = config_file(environment, flags)?;
         set_from_environment(&mut table, environment)?;
         set_from_flags(&mut table, flags);
-        let config = table.try_into().map_err(|source| Error::Unusable {
+        let config: Config = table.try_into().map_err(|source| Error::Unusable {
             file: config_file.clone(),
             source: Box::new(source),
         })?;
         Ok(Settings {
+            child_variables: environment.for_children(&config.agent.environment),
+            daemon_variables: environment.for_the_daemon(&config.agent.environment),
             config,
             home: home(environment, flags)?,
             config_file,
@@ -327,6 +335,8 @@ mod tests {
             parent: Some("ses_parent".to_owned()),
             claude_session: None,
             claude_project: None,
+            child_variables: environment.for_children(&[]),
+            daemon_variables: environment.for_the_daemon(&[]),
         };
         assert_eq!(Settings::resolve(&environment, &flags).unwrap(), expected);
     }
@@ -369,6 +379,8 @@ mod tests {
                 parent: None,
                 claude_session: None,
                 claude_project: None,
+                child_variables: environment.for_children(&[]),
+                daemon_variables: environment.for_the_daemon(&[]),
             };
             assert_eq!(settings, expected, "{pairs:?}");
         };
@@ -439,11 +451,15 @@ mod tests {
             parent: None,
             claude_session: None,
             claude_project: None,
+            child_variables: Variables::default(),
+            daemon_variables: Variables::default(),
         };
         let by_variable = Environment::of([("ASYNCAGENTS_HOME", home.clone())]);
         let resolved = || {
             let by_flag = Settings::resolve(&Environment::default(), &flags).unwrap();
-            assert_eq!(Settings::resolve(&by_variable, &Flags::default()).unwrap(), by_flag);
+            let daemon_variables = Variables::default();
+            let by_variable = Settings::resolve(&by_variable, &Flags::default()).unwrap();
+            assert_eq!(Settings { daemon_variables, ..by_variable }, by_flag);
             by_flag
         };
         assert_eq!(resolved(), expected(""));

@@ -16,6 +16,11 @@ const VARIABLES: [(&str, &[&str], &str); 6] = [
     ("openrouter", &["OPENROUTER_API_KEY"], "OPENROUTER_BASE_URL"),
 ];
 
+/// The names of all of them.
+pub(super) fn variables() -> impl Iterator<Item = &'static str> {
+    VARIABLES.into_iter().flat_map(|(_, keys, address)| keys.iter().copied().chain([address]))
+}
+
 /// How to reach servers, in the providers' own variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Providers {

@@ -19,7 +19,7 @@ use crate::host::AnyHost;
 use crate::host::embedded::{Embedded, Setup};
 use crate::host::opencode::{self, Login, OpenCode};
 use crate::host::scripted::{Remote, Scripted, World};
-use crate::process;
+use crate::process::{self, Variables};
 use crate::store::Store;
 use crate::supervisor::Hosts;
 use crate::trust::Trust;
@@ -107,7 +107,7 @@ fn sources(settings: &Settings, name: &str) -> Sources {
     let beside = settings.config_file.parent().unwrap_or(Path::new("/"));
     let key = match (given(section.key_file), given(section.key_command)) {
         (Some(file), _) => Key::File(beside.join(file)),
-        (None, Some(command)) => Key::Command(command),
+        (None, Some(command)) => Key::Command(command, child_variables(settings)),
         (None, None) => Key::None,
     };
     Sources {
@@ -122,14 +122,20 @@ fn sources(settings: &Settings, name: &str) -> Sources {
 }
 
 /// As they are in the file at the moment.
-fn kept_keys(home: &Home) -> KeptKeys {
+fn kept_keys(settings: &Settings, home: &Home) -> KeptKeys {
     let auth = Auth::in_home(home.path());
+    let variables = child_variables(settings);
     Arc::new(move |name| match auth.get(name) {
         Ok(None) => Ok(Key::None),
         Ok(Some(Kept::Key(key))) => Ok(Key::Text(key)),
-        Ok(Some(Kept::Command(command))) => Ok(Key::Command(command)),
+        Ok(Some(Kept::Command(command))) => Ok(Key::Command(command, Arc::clone(&variables))),
         Err(error) => Err(error.to_string()),
     })
+}
+
+fn child_variables(settings: &Settings) -> Variables {
+    let variables = settings.child_variables.iter();
+    Arc::new(variables.map(|(name, value)| (name.into(), value.clone())).collect())
 }
 
 fn effort(thinking: Thinking) -> Option<Effort> {
@@ -183,7 +189,7 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         default_model: config.model.clone(),
         output_bytes: config.agent.output_bytes,
         models: Models::new(providers(settings), config.agent.silence, config.agent.answer_bytes)
-            .with_kept_keys(kept_keys(home))
+            .with_kept_keys(kept_keys(settings, home))
             .with_aliases(config.agent.aliases.clone())
             .with_effort(effort(config.agent.thinking)),
         prices: config.agent.prices.iter().map(priced).collect(),
@@ -197,6 +203,7 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         },
         gone: config.supervisor.gone,
         guard: process::own_program(),
+        environment: child_variables(settings),
         command_lease: config.agent.command_lease,
         sweep: process::sweep,
     }

@@ -130,14 +130,17 @@ fn spawn(settings: &Settings) -> anyhow::Result<Child> {
     if settings.config_file.exists() {
         command.arg("--config").arg(&settings.config_file);
     }
-    // Only what was said on the command line: the environment is inherited, and the file is read by
-    // the daemon itself, also when it is changed.
+    // Only what was said on the command line: the daemon gets what it needs of the environment, and
+    // reads the file itself, also when it is changed.
     for (flag, value) in [("--host", &settings.host_flag), ("--model", &settings.model_flag)] {
         if let Some(value) = value {
             command.arg(flag).arg(value);
         }
     }
     command.args(["serve", "--background"]);
+    // It outlives the program that started us, whose tokens are none of its business, nor of the agents
+    // that could read them in `/proc`.
+    command.env_clear().envs(settings.daemon_variables.iter());
     // glibc keeps large blocks that were freed, in every thread's arena: one long answer after the
     // other would take a multiple of the memory it needs. Above this size they are given back.
     command.env("MALLOC_MMAP_THRESHOLD_", "262144");

@@ -1,6 +1,7 @@
 //! The daemon's side of a guard: start it, write it down, give it its order, renew its lease, and see
 //! to it that nothing is left, also when the guard itself is killed.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,16 +39,20 @@ pub trait Journal: Send + Sync {
 pub struct Launcher {
     program: PathBuf,
     lease: Duration,
+    environment: Variables,
     journal: Arc<dyn Journal>,
 }
+
+/// Names and values.
+pub type Variables = Arc<Vec<(OsString, OsString)>>;
 
 #[derive(Debug)]
 pub struct Command {
     pub program: String,
     pub arguments: Vec<String>,
     pub directory: PathBuf,
-    /// Changes of the daemon's own environment; `None` removes.
-    pub environment: Vec<(String, Option<String>)>,
+    /// Added to what every command gets.
+    pub environment: Vec<(String, String)>,
     /// Takes standard output and standard error.
     pub output: OwnedFd,
 }
@@ -77,8 +82,14 @@ pub enum Error {
 
 impl Launcher {
     /// `program` is this program, or another one that becomes a guard when its argument is [`VERB`].
-    pub fn new(program: PathBuf, lease: Duration, journal: Arc<dyn Journal>) -> Launcher {
-        Launcher { program, lease, journal }
+    /// `environment` is all that commands get of it: nothing is inherited.
+    pub fn new(
+        program: PathBuf,
+        lease: Duration,
+        environment: Variables,
+        journal: Arc<dyn Journal>,
+    ) -> Launcher {
+        Launcher { program, lease, environment, journal }
     }
 
     /// Returns at once; whether the command could be started is in the report.
@@ -119,12 +130,8 @@ impl Launcher {
         let ours = tokio::net::UnixStream::from_std(ours)?;
         let mut guard = tokio::process::Command::new(&self.program);
         guard.arg0("asyncagents").arg(VERB).current_dir(&command.directory);
-        for (name, value) in &command.environment {
-            match value {
-                Some(value) => guard.env(name, value),
-                None => guard.env_remove(name),
-            };
-        }
+        guard.env_clear().envs(self.environment.iter().map(|(name, value)| (name, value)));
+        guard.envs(command.environment.iter().map(|(name, value)| (name, value)));
         guard.stdin(OwnedFd::from(theirs));
         guard.stdout(command.output.try_clone()?).stderr(command.output.try_clone()?);
         Ok((guard.spawn()?, ours))

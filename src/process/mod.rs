@@ -11,7 +11,7 @@ mod table;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use launch::{Command, Error, Journal, Launcher, Process};
+pub use launch::{Command, Error, Journal, Launcher, Process, Variables};
 pub use protocol::{Cause, Report, Status};
 pub use sweep::{Record, Survivors, sweep};
 

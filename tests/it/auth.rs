@@ -356,3 +356,32 @@ async fn an_opencode_server_of_the_callers_environment_is_used_for_its_launches_
         assert!(!place.shell.say(["hosts"]).contains("swordfish"));
     });
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_and_the_daemon_have_no_tokens_of_the_session_that_started_the_daemon() {
+    let mut place = Place::build().await;
+    place.configure("[agent]\nenvironment = ['CORP_*']\n");
+    place.set_key("sk-of-the-starter");
+    for (name, value) in [
+        ("CLAUDE_CODE_SESSION_ID", "token-1"),
+        ("CLAUDE_CODE_MESSAGING_TOKEN", "token-2"),
+        ("GITHUB_TOKEN", "token-3"),
+        ("CORP_ROOT", "/corp"),
+        ("LANG", "C.UTF-8"),
+    ] {
+        place.shell.set(name, value);
+    }
+    block_in_place(|| {
+        let call = json!({"command": "env|cut -d= -f1|sort|xargs"});
+        let run = place.run(&format!("@call bash {call}\n@say done"));
+        assert_eq!(place.end(run.stdout.trim()).1, "done", "{run:?}");
+        let names = place.server.asked().pop().unwrap().texts("tool").remove(0);
+        let expected = "ASYNCAGENTS_GUARD CORP_ROOT GIT_PAGER GIT_TERMINAL_PROMPT HOME LANG PAGER \
+                        PATH PWD SHLVL TERM _\n(exit code 0)";
+        assert_eq!(names, expected);
+        let environment = format!("/proc/{}/environ", place.shell.pid());
+        let environment = String::from_utf8(fs::read(environment).unwrap()).unwrap();
+        assert!(environment.contains("sk-of-the-starter"), "it is the daemon's");
+        assert!(!environment.contains("token-"), "{environment}");
+    });
+}

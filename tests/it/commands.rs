@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use asyncagents::agent::tools::{self, Context, Error, Output, OutputRoom, Todos, Workspace};
-use asyncagents::process::{Journal, Launcher, Record};
+use asyncagents::process::{Journal, Launcher, Record, Variables};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -47,6 +47,11 @@ struct Desk {
     _directory: TempDir,
 }
 
+/// As on a usual system; nothing is inherited.
+fn environment() -> Variables {
+    Arc::new(vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())])
+}
+
 impl Desk {
     fn new() -> Desk {
         Desk::guarded_by(PROGRAM, None)
@@ -65,7 +70,7 @@ impl Desk {
             output_room: OutputRoom::left(64 << 20, &top.join("overflow")),
             cancel: CancellationToken::new(),
             may_leave: None,
-            launcher: Launcher::new(program.into(), LEASE, ledger.clone()),
+            launcher: Launcher::new(program.into(), LEASE, environment(), ledger.clone()),
         };
         Desk { context, ledger, _directory: directory }
     }

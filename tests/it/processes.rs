@@ -423,6 +423,7 @@ fn setup(directory: &Path) -> Setup {
         },
         gone: std::time::Duration::from_secs(600),
         guard: "/none/asyncagents".into(),
+        environment: Default::default(),
         command_lease: std::time::Duration::from_secs(30),
         sweep: |record| Err(Survivors(vec![record.pid])),
     }

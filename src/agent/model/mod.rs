@@ -296,7 +296,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let tries = folder.path().join("tries");
         let command = format!("echo x >> '{}'; sleep 1; exit 1", tries.display());
-        let section = Access { key: Key::Command(command), base_url: None };
+        let section = Access { key: Key::Command(command, Arc::default()), base_url: None };
         let sources = Sources { section, ..Sources::named("openai") };
         let models = Models::new([sources], Duration::from_secs(1), 1_000);
         let call = BTreeMap::new();

@@ -81,10 +81,10 @@ fn key_source(provider: &Provider) -> Option<String> {
         (_, Key::None) => return None,
         (Place::Call, _) => "handed over by the client".to_owned(),
         (Place::Daemon, _) => "environment of the daemon".to_owned(),
-        (Place::Kept, Key::Command(_)) => "command (asyncagents auth)".to_owned(),
+        (Place::Kept, Key::Command(..)) => "command (asyncagents auth)".to_owned(),
         (Place::Kept, Key::Text(_) | Key::File(_)) => "file (asyncagents auth)".to_owned(),
         (Place::Section, Key::File(file)) => format!("file ({})", file.display()),
-        (Place::Section, Key::Command(_) | Key::Text(_)) => "command (configuration)".to_owned(),
+        (Place::Section, Key::Command(..) | Key::Text(_)) => "command (configuration)".to_owned(),
     };
     Some(told)
 }

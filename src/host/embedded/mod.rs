@@ -27,7 +27,7 @@ use crate::agent::model::{Models, Price};
 use crate::agent::tools::Todo;
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
-use crate::process::{Record, Survivors};
+use crate::process::{Record, Survivors, Variables};
 use crate::store::{self, Session, Store};
 use crate::task::{MessageId, SessionId};
 use crate::threads;
@@ -78,6 +78,8 @@ pub struct Setup {
     pub gone: Duration,
     /// The program that becomes a guard for a command: this one.
     pub guard: PathBuf,
+    /// All that commands get of an environment.
+    pub environment: Variables,
     /// Commands end when they have not heard of the daemon for so long.
     pub command_lease: Duration,
     /// Kills what is left of a command whose guard could not; tests have one that fails.

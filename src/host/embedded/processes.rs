@@ -50,7 +50,8 @@ impl Embedded {
             call: call.to_owned(),
         };
         let setup = &self.0.setup;
-        Launcher::new(setup.guard.clone(), setup.command_lease, Arc::new(journal))
+        let environment = Arc::clone(&setup.environment);
+        Launcher::new(setup.guard.clone(), setup.command_lease, environment, Arc::new(journal))
     }
 
     /// What a session's earlier commands left, after a crash or because it would not die.

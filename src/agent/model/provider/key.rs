@@ -13,8 +13,8 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::KEY_VARIABLES;
 use crate::agent::model::Error;
+use crate::process::Variables;
 
 /// Keys are short; a wrong file may be anything.
 const MOST_BYTES: u64 = 16 * 1024;
@@ -28,8 +28,8 @@ pub enum Key {
     None,
     Text(String),
     File(PathBuf),
-    /// A line for `sh`.
-    Command(String),
+    /// A line for `sh`, and the environment it gets.
+    Command(String, Variables),
 }
 
 impl Key {
@@ -38,7 +38,7 @@ impl Key {
         match self {
             Key::None => false,
             Key::Text(text) => !text.trim().is_empty(),
-            Key::File(_) | Key::Command(_) => true,
+            Key::File(_) | Key::Command(..) => true,
         }
     }
 
@@ -46,7 +46,7 @@ impl Key {
     pub(super) fn field(&self) -> &'static str {
         match self {
             Key::None | Key::Text(_) | Key::File(_) => "key_file",
-            Key::Command(_) => "key_command",
+            Key::Command(..) => "key_command",
         }
     }
 
@@ -59,7 +59,9 @@ impl Key {
             Key::File(file) => read(file).map_err(|error| {
                 told(format!("the key file `{}` cannot be read: {error}", file.display()))
             })?,
-            Key::Command(command) => run(command, COMMAND).map_err(told)?,
+            Key::Command(command, environment) => {
+                run(command, environment, COMMAND).map_err(told)?
+            }
         };
         match key.trim() {
             "" => Err(told("there is no key where it should be".to_owned())),
@@ -88,12 +90,10 @@ fn bounded(from: impl Read) -> io::Result<String> {
 }
 
 /// What a command prints. Nothing of that, nor of its errors, is repeated: it may hold the key.
-fn run(command: &str, limit: Duration) -> Result<String, String> {
+fn run(command: &str, environment: &Variables, limit: Duration) -> Result<String, String> {
     let mut shell = Command::new("sh");
     // It finds its own key without those of others.
-    for name in KEY_VARIABLES {
-        shell.env_remove(name);
-    }
+    shell.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
     let started = shell
         .args(["-c", command])
         .stdin(Stdio::null())
@@ -139,6 +139,7 @@ mod tests {
             let expected = expected.map(|key| key.map(str::to_owned)).map_err(told);
             assert_eq!(key.read("providers.x.key"), expected);
         };
+        let command = |line: &str| Key::Command(line.into(), Variables::default());
         check(Key::None, Ok(None));
         check(Key::Text(" sk-1\n".into()), Ok(Some("sk-1")));
         check(Key::Text(" ".into()), Ok(None));
@@ -151,12 +152,12 @@ mod tests {
             long.display()
         );
         check(Key::File(long), Err(told));
-        check(Key::Command("echo sk-3; echo secret >&2".into()), Ok(Some("sk-3")));
-        check(Key::Command("true".into()), nothing());
+        check(command("echo sk-3; echo secret >&2"), Ok(Some("sk-3")));
+        check(command("true"), nothing());
         let failed = "the key command failed (exit status: 7)".to_owned();
-        check(Key::Command("echo secret; exit 7".into()), Err(failed));
+        check(command("echo secret; exit 7"), Err(failed));
         let told = "what the key command prints is no key: it is longer than 16384 bytes";
-        check(Key::Command("head -c 20000 /dev/zero".into()), Err(told.to_owned()));
+        check(command("head -c 20000 /dev/zero"), Err(told.to_owned()));
     }
 
     #[test]
@@ -166,7 +167,7 @@ mod tests {
         let command = format!("sh -c 'echo $$ > {}; exec sleep 600'", pid.display());
         let limit = Duration::from_secs(1);
         let told = "the key command took longer than 1 s".to_owned();
-        assert_eq!(run(&command, limit), Err(told));
+        assert_eq!(run(&command, &Variables::default(), limit), Err(told));
         let pid = std::fs::read_to_string(pid).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {

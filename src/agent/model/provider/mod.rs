@@ -33,22 +33,6 @@ struct Known {
     url_variable: &'static str,
 }
 
-/// What no child of the daemon is to see. Addresses may hold a login.
-pub const KEY_VARIABLES: [&str; 12] = [
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_BASE_URL",
-    "GEMINI_API_KEY",
-    "GEMINI_BASE_URL",
-    "GOOGLE_API_KEY",
-    "OLLAMA_HOST",
-    "OPENAI_API_KEY",
-    "OPENAI_BASE_URL",
-    "OPENCODE_SERVER_PASSWORD",
-    "OPENROUTER_API_KEY",
-    "OPENROUTER_BASE_URL",
-    "ASYNCAGENTS_OPENCODE_URL",
-];
-
 const KNOWN: [Known; 6] = [
     Known {
         name: "anthropic",

@@ -13,7 +13,6 @@ use tokio::net::unix::pipe;
 use self::capture::Capture;
 use super::text::clip;
 use super::{Context, Error, Output};
-use crate::agent::model::provider::KEY_VARIABLES;
 use crate::process::{Cause, Command, Process, Report, Status, Survivors};
 
 mod capture;
@@ -99,17 +98,13 @@ fn start(command: &str, context: &Context) -> Result<(Process, pipe::Receiver), 
     // One pipe for both, or their order would be lost.
     let (reader, writer) = io::pipe().map_err(failed)?;
     let pipe = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed)?;
-    let set = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
-    // The daemon's own keys are not the agent's.
-    let hidden = KEY_VARIABLES.into_iter().chain(["MALLOC_MMAP_THRESHOLD_"]);
-    let mut environment: Vec<(String, Option<String>)> =
-        hidden.map(|name| (name.to_owned(), None)).collect();
-    environment.extend([
+    let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let environment = vec![
         set("TERM", "dumb"),
         set("PAGER", "cat"),
         set("GIT_PAGER", "cat"),
         set("GIT_TERMINAL_PROMPT", "0"),
-    ]);
+    ];
     let command = Command {
         program: "bash".to_owned(),
         arguments: vec!["-c".to_owned(), command.to_owned()],

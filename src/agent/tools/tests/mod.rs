@@ -48,7 +48,12 @@ impl Desk {
             overflow: top.join("overflow"),
             cancel: CancellationToken::new(),
             may_leave: None,
-            launcher: Launcher::new("/dev/null".into(), LONGEST, Arc::new(NoJournal)),
+            launcher: Launcher::new(
+                "/dev/null".into(),
+                LONGEST,
+                Arc::default(),
+                Arc::new(NoJournal),
+            ),
         };
         Desk { top, context, _directory: directory }
     }

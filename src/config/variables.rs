@@ -1,0 +1,142 @@
+//! Which variables of our environment others get. An allow-list: the program that starts us may be another
+//! agent with tokens of its session in its environment, under names that nobody has heard of.
+
+use std::ffi::OsString;
+use std::fmt;
+
+use super::{Environment, providers};
+
+/// For commands of agents and for commands that print keys. A name that ends with `*` is a beginning.
+const FOR_CHILDREN: [&str; 46] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TERM",
+    "TZ",
+    "TMPDIR",
+    "XDG_*",
+    // Where toolchains are.
+    "ANDROID_HOME",
+    "BUN_INSTALL",
+    "CARGO_HOME",
+    "CONDA_PREFIX",
+    "DENO_DIR",
+    "GOBIN",
+    "GOPATH",
+    "GOROOT",
+    "GRADLE_USER_HOME",
+    "JAVA_HOME",
+    "MAVEN_HOME",
+    "NVM_BIN",
+    "NVM_DIR",
+    "PNPM_HOME",
+    "PYENV_ROOT",
+    "RBENV_ROOT",
+    "RUSTUP_HOME",
+    "RUSTUP_TOOLCHAIN",
+    "SDKMAN_DIR",
+    "VIRTUAL_ENV",
+    "VOLTA_HOME",
+    // How the network is reached.
+    "ALL_PROXY",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "NO_PROXY",
+    "all_proxy",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_*",
+];
+
+/// What a daemon that is started on demand gets besides: what it goes by itself.
+const FOR_THE_DAEMON: [&str; 4] =
+    ["ASYNCAGENTS_*", "NODE_ENV", "OPENCODE_SERVER_PASSWORD", "OPENCODE_SERVER_USERNAME"];
+
+/// Says for whom one process was started, which is not for whom the daemon works.
+const NOT_FOR_THE_DAEMON: &str = "ASYNCAGENTS_PARENT";
+
+/// The whole environment of another process. Shown by its names.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Variables(Vec<(String, OsString)>);
+
+impl Variables {
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &OsString)> {
+        self.0.iter().map(|(name, value)| (name, value))
+    }
+}
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl Environment {
+    /// With the names that the configuration adds.
+    pub(super) fn for_children(&self, added: &[String]) -> Variables {
+        let added = added.iter().map(String::as_str);
+        self.only(&FOR_CHILDREN.into_iter().chain(added).collect::<Vec<_>>())
+    }
+
+    pub(super) fn for_the_daemon(&self, added: &[String]) -> Variables {
+        let names = FOR_CHILDREN.into_iter().chain(FOR_THE_DAEMON).chain(providers::variables());
+        let mut names: Vec<&str> = names.collect();
+        names.extend(added.iter().map(String::as_str));
+        let mut variables = self.only(&names);
+        variables.0.retain(|(name, _)| name != NOT_FOR_THE_DAEMON);
+        variables
+    }
+
+    fn only(&self, allowed: &[&str]) -> Variables {
+        let is_allowed = |name: &str| {
+            allowed.iter().any(|allowed| match allowed.strip_suffix('*') {
+                Some(beginning) => name.starts_with(beginning),
+                None => *allowed == name,
+            })
+        };
+        let variables = self.0.iter().filter(|(name, _)| is_allowed(name));
+        Variables(variables.map(|(name, value)| (name.clone(), value.clone())).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_the_session_that_started_us_go_to_nobody() {
+        let names = [
+            "ANTHROPIC_API_KEY",
+            "ASYNCAGENTS_MODEL",
+            "ASYNCAGENTS_PARENT",
+            "CLAUDE_CODE_SESSION_ID",
+            "CORP_TOOLS",
+            "GITHUB_TOKEN",
+            "HOME",
+            "LC_TIME",
+            "OLLAMA_HOST",
+            "PATH",
+            "SSH_AUTH_SOCK",
+            "https_proxy",
+        ];
+        let environment = Environment::of(names.map(|name| (name, "value")));
+        let shown = |variables: Variables| format!("{variables:?}");
+        let children = r#"{"HOME", "LC_TIME", "PATH", "https_proxy"}"#;
+        assert_eq!(shown(environment.for_children(&[])), children);
+        let added = r#"{"CORP_TOOLS", "HOME", "LC_TIME", "PATH", "SSH_AUTH_SOCK", "https_proxy"}"#;
+        let names = ["CORP_*".to_owned(), "SSH_AUTH_SOCK".to_owned()];
+        assert_eq!(shown(environment.for_children(&names)), added);
+        let daemon = r#"{"ANTHROPIC_API_KEY", "ASYNCAGENTS_MODEL", "HOME", "LC_TIME", "OLLAMA_HOST", "PATH", "https_proxy"}"#;
+        assert_eq!(shown(environment.for_the_daemon(&[])), daemon);
+    }
+}
