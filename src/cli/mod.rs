@@ -19,7 +19,6 @@ mod guard;
 mod hosts;
 mod list;
 mod mcp;
-mod mcp_config;
 mod opencode;
 mod opencode_config;
 mod output;
@@ -30,6 +29,7 @@ mod scripted_host;
 mod serve;
 mod show;
 mod trust;
+mod undo;
 mod wait;
 
 use std::path::PathBuf;

@@ -1,6 +1,5 @@
 //! `asyncagents opencode`: puts our plugin into OpenCode, and takes it out again.
 
-use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,11 +7,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
-use serde::{Deserialize, Serialize};
 
 use super::files::{cannot, read, write};
 use super::opencode_config::{self as text, FILE};
 use super::show;
+use super::undo::{UndoLog, restore};
 use crate::config::Settings;
 
 const PLUGIN: &str = include_str!("../../plugin/asyncagents.ts");
@@ -46,20 +45,6 @@ struct Scope {
     project: bool,
 }
 
-/// What was done, so that it can be undone.
-#[derive(Default, Serialize, Deserialize)]
-struct Installed {
-    /// By the configuration file that was changed.
-    files: BTreeMap<PathBuf, Change>,
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-struct Change {
-    /// What was there before; `None` when nothing was.
-    before: Option<String>,
-    after: String,
-}
-
 impl OpenCode {
     pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         match self.verb {
@@ -70,7 +55,7 @@ impl OpenCode {
     }
 }
 
-/// Where the plugin lies when it is installed.
+/// Where the plugin lies when it is log.
 pub(super) fn plugin_file(settings: &Settings) -> PathBuf {
     folder(settings).join(FILE)
 }
@@ -78,6 +63,10 @@ pub(super) fn plugin_file(settings: &Settings) -> PathBuf {
 /// Beside the configuration file: the storage directory belongs to the daemon.
 fn folder(settings: &Settings) -> PathBuf {
     settings.config_file.with_file_name("opencode")
+}
+
+fn undo_file(settings: &Settings) -> PathBuf {
+    folder(settings).join("installed.json")
 }
 
 /// Of an installed plugin: whether it is the one of this program.
@@ -126,20 +115,9 @@ fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
     if before.as_deref() == Some(after.as_str()) {
         show::line(&format!("{} names it already", file.display()))?;
     } else {
-        let mut installed = Installed::read(settings)?;
-        // What was there before us stays what it was, however often we are put in, as long as
-        // nobody else has changed it since: then it is what there is without us.
-        let first = installed.files.remove(file);
-        let before = match first {
-            Some(first) if before.as_ref() == Some(&first.after) => first.before,
-            Some(_) | None => match text::without_plugin(&given) {
-                Ok(Some(without)) => Some(without),
-                Ok(None) | Err(_) => before,
-            },
-        };
-        let change = Change { before, after: after.clone() };
-        installed.files.insert(file.to_owned(), change);
-        installed.write(settings)?;
+        let mut log = UndoLog::read(undo_file(settings))?;
+        log.add(file, before, text::without_plugin(&given).ok().flatten(), &after);
+        log.write()?;
         write(file, &after)?;
         show::line(&format!("added it to {}", file.display()))?;
     }
@@ -147,20 +125,11 @@ fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
 }
 
 fn uninstall(settings: &Settings, file: &Path) -> anyhow::Result<()> {
-    let mut installed = Installed::read(settings)?;
-    let change = installed.files.remove(file);
-    match (read(file)?, change) {
-        (Some(now), Some(change)) if now == change.after => match change.before {
-            Some(before) => {
-                write(file, &before)?;
-                show::line(&format!("{} is as it was before", file.display()))?;
-            }
-            None => {
-                std::fs::remove_file(file).with_context(|| cannot("remove", file))?;
-                show::line(&format!("removed {}", file.display()))?;
-            }
-        },
-        (Some(now), _) => {
+    let mut log = UndoLog::read(undo_file(settings))?;
+    let now = read(file)?;
+    match (log.take(file, now.as_deref()), now) {
+        (Some(before), _) => restore(file, before)?,
+        (None, Some(now)) => {
             let out = text::without_plugin(&now)
                 .with_context(|| format!("`{}` was left as it is", file.display()))?;
             match out {
@@ -171,42 +140,15 @@ fn uninstall(settings: &Settings, file: &Path) -> anyhow::Result<()> {
                 None => show::line(&format!("{} does not name it", file.display()))?,
             }
         }
-        (None, _) => show::line(&format!("{} does not exist", file.display()))?,
+        (None, None) => show::line(&format!("{} does not exist", file.display()))?,
     }
-    installed.write(settings)?;
+    log.write()?;
     let plugin = plugin_file(settings);
-    if installed.files.is_empty() && plugin.exists() {
+    if log.is_empty() && plugin.exists() {
         std::fs::remove_file(&plugin).with_context(|| cannot("remove", &plugin))?;
         show::line(&format!("removed {}", plugin.display()))?;
     }
     Ok(())
-}
-
-impl Installed {
-    fn file(settings: &Settings) -> PathBuf {
-        folder(settings).join("installed.json")
-    }
-
-    fn read(settings: &Settings) -> anyhow::Result<Installed> {
-        match read(&Installed::file(settings))? {
-            // A note that is damaged only costs the exact way back.
-            Some(text) => Ok(serde_json::from_str(&text).unwrap_or_default()),
-            None => Ok(Installed::default()),
-        }
-    }
-
-    fn write(&self, settings: &Settings) -> anyhow::Result<()> {
-        let file = Installed::file(settings);
-        if self.files.is_empty() {
-            return match std::fs::remove_file(&file) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(error).with_context(|| cannot("remove", &file))
-                }
-                Ok(()) | Err(_) => Ok(()),
-            };
-        }
-        write(&file, &serde_json::to_string_pretty(self)?)
-    }
 }
 
 #[cfg(test)]

@@ -83,6 +83,10 @@ pub struct Settings {
     pub opencode_config: Option<PathBuf>,
     /// The same of Codex.
     pub codex_config: Option<PathBuf>,
+    /// `HOME`: other clients have theirs in fixed places there.
+    pub user_home: Option<PathBuf>,
+    /// `PATH`
+    pub search_path: Option<OsString>,
     /// As the command line said it; the daemon that is started for it has to hear it, too.
     pub host_flag: Option<String>,
     pub model_flag: Option<String>,
@@ -133,6 +137,8 @@ impl Settings {
             opencode_config: base_directory(environment, "XDG_CONFIG_HOME", ".config")?
                 .map(|config| config.join("opencode")),
             codex_config: base_directory(environment, "CODEX_HOME", ".codex")?,
+            user_home: environment.get("HOME")?.map(PathBuf::from),
+            search_path: environment.0.get("PATH").cloned(),
             host_flag: flags.host.clone(),
             model_flag: flags.model.clone(),
             named_host: flags.host.as_ref().map(|host| {
@@ -329,6 +335,8 @@ mod tests {
             providers: Providers::default(),
             opencode_config: Some("/home/ada/.config/opencode".into()),
             codex_config: Some("/home/ada/.codex".into()),
+            user_home: Some("/home/ada".into()),
+            search_path: None,
             host_flag: None,
             model_flag: flags.model.clone(),
             named_host: None,
@@ -373,6 +381,8 @@ mod tests {
                     Path::new(config_file).parent().unwrap().with_file_name("opencode"),
                 ),
                 codex_config: settings.codex_config.clone(),
+                user_home: settings.user_home.clone(),
+                search_path: None,
                 host_flag: None,
                 model_flag: None,
                 named_host: None,
@@ -445,6 +455,8 @@ mod tests {
             providers: Providers::default(),
             opencode_config: None,
             codex_config: None,
+            user_home: None,
+            search_path: None,
             host_flag: None,
             model_flag: None,
             named_host: None,

@@ -603,6 +603,7 @@ const HELP: &[(&str, &[&str])] = &[
     ("auth", &["auth", "remove"]),
     ("mcp", &["mcp"]),
     ("mcp", &["mcp", "install"]),
+    ("mcp", &["mcp", "uninstall"]),
     ("opencode", &["opencode", "install"]),
     ("opencode", &["opencode", "uninstall"]),
     ("doctor", &["doctor"]),

@@ -156,29 +156,3 @@ fn install_names_what_it_did_and_uninstall_undoes_exactly_that() {
     assert!(refused.stderr.contains("was left as it is"), "{refused:?}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{ \"plugin\": ");
 }
-
-#[test]
-fn the_configuration_for_clients_of_mcp_is_printed_or_written_and_the_rest_kept() {
-    let shell = Shell::new();
-    let project = shell.path("project");
-    std::fs::create_dir(&project).unwrap();
-    let printed = shell.run_in(&project, ["mcp", "install", "claude"]);
-    assert!(printed.stdout.starts_with("{\n  \"mcpServers\": {"), "{printed:?}");
-    assert!(printed.stderr.contains(".mcp.json"), "{printed:?}");
-    assert!(!project.join(".mcp.json").exists(), "nothing is written unless asked for");
-
-    let mine = "{ \"mcpServers\": { \"mine\": { \"command\": \"x\" } } }\n";
-    std::fs::write(project.join(".mcp.json"), mine).unwrap();
-    let write = ["mcp", "install", "claude", "--write"];
-    assert!(shell.run_in(&project, write).stdout.starts_with("added it to "));
-    let written = std::fs::read_to_string(project.join(".mcp.json")).unwrap();
-    let servers = &serde_json::from_str::<serde_json::Value>(&written).unwrap()["mcpServers"];
-    assert_eq!(servers["mine"], serde_json::json!({"command": "x"}));
-    assert_eq!(servers["asyncagents"]["args"], serde_json::json!(["mcp"]));
-    assert!(shell.run_in(&project, write).stdout.ends_with("names it already\n"));
-
-    std::fs::write(project.join(".mcp.json"), "[1]").unwrap();
-    let refused = shell.run_in(&project, write);
-    assert!(refused.stderr.contains("was left as it is"), "{refused:?}");
-    assert_eq!(std::fs::read_to_string(project.join(".mcp.json")).unwrap(), "[1]");
-}

@@ -33,6 +33,7 @@ mod invariants;
 mod kill;
 mod launch;
 mod list;
+mod mcp_install;
 mod model_runs;
 mod models;
 mod opencode;

@@ -1,0 +1,216 @@
+//! Edits Codex's `config.toml` line by line: our server is added or removed, everything else is kept
+//! byte for byte. The result is parsed and compared with what it has to say, because a line-based
+//! edit does not understand all of TOML; what it gets wrong is refused. Pure.
+
+use toml::{Table, Value};
+
+use super::{NAME, variables};
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Error {
+    #[error("it is no TOML: {0}")]
+    NoToml(String),
+    #[error(
+        "`mcp_servers.{NAME}` is not a section of plain lines; remove it by hand and try again"
+    )]
+    NoSection,
+}
+
+/// Other keys that the user has put into our section are kept, and so are other values of ours that
+/// can be chosen.
+pub(super) fn add_server(text: &str, program: &str) -> Result<String, Error> {
+    let mut expected = parse(text)?;
+    let had = entry(&mut expected).ok_or(Error::NoSection)?;
+    let program = Value::from(program);
+    let always = [("command", program), ("args", Value::from(vec!["mcp"]))];
+    let defaults = [
+        ("default_tools_approval_mode", Value::from("approve")),
+        ("env_vars", Value::from(variables::all())),
+    ];
+    let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+    let mut ours = String::new();
+    for (name, value) in &always {
+        ours.push_str(&line(name, value));
+        had.insert((*name).to_owned(), value.clone());
+    }
+    for (name, value) in defaults.iter().filter(|(name, _)| !had.contains_key(*name)) {
+        ours.push_str(&line(name, value));
+    }
+    for (name, value) in defaults {
+        had.entry(name).or_insert(value);
+    }
+    match lines.iter().position(|line| line.trim() == header()) {
+        None => lines.push(format!("{}{}\n{ours}", gap(text), header())),
+        Some(first) => {
+            let end = end_of_section(&lines, first);
+            let rest: String =
+                lines.drain(first + 1..end).filter(|line| !is_always(line)).collect();
+            lines.splice(first..=first, [format!("{}\n{ours}{rest}", lines[first].trim_end())]);
+        }
+    }
+    checked(lines.concat(), &expected)
+}
+
+/// `None`: there is no such server.
+pub(super) fn remove_server(text: &str) -> Result<Option<String>, Error> {
+    let mut expected = parse(text)?;
+    let Some(servers) = expected.get_mut("mcp_servers").and_then(Value::as_table_mut) else {
+        return Ok(None);
+    };
+    if servers.remove(NAME).is_none() {
+        return Ok(None);
+    }
+    let mut left: Vec<&str> = Vec::new();
+    let mut removed: Vec<&str> = Vec::new();
+    for line in text.split_inclusive('\n') {
+        let begins = line.trim_start().starts_with('[');
+        let is_ours = is_our_header(line);
+        if begins && !is_ours {
+            end_section(&mut removed, &mut left);
+        }
+        match is_ours || (!begins && !removed.is_empty()) {
+            true => removed.push(line),
+            false => left.push(line),
+        }
+    }
+    end_section(&mut removed, &mut left);
+    checked(left.concat(), &expected).map(Some)
+}
+
+/// Drops the lines of our section, but for comments that precede the next one. One empty line stays
+/// between the neighbours.
+fn end_section<'a>(removed: &mut Vec<&'a str>, left: &mut Vec<&'a str>) {
+    let is_last_of_ours = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with('#');
+    let Some(last) = removed.iter().rposition(is_last_of_ours) else { return };
+    let tail = removed.split_off(last + 1);
+    removed.clear();
+    let parted = tail.first().is_none_or(|line| line.trim().is_empty());
+    if parted && left.last().is_some_and(|line| line.trim().is_empty()) {
+        left.pop();
+    }
+    left.extend(tail);
+}
+
+fn header() -> String {
+    format!("[mcp_servers.{NAME}]")
+}
+
+/// Of our section or of a table inside it.
+fn is_our_header(line: &str) -> bool {
+    let line = line.trim();
+    line == header() || line.starts_with(&format!("[mcp_servers.{NAME}."))
+}
+
+fn is_always(line: &str) -> bool {
+    matches!(line.split('=').next().map(str::trim), Some("command" | "args"))
+}
+
+fn end_of_section(lines: &[String], first: usize) -> usize {
+    let rest = lines[first + 1..].iter();
+    let end = rest.clone().position(|line| line.trim_start().starts_with('['));
+    end.map_or(lines.len(), |n| first + 1 + n)
+}
+
+fn gap(text: &str) -> &'static str {
+    match text {
+        "" => "",
+        text if text.ends_with("\n\n") => "",
+        text if text.ends_with('\n') => "\n",
+        _ => "\n\n",
+    }
+}
+
+/// Lists of several values get one line per value.
+fn line(name: &str, value: &Value) -> String {
+    match value {
+        Value::Array(values) if values.len() > 1 => {
+            let values: String = values.iter().map(|value| format!("  {value},\n")).collect();
+            format!("{name} = [\n{values}]\n")
+        }
+        other => format!("{name} = {other}\n"),
+    }
+}
+
+fn parse(text: &str) -> Result<Table, Error> {
+    text.parse().map_err(|error: toml::de::Error| Error::NoToml(error.to_string()))
+}
+
+fn entry(table: &mut Table) -> Option<&mut Table> {
+    let servers = table.entry("mcp_servers").or_insert(Value::Table(Table::new()));
+    let ours = servers.as_table_mut()?.entry(NAME).or_insert(Value::Table(Table::new()));
+    ours.as_table_mut()
+}
+
+fn checked(text: String, expected: &Table) -> Result<String, Error> {
+    let mut expected = expected.clone();
+    let mut found = parse(&text).map_err(|_| Error::NoSection)?;
+    for table in [&mut expected, &mut found] {
+        table.retain(|name, value| {
+            name != "mcp_servers" || value.as_table().is_none_or(|servers| !servers.is_empty())
+        });
+    }
+    if found == expected { Ok(text) } else { Err(Error::NoSection) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours(program: &str) -> String {
+        let variables = variables::all().into_iter();
+        let variables: String = variables.map(|name| format!("  \"{name}\",\n")).collect();
+        format!(
+            "[mcp_servers.asyncagents]\ncommand = \"{program}\"\nargs = [\"mcp\"]\n\
+             default_tools_approval_mode = \"approve\"\nenv_vars = [\n{variables}]\n"
+        )
+    }
+
+    /// Add, add again, add with another program, remove: nothing but the section changes.
+    fn check(before: &str, after: &str, out: &str) {
+        assert_eq!(add_server(before, "/bin/asyncagents").unwrap(), after);
+        assert_eq!(add_server(after, "/bin/asyncagents").unwrap(), after, "once is enough");
+        let newer = add_server(after, "/new/asyncagents").unwrap();
+        assert_eq!(newer, after.replace("/bin/", "/new/"), "the newest one instead");
+        assert_eq!(remove_server(after).unwrap().unwrap(), out);
+        assert_eq!(remove_server(out), Ok(None), "once is enough");
+    }
+
+    #[test]
+    fn everything_else_is_kept_byte_for_byte() {
+        let ours = ours("/bin/asyncagents");
+        check("", &ours, "");
+        let mine = "# mine\nmodel = 'x'  # why\n";
+        check(mine, &format!("{mine}\n{ours}"), mine);
+        check("model = 'x'", &format!("model = 'x'\n\n{ours}"), "model = 'x'\n");
+        let around = format!("[a]\nb = 1\n\n{ours}\n# of c\n[c]\nd = 2\n");
+        check(&around, &around, "[a]\nb = 1\n\n# of c\n[c]\nd = 2\n");
+        let nested = format!(
+            "{ours}startup_timeout_sec = 30\n\n[mcp_servers.asyncagents.env]\nA = \"b\"\n\n  \
+             [mcp_servers.other]\n  command = \"x\"\n"
+        );
+        check(&nested, &nested, "\n  [mcp_servers.other]\n  command = \"x\"\n");
+    }
+
+    #[test]
+    fn what_the_user_chose_for_approvals_and_variables_is_kept() {
+        let before = "[mcp_servers.asyncagents]\ncommand = 'old'\ndefault_tools_approval_mode = \
+                      'prompt'\nenv_vars = []\n";
+        let after = "[mcp_servers.asyncagents]\ncommand = \"/bin/asyncagents\"\nargs = [\"mcp\"]\n\
+                     default_tools_approval_mode = 'prompt'\nenv_vars = []\n";
+        check(before, after, "");
+    }
+
+    #[test]
+    fn what_cannot_be_changed_line_by_line_is_refused() {
+        let inline = "mcp_servers = { asyncagents = { command = 'x' } }\n";
+        assert_eq!(add_server(inline, "p"), Err(Error::NoSection));
+        assert_eq!(remove_server(inline), Err(Error::NoSection));
+        let dotted = "mcp_servers.asyncagents.command = 'x'\n";
+        assert_eq!(add_server(dotted, "p"), Err(Error::NoSection));
+        assert_eq!(add_server("mcp_servers = 1\n", "p"), Err(Error::NoSection));
+        let text = "a = '''\n[mcp_servers.asyncagents]\n'''\n";
+        assert_eq!(add_server(text, "p"), Err(Error::NoSection));
+        assert_eq!(remove_server(text), Ok(None));
+        assert!(matches!(add_server("a = ", "p"), Err(Error::NoToml(_))));
+    }
+}

@@ -1,0 +1,131 @@
+//! `mcp install` and `mcp uninstall`: what they print, what they write, and that all else is kept.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::support::process::{Ended, Shell};
+
+const CLIENTS: [(&str, &str); 7] = [
+    ("claude", "project/.mcp.json"),
+    ("codex", ".codex/config.toml"),
+    ("gemini", ".gemini/settings.json"),
+    ("qwen", ".qwen/settings.json"),
+    ("opencode", ".config/opencode/opencode.json"),
+    ("cursor", ".cursor/mcp.json"),
+    ("vscode", "project/.vscode/mcp.json"),
+];
+
+/// Somebody in a project, with this program on the `PATH`.
+fn shell() -> Shell {
+    let mut shell = Shell::new();
+    fs::create_dir(shell.path("project")).unwrap();
+    fs::create_dir(shell.path("bin")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_asyncagents"), shell.path("bin/asyncagents")).unwrap();
+    shell.set("PATH", shell.path("bin"));
+    shell
+}
+
+fn mcp(shell: &Shell, arguments: &str) -> Ended {
+    let arguments = ["mcp"].into_iter().chain(arguments.split(' '));
+    shell.run_in(&shell.path("project"), arguments)
+}
+
+#[test]
+fn install_prints_the_entry_its_file_and_what_the_client_still_asks_for() {
+    let shell = shell();
+    let mut told = String::new();
+    for (client, file) in CLIENTS {
+        let ended = mcp(&shell, &format!("install {client}"));
+        assert_eq!(ended.code, 0, "{ended:?}");
+        told += &format!("## {client}\n{}{}\n", ended.stderr, ended.stdout);
+        assert!(!shell.path(file).exists(), "nothing is written unless asked for");
+    }
+    let root = shell.path("");
+    insta::assert_snapshot!(told.replace(root.to_str().unwrap(), "~/"));
+}
+
+#[test]
+fn install_writes_it_once_and_uninstall_leaves_nothing() {
+    let shell = shell();
+    for (client, file) in CLIENTS {
+        let path = shell.path(file);
+        let shown = path.display();
+        let printed = mcp(&shell, &format!("install {client}")).stdout;
+        let installed = mcp(&shell, &format!("install {client} --write"));
+        assert_eq!(installed.stdout, format!("added it to {shown}\n"), "{installed:?}");
+        let written = fs::read_to_string(&path).unwrap();
+        assert_eq!(written, printed, "what was printed before");
+        let again = mcp(&shell, &format!("install {client} --write"));
+        assert_eq!(again.stdout, format!("{shown} has it already\n"));
+        let asked = mcp(&shell, &format!("uninstall {client}"));
+        assert_eq!(asked.stdout, format!("{shown} has it (--write removes it)\n"));
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            written,
+            "nothing is written unless asked for"
+        );
+        let gone = mcp(&shell, &format!("uninstall {client} --write"));
+        assert_eq!(gone.stdout, format!("removed {shown}\n"), "{gone:?}");
+        let again = mcp(&shell, &format!("uninstall {client} --write"));
+        assert_eq!(again.stdout, format!("{shown} does not exist\n"));
+    }
+}
+
+#[test]
+fn uninstall_gives_back_what_was_there_and_keeps_what_was_changed_since() {
+    let shell = shell();
+    for (client, file) in CLIENTS {
+        let path = shell.path(file);
+        let (before, mark, edited) = match client {
+            "codex" => ("# mine\nmodel = 'x' # why\n[a]\n  b=1", "# mine", "# edited"),
+            _ => ("{ // mine\n\t\"theme\":   \"x\",\r\n }", "// mine", "// edited"),
+        };
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, before).unwrap();
+        mcp(&shell, &format!("install {client} --write"));
+        let put = fs::read_to_string(&path).unwrap();
+        assert!(put.contains(mark) && put.contains("asyncagents"), "{put}");
+        let gone = mcp(&shell, &format!("uninstall {client} --write"));
+        assert_eq!(gone.stdout, format!("{} is as it was before\n", path.display()));
+        assert_eq!(fs::read_to_string(&path).unwrap(), before, "byte for byte");
+
+        mcp(&shell, &format!("install {client} --write"));
+        let put = fs::read_to_string(&path).unwrap();
+        fs::write(&path, put.replace(mark, edited)).unwrap();
+        let gone = mcp(&shell, &format!("uninstall {client} --write"));
+        assert_eq!(gone.stdout, format!("removed it from {}\n", path.display()));
+        let left = fs::read_to_string(&path).unwrap();
+        assert!(left.contains(edited) && !left.contains("asyncagents"), "{left}");
+        let again = mcp(&shell, &format!("uninstall {client} --write"));
+        assert_eq!(again.stdout, format!("{} does not have it\n", path.display()));
+    }
+}
+
+#[test]
+fn a_program_that_is_not_on_the_path_is_named_by_its_path_with_a_warning() {
+    let mut shell = shell();
+    shell.set("PATH", "/nowhere");
+    let ended = mcp(&shell, "install claude");
+    let program = fs::canonicalize(env!("CARGO_BIN_EXE_asyncagents")).unwrap();
+    let printed: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let server = serde_json::json!({"command": program, "args": ["mcp"]});
+    assert_eq!(printed, serde_json::json!({"mcpServers": {"asyncagents": server}}));
+    assert!(ended.stderr.contains("do not share that file"), "{ended:?}");
+}
+
+#[test]
+fn a_configuration_that_cannot_be_understood_is_left_as_it_is() {
+    let shell = shell();
+    for (client, file) in CLIENTS {
+        let path = shell.path(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "[1").unwrap();
+        for verb in ["install", "uninstall"] {
+            let refused = mcp(&shell, &format!("{verb} {client} --write"));
+            let left_alone = format!("error: `{}` was left as it is: it is no ", path.display());
+            assert!(refused.stderr.starts_with(&left_alone), "{refused:?}");
+            assert_eq!(refused.code, 1);
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "[1");
+    }
+}
