@@ -44,6 +44,7 @@ mod permissions;
 mod processes;
 mod prune;
 mod queue;
+mod real_clients;
 mod real_opencode;
 mod reload;
 mod resume;

@@ -6,6 +6,7 @@ mod model_server;
 pub mod on_opencode;
 mod opencode;
 pub mod process;
+pub mod real_client;
 pub mod real_opencode;
 pub mod talk;
 pub mod terminal;

@@ -118,11 +118,18 @@ impl Shell {
     }
 
     pub fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_asyncagents"));
+        let mut command = self.program(env!("CARGO_BIN_EXE_asyncagents"));
+        command.args(args);
+        command
+    }
+
+    /// Another program, with the same environment.
+    pub fn program(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
         command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", self.root.path());
         command.env("ASYNCAGENTS_HOME", &self.home).env("COLUMNS", "100");
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        command.current_dir(self.root.path()).args(args);
+        command.current_dir(self.root.path());
         command
     }
 
@@ -304,7 +311,7 @@ impl Drop for Shell {
 }
 
 impl Running {
-    fn new(command: &mut Command) -> Running {
+    pub fn new(command: &mut Command) -> Running {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = Heard::from(child.stdout.take().unwrap());
@@ -312,8 +319,13 @@ impl Running {
         Running { child, stdout, stderr }
     }
 
-    pub fn wait(mut self) -> Ended {
+    /// It reads the end of its standard input.
+    pub fn close_input(&mut self) {
         drop(self.child.stdin.take());
+    }
+
+    pub fn wait(mut self) -> Ended {
+        self.close_input();
         until("the command ends", || self.is_over());
         let code = self.child.wait().unwrap().code().expect("ended by itself");
         Ended { code, stdout: self.stdout.all(), stderr: self.stderr.all() }

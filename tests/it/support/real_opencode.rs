@@ -319,7 +319,7 @@ fn installed(what: &str) -> PathBuf {
 }
 
 #[expect(clippy::disallowed_methods, reason = "where things are installed is known outside only")]
-fn cache() -> PathBuf {
+pub fn cache() -> PathBuf {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(cache) = named("ASYNCAGENTS_TEST_CACHE") {
         return cache.into();

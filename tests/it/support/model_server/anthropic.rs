@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 
 use super::{Asked, Said, Script, Send, Step, Usage, bits_of, list, named, text_of, words};
 
+/// What Claude Code adds to the result when its model has looked up a tool.
+const LOADED: &str = "Tool loaded.";
+
 pub(super) fn said(body: &Value) -> Vec<Said> {
     let mut said = Vec::new();
     if !body["system"].is_null() {
@@ -15,10 +18,15 @@ pub(super) fn said(body: &Value) -> Vec<Said> {
             said.push(Said::new("assistant", text_of(content)));
             continue;
         }
+        // Claude Code says what changes on the way like this.
+        if message["role"] == "system" {
+            said.push(Said::new("system", text_of(content)));
+            continue;
+        }
         let results = list(content).iter().filter(|block| block["type"] == "tool_result");
         said.extend(results.map(|result| Said::new("tool", text_of(&result["content"]))));
         let text = text_of(content);
-        if !text.is_empty() {
+        if !text.is_empty() && text != LOADED {
             said.push(Said::new("user", text));
         }
     }
@@ -62,7 +70,7 @@ pub(super) fn render(script: &Script, asked: &Asked) -> Vec<Send> {
     let waits = script.steps.iter().take_while(|step| matches!(step, Step::Wait(_)));
     blocks.sends.extend(waits.filter_map(waiting));
     if script.begins() {
-        begin(&mut blocks, script);
+        begin(&mut blocks, script, asked);
     }
     let mut calls = 0;
     for step in script.steps.iter().skip_while(|step| matches!(step, Step::Wait(_))) {
@@ -123,11 +131,13 @@ fn waiting(step: &Step) -> Option<Send> {
     }
 }
 
-fn begin(blocks: &mut Blocks, script: &Script) {
+fn begin(blocks: &mut Blocks, script: &Script, asked: &Asked) {
     let none = Usage { prompt: 0, output: 0, reasoning: 0, cache_read: 0, cache_write: 0 };
     let usage = script.usage.unwrap_or(none);
+    // Claude Code takes answers with the same id for one.
+    let id = format!("msg_{}", asked.said().len());
     let message = json!({
-        "id": "msg_scripted", "type": "message", "role": "assistant", "model": "scripted",
+        "id": id, "type": "message", "role": "assistant", "model": "scripted",
         "content": [], "stop_reason": null, "stop_sequence": null,
         "usage": {
             "input_tokens": usage.prompt - usage.cache_read - usage.cache_write,

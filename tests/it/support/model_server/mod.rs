@@ -19,7 +19,7 @@
 //! said, the answer has not begun.
 //! `status <code> [<header>=<value> …]` refuses, `once <code> …` only the first time, both with
 //! what `say` says; `overflow` refuses a conversation as too long. `{authorization}` is the key as it
-//! came, in whatever header.
+//! came, in whatever header. `call space.tool` calls a tool in a namespace, as Codex has them.
 //!
 //! A session of OpenCode says who it is. Its requests for titles and summaries are answered by
 //! themselves, and after a summary the script goes on where it was.

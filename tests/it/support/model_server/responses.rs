@@ -97,12 +97,7 @@ pub(super) fn render(script: &Script, asked: &Asked) -> Vec<Send> {
             Step::Call { name, arguments } => {
                 let id = asked.call_id(calls);
                 calls += 1;
-                let item = |arguments: &str| {
-                    json!({
-                        "type": "function_call", "id": format!("fc_{id}"), "call_id": id,
-                        "name": name, "arguments": arguments,
-                    })
-                };
+                let item = |arguments: &str| function_call(&id, name, arguments);
                 items.added(item(""));
                 for bit in bits_of(arguments) {
                     items.delta("response.function_call_arguments.delta", &bit);
@@ -116,6 +111,19 @@ pub(super) fn render(script: &Script, asked: &Asked) -> Vec<Send> {
         begin(&mut items);
     }
     end(items, script)
+}
+
+/// Codex offers the tools of a server in a namespace of their own, here before a dot.
+fn function_call(id: &str, name: &str, arguments: &str) -> Value {
+    let mut call = json!({
+        "type": "function_call", "id": format!("fc_{id}"), "call_id": id,
+        "name": name, "arguments": arguments,
+    });
+    if let Some((namespace, name)) = name.split_once('.') {
+        call["namespace"] = json!(namespace);
+        call["name"] = json!(name);
+    }
+    call
 }
 
 fn begin(items: &mut Items) {

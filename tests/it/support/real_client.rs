@@ -1,0 +1,264 @@
+//! A real MCP client (Claude Code, Codex, Gemini CLI), registered by our own command in a home and a
+//! project of its own, with the scripted model server to think with. `install-clients.sh` brings the
+//! programs. Between client and server stands `tee`, so that tests can read what the client sends.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::ModelServer;
+use super::process::{Ended, Running, Shell};
+use super::real_opencode::cache;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    Claude,
+    Codex,
+    Gemini,
+}
+
+pub struct RealClient {
+    client: Client,
+    /// Its agents run on a host that survives the daemon.
+    pub shell: Shell,
+    model: ModelServer,
+    _runtime: Runtime,
+}
+
+impl RealClient {
+    /// `None`: the client is not installed. In CI that is a failure.
+    pub fn registered(client: Client) -> Option<RealClient> {
+        if !client.is_installed() {
+            return None;
+        }
+        let runtime = Runtime::new().unwrap();
+        let model = runtime.block_on(ModelServer::start());
+        let mut shell = Shell::with_host_process();
+        for directory in ["project", "bin", ".codex", ".gemini"] {
+            fs::create_dir(shell.path(directory)).unwrap();
+        }
+        for (name, value) in client.variables(&model) {
+            shell.set(name, value);
+        }
+        shell.set("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", shell.path("bin").display()));
+        // Nothing but the model server is reached, whatever the client would like to download.
+        shell.set("HTTPS_PROXY", "http://127.0.0.1:1");
+        shell.set("HTTP_PROXY", "http://127.0.0.1:1");
+        shell.set("NO_PROXY", "127.0.0.1");
+        let real = RealClient { client, shell, model, _runtime: runtime };
+        real.configure();
+        real.register();
+        Some(real)
+    }
+
+    /// Starts a conversation that makes these calls, one after the other, and then says `the end`.
+    pub fn start(&self, title: &str, calls: &[(&str, Value)]) -> Running {
+        let mut command = self.command(&self.prompt(title, calls));
+        let mut running = Running::new(command.current_dir(self.shell.path("project")));
+        // Codex would wait for the rest of its prompt.
+        running.close_input();
+        running
+    }
+
+    pub fn converse(&self, title: &str, calls: &[(&str, Value)]) -> Ended {
+        self.start(title, calls).wait()
+    }
+
+    /// What our tools have answered so far in the conversation with this title.
+    pub fn answers(&self, title: &str) -> Vec<String> {
+        let asked = self.model.asked().into_iter().rev();
+        let mut own = asked.filter(|asked| {
+            asked.texts("user").iter().any(|text| text.lines().any(|line| line == title))
+        });
+        let texts = own.next().map(|asked| asked.texts("tool")).unwrap_or_default();
+        let texts = texts.iter().map(|text| self.client.plain(text));
+        texts.filter(|text| !text.is_empty()).collect()
+    }
+
+    /// The messages that clients have sent to our server, oldest first.
+    pub fn sent(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.wire()).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// How often one of our tools was called.
+    pub fn calls(&self, tool: &str) -> usize {
+        let sent = self.sent().into_iter();
+        sent.filter(|sent| sent["method"] == "tools/call" && sent["params"]["name"] == tool).count()
+    }
+
+    /// How long the client waits for an answer of ours, from now on.
+    pub fn give_up_after(&mut self, seconds: u64) {
+        match self.client {
+            Client::Claude => self.shell.set("MCP_TOOL_TIMEOUT", (seconds * 1000).to_string()),
+            Client::Codex => {
+                let file = self.shell.path(".codex/config.toml");
+                let text = fs::read_to_string(&file).unwrap();
+                fs::write(&file, format!("{text}tool_timeout_sec = {seconds}\n")).unwrap();
+            }
+            Client::Gemini => {
+                let file = self.shell.path(".gemini/settings.json");
+                let text = fs::read_to_string(&file).unwrap();
+                let mut settings: Value = serde_json::from_str(&text).unwrap();
+                settings["mcpServers"]["asyncagents"]["timeout"] = json!(seconds * 1000);
+                fs::write(&file, settings.to_string()).unwrap();
+            }
+        }
+    }
+
+    fn wire(&self) -> PathBuf {
+        self.shell.path("wire")
+    }
+
+    fn configure(&self) {
+        let address = self.model.base_url();
+        let codex = format!(
+            "model = \"scripted\"\nmodel_provider = \"scripted\"\n\
+             check_for_update_on_startup = false\n[analytics]\nenabled = false\n\
+             [model_providers.scripted]\nname = \"scripted\"\nbase_url = \"{address}\"\n\
+             wire_api = \"responses\"\nenv_key = \"OPENAI_API_KEY\"\n"
+        );
+        fs::write(self.shell.path(".codex/config.toml"), codex).unwrap();
+        let gemini = json!({
+            "general": {"enableAutoUpdate": false},
+            "privacy": {"usageStatisticsEnabled": false},
+            "security": {"auth": {"selectedType": "gemini-api-key"}},
+        });
+        fs::write(self.shell.path(".gemini/settings.json"), gemini.to_string()).unwrap();
+    }
+
+    /// By name, which then leads to the program by way of `tee`.
+    fn register(&self) {
+        let program = self.shell.path("bin/asyncagents");
+        symlink(env!("CARGO_BIN_EXE_asyncagents"), &program).unwrap();
+        let install = ["mcp", "install", self.client.name(), "--write"];
+        let ended = self.shell.run_in(&self.shell.path("project"), install);
+        assert!(ended.stdout.starts_with("added it to "), "{ended:?}");
+        fs::remove_file(&program).unwrap();
+        let script = format!(
+            "#!/bin/sh\ntee -a {} | exec {} \"$@\"\n",
+            self.wire().display(),
+            env!("CARGO_BIN_EXE_asyncagents")
+        );
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn prompt(&self, title: &str, calls: &[(&str, Value)]) -> String {
+        let mut lines = vec![title.to_owned()];
+        if self.client == Client::Claude {
+            // It has its model look up the tools of servers before they can be called.
+            let tools: Vec<String> = calls.iter().map(|(tool, _)| self.client.tool(tool)).collect();
+            lines.push(format!("@call ToolSearch {{\"query\":\"select:{}\"}}", tools.join(",")));
+        }
+        for (tool, arguments) in calls {
+            lines.push(format!("@call {} {arguments}", self.client.tool(tool)));
+        }
+        lines.push("@say the end".to_owned());
+        lines.join("\n")
+    }
+
+    fn command(&self, prompt: &str) -> Command {
+        let mut command = self.shell.program(match self.client {
+            Client::Gemini => "node".into(),
+            Client::Claude | Client::Codex => self.client.file(),
+        });
+        match self.client {
+            Client::Claude => {
+                command.args(["-p", "--allowedTools", "mcp__asyncagents", "--", prompt])
+            }
+            Client::Codex => command.args(["exec", "--skip-git-repo-check", prompt]),
+            Client::Gemini => command.arg(self.client.file()).args([
+                "--skip-trust",
+                "--allowed-mcp-server-names",
+                "asyncagents",
+                "--model",
+                "gemini-2.5-pro",
+                "--prompt",
+                prompt,
+            ]),
+        };
+        command
+    }
+}
+
+impl Client {
+    /// As `mcp install` knows it.
+    fn name(self) -> &'static str {
+        match self {
+            Client::Claude => "claude",
+            Client::Codex => "codex",
+            Client::Gemini => "gemini",
+        }
+    }
+
+    fn file(self) -> PathBuf {
+        cache().join("clients/node_modules").join(match self {
+            Client::Claude => "@anthropic-ai/claude-code-linux-x64/claude",
+            Client::Codex => "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex",
+            Client::Gemini => "@google/gemini-cli/bundle/gemini.js",
+        })
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "CI is known outside only")]
+    fn is_installed(self) -> bool {
+        let there = self.file().exists();
+        if !there {
+            let missing =
+                format!("{} is not installed; run tests/tools/install-clients.sh", self.name());
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}");
+            eprintln!("SKIPPED: {missing}");
+        }
+        there
+    }
+
+    fn variables(self, model: &ModelServer) -> Vec<(&'static str, String)> {
+        let key = |name| (name, "none".to_owned());
+        match self {
+            Client::Claude => vec![
+                key("ANTHROPIC_API_KEY"),
+                ("ANTHROPIC_BASE_URL", model.origin()),
+                ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
+                ("DISABLE_AUTOUPDATER", "1".to_owned()),
+            ],
+            Client::Codex => vec![key("OPENAI_API_KEY")],
+            Client::Gemini => vec![
+                key("GEMINI_API_KEY"),
+                ("GOOGLE_GEMINI_BASE_URL", model.origin()),
+                // It would start itself again to get more memory.
+                ("GEMINI_CLI_NO_RELAUNCH", "true".to_owned()),
+            ],
+        }
+    }
+
+    /// One of our tools, as its model calls it.
+    fn tool(self, name: &str) -> String {
+        match self {
+            Client::Claude => format!("mcp__asyncagents__{name}"),
+            Client::Codex => format!("mcp__asyncagents.{name}"),
+            Client::Gemini => format!("mcp_asyncagents_{name}"),
+        }
+    }
+
+    /// An answer without what the client puts around it for its model.
+    fn plain(self, text: &str) -> String {
+        match self {
+            Client::Claude => text.to_owned(),
+            Client::Codex => match text.split_once("\nOutput:\n") {
+                Some((_, text)) => text.to_owned(),
+                None => text.to_owned(),
+            },
+            Client::Gemini => {
+                let response: Value = serde_json::from_str(text).unwrap();
+                let text = response["output"].as_str().or(response["error"].as_str());
+                let text = text.unwrap_or_default();
+                let text = text.strip_prefix("<untrusted_context>\n").unwrap_or(text);
+                text.strip_suffix("\n</untrusted_context>").unwrap_or(text).to_owned()
+            }
+        }
+    }
+}
