@@ -87,8 +87,8 @@ impl Client {
         })
     }
 
-    /// What the user has to know or do before the tools can be called. Checked with the real clients,
-    /// but for Cursor and VS Code.
+    /// What the user has to know or do before the tools can be called. Checked with Claude Code 2.1,
+    /// Codex 0.169 and Gemini CLI 0.61; the others by their documentation.
     pub(super) fn notes(self) -> &'static [&'static str] {
         match self {
             Client::Claude => &[
