@@ -1,6 +1,8 @@
 //! Real MCP clients, registered by `mcp install`: their models launch agents, wait for them and get
 //! results, also across a killed daemon.
 
+use asyncagents::task::Phase;
+use asyncagents::wire::TaskView;
 use serde_json::{Value, json};
 
 use crate::support::process::until;
@@ -16,6 +18,14 @@ fn wait() -> (&'static str, Value) {
     ("asyncagents_wait", json!({"timeout": 600}))
 }
 
+/// The only task, once its agent hangs: then it can be ended from the host's side.
+fn hanging(real: &RealClient) -> TaskView {
+    until("the agent hangs", || real.shell.tasks()[0].progress.phase == Phase::Waiting);
+    let mut tasks = real.shell.tasks();
+    assert_eq!((tasks.len(), tasks[0].status.as_str()), (1, "running"));
+    tasks.remove(0)
+}
+
 fn launches_waits_and_gets_the_result(client: Client) {
     let Some(real) = RealClient::registered(client) else { return };
     let ended = real.converse("first", &[task("one", "@say found it"), wait()]);
@@ -25,6 +35,7 @@ fn launches_waits_and_gets_the_result(client: Client) {
     assert_eq!(answers.len(), 2, "{answers:?}");
     assert!(answers[0].starts_with(&format!("Background task launched.\n\nTask ID: {id}\n")));
     assert!(answers[1].ends_with(&quoted("Result", "found it")), "{answers:?}");
+    assert_eq!(real.variable("OPENROUTER_API_KEY").as_deref(), Some("of the user"));
 }
 
 #[test]
@@ -49,8 +60,7 @@ fn a_wait_survives_a_killed_daemon(client: Client) {
     until("the client waits", || real.calls("asyncagents_wait") == 1);
     real.shell.kill_daemon();
     until("it is started again", || real.shell.health().is_some());
-    let task = real.shell.tasks().remove(0);
-    real.shell.finish(&task, "found late");
+    real.shell.finish(&hanging(&real), "found late");
     let ended = conversation.wait();
     assert_eq!((ended.code, ended.stdout.trim()), (0, "the end"), "{ended:?}");
     let answers = real.answers("first");
@@ -121,9 +131,7 @@ fn two_conversations_of_claude_code_in_one_directory_leave_each_others_tasks_alo
     assert_eq!((ended.code, ended.stdout.trim()), (0, "the end"), "{ended:?}");
     let answers = real.answers("second");
     assert_eq!(answers, ["No background tasks found", "No running background tasks to cancel."]);
-    let task = real.shell.tasks().remove(0);
-    assert_eq!(task.status, "running");
-    real.shell.finish(&task, "found it");
+    real.shell.finish(&hanging(&real), "found it");
     assert_eq!(first.wait().stdout.trim(), "the end");
     let answers = real.answers("first");
     assert!(answers[1].ends_with(&quoted("Result", "found it")), "{answers:?}");

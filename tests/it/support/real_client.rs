@@ -1,6 +1,7 @@
 //! A real MCP client (Claude Code, Codex, Gemini CLI), registered by our own command in a home and a
 //! project of its own, with the scripted model server to think with. `install-clients.sh` brings the
-//! programs. Between client and server stands `tee`, so that tests can read what the client sends.
+//! programs. Between client and server stands a script that notes the environment and, by `tee`, what
+//! the client sends.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -45,6 +46,7 @@ impl RealClient {
             shell.set(name, value);
         }
         shell.set("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", shell.path("bin").display()));
+        shell.set("OPENROUTER_API_KEY", "of the user");
         // Nothing but the model server is reached, whatever the client would like to download.
         shell.set("HTTPS_PROXY", "http://127.0.0.1:1");
         shell.set("HTTP_PROXY", "http://127.0.0.1:1");
@@ -89,6 +91,13 @@ impl RealClient {
     pub fn calls(&self, tool: &str) -> usize {
         let sent = self.sent().into_iter();
         sent.filter(|sent| sent["method"] == "tools/call" && sent["params"]["name"] == tool).count()
+    }
+
+    /// A variable, as our server gets it from the client.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        let text = fs::read_to_string(self.shell.path("environment")).unwrap();
+        let mut lines = text.lines().filter_map(|line| line.split_once('='));
+        lines.find(|(found, _)| *found == name).map(|(_, value)| value.to_owned())
     }
 
     /// How long the client waits for an answer of ours, from now on.
@@ -140,7 +149,8 @@ impl RealClient {
         assert!(ended.stdout.starts_with("added it to "), "{ended:?}");
         fs::remove_file(&program).unwrap();
         let script = format!(
-            "#!/bin/sh\ntee -a {} | exec {} \"$@\"\n",
+            "#!/bin/sh\nenv > {}\ntee -a {} | exec {} \"$@\"\n",
+            self.shell.path("environment").display(),
             self.wire().display(),
             env!("CARGO_BIN_EXE_asyncagents")
         );
