@@ -292,7 +292,11 @@ pub struct OutputRequest {
 #[serde(rename_all = "camelCase")]
 pub struct OutputView {
     pub task: TaskView,
+    /// The caller wanted to wait, and did not see the end.
     pub timed_out: bool,
+    /// What it waits for a person to answer, when that is why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asks: Vec<PermissionView>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -341,6 +345,9 @@ pub struct WaitRequest {
     pub need: Option<usize>,
     /// Seconds; at most an hour a call.
     pub timeout: f64,
+    /// Return also when all tasks that are left wait for the answer of a person.
+    #[serde(skip_serializing_if = "is_false")]
+    pub until_blocked: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -348,6 +355,12 @@ pub struct WaitRequest {
 pub struct WaitView {
     pub tasks: Vec<TaskView>,
     pub timed_out: bool,
+    /// All tasks that are left wait for the answer of a person.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub blocked: bool,
+    /// What they ask, when that is so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asks: Vec<PermissionView>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::connection::within;
+use super::wait::{BLOCKED, say_what_is_asked};
 use super::{caller, connect, seconds, show};
 use crate::client::Client;
 use crate::config::Settings;
@@ -17,7 +18,8 @@ const TIMED_OUT: u8 = 124;
 #[derive(Args)]
 #[command(after_help = "\
 On a terminal the result stands in a frame, with control characters as escapes. In a pipe, and with
---json, it is as the agent wrote it.")]
+--json, it is as the agent wrote it. With --wait it exits 124 when the time is up first, and 2 when the
+task waits for a permission.")]
 pub(super) struct Output {
     /// The task: its id, its short id, or the beginning of its id
     id: String,
@@ -38,6 +40,10 @@ impl Output {
             show::json(&output.task)?;
         } else {
             print(&output.task)?;
+        }
+        if !output.asks.is_empty() {
+            say_what_is_asked(&output.asks);
+            return Ok(ExitCode::from(BLOCKED));
         }
         Ok(if output.timed_out { ExitCode::from(TIMED_OUT) } else { ExitCode::SUCCESS })
     }

@@ -12,11 +12,13 @@ use crate::client::Client;
 use crate::config::Settings;
 use crate::quote;
 use crate::task::Status;
-use crate::wire::{TaskView, WaitRequest, WaitView};
+use crate::wire::{PermissionView, TaskView, WaitRequest, WaitView};
 
 /// One call waits no longer than this; the next one goes on.
 const SLICE: Duration = Duration::from_secs(300);
 
+/// Nobody can find out before a person has answered.
+pub(super) const BLOCKED: u8 = 2;
 const TIMED_OUT: u8 = 124;
 const FAILED: u8 = 1;
 const CANCELLED: u8 = 130;
@@ -25,7 +27,8 @@ const CANCELLED: u8 = 130;
 #[command(after_help = "\
 Exits 124 on timeout, 2 when it could not find out (no daemon, unknown id); else 0 if all that were
 waited for completed, 1 if any failed, 130 if none failed and any was cancelled. It goes on when the
-daemon dies or is restarted under it; when somebody stops the daemon, it says so and exits 2.
+daemon dies or is restarted under it; when somebody stops the daemon, it says so and exits 2. When all
+tasks that are left wait for a permission, it says which and how to answer, and exits 2, too.
 
 Example:
   asyncagents wait --any ab12c3 x9k2m4 && echo one of them is done")]
@@ -89,6 +92,10 @@ impl Wait {
             if ended >= need {
                 return Ok(verdict(&over));
             }
+            if waited.blocked {
+                say_what_is_asked(&waited.asks);
+                return Ok(BLOCKED);
+            }
             if waited.timed_out && left().is_some_and(|left| left.is_zero()) {
                 return Ok(TIMED_OUT);
             }
@@ -105,7 +112,8 @@ async fn slice(
 ) -> anyhow::Result<WaitView> {
     let call = async |client: &Client| {
         let timeout = left().map_or(SLICE, |left| left.min(SLICE)).as_secs_f64();
-        let request = WaitRequest { ids: ids.to_vec(), need: Some(need), timeout };
+        let ids = ids.to_vec();
+        let request = WaitRequest { ids, need: Some(need), timeout, until_blocked: true };
         client.wait(&request).await
     };
     connection.wait(call).await
@@ -117,6 +125,21 @@ fn tell(task: &TaskView) {
     match error {
         Some(error) => show::note_quoted(&format!("{ended}:"), error),
         None => show::note(&ended),
+    }
+}
+
+/// What keeps tasks from going on, and the commands that end that.
+pub(super) fn say_what_is_asked(asks: &[PermissionView]) {
+    for PermissionView { short_id, description, what, .. } in asks {
+        show::note_quoted(&format!("{short_id} {} asks for:", quote::literal(description)), what);
+    }
+    let mut ids: Vec<&str> = asks.iter().map(|asked| asked.short_id.as_str()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    for id in ids {
+        show::note(&format!(
+            "  allow it with `asyncagents approve {id}`, refuse it with `asyncagents deny {id}`"
+        ));
     }
 }
 

@@ -10,7 +10,7 @@ use crate::supervisor::{Answer, Asked};
 use crate::wire::{AnswerRequest, PermissionView, PermissionsView};
 
 pub(super) async fn list(State(api): State<Api>) -> Result<Json<PermissionsView>, ApiError> {
-    view(&api, api.supervisor.asks())
+    Ok(Json(PermissionsView { permissions: view(&api, api.supervisor.asks())? }))
 }
 
 pub(super) async fn answer(
@@ -23,10 +23,10 @@ pub(super) async fn answer(
         false => Answer::Deny,
     };
     let answered = api.supervisor.answer(&id, answer).await?;
-    view(&api, answered)
+    Ok(Json(PermissionsView { permissions: view(&api, answered)? }))
 }
 
-fn view(api: &Api, asked: Vec<Asked>) -> Result<Json<PermissionsView>, ApiError> {
+pub(super) fn view(api: &Api, asked: Vec<Asked>) -> Result<Vec<PermissionView>, ApiError> {
     let mut permissions = Vec::with_capacity(asked.len());
     for Asked { ask, task, since } in asked {
         let task = api.supervisor.task(&task)?;
@@ -39,5 +39,5 @@ fn view(api: &Api, asked: Vec<Asked>) -> Result<Json<PermissionsView>, ApiError>
             since,
         });
     }
-    Ok(Json(PermissionsView { permissions }))
+    Ok(permissions)
 }

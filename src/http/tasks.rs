@@ -13,7 +13,8 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use super::Api;
 use super::body::{Body, Id, JSON, Params};
 use super::error::ApiError;
-use crate::supervisor::{Direction, Field, Filter, Fork, Launch, Sort, Supervisor, Window};
+use crate::supervisor::{Direction, Field, Filter, Fork, Launch, Sort, Supervisor, WaitEnd, Window};
+use super::permissions;
 use crate::task::launch::{Plan, plan};
 use crate::task::{BatchId, SessionId, Status, TaskId};
 use crate::threads;
@@ -231,7 +232,12 @@ pub(super) async fn output(
     let wait = request.timeout.map(seconds).transpose()?;
     let output = api.supervisor.output(&caller, &TaskId::new(id), wait).await?;
     api.supervisor.mail_was_read(output.told).await?;
-    Ok(Json(OutputView { task: TaskView::from(&output.task), timed_out: output.timed_out }))
+    let asks = match output.end {
+        WaitEnd::Blocked => permissions::view(&api, output.asks)?,
+        WaitEnd::Enough | WaitEnd::TimedOut => Vec::new(),
+    };
+    let task = TaskView::from(&output.task);
+    Ok(Json(OutputView { task, timed_out: output.end != WaitEnd::Enough, asks }))
 }
 
 pub(super) async fn resume(

@@ -6,8 +6,9 @@ use axum::extract::State;
 use super::Api;
 use super::body::Body;
 use super::error::ApiError;
+use super::permissions;
 use super::tasks::seconds;
-use crate::supervisor::Need;
+use crate::supervisor::{Need, WaitEnd};
 use crate::task::TaskId;
 use crate::wire::{TaskView, WaitRequest, WaitView};
 
@@ -17,7 +18,16 @@ pub(super) async fn wait(
 ) -> Result<Json<WaitView>, ApiError> {
     let ids: Vec<TaskId> = request.ids.into_iter().map(TaskId::new).collect();
     let need = request.need.map_or(Need::All, Need::AtLeast);
-    let waited = api.supervisor.wait(&ids, need, seconds(request.timeout)?).await?;
+    let timeout = seconds(request.timeout)?;
+    let waited = match request.until_blocked {
+        true => api.supervisor.wait_or_blocked(&ids, need, timeout).await?,
+        false => api.supervisor.wait(&ids, need, timeout).await?,
+    };
+    let asks = match waited.end {
+        WaitEnd::Blocked => permissions::view(&api, api.supervisor.asks_of(&waited.tasks))?,
+        WaitEnd::Enough | WaitEnd::TimedOut => Vec::new(),
+    };
     let tasks = waited.tasks.iter().map(TaskView::brief).collect();
-    Ok(Json(WaitView { tasks, timed_out: waited.timed_out }))
+    let timed_out = waited.end == WaitEnd::TimedOut;
+    Ok(Json(WaitView { tasks, timed_out, blocked: waited.end == WaitEnd::Blocked, asks }))
 }

@@ -1,7 +1,5 @@
 //! Permissions and questions of children that wait for somebody (T15): listed and answered.
 
-use std::sync::PoisonError;
-
 use super::{Error, Supervisor};
 use crate::host::{Answer, Ask, Host};
 use crate::task::{Task, TaskId, Timestamp};
@@ -17,8 +15,7 @@ pub struct Asked {
 impl Supervisor {
     /// What waits, longest first.
     pub fn asks(&self) -> Vec<Asked> {
-        let asks = self.0.asks.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut asks: Vec<Asked> = asks.values().cloned().collect();
+        let mut asks: Vec<Asked> = self.0.asks.borrow().values().cloned().collect();
         asks.sort_by_key(|asked| asked.since);
         asks
     }
@@ -51,39 +48,47 @@ impl Supervisor {
     /// waiting where it was when we are started again (T15).
     pub(super) fn note_asks(&self, task: &Task, open: &[Ask]) -> Vec<Asked> {
         let now = self.0.clock.now();
-        let mut asks = self.0.asks.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut settled = Vec::new();
-        asks.retain(|id, asked| {
-            let is_open = asked.task != task.id || open.iter().any(|ask| ask.id == *id);
-            settled.extend((!is_open).then(|| id.clone()));
-            is_open
+        let (mut settled, mut noted) = (Vec::new(), Vec::new());
+        self.0.asks.send_if_modified(|asks| {
+            asks.retain(|id, asked| {
+                let is_open = asked.task != task.id || open.iter().any(|ask| ask.id == *id);
+                settled.extend((!is_open).then(|| id.clone()));
+                is_open
+            });
+            let before = asks.len();
+            noted.extend(open.iter().map(|ask| {
+                let asked = asks.entry(ask.id.clone());
+                asked.or_insert_with(|| self.first_seen(task, ask, now)).clone()
+            }));
+            !settled.is_empty() || asks.len() > before
         });
         if !settled.is_empty() {
             self.0.store.no_longer_asked(settled);
         }
-        let note = |ask: &Ask| {
-            let asked = asks.entry(ask.id.clone()).or_insert_with(|| {
-                tracing::info!(task = %task.id, "permission requested; waiting for an answer");
-                let since = self.0.store.asked(&task.id, &ask.id, now).unwrap_or_else(|error| {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "cannot read since when it is asked; counting from now");
-                    now
-                });
-                Asked { ask: ask.clone(), task: task.id.clone(), since }
-            });
-            asked.clone()
-        };
-        open.iter().map(note).collect()
+        noted
+    }
+
+    fn first_seen(&self, task: &Task, ask: &Ask, now: Timestamp) -> Asked {
+        tracing::info!(task = %task.id, "permission requested; waiting for an answer");
+        let since = self.0.store.asked(&task.id, &ask.id, now).unwrap_or_else(|error| {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "cannot read since when it is asked; counting from now");
+            now
+        });
+        Asked { ask: ask.clone(), task: task.id.clone(), since }
     }
 
     /// Tasks that are over ask nothing any more.
     pub(super) fn keep_asks_of(&self, live: impl Fn(&TaskId) -> bool) {
-        let mut asks = self.0.asks.lock().unwrap_or_else(PoisonError::into_inner);
-        asks.retain(|_, asked| live(&asked.task));
+        self.0.asks.send_if_modified(|asks| {
+            let before = asks.len();
+            asks.retain(|_, asked| live(&asked.task));
+            asks.len() < before
+        });
     }
 
     fn forget_ask(&self, id: &str) {
-        self.0.asks.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.0.asks.send_if_modified(|asks| asks.remove(id).is_some());
         self.0.store.no_longer_asked(vec![id.to_owned()]);
     }
 }

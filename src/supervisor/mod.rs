@@ -47,7 +47,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::host::Answer;
@@ -62,7 +62,7 @@ pub use list::Listing;
 pub use mailbox::Mail;
 pub use output::Output;
 pub use providers::{Handed, HandedParts, Look, ProviderStanding};
-pub use wait::{Awaited, Need, Waited};
+pub use wait::{Awaited, Need, WaitEnd, Waited};
 
 use crate::clock::Clock;
 use crate::feed::Feed;
@@ -113,7 +113,7 @@ struct Inner {
     /// Launches under way by their keys, so that one key opens one session.
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// What children wait for an answer to, as last seen.
-    asks: Mutex<HashMap<String, Asked>>,
+    asks: watch::Sender<HashMap<String, Asked>>,
     /// Set while the storage directory is larger than it may be.
     overfull: Mutex<Option<Overfull>>,
     stopping: CancellationToken,
@@ -306,7 +306,7 @@ impl Supervisor {
             handed: Mutex::default(),
             agents: Mutex::default(),
             turns: Mutex::default(),
-            asks: Mutex::default(),
+            asks: watch::Sender::default(),
             overfull: Mutex::default(),
             stopping: CancellationToken::new(),
         }))

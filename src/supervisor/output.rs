@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use super::{Caller, Error, Need, Supervisor};
+use super::{Asked, Caller, Error, Need, Supervisor, WaitEnd};
 use crate::task::{Task, TaskId};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     pub task: Task,
-    /// The caller wanted to wait, and did not see the end.
-    pub timed_out: bool,
+    /// How the wait went; [`WaitEnd::Enough`] when nobody wanted to wait.
+    pub end: WaitEnd,
+    /// What the task waits for a person to answer.
+    pub asks: Vec<Asked>,
     /// The notices that a caller with a mailbox has in hand with this.
     pub told: Vec<i64>,
 }
@@ -22,17 +24,19 @@ impl Supervisor {
         id: &TaskId,
         wait: Option<Duration>,
     ) -> Result<Output, Error> {
-        let (task, timed_out, told) = match wait {
-            None => (self.task(id)?, false, Vec::new()),
+        let (task, end, told) = match wait {
+            None => (self.task(id)?, WaitEnd::Enough, Vec::new()),
             Some(timeout) => {
                 let ids = std::slice::from_ref(id);
                 let awaited = self.await_ends(caller, ids, Need::All, timeout).await?;
                 let ended: Vec<&Task> = awaited.tasks.iter().filter(|t| !t.is_live()).collect();
-                (self.task(id)?, awaited.timed_out, awaited.give(&ended).await?)
+                (self.task(id)?, awaited.end, awaited.give(&ended).await?)
             }
         };
         self.retrieved(&[&task]).await?;
-        Ok(Output { task: self.task(id)?, timed_out, told })
+        let task = self.task(id)?;
+        let asks = self.asks_of(std::slice::from_ref(&task));
+        Ok(Output { task, end, asks, told })
     }
 
     /// Notes that the results of these have been fetched, where that is news.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
 
-use super::{Caller, Error, Supervisor};
-use crate::task::{Task, TaskId};
+use super::{Asked, Asks, Caller, Error, Supervisor};
+use crate::task::{Phase, Task, TaskId};
 
 /// How many of the tasks must have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,11 +15,21 @@ pub enum Need {
     AtLeast(usize),
 }
 
+/// Why a wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// Enough tasks have ended.
+    Enough,
+    TimedOut,
+    /// Every task that is left waits for the answer of a person (T15), so only that would be waited for.
+    Blocked,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waited {
     /// All tasks that were asked for, in the same order, as they are now.
     pub tasks: Vec<Task>,
-    pub timed_out: bool,
+    pub end: WaitEnd,
 }
 
 /// What a parent has waited for. While this lives, the ends of its tasks are nobody else's news; an
@@ -27,7 +37,7 @@ pub struct Waited {
 pub struct Awaited {
     /// All tasks that were asked for, in the same order, as they are now.
     pub tasks: Vec<Task>,
-    pub timed_out: bool,
+    pub end: WaitEnd,
     awaiting: Awaiting,
 }
 
@@ -54,14 +64,36 @@ struct Awaiting {
 }
 
 impl Supervisor {
+    /// Waits for ends only, whatever is asked meanwhile.
     pub async fn wait(
         &self,
         ids: &[TaskId],
         need: Need,
         timeout: Duration,
     ) -> Result<Waited, Error> {
+        self.sleep_until_ended(ids, need, timeout, |_| false).await
+    }
+
+    /// The same, but returns at once when all that is left waits for the answer of a person.
+    pub async fn wait_or_blocked(
+        &self,
+        ids: &[TaskId],
+        need: Need,
+        timeout: Duration,
+    ) -> Result<Waited, Error> {
+        self.sleep_until_ended(ids, need, timeout, |tasks| self.are_blocked(tasks)).await
+    }
+
+    async fn sleep_until_ended(
+        &self,
+        ids: &[TaskId],
+        need: Need,
+        timeout: Duration,
+        is_blocked: impl Fn(&[Task]) -> bool,
+    ) -> Result<Waited, Error> {
         // Subscribe first, then read: an end in between is seen twice, never missed.
         let mut changes = self.0.feed.subscribe();
+        let mut asks = self.0.asks.subscribe();
         let mut tasks = self.tasks(ids)?;
         let need = match need {
             Need::Any => 1,
@@ -72,7 +104,10 @@ impl Supervisor {
         tokio::pin!(deadline);
         loop {
             if tasks.iter().filter(|task| !task.is_live()).count() >= need {
-                return Ok(Waited { tasks, timed_out: false });
+                return Ok(Waited { tasks, end: WaitEnd::Enough });
+            }
+            if is_blocked(&tasks) {
+                return Ok(Waited { tasks, end: WaitEnd::Blocked });
             }
             tokio::select! {
                 change = changes.recv() => match change {
@@ -84,10 +119,35 @@ impl Supervisor {
                     Err(RecvError::Lagged(_)) => tasks = self.tasks(ids)?,
                     Err(RecvError::Closed) => return Err(Error::Stopping),
                 },
-                () = &mut deadline => return Ok(Waited { tasks, timed_out: true }),
+                Ok(()) = asks.changed() => {}
+                () = &mut deadline => return Ok(Waited { tasks, end: WaitEnd::TimedOut }),
                 () = self.0.stopping.cancelled() => return Err(Error::Stopping),
             }
         }
+    }
+
+    /// Whether nothing goes on with these until somebody answers. A task must both look blocked and
+    /// have a request on record: after an answer it looks blocked until the next look, and after a
+    /// restart nothing is on record until the first one. What the policy answers by itself needs nobody.
+    fn are_blocked(&self, tasks: &[Task]) -> bool {
+        match self.0.settings.asks {
+            Asks::Allow | Asks::Deny => return false,
+            Asks::Park(_) => {}
+        }
+        let asks = self.0.asks.borrow();
+        let mut live = tasks.iter().filter(|task| task.is_live()).peekable();
+        live.peek().is_some()
+            && live.all(|task| {
+                task.progress.phase == Phase::Blocked
+                    && asks.values().any(|asked| asked.task == task.id)
+            })
+    }
+
+    /// What these tasks ask, longest first.
+    pub fn asks_of(&self, tasks: &[Task]) -> Vec<Asked> {
+        let mut asks = self.asks();
+        asks.retain(|asked| tasks.iter().any(|task| task.id == asked.task));
+        asks
     }
 
     /// Waits on behalf of a parent that is answered with what ended (N3).
@@ -101,8 +161,8 @@ impl Supervisor {
         let own = self.tasks(ids)?;
         let own = own.into_iter().filter(|task| task.parent.session == caller.session);
         let awaiting = self.awaiting(own.map(|task| task.id).collect());
-        let Waited { tasks, timed_out } = self.wait(ids, need, timeout).await?;
-        Ok(Awaited { tasks, timed_out, awaiting })
+        let Waited { tasks, end } = self.wait_or_blocked(ids, need, timeout).await?;
+        Ok(Awaited { tasks, end, awaiting })
     }
 
     /// The same for a caller that surely gets all of it.
@@ -116,8 +176,8 @@ impl Supervisor {
         let awaited = self.await_ends(caller, ids, need, timeout).await?;
         let ended: Vec<&Task> = awaited.tasks.iter().filter(|task| !task.is_live()).collect();
         self.mail_was_read(awaited.give(&ended).await?).await?;
-        let Awaited { tasks, timed_out, .. } = awaited;
-        Ok(Waited { tasks, timed_out })
+        let Awaited { tasks, end, .. } = awaited;
+        Ok(Waited { tasks, end })
     }
 
     fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Task>, Error> {

@@ -6,10 +6,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::asks::waiting_for_a_person;
 use super::output::{MOST_OF_ERROR, What, Window};
 use super::{Answer, Audience, Offered, Refusal, audience, parse};
 use crate::quote::short_literal;
-use crate::supervisor::{Caller, Error, Fork, Launch, Need, Supervisor, Target};
+use crate::supervisor::{Caller, Error, Fork, Launch, Need, Supervisor, Target, WaitEnd};
 use crate::task::launch::{self, Order};
 use crate::task::lifecycle::Refused;
 use crate::task::{Budget, Manner, State, Task, TaskId};
@@ -127,20 +128,28 @@ async fn carry_out(
     let left = most.saturating_sub(supervisor.clock().uptime().saturating_sub(began));
     let ids = std::slice::from_ref(&task.id);
     let mut awaited = supervisor.await_ends(caller, ids, Need::All, left).await?;
-    if awaited.timed_out {
-        match settings.on_timeout {
-            OnTimeout::Background => {
-                supervisor.let_go(&task.id).await?;
-                return Err(Refusal::Said(goes_on(&task, audience(caller)), Vec::new()));
-            }
-            OnTimeout::Cancel => match supervisor.cancel(caller, Target::Task(task.id)).await {
+    match (awaited.end, settings.on_timeout) {
+        (WaitEnd::Enough, _) => {}
+        // Nothing was slow, so that a setting about time does not decide.
+        (WaitEnd::Blocked, _) => {
+            supervisor.let_go(&task.id).await?;
+            let asked = waiting_for_a_person(&awaited.tasks, &supervisor.asks_of(&awaited.tasks));
+            let text = needs_an_answer(&task, asked.as_deref(), audience(caller));
+            return Err(Refusal::Said(text, Vec::new()));
+        }
+        (WaitEnd::TimedOut, OnTimeout::Background) => {
+            supervisor.let_go(&task.id).await?;
+            return Err(Refusal::Said(goes_on(&task, audience(caller)), Vec::new()));
+        }
+        (WaitEnd::TimedOut, OnTimeout::Cancel) => {
+            match supervisor.cancel(caller, Target::Task(task.id)).await {
                 Ok(_) => return Err(Refusal::Said("task timeout".to_owned(), Vec::new())),
                 // It ended in the last moment, so there is an answer after all.
                 Err(Error::Refused(Refused::AlreadyOver)) => {
                     awaited.tasks = vec![supervisor.task(&waiting.task)?];
                 }
                 Err(error) => return Err(error.into()),
-            },
+            }
         }
     }
     let ended: Vec<&Task> = awaited.tasks.iter().collect();
@@ -169,12 +178,24 @@ impl Drop for Waiting {
 }
 
 fn goes_on(task: &Task, audience: Audience) -> String {
-    let id = &task.short_id;
-    let told = match audience {
-        Audience::Conversation => "you will get a message when it ends".to_owned(),
-        Audience::Mcp => format!("asyncagents_wait(task_ids=[\"{id}\"]) waits for it"),
-    };
+    let (id, told) = (&task.short_id, how_it_is_told(task, audience));
     format!("task execution timeout: task {id} goes on in the background; {told}")
+}
+
+fn needs_an_answer(task: &Task, asked: Option<&str>, audience: Audience) -> String {
+    let (id, told) = (&task.short_id, how_it_is_told(task, audience));
+    format!(
+        "task needs permission: task {id} stays in the background until the user has answered. Show \
+         what is asked and the command, and do not answer yourself; after that, {told}.\n\n{}",
+        asked.unwrap_or("It was answered just now.")
+    )
+}
+
+fn how_it_is_told(task: &Task, audience: Audience) -> String {
+    match audience {
+        Audience::Conversation => "you will get a message when it ends".to_owned(),
+        Audience::Mcp => format!("asyncagents_wait(task_ids=[\"{}\"]) waits for it", task.short_id),
+    }
 }
 
 fn answer(task: &Task, told: Vec<i64>) -> Result<Answer, Refusal> {

@@ -1,6 +1,7 @@
 //! The agent tools: one file each with its schema, its description and its text. HTTP serves them;
 //! plugin and MCP only forward. Plain text in and out, errors as text that says the way out.
 
+mod asks;
 mod blocking;
 mod cancel;
 mod clear;

@@ -5,12 +5,13 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::asks::{waiting_for_a_person, why_it_returned};
 use super::session;
 use super::{
     Answer, Audience, LONGEST, Names, Refusal, SHORTEST, USUAL, parse, still_running, time_to_wait,
 };
 use crate::quote::{QUOTED, fenced, label, line, literal, short_literal};
-use crate::supervisor::{Caller, Supervisor};
+use crate::supervisor::{Caller, Supervisor, WaitEnd};
 use crate::task::time::say;
 use crate::task::{ShortId, State, Task, Timestamp};
 use crate::threads;
@@ -142,9 +143,15 @@ pub(super) async fn call(
     } else {
         show(task, now, &window)
     };
-    if output.timed_out {
+    let asked = waiting_for_a_person(std::slice::from_ref(task), &output.asks);
+    let went = match output.end {
+        WaitEnd::Enough => None,
+        WaitEnd::TimedOut => Some(still_running(caller, names, wait, "asyncagents_output")),
+        WaitEnd::Blocked => Some(why_it_returned(&names.say("asyncagents_output"))),
+    };
+    for part in asked.into_iter().chain(went) {
         text.push_str("\n\n");
-        text.push_str(&still_running(caller, names, wait, "asyncagents_output"));
+        text.push_str(&part);
     }
     Ok(Answer { text, told: output.told })
 }

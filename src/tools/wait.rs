@@ -6,20 +6,22 @@ use std::collections::HashSet;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::asks::{waiting_for_a_person, why_it_returned};
 use super::list::line;
 use super::output::{INLINE, Window, show};
 use super::{
     Answer, Audience, LONGEST, Names, Refusal, SHORTEST, USUAL, audience, parse, still_running,
     time_to_wait,
 };
-use crate::supervisor::{Caller, Need, Supervisor};
+use crate::supervisor::{Caller, Need, Supervisor, WaitEnd};
 use crate::task::{BatchId, Task, TaskId, Timestamp};
 
 pub(super) const DESCRIPTION: &str = "\
 Sleep until background tasks have ended, and get their results. By default it waits for all of your \
 running tasks; name some with `task_ids`, or a `batch`. Use it when you have nothing left to do but \
 to wait, instead of asking for the status again and again. If the time is up first, nothing is \
-lost: the tasks go on, and you can call it again.";
+lost: the tasks go on, and you can call it again. It returns early when all of them wait for the \
+user's permission, and says what is asked.";
 
 /// More names than a parent may have tasks at work and in its queue are a mistake.
 const MOST_NAMES: usize = 2_000;
@@ -88,9 +90,16 @@ pub(super) async fn call(
     }
     let awaited = supervisor.await_ends(caller, &ids, need, wait).await?;
     let Shown { mut text, tasks } = render(supervisor, caller, names, &awaited.tasks)?;
-    if awaited.timed_out {
+    let asks = supervisor.asks_of(&awaited.tasks);
+    let asked = waiting_for_a_person(&awaited.tasks, &asks);
+    let went = match awaited.end {
+        WaitEnd::Enough => None,
+        WaitEnd::TimedOut => Some(still_running(caller, names, wait, "asyncagents_wait")),
+        WaitEnd::Blocked => Some(why_it_returned(&names.say("asyncagents_wait"))),
+    };
+    for part in asked.into_iter().chain(went) {
         text.push_str("\n\n");
-        text.push_str(&still_running(caller, names, wait, "asyncagents_wait"));
+        text.push_str(&part);
     }
     supervisor.retrieved(&tasks).await?;
     Ok(Answer { text, told: awaited.give(&tasks).await? })

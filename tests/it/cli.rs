@@ -255,6 +255,22 @@ fn wait_tells_of_ends_as_they_come() {
 }
 
 #[test]
+fn wait_for_blocked_tasks_says_what_is_asked_and_how_to_answer_and_exits_2() {
+    let shell = Shell::new();
+    let task = shell.launch("a task\n@ask bash rm -rf x\n@say found");
+    let id = &task.short_id;
+    let asked = format!(
+        "{id} \"a task @ask bash rm -rf x @say found\" asks for: \"bash rm -rf x\"\n  \
+         allow it with `asyncagents approve {id}`, refuse it with `asyncagents deny {id}`\n"
+    );
+    assert_eq!(shell.run(["wait", id]), Ended { code: 2, ..failed(&asked) });
+    let output = shell.run(["output", "--wait=60", id]);
+    assert!(output.code == 2 && output.stderr.ends_with(&asked), "{output:?}");
+    shell.say(["approve", id]);
+    assert_eq!(shell.run(["wait", "--quiet", id]), said(""));
+}
+
+#[test]
 fn wait_refuses_what_makes_no_sense() {
     let shell = Shell::new();
     let task = shell.launch("@hang").session_id;

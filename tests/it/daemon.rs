@@ -142,7 +142,8 @@ async fn a_caller_that_waits_is_answered_when_the_daemon_stops() {
     let shell = Shell::new();
     let task = shell.launch("@hang");
     let client = shell.client();
-    let request = WaitRequest { ids: vec![task.session_id], need: None, timeout: 600.0 };
+    let request =
+        WaitRequest { ids: vec![task.session_id], timeout: 600.0, ..WaitRequest::default() };
     let waiting = tokio::spawn(async move { client.wait(&request).await });
     // Each answer is a turn of the daemon in which it read what had come before.
     let client = shell.client();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use asyncagents::host::scripted::Control;
-use asyncagents::supervisor::{Error, Need, Settings, Target};
+use asyncagents::supervisor::{Error, Need, Settings, Target, WaitEnd};
 use asyncagents::task::queue::Limits;
 use asyncagents::task::{Phase, SessionId, Slot, Status, Task, TaskId};
 use proptest::prelude::*;
@@ -166,7 +166,7 @@ impl Run {
                     let long = Duration::from_secs(60);
                     let ids = [session];
                     let waited = supervisor.wait_as_parent(&caller, &ids, Need::All, long).await?;
-                    assert!(!waited.timed_out);
+                    assert!(waited.end == WaitEnd::Enough);
                     Ok(())
                 }));
             }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use asyncagents::supervisor::WaitEnd;
+
 use crate::support::{World, caller};
 
 #[tokio::test]
@@ -23,7 +25,7 @@ async fn output_does_not_block_unless_asked() {
     let parent = world.parent().await;
     let task = world.launch(&parent, "@hang").await;
     let output = world.supervisor.output(&caller(&parent), &task.id, None).await.unwrap();
-    assert!(output.task.is_live() && !output.timed_out);
+    assert!(output.task.is_live() && output.end == WaitEnd::Enough);
     assert_eq!(output.task.result_retrieved_at, None);
 }
 
@@ -34,7 +36,7 @@ async fn a_wait_that_times_out_returns_the_status_and_the_task_goes_on() {
     let task = world.launch(&parent, "@hang").await;
     let wait = Some(Duration::from_millis(20));
     let output = world.supervisor.output(&caller(&parent), &task.id, wait).await.unwrap();
-    assert!(output.task.is_live() && output.timed_out);
+    assert!(output.task.is_live() && output.end == WaitEnd::TimedOut);
     world.finish(&task, "found").await;
     assert_eq!(world.ended(&task).await.state.result(), Some("found"));
     assert!(world.posts(&parent, 1).await[0].wake);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use asyncagents::supervisor::{Error, Need};
-use asyncagents::task::{Status, TaskId};
+use asyncagents::supervisor::{Answer, Asks, Error, Need, Settings, WaitEnd};
+use asyncagents::task::{Phase, Status, TaskId};
 
-use crate::support::World;
+use crate::support::{World, settings};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -33,7 +33,7 @@ async fn wait_ends_when_enough_tasks_have_ended() {
             world.ended(&world.task(id)).await;
         }
         let waited = waiting.await.unwrap().unwrap();
-        assert!(!waited.timed_out);
+        assert!(waited.end == WaitEnd::Enough);
         let over = waited.tasks.iter().filter(|task| task.status() == Status::Completed).count();
         assert_eq!(over, enough, "{need:?}");
     }
@@ -45,9 +45,9 @@ async fn waiting_for_nothing_or_for_what_has_ended_returns_at_once() {
     let parent = world.parent().await;
     let done = world.end_of(&parent, "quick").await;
     let waited = world.supervisor.wait(&[done.id], Need::All, LONG).await.unwrap();
-    assert_eq!((waited.tasks.len(), waited.timed_out), (1, false));
+    assert_eq!((waited.tasks.len(), waited.end), (1, WaitEnd::Enough));
     let nothing = world.supervisor.wait(&[], Need::All, LONG).await.unwrap();
-    assert_eq!((nothing.tasks.len(), nothing.timed_out), (0, false));
+    assert_eq!((nothing.tasks.len(), nothing.end), (0, WaitEnd::Enough));
     let unknown = world.supervisor.wait(&[TaskId::new("ses_x")], Need::All, LONG).await;
     assert!(matches!(unknown, Err(Error::NoSuchTask(_))));
 }
@@ -88,4 +88,53 @@ async fn a_waiter_that_fell_behind_the_feed_still_sees_the_end() {
     }
     let waited = waiting.await.unwrap();
     assert_eq!(waited.tasks[0].status(), Status::Completed);
+}
+
+#[tokio::test]
+async fn a_wait_whose_tasks_are_all_blocked_returns_at_once() {
+    let world = World::start().await;
+    let parent = world.parent().await;
+    let working = world.launch(&parent, "@hang").await;
+    let asking = world.launch(&parent, "@ask bash ls\n@say found").await;
+    let both = [working.id.clone(), asking.id.clone()];
+    let waiting = {
+        let (supervisor, both) = (world.supervisor.clone(), both.clone());
+        tokio::spawn(async move { supervisor.wait_or_blocked(&both, Need::All, LONG).await })
+    };
+    world.until("it asks", || !world.supervisor.asks().is_empty()).await;
+    assert!(!waiting.is_finished(), "one of them goes on");
+    world.finish(&working, "done").await;
+    let waited = waiting.await.unwrap().unwrap();
+    assert_eq!(waited.end, WaitEnd::Blocked);
+    let asked: Vec<TaskId> =
+        world.supervisor.asks_of(&waited.tasks).into_iter().map(|asked| asked.task).collect();
+    assert_eq!(asked, [asking.id.clone()]);
+    // Who waits for ends alone goes on waiting, and an answer ends the block.
+    let ids = [asking.id.clone()];
+    let (ended, answered) = tokio::join!(world.supervisor.wait(&ids, Need::All, LONG), async {
+        world.supervisor.answer(asking.short_id.as_str(), Answer::Allow).await
+    });
+    assert_eq!((ended.unwrap().end, answered.unwrap().len()), (WaitEnd::Enough, 1));
+}
+
+#[tokio::test]
+async fn a_wait_for_what_was_asked_before_a_restart_returns_at_once() {
+    let mut world = World::start().await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@ask bash ls\n@say found").await;
+    world.until("it is blocked", || world.task(&task.id).progress.phase == Phase::Blocked).await;
+    world.restart().await;
+    let ids = [task.id];
+    let waited = world.supervisor.wait_or_blocked(&ids, Need::All, LONG).await.unwrap();
+    assert_eq!(waited.end, WaitEnd::Blocked);
+}
+
+#[tokio::test]
+async fn what_the_policy_answers_is_waited_for() {
+    let world = World::with(Settings { asks: Asks::Allow, ..settings() }).await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@ask bash ls\n@say found").await;
+    let ids = [task.id];
+    let waited = world.supervisor.wait_or_blocked(&ids, Need::All, LONG).await.unwrap();
+    assert_eq!((waited.end, waited.tasks[0].status()), (WaitEnd::Enough, Status::Completed));
 }

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use asyncagents::host::opencode::Login;
-use asyncagents::supervisor::{Answer, Error, Fork, Launch, Need, Settings, Supervisor, Target};
+use asyncagents::supervisor::{
+    Answer, Error, Fork, Launch, Need, Settings, Supervisor, Target, WaitEnd,
+};
 use asyncagents::task::launch::Order;
 use asyncagents::task::{Phase, Status, Task};
 use serde_json::{Value, json};
@@ -73,7 +75,7 @@ impl Place {
     async fn ended(&self, task: &Task) -> Task {
         let ids = std::slice::from_ref(&task.id);
         let waited = self.supervisor.wait(ids, Need::All, LONG).await.unwrap();
-        assert!(!waited.timed_out, "{:?}\n{}", waited.tasks, self.server.log());
+        assert!(waited.end == WaitEnd::Enough, "{:?}\n{}", waited.tasks, self.server.log());
         waited.tasks.into_iter().next().unwrap()
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use asyncagents::clock::Clock;
-use asyncagents::supervisor::Target;
+use asyncagents::supervisor::{Answer, Target};
 use asyncagents::task::stats::Spent;
 use asyncagents::task::{SHELL, SessionId, Slot, Status, Timestamp};
 use asyncagents::tools::{self, Audience, Call, Error, Offered, OnTimeout, Toolbox};
@@ -194,6 +194,24 @@ async fn s4_timeout_handling_without_a_conversation() {
         world.finish(&task, "three issues").await;
     });
     assert!(waited.ends_with(&shown("three issues")), "{waited}");
+}
+
+#[tokio::test]
+async fn s4_an_errand_that_needs_a_permission_says_so_at_once_and_stays_in_the_background() {
+    let world = World::start().await;
+    let mut client = Tools::of_client(&world);
+    client.toolbox.blocking.on_timeout = OnTimeout::Cancel;
+    assert_eq!(
+        client.refuses("Task", errand("@ask bash ls\n@say found")).await,
+        "task needs permission: task <task 1> stays in the background until the user has answered. \
+         Show what is asked and the command, and do not answer yourself; after that, \
+         asyncagents_wait(task_ids=[\"<task 1>\"]) waits for it.\n\n\
+         Waiting for a person:\n- <task 1> \"code analysis\" asks for \"bash ls\"\n  \
+         `asyncagents approve <task 1>` allows it, `asyncagents deny <task 1>` refuses it"
+    );
+    let task = client.newest();
+    world.supervisor.answer(task.short_id.as_str(), Answer::Allow).await.unwrap();
+    assert_eq!(world.ended(&task).await.state.result(), Some("found"));
 }
 
 #[tokio::test]

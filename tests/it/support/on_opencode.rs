@@ -7,7 +7,9 @@ use asyncagents::clock::Clock;
 use asyncagents::host::AnyHost;
 use asyncagents::host::opencode::{Login, OpenCode as Host};
 use asyncagents::store::Store;
-use asyncagents::supervisor::{Caller, Error, Fork, Hosts, Launch, Need, Settings, Supervisor};
+use asyncagents::supervisor::{
+    Caller, Error, Fork, Hosts, Launch, Need, Settings, Supervisor, WaitEnd,
+};
 use asyncagents::task::launch::Order;
 use asyncagents::task::{Phase, Progress, SessionId, Task};
 use serde_json::Value;
@@ -73,7 +75,7 @@ impl OnOpenCode {
     pub async fn ended(&self, task: &Task) -> Task {
         let ids = std::slice::from_ref(&task.id);
         let waited = self.supervisor.wait(ids, Need::All, LONG).await.unwrap();
-        assert!(!waited.timed_out, "{:?}", waited.tasks);
+        assert!(waited.end == WaitEnd::Enough, "{:?}", waited.tasks);
         waited.tasks.into_iter().next().unwrap()
     }
 

@@ -11,7 +11,7 @@ use asyncagents::host::scripted::{Control, Scripted, World as Host};
 use asyncagents::host::{AnyHost, Host as _, NewSession, Post};
 use asyncagents::store::{Store, What};
 use asyncagents::supervisor::{
-    Asks, Caller, Error, Fork, ForkMethod, Handed, Hosts, Keep, Launch, Need, Settings, Supervisor,
+    Asks, Caller, Error, Fork, ForkMethod, Handed, Hosts, Keep, Launch, Need, Settings, Supervisor, WaitEnd,
 };
 use asyncagents::task::launch::Order;
 use asyncagents::task::lifecycle::Resumable;
@@ -168,7 +168,7 @@ impl World {
     pub async fn ended(&self, task: &Task) -> Task {
         let waited =
             self.supervisor.wait(std::slice::from_ref(&task.id), Need::All, LONG).await.unwrap();
-        assert!(!waited.timed_out, "{:?}", waited.tasks);
+        assert!(waited.end == WaitEnd::Enough, "{:?}", waited.tasks);
         waited.tasks.into_iter().next().unwrap()
     }
 

@@ -1,0 +1,44 @@
+//! What tasks wait for a person to answer, and the commands that answer it (T15). Agents cannot answer:
+//! the text is for whoever reads over their shoulder.
+
+use crate::quote::{label, short_literal};
+use crate::supervisor::Asked;
+use crate::task::{ShortId, Task};
+
+/// Of one request, as it will run. The rest is shown by `asyncagents approve`.
+const MOST_OF_REQUEST: usize = 2_000;
+
+/// The requests of these tasks, by task; `None` when there are none.
+pub(super) fn waiting_for_a_person(tasks: &[Task], asks: &[Asked]) -> Option<String> {
+    let of = |task: &Task| -> Vec<String> {
+        let own = asks.iter().filter(|asked| asked.task == task.id);
+        own.map(|asked| short_literal(&asked.ask.what, MOST_OF_REQUEST)).collect()
+    };
+    let asking = tasks.iter().map(|task| (task, of(task))).filter(|(_, asked)| !asked.is_empty());
+    let lines: Vec<String> = asking
+        .map(|(task, asked)| {
+            format!(
+                "- {id} \"{description}\" asks for {asked}\n  {answers}",
+                id = task.short_id,
+                description = label(&task.description),
+                asked = asked.join(" and "),
+                answers = answers(&task.short_id),
+            )
+        })
+        .collect();
+    (!lines.is_empty()).then(|| format!("Waiting for a person:\n{}", lines.join("\n")))
+}
+
+/// The commands a person answers with.
+pub(super) fn answers(id: &ShortId) -> String {
+    format!("`asyncagents approve {id}` allows it, `asyncagents deny {id}` refuses it")
+}
+
+/// What to do about it, when nothing else is left to wait for.
+pub(super) fn why_it_returned(tool: &str) -> String {
+    format!(
+        "Everything you wait for needs an answer first, so this returned early and would do so again. \
+         The user decides: show what is asked and the command, and do not answer yourself. Then call \
+         {tool} again."
+    )
+}
