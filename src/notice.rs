@@ -51,16 +51,36 @@ pub enum News {
 
 /// `inline` is how many characters of the result travel with the notice.
 pub fn compose(facts: &Facts, inline: usize) -> Notice {
-    let mut visible = headline(facts);
-    visible.push_str(&format!("\nTask Progress: {}/{}", facts.batch_ended, facts.batch_total));
+    let mut visible = summary(facts);
     if facts.development {
         visible.push_str("\n[hint attached]");
     }
     let hidden = match &facts.news {
-        News::Ended { .. } => end_hint(facts, inline),
+        News::Ended { .. } => {
+            let hint = std::iter::once(hint_lines(facts));
+            hint.chain(details(facts, inline)).collect::<Vec<String>>().join("\n\n")
+        }
         News::Stalled { .. } => stall_hint(&facts.short_id),
     };
     Notice { visible, hidden }
+}
+
+/// The same in one part, for a parent that is no conversation and reads it in an answer (N7).
+pub fn letter(facts: &Facts, inline: usize) -> String {
+    let id = &facts.short_id;
+    let state = match &facts.news {
+        News::Stalled { .. } => return format!("{}\n{}", summary(facts), stall_hint(id)),
+        News::Ended { how: RunEnd::Completed, .. } => "completed",
+        News::Ended { how: RunEnd::Cancelled, .. } => "cancelled",
+        News::Ended { how: RunEnd::Failed, .. } if facts.run == 0 => "error",
+        News::Ended { how: RunEnd::Failed, .. } => "resume failed, the earlier result is kept",
+    };
+    let first = format!("{}\nTask {id}: {state}", summary(facts));
+    std::iter::once(first).chain(details(facts, inline)).collect::<Vec<String>>().join("\n\n")
+}
+
+fn summary(facts: &Facts) -> String {
+    format!("{}\nTask Progress: {}/{}", headline(facts), facts.batch_ended, facts.batch_total)
 }
 
 fn headline(facts: &Facts) -> String {
@@ -86,12 +106,13 @@ fn headline(facts: &Facts) -> String {
     }
 }
 
-fn end_hint(facts: &Facts, inline: usize) -> String {
+/// Why a run ended, what it left open, and its result.
+fn details(facts: &Facts, inline: usize) -> Vec<String> {
     let News::Ended { how, result, error, open_todos, .. } = &facts.news else {
-        return String::new();
+        return Vec::new();
     };
     let id = &facts.short_id;
-    let mut sections = vec![hint_lines(facts)];
+    let mut sections = Vec::new();
     if let Some(error) = error {
         let word = match how {
             RunEnd::Completed | RunEnd::Failed => "Error",
@@ -109,10 +130,16 @@ fn end_hint(facts: &Facts, inline: usize) -> String {
             RunEnd::Completed => "Result",
             RunEnd::Failed | RunEnd::Cancelled => "Partial result",
         };
-        let quoted = fenced(head(result, inline));
-        sections.push(format!("{word} of task {id}, {QUOTED}:\n{quoted}"));
         let length = result.chars().count();
-        if length > inline {
+        if inline > 0 {
+            let quoted = fenced(head(result, inline));
+            sections.push(format!("{word} of task {id}, {QUOTED}:\n{quoted}"));
+        }
+        if inline == 0 {
+            sections.push(format!(
+                "[{word}: {length} characters; asyncagents_output(task_id=\"{id}\") shows them]"
+            ));
+        } else if length > inline {
             sections.push(format!(
                 "[{inline} of {length} characters shown; asyncagents_output(task_id=\"{id}\", \
                  offset={inline}) goes on]"
@@ -123,7 +150,7 @@ fn end_hint(facts: &Facts, inline: usize) -> String {
             }
         }
     }
-    sections.join("\n\n")
+    sections
 }
 
 /// The exact lines of the specification.
@@ -308,6 +335,57 @@ mod tests {
             "⏸ **Agent \"find the auth code\" has shown no activity for 10m 0s.**\n\
              Task Progress: 0/1",
             "The task is still running and nothing was stopped.\n\
+             Look at it with asyncagents_output(task_id=\"ab12c3\"), or stop it with \
+             asyncagents_cancel(task_id=\"ab12c3\").",
+        );
+    }
+
+    #[test]
+    fn a_notice_in_an_answer_has_id_state_reason_and_result() {
+        let check = |facts: Facts, inline: usize, expected: &str| {
+            assert_eq!(letter(&facts, inline), expected);
+        };
+        let quoted =
+            |word: &str, text: &str| format!("{word} of task ab12c3, {QUOTED}:\n~~~\n{text}\n~~~");
+        let completed = |text: &str| facts(0, ended(RunEnd::Completed, Some(text), None), (1, 1));
+        let finished = "✓ **Agent \"find the auth code\" finished in 2m 5s.**\nTask Progress: 1/1\n\
+             Task ab12c3: completed";
+        check(completed("found"), 10, &format!("{finished}\n\n{}", quoted("Result", "found")));
+        check(completed(""), 10, finished);
+        check(
+            completed("found"),
+            0,
+            &format!(
+                "{finished}\n\n[Result: 5 characters; asyncagents_output(task_id=\"ab12c3\") \
+                 shows them]"
+            ),
+        );
+        check(
+            facts(0, ended(RunEnd::Failed, Some("half"), Some("model said no")), (1, 1)),
+            10,
+            &format!(
+                "✗ **Agent \"find the auth code\" failed in 2m 5s.**\nTask Progress: 1/1\n\
+                 Task ab12c3: error\n\nError: \"model said no\"\n\n{}",
+                quoted("Partial result", "half")
+            ),
+        );
+        check(
+            facts(0, ended(RunEnd::Cancelled, None, Some("aborted in the host")), (1, 2)),
+            10,
+            "⊘ **Agent \"find the auth code\" cancelled after 2m 5s.**\nTask Progress: 1/2\n\
+             Task ab12c3: cancelled\n\nReason: \"aborted in the host\"",
+        );
+        check(
+            facts(1, ended(RunEnd::Failed, None, Some("gone")), (1, 1)),
+            10,
+            "✗ **Resume #1 failed in 2m 5s.**\nTask Progress: 1/1\n\
+             Task ab12c3: resume failed, the earlier result is kept\n\nError: \"gone\"",
+        );
+        check(
+            facts(0, News::Stalled { quiet: Duration::from_secs(600) }, (0, 1)),
+            10,
+            "⏸ **Agent \"find the auth code\" has shown no activity for 10m 0s.**\n\
+             Task Progress: 0/1\nThe task is still running and nothing was stopped.\n\
              Look at it with asyncagents_output(task_id=\"ab12c3\"), or stop it with \
              asyncagents_cancel(task_id=\"ab12c3\").",
         );

@@ -6,7 +6,7 @@ use axum::extract::State;
 use super::Api;
 use super::body::Body;
 use super::error::ApiError;
-use crate::supervisor::Mail;
+use crate::supervisor::Mailbox;
 use crate::tools;
 use crate::wire::{CallerRequest, MailboxView, NoticeView, ReadRequest};
 
@@ -15,7 +15,7 @@ pub(super) async fn read(
     Body(request): Body<CallerRequest>,
 ) -> Result<Json<MailboxView>, ApiError> {
     let caller = tools::caller(request.caller)?;
-    let Mail { notices, left, .. } = api.supervisor.read_mailbox(&caller).await?;
+    let Mailbox { notices, left } = api.supervisor.read_mailbox(&caller).await?;
     let view = |notice: crate::supervisor::Notice| NoticeView {
         visible: notice.visible,
         hidden: notice.hidden,

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{Caller, Error, Supervisor};
 use crate::claim;
-use crate::notice::{self, Notice};
+use crate::notice::{self, Facts, News, Notice};
+use crate::store::Owed;
 use crate::task::{SessionId, Task, TaskId};
 
 /// A reader that has not said anything after this long never got it: the next one does.
@@ -16,13 +17,42 @@ const HANDED_OUT_FOR: Duration = Duration::from_secs(60);
 /// So many are handed out at a time; the rest comes with the next call.
 const MOST: usize = 50;
 
+/// A notice that was handed out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Letter {
+    /// What to name when it has been read.
+    pub number: i64,
+    pub task: TaskId,
+    facts: Facts,
+}
+
+impl Letter {
+    /// `inline` is how many characters of the result are in it.
+    pub fn text(&self, inline: usize) -> String {
+        notice::letter(&self.facts, inline)
+    }
+
+    /// How long the result is that it tells of.
+    pub fn result_characters(&self) -> usize {
+        match &self.facts.news {
+            News::Ended { result, .. } => result.as_ref().map_or(0, |text| text.chars().count()),
+            News::Stalled { .. } => 0,
+        }
+    }
+}
+
 /// What was handed out, oldest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mail {
-    pub notices: Vec<Notice>,
-    /// What to name when they have been read.
-    pub numbers: Vec<i64>,
+    pub letters: Vec<Letter>,
     /// How many more there are.
+    pub left: usize,
+}
+
+/// The same as it is told in a conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mailbox {
+    pub notices: Vec<Notice>,
     pub left: usize,
 }
 
@@ -47,15 +77,12 @@ impl Supervisor {
         let left = unread.len().saturating_sub(MOST);
         let numbers: Vec<i64> = unread.into_iter().map(|(seq, _)| seq).take(MOST).collect();
         let owed = self.0.store.notices(&numbers)?;
-        let inline = self.0.settings.inline_characters;
-        let compose = |owed| notice::compose(&super::deliver::facts(owed), inline);
-        let mail = Mail {
-            notices: owed.iter().map(compose).collect(),
-            numbers: owed.iter().map(|owed| owed.seq).collect(),
-            left,
+        handed.extend(owed.iter().map(|owed| (owed.seq, now)));
+        let letter = |owed: Owed| {
+            let facts = super::deliver::facts(&owed);
+            Letter { number: owed.seq, task: owed.task, facts }
         };
-        handed.extend(mail.numbers.iter().map(|number| (*number, now)));
-        Ok(mail)
+        Ok(Mail { letters: owed.into_iter().map(letter).collect(), left })
     }
 
     /// Callers that worked in the same place, left unread news, and are no more.
@@ -103,10 +130,17 @@ impl Supervisor {
     }
 
     /// For readers who cannot say that they have got it.
-    pub async fn read_mailbox(&self, caller: &Caller) -> Result<Mail, Error> {
-        let mail = self.hand_out_mail(caller)?;
-        self.mail_was_read(mail.numbers.clone()).await?;
-        Ok(mail)
+    pub async fn read_mailbox(&self, caller: &Caller) -> Result<Mailbox, Error> {
+        let Mail { letters, left } = self.hand_out_mail(caller)?;
+        self.mail_was_read(letters.iter().map(|letter| letter.number).collect()).await?;
+        let inline = self.inline_characters();
+        let notice = |letter: &Letter| notice::compose(&letter.facts, inline);
+        Ok(Mailbox { notices: letters.iter().map(notice).collect(), left })
+    }
+
+    /// How much of a result travels with the news of it.
+    pub fn inline_characters(&self) -> usize {
+        self.0.settings.inline_characters
     }
 
     fn handed(&self) -> MutexGuard<'_, HashMap<i64, Duration>> {

@@ -59,7 +59,7 @@ pub use fork::{Fork, ForkMethod};
 pub use hosts::{Bridge, HostShown, Line, Server};
 pub use launch::{Caller, Launch};
 pub use list::Listing;
-pub use mailbox::Mail;
+pub use mailbox::{Letter, Mail, Mailbox};
 pub use output::Output;
 pub use providers::{Handed, HandedParts, Look, ProviderStanding};
 pub use wait::{Awaited, Need, WaitEnd, Waited};

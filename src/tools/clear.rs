@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Refusal, parse};
+use super::{Refusal, counted, parse};
 use crate::supervisor::{Caller, Supervisor};
 
 pub(super) const DESCRIPTION: &str = "\
@@ -23,7 +23,8 @@ pub(super) async fn call(
     let cleared = supervisor.clear(caller).await?;
     Ok(match (cleared.cleared, cleared.cancelled) {
         (0, _) => "No background tasks to clear.".to_owned(),
-        (cleared, 0) => format!("Cleared {cleared} tasks."),
+        (cleared, 0) => format!("Cleared {}.", counted(cleared as u64)),
+        (1, _) => "Cleared 1 task, which was cancelled.".to_owned(),
         (cleared, cancelled) => format!("Cleared {cleared} tasks, {cancelled} of them cancelled."),
     })
 }

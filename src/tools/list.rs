@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Refusal, parse};
+use super::{Refusal, counted, parse};
 use crate::quote::label;
 use crate::supervisor::{Caller, Listing, Supervisor};
 use crate::task::time::say;
@@ -52,7 +52,7 @@ fn render(listing: &Listing, now: Timestamp) -> String {
         .into_iter()
         .map(|status| format!("{} {}", listing.counts.of(status), status.name()))
         .collect();
-    let mut lines = vec![format!("{} tasks: {}", listing.counts.total(), counts.join(", "))];
+    let mut lines = vec![format!("{}: {}", counted(listing.counts.total()), counts.join(", "))];
     if listing.tasks.is_empty() {
         lines.push("None of them is in the state you asked for.".to_owned());
     }

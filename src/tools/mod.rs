@@ -6,6 +6,7 @@ mod blocking;
 mod cancel;
 mod clear;
 mod list;
+mod mail;
 mod output;
 mod session;
 mod task;
@@ -129,8 +130,8 @@ Background agents. Launch independent pieces of work with asyncagents_task, seve
 on with your own work: each agent works in a session of its own. When you have nothing left to do \
 but to wait, call asyncagents_wait: one call sleeps until your agents have ended, so never ask for \
 their status again and again. A wait that is cut short loses nothing; call it again with the same \
-arguments. Any answer may begin with lines about tasks that have ended meanwhile. Results are \
-fetched with asyncagents_output; a completed task can be asked a follow-up with asyncagents_task \
+arguments. Any answer may begin with what ended meanwhile, and its result. Results are \
+fetched again with asyncagents_output; a completed task can be asked a follow-up with asyncagents_task \
 and `resume`. Before your final answer, stop what you no longer need with \
 asyncagents_cancel(all=true).";
 
@@ -197,9 +198,9 @@ pub async fn call(
             (Answer { text: bounded(names.say(&text)), told }, true)
         }
     };
-    let Mail { notices, mut numbers, left } = match caller.host == MAILBOX {
-        true => mail(supervisor, &caller),
-        false => Mail::default(),
+    let mail::Opening { text: opening, mut numbers } = match audience {
+        Audience::Mcp => mail::opening(supervisor, &caller, &text).await,
+        Audience::Conversation => mail::Opening::default(),
     };
     numbers.extend(told);
     if !acknowledges
@@ -207,16 +208,7 @@ pub async fn call(
     {
         tracing::warn!(error = &error as &dyn std::error::Error, "cannot note what was read");
     }
-    // A parent that is no conversation hears of ends at the start of its next answer.
-    let mut parts: Vec<String> = Vec::new();
-    if !notices.is_empty() {
-        let mut lines: Vec<String> = notices.into_iter().map(|notice| notice.visible).collect();
-        if left > 0 {
-            lines.push(format!("… and {left} more, which come with your next calls."));
-        }
-        parts.push(lines.join("\n\n"));
-    }
-    parts.push(text);
+    let parts: Vec<String> = opening.into_iter().chain([text]).collect();
     Ok(ToolAnswer { text: parts.join("\n\n---\n\n"), is_error, mail: numbers })
 }
 
@@ -408,13 +400,6 @@ fn theirs(properties: Value) -> Value {
     Value::Object(properties)
 }
 
-fn mail(supervisor: &Supervisor, caller: &Caller) -> Mail {
-    supervisor.hand_out_mail(caller).unwrap_or_else(|error| {
-        tracing::warn!(error = &error as &dyn std::error::Error, "cannot read a mailbox");
-        Mail::default()
-    })
-}
-
 /// How long to wait: as long as is asked for, unless the call would be cut off before.
 fn time_to_wait(caller: &Caller, timeout: Option<f64>) -> Result<Duration, Refusal> {
     let timeout = timeout.unwrap_or(USUAL);
@@ -440,6 +425,10 @@ fn still_running(caller: &Caller, names: Names, waited: Duration, tool: &str) ->
             names.say(tool)
         ),
     }
+}
+
+fn counted(tasks: u64) -> String {
+    if tasks == 1 { "1 task".to_owned() } else { format!("{tasks} tasks") }
 }
 
 /// A refusal may quote what came, and that may be of any length.

@@ -10,8 +10,8 @@ use super::asks::{waiting_for_a_person, why_it_returned};
 use super::list::line;
 use super::output::{INLINE, Window, show};
 use super::{
-    Answer, Audience, LONGEST, Names, Refusal, SHORTEST, USUAL, audience, parse, still_running,
-    time_to_wait,
+    Answer, Audience, LONGEST, Names, Refusal, SHORTEST, USUAL, audience, counted, parse,
+    still_running, time_to_wait,
 };
 use crate::supervisor::{Caller, Need, Supervisor, WaitEnd};
 use crate::task::{BatchId, Task, TaskId, Timestamp};
@@ -29,6 +29,9 @@ const MOST_NAMES: usize = 2_000;
 /// So many characters of results fit into one answer, and so many lines of each kind.
 const MOST_SHOWN: usize = 3 * INLINE;
 const MOST_LISTED: usize = 50;
+
+/// So many of those that ended before are named when nothing runs.
+const LATEST: usize = 10;
 
 pub(super) fn properties() -> Value {
     json!({
@@ -86,7 +89,7 @@ pub(super) async fn call(
     };
     let ids = named(supervisor, caller, task_ids.unwrap_or_default(), batch)?;
     if ids.is_empty() {
-        return Ok("No running background tasks to wait for.".to_owned().into());
+        return Ok(nothing_runs(supervisor, caller, names)?.into());
     }
     let awaited = supervisor.await_ends(caller, &ids, need, wait).await?;
     let Shown { mut text, tasks } = render(supervisor, caller, names, &awaited.tasks)?;
@@ -103,6 +106,19 @@ pub(super) async fn call(
     }
     supervisor.retrieved(&tasks).await?;
     Ok(Answer { text, told: awaited.give(&tasks).await? })
+}
+
+/// A client that was told of ends in other answers may look for them here.
+fn nothing_runs(supervisor: &Supervisor, caller: &Caller, names: Names) -> Result<String, Refusal> {
+    let nothing = "No running background tasks to wait for.";
+    let ended = match audience(caller) {
+        Audience::Mcp => supervisor.list(&caller.session, None)?.tasks,
+        Audience::Conversation => Vec::new(),
+    };
+    let ended: Vec<&Task> = ended.iter().filter(|task| !task.is_live()).take(LATEST).collect();
+    let again = names.say("Ended before, asyncagents_output(task_id=…) shows their results:");
+    let listed = listed(&again, &ended, supervisor.clock().now());
+    Ok(std::iter::once(nothing.to_owned()).chain(listed).collect::<Vec<_>>().join("\n\n"))
 }
 
 /// Each once, in the order they were named.
@@ -157,7 +173,9 @@ fn render<'a>(
 ) -> Result<Shown<'a>, Refusal> {
     let now = supervisor.clock().now();
     let (ended, live): (Vec<&Task>, Vec<&Task>) = tasks.iter().partition(|task| !task.is_live());
-    let mut parts = vec![format!("{} of {} tasks have ended.", ended.len(), tasks.len())];
+    let have = if ended.len() == 1 || tasks.len() == 1 { "has" } else { "have" };
+    let mut parts =
+        vec![format!("{} of {} {have} ended.", ended.len(), counted(tasks.len() as u64))];
     let (mut shown, mut known, mut left) = (Vec::new(), Vec::new(), Vec::new());
     let mut room = MOST_SHOWN;
     for task in ended {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use asyncagents::host::scripted::Control;
 use asyncagents::store::MOST_DUE;
-use asyncagents::supervisor::{Caller, Fork, Launch, Mail, Need};
+use asyncagents::supervisor::{Caller, Fork, Launch, Mailbox, Need};
 use asyncagents::task::{MAILBOX, SessionId, Status};
 
 use serde_json::json;
@@ -183,7 +183,7 @@ async fn a_parent_without_a_conversation_has_its_notices_in_a_mailbox() {
     assert_eq!(mail.len(), 1);
     assert!(mail[0].visible.starts_with("✓ **Agent \"look around\" finished in "));
     let again = world.supervisor.read_mailbox(&caller(&task.parent.session)).await.unwrap();
-    assert_eq!(again, Mail::default());
+    assert_eq!(again, Mailbox::default());
 }
 
 #[tokio::test]

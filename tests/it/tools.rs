@@ -175,7 +175,7 @@ async fn launch_output_list_and_clear_as_their_texts() {
     .await;
     let (text, _) = say(&world, &caller, "asyncagents_list", json!({})).await;
     let (summary, line) = text.split_once('\n').unwrap();
-    assert_eq!(summary, "1 tasks: 0 running, 0 completed, 0 error, 0 cancelled, 1 resumed");
+    assert_eq!(summary, "1 task: 0 running, 0 completed, 0 error, 0 cancelled, 1 resumed");
     assert!(line.starts_with("- <task 1> (resumed) [resumed, "), "{line}");
     check(
         &world,
@@ -185,7 +185,7 @@ async fn launch_output_list_and_clear_as_their_texts() {
         "Cancelled task <task 1> \"find the login\".",
     )
     .await;
-    check(&world, &caller, "asyncagents_clear", json!({}), "Cleared 1 tasks.").await;
+    check(&world, &caller, "asyncagents_clear", json!({}), "Cleared 1 task.").await;
     check(&world, &caller, "asyncagents_list", json!({}), "No background tasks found").await;
 }
 
@@ -406,8 +406,15 @@ async fn the_next_answer_to_a_parent_without_a_conversation_starts_with_its_unre
     world.ended(&task).await;
     let (text, _) = say(&world, &client, "asyncagents_list", json!({})).await;
     let (mail, list) = text.split_once("\n\n---\n\n").unwrap();
-    assert_eq!(mail, "✓ **Agent \"find the login\" finished in <time>**\nTask Progress: 1/1");
-    assert!(list.starts_with("1 tasks: "), "{list}");
+    assert_eq!(
+        mail,
+        format!(
+            "✓ **Agent \"find the login\" finished in <time>**\nTask Progress: 1/1\n\
+             Task <task 1>: completed\n\n{}",
+            quoted("Result of task <task 1>", "found")
+        )
+    );
+    assert!(list.starts_with("1 task: "), "{list}");
     let (text, _) = say(&world, &client, "asyncagents_list", json!({})).await;
-    assert!(text.starts_with("1 tasks: "), "{text}");
+    assert!(text.starts_with("1 task: "), "{text}");
 }

@@ -213,8 +213,9 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
             await asyncio.to_thread(
                 until, lambda: self.place.tasks()[0]["status"] == "completed", "it has ended")
             first, second = await tools.say("list"), await tools.say("list")
-        self.assertRegex(first, r'^✓ \*\*Agent "look around" finished in .*\*\*\nTask Progress: 1/1\n\n---\n\n1 tasks: ')
-        self.assertTrue(second.startswith("1 tasks: "), second)
+        self.assertRegex(first, r'^✓ \*\*Agent "look around" finished in .*\*\*\nTask Progress: 1/1\nTask \w{6}: completed\n\n'
+            r'Result of task \w{6}, quoted from .*:\n~~~\nfound\n~~~\n\n---\n\n1 task: ')
+        self.assertTrue(second.startswith("1 task: "), second)
 
     async def test_bad_arguments_are_answered_with_a_text_that_says_the_way_out(self):
         async with self.place.client() as tools:
@@ -332,7 +333,7 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
             waiting = await tools.begin("asyncagents_wait", timeout=30)
             await asyncio.to_thread(self.place.kill_daemon)
             text, is_error = await waiting
-            self.assertTrue(text.startswith("1 of 1 tasks have ended."), text)
+            self.assertTrue(text.startswith("1 of 1 task has ended."), text)
             self.assertTrue(text.endswith(shown("survived")), text)
             self.assertFalse(is_error)
             self.assertNotIn("✓", await tools.say("list"), "it was told with the wait")
@@ -355,9 +356,10 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
             await asyncio.to_thread(
                 until, lambda: self.place.tasks()[0]["status"] == "completed", "it has ended")
             text = await tools.say("wait")
-            self.assertTrue(text.startswith("1 of 1 tasks have ended."), text)
+            self.assertTrue(text.startswith("1 of 1 task has ended."), text)
             self.assertTrue(text.endswith(shown("found")), text)
-            self.assertEqual(await tools.say("wait"), "No running background tasks to wait for.")
+            again = await tools.say("wait")
+            self.assertTrue(again.startswith("No running background tasks to wait for.\n\nEnded before, "), again)
 
     async def test_a_daemon_that_cannot_be_started_is_an_error_to_act_on_then_it_goes_on(self):
         async with self.place.client() as tools:

@@ -21,13 +21,13 @@ async fn s0_and_s1_show_resumed_indicator() {
         tools.says("task", json!({ "resume": task.short_id, "prompt": "@hang" })).await;
         assert_eq!(
             list(&tools).await,
-            "1 tasks: 0 running, 0 completed, 0 error, 0 cancelled, 1 resumed\n\
+            "1 task: 0 running, 0 completed, 0 error, 0 cancelled, 1 resumed\n\
              - <task 1> (resumed) [resumed] explore: \"find the login\" (<time>"
         );
         tools.finish(&task, "second").await;
         assert_eq!(
             list(&tools).await,
-            "1 tasks: 0 running, 1 completed, 0 error, 0 cancelled, 0 resumed\n\
+            "1 task: 0 running, 1 completed, 0 error, 0 cancelled, 0 resumed\n\
              - <task 1> (resumed) [completed] explore: \"find the login\" (<time>"
         );
     }
@@ -42,7 +42,7 @@ async fn s0_and_s1_show_forked_indicator() {
         let task = world.ended(&tools.newest()).await;
         assert_eq!(
             list(&tools).await,
-            "1 tasks: 0 running, 1 completed, 0 error, 0 cancelled, 0 resumed\n\
+            "1 task: 0 running, 1 completed, 0 error, 0 cancelled, 0 resumed\n\
              - <task 1> (forked) [completed] explore: \"find the login\" (<time>"
         );
         // Both, in this order.
@@ -50,7 +50,7 @@ async fn s0_and_s1_show_forked_indicator() {
         world.ended(&task).await;
         assert_eq!(
             list(&tools).await,
-            "1 tasks: 0 running, 1 completed, 0 error, 0 cancelled, 0 resumed\n\
+            "1 task: 0 running, 1 completed, 0 error, 0 cancelled, 0 resumed\n\
              - <task 1> (forked) (resumed) [completed] explore: \"find the login\" (<time>"
         );
     }
@@ -64,7 +64,7 @@ async fn s0_and_s1_no_indicator_for_new_tasks() {
         tools.says("task", order("@hang")).await;
         assert_eq!(
             list(&tools).await,
-            "1 tasks: 1 running, 0 completed, 0 error, 0 cancelled, 0 resumed\n\
+            "1 task: 1 running, 0 completed, 0 error, 0 cancelled, 0 resumed\n\
              - <task 1> [running] explore: \"find the login\" (<time>"
         );
     }

@@ -11,8 +11,8 @@ use serde_json::json;
 use super::{SHORT, Tools};
 use crate::support::{World, quoted, settings, shown};
 
-const ONE_LINE: &str = "✓ **Agent \"find the login\" finished in <time>**\nTask Progress: 1/1";
-const NO_MAIL: &str = "1 tasks: ";
+const ONE_LINE: &str = "✓ **Agent \"find the login\" finished in <time>**\nTask Progress: 1/1\nTask <task 1>: completed";
+const NO_MAIL: &str = "1 task: ";
 
 async fn list(client: &Tools<'_>) -> String {
     client.says("list", json!({})).await
@@ -42,7 +42,8 @@ async fn notices_open_the_next_answer_once() {
     let client = Tools::of_client(&world);
     end_one(&client).await;
     let text = list(&client).await;
-    assert!(text.starts_with(&format!("{ONE_LINE}\n\n---\n\n{NO_MAIL}")), "{text}");
+    let result = quoted("Result of task <task 1>", "found");
+    assert!(text.starts_with(&format!("{ONE_LINE}\n\n{result}\n\n---\n\n{NO_MAIL}")), "{text}");
     assert!(list(&client).await.starts_with(NO_MAIL));
 }
 
@@ -61,9 +62,14 @@ async fn notices_come_together_oldest_first_and_also_before_a_refusal() {
     world.ended(&one).await;
     assert_eq!(
         client.refuses("output", json!({ "task_id": "nobody" })).await,
-        "✓ **Agent \"find the login\" finished in <time>**\nTask Progress: 1/2\n\n\
-         ✗ **Agent \"find the login\" failed in <time>**\nTask Progress: 2/2\n\n---\n\n\
-         Error: no task `nobody`; a list of the tasks shows their ids"
+        format!(
+            "✓ **Agent \"find the login\" finished in <time>**\nTask Progress: 1/2\n\
+             Task <task 2>: completed\n\n{}\n\n\
+             ✗ **Agent \"find the login\" failed in <time>**\nTask Progress: 2/2\n\
+             Task <task 1>: error\n\nError: \"overloaded\"\n\n---\n\n\
+             Error: no task `nobody`; a list of the tasks shows their ids",
+            quoted("Result of task <task 2>", "second")
+        )
     );
 }
 
@@ -132,7 +138,7 @@ async fn an_end_that_a_wait_returned_does_not_come_again_as_mail() {
     let client = Tools::of_client(&world);
     let task = client.launch("@hang").await;
     let (waited, ()) = tokio::join!(client.says("wait", json!({})), world.finish(&task, "found"));
-    assert!(waited.starts_with("1 of 1 tasks have ended.\n\nTask Result\n"), "{waited}");
+    assert!(waited.starts_with("1 of 1 task has ended.\n\nTask Result\n"), "{waited}");
     assert!(list(&client).await.starts_with(NO_MAIL));
 }
 
@@ -149,7 +155,7 @@ async fn an_end_that_task_returned_does_not_come_again_as_mail() {
     let errand = json!({ "description": "find the login", "prompt": "@hang" });
     hurried.refuses("Task", errand).await;
     client.finish(&client.newest(), "found").await;
-    assert!(list(&client).await.starts_with(ONE_LINE));
+    assert!(list(&client).await.starts_with(&ONE_LINE.replace("<task 1>", "<task 2>")));
 }
 
 #[tokio::test]
@@ -169,4 +175,47 @@ async fn mail_waits_while_the_daemon_is_started_again() {
     world.restart().await;
     let text = list(&Tools::of_client(&world)).await;
     assert!(text.starts_with(ONE_LINE), "{text}");
+}
+
+#[tokio::test]
+async fn a_result_that_came_as_mail_is_not_shown_again_by_a_wait_which_says_how_to_read_it() {
+    let world = World::start().await;
+    let client = Tools::of_client(&world);
+    end_one(&client).await;
+    assert!(list(&client).await.contains("found"));
+    let line = "- <task 1> [completed] explore: \"find the login\" (<time>";
+    assert_eq!(
+        client.says("wait", json!({})).await,
+        format!(
+            "No running background tasks to wait for.\n\n\
+             Ended before, asyncagents_output(task_id=…) shows their results:\n{line}"
+        )
+    );
+    let wait = json!({ "task_ids": [client.newest().short_id] });
+    assert_eq!(
+        client.says("wait", wait).await,
+        format!(
+            "1 of 1 task has ended.\n\nShown before, asyncagents_output shows them again:\n{line}"
+        )
+    );
+}
+
+#[tokio::test]
+async fn mail_carries_results_up_to_a_limit_and_says_where_the_rest_is() {
+    let world = World::start().await;
+    let client = Tools::of_client(&world);
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        tasks.push(client.launch("@hang").await);
+    }
+    for task in &tasks {
+        client.finish(task, &"x".repeat(7_900)).await;
+    }
+    let text = list(&client).await;
+    assert_eq!(text.matches(&"x".repeat(7_900)).count(), 3);
+    let rest = "[Result: 7900 characters; asyncagents_output(task_id=\"<task 4>\") shows them]";
+    assert!(text.contains(&format!("Task <task 4>: completed\n\n{rest}\n\n---")), "{text}");
+    // What was only named is news to a wait that asks for it.
+    let waited = client.says("wait", json!({ "task_ids": [tasks[3].short_id] })).await;
+    assert!(waited.starts_with("1 of 1 task has ended.\n\nTask Result\n"), "{waited}");
 }

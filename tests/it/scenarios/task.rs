@@ -114,7 +114,7 @@ async fn s1_group_related_tasks() {
     assert_eq!(world.status(&named), Status::Running);
     tools.finish(&named, "a quiet night").await;
     let waited = tools.says("wait", json!({ "batch": "nightly" })).await;
-    assert!(waited.starts_with("1 of 1 tasks have ended.\n\nTask Result\n\n"), "{waited}");
+    assert!(waited.starts_with("1 of 1 task has ended.\n\nTask Result\n\n"), "{waited}");
     assert_eq!(
         tools.says("cancel", json!({ "batch": "nightly" })).await,
         "No running background tasks to cancel."
@@ -137,7 +137,7 @@ async fn s0_and_s1_task_persistence() {
             assert!(output.ends_with(&shown("found")), "{output}");
         }
         assert_eq!(tools.tasks().len(), 1);
-        assert_eq!(tools.says("clear", json!({})).await, "Cleared 1 tasks.");
+        assert_eq!(tools.says("clear", json!({})).await, "Cleared 1 task.");
         assert_eq!(tools.says("list", json!({})).await, "No background tasks found");
         // Off the list, but not lost.
         let output = tools.output(&task).await;

@@ -65,7 +65,7 @@ async fn a_wait_for_any_ends_with_the_first() {
     let tools = Tools::of(&world, "asyncagents").await;
     let tasks = three(&tools).await;
     let text = while_they_end(&tools, json!({ "mode": "any" }), &[&tasks[1]]).await;
-    let expected = format!("1 of 3 tasks have ended.\n\n{}\n\nStill", result(2, "found"));
+    let expected = format!("1 of 3 tasks has ended.\n\n{}\n\nStill", result(2, "found"));
     assert!(text.starts_with(&expected), "{text}");
     assert_eq!(still(&text), ["- <task 1>", "- <task 3>"]);
 }
@@ -82,7 +82,7 @@ async fn a_wait_for_a_count_ends_with_that_many_whatever_the_mode() {
         assert_eq!(still(&text), ["- <task 2>"]);
         // More than there are is all of them.
         let text = while_they_end(&tools, json!({ "count": 9 }), &[&tasks[1]]).await;
-        assert_eq!(text, format!("1 of 1 tasks have ended.\n\n{}", result(2, "found")));
+        assert_eq!(text, format!("1 of 1 task has ended.\n\n{}", result(2, "found")));
     }
 }
 
@@ -110,14 +110,18 @@ async fn a_wait_for_a_batch_is_for_its_tasks() {
     tools.says("task", order_with("@hang", json!({ "batch": "nightly" }))).await;
     let nightly = tools.newest();
     let text = while_they_end(&tools, json!({ "batch": "nightly" }), &[&nightly]).await;
-    assert_eq!(text, format!("1 of 1 tasks have ended.\n\n{}", result(2, "found")));
+    assert_eq!(text, format!("1 of 1 task has ended.\n\n{}", result(2, "found")));
 }
 
 #[tokio::test]
 async fn results_are_shown_to_a_client_once() {
     let world = World::start().await;
     let tools = Tools::of_client(&world);
-    let (one, two) = (tools.end_of("@say first").await, tools.end_of("@say second").await);
+    // Launched before either ends: an answer in between would carry the result of the first.
+    let (one, two) = (tools.launch("@hang").await, tools.launch("@hang").await);
+    tools.finish(&one, "first").await;
+    tools.finish(&two, "second").await;
+    let two = world.task(&two.id);
     // Somebody else has a look at it.
     world.supervisor.retrieved(&[&two]).await.unwrap();
     let both = json!({ "task_ids": [one.short_id, two.short_id] });
@@ -138,11 +142,14 @@ async fn results_are_shown_to_a_client_once() {
 async fn what_does_not_fit_into_the_answer_of_a_wait_is_named_and_stays_news() {
     let world = World::start().await;
     let tools = Tools::of_client(&world);
-    let long = format!("@say {}", "x".repeat(7_900));
-    let mut ids = Vec::new();
+    let mut tasks = Vec::new();
     for _ in 0..4 {
-        ids.push(tools.end_of(&long).await.short_id);
+        tasks.push(tools.launch("@hang").await);
     }
+    for task in &tasks {
+        tools.finish(task, &"x".repeat(7_900)).await;
+    }
+    let ids: Vec<_> = tasks.iter().map(|task| &task.short_id).collect();
     let all = json!({ "task_ids": ids });
     let text = tools.says("wait", all.clone()).await;
     let left = "Too long for this answer, asyncagents_output shows them:\n- <task ";
@@ -159,10 +166,10 @@ async fn the_answer_to_a_follow_up_is_new_also_when_the_first_result_was_shown()
     let task = tools.end_of("@say first").await;
     let wait = json!({ "task_ids": [task.short_id] });
     let text = tools.says("wait", wait.clone()).await;
-    assert_eq!(text, format!("1 of 1 tasks have ended.\n\n{}", result(1, "first")));
+    assert_eq!(text, format!("1 of 1 task has ended.\n\n{}", result(1, "first")));
     tools.says("task", json!({ "resume": task.short_id, "prompt": "@say second" })).await;
     let text = tools.says("wait", wait).await;
-    assert_eq!(text, format!("1 of 1 tasks have ended.\n\n{}", result(1, "second")));
+    assert_eq!(text, format!("1 of 1 task has ended.\n\n{}", result(1, "second")));
 }
 
 #[tokio::test]
@@ -171,7 +178,7 @@ async fn a_failure_is_shown_like_a_result() {
     let tools = Tools::of(&world, "asyncagents").await;
     let task = tools.end_of("@fail overloaded").await;
     let text = tools.says("wait", json!({ "task_ids": [task.short_id] })).await;
-    assert!(text.starts_with("1 of 1 tasks have ended.\n\nTask Status\n\n"), "{text}");
+    assert!(text.starts_with("1 of 1 task has ended.\n\nTask Status\n\n"), "{text}");
     assert!(text.contains("| Status | error |\n| Error | \"overloaded\" |"), "{text}");
 }
 
@@ -183,7 +190,7 @@ async fn a_wait_that_times_out_says_what_has_ended_and_that_the_rest_goes_on() {
     let (ended, live) = (tools.end_of("@say found").await, tools.launch("@hang").await);
     let both = json!({ "task_ids": [ended.short_id, live.short_id], "timeout": 600 });
     let text = tools.says("wait", both).await;
-    let expected = format!("1 of 2 tasks have ended.\n\n{}\n\nStill", result(1, "found"));
+    let expected = format!("1 of 2 tasks has ended.\n\n{}\n\nStill", result(1, "found"));
     assert!(text.starts_with(&expected), "{text}");
     assert_eq!(still(&text), ["- <task 2>"]);
     assert!(text.ends_with(&format!("\n\n{TIMED_OUT}")), "{text}");
@@ -197,7 +204,7 @@ async fn a_client_whose_wait_times_out_is_told_to_call_again() {
     client.caller.longest_wait = Some(SHORT);
     client.launch("@hang").await;
     let text = client.says("wait", json!({})).await;
-    assert!(text.starts_with("0 of 1 tasks have ended.\n\nStill running:\n- <task 1> ["), "{text}");
+    assert!(text.starts_with("0 of 1 task has ended.\n\nStill running:\n- <task 1> ["), "{text}");
     assert!(
         text.ends_with(
             "\n\nTimed out after <time>of waiting. Nothing is lost, what runs goes on: call \
@@ -262,7 +269,7 @@ async fn a_wait_for_blocked_tasks_says_what_is_asked_and_how_a_person_answers() 
         };
         let waited = tools.says("wait", json!({ "timeout": 600 })).await;
         let expected = format!(
-            "0 of 1 tasks have ended.\n\nStill running:\n\
+            "0 of 1 task has ended.\n\nStill running:\n\
              - <task 1> [running, blocked] explore: \"find the login\" (<time>\n\n{}",
             again("wait")
         );
@@ -274,7 +281,7 @@ async fn a_wait_for_blocked_tasks_says_what_is_asked_and_how_a_person_answers() 
         assert!(tools.output(&task).await.ends_with(&format!("ago |\n\n{ASKED}")));
         world.supervisor.answer(task.short_id.as_str(), Answer::Allow).await.unwrap();
         let waited = tools.says("wait", json!({ "task_ids": [task.short_id] })).await;
-        assert_eq!(waited, format!("1 of 1 tasks have ended.\n\n{}", result(1, "found")));
+        assert_eq!(waited, format!("1 of 1 task has ended.\n\n{}", result(1, "found")));
     }
 }
 
