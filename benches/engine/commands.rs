@@ -27,7 +27,9 @@ impl Journal for NoJournal {
 
 pub(crate) async fn measure(scale: &Scale, table: &mut Table) -> anyhow::Result<()> {
     progress("commands");
-    let launcher = Launcher::new(PROGRAM.into(), Duration::from_secs(30), Arc::new(NoJournal));
+    let environment = std::env::vars_os().collect();
+    let lease = Duration::from_secs(30);
+    let launcher = Launcher::new(PROGRAM.into(), lease, environment, Arc::new(NoJournal));
     let (mut direct, mut guarded) = (Vec::new(), Vec::new());
     // In turns, so that both see the same machine.
     for _ in 0..scale.commands {

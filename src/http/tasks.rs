@@ -13,8 +13,10 @@ use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use super::Api;
 use super::body::{Body, Id, JSON, Params};
 use super::error::ApiError;
-use crate::supervisor::{Direction, Field, Filter, Fork, Launch, Sort, Supervisor, WaitEnd, Window};
 use super::permissions;
+use crate::supervisor::{
+    Direction, Field, Filter, Fork, Launch, Sort, Supervisor, WaitEnd, Window,
+};
 use crate::task::launch::{Plan, plan};
 use crate::task::{BatchId, SessionId, Status, TaskId};
 use crate::threads;

@@ -16,6 +16,9 @@ use crate::task::{BatchId, MAILBOX, Manner, Parent, SHELL, SessionId, Task, Task
 /// How long a host's list of agents is believed.
 const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
 
+/// What models that know other programs call these agents.
+const SYNONYMS: [(&str, &str); 1] = [("general-purpose", "general")];
+
 /// Tools a child never has: ours, by any name, and the host's own ways to spawn and to ask (T12).
 const DENIED: [&str; 6] =
     ["asyncagents_*", "superagents_*", "background_*", "Task", "task", "question"];
@@ -126,7 +129,7 @@ impl Supervisor {
         let offer = self.check_agent(&host, &order.agent, &caller).await?;
         // It counts for the model it will run on, and stays with it (T11).
         let model = self.check_model(&host, order.model.or(offer.model), &caller.handed).await?;
-        let order = Order { model, ..order };
+        let order = Order { model, agent: offer.name, ..order };
         let inherits = self.inherit(fork, &caller, &host).await?;
 
         let at = self.0.clock.now();
@@ -164,7 +167,7 @@ impl Supervisor {
         let wish = order.model.clone().or(offer.model);
         let model = self.check_model(&host, wish, &caller.handed).await;
         let Ok(model) = model else { return Ok(None) };
-        let order = Order { model, ..order.clone() };
+        let order = Order { model, agent: offer.name, ..order.clone() };
         Ok(self.0.store.earlier(&caller.session, (&host, &there.directory), &order, since)?)
     }
 
@@ -387,19 +390,39 @@ impl Supervisor {
             return Ok(offer);
         }
         let parent = (caller.host == host).then_some(&caller.session);
-        let host = self.host_for(host, &caller.handed)?;
-        let offers = host.agents(&caller.directory, parent).await?;
-        let asked = KnownAgents { offers: offers.clone(), asked_at: uptime };
+        let offers = self.host_for(host, &caller.handed)?.agents(&caller.directory, parent).await?;
+        self.remember_agents(key, KnownAgents { offers: offers.clone(), asked_at: uptime });
+        let Some(offer) = meant(&offers, agent).cloned() else {
+            let known = offers.into_iter().map(|offer| offer.name).collect();
+            return Err(Error::UnknownAgent { agent: agent.to_owned(), known });
+        };
+        if offer.name != agent {
+            self.check_objection(host, &caller.directory, &offer.name).await?;
+        }
+        Ok(offer)
+    }
+
+    fn remember_agents(&self, of: (String, String), known: KnownAgents) {
         let mut agents = self.0.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if agents.len() > 1_000 {
             agents.clear();
         }
-        agents.insert(key, asked);
-        named(&offers).ok_or_else(|| Error::UnknownAgent {
-            agent: agent.to_owned(),
-            known: offers.into_iter().map(|offer| offer.name).collect(),
-        })
+        agents.insert(of, known);
     }
+}
+
+/// The agent of this name, or else the only one that is called so in other letters or by the name that
+/// models know it by.
+fn meant<'a>(offers: &'a [AgentOffer], name: &str) -> Option<&'a AgentOffer> {
+    if let Some(offer) = offers.iter().find(|offer| offer.name == name) {
+        return Some(offer);
+    }
+    let like = |name: &str| {
+        let mut alike = offers.iter().filter(|offer| offer.name.eq_ignore_ascii_case(name));
+        alike.next().filter(|_| alike.next().is_none())
+    };
+    let synonym = SYNONYMS.iter().find(|(synonym, _)| synonym.eq_ignore_ascii_case(name));
+    like(name).or_else(|| synonym.and_then(|(_, name)| like(name)))
 }
 
 fn title(order: &Order, forked: bool) -> String {
@@ -408,5 +431,31 @@ fn title(order: &Order, forked: bool) -> String {
         (Manner::Background, false) => format!("Background: {description}"),
         (Manner::Background, true) => format!("Background (forked): {description}"),
         (Manner::Blocking, _) => format!("Task: {description}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agent_names_count_in_any_case_and_by_known_synonyms() {
+        let offers = |names: &[&str]| -> Vec<AgentOffer> {
+            names.iter().map(|name| AgentOffer { name: (*name).into(), model: None }).collect()
+        };
+        let check = |names: &[&str], name: &str, expected: Option<&str>| {
+            let offers = offers(names);
+            assert_eq!(meant(&offers, name).map(|offer| offer.name.as_str()), expected, "{name}");
+        };
+        let usual = ["explore", "general", "Reviewer"];
+        check(&usual, "explore", Some("explore"));
+        check(&usual, "Explore", Some("explore"));
+        check(&usual, "reviewer", Some("Reviewer"));
+        check(&usual, "general-purpose", Some("general"));
+        check(&usual, "General-Purpose", Some("general"));
+        check(&usual, "explorer", None);
+        check(&["general-purpose", "general"], "general-purpose", Some("general-purpose"));
+        check(&["Review", "review"], "review", Some("review"));
+        check(&["Review", "review"], "REVIEW", None);
     }
 }

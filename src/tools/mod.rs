@@ -1,6 +1,7 @@
 //! The agent tools: one file each with its schema, its description and its text. HTTP serves them;
 //! plugin and MCP only forward. Plain text in and out, errors as text that says the way out.
 
+mod arguments;
 mod asks;
 mod blocking;
 mod cancel;
@@ -8,6 +9,8 @@ mod clear;
 mod list;
 mod mail;
 mod output;
+mod patience;
+mod refusal;
 mod session;
 mod task;
 mod wait;
@@ -19,9 +22,11 @@ use serde_json::{Map, Value, json};
 
 pub use blocking::{Blocking, OnTimeout};
 
+use arguments::Fitted;
+use refusal::{Refusal, bounded};
+
 use crate::quote;
-use crate::supervisor::{self, Caller, Handed, HandedParts, Mail, Supervisor, Target};
-use crate::task::time::say;
+use crate::supervisor::{self, Caller, Handed, HandedParts, Supervisor, Target};
 use crate::task::{MAILBOX, SHELL, SessionId};
 use crate::wire::{CallerView, HandOverView, MessageFilter, ToolAnswer, ToolView, ToolsView};
 
@@ -119,11 +124,6 @@ const ALL: [Tool; 6] =
     [Tool::Task, Tool::Output, Tool::Wait, Tool::Cancel, Tool::List, Tool::Clear];
 const PREFIX: &str = "asyncagents_";
 
-/// Of a wait, in seconds.
-const SHORTEST: f64 = 1.0;
-const LONGEST: f64 = 600.0;
-const USUAL: f64 = 60.0;
-
 /// What a client of MCP is told about all of them together.
 const INSTRUCTIONS: &str = "\
 Background agents. Launch independent pieces of work with asyncagents_task, several at once, and go \
@@ -170,26 +170,15 @@ pub async fn call(
         let known = toolbox.tools(audience).map(Named::name).collect();
         return Err(Error::NoSuchTool { name, known });
     };
-    let names = Names(alias);
-    let answer = match (named(arguments, alias), tool) {
-        (Err(refusal), _) => Err(refusal),
-        (Ok(arguments), Tool::Task) => {
-            task::call(supervisor, &caller, names, arguments, key).await.map(Answer::from)
+    let (names, named) = (Names(alias), Named { tool, alias });
+    let (answer, notes) = match taken(named, audience, arguments) {
+        Ok(Fitted { arguments, notes }) => {
+            let arguments = Value::Object(arguments);
+            (carry_out(supervisor, toolbox, named, &caller, arguments, key).await, notes)
         }
-        (Ok(arguments), Tool::Output) => output::call(supervisor, &caller, names, arguments).await,
-        (Ok(arguments), Tool::Wait) => wait::call(supervisor, &caller, names, arguments).await,
-        (Ok(arguments), Tool::Blocking) => {
-            blocking::call(supervisor, &caller, &toolbox.blocking, arguments, key).await
-        }
-        (Ok(arguments), Tool::Cancel) => {
-            cancel::call(supervisor, &caller, arguments).await.map(Answer::from)
-        }
-        (Ok(arguments), Tool::List) => list::call(supervisor, &caller, arguments).map(Answer::from),
-        (Ok(arguments), Tool::Clear) => {
-            clear::call(supervisor, &caller, arguments).await.map(Answer::from)
-        }
+        Err(refusal) => (Err(refusal), Vec::new()),
     };
-    let (Answer { text, told }, is_error) = match answer {
+    let (Answer { mut text, told }, is_error) = match answer {
         Ok(answer) => (answer, false),
         // The next daemon can go on with it.
         Err(Refusal::Supervisor(supervisor::Error::Stopping)) => return Err(Error::Stopping),
@@ -198,6 +187,9 @@ pub async fn call(
             (Answer { text: bounded(names.say(&text)), told }, true)
         }
     };
+    for note in notes {
+        text.push_str(&format!("\n\nNote: {}", bounded(quote::line(&note))));
+    }
     let mail::Opening { text: opening, mut numbers } = match audience {
         Audience::Mcp => mail::opening(supervisor, &caller, &text).await,
         Audience::Conversation => mail::Opening::default(),
@@ -210,6 +202,28 @@ pub async fn call(
     }
     let parts: Vec<String> = opening.into_iter().chain([text]).collect();
     Ok(ToolAnswer { text: parts.join("\n\n---\n\n"), is_error, mail: numbers })
+}
+
+async fn carry_out(
+    supervisor: &Supervisor,
+    toolbox: &Toolbox,
+    Named { tool, alias }: Named,
+    caller: &Caller,
+    arguments: Value,
+    key: Option<String>,
+) -> Result<Answer, Refusal> {
+    let names = Names(alias);
+    match tool {
+        Tool::Task => task::call(supervisor, caller, names, arguments, key).await.map(Answer::from),
+        Tool::Output => output::call(supervisor, caller, names, arguments).await,
+        Tool::Wait => wait::call(supervisor, caller, names, arguments).await,
+        Tool::Blocking => {
+            blocking::call(supervisor, caller, &toolbox.blocking, arguments, key).await
+        }
+        Tool::Cancel => cancel::call(supervisor, caller, arguments).await.map(Answer::from),
+        Tool::List => list::call(supervisor, caller, arguments).map(Answer::from),
+        Tool::Clear => clear::call(supervisor, caller, arguments).await.map(Answer::from),
+    }
 }
 
 /// The caller takes a call back that it is no longer waiting for. What it launched with it and only
@@ -317,19 +331,13 @@ fn view(named: Named, audience: Audience) -> ToolView {
         Tool::Clear => clear::DESCRIPTION.to_owned(),
         Tool::Blocking => blocking::DESCRIPTION.to_owned(),
     };
-    let (properties, required) = match tool {
-        Tool::Task => (task::properties(audience), task::REQUIRED),
-        Tool::Output => (output::properties(), output::REQUIRED),
-        Tool::Wait => (wait::properties(), &[][..]),
-        Tool::Cancel => (cancel::properties(), &[][..]),
-        Tool::List => (list::properties(), &[][..]),
-        Tool::Clear => (json!({}), &[][..]),
-        Tool::Blocking => (blocking::properties(), blocking::REQUIRED),
+    let required = match tool {
+        Tool::Task => task::REQUIRED,
+        Tool::Output => output::REQUIRED,
+        Tool::Blocking => blocking::REQUIRED,
+        Tool::Wait | Tool::Cancel | Tool::List | Tool::Clear => &[],
     };
-    let properties = match alias {
-        Some(Alias::Background) => theirs(properties),
-        Some(Alias::Superagents) | None => properties,
-    };
+    let properties = properties(named, audience);
     let description = Names(alias).say(&description);
     let mut input_schema = json!({
         "type": "object",
@@ -357,8 +365,25 @@ fn prefix(alias: Alias) -> &'static str {
     }
 }
 
+/// The arguments of a tool as it is offered.
+fn properties(Named { tool, alias }: Named, audience: Audience) -> Value {
+    let properties = match tool {
+        Tool::Task => task::properties(audience),
+        Tool::Output => output::properties(),
+        Tool::Wait => wait::properties(audience),
+        Tool::Cancel => cancel::properties(),
+        Tool::List => list::properties(),
+        Tool::Clear => json!({}),
+        Tool::Blocking => blocking::properties(),
+    };
+    match alias {
+        Some(Alias::Background) => theirs(properties),
+        Some(Alias::Superagents) | None => properties,
+    }
+}
+
 /// The arguments by their names. A list of them could be meant in any order.
-fn named(arguments: Value, alias: Option<Alias>) -> Result<Value, Refusal> {
+fn taken(named: Named, audience: Audience, arguments: Value) -> Result<Fitted, Refusal> {
     let mut arguments = match arguments {
         Value::Null => Map::new(),
         Value::Object(arguments) => arguments,
@@ -369,21 +394,28 @@ fn named(arguments: Value, alias: Option<Alias>) -> Result<Value, Refusal> {
     };
     // Models name everything and leave out with `null`.
     arguments.retain(|_, value| !value.is_null());
-    Ok(match alias {
+    let Fitted { arguments, notes } = match (audience, properties(named, audience)) {
+        (Audience::Mcp, Value::Object(properties)) => {
+            arguments::fit(named.tool, &properties, arguments)?
+        }
+        (_, _) => Fitted { arguments, notes: Vec::new() },
+    };
+    let arguments = match named.alias {
         Some(Alias::Background) => ours(arguments),
-        Some(Alias::Superagents) | None => Value::Object(arguments),
-    })
+        Some(Alias::Superagents) | None => arguments,
+    };
+    Ok(Fitted { arguments, notes })
 }
 
 /// `background_*` counts in milliseconds and says `taskId` (O5).
-fn ours(mut arguments: Map<String, Value>) -> Value {
+fn ours(mut arguments: Map<String, Value>) -> Map<String, Value> {
     if let Some(id) = arguments.remove("taskId") {
         arguments.entry("task_id").or_insert(id);
     }
     if let Some(timeout) = arguments.get("timeout").and_then(Value::as_f64) {
         arguments.insert("timeout".to_owned(), json!(timeout / 1000.0));
     }
-    Value::Object(arguments)
+    arguments
 }
 
 fn theirs(properties: Value) -> Value {
@@ -400,83 +432,8 @@ fn theirs(properties: Value) -> Value {
     Value::Object(properties)
 }
 
-/// How long to wait: as long as is asked for, unless the call would be cut off before.
-fn time_to_wait(caller: &Caller, timeout: Option<f64>) -> Result<Duration, Refusal> {
-    let timeout = timeout.unwrap_or(USUAL);
-    if !(SHORTEST..=LONGEST).contains(&timeout) {
-        let text = "`timeout` must be between 1 second and 10 minutes";
-        return Err(Refusal::Arguments(text.to_owned()));
-    }
-    let timeout = Duration::from_secs_f64(timeout);
-    Ok(caller.longest_wait.map_or(timeout, |most| timeout.min(most)))
-}
-
-/// What is said when the time was up before the end.
-fn still_running(caller: &Caller, names: Names, waited: Duration, tool: &str) -> String {
-    match audience(caller) {
-        Audience::Conversation => format!(
-            "Timed out after {} of waiting. The task goes on; you will get a message when it ends.",
-            say(waited)
-        ),
-        Audience::Mcp => format!(
-            "Timed out after {} of waiting. Nothing is lost, what runs goes on: call {} again \
-             with the same arguments to go on waiting, or do something else meanwhile.",
-            say(waited),
-            names.say(tool)
-        ),
-    }
-}
-
 fn counted(tasks: u64) -> String {
     if tasks == 1 { "1 task".to_owned() } else { format!("{tasks} tasks") }
-}
-
-/// A refusal may quote what came, and that may be of any length.
-fn bounded(text: String) -> String {
-    match text.char_indices().nth(output::INLINE) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
-}
-
-/// Why a tool could not do what it was asked.
-#[derive(Debug)]
-enum Refusal {
-    Arguments(String),
-    /// In words that callers know, with the notices that go with them.
-    Said(String, Vec<i64>),
-    Supervisor(supervisor::Error),
-}
-
-impl Refusal {
-    fn answer(self) -> Answer {
-        match self {
-            Refusal::Said(text, told) => Answer { text, told },
-            other => quote::line(&other.text()).into(),
-        }
-    }
-
-    fn text(self) -> String {
-        match self {
-            Refusal::Arguments(text) => format!("Error: {text}"),
-            Refusal::Said(text, _) => text,
-            Refusal::Supervisor(error @ supervisor::Error::UnknownAgent { .. }) => {
-                error.to_string()
-            }
-            Refusal::Supervisor(error @ supervisor::Error::Store(_)) => {
-                let source = &error as &dyn std::error::Error;
-                tracing::error!(error = source, "a tool call failed");
-                format!("Error: {error}")
-            }
-            Refusal::Supervisor(error) => format!("Error: {error}"),
-        }
-    }
-}
-
-impl From<supervisor::Error> for Refusal {
-    fn from(error: supervisor::Error) -> Refusal {
-        Refusal::Supervisor(error)
-    }
 }
 
 fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, Refusal> {

@@ -6,10 +6,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::asks::{waiting_for_a_person, why_it_returned};
+use super::patience::{LONGEST, Patience, SHORTEST, USUAL};
 use super::session;
-use super::{
-    Answer, Audience, LONGEST, Names, Refusal, SHORTEST, USUAL, parse, still_running, time_to_wait,
-};
+use super::{Answer, Audience, Names, Refusal, parse};
 use crate::quote::{QUOTED, fenced, label, line, literal, short_literal};
 use crate::supervisor::{Caller, Supervisor, WaitEnd};
 use crate::task::time::say;
@@ -127,9 +126,9 @@ pub(super) async fn call(
     let arguments: Arguments = parse(arguments)?;
     let shown = arguments.shown();
     let Arguments { task_id, block, timeout, offset, full_session, .. } = arguments;
-    let wait = time_to_wait(caller, timeout)?;
+    let patience = Patience::of(caller, timeout, USUAL)?;
     let id = supervisor.resolve(&task_id)?.id;
-    let output = supervisor.output(caller, &id, block.then_some(wait)).await?;
+    let output = supervisor.output(caller, &id, block.then_some(patience.most)).await?;
     let now = supervisor.clock().now();
     let window = Window { offset, names };
     let task = &output.task;
@@ -146,7 +145,7 @@ pub(super) async fn call(
     let asked = waiting_for_a_person(std::slice::from_ref(task), &output.asks);
     let went = match output.end {
         WaitEnd::Enough => None,
-        WaitEnd::TimedOut => Some(still_running(caller, names, wait, "asyncagents_output")),
+        WaitEnd::TimedOut => Some(patience.is_over(caller, names, "asyncagents_output")),
         WaitEnd::Blocked => Some(why_it_returned(&names.say("asyncagents_output"))),
     };
     for part in asked.into_iter().chain(went) {

@@ -9,10 +9,8 @@ use serde_json::{Value, json};
 use super::asks::{waiting_for_a_person, why_it_returned};
 use super::list::line;
 use super::output::{INLINE, Window, show};
-use super::{
-    Answer, Audience, LONGEST, Names, Refusal, SHORTEST, USUAL, audience, counted, parse,
-    still_running, time_to_wait,
-};
+use super::patience::{LONGEST, Patience, SHORTEST, USUAL};
+use super::{Answer, Audience, Names, Refusal, audience, counted, parse};
 use crate::supervisor::{Caller, Need, Supervisor, WaitEnd};
 use crate::task::{BatchId, Task, TaskId, Timestamp};
 
@@ -33,7 +31,16 @@ const MOST_LISTED: usize = 50;
 /// So many of those that ended before are named when nothing runs.
 const LATEST: usize = 10;
 
-pub(super) fn properties() -> Value {
+/// How long it waits when nobody says. A client that has nothing else to do pays for every call; in a
+/// conversation a message comes by itself.
+fn usual(audience: Audience) -> f64 {
+    match audience {
+        Audience::Conversation => USUAL,
+        Audience::Mcp => LONGEST,
+    }
+}
+
+pub(super) fn properties(audience: Audience) -> Value {
     json!({
         "task_ids": {
             "type": "array", "items": { "type": "string" }, "maxItems": MOST_NAMES,
@@ -49,7 +56,7 @@ pub(super) fn properties() -> Value {
             "description": "Wait until so many of them have ended, whatever `mode` says.",
         },
         "timeout": {
-            "type": "number", "minimum": SHORTEST, "maximum": LONGEST, "default": USUAL,
+            "type": "number", "minimum": SHORTEST, "maximum": LONGEST, "default": usual(audience),
             "description": "How long to wait at most, in seconds.",
         },
     })
@@ -80,7 +87,7 @@ pub(super) async fn call(
     arguments: Value,
 ) -> Result<Answer, Refusal> {
     let Arguments { task_ids, batch, mode, count, timeout } = parse(arguments)?;
-    let wait = time_to_wait(caller, timeout)?;
+    let patience = Patience::of(caller, timeout, usual(audience(caller)))?;
     let need = match (count, mode.unwrap_or_default()) {
         (Some(0), _) => return Err(Refusal::Arguments("`count` must be at least 1".to_owned())),
         (Some(count), _) => Need::AtLeast(count),
@@ -91,13 +98,13 @@ pub(super) async fn call(
     if ids.is_empty() {
         return Ok(nothing_runs(supervisor, caller, names)?.into());
     }
-    let awaited = supervisor.await_ends(caller, &ids, need, wait).await?;
+    let awaited = supervisor.await_ends(caller, &ids, need, patience.most).await?;
     let Shown { mut text, tasks } = render(supervisor, caller, names, &awaited.tasks)?;
     let asks = supervisor.asks_of(&awaited.tasks);
     let asked = waiting_for_a_person(&awaited.tasks, &asks);
     let went = match awaited.end {
         WaitEnd::Enough => None,
-        WaitEnd::TimedOut => Some(still_running(caller, names, wait, "asyncagents_wait")),
+        WaitEnd::TimedOut => Some(patience.is_over(caller, names, "asyncagents_wait")),
         WaitEnd::Blocked => Some(why_it_returned(&names.say("asyncagents_wait"))),
     };
     for part in asked.into_iter().chain(went) {

@@ -180,6 +180,20 @@ async fn g6_what_only_the_run_reveals_ends_in_error_and_the_parent_is_told() {
 }
 
 #[tokio::test]
+async fn a_model_without_a_provider_is_refused_at_launch() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let order = Order { model: Some("sonnet".into()), ..general("@say x") };
+    let refused = world.try_launch(&parent, order).await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "no model `sonnet` on OpenCode; name it as `provider/model` (`opencode models` lists them), or \
+         leave it out for the agent's own"
+    );
+    assert_eq!(world.server.children(&parent), Vec::<serde_json::Value>::new());
+}
+
+#[tokio::test]
 async fn g7_a_failure_that_the_server_retries_is_no_end() {
     let world = OnOpenCode::start().await;
     let prompt = "@once 500 retry-after-ms=50 | say found";

@@ -29,8 +29,8 @@ use self::client::Client;
 use self::instance::{Instance, by_instance};
 use self::transport::{Http, Transport};
 use super::{
-    Activity, AgentOffer, Answer, Error, Host, NewSession, Observation, Opened, Post, Prompt,
-    Toast, Watch,
+    Activity, AgentOffer, Answer, Error, Handed, Host, NewSession, Observation, Opened, Post,
+    Prompt, Toast, Watch,
 };
 use crate::clock::Clock;
 use crate::store::Store;
@@ -667,6 +667,17 @@ impl Host for OpenCode {
     async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {
         let (instance, _) = self.locate(parent).await?;
         instance.ready().await?.has(parent, message).await
+    }
+
+    /// Servers name models `provider/model` and would run a name without a provider on another one.
+    async fn model(&self, wish: Option<String>, _: Handed) -> Result<Option<String>, Error> {
+        match wish {
+            Some(name) if !name.contains('/') => Err(Error::Refused(format!(
+                "no model `{name}` on OpenCode; name it as `provider/model` (`opencode models` lists \
+                 them), or leave it out for the agent's own"
+            ))),
+            other => Ok(other),
+        }
     }
 
     async fn agents(

@@ -5,6 +5,7 @@
 mod background;
 mod errand;
 mod fork;
+mod habits;
 mod list;
 mod mail;
 mod output;

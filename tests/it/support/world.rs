@@ -11,7 +11,8 @@ use asyncagents::host::scripted::{Control, Scripted, World as Host};
 use asyncagents::host::{AnyHost, Host as _, NewSession, Post};
 use asyncagents::store::{Store, What};
 use asyncagents::supervisor::{
-    Asks, Caller, Error, Fork, ForkMethod, Handed, Hosts, Keep, Launch, Need, Settings, Supervisor, WaitEnd,
+    Asks, Caller, Error, Fork, ForkMethod, Handed, Hosts, Keep, Launch, Need, Settings, Supervisor,
+    WaitEnd,
 };
 use asyncagents::task::launch::Order;
 use asyncagents::task::lifecycle::Resumable;
