@@ -27,7 +27,7 @@ impl Journal for NoJournal {
 
 pub(crate) async fn measure(scale: &Scale, table: &mut Table) -> anyhow::Result<()> {
     progress("commands");
-    let environment = std::env::vars_os().collect();
+    let environment = Arc::new(std::env::vars_os().collect());
     let lease = Duration::from_secs(30);
     let launcher = Launcher::new(PROGRAM.into(), lease, environment, Arc::new(NoJournal));
     let (mut direct, mut guarded) = (Vec::new(), Vec::new());
