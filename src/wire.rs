@@ -218,6 +218,8 @@ pub struct ProvidersRequest {
     pub hand_over: HandOverView,
     /// Whether keys are read, and commands run for them.
     pub check: bool,
+    /// Whether the providers are asked for their models, too.
+    pub online: bool,
 }
 
 /// The providers of models, as the daemon sees them for this caller.
@@ -225,12 +227,15 @@ pub struct ProvidersRequest {
 pub struct ProvidersView {
     /// What agents run on that name no model.
     pub model: String,
+    /// Why that cannot be used, if it was checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
     /// Those that somebody has said something about, and that of the model.
     pub providers: Vec<ProviderView>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ProviderView {
     pub name: String,
     /// Where its key comes from; left out when there is none. Never the key.
@@ -242,6 +247,12 @@ pub struct ProviderView {
     /// Why it cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// How many models it offers, when it was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub models: Option<usize>,
+    /// Whether the one that agents run on is among them; of the provider of that one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub has_model: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use super::agents::Scene;
-use super::{opencode, show};
+use super::{doctor_models, opencode, show};
 use crate::config::Settings;
 use crate::daemon::{self, Repaired, start};
 use crate::quote;
@@ -17,27 +17,33 @@ const OLDEST: (u64, u64) = (1, 18);
 
 #[derive(Args)]
 #[command(after_help = "\
-It reads the whole task store, and exits with 1 when something is wrong; a warning is no failure.
+It reads the whole task store, and exits with 1 when something is wrong; a warning (!) is no failure, nor
+is what is not there (–). Models and keys are checked as the daemon has them.
 
 --repair copies what can be read of a damaged task store into a new one, and keeps the old file. The
 daemon has to be stopped for it. A task store that is sound is only rewritten without gaps.
 
 Examples:
-  asyncagents doctor
+  asyncagents doctor --online
   asyncagents daemon stop && asyncagents doctor --repair")]
 pub(super) struct Doctor {
     /// Rebuild the task store from what can be read of it
     #[arg(long)]
     repair: bool,
+    /// Ask the providers of models for their models, with their keys
+    #[arg(long, conflicts_with = "repair")]
+    online: bool,
 }
 
-enum Finding {
+pub(super) enum Finding {
     Fine(String),
+    /// It is not there, and need not be.
+    Absent(String),
     Warning(String),
     Wrong(String),
 }
 
-use Finding::{Fine, Warning, Wrong};
+use Finding::{Absent, Fine, Warning, Wrong};
 
 impl Doctor {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
@@ -47,13 +53,14 @@ impl Doctor {
         let mut findings = vec![Fine(format!("asyncagents {}", env!("CARGO_PKG_VERSION")))];
         findings.push(configuration(settings));
         findings.extend(workspace(settings));
-        findings.extend(daemon_and_store(settings).await);
+        findings.extend(daemon_and_store(settings, self.online).await);
         findings.push(opencode_program());
         findings.push(plugin(settings));
         let mut sound = true;
         for finding in findings {
             match finding {
                 Fine(text) => show::line(&format!("✓ {}", quote::line(&text)))?,
+                Absent(text) => show::line(&format!("– {}", quote::line(&text)))?,
                 Warning(text) => show::line(&format!("! {}", quote::line(&text)))?,
                 Wrong(text) => {
                     sound = false;
@@ -90,7 +97,7 @@ fn configuration(settings: &Settings) -> Finding {
     let file = settings.config_file.display();
     match settings.config_file.exists() {
         true => Fine(format!("configuration: {file}")),
-        false => Fine(format!("configuration: defaults ({file} does not exist)")),
+        false => Absent(format!("configuration: defaults ({file} does not exist)")),
     }
 }
 
@@ -113,7 +120,7 @@ fn workspace(settings: &Settings) -> Option<Finding> {
     }
 }
 
-async fn daemon_and_store(settings: &Settings) -> Vec<Finding> {
+async fn daemon_and_store(settings: &Settings, online: bool) -> Vec<Finding> {
     let start::Found { client, notes, .. } = match start::ensure(settings).await {
         Ok(found) => found,
         Err(error) => return vec![Wrong(format!("daemon: {error:#}"))],
@@ -157,6 +164,7 @@ async fn daemon_and_store(settings: &Settings) -> Vec<Finding> {
         Ok(hosts) => findings.extend(hosts.hosts.iter().flat_map(|h| &h.servers).map(server)),
         Err(error) => findings.push(Wrong(format!("hosts: {error}"))),
     }
+    findings.extend(doctor_models::look(&client, settings, online).await);
     findings
 }
 
@@ -183,7 +191,7 @@ fn opencode_program() -> Finding {
         Ok(output) => {
             Warning(format!("OpenCode program: `opencode --version` ends with {}", output.status))
         }
-        Err(_) => Fine("OpenCode program: none on the PATH (only needed for its agents)".into()),
+        Err(_) => Absent("OpenCode program: none on the PATH (only needed for its agents)".into()),
     }
 }
 
@@ -196,7 +204,7 @@ fn plugin(settings: &Settings) -> Finding {
              renews it"
                 .into(),
         ),
-        None => Fine("OpenCode plugin: not installed (`asyncagents opencode install`)".into()),
+        None => Absent("OpenCode plugin: not installed (`asyncagents opencode install`)".into()),
     }
 }
 
@@ -224,6 +232,7 @@ mod tests {
         let check = |version: &str, mark: char| {
             let found = match judge("it", version) {
                 Fine(_) => '✓',
+                Absent(_) => '–',
                 Warning(_) => '!',
                 Wrong(_) => '✗',
             };

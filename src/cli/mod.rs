@@ -13,6 +13,7 @@ mod connection;
 mod daemon;
 mod demo;
 mod doctor;
+mod doctor_models;
 mod files;
 mod fork_preview;
 mod guard;

@@ -14,7 +14,11 @@ use crate::task::launch::{Arguments, plan};
 use crate::wire::{LaunchRequest, TaskView};
 
 #[derive(Args)]
-#[command(after_help = "Example:\n  asyncagents run --agent explore 'Where is the login handled?'")]
+#[command(after_help = "\
+With --model the task runs on that model, whatever the agent's file names.
+
+Example:
+  asyncagents run --agent explore 'Where is the login handled?'")]
 pub(super) struct Run {
     /// What the agent is to do; `-` reads it from standard input
     prompt: String,

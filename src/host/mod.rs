@@ -258,6 +258,16 @@ pub trait Host {
     fn listen(&self, wake: &Notify) -> impl Future<Output = ()> + Send;
 }
 
+/// Models as somebody who launches finds them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelStanding {
+    /// What agents run on that name none.
+    pub model: String,
+    /// Why that cannot be used.
+    pub problem: Option<String>,
+    pub providers: Vec<ProviderStanding>,
+}
+
 /// An agent that a child can be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentOffer {

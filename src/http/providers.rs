@@ -6,7 +6,7 @@ use axum::extract::State;
 use super::Api;
 use super::body::Body;
 use super::error::ApiError;
-use crate::supervisor::{Look, ProviderStanding};
+use crate::supervisor::{Look, ModelStanding, ProviderStanding};
 use crate::tools;
 use crate::wire::{ProviderView, ProvidersRequest, ProvidersView};
 
@@ -14,13 +14,24 @@ pub(super) async fn list(
     State(api): State<Api>,
     Body(request): Body<ProvidersRequest>,
 ) -> Result<Json<ProvidersView>, ApiError> {
-    let look = if request.check { Look::Closely } else { Look::Glance };
+    let look = match (request.online, request.check) {
+        (true, _) => Look::Online,
+        (false, true) => Look::Closely,
+        (false, false) => Look::Glance,
+    };
     let handed = tools::handed(request.hand_over);
-    let (model, standings) = api.supervisor.providers(handed, look).await?;
-    Ok(Json(ProvidersView { model, providers: standings.into_iter().map(view).collect() }))
+    let ModelStanding { model, problem, providers } =
+        api.supervisor.providers(handed, look).await?;
+    let name = model.split_once('/').map_or("", |(_, name)| name).to_owned();
+    let providers = providers.into_iter().map(|standing| view(standing, &model, &name)).collect();
+    Ok(Json(ProvidersView { model, problem, providers }))
 }
 
-fn view(standing: ProviderStanding) -> ProviderView {
-    let ProviderStanding { name, key, address, problem } = standing;
-    ProviderView { name, key, address, problem }
+fn view(standing: ProviderStanding, model: &str, bare: &str) -> ProviderView {
+    let ProviderStanding { name, key, address, problem, models } = standing;
+    let is_of_model = model.split_once('/').is_some_and(|(provider, _)| provider == name);
+    let has_model = models.as_ref().filter(|_| is_of_model);
+    let has_model = has_model.map(|models| models.iter().any(|model| model == bare));
+    let models = models.map(|models| models.len());
+    ProviderView { name, key, address, problem, models, has_model }
 }

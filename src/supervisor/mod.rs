@@ -61,7 +61,7 @@ pub use launch::{Caller, Launch};
 pub use list::Listing;
 pub use mailbox::{Letter, Mail, Mailbox};
 pub use output::Output;
-pub use providers::{Handed, HandedParts, Look, ProviderStanding};
+pub use providers::{Handed, HandedParts, Look, ModelStanding, ProviderStanding};
 pub use wait::{Awaited, Need, WaitEnd, Waited};
 
 use crate::clock::Clock;

@@ -3,16 +3,12 @@
 use super::{Caller, Error, Supervisor};
 use crate::host::metered::Metered;
 use crate::host::{AnyHost, Host};
-pub use crate::host::{Handed, HandedParts, Look, ProviderStanding};
+pub use crate::host::{Handed, HandedParts, Look, ModelStanding, ProviderStanding};
 use crate::task::Task;
 
 impl Supervisor {
     /// What agents of ours run on that name no model, and what there is to say about each provider.
-    pub async fn providers(
-        &self,
-        handed: Handed,
-        look: Look,
-    ) -> Result<(String, Vec<ProviderStanding>), Error> {
+    pub async fn providers(&self, handed: Handed, look: Look) -> Result<ModelStanding, Error> {
         let embedded = self.0.hosts.all.values().find_map(|host| match host {
             AnyHost::Embedded(host) => Some(host),
             AnyHost::Scripted(_) | AnyHost::OpenCode(_) => None,

@@ -385,3 +385,59 @@ async fn commands_and_the_daemon_have_no_tokens_of_the_session_that_started_the_
         assert!(!environment.contains("token-"), "{environment}");
     });
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doctor_checks_model_key_and_address_as_the_daemon_has_them() {
+    let mut place = Place::build().await;
+    let base_url = place.server.base_url();
+    place.configure(&format!(
+        "[providers.work]\nbase_url = '{base_url}'\nkey_command = 'echo sk-work'\n\
+         [providers.broken]\nbase_url = '{base_url}'\nkey_file = 'nowhere'\n"
+    ));
+    let broken = format!(
+        "✗ provider broken: the key file `{}` cannot be read: No such file or directory (os error 2); \
+         see `providers.broken.key_file`",
+        place.shell.path("nowhere").display()
+    );
+    block_in_place(|| {
+        let check = |shell: &Shell, arguments: &[&str], code: i32, expected: &[&str]| {
+            let doctor = shell.run(["doctor"].iter().chain(arguments));
+            let about = |line: &&str| line.contains(" model") || line.contains(" provider ");
+            let lines: Vec<&str> = doctor.stdout.lines().filter(about).collect();
+            assert_eq!((lines.as_slice(), doctor.code), (expected, code), "{doctor:?}");
+        };
+        let work = format!("✓ provider work at {base_url}, key: command (configuration)");
+        let no_key = "the daemon has no key for `openai`: run `asyncagents auth set openai`, or set \
+                      `OPENAI_API_KEY` where you launch, or `OPENAI_BASE_URL` to a server that needs none";
+        let wrong = format!("✗ model: openai/scripted: {no_key}");
+        check(&place.shell, &[], 1, &[&wrong, &broken, &work]);
+        let all = fs::read_to_string(place.shell.path("config.toml")).unwrap();
+        place.configure(all.split("[providers.broken]").next().unwrap());
+        assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
+        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        place.set_key("sk-of-the-shell");
+        let only_here = format!(
+            "! model: openai/scripted, which only clients with a key of their own can use, such as this \
+             shell: {no_key}"
+        );
+        let shell = [
+            "✓ model of this shell: openai/scripted".to_owned(),
+            format!(
+                "✓ provider of this shell openai at {base_url}, key: handed over by the client, answers \
+                 with 2 models"
+            ),
+        ];
+        let online = format!("{work}, answers with 2 models");
+        check(&place.shell, &["--online"], 0, &[&only_here, &online, &shell[0], &shell[1]]);
+        place.unset_key();
+        place.shell.set("ASYNCAGENTS_MODEL", "work/absent");
+        assert_eq!(place.shell.run(["daemon", "restart"]).code, 0);
+        let absent = "! model: work/absent is not in its provider's list of models";
+        check(&place.shell, &["--online"], 0, &[absent, &online]);
+        place.shell.unset("ASYNCAGENTS_MODEL");
+        assert_eq!(place.shell.run(["daemon", "restart"]).code, 0);
+        let none = "– model: none is set, so agents think with offline/explorer, a search by rules \
+                    (ASYNCAGENTS_MODEL, or `model` in the configuration file)";
+        check(&place.shell, &[], 0, &[none, &work]);
+    });
+}

@@ -21,7 +21,7 @@ use crate::agent::tools::Spec;
 use crate::transcript::{Message, Seal, Tokens};
 
 pub use self::price::Price;
-pub use self::standing::{Look, Standing};
+pub use self::standing::{Look, Standing, Standings};
 pub use crate::transcript::Finish;
 
 /// What a model is asked. `messages` is what it is to see, oldest first.

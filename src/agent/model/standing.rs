@@ -1,8 +1,12 @@
 //! What is known of providers, for people: where a key comes from and where it is sent, never the key.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
 
 use super::provider::{Access, Key, Place, Provider};
+use super::remote::Remote;
 use super::{Error, Models};
 
 /// A provider that somebody has said something about.
@@ -15,6 +19,8 @@ pub struct Standing {
     pub address: Option<String>,
     /// Why it cannot be used.
     pub problem: Option<String>,
+    /// The names of the models it offers, when it was asked.
+    pub models: Option<Vec<String>>,
 }
 
 /// How closely to look.
@@ -24,17 +30,37 @@ pub enum Look {
     Glance,
     /// Keys are read, and commands run for them.
     Closely,
+    /// The providers are asked for their models, too.
+    Online,
+}
+
+/// Of all providers, with those that can be asked.
+pub struct Standings(Vec<(Standing, Option<Arc<Remote>>)>);
+
+impl Standings {
+    pub fn told(self) -> Vec<Standing> {
+        self.0.into_iter().map(|(standing, _)| standing).collect()
+    }
+
+    /// Asks all of them at the same time.
+    pub async fn ask(self) -> Vec<Standing> {
+        let asked = self.0.into_iter().map(|(standing, remote)| async move {
+            match remote {
+                None => standing,
+                Some(remote) => match remote.models().await {
+                    Ok(models) => Standing { models: Some(models), ..standing },
+                    Err(error) => Standing { problem: Some(error.to_string()), ..standing },
+                },
+            }
+        });
+        join_all(asked).await
+    }
 }
 
 impl Models {
-    /// All that somebody has said something about, and `also` this one. With [`Look::Closely`], call it on
-    /// a thread that may block.
-    pub fn standings(
-        &self,
-        call: &BTreeMap<String, Access>,
-        also: &str,
-        look: Look,
-    ) -> Vec<Standing> {
+    /// All that somebody has said something about, and `also` this one. Unless it is a [`Look::Glance`],
+    /// call it on a thread that may block.
+    pub fn standings(&self, call: &BTreeMap<String, Access>, also: &str, look: Look) -> Standings {
         let none = Access::default();
         let mut standings = Vec::new();
         for (name, known) in self.providers.iter() {
@@ -42,7 +68,7 @@ impl Models {
             let provider = match chosen {
                 Ok(provider) => provider,
                 Err(error) => {
-                    standings.push(Standing::of_a_problem(name, &error));
+                    standings.push((Standing::of_a_problem(name, &error), None));
                     continue;
                 }
             };
@@ -51,28 +77,36 @@ impl Models {
                 continue;
             }
             let address = provider.url();
-            let problem = match look {
-                Look::Glance => address.as_ref().err().cloned(),
-                Look::Closely => self.connect(&known.connection(provider.clone())).err(),
+            let connected = match look {
+                Look::Glance => address.clone().map(|_| None),
+                Look::Closely | Look::Online => {
+                    self.connect(&known.connection(provider.clone())).map(Some)
+                }
             };
-            standings.push(Standing {
+            let (remote, problem) = match connected {
+                Ok(remote) => (remote, None),
+                Err(error) => (None, Some(error.to_string())),
+            };
+            let standing = Standing {
                 name: name.clone(),
                 key: key_source(&provider),
                 address: address.ok().map(|url| {
                     let place = format!("{}{}", url.origin().ascii_serialization(), url.path());
                     place.trim_end_matches('/').to_owned()
                 }),
-                problem: problem.map(|error| error.to_string()),
-            });
+                problem,
+                models: None,
+            };
+            standings.push((standing, remote));
         }
-        standings
+        Standings(standings)
     }
 }
 
 impl Standing {
     fn of_a_problem(name: &str, error: &Error) -> Standing {
         let problem = Some(error.to_string());
-        Standing { name: name.to_owned(), key: None, address: None, problem }
+        Standing { name: name.to_owned(), key: None, address: None, problem, models: None }
     }
 }
 

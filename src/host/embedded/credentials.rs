@@ -7,7 +7,7 @@ use std::sync::{MutexGuard, PoisonError};
 use super::{Embedded, Setup};
 use crate::agent::definition::Definition;
 use crate::agent::model::{self, Model};
-use crate::host::{Error, Handed, Look, ProviderStanding};
+use crate::host::{Error, Handed, Look, ModelStanding};
 use crate::task::SessionId;
 
 /// Sessions for which something is remembered; beyond it those that rest are forgotten.
@@ -53,21 +53,27 @@ impl Embedded {
     }
 
     /// What agents run on that name no model, and what there is to say about each provider.
-    pub async fn standings(
-        &self,
-        handed: Handed,
-        look: Look,
-    ) -> Result<(String, Vec<ProviderStanding>), Error> {
+    pub async fn standings(&self, handed: Handed, look: Look) -> Result<ModelStanding, Error> {
         let find = move |host: &Embedded| {
             let models = &host.0.setup.models;
             let named = handed.model();
             let model = named.map(|name| models.resolve(name).unwrap_or_else(|| name.to_owned()));
             let model = model.unwrap_or_else(|| host.default_model());
             let provider = model.split_once('/').map_or("", |(provider, _)| provider);
+            let problem = match look {
+                Look::Glance => None,
+                Look::Closely | Look::Online => models.find(&model, handed.providers()).err(),
+            };
+            let problem = problem.map(|error| error.to_string());
             let standings = models.standings(handed.providers(), provider, look);
-            Ok((model, standings))
+            Ok((model, problem, standings))
         };
-        self.in_thread(find).await
+        let (model, problem, standings) = self.in_thread(find).await?;
+        let providers = match look {
+            Look::Glance | Look::Closely => standings.told(),
+            Look::Online => standings.ask().await,
+        };
+        Ok(ModelStanding { model, problem, providers })
     }
 
     pub(super) fn keep_handed(&self, session: &SessionId, handed: Handed) {

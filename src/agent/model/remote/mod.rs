@@ -40,6 +40,9 @@ const AROUND: usize = 64 * 1024;
 /// JSON from this size on is read on a thread of its own.
 const LARGE: usize = 1 << 20;
 const ANSWER_BYTES: usize = 8 << 20;
+/// A list of all models, and how long it may take.
+const LIST_BYTES: usize = 8 << 20;
+const LIST: Duration = Duration::from_secs(10);
 
 /// The connection to one provider.
 pub struct Remote {
@@ -180,8 +183,24 @@ impl Remote {
         });
         let url = self.wire.url(&self.base, &request.model);
         let url = url.ok_or_else(|| unusable("it has no address"))?;
-        let send = self.client.post(url).headers(self.headers.clone()).body(body).send();
-        let response = match timeout(self.silence, send).await {
+        self.succeed(self.client.post(url).headers(self.headers.clone()).body(body)).await
+    }
+
+    /// The names of the models it offers.
+    pub async fn models(&self) -> Result<Vec<String>, Error> {
+        let url = self.base.join("models").map_err(|_| unusable("it has no address"))?;
+        let ask = async {
+            let mut response =
+                self.succeed(self.client.get(url).headers(self.headers.clone())).await?;
+            self.read(&mut response, LIST_BYTES).await
+        };
+        let body = timeout(LIST, ask).await.map_err(|_| Error::Silent(LIST))??;
+        wire::model_names(&body).ok_or_else(Teller::unreadable)
+    }
+
+    /// Sends a request; what is no success is told as an error.
+    async fn succeed(&self, request: reqwest::RequestBuilder) -> Result<Response, Error> {
+        let response = match timeout(self.silence, request.send()).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(self.teller.tell(&error)),
             Err(_) => return Err(self.teller.silent()),

@@ -21,6 +21,8 @@
 //! what `say` says; `overflow` refuses a conversation as too long. `{authorization}` is the key as it
 //! came, in whatever header. `call space.tool` calls a tool in a namespace, as Codex has them.
 //!
+//! A list of models (`…/models`) is given to whoever comes with a key, and is no request that counts.
+//!
 //! A session of OpenCode says who it is. Its requests for titles and summaries are answered by
 //! themselves, and after a summary the script goes on where it was.
 
@@ -243,6 +245,9 @@ async fn answer(
         parent_session: header("x-parent-session-id"),
         body,
     };
+    if asked.path.ends_with("/models") {
+        return listed(&asked);
+    }
     let line = due(&known, &asked);
     let line = line.replace("{authorization}", asked.authorization.as_deref().unwrap_or_default());
     let script = Script::parse(&line);
@@ -256,6 +261,16 @@ async fn answer(
             streamed(sends, &script.headers, known).await
         }
     }
+}
+
+/// The list of models, for who comes with a key.
+fn listed(asked: &Asked) -> Response<Body> {
+    let key = asked.authorization.as_deref().unwrap_or_default();
+    let (status, body) = match key.trim_start_matches("Bearer ") {
+        "" | "none" => (401, json!({"error": {"message": "a key is needed"}})),
+        _ => (200, json!({"data": [{"id": "scripted"}, {"id": "other"}]})),
+    };
+    Response::builder().status(status).body(body.to_string().into()).unwrap()
 }
 
 fn due(known: &Known, asked: &Asked) -> String {

@@ -302,3 +302,14 @@ fn object(input: &Value) -> Value {
         }
     }
 }
+
+/// The models in a provider's list of them: `data` with `id`s, or Gemini's `models` with `name`s.
+pub(super) fn model_names(body: &[u8]) -> Option<Vec<String>> {
+    let list: Value = serde_json::from_slice(body).ok()?;
+    let models = list.get("data").or_else(|| list.get("models"))?.as_array()?;
+    let name = |model: &Value| {
+        let name = model.get("id").or_else(|| model.get("name"))?.as_str()?;
+        Some(name.trim_start_matches("models/").to_owned())
+    };
+    Some(models.iter().filter_map(name).collect())
+}
