@@ -10,8 +10,10 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
+use crate::support::canary::{self, CANARY};
 use crate::support::process::{Ended, Shell, until};
 use crate::support::terminal::Terminal;
+use crate::support::web::Site;
 use crate::support::{ModelServer, OpenCode};
 
 const MODEL: &str = "openai/scripted";
@@ -440,4 +442,85 @@ async fn the_doctor_checks_model_key_and_address_as_the_daemon_has_them() {
                     (ASYNCAGENTS_MODEL, or `model` in the configuration file)";
         check(&place.shell, &[], 0, &[none, &work]);
     });
+}
+
+/// Every way in which a server can fail and repeat the key that it was shown.
+const FAILURES: [&str; 9] = [
+    "@status 401 | say wrong key: {authorization}",
+    "@status 400 | say bad request with {authorization}",
+    "@status 500 | say {authorization}",
+    "@status 302 location=/{authorization} | say elsewhere",
+    r#"@say half | error {"message": "{authorization}", "code": 400}"#,
+    r#"@say half | error {"message": "{authorization}", "code": 500}"#,
+    "@say half | cut",
+    "@garbage",
+    r#"@call bash {"command": "env; cat /proc/$PPID/environ|tr '\\0' ' '"}"#,
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_is_in_no_file_log_or_output_whatever_goes_wrong() {
+    for keep in ["handed over", "environment of the daemon", "auth file"] {
+        let mut place = Place::build().await;
+        let origin = place.server.origin();
+        let section = format!("[providers.openai]\nbase_url = '{origin}'\n");
+        let quick = "[agent]\nmodel_retries = 0\nsilence_seconds = 2\n";
+        place.configure(&if keep == "auth file" {
+            format!("{quick}{section}")
+        } else {
+            quick.into()
+        });
+        place.shell.set("ASYNCAGENTS_LOG", "trace");
+        block_in_place(|| {
+            let mut told = Vec::new();
+            if keep == "environment of the daemon" {
+                place.set_key(CANARY);
+            }
+            assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+            place.unset_key();
+            if keep == "handed over" {
+                place.set_key(CANARY);
+            }
+            if keep == "auth file" {
+                let key = CANARY.as_bytes();
+                told.push(place.shell.run_with_input(["auth", "set", "openai"], key));
+            }
+            for prompt in FAILURES {
+                let run =
+                    place.shell.run_in(&place.project, ["run", "--budget-seconds", "20", prompt]);
+                let id = run.stdout.trim().to_owned();
+                assert_eq!(run.code, 0, "{run:?}");
+                told.push(place.shell.run(["wait", &id]));
+                told.push(place.shell.run(["output", &id, "--json"]));
+                told.push(place.shell.run(["output", &id]));
+                told.push(place.shell.run(["fork-preview", &id]));
+                let shown = place.last_key();
+                assert!(shown.contains(CANARY), "{keep}: {shown}");
+            }
+            for command in ["list", "hosts", "auth list", "doctor --online", "daemon status"] {
+                told.push(place.shell.run(command.split(' ')));
+            }
+            let leaky: Vec<&Ended> = told
+                .iter()
+                .filter(|told| {
+                    canary::is_in(told.stdout.as_bytes()) || canary::is_in(told.stderr.as_bytes())
+                })
+                .collect();
+            assert_eq!(leaky, [] as [&Ended; 0], "{keep}");
+            let site = Site::of(&place.shell);
+            for task in place.shell.tasks() {
+                for path in ["", "/logs", "/messages?include_tool_results=true"] {
+                    let answer = site.get(&format!("/v1/tasks/{}{path}", task.session_id));
+                    assert!(!canary::is_in(answer.body.as_bytes()), "{keep}: {path}");
+                }
+            }
+            let snapshot = site.events("").next().unwrap();
+            assert!(!canary::is_in(format!("{snapshot:?}").as_bytes()), "{keep}");
+            assert!(place.shell.log().contains("TRACE"), "it logs all there is");
+            assert_eq!(canary::leaks(place.shell.home()), [] as [PathBuf; 0], "{keep}");
+            assert_eq!(canary::leaks(&place.project), [] as [PathBuf; 0], "{keep}");
+            let leak = place.project.join("leak");
+            fs::write(&leak, format!("x{CANARY}x")).unwrap();
+            assert_eq!(canary::leaks(&place.project), [leak], "the search works");
+        });
+    }
 }

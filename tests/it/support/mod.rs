@@ -1,5 +1,6 @@
 //! What the tests share.
 
+pub mod canary;
 pub mod front;
 pub mod hostile_server;
 mod model_server;

@@ -22,6 +22,8 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::canary;
+
 /// Long enough for a busy machine; nothing waits this long when all is well.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -33,7 +35,8 @@ pub struct Ended {
     pub stderr: String,
 }
 
-/// Somebody at a terminal. The daemon of its storage directory is killed when it is dropped.
+/// Somebody at a terminal. The daemon of its storage directory is killed when it is dropped, and what it
+/// wrote there is searched for the key of the tests.
 pub struct Shell {
     home: PathBuf,
     variables: Vec<(String, OsString)>,
@@ -306,6 +309,10 @@ impl Drop for Shell {
                 kill(pid, Signal::KILL);
             }
             std::thread::sleep(Duration::from_millis(5));
+        }
+        // Whatever the test was about: the key of the tests is in no file that the daemon wrote.
+        if !std::thread::panicking() {
+            assert_eq!(canary::leaks(&self.home), [] as [PathBuf; 0], "a key was written");
         }
     }
 }
