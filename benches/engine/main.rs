@@ -21,6 +21,7 @@ mod opencode;
 mod processes;
 mod rows;
 mod search;
+mod sessions;
 mod start;
 #[path = "../../tests/it/support/opencode/mod.rs"]
 #[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "the tests use all of it")]

@@ -3,11 +3,10 @@
 //! where nothing but the servers takes time; and how many turns of a model it takes to wait for a
 //! long task.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use asyncagents::clock::Clock;
@@ -19,10 +18,11 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::history::Histories;
 use crate::processes::{Daemon, Host, PROGRAM};
+use crate::sessions::{self, Served};
 use crate::table::{Row, Table, median, quantile};
 use crate::world::{World, caller, settings};
 use crate::{Scale, progress};
@@ -30,8 +30,12 @@ use crate::{Scale, progress};
 /// What makes this program a server that does nothing.
 pub(crate) const ARGUMENT: &str = "--idle-mcp-server";
 
-const MOST_TIMES_NOTHING: f64 = 1.5;
-const SAID: &str = "No background tasks found";
+pub(crate) const MOST_TIMES_NOTHING: f64 = 1.5;
+/// What both servers say.
+pub(crate) const SAID: &str = "No background tasks found";
+pub(crate) const LIST: &str = "asyncagents_list";
+pub(crate) const NOTHING: &str = "nothing";
+const GENERATION: &str = "2025-06-18";
 
 const LONG_TASK: Duration = Duration::from_secs(30 * 60);
 /// Clients cut calls off after 60 seconds, so ours end before.
@@ -46,23 +50,19 @@ pub(crate) async fn measure(
     let host = Host::start(&histories.place()?).await?;
     let home = histories.place()?;
     let daemon = Daemon::start(&home, &host, "").await?;
-    let mut command = Command::new(PROGRAM);
-    command.arg("mcp").env_clear().env("ASYNCAGENTS_HOME", &home).env("HOME", &home);
-    command.env("ASYNCAGENTS_CONFIG", home.with_extension("toml"));
-    let mut ours = Served::start(command)?;
-    let mut nothing = Command::new(std::env::current_exe()?);
-    nothing.arg(ARGUMENT);
-    let mut nothing = Served::start(nothing)?;
+    let mut ours = Served::start(ours_at(&home), GENERATION)?;
+    let mut nothing = Served::start(nothing()?, GENERATION)?;
     let (mut figures, mut limits) = (Vec::new(), Vec::new());
     // In turns, so that whatever else the machine does meets both.
     for n in 0..scale.tool_calls {
-        let (figure, limit) = (ours.call("asyncagents_list")?, nothing.call("nothing")?);
+        let (figure, limit) = (ours.call(LIST)?, nothing.call(NOTHING)?);
         if n >= scale.tool_calls / 10 {
             figures.push(figure);
             limits.push(limit);
         }
     }
     drop((ours, nothing));
+    sessions::measure(&home, scale, table)?;
     let mut row = |what: &str, [figure, limit]: [f64; 2], promised: bool| {
         table.add(Row {
             what: what.to_owned(),
@@ -112,6 +112,21 @@ pub(crate) async fn measure(
     Ok(())
 }
 
+/// Our server of MCP, for the daemon of this storage directory.
+pub(crate) fn ours_at(home: &Path) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.arg("mcp").env_clear().env("ASYNCAGENTS_HOME", home).env("HOME", home);
+    command.env("ASYNCAGENTS_CONFIG", home.with_extension("toml"));
+    command
+}
+
+/// The server that does nothing.
+pub(crate) fn nothing() -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(ARGUMENT);
+    Ok(command)
+}
+
 /// p50 and p99 of both in turns, in microseconds, from its own process.
 #[expect(clippy::disallowed_methods, reason = "where it is installed is known outside only")]
 fn as_the_official_client_sees_it(
@@ -133,65 +148,6 @@ fn as_the_official_client_sees_it(
     Ok(Some(serde_json::from_slice(&output.stdout)?))
 }
 
-/// A server of MCP as a client starts it.
-struct Served {
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    calls: u64,
-}
-
-impl Served {
-    fn start(mut command: Command) -> anyhow::Result<Served> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir("/");
-        let mut process = command.spawn().context("starting a server of MCP")?;
-        let input = process.stdin.take().context("no input")?;
-        let output = BufReader::new(process.stdout.take().context("no output")?);
-        let mut served = Served { process, input, output, calls: 0 };
-        let about = json!({"name": "bench", "version": "1"});
-        served.ask(
-            "initialize",
-            json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about}),
-        )?;
-        served.tell(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
-        Ok(served)
-    }
-
-    /// Microseconds until its answer.
-    fn call(&mut self, name: &str) -> anyhow::Result<f64> {
-        let began = Instant::now();
-        let answer = self.ask("tools/call", json!({"name": name, "arguments": {}}))?;
-        let took = began.elapsed();
-        let text = &answer["result"]["content"][0]["text"];
-        ensure!(text == SAID, "it answered {answer}");
-        Ok(took.as_secs_f64() * 1e6)
-    }
-
-    fn ask(&mut self, method: &str, params: Value) -> anyhow::Result<Value> {
-        self.calls += 1;
-        let id = self.calls;
-        self.tell(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))?;
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        let answer: Value = serde_json::from_str(&line)?;
-        ensure!(answer["id"] == id, "it answered {line}");
-        Ok(answer)
-    }
-
-    fn tell(&mut self, message: &Value) -> anyhow::Result<()> {
-        let mut line = message.to_string();
-        line.push('\n');
-        Ok(self.input.write_all(line.as_bytes())?)
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 struct Nothing;
 
 impl ServerHandler for Nothing {
@@ -207,7 +163,7 @@ impl ServerHandler for Nothing {
     ) -> Result<ListToolsResult, ErrorData> {
         let schema = json!({"type": "object"});
         let schema = schema.as_object().cloned().unwrap_or_default();
-        let tool = Tool::new("nothing", "Does nothing", Arc::new(schema));
+        let tool = Tool::new(NOTHING, "Does nothing", Arc::new(schema));
         Ok(ListToolsResult::with_all_items(vec![tool]))
     }
 
