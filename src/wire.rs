@@ -559,14 +559,31 @@ pub struct BridgeAnswer {
 #[serde(rename_all = "camelCase")]
 pub struct ToolView {
     pub name: String,
+    /// For people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub title: String,
     pub description: String,
     pub input_schema: serde_json::Value,
     /// A call may take minutes.
     #[serde(default, skip_serializing_if = "is_false")]
     pub waits: bool,
-    /// A call changes nothing.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub reads: bool,
+    /// Left out by daemons that do not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hints: Option<HintsView>,
+}
+
+/// What calls of a tool can do, in the words of MCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HintsView {
+    /// Nothing is changed.
+    pub read_only: bool,
+    /// Something may be lost.
+    pub destructive: bool,
+    /// The same call again changes nothing more.
+    pub idempotent: bool,
+    /// It may reach beyond this machine.
+    pub open_world: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -205,6 +205,11 @@ impl Client {
         self.get("/v1/tools?for=mcp").await
     }
 
+    /// The same, with the agents there are in a directory in their descriptions.
+    pub async fn tools_for_mcp_in(&self, directory: &str) -> Result<ToolsView, Error> {
+        self.get(&format!("/v1/tools?for=mcp&directory={}", encoded(directory))).await
+    }
+
     /// Calls a tool. Some wait, ten minutes at most; with `progress` in the request the answer says
     /// how far things are meanwhile.
     pub async fn call_tool(&self, name: &str, request: &ToolRequest) -> Result<ToolCall, Error> {

@@ -274,6 +274,8 @@ pub struct AgentOffer {
     pub name: String,
     /// What its definition names, as `provider/model`; `None` when it names none.
     pub model: Option<String>,
+    /// It is certain that it changes nothing.
+    pub reads_only: bool,
 }
 
 /// The hosts there are. The set is closed, so callers hold this and nothing is boxed.

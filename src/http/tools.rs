@@ -18,19 +18,24 @@ use super::body::{Body, Params};
 use super::error::ApiError;
 use super::health;
 use crate::feed::Changes;
-use crate::supervisor::Caller;
+use crate::supervisor::{AgentOffer, Caller};
 use crate::tools::{self, Audience, Call};
-use crate::wire::{AbortRequest, ToolAnswer, ToolLine, ToolRequest, ToolsView};
+use crate::wire::{AbortRequest, CallerView, ToolAnswer, ToolLine, ToolRequest, ToolsView};
 
 /// So often a caller that waits hears how far things are, at most and at least: clients give up on
 /// calls that stay silent.
 const BETWEEN_NEWS: Duration = Duration::from_secs(1);
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 
+/// How long a host may take to list its agents.
+const LONGEST_LOOK: Duration = Duration::from_secs(2);
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
     r#for: Option<Client>,
+    /// Where the client works, for the agents there are.
+    directory: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -47,7 +52,30 @@ pub(super) async fn list(
         Some(Client::Mcp) => Audience::Mcp,
         None => Audience::Conversation,
     };
-    Json(tools::list(&api.toolbox, audience))
+    let agents = match query.directory {
+        Some(directory) => agents(&api, directory).await,
+        None => Vec::new(),
+    };
+    Json(tools::list(&api.toolbox, audience, &agents))
+}
+
+/// Those of a client of MCP there. The tools can be used without their names, so a host that is away or
+/// slow is not waited for.
+async fn agents(api: &Api, directory: String) -> Vec<AgentOffer> {
+    let session_id = "mcp".to_owned();
+    let Ok(caller) = tools::caller(CallerView { session_id, directory, ..CallerView::default() })
+    else {
+        return Vec::new();
+    };
+    match tokio::time::timeout(LONGEST_LOOK, api.supervisor.agents(&caller)).await {
+        Ok(Ok(agents)) => agents,
+        Ok(Err(error)) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::info!(error, "agents not listed; the tools are described without them");
+            Vec::new()
+        }
+        Err(_) => Vec::new(),
+    }
 }
 
 pub(super) async fn call(

@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
-    ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities,
-    ServerConfig, Tool, ToolAnnotations,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod,
+    CompleteRequestParams, CompleteResult, ContentBlock, Implementation, ListPromptsRequestMethod,
+    ListPromptsResult, ListResourceTemplatesRequestMethod, ListResourceTemplatesResult,
+    ListResourcesRequestMethod, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::transport::io::stdio_pipes;
@@ -24,7 +26,7 @@ use crate::clock::Clock;
 use crate::config::Settings;
 use crate::daemon::{hand_over, start};
 use crate::wire::{
-    AbortRequest, CallerView, ToolAnswer, ToolLine, ToolRequest, ToolView, ToolsView,
+    AbortRequest, CallerView, HintsView, ToolAnswer, ToolLine, ToolRequest, ToolView, ToolsView,
 };
 
 /// How long clients wait for a call, less a little; ours are answered before, with something to go on
@@ -93,10 +95,11 @@ impl ServerHandler for Server {
     async fn list_tools(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        let connection = self.connection(&context).await;
         for _ in 0..TRIES {
-            match self.client.tools_for_mcp().await {
+            match self.client.tools_for_mcp_in(connection.directory()).await {
                 Ok(ToolsView { tools, .. }) => {
                     return Ok(ListToolsResult::with_all_items(
                         tools.into_iter().map(tool).collect(),
@@ -106,6 +109,40 @@ impl ServerHandler for Server {
             }
         }
         Err(Unanswered::again_and_again().error())
+    }
+
+    // Only tools are announced, and only they are there: an empty list would be an answer.
+
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>())
+    }
+
+    async fn complete(
+        &self,
+        _request: CompleteRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
     }
 
     /// In a box, because rmcp moves what it gets from hand to hand: with all that can happen in a
@@ -302,13 +339,21 @@ fn longest_call(settings: &Settings, client: &str) -> Duration {
 }
 
 fn tool(view: ToolView) -> Tool {
-    let ToolView { name, description, input_schema, reads, .. } = view;
+    let ToolView { name, title, description, input_schema, hints, .. } = view;
     let schema = match input_schema {
         serde_json::Value::Object(schema) => schema,
         _ => serde_json::Map::new(),
     };
     let mut tool = Tool::new(Cow::Owned(name), Cow::Owned(description), Arc::new(schema));
-    tool.annotations = Some(ToolAnnotations::new().read_only(reads));
+    tool.annotations = hints.map(|hints| {
+        let HintsView { read_only, destructive, idempotent, open_world } = hints;
+        ToolAnnotations::with_title(&title)
+            .read_only(read_only)
+            .destructive(destructive)
+            .idempotent(idempotent)
+            .open_world(open_world)
+    });
+    tool.title = Some(title).filter(|title| !title.is_empty());
     tool
 }
 

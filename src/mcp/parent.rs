@@ -96,6 +96,10 @@ impl Connection {
         }
     }
 
+    pub(super) fn directory(&self) -> &str {
+        &self.directory
+    }
+
     pub(super) fn client(&self) -> &str {
         &self.client
     }

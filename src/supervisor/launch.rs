@@ -123,7 +123,7 @@ impl Supervisor {
         self.check_space()?;
         let depth = self.depth(&caller.session)?;
         let caller = Caller { handed: self.handed_to(&caller)?, ..caller };
-        let host = self.choose_host(&order, &caller)?;
+        let host = self.choose_host(order.host.as_ref(), &caller)?;
         let directory = self.directory(&host, &caller).await?;
         let caller = Caller { directory, ..caller };
         let offer = self.check_agent(&host, &order.agent, &caller).await?;
@@ -157,7 +157,7 @@ impl Supervisor {
         not_older: Duration,
     ) -> Result<Option<Task>, Error> {
         let since = self.0.clock.now().minus(not_older);
-        let host = self.choose_host(order, caller)?;
+        let host = self.choose_host(order.host.as_ref(), caller)?;
         let directory = self.directory(&host, caller).await?;
         let there = Caller { directory, ..caller.clone() };
         let Ok(offer) = self.check_agent(&host, &order.agent, &there).await else {
@@ -316,13 +316,13 @@ impl Supervisor {
     }
 
     /// The one that is asked for, else the caller's own, else the default.
-    fn choose_host(&self, order: &Order, caller: &Caller) -> Result<String, Error> {
+    fn choose_host(&self, wish: Option<&String>, caller: &Caller) -> Result<String, Error> {
         let hosts = &self.0.hosts;
         // Otherwise nobody could ever be told.
         if caller.host != MAILBOX {
             self.host(&caller.host)?;
         }
-        if let Some(name) = &order.host {
+        if let Some(name) = wish {
             return self.host(name).map(|_| name.clone());
         }
         if hosts.all.contains_key(&caller.host) {
@@ -375,8 +375,7 @@ impl Supervisor {
         caller: &Caller,
     ) -> Result<AgentOffer, Error> {
         self.check_objection(host, &caller.directory, agent).await?;
-        let server = caller.handed.opencode().unwrap_or_default();
-        let key = (format!("{host} {server}"), caller.directory.clone());
+        let key = agents_of(host, caller);
         let uptime = self.0.clock.uptime();
         let named = |offers: &[AgentOffer]| offers.iter().find(|o| o.name == agent).cloned();
         let known = {
@@ -389,9 +388,7 @@ impl Supervisor {
         if let Some(offer) = known {
             return Ok(offer);
         }
-        let parent = (caller.host == host).then_some(&caller.session);
-        let offers = self.host_for(host, &caller.handed)?.agents(&caller.directory, parent).await?;
-        self.remember_agents(key, KnownAgents { offers: offers.clone(), asked_at: uptime });
+        let offers = self.offers(host, caller).await?;
         let Some(offer) = meant(&offers, agent).cloned() else {
             let known = offers.into_iter().map(|offer| offer.name).collect();
             return Err(Error::UnknownAgent { agent: agent.to_owned(), known });
@@ -402,13 +399,31 @@ impl Supervisor {
         Ok(offer)
     }
 
-    fn remember_agents(&self, of: (String, String), known: KnownAgents) {
+    /// The agents that this caller could launch, on the host it would get.
+    pub async fn agents(&self, caller: &Caller) -> Result<Vec<AgentOffer>, Error> {
+        let host = self.choose_host(None, caller)?;
+        let directory = self.directory(&host, caller).await?;
+        self.offers(&host, &Caller { directory, ..caller.clone() }).await
+    }
+
+    /// What the host offers now.
+    async fn offers(&self, host: &str, caller: &Caller) -> Result<Vec<AgentOffer>, Error> {
+        let asked_at = self.0.clock.uptime();
+        let parent = (caller.host == host).then_some(&caller.session);
+        let offers = self.host_for(host, &caller.handed)?.agents(&caller.directory, parent).await?;
         let mut agents = self.0.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if agents.len() > 1_000 {
             agents.clear();
         }
-        agents.insert(of, known);
+        agents.insert(agents_of(host, caller), KnownAgents { offers: offers.clone(), asked_at });
+        Ok(offers)
     }
+}
+
+/// Agents are those of a host, or of the server that the caller handed over, in a directory.
+fn agents_of(host: &str, caller: &Caller) -> (String, String) {
+    let server = caller.handed.opencode().unwrap_or_default();
+    (format!("{host} {server}"), caller.directory.clone())
 }
 
 /// The agent of this name, or else the only one that is called so in other letters or by the name that
@@ -441,7 +456,9 @@ mod tests {
     #[test]
     fn agent_names_count_in_any_case_and_by_known_synonyms() {
         let offers = |names: &[&str]| -> Vec<AgentOffer> {
-            names.iter().map(|name| AgentOffer { name: (*name).into(), model: None }).collect()
+            let offer =
+                |name: &&str| AgentOffer { name: (*name).into(), model: None, reads_only: false };
+            names.iter().map(offer).collect()
         };
         let check = |names: &[&str], name: &str, expected: Option<&str>| {
             let offers = offers(names);

@@ -50,7 +50,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use crate::host::Answer;
+pub use crate::host::{AgentOffer, Answer};
 pub use crate::notice::Notice;
 pub use asks::Asked;
 pub use cancel::{Cancelled, Target};

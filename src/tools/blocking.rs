@@ -21,7 +21,8 @@ pub(super) const DESCRIPTION: &str = "\
 Have an agent do something in a session of its own and wait for its answer, which is all you see of \
 it. It knows nothing of this conversation. Good for a question whose answer you need before you can \
 go on and whose search you need not see. What takes too long goes on in the background: then you \
-get its id, for asyncagents_wait. Launch what need not be waited for with asyncagents_task.";
+get its id, for asyncagents_wait. Launch what need not be waited for with asyncagents_task. The prompt \
+may have 10,000 characters, the description 200.";
 
 pub(super) const REQUIRED: &[&str] = &["description", "prompt"];
 

@@ -8,6 +8,7 @@ mod cancel;
 mod clear;
 mod list;
 mod mail;
+mod offer;
 mod output;
 mod patience;
 mod refusal;
@@ -21,6 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 pub use blocking::{Blocking, OnTimeout};
+pub use offer::list;
 
 use arguments::Fitted;
 use refusal::{Refusal, bounded};
@@ -28,7 +30,7 @@ use refusal::{Refusal, bounded};
 use crate::quote;
 use crate::supervisor::{self, Caller, Handed, HandedParts, Supervisor, Target};
 use crate::task::{MAILBOX, SHELL, SessionId};
-use crate::wire::{CallerView, HandOverView, MessageFilter, ToolAnswer, ToolView, ToolsView};
+use crate::wire::{CallerView, HandOverView, MessageFilter, ToolAnswer};
 
 /// The other names the tools can be registered under (`tools.aliases`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,35 +125,6 @@ pub enum Error {
 const ALL: [Tool; 6] =
     [Tool::Task, Tool::Output, Tool::Wait, Tool::Cancel, Tool::List, Tool::Clear];
 const PREFIX: &str = "asyncagents_";
-
-/// What a client of MCP is told about all of them together.
-const INSTRUCTIONS: &str = "\
-Background agents. Launch independent pieces of work with asyncagents_task, several at once, and go \
-on with your own work: each agent works in a session of its own. When you have nothing left to do \
-but to wait, call asyncagents_wait: one call sleeps until your agents have ended, so never ask for \
-their status again and again. A wait that is cut short loses nothing; call it again with the same \
-arguments. Any answer may begin with what ended meanwhile, and its result. Results are \
-fetched again with asyncagents_output; a completed task can be asked a follow-up with asyncagents_task \
-and `resume`. Before your final answer, stop what you no longer need with \
-asyncagents_cancel(all=true).";
-
-/// The same where the blocking `Task` is offered.
-const ABOUT_BLOCKING: &str = " `Task` is for a short errand whose answer you need at once: it waits, \
-and what takes longer goes on in the background.";
-
-/// The tools as they are to be registered.
-pub fn list(toolbox: &Toolbox, audience: Audience) -> ToolsView {
-    let blocking = toolbox.offers_blocking(audience);
-    let tools = toolbox.tools(audience).map(|named| view(named, audience)).collect();
-    ToolsView {
-        tools,
-        instructions: match (audience, blocking) {
-            (Audience::Conversation, _) => String::new(),
-            (Audience::Mcp, false) => INSTRUCTIONS.to_owned(),
-            (Audience::Mcp, true) => format!("{INSTRUCTIONS}{ABOUT_BLOCKING}"),
-        },
-    }
-}
 
 /// The messages of a session, cut the way `asyncagents_output` cuts them.
 pub fn messages(messages: Vec<Value>, shown: &MessageFilter) -> Vec<Value> {
@@ -320,37 +293,6 @@ impl Named {
     }
 }
 
-fn view(named: Named, audience: Audience) -> ToolView {
-    let (name, Named { tool, alias }) = (named.name(), named);
-    let description = match tool {
-        Tool::Task => task::description(audience),
-        Tool::Output => output::description(audience),
-        Tool::Wait => wait::DESCRIPTION.to_owned(),
-        Tool::Cancel => cancel::DESCRIPTION.to_owned(),
-        Tool::List => list::DESCRIPTION.to_owned(),
-        Tool::Clear => clear::DESCRIPTION.to_owned(),
-        Tool::Blocking => blocking::DESCRIPTION.to_owned(),
-    };
-    let required = match tool {
-        Tool::Task => task::REQUIRED,
-        Tool::Output => output::REQUIRED,
-        Tool::Blocking => blocking::REQUIRED,
-        Tool::Wait | Tool::Cancel | Tool::List | Tool::Clear => &[],
-    };
-    let properties = properties(named, audience);
-    let description = Names(alias).say(&description);
-    let mut input_schema = json!({
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": false,
-    });
-    if tool == Tool::Blocking {
-        input_schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
-    }
-    ToolView { name, description, input_schema, waits: tool.waits(), reads: tool.reads() }
-}
-
 fn tools_of(alias: Alias) -> &'static [Tool] {
     match alias {
         Alias::Superagents => &ALL,
@@ -472,14 +414,6 @@ impl Tool {
         match self {
             Tool::Output | Tool::Wait | Tool::Blocking => true,
             Tool::Task | Tool::Cancel | Tool::List | Tool::Clear => false,
-        }
-    }
-
-    /// Whether it changes nothing.
-    fn reads(self) -> bool {
-        match self {
-            Tool::Output | Tool::Wait | Tool::List => true,
-            Tool::Task | Tool::Cancel | Tool::Clear | Tool::Blocking => false,
         }
     }
 }

@@ -73,7 +73,7 @@ fn all_properties() -> Value {
             "properties": {
                 "wall_seconds": { "type": "integer", "minimum": 1 },
                 "tokens": { "type": "integer", "minimum": 1 },
-                "cost": { "type": "number", "exclusiveMinimum": 0 },
+                "cost": { "type": "number", "minimum": 0 },
                 "tool_calls": { "type": "integer", "minimum": 1 },
             },
             "description": "Limits; reaching one stops the task and keeps what it has.",

@@ -124,7 +124,7 @@ fn a_model_that_cannot_be_used_is_refused_at_launch_with_the_way_out() {
     assert!(told.contains("no model `nobody/anything`; there are `offline/explorer`"), "{told}");
     // Short names mean the same as in an agent file; one that nobody knows is no task that fails.
     let told = refused("sonnet");
-    assert!(told.contains("there is no key for `anthropic`; set `ANTHROPIC_API_KEY`"), "{told}");
+    assert!(told.contains("the daemon has no key for `anthropic`: run `asyncagents"), "{told}");
     let told = refused("sonnett");
     assert!(told.contains("no model `sonnett`; there are `offline/explorer`"), "{told}");
     assert_eq!(shell.json(["list", "--json"]), serde_json::json!([]));

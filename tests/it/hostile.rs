@@ -157,7 +157,7 @@ fn toolbox() -> Toolbox {
 /// Every tool with its schema, by either audience.
 fn all_tools() -> Vec<(String, bool, Value)> {
     let of = |audience| {
-        let tools = tools::list(&toolbox(), audience).tools.into_iter();
+        let tools = tools::list(&toolbox(), audience, &[]).tools.into_iter();
         tools.map(move |tool| (tool.name, audience == Audience::Mcp, tool.input_schema))
     };
     of(Audience::Conversation).chain(of(Audience::Mcp)).collect()

@@ -42,6 +42,7 @@ mod opencode_stub;
 mod output;
 mod permissions;
 mod processes;
+mod protocol;
 mod prune;
 mod queue;
 mod real_clients;

@@ -1,6 +1,6 @@
 //! The tools, through their texts (section 2 of the specification).
 
-use asyncagents::supervisor::Caller;
+use asyncagents::supervisor::{AgentOffer, Caller};
 use asyncagents::task::{MAILBOX, SessionId};
 use asyncagents::tools::{self, Alias, Audience, Call, Error, Toolbox};
 use serde_json::{Value, json};
@@ -52,14 +52,16 @@ fn launch(prompt: &str) -> Value {
 
 #[tokio::test]
 async fn the_tools_teach_how_they_are_meant() {
-    let list = tools::list(&Toolbox::default(), Audience::Conversation);
+    let list = tools::list(&Toolbox::default(), Audience::Conversation, &[]);
     let names: Vec<&str> = list.tools.iter().map(|tool| tool.name.as_str()).collect();
     let words = ["task", "output", "wait", "cancel", "list", "clear"];
     assert_eq!(names, words.map(|word| format!("asyncagents_{word}")));
     insta::assert_json_snapshot!(list);
+    let agent = |name: &str, reads_only| AgentOffer { name: name.into(), model: None, reads_only };
+    let agents = [agent("build", false), agent("explore", true), agent("general", false)];
     insta::assert_json_snapshot!(
         "the_tools_teach_clients_of_mcp",
-        tools::list(&Toolbox::default(), Audience::Mcp)
+        tools::list(&Toolbox::default(), Audience::Mcp, &agents)
     );
 }
 
@@ -67,7 +69,7 @@ async fn the_tools_teach_how_they_are_meant() {
 async fn aliases_are_registered_when_the_config_asks_for_them() {
     let aliases = vec![Alias::Superagents, Alias::Background];
     let toolbox = Toolbox { aliases, ..Toolbox::default() };
-    let list = tools::list(&toolbox, Audience::Conversation).tools;
+    let list = tools::list(&toolbox, Audience::Conversation, &[]).tools;
     let names: Vec<&str> = list[6..].iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!(
         names,
@@ -96,7 +98,7 @@ async fn every_tool_that_a_text_speaks_of_is_there() {
     let conversation = caller(&world.parent().await);
     let client = Caller { host: MAILBOX.into(), ..caller(&SessionId::new("a-client")) };
     for (audience, caller) in [(Audience::Conversation, conversation), (Audience::Mcp, client)] {
-        let list = tools::list(&toolbox, audience);
+        let list = tools::list(&toolbox, audience, &[]);
         let mut texts: Vec<String> = list.tools.iter().map(|tool| format!("{tool:?}")).collect();
         texts.push(list.instructions.clone());
         for prefix in ["asyncagents", "superagents", "background"] {

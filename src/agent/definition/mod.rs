@@ -122,6 +122,11 @@ impl Definition {
         allowed && self.tools.contains(tool)
     }
 
+    /// Whether it has no tool that could change something.
+    pub fn reads_only(&self) -> bool {
+        !["edit", "write", "bash"].into_iter().any(|tool| self.may_use(tool))
+    }
+
     /// What is to happen to a call about `subject`: a path as the tool has resolved it, within the
     /// workspace relative to it; for `bash`, the whole line.
     pub fn action(&self, tool: &str, subject: &str) -> Action {

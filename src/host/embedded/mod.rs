@@ -492,7 +492,7 @@ impl Host for Embedded {
         let load = move |host: &Embedded| {
             let offer = |(name, agent): (String, Definition)| {
                 let model = host.model_in_file(&agent);
-                AgentOffer { name, model }
+                AgentOffer { name, model, reads_only: agent.reads_only() }
             };
             Ok(host.definitions(&directory).into_iter().map(offer).collect())
         };

@@ -163,6 +163,7 @@ pub(super) fn agents(agents: Vec<Agent>) -> Vec<AgentOffer> {
     let offer = |agent: Agent| AgentOffer {
         name: agent.name,
         model: agent.model.map(|model| format!("{}/{}", model.provider, model.model)),
+        reads_only: false,
     };
     agents.into_iter().filter(|agent| !agent.hidden).map(offer).collect()
 }
@@ -455,7 +456,8 @@ mod tests {
         let named = ["build", "explore", "general", "plan"].map(|name| (name.to_owned(), None));
         assert_eq!(offered.collect::<Vec<_>>(), named);
         let tuned = json!([{"name": "tuned", "model": {"providerID": "acme", "modelID": "one"}}]);
-        let offer = AgentOffer { name: "tuned".into(), model: Some("acme/one".into()) };
+        let offer =
+            AgentOffer { name: "tuned".into(), model: Some("acme/one".into()), reads_only: false };
         assert_eq!(super::agents(serde_json::from_value(tuned).unwrap()), [offer]);
     }
 

@@ -184,7 +184,7 @@ impl Host for Scripted {
         _directory: &str,
         _parent: Option<&SessionId>,
     ) -> Result<Vec<AgentOffer>, Error> {
-        let offer = |name| AgentOffer { name, model: None };
+        let offer = |name| AgentOffer { name, model: None, reads_only: false };
         match self.call(Call::Agents).await? {
             Reply::Names(names) => Ok(names.into_iter().map(offer).collect()),
             other => confused(other),

@@ -107,11 +107,14 @@ async fn s4_unknown_properties_are_refused() {
 
 #[tokio::test]
 async fn s4_json_schema_integration() {
-    let toolbox = Toolbox::default();
-    let tools = tools::list(&toolbox, Audience::Mcp).tools;
-    let task = tools.iter().find(|tool| tool.name == "Task").unwrap();
+    let mut toolbox = Toolbox::default();
+    toolbox.blocking.offered = Offered::Everywhere;
+    let schema = |audience| {
+        let tools = tools::list(&toolbox, audience, &[]).tools;
+        tools.into_iter().find(|tool| tool.name == "Task").unwrap().input_schema
+    };
     assert_eq!(
-        task.input_schema,
+        schema(Audience::Conversation),
         json!({
             "$schema": "http://json-schema.org/draft-07/schema#",
             "type": "object",
@@ -129,6 +132,24 @@ async fn s4_json_schema_integration() {
             "additionalProperties": false,
         })
     );
+    // Over MCP it goes on to providers that know fewer words.
+    assert_eq!(
+        schema(Audience::Mcp),
+        json!({
+            "type": "object",
+            "properties": {
+                "description": {
+                    "type": "string",
+                    "description": "A short (3-5 word) description of the task",
+                },
+                "prompt": {
+                    "type": "string",
+                    "description": "The task for the agent to perform",
+                },
+            },
+            "required": ["description", "prompt"],
+        })
+    );
 }
 
 #[tokio::test]
@@ -141,7 +162,7 @@ async fn s4_it_is_offered_over_mcp_and_can_be_switched_everywhere() {
         let mut toolbox = Toolbox::default();
         toolbox.blocking.offered = offered;
         for (audience, there) in [(Audience::Conversation, conversation), (Audience::Mcp, mcp)] {
-            let mut tools = tools::list(&toolbox, audience).tools.into_iter();
+            let mut tools = tools::list(&toolbox, audience, &[]).tools.into_iter();
             assert_eq!(tools.any(|tool| tool.name == "Task"), there, "{offered:?} {audience:?}");
         }
     }

@@ -1,0 +1,289 @@
+//! The tools as their callers register them: titles, descriptions, schemas, and what a call can do.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    Audience, Named, Names, Tool, Toolbox, blocking, cancel, clear, output, properties, task, wait,
+};
+use crate::quote::label;
+use crate::supervisor::AgentOffer;
+use crate::wire::{HintsView, ToolView, ToolsView};
+
+/// What a client of MCP is told about all of them together.
+const INSTRUCTIONS: &str = "\
+Background agents. Launch independent pieces of work with asyncagents_task, several at once, and go \
+on with your own work: each agent works in a session of its own. When you have nothing left to do \
+but to wait, call asyncagents_wait: one call sleeps until your agents have ended, so never ask for \
+their status again and again. A wait that is cut short loses nothing; call it again with the same \
+arguments. Any answer may begin with what ended meanwhile, and its result. Results are \
+fetched again with asyncagents_output; a completed task can be asked a follow-up with asyncagents_task \
+and `resume`. Before your final answer, stop what you no longer need with \
+asyncagents_cancel(all=true).";
+
+/// The same where the blocking `Task` is offered.
+const ABOUT_BLOCKING: &str = " `Task` is for a short errand whose answer you need at once: it waits, \
+and what takes longer goes on in the background.";
+
+/// So many agents are named.
+const MOST_AGENTS: usize = 40;
+
+/// What the schemas of all model providers know. Some refuse a tool for any other keyword, and with it
+/// the whole request.
+const KEYWORDS: [&str; 8] =
+    ["type", "description", "enum", "minimum", "maximum", "items", "properties", "required"];
+
+/// The tools as they are to be registered, by a caller that could launch these agents.
+pub fn list(toolbox: &Toolbox, audience: Audience, agents: &[AgentOffer]) -> ToolsView {
+    let errands = agents.iter().find(|agent| agent.name == toolbox.blocking.agent);
+    let reads = errands.is_some_and(|agent| agent.reads_only);
+    let view = |named: Named| {
+        let mut view = view(named, audience, reads);
+        match (audience, named.tool) {
+            (Audience::Mcp, Tool::Task) => view.description.push_str(&named_agents(agents)),
+            (Audience::Mcp, Tool::Blocking) => {
+                view.description.push_str(&done_by(&toolbox.blocking.agent, reads));
+            }
+            (Audience::Mcp | Audience::Conversation, _) => {}
+        }
+        view
+    };
+    ToolsView {
+        tools: toolbox.tools(audience).map(view).collect(),
+        instructions: match (audience, toolbox.offers_blocking(audience)) {
+            (Audience::Conversation, _) => String::new(),
+            (Audience::Mcp, false) => INSTRUCTIONS.to_owned(),
+            (Audience::Mcp, true) => format!("{INSTRUCTIONS}{ABOUT_BLOCKING}"),
+        },
+    }
+}
+
+fn view(named: Named, audience: Audience, errands_read: bool) -> ToolView {
+    let Named { tool, alias } = named;
+    let description = match tool {
+        Tool::Task => task::description(audience),
+        Tool::Output => output::description(audience),
+        Tool::Wait => wait::DESCRIPTION.to_owned(),
+        Tool::Cancel => cancel::DESCRIPTION.to_owned(),
+        Tool::List => super::list::DESCRIPTION.to_owned(),
+        Tool::Clear => clear::DESCRIPTION.to_owned(),
+        Tool::Blocking => blocking::DESCRIPTION.to_owned(),
+    };
+    ToolView {
+        name: named.name(),
+        title: title(tool).to_owned(),
+        description: Names(alias).say(&description),
+        input_schema: schema(named, audience),
+        waits: tool.waits(),
+        hints: Some(hints(tool, errands_read)),
+    }
+}
+
+fn title(tool: Tool) -> &'static str {
+    match tool {
+        Tool::Task => "Launch a background agent",
+        Tool::Output => "Show a background agent's result",
+        Tool::Wait => "Wait for background agents",
+        Tool::Cancel => "Stop background agents",
+        Tool::List => "List background agents",
+        Tool::Clear => "Stop background agents and clear the list",
+        Tool::Blocking => "Run an agent and wait for its answer",
+    }
+}
+
+/// What is true of every call. Claude Code and Codex make several calls of one message at the same time
+/// if the tool is read-only, and one after the other if not; so that a `Task` that only reads is said to,
+/// and one whose agent may write is not.
+fn hints(tool: Tool, errands_read: bool) -> HintsView {
+    let reading =
+        HintsView { read_only: true, destructive: false, idempotent: true, open_world: false };
+    let stopping =
+        HintsView { read_only: false, destructive: true, idempotent: true, open_world: false };
+    // Agents may have a shell.
+    let launching =
+        HintsView { read_only: false, destructive: true, idempotent: false, open_world: true };
+    match tool {
+        Tool::Output | Tool::Wait | Tool::List => reading,
+        Tool::Cancel | Tool::Clear => stopping,
+        Tool::Blocking if errands_read => HintsView { idempotent: false, ..reading },
+        Tool::Task | Tool::Blocking => launching,
+    }
+}
+
+fn named_agents(agents: &[AgentOffer]) -> String {
+    if agents.is_empty() {
+        return String::new();
+    }
+    let named = |agent: &AgentOffer| match agent.reads_only {
+        true => format!("{} (only reads)", label(&agent.name)),
+        false => label(&agent.name),
+    };
+    let mut names: Vec<String> = agents.iter().take(MOST_AGENTS).map(named).collect();
+    if agents.len() > MOST_AGENTS {
+        names.push(format!("and {} more", agents.len() - MOST_AGENTS));
+    }
+    format!("\n\nAgents: {}.", names.join(", "))
+}
+
+fn done_by(agent: &str, reads: bool) -> String {
+    let agent = label(agent);
+    match reads {
+        true => format!(
+            " It is done by the agent {agent}, which only reads, so several calls can run at the same \
+             time."
+        ),
+        false => format!(
+            " It is done by the agent {agent}, which may change things, so several calls may run one \
+             after the other; asyncagents_task runs agents at the same time."
+        ),
+    }
+}
+
+fn schema(named: Named, audience: Audience) -> Value {
+    let required = match named.tool {
+        Tool::Task => task::REQUIRED,
+        Tool::Output => output::REQUIRED,
+        Tool::Blocking => blocking::REQUIRED,
+        Tool::Wait | Tool::Cancel | Tool::List | Tool::Clear => &[],
+    };
+    let mut schema = json!({
+        "type": "object",
+        "properties": properties(named, audience),
+        "required": required,
+        "additionalProperties": false,
+    });
+    match (audience, named.tool) {
+        (Audience::Mcp, _) => plain(schema),
+        (Audience::Conversation, Tool::Blocking) => {
+            schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
+            schema
+        }
+        (Audience::Conversation, _) => schema,
+    }
+}
+
+/// The same with the [`KEYWORDS`] alone; defaults are said in words.
+fn plain(schema: Value) -> Value {
+    let Value::Object(schema) = schema else { return schema };
+    let said = said(&schema);
+    let mut plain = Map::new();
+    for (keyword, value) in schema {
+        let value = match keyword.as_str() {
+            "properties" => match value {
+                Value::Object(all) => {
+                    all.into_iter().map(|(name, property)| (name, self::plain(property))).collect()
+                }
+                other => other,
+            },
+            "items" => self::plain(value),
+            "required" if value.as_array().is_some_and(Vec::is_empty) => continue,
+            known if KEYWORDS.contains(&known) => value,
+            _ => continue,
+        };
+        plain.insert(keyword, value);
+    }
+    if let Some(Value::String(description)) = plain.get_mut("description") {
+        description.push_str(&said);
+    }
+    Value::Object(plain)
+}
+
+fn said(schema: &Map<String, Value>) -> String {
+    let usual = schema.get("default").filter(|usual| **usual != json!(false));
+    let said = usual.map(|usual| match usual.as_f64() {
+        Some(number) => format!(" Default: {number}."),
+        None => format!(" Default: {}.", usual.as_str().unwrap_or_default()),
+    });
+    said.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Alias;
+    use super::*;
+
+    fn agent(name: &str, reads_only: bool) -> AgentOffer {
+        AgentOffer { name: name.into(), model: None, reads_only }
+    }
+
+    /// All keywords of a schema, but not the names of arguments.
+    fn keywords(schema: &Value, found: &mut Vec<String>) {
+        let Some(schema) = schema.as_object() else { return };
+        for (keyword, value) in schema {
+            found.push(keyword.clone());
+            match keyword.as_str() {
+                "properties" => {
+                    value.as_object().unwrap().values().for_each(|value| keywords(value, found));
+                }
+                "items" => keywords(value, found),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn clients_of_mcp_get_schemas_with_keywords_that_every_provider_takes() {
+        let aliases = vec![Alias::Superagents, Alias::Background];
+        let toolbox = Toolbox { aliases, ..Toolbox::default() };
+        for tool in list(&toolbox, Audience::Mcp, &[]).tools {
+            let mut found = Vec::new();
+            keywords(&tool.input_schema, &mut found);
+            found.retain(|keyword| !KEYWORDS.contains(&keyword.as_str()));
+            assert_eq!(found, [""; 0], "{}", tool.name);
+        }
+        let default = plain(json!({
+            "type": "object", "$schema": "x", "additionalProperties": false, "required": [],
+            "properties": {
+                "default": { "type": "string", "maxLength": 5, "description": "A." },
+                "n": { "type": "number", "default": 60.0, "minimum": 1, "description": "B." },
+                "mode": { "type": "string", "enum": ["all"], "default": "all", "description": "C." },
+                "all": { "type": "boolean", "default": false, "description": "D." },
+                "ids": { "type": "array", "maxItems": 2, "items": { "type": "string", "format": "x" } },
+            },
+        }));
+        let expected = json!({
+            "type": "object",
+            "properties": {
+                "default": { "type": "string", "description": "A." },
+                "n": { "type": "number", "minimum": 1, "description": "B. Default: 60." },
+                "mode": { "type": "string", "enum": ["all"], "description": "C. Default: all." },
+                "all": { "type": "boolean", "description": "D." },
+                "ids": { "type": "array", "items": { "type": "string" } },
+            },
+        });
+        assert_eq!(default, expected);
+    }
+
+    #[test]
+    fn the_description_names_the_agents_there_are_and_not_too_many() {
+        let few = [agent("build", false), agent("explore", true), agent("a\n*b*", false)];
+        assert_eq!(named_agents(&few), "\n\nAgents: build, explore (only reads), a \\*b\\*.");
+        assert_eq!(named_agents(&[]), "");
+        let many: Vec<AgentOffer> = (0..60).map(|n| agent(&format!("a{n}"), false)).collect();
+        let named = named_agents(&many);
+        assert!(named.ends_with(", a39, and 20 more.") && !named.contains("a40"), "{named}");
+    }
+
+    #[test]
+    fn an_errand_is_read_only_exactly_if_its_agent_is() {
+        let agents = [agent("explore", true), agent("general", false)];
+        let hints = |errands: &str| {
+            let mut toolbox = Toolbox::default();
+            toolbox.blocking.agent = errands.into();
+            let tools = list(&toolbox, Audience::Mcp, &agents).tools.into_iter();
+            tools.map(|tool| (tool.name, tool.hints.unwrap())).collect::<Vec<_>>()
+        };
+        let read_only = |errands: &str| -> Vec<String> {
+            let hints = hints(errands).into_iter();
+            hints.filter(|(_, hints)| hints.read_only).map(|(name, _)| name).collect()
+        };
+        let always = ["asyncagents_output", "asyncagents_wait", "asyncagents_list"];
+        assert_eq!(read_only("general"), always);
+        assert_eq!(read_only("nobody"), always);
+        assert_eq!(read_only("explore"), [always.as_slice(), &["Task"]].concat());
+        for (name, hints) in hints("general") {
+            let launches = ["asyncagents_task", "Task"].contains(&name.as_str());
+            assert_eq!(hints.open_world, launches, "{name}");
+            assert_eq!(hints.destructive, !hints.read_only, "{name}");
+        }
+    }
+}

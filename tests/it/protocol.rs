@@ -1,0 +1,159 @@
+//! `asyncagents mcp` as a client of the protocol sees it, line by line.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::process::Shell;
+
+/// A client that says one thing after the other.
+struct Client {
+    child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+    last: u64,
+    /// What the server said of itself.
+    server: Value,
+}
+
+impl Client {
+    fn connect(shell: &Shell, name: &str) -> Client {
+        let mut command = shell.command(["mcp"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut client = Client { child, input, output, last: 0, server: Value::Null };
+        let initialize = json!({
+            "protocolVersion": "2025-06-18", "capabilities": {},
+            "clientInfo": { "name": name, "version": "1" },
+        });
+        client.server = client.ask("initialize", initialize)["result"].clone();
+        client.say(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        client
+    }
+
+    fn say(&mut self, message: &Value) {
+        writeln!(self.input, "{message}").unwrap();
+    }
+
+    /// The whole answer to a request.
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.last += 1;
+        let request =
+            json!({ "jsonrpc": "2.0", "id": self.last, "method": method, "params": params });
+        self.say(&request);
+        loop {
+            let line = self.output.next().expect("it answers").unwrap();
+            let answer: Value = serde_json::from_str(&line).unwrap();
+            if answer["id"] == self.last {
+                return answer;
+            }
+        }
+    }
+
+    fn tools(&mut self) -> Vec<Value> {
+        let answer = self.ask("tools/list", json!({}));
+        answer["result"]["tools"].as_array().unwrap().clone()
+    }
+
+    fn tool(&mut self, name: &str) -> Value {
+        self.tools().into_iter().find(|tool| tool["name"] == name).unwrap()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn embedded() -> Shell {
+    let mut shell = Shell::new();
+    shell.set("ASYNCAGENTS_HOST", "embedded");
+    shell
+}
+
+#[test]
+fn only_what_is_announced_is_there() {
+    let shell = Shell::new();
+    let mut client = Client::connect(&shell, "a client");
+    assert_eq!(client.server["capabilities"], json!({ "tools": {} }));
+    for method in
+        ["resources/list", "resources/templates/list", "prompts/list", "completion/complete"]
+    {
+        let params = json!({
+            "ref": { "type": "ref/prompt", "name": "x" }, "argument": { "name": "a", "value": "b" },
+        });
+        let params = if method == "completion/complete" { params } else { json!({}) };
+        let answer = client.ask(method, params);
+        assert_eq!(answer["error"]["code"], -32601, "{method}: {answer}");
+    }
+}
+
+#[test]
+fn tools_have_titles_and_annotations_that_are_true() {
+    let shell = embedded();
+    let mut client = Client::connect(&shell, "a client");
+    let hints: Vec<Value> = client
+        .tools()
+        .into_iter()
+        .map(|tool| {
+            assert_eq!(tool["title"], tool["annotations"]["title"]);
+            assert!(tool["title"].as_str().is_some_and(|title| !title.is_empty()), "{tool}");
+            let hint = |name: &str| tool["annotations"][name].clone();
+            json!([
+                tool["name"],
+                hint("readOnlyHint"),
+                hint("destructiveHint"),
+                hint("openWorldHint")
+            ])
+        })
+        .collect();
+    let expected = [
+        json!(["asyncagents_task", false, true, true]),
+        json!(["asyncagents_output", true, false, false]),
+        json!(["asyncagents_wait", true, false, false]),
+        json!(["asyncagents_cancel", false, true, false]),
+        json!(["asyncagents_list", true, false, false]),
+        json!(["asyncagents_clear", false, true, false]),
+        // Done by `general`, which may write.
+        json!(["Task", false, true, true]),
+    ];
+    assert_eq!(hints, expected);
+}
+
+#[test]
+fn several_calls_of_task_may_run_in_parallel_when_its_agent_only_reads() {
+    let mut shell = embedded();
+    let file = shell.path("config.toml");
+    fs::write(&file, "[task_tool]\nagent = \"explore\"\n").unwrap();
+    shell.set("ASYNCAGENTS_CONFIG", file);
+    let mut client = Client::connect(&shell, "claude-code");
+    let task = client.tool("Task");
+    assert_eq!(task["annotations"]["readOnlyHint"], true);
+    let description = task["description"].as_str().unwrap();
+    let told = "the agent explore, which only reads, so several calls can run at the same time.";
+    assert!(description.ends_with(told), "{description}");
+}
+
+#[test]
+fn the_description_of_asyncagents_task_names_the_agents_there_are() {
+    let shell = embedded();
+    let agents = "Agents: build, explore (only reads), general, librarian (only reads), oracle (only \
+                  reads).";
+    let mut client = Client::connect(&shell, "a client");
+    let described =
+        |client: &mut Client| client.tool("asyncagents_task")["description"].to_string();
+    assert!(described(&mut client).contains(agents), "{}", described(&mut client));
+    // Those of the workspace, too, once it is trusted.
+    let folder = shell.path(".claude/agents");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("reviewer.md"), "---\ndescription: reviews\n---\nReview.\n").unwrap();
+    assert!(!described(&mut client).contains("reviewer"));
+    shell.say(["trust"]);
+    assert!(described(&mut client).contains(", reviewer."), "{}", described(&mut client));
+}
