@@ -7,6 +7,7 @@ mod home;
 mod hosts;
 mod log;
 mod patience;
+mod peers;
 mod reload;
 mod rescue;
 mod space;
@@ -40,7 +41,7 @@ use crate::claim;
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::feed::{Change, Feed, Kind};
-use crate::http::{self, Api, Snapshots, Streams, Warnings};
+use crate::http::{self, Api, Peer, Snapshots, Streams, Warnings};
 pub use crate::store::Repaired;
 use crate::store::{Committed, Store, What};
 use crate::supervisor::{self, Asks, ForkMethod, Keep, Supervisor};
@@ -199,7 +200,8 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let stopping = CancellationToken::new();
     let told = stopping.clone();
-    let serving = axum::serve(listener, http::control(api)).with_graceful_shutdown(async move {
+    let control = http::control(api).into_make_service_with_connect_info::<Peer>();
+    let serving = axum::serve(listener, control).with_graceful_shutdown(async move {
         asked_to_stop.await;
         told.cancel();
     });

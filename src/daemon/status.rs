@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -23,6 +24,7 @@ use super::LONGEST_FAREWELL;
 use super::descriptors::Room;
 use super::home::Home;
 use super::patience::Patient;
+use super::peers;
 use crate::clock::Clock;
 use crate::config;
 use crate::http::Door;
@@ -144,6 +146,8 @@ async fn bind(wanted: SocketAddr) -> std::io::Result<TcpListener> {
 /// One connection, until it is closed or told to stop. What goes wrong on it is its client's.
 async fn converse(stream: TcpStream, router: Router, stopping: CancellationToken) {
     let _ = stream.set_nodelay(true);
+    let peer = peers::over_tcp(&stream).await;
+    let router = router.layer(Extension(ConnectInfo(peer)));
     let io = TokioIo::new(Patient::new(stream, LONGEST_STALL));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(LONGEST_HEAD);

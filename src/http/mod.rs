@@ -1,5 +1,6 @@
 //! The HTTP API, as a table of routes. A handler extracts, calls the supervisor once, converts.
 
+mod agents;
 mod body;
 mod bridge;
 mod cancel;
@@ -26,6 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post, put};
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
@@ -34,6 +36,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+pub use agents::Peer;
 pub use events::{Snapshots, Streams};
 pub use guard::Door;
 pub use health::SET_ASIDE;
@@ -177,6 +180,7 @@ pub fn control(api: Api) -> Router {
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::wrong_method)
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .layer(from_fn_with_state(api.clone(), agents::only_their_own_task))
         .with_state(api)
 }
 
@@ -188,6 +192,6 @@ fn any_size() -> DefaultBodyLimit {
 /// The same for reading, and for whoever has the token: what is served over TCP.
 pub fn status(api: Api, door: Door) -> Router {
     // Around all routes at once: around each of them, the router would add what it knows of methods.
-    let guarded = axum::middleware::from_fn_with_state(door, guard::guard);
+    let guarded = from_fn_with_state(door, guard::guard);
     Router::new().fallback_service(control(api)).layer(guarded)
 }

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::peer::Counted;
 use super::protocol::{Cause, Order, RENEWAL, Report};
 use super::sweep::{Record, sweep};
 use super::{KILL_LIMIT, VERB};
@@ -94,6 +95,8 @@ impl Launcher {
 
     /// Returns at once; whether the command could be started is in the report.
     pub fn start(&self, command: Command) -> Result<Process, Error> {
+        // Before there is anything to be looked for.
+        let counted = Counted::one();
         let (guard, socket) =
             self.spawn(&command).map_err(|source| match command.directory.is_dir() {
                 false => Error::NoDirectory(command.directory.clone()),
@@ -105,6 +108,7 @@ impl Launcher {
         let kill = CancellationToken::new();
         let (reporting, report) = oneshot::channel();
         let mut started = Started {
+            _counted: counted,
             guard,
             socket,
             kill: kill.clone(),
@@ -159,6 +163,7 @@ impl Process {
 }
 
 struct Started {
+    _counted: Counted,
     guard: Child,
     socket: tokio::net::UnixStream,
     kill: CancellationToken,

@@ -4,6 +4,7 @@
 
 pub mod guard;
 mod launch;
+mod peer;
 mod protocol;
 mod sweep;
 mod table;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use launch::{Command, Error, Journal, Launcher, Process, Variables};
+pub use peer::{Origin, commands_run, of_connection, of_process};
 pub use protocol::{Cause, Report, Status};
 pub use sweep::{Record, Survivors, sweep};
 

@@ -80,6 +80,24 @@ impl Entry {
         environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
     }
 
+    /// Whether it was started with a variable of this name.
+    pub(super) fn has_variable(&self, name: &str) -> bool {
+        let environment = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
+        let name = format!("{name}=");
+        environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(name.as_bytes()))
+    }
+
+    /// Whether one of its descriptors is this; `None` when that cannot be seen.
+    pub(super) fn holds(&self, link: &str) -> Option<bool> {
+        let files = match fs::read_dir(format!("/proc/{}/fd", self.pid)) {
+            Ok(files) => files,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Some(false),
+            Err(_) => return None,
+        };
+        let is_it = |path| fs::read_link(path).is_ok_and(|target| target.as_os_str() == link);
+        Some(files.flatten().any(|file| is_it(file.path())))
+    }
+
     /// SIGKILL, to this very process: the descriptor is opened first and compared then, so that the
     /// signal cannot reach one that was given the same id in between.
     #[cfg(target_os = "linux")]

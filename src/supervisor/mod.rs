@@ -405,6 +405,12 @@ impl Supervisor {
         self.0.notices.notify_one();
     }
 
+    /// The session that a command belongs to, by the command's guard; `None` when it is over.
+    pub fn session_of_command(&self, guard: i32) -> Option<crate::task::SessionId> {
+        let recorded = self.store().processes().ok()?;
+        recorded.into_iter().find(|process| process.guard_pid == guard).map(|found| found.session)
+    }
+
     pub fn task(&self, id: &TaskId) -> Result<Task, Error> {
         let found = self.0.store.task(id)?;
         found.ok_or_else(|| Error::NoSuchTask(id.to_string()))

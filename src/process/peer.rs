@@ -1,0 +1,195 @@
+//! Whether a connection comes from a command of an agent (X3). The process table says so: whatever a
+//! command starts, in whichever namespace, stays below its guard, and guards are children of the daemon.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::MARKER;
+use super::table::{self, Entry};
+
+/// Parents can change while they are followed; this often it is begun anew.
+const MOST_TRIES: usize = 5;
+/// No real chain is as long.
+const MOST_ANCESTORS: usize = 10_000;
+
+/// Guards of this process. While there are none, nobody has to be looked for.
+static GUARDS: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a guard as long as it exists.
+#[derive(Debug)]
+pub(super) struct Counted(());
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody of ours.
+    Elsewhere,
+    /// A command, by the process id of its guard; `None` when its guard is gone.
+    Agent(Option<i32>),
+    /// It cannot be told, perhaps because the process has ended, while commands of agents run.
+    Unknown,
+}
+
+impl Counted {
+    pub(super) fn one() -> Counted {
+        GUARDS.fetch_add(1, Ordering::SeqCst);
+        Counted(())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        GUARDS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Whether this process has guards at the moment.
+pub fn commands_run() -> bool {
+    GUARDS.load(Ordering::SeqCst) > 0
+}
+
+/// Of the process that connected to a Unix socket, as the kernel names it.
+pub fn of_process(pid: i32) -> Origin {
+    // A process that we cannot see is in no namespace below ours, so it is no command.
+    if !commands_run() || pid <= 0 {
+        return Origin::Elsewhere;
+    }
+    let own = std::process::id().cast_signed();
+    for _ in 0..MOST_TRIES {
+        let Some(entry) = table::find(pid) else { return Origin::Unknown };
+        match guard_above(entry, own, table::find) {
+            Above::Guard(guard) => return Origin::Agent(Some(guard)),
+            Above::Nobody if entry.has_variable(MARKER) => return Origin::Agent(None),
+            Above::Nobody => return Origin::Elsewhere,
+            Above::Changed => {}
+        }
+    }
+    Origin::Unknown
+}
+
+/// Of whoever holds the other end of a TCP connection on this machine: `peer` is its address.
+pub fn of_connection(peer: SocketAddr, local: SocketAddr) -> Origin {
+    if !commands_run() || !peer.ip().is_loopback() {
+        return Origin::Elsewhere;
+    }
+    let (Some(inode), Ok(entries)) = (inode(peer, local), table::read()) else {
+        return Origin::Unknown;
+    };
+    let link = format!("socket:[{inode}]");
+    let own = std::process::id().cast_signed();
+    let mut unreadable = false;
+    for entry in table::descendants(&entries, own).iter().filter(|entry| entry.alive) {
+        match entry.holds(&link) {
+            Some(true) => {
+                let find = |pid| entries.iter().find(|entry| entry.pid == pid).copied();
+                return match guard_above(*entry, own, find) {
+                    Above::Guard(guard) => Origin::Agent(Some(guard)),
+                    Above::Nobody | Above::Changed => Origin::Agent(None),
+                };
+            }
+            Some(false) => {}
+            // One that hides its descriptors could be the one.
+            None => unreadable = true,
+        }
+    }
+    if unreadable { Origin::Unknown } else { Origin::Elsewhere }
+}
+
+enum Above {
+    /// The child of `own` that is above the process, or is the process.
+    Guard(i32),
+    Nobody,
+    /// Somebody ended meanwhile, whose children have other parents now.
+    Changed,
+}
+
+fn guard_above(entry: Entry, own: i32, find: impl Fn(i32) -> Option<Entry>) -> Above {
+    let mut entry = entry;
+    for _ in 0..MOST_ANCESTORS {
+        if entry.parent == own {
+            return Above::Guard(entry.pid);
+        }
+        if entry.parent <= 1 || entry.pid == own {
+            return Above::Nobody;
+        }
+        match find(entry.parent) {
+            Some(parent) => entry = parent,
+            None => return Above::Changed,
+        }
+    }
+    Above::Changed
+}
+
+/// Of the other end's socket, from the kernel's table of connections. `None` when it is closed.
+fn inode(peer: SocketAddr, local: SocketAddr) -> Option<u64> {
+    let file = if peer.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
+    let table = fs::read_to_string(file).ok()?;
+    find_inode(&table, &shown(peer), &shown(local))
+}
+
+fn find_inode(table: &str, peer: &str, local: &str) -> Option<u64> {
+    let row = table.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let ends = (fields.next()?, fields.next()?);
+        (ends == (peer, local)).then(|| fields.nth(6))?
+    })?;
+    row.parse().ok().filter(|inode| *inode > 0)
+}
+
+/// As the kernel writes it: each 32 bits of the address in the machine's byte order.
+fn shown(address: SocketAddr) -> String {
+    let words: Vec<u8> = match address.ip() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let (words, _) = words.as_chunks::<4>();
+    let ip: String =
+        words.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect();
+    format!("{ip}:{:04X}", address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_belongs_to_the_guard_that_is_above_it() {
+        let entry =
+            |(pid, parent)| Entry { pid, parent, group: 0, session: 0, start: 0, alive: true };
+        let check = |pairs: &[(i32, i32)], expected: Option<i32>| {
+            let entries: Vec<Entry> = pairs.iter().copied().map(entry).collect();
+            let find = |pid| entries.iter().find(|entry| entry.pid == pid).copied();
+            let found = match guard_above(entries[0], 7, find) {
+                Above::Guard(guard) => Some(guard),
+                Above::Nobody => None,
+                Above::Changed => Some(-1),
+            };
+            assert_eq!(found, expected, "{pairs:?}");
+        };
+        check(&[(10, 9), (9, 8), (8, 7), (7, 1)], Some(8));
+        check(&[(8, 7)], Some(8));
+        check(&[(7, 1)], None);
+        check(&[(10, 9), (9, 1)], None);
+        check(&[(10, 9)], Some(-1));
+        check(&[(10, 9), (9, 10)], Some(-1));
+    }
+
+    #[test]
+    fn a_connection_is_found_in_the_kernels_table_by_both_of_its_ends() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+             0: 0100007F:142D 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 111 1\n\
+             1: 0100007F:142D 0100007F:9C40 01 00000000:00000000 00:00000000 00000000  1000        0 222 1\n\
+             2: 0100007F:9C40 0100007F:142D 01 00000000:00000000 00:00000000 00000000  1000        0 333 1\n\
+             3: 0100007F:9C41 0100007F:142D 06 00000000:00000000 00:00000000 00000000     0        0 0 1\n";
+        let local = shown("127.0.0.1:5165".parse().unwrap());
+        let check = |peer: &str, expected: Option<u64>| {
+            let peer = shown(peer.parse().unwrap());
+            assert_eq!(find_inode(table, &peer, &local), expected, "{peer}");
+        };
+        check("127.0.0.1:40000", Some(333));
+        check("127.0.0.1:40001", None);
+        check("127.0.0.1:40002", None);
+        assert_eq!(shown("[::1]:5165".parse().unwrap()), "00000000000000000000000001000000:142D");
+    }
+}
