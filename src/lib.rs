@@ -16,6 +16,7 @@ pub mod feed;
 pub mod metrics;
 pub mod net;
 pub mod process;
+pub mod sandbox;
 pub mod store;
 pub mod threads;
 pub mod trust;

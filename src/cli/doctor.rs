@@ -9,6 +9,7 @@ use super::{doctor_models, opencode, show};
 use crate::config::Settings;
 use crate::daemon::{self, Repaired, start};
 use crate::quote;
+use crate::sandbox::Level;
 use crate::trust::Standing;
 use crate::wire::OpenCodeView;
 
@@ -53,6 +54,7 @@ impl Doctor {
         let mut findings = vec![Fine(format!("asyncagents {}", env!("CARGO_PKG_VERSION")))];
         findings.push(configuration(settings));
         findings.extend(workspace(settings));
+        findings.extend(sandbox(settings));
         findings.extend(daemon_and_store(settings, self.online).await);
         findings.push(opencode_program());
         findings.push(plugin(settings));
@@ -118,6 +120,31 @@ fn workspace(settings: &Settings) -> Option<Finding> {
         ))),
         Standing::Trusted | Standing::Declined | Standing::Undecided => None,
     }
+}
+
+/// What is around the commands of embedded agents, and what that does not hold.
+fn sandbox(settings: &Settings) -> Vec<Finding> {
+    let found = match daemon::sandbox(settings).found() {
+        Ok(found) => found,
+        Err(error) => return vec![Wrong(format!("sandbox: {error}"))],
+    };
+    let level = found.level.name();
+    let mut findings = vec![match (found.level, &found.because) {
+        (Level::Off, Some(why)) => Warning(format!(
+            "sandbox: none, commands of agents run as you: {why}; install `bubblewrap`, or set \
+             `sandbox = \"off\"` if that is meant"
+        )),
+        (Level::Off, None) => Warning(
+            "sandbox: off in the configuration; commands of agents can do all that you can".into(),
+        ),
+        (_, Some(why)) => Warning(format!("sandbox: {level}, because {why}")),
+        (_, None) => Fine(format!("sandbox: {level}")),
+    }];
+    if found.level != Level::Off {
+        let gaps = found.level.gaps(found.landlock).into_iter();
+        findings.extend(gaps.map(|gap| Fine(format!("sandbox: does not hold: {gap}"))));
+    }
+    findings
 }
 
 async fn daemon_and_store(settings: &Settings, online: bool) -> Vec<Finding> {

@@ -25,6 +25,13 @@ pub struct Agent {
     pub command_lease: Duration,
     /// Variables that commands get besides the usual ones; `NAME`, or the beginning of names and `*`.
     pub environment: Vec<String>,
+    pub command_network: Network,
+    pub command_caches: Caches,
+    pub command_readable: Vec<String>,
+    pub command_writable: Vec<String>,
+    pub command_processes: u64,
+    pub command_memory_bytes: u64,
+    pub command_file_bytes: u64,
     /// By `provider/model`.
     pub prices: BTreeMap<String, Price>,
     /// Short names of models.
@@ -48,10 +55,33 @@ impl Default for Agent {
             definition_folder_bytes: 8 << 20,
             command_lease: Duration::from_secs(30),
             environment: Vec::new(),
+            command_network: Network::On,
+            command_caches: Caches::Readable,
+            command_readable: Vec::new(),
+            command_writable: Vec::new(),
+            command_processes: 4096,
+            command_memory_bytes: 16 << 30,
+            command_file_bytes: 16 << 30,
             prices: BTreeMap::new(),
             aliases: BTreeMap::new(),
         }
     }
+}
+
+/// Whether commands reach the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    On,
+    Off,
+}
+
+/// What commands may do with the download caches of package managers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Caches {
+    Readable,
+    Writable,
 }
 
 /// How much a model is to think before it answers.

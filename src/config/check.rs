@@ -22,6 +22,7 @@ const YEAR: f64 = 365.0 * 86_400.0;
 
 /// What a value may be beyond its type. Every number has its range here.
 const RULES: &[(&str, Rule)] = &[
+    ("sandbox", Rule::OneOf(&["auto", "bwrap", "landlock", "off"])),
     ("supervisor.poll_interval_seconds", Rule::Between(0.05, 3600.0)),
     ("supervisor.max_depth", Rule::Between(1.0, 10.0)),
     ("supervisor.stall_seconds", Rule::Between(1.0, YEAR)),
@@ -57,6 +58,13 @@ const RULES: &[(&str, Rule)] = &[
     ("agent.definition_bytes", Rule::Between(0.0, 1e8)),
     ("agent.definition_folder_bytes", Rule::Between(0.0, 1e9)),
     ("agent.command_lease_seconds", Rule::Between(1.0, 3600.0)),
+    ("agent.command_network", Rule::OneOf(&["on", "off"])),
+    ("agent.command_caches", Rule::OneOf(&["readable", "writable"])),
+    ("agent.command_readable", Rule::Paths),
+    ("agent.command_writable", Rule::Paths),
+    ("agent.command_processes", Rule::Between(0.0, 1e7)),
+    ("agent.command_memory_bytes", Rule::Between(0.0, 1e15)),
+    ("agent.command_file_bytes", Rule::Between(0.0, 1e15)),
     ("opencode.gone_seconds", Rule::Between(1.0, YEAR)),
     (SERVERS, Rule::Filled),
     (ALIASES, Rule::Filled),
@@ -290,6 +298,7 @@ enum Rule {
     /// Of a list: each of its members.
     OneOf(&'static [&'static str]),
     Filled,
+    Paths,
 }
 
 impl Rule {
@@ -304,6 +313,7 @@ impl Rule {
                 other => is_among(words, other),
             },
             Rule::Filled => value.as_str().is_some_and(|text| !text.trim().is_empty()),
+            Rule::Paths => value.as_array().is_some_and(|all| all.iter().all(is_path)),
         }
     }
 
@@ -312,8 +322,13 @@ impl Rule {
             Rule::Between(least, most) => format!("a number from {least} to {most}"),
             Rule::OneOf(words) => quoted(*words, " or "),
             Rule::Filled => "a text that is not empty".to_owned(),
+            Rule::Paths => "a list of paths that begin with `/` or `~/`".to_owned(),
         }
     }
+}
+
+fn is_path(value: &Value) -> bool {
+    value.as_str().is_some_and(|path| path.starts_with('/') || path.starts_with("~/"))
 }
 
 fn is_among(words: &[&str], value: &Value) -> bool {
@@ -333,6 +348,7 @@ mod tests {
         let mut numbers = BTreeSet::new();
         let mut keys = BTreeSet::new();
         for (section, value) in known_keys() {
+            keys.insert(section.clone());
             for (name, value) in value.as_table().into_iter().flatten() {
                 let key = join(&section, name);
                 if value.is_integer() || value.is_float() {

@@ -17,6 +17,7 @@ pub struct Config {
     pub host: String,
     /// `provider/model`, or empty: choose the default.
     pub model: String,
+    pub sandbox: Sandbox,
     pub supervisor: Supervisor,
     pub limits: Limits,
     pub resume: Resume,
@@ -100,6 +101,16 @@ pub struct Permissions {
     /// After this a parked request is denied; `None` is never.
     #[serde(rename = "park_seconds", with = "seconds_or_off")]
     pub park: Option<Duration>,
+}
+
+/// What is around the commands of embedded agents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sandbox {
+    Auto,
+    Bwrap,
+    Landlock,
+    Off,
 }
 
 /// What becomes of a child's request for permission.
@@ -191,6 +202,7 @@ impl Default for Config {
             enabled: true,
             host: String::new(),
             model: String::new(),
+            sandbox: Sandbox::Auto,
             supervisor: Supervisor::default(),
             limits: Limits::default(),
             resume: Resume::default(),

@@ -6,6 +6,7 @@ mod check;
 mod keys;
 mod providers;
 mod units;
+mod user;
 mod variables;
 
 use std::collections::BTreeMap;
@@ -15,12 +16,13 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-pub use agent::{Agent, Price, Thinking};
+pub use agent::{Agent, Caches, Network, Price, Thinking};
 pub use keys::{
     Alias, Api, Config, Fork, ForkMethod, History, Limits, Log, Notices, Offered, OnTimeout,
-    OpenCode, Permissions, Policy, Resume, Storage, Supervisor, TaskTool, Tools,
+    OpenCode, Permissions, Policy, Resume, Sandbox, Storage, Supervisor, TaskTool, Tools,
 };
 pub use providers::{Access, Kind, Provider, Providers, Secret};
+pub use user::User;
 pub use variables::Variables;
 
 use check::{check_rule, check_switch, check_table};
@@ -79,6 +81,7 @@ pub struct Settings {
     /// `NODE_ENV=development`
     pub development: bool,
     pub providers: Providers,
+    pub user: User,
     /// Where OpenCode looks for its user's configuration; perhaps not there.
     pub opencode_config: Option<PathBuf>,
     /// The same of Codex.
@@ -134,6 +137,7 @@ impl Settings {
             config_file,
             development: environment.get("NODE_ENV")? == Some("development"),
             providers: Providers::of(environment)?,
+            user: User::of(environment)?,
             opencode_config: base_directory(environment, "XDG_CONFIG_HOME", ".config")?
                 .map(|config| config.join("opencode")),
             codex_config: base_directory(environment, "CODEX_HOME", ".codex")?,
@@ -333,6 +337,7 @@ mod tests {
             config_file: file,
             development: true,
             providers: Providers::default(),
+            user: User { home: Some("/home/ada".into()), ..User::default() },
             opencode_config: Some("/home/ada/.config/opencode".into()),
             codex_config: Some("/home/ada/.codex".into()),
             user_home: Some("/home/ada".into()),
@@ -377,6 +382,7 @@ mod tests {
                 config_file: config_file.into(),
                 development: false,
                 providers: Providers::default(),
+                user: settings.user.clone(),
                 opencode_config: Some(
                     Path::new(config_file).parent().unwrap().with_file_name("opencode"),
                 ),
@@ -453,6 +459,7 @@ mod tests {
             config_file: home.join("config.toml"),
             development: false,
             providers: Providers::default(),
+            user: User::default(),
             opencode_config: None,
             codex_config: None,
             user_home: None,

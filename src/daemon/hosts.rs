@@ -20,6 +20,7 @@ use crate::host::embedded::{Embedded, Setup};
 use crate::host::opencode::{self, Login, OpenCode};
 use crate::host::scripted::{Remote, Scripted, World};
 use crate::process::{self, Variables};
+use crate::sandbox::{self, Caches, Choice, Network, Sandbox, UserPlaces};
 use crate::store::Store;
 use crate::supervisor::Hosts;
 use crate::trust::Trust;
@@ -32,6 +33,7 @@ const SCRIPTED: &str = "scripted";
 pub(super) struct Connected {
     pub(super) hosts: Hosts,
     pub(super) embedded: Embedded,
+    pub(super) sandbox: Sandbox,
 }
 
 /// The embedded host and OpenCode are always there; what is configured is the default.
@@ -42,7 +44,9 @@ pub(super) fn connect(
     clock: &Clock,
 ) -> anyhow::Result<Connected> {
     let config = &settings.config;
-    let embedded = Embedded::start(store.clone(), clock.clone(), setup(settings, home))?;
+    let setup = setup(settings, home);
+    let sandbox = setup.sandbox.clone();
+    let embedded = Embedded::start(store.clone(), clock.clone(), setup)?;
     let opencode = opencode(settings, store, clock)?;
     let mut all = BTreeMap::from([
         (EMBEDDED.to_owned(), AnyHost::Embedded(embedded.clone())),
@@ -72,7 +76,7 @@ pub(super) fn connect(
         ),
     };
     let hosts = Hosts { all, default: Some(default.to_owned()) };
-    Ok(Connected { hosts, embedded })
+    Ok(Connected { hosts, embedded, sandbox })
 }
 
 /// Servers from the configuration, and those that were added since.
@@ -206,5 +210,40 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         environment: child_variables(settings),
         command_lease: config.agent.command_lease,
         sweep: process::sweep,
+        sandbox: sandbox(settings),
+        scratch: home.path().join("scratch"),
     }
+}
+
+/// What is around commands, with everything of ours hidden from them.
+pub fn sandbox(settings: &Settings) -> Sandbox {
+    let config::Config { agent, sandbox, .. } = &settings.config;
+    let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
+    let expanded = |paths: &[String]| paths.iter().map(|path| settings.user.expand(path)).collect();
+    let config::User { home: user_home, toolchains, path } = settings.user.clone();
+    Sandbox::new(sandbox::Settings {
+        choice: match sandbox {
+            config::Sandbox::Auto => Choice::Auto,
+            config::Sandbox::Bwrap => Choice::Bwrap,
+            config::Sandbox::Landlock => Choice::Landlock,
+            config::Sandbox::Off => Choice::Off,
+        },
+        network: match agent.command_network {
+            config::Network::On => Network::On,
+            config::Network::Off => Network::Off,
+        },
+        readable: expanded(&agent.command_readable),
+        writable: expanded(&agent.command_writable),
+        caches: match agent.command_caches {
+            config::Caches::Readable => Caches::Readable,
+            config::Caches::Writable => Caches::Writable,
+        },
+        limits: sandbox::Limits {
+            processes: agent.command_processes,
+            memory: agent.command_memory_bytes,
+            file: agent.command_file_bytes,
+        },
+        user: UserPlaces { home: user_home, toolchains, path },
+        own: vec![settings.home.clone(), config_dir.to_owned()],
+    })
 }

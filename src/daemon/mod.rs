@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use handover::hand_over;
 pub use home::{AlreadyRunning, Home, make_private};
-pub use hosts::definition_bounds;
+pub use hosts::{definition_bounds, sandbox};
 pub use log::init as init_log;
 pub use reload::Reloadable;
 pub use rescue::{back_up, repair};
@@ -72,7 +72,11 @@ pub async fn run(
         let error = &error as &dyn std::error::Error;
         tracing::error!(error, "newest ids cannot be read; they begin with the clock");
     }
-    let hosts::Connected { hosts, embedded } = hosts::connect(settings, &home, &store, &clock)?;
+    let hosts::Connected { hosts, embedded, sandbox } =
+        hosts::connect(settings, &home, &store, &clock)?;
+    // Runs a program, so nobody waits for it; the first command would.
+    let noted = warnings.clone();
+    tokio::task::spawn_blocking(move || noted.put("sandbox", sandbox.warnings()));
     let supervisor = Supervisor::new(
         store.clone(),
         feed,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use asyncagents::agent::tools::{self, Context, Error, Output, OutputRoom, Todos, Workspace};
 use asyncagents::process::{Journal, Launcher, Record, Variables};
+use asyncagents::sandbox::Cell;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -71,6 +72,7 @@ impl Desk {
             cancel: CancellationToken::new(),
             may_leave: None,
             launcher: Launcher::new(program.into(), LEASE, environment(), ledger.clone()),
+            cell: Cell::off(),
         };
         Desk { context, ledger, _directory: directory }
     }

@@ -21,8 +21,9 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("auth", &[]),
     ("trust", &[]),
     ("process", &[]),
+    ("sandbox", &[]),
     ("claim", &[]),
-    ("agent", &["transcript", "net", "threads", "trust", "process"]),
+    ("agent", &["transcript", "net", "threads", "trust", "process", "sandbox"]),
     (
         "host",
         &[
@@ -35,6 +36,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "threads",
             "trust",
             "process",
+            "sandbox",
             "agent",
         ],
     ),
@@ -70,6 +72,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "auth",
             "trust",
             "process",
+            "sandbox",
             "claim",
             "agent",
             "host",
@@ -85,8 +88,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "quote", "task", "fork", "clock", "auth", "trust", "process", "agent", "host", "wire",
-            "client", "config", "daemon", "mcp",
+            "quote", "task", "fork", "clock", "auth", "trust", "process", "sandbox", "agent",
+            "host", "wire", "client", "config", "daemon", "mcp",
         ],
     ),
 ];

@@ -207,19 +207,25 @@ async fn leaving_the_workspace_needs_a_permission_that_is_asked_for_and_answered
 async fn a_cancelled_agent_stops_with_the_command_it_runs() {
     let place = Place::build().await;
     block_in_place(|| {
-        let prompt = "@call bash {\"command\": \"echo $$ > pid; sleep 600\"}\n@say never";
+        // In its sandbox a command sees other process ids, so it is known by its directory.
+        let prompt = "@call bash {\"command\": \"echo > started; sleep 600\"}\n@say never";
         let id = place.launch("build", prompt);
-        let pid = place.project.join("pid");
-        until("the command runs", || {
-            std::fs::read_to_string(&pid).is_ok_and(|p| p.ends_with('\n'))
-        });
-        let pid = std::fs::read_to_string(&pid).unwrap().trim().to_owned();
+        let started = place.project.join("started");
+        until("the command runs", || started.exists() && !working_in(&place.project).is_empty());
         assert_eq!(place.shell.run(["cancel", &id]).code, 0);
         assert_eq!(place.end(&id).0, "cancelled");
-        let stat = format!("/proc/{pid}/stat");
-        let gone = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
-        until("the command is gone", gone);
+        until("the command is gone", || working_in(&place.project).is_empty());
     });
+}
+
+/// The processes whose working directory this is.
+fn working_in(directory: &std::path::Path) -> Vec<u32> {
+    let pids = std::fs::read_dir("/proc").unwrap();
+    let pids = pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let works_there = |pid: &u32| {
+        std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|path| path == directory)
+    };
+    pids.filter(works_there).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,6 +13,7 @@ use asyncagents::clock::Clock;
 use asyncagents::host::embedded::{Embedded, Setup};
 use asyncagents::host::{Activity, Host, NewSession, Opened, Prompt, Watch};
 use asyncagents::process::Survivors;
+use asyncagents::sandbox::Sandbox;
 use asyncagents::store::{RecordedProcess, Store};
 use asyncagents::transcript::Outcome;
 use asyncagents::trust::Trust;
@@ -425,6 +426,8 @@ fn setup(directory: &Path) -> Setup {
         guard: "/none/asyncagents".into(),
         environment: Default::default(),
         command_lease: std::time::Duration::from_secs(30),
+        sandbox: Sandbox::off(),
+        scratch: directory.join("scratch"),
         sweep: |record| Err(Survivors(vec![record.pid])),
     }
 }

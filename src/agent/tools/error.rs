@@ -15,6 +15,13 @@ pub enum Error {
         "`{path}` is outside the workspace `{root}` and nobody permitted that; use a path inside"
     )]
     Outside { path: String, root: String },
+    #[error("nobody permitted to run this outside the sandbox; run it without `outside`")]
+    InSandbox,
+    #[error(
+        "`{path}` cannot be changed by agents: git or agents run by a person would run what is in it; \
+         leave it, and say in your answer what should change there"
+    )]
+    Protected { path: String },
     #[error("`{path}` does not exist; {}", suggestion(near))]
     Missing { path: String, near: Vec<String> },
     #[error("`{path}` is a directory; `list` shows what is in it")]

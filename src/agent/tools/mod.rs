@@ -33,6 +33,7 @@ pub use self::todo::{Todo, TodoStatus, Todos};
 pub use self::workspace::Workspace;
 use self::workspace::{Place, resolve};
 use crate::process::Launcher;
+use crate::sandbox::{self, Cell};
 use crate::threads::{self, Stuck};
 
 /// How long a tool that works on files may take before it says what it has so far.
@@ -63,6 +64,8 @@ pub struct Context {
     pub may_leave: Option<String>,
     /// Starts the processes of this call.
     pub launcher: Launcher,
+    /// What is around them.
+    pub cell: Cell,
 }
 
 /// How much a session may still keep of what its commands print, shared by all of them: what prints
@@ -99,9 +102,14 @@ pub fn specs() -> Vec<Spec> {
     ALL.into_iter().map(Tool::spec).collect()
 }
 
-/// What the call would need a permission for, as `external_directory <path>`; `None` if nothing.
+/// What the call would need a permission for, as `external_directory <path>` or `outside_sandbox
+/// <command>`; `None` if nothing.
 pub fn leaves(name: &str, arguments: &Value, context: &Context) -> Option<String> {
-    let access = Tool::named(name)?.access()?;
+    let tool = Tool::named(name)?;
+    if tool == Tool::Bash {
+        return bash::leaves(arguments, context);
+    }
+    let access = tool.access()?;
     let place = context.workspace.place(arguments.get("path")?.as_str()?).ok()?;
     context.outside(&place, access)
 }
@@ -217,6 +225,9 @@ impl Context {
     /// The place a call is about, unless it would need a permission that was not given.
     fn reach(&self, path: &str, access: Access) -> Result<Place, Error> {
         let place = self.workspace.place(path)?;
+        if access == Access::Write && sandbox::is_protected(self.workspace.root(), &place.path) {
+            return Err(Error::Protected { path: place.shown });
+        }
         match self.outside(&place, access) {
             Some(what) if self.may_leave.as_ref() != Some(&what) => Err(Error::Outside {
                 path: place.shown,

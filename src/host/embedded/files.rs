@@ -1,9 +1,9 @@
-//! Files of sessions: what their commands printed at length, in a folder for each session. A folder goes
-//! when its session does, which is when its task is pruned.
+//! Files of sessions: what their commands printed at length, and their private `/tmp` and home, in a folder
+//! for each session. A folder goes when its session does, which is when its task is pruned.
 
 use std::fs;
 
-use super::Embedded;
+use super::{Embedded, Setup};
 use crate::task::SessionId;
 use crate::threads;
 
@@ -30,9 +30,10 @@ impl Embedded {
         if !self.0.store.set_aside().is_empty() {
             return;
         }
-        // Before the first long output there is no such folder.
-        let Ok(folders) = fs::read_dir(&self.0.setup.overflow) else { return };
-        for folder in folders.flatten() {
+        let Setup { overflow, scratch, .. } = &self.0.setup;
+        // Before the first long output, and the first command, there are no such folders.
+        let folders = [overflow, scratch].map(|path| fs::read_dir(path).into_iter().flatten());
+        for folder in folders.into_iter().flatten().flatten() {
             let name = folder.file_name().into_string().unwrap_or_default();
             if !name.starts_with("ses_") {
                 continue;

@@ -28,6 +28,7 @@ use crate::agent::tools::Todo;
 use crate::agent::turn::Limits;
 use crate::clock::Clock;
 use crate::process::{Record, Survivors, Variables};
+use crate::sandbox::Sandbox;
 use crate::store::{self, Session, Store};
 use crate::task::{MessageId, SessionId};
 use crate::threads;
@@ -82,6 +83,10 @@ pub struct Setup {
     pub environment: Variables,
     /// Commands end when they have not heard of the daemon for so long.
     pub command_lease: Duration,
+    /// What is around commands.
+    pub sandbox: Sandbox,
+    /// Where sessions keep their private `/tmp` and home, in a folder for each session.
+    pub scratch: PathBuf,
     /// Kills what is left of a command whose guard could not; tests have one that fails.
     pub sweep: fn(&Record) -> Result<(), Survivors>,
 }

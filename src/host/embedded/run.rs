@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{Embedded, FIRST_PAUSE, LONGEST_PAUSE, Left, Running, broken};
+use super::{Embedded, FIRST_PAUSE, LONGEST_PAUSE, Left, Running, Setup, broken};
 use crate::agent::definition::{Action, Definition, EXTERNAL_DIRECTORY, Source};
 use crate::agent::drive::{Doing, Leave, Permit, Stopped, Surroundings, drive};
 use crate::agent::model::{Call, Model, Price, Request};
@@ -18,6 +18,7 @@ use crate::agent::tools::{self, Context, OutputRoom, Spec, Todos, Workspace};
 use crate::agent::turn::{self, Effect, Mint, Purpose, Turn};
 use crate::clock::Clock;
 use crate::host::{Activity, Answer, Ask, Error};
+use crate::sandbox::{Cell, Grants};
 use crate::store::Session;
 use crate::task::SessionId;
 use crate::threads;
@@ -41,6 +42,7 @@ struct Surrounded {
     todos: Todos,
     overflow: PathBuf,
     output_room: OutputRoom,
+    cell: Cell,
     shown_at: Mutex<Duration>,
     /// Up to which point of the conversation the run knows what was said.
     heard: AtomicI64,
@@ -301,6 +303,7 @@ impl Embedded {
             host: self.clone(),
             output_room: OutputRoom::left(self.0.setup.output_bytes, &overflow),
             overflow,
+            cell: self.cell(&session, &agent),
             model: bare,
             session,
             agent,
@@ -310,6 +313,17 @@ impl Embedded {
             heard: AtomicI64::new(last),
         };
         Ok((surrounded, model, price))
+    }
+
+    /// The sandbox as this session has it.
+    fn cell(&self, session: &Session, _agent: &Definition) -> Cell {
+        let Setup { sandbox, scratch, trust, .. } = &self.0.setup;
+        Cell {
+            sandbox: sandbox.clone(),
+            scratch: scratch.join(session.id.as_str()),
+            grants: Grants::default(),
+            trusted: trust.look(Path::new(&session.directory)).is_trusted(),
+        }
     }
 }
 
@@ -334,6 +348,7 @@ impl Surrounded {
             cancel,
             may_leave: leave,
             launcher: self.host.launcher(&self.session.id, &call.id),
+            cell: self.cell.clone(),
         }
     }
 
@@ -489,9 +504,13 @@ impl Surroundings for Surrounded {
             Ok(looked) => looked,
             Err(stuck) => return Permit::Forbidden(stuck.to_string()),
         };
-        let what = format!("{} {subject}", call.name);
+        let mut what = format!("{} {subject}", call.name);
         let mut action = self.agent.action(&call.name, &subject);
-        if outside.is_some() {
+        if outside.is_some() && call.name == "bash" {
+            // No rule leads out of the sandbox: whoever answers requests is asked each time.
+            what = format!("bash outside the sandbox: {subject}");
+            action = action.max(Action::Ask);
+        } else if outside.is_some() {
             action = action.max(self.action_outside(&subject));
         }
         match action {

@@ -11,11 +11,14 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 use self::capture::Capture;
+pub(super) use self::confined::leaves;
 use super::text::clip;
 use super::{Context, Error, Output};
 use crate::process::{Cause, Command, Process, Report, Status, Survivors};
+use crate::sandbox::Plan;
 
 mod capture;
+mod confined;
 
 const DEFAULT_TIMEOUT: f64 = 120.0;
 const LONGEST_TIMEOUT: f64 = 600.0;
@@ -32,7 +35,9 @@ Run a command with `bash -c` in the workspace's root; every call starts there, i
 without a terminal or input. Answers what it prints, standard and error output as they come, and \
 its exit code. More than 30000 characters are cut in the middle and kept whole in a file. When the \
 call ends or its time is up, everything the command started is killed, also in the background: start \
-a server and use it in the same call. Use the other tools to read, find and change files.";
+a server and use it in the same call. Commands run in a sandbox where the system has one: they write in \
+the workspace and in `/tmp`, which is this session's own, and see of the home directory only programs. \
+Use the other tools to read, find and change files.";
 
 pub(super) const REQUIRED: &[&str] = &["command"];
 
@@ -43,6 +48,11 @@ pub(super) fn properties() -> Value {
             "type": "number", "minimum": 1, "maximum": LONGEST_TIMEOUT, "default": DEFAULT_TIMEOUT,
             "description": "How long it may take, in seconds.",
         },
+        "outside": {
+            "type": "boolean", "default": false,
+            "description": "Run it outside the sandbox. A person is asked each time: only for what \
+                cannot work inside.",
+        },
     })
 }
 
@@ -51,6 +61,7 @@ pub(super) fn properties() -> Value {
 pub(super) struct Arguments {
     command: String,
     timeout: Option<f64>,
+    outside: Option<bool>,
 }
 
 /// Who ended the command.
@@ -63,11 +74,13 @@ enum End {
 
 pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Output, Error> {
     let seconds = arguments.timeout.unwrap_or(DEFAULT_TIMEOUT).clamp(0.1, LONGEST_TIMEOUT);
-    let (mut process, mut pipe) = start(&arguments.command, context)?;
+    let plan = confined::plan(&arguments, context).await?;
+    let (mut process, mut pipe) = start(&plan, context)?;
     let mut capture = Capture::new(&context.overflow, context.output_room.clone());
 
     let limit = Duration::from_secs_f64(seconds);
-    let (end, report) = follow(&mut process, &mut pipe, &mut capture, limit, context).await;
+    let (end, mut report) = follow(&mut process, &mut pipe, &mut capture, limit, context).await;
+    confined::without_its_own(&plan, &mut report);
     if end == End::Cancelled {
         return Err(Error::Cancelled);
     }
@@ -86,14 +99,18 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
         (_, Cause::GuardLost) => (LOST_GUARD.to_owned(), true),
         (_, Cause::Exited | Cause::Killed) => (ending(report.status), false),
     };
-    text.push_str(&format!("({said}){}", leftovers(&report)));
+    if let Some(why) = confined::not_set_up(&plan, &text, report.status) {
+        return Err(Error::failed("run", "bash", why));
+    }
+    let notes = confined::notes(plan, &text, report.status).await;
+    text.push_str(&format!("({said}){}{notes}", leftovers(&report)));
     if abnormal {
         return Err(Error::Killed { text });
     }
     Ok(Output { text, title: clip(arguments.command.lines().next().unwrap_or_default(), 80) })
 }
 
-fn start(command: &str, context: &Context) -> Result<(Process, pipe::Receiver), Error> {
+fn start(plan: &Plan, context: &Context) -> Result<(Process, pipe::Receiver), Error> {
     let failed = |error: io::Error| Error::failed("run", "bash", error);
     // One pipe for both, or their order would be lost.
     let (reader, writer) = io::pipe().map_err(failed)?;
@@ -106,8 +123,8 @@ fn start(command: &str, context: &Context) -> Result<(Process, pipe::Receiver), 
         set("GIT_TERMINAL_PROMPT", "0"),
     ];
     let command = Command {
-        program: "bash".to_owned(),
-        arguments: vec!["-c".to_owned(), command.to_owned()],
+        program: plan.program.clone(),
+        arguments: plan.arguments.clone(),
         directory: context.workspace.root().to_owned(),
         environment,
         output: writer.into(),

@@ -238,3 +238,36 @@ async fn a_file_is_written_with_the_directories_it_needs() {
     let made = File::create(desk.path("by-hand")).unwrap().metadata().unwrap();
     assert_eq!(mode(&desk, "a/d"), made.permissions().mode() & 0o7777, "as any new file");
 }
+
+#[tokio::test]
+async fn hooks_git_settings_and_agent_definitions_are_not_written_by_edit_and_write() {
+    let files = [(".git/config", "[core]"), (".claude/agents/a.md", "may nothing")];
+    let desk = Desk::with(&files);
+    desk.link("innocent", ".git/config");
+    desk.link("folder", ".git/hooks");
+    for (path, shown) in [
+        (".git/hooks/pre-commit", ".git/hooks/pre-commit"),
+        ("folder/pre-commit", ".git/hooks/pre-commit"),
+        (".git/config", ".git/config"),
+        ("innocent", ".git/config"),
+        (".git/commondir", ".git/commondir"),
+        (".claude/agents/new.md", ".claude/agents/new.md"),
+        (".opencode/agents/new.md", ".opencode/agents/new.md"),
+    ] {
+        let expected = Error::Protected { path: shown.to_owned() };
+        let write = json!({ "path": path, "content": "x" });
+        assert_eq!(desk.run("write", write).await, Err(expected.clone()), "{path}");
+        let edit = json!({ "path": path, "old": "e", "new": "x" });
+        assert_eq!(desk.run("edit", edit).await, Err(expected), "{path}");
+    }
+    for (path, content) in files {
+        assert_eq!(desk.content(path), content);
+    }
+    assert!(!desk.path(".git/hooks").exists() && !desk.path(".opencode").exists());
+    desk.check(
+        "write",
+        json!({ "path": ".git/info/exclude", "content": "x" }),
+        "made `.git/info/exclude` (1 line)",
+    )
+    .await;
+}

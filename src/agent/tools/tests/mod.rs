@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::process::{Journal, Record};
+use crate::sandbox::Cell;
 
 /// Commands need the built program as their guard; their tests are in `tests/it`.
 struct NoJournal;
@@ -54,6 +55,7 @@ impl Desk {
                 Arc::default(),
                 Arc::new(NoJournal),
             ),
+            cell: Cell::off(),
         };
         Desk { top, context, _directory: directory }
     }

@@ -1,0 +1,103 @@
+//! A command and its sandbox: the way in, the way out with a permission, and what the model is told when
+//! the sandbox may be why something failed.
+
+use serde_json::Value;
+
+use super::super::{Context, Error};
+use super::Arguments;
+use crate::process::{Report, Status};
+use crate::sandbox::{Level, Plan};
+use crate::threads;
+
+/// What programs say when the sandbox is in their way.
+const SYMPTOMS: [&str; 13] = [
+    "Read-only file system",
+    "Permission denied",
+    "Operation not permitted",
+    "Device or resource busy",
+    "Network is unreachable",
+    "Could not resolve host",
+    "Temporary failure in name resolution",
+    "Resource temporarily unavailable",
+    "File size limit exceeded",
+    "EROFS",
+    "EACCES",
+    "EPERM",
+    "EBUSY",
+];
+
+const HINT: &str = "\n(it ran in a sandbox, which may be why it failed: commands write in the workspace \
+    and in `/tmp` only, and not to `.git/hooks`, `.git/config` and agent definitions there; of the home \
+    directory they see only programs. If it cannot be done inside, call again with `outside: true`: a \
+    person is asked)";
+
+/// What a call would need a permission for.
+pub(in super::super) fn leaves(arguments: &Value, context: &Context) -> Option<String> {
+    let command = arguments.get("command")?.as_str()?;
+    let wants = arguments.get("outside").and_then(Value::as_bool) == Some(true);
+    (wants && is_confined(context)).then(|| permission(command))
+}
+
+/// Where there is no sandbox, there is no outside.
+fn is_confined(context: &Context) -> bool {
+    !context.cell.sandbox.found().is_ok_and(|found| found.level == Level::Off)
+}
+
+fn permission(command: &str) -> String {
+    format!("outside_sandbox {command}")
+}
+
+/// Looks at the file system, which may block.
+pub(super) async fn plan(arguments: &Arguments, context: &Context) -> Result<Plan, Error> {
+    let (context, command) = (context.clone(), arguments.command.clone());
+    let outside = arguments.outside == Some(true);
+    let plan = move || {
+        if outside && is_confined(&context) {
+            return match context.may_leave == Some(permission(&command)) {
+                true => Ok(Plan::bare(&command)),
+                false => Err(Error::InSandbox),
+            };
+        }
+        let planned = context.cell.plan(context.workspace.root(), &[&context.overflow], &command);
+        planned.map_err(|error| Error::failed("run", "bash", error))
+    };
+    let planned = threads::within(threads::LIMIT, plan).await;
+    planned.map_err(|stuck| Error::failed("run", "bash", stuck))?
+}
+
+/// bubblewrap leaves a process of its own with what the command left behind.
+pub(super) fn without_its_own(plan: &Plan, report: &mut Report) {
+    if is_bwrap(plan) {
+        report.killed = report.killed.saturating_sub(1);
+    }
+}
+
+fn is_bwrap(plan: &Plan) -> bool {
+    match plan.level {
+        Level::BwrapUser | Level::BwrapRoot => true,
+        Level::Landlock | Level::Off => false,
+    }
+}
+
+/// bubblewrap itself failed, before there was a command.
+pub(super) fn not_set_up(plan: &Plan, text: &str, status: Option<Status>) -> Option<String> {
+    let failed = is_bwrap(plan) && status == Some(Status::Code(1));
+    let why = text.strip_prefix("bwrap: ").filter(|why| failed && why.lines().count() == 1)?;
+    Some(format!("its sandbox could not be set up: {}", why.trim_end()))
+}
+
+/// What the model has to know about the sandbox, after the command.
+pub(super) async fn notes(plan: Plan, text: &str, status: Option<Status>) -> String {
+    let level = plan.level;
+    let tidied = threads::within(threads::LIMIT, move || plan.tidy()).await;
+    let mut notes = String::new();
+    for path in tidied.unwrap_or_default() {
+        let path = path.display();
+        notes.push_str(&format!("\n(`{path}` was deleted: agents may not make it)"));
+    }
+    let failed = status != Some(Status::Code(0));
+    if level != Level::Off && failed && SYMPTOMS.iter().any(|symptom| text.contains(symptom)) {
+        notes.push_str(HINT);
+    }
+    notes
+}

@@ -1,0 +1,111 @@
+//! bubblewrap's command line, from the rules. No IO.
+
+use std::path::Path;
+
+use super::rules::{Rules, Show};
+use super::{Error, Level, Limits};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    On,
+    Off,
+}
+
+/// Always: bubblewrap as root keeps all capabilities, and with them `mount -o remount,rw /` leads out.
+/// `--new-session` keeps commands from typing into a terminal. `--die-with-parent` is left out on
+/// purpose: it would cut off what ends a moment after the shell; the guard kills what does not.
+pub(super) const NAMESPACES: [&str; 8] = [
+    "--unshare-user",
+    "--unshare-pid",
+    "--unshare-ipc",
+    "--unshare-uts",
+    "--unshare-cgroup-try",
+    "--cap-drop",
+    "ALL",
+    "--new-session",
+];
+
+/// Read-only: everything. What must not be seen is mounted over after that.
+pub(super) const SYSTEM: [&str; 7] = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"];
+
+pub(super) fn arguments(
+    rules: &Rules,
+    network: Network,
+    directory: &Path,
+    command: &str,
+) -> Result<Vec<String>, Error> {
+    let mut all: Vec<String> = NAMESPACES.iter().chain(&SYSTEM).map(|&a| a.to_owned()).collect();
+    if network == Network::Off {
+        all.push("--unshare-net".to_owned());
+    }
+    for rule in rules.mounts() {
+        let path = text(&rule.path)?;
+        let mut say = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
+        match &rule.show {
+            Show::HiddenDirectory => say(&["--tmpfs", path, "--remount-ro", path]),
+            Show::HiddenFile => say(&["--ro-bind", "/dev/null", path]),
+            Show::Blank => say(&["--tmpfs", path]),
+            Show::Private(source) | Show::Writable(source) => say(&["--bind", text(source)?, path]),
+            Show::Readable(source) => say(&["--ro-bind", text(source)?, path]),
+        }
+    }
+    let rest = ["--setenv", "TMPDIR", "/tmp", "--chdir", text(directory)?, "--", "bash", "-c"];
+    all.extend(rest.map(str::to_owned));
+    all.push(command.to_owned());
+    Ok(all)
+}
+
+/// Limits are set by the shell that runs the command, in its first line, which costs no other process.
+/// The number of processes is counted in the new user namespace, so it must be set inside; it does not
+/// bind root. Memory is counted as data: address space is reserved in terabytes by Node and others.
+pub(super) fn prelude(limits: Limits, level: Level) -> String {
+    let processes = if level == Level::BwrapUser { limits.processes } else { 0 };
+    let kib = |bytes: u64| bytes.div_ceil(1024);
+    let set = [('u', processes), ('d', kib(limits.memory)), ('f', kib(limits.file))];
+    let set = set.into_iter().filter(|(_, value)| *value > 0);
+    // One that is lower already cannot be raised, which is fine.
+    set.map(|(name, value)| format!("ulimit -{name} {value} 2>/dev/null; ")).collect()
+}
+
+fn text(path: &Path) -> Result<&str, Error> {
+    path.to_str().ok_or_else(|| Error::NotText(path.display().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_namespaces_of_its_own_and_no_capabilities() {
+        let mut rules = Rules::default();
+        rules.add("/w", Show::Writable("/w".into()));
+        rules.add("/w/.git/config", Show::Readable("/w/.git/config".into()));
+        rules.add("/tmp", Show::Private("/s/tmp".into()));
+        rules.add("/run", Show::Blank);
+        rules.add("/secret", Show::HiddenDirectory);
+        rules.add("/etc/shadow", Show::HiddenFile);
+        let check = |network, net: &str| {
+            let said = arguments(&rules, network, Path::new("/w"), "echo 'a b'").unwrap().join(" ");
+            let expected = format!(
+                "--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup-try \
+                 --cap-drop ALL --new-session --ro-bind / / --dev /dev --proc /proc {net}--bind /w /w \
+                 --bind /s/tmp /tmp --tmpfs /run --tmpfs /secret --remount-ro /secret --ro-bind \
+                 /dev/null /etc/shadow --ro-bind /w/.git/config /w/.git/config --setenv TMPDIR /tmp \
+                 --chdir /w -- bash -c echo 'a b'"
+            );
+            assert_eq!(said, expected);
+        };
+        check(Network::On, "");
+        check(Network::Off, "--unshare-net ");
+    }
+
+    #[test]
+    fn limits_come_before_the_command_and_processes_are_not_limited_for_root() {
+        let limits = Limits { processes: 10, memory: 2048, file: 1 };
+        let expected = "ulimit -d 2 2>/dev/null; ulimit -f 1 2>/dev/null; ";
+        assert_eq!(prelude(limits, Level::BwrapRoot), expected);
+        let all = format!("ulimit -u 10 2>/dev/null; {expected}");
+        assert_eq!(prelude(limits, Level::BwrapUser), all);
+        assert_eq!(prelude(Limits::default(), Level::BwrapUser), "");
+    }
+}

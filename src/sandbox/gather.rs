@@ -1,0 +1,112 @@
+//! From settings and what is on this machine to the rules of one command. Looks at the file system.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::git::Protected;
+use super::places::{
+    BLANK, CACHES, HOMES, HOST_KEYS, NEEDED_IN_RUN, READ_CACHES, SECRETS, SYSTEM_SECRETS, TOOLS,
+    around_programs,
+};
+use super::rules::{Rules, Show};
+use super::{Caches, Cell, Settings};
+
+/// The later ones win where two are about the same path.
+pub(super) fn rules(
+    settings: &Settings,
+    cell: &Cell,
+    workspace: &Path,
+    shown: &[&Path],
+    protected: &Protected,
+) -> Rules {
+    let mut rules = Rules::default();
+    system(&mut rules, cell);
+    if let Some(home) = settings.user.home.as_deref().and_then(canonical) {
+        rules.add(&home, Show::Private(cell.home()));
+        tools(&mut rules, settings, &home);
+        for secret in SECRETS {
+            hide(&mut rules, &home.join(secret));
+        }
+    }
+    let granted = &cell.grants;
+    for path in settings.readable.iter().chain(&granted.readable) {
+        show(&mut rules, path, Show::Readable);
+    }
+    for path in settings.writable.iter().chain(&granted.writable) {
+        show(&mut rules, path, Show::Writable);
+    }
+    for own in &settings.own {
+        hide(&mut rules, own);
+    }
+    for path in shown {
+        show(&mut rules, path, Show::Readable);
+    }
+    rules.add(workspace, Show::Writable(workspace.to_owned()));
+    for path in &protected.writable {
+        rules.add(path, Show::Writable(path.clone()));
+    }
+    for path in &protected.read_only {
+        rules.add(path, Show::Readable(path.clone()));
+    }
+    rules
+}
+
+fn system(rules: &mut Rules, cell: &Cell) {
+    rules.add("/tmp", Show::Private(cell.temporary()));
+    for path in BLANK.iter().chain(&HOMES).filter_map(|path| canonical(Path::new(path))) {
+        rules.add(path, Show::Blank);
+    }
+    for path in NEEDED_IN_RUN {
+        show(rules, Path::new(path), Show::Readable);
+    }
+    for path in SYSTEM_SECRETS {
+        hide(rules, Path::new(path));
+    }
+    for key in fs::read_dir(HOST_KEYS).into_iter().flatten().flatten() {
+        if key.file_name().to_string_lossy().ends_with("_key") {
+            hide(rules, &key.path());
+        }
+    }
+}
+
+fn tools(rules: &mut Rules, settings: &Settings, home: &Path) {
+    for tool in TOOLS {
+        show(rules, &home.join(tool), Show::Readable);
+    }
+    for tool in &settings.user.toolchains {
+        show(rules, tool, Show::Readable);
+    }
+    for directory in &settings.user.path {
+        if directory.starts_with(home) || HOMES.iter().any(|home| directory.starts_with(home)) {
+            show(rules, &around_programs(home, directory), Show::Readable);
+        }
+    }
+    match settings.caches {
+        Caches::Readable => {
+            CACHES[..READ_CACHES].iter().for_each(|c| show(rules, &home.join(c), Show::Readable));
+        }
+        Caches::Writable => {
+            CACHES.iter().for_each(|cache| show(rules, &home.join(cache), Show::Writable));
+        }
+    }
+}
+
+/// At the name it has, also when that is a link to another place. What is not there cannot be shown.
+fn show(rules: &mut Rules, path: &Path, how: fn(PathBuf) -> Show) {
+    let (Some(source), Some(parent), Some(name)) =
+        (canonical(path), path.parent().and_then(canonical), path.file_name())
+    else {
+        return;
+    };
+    rules.add(parent.join(name), how(source));
+}
+
+fn hide(rules: &mut Rules, path: &Path) {
+    let Some(path) = canonical(path) else { return };
+    let show = if path.is_dir() { Show::HiddenDirectory } else { Show::HiddenFile };
+    rules.add(path, show);
+}
+
+fn canonical(path: &Path) -> Option<PathBuf> {
+    path.canonicalize().ok()
+}

@@ -1,0 +1,180 @@
+//! What each level holds, as data: `doctor` and the documentation print it, and the escape suite asserts
+//! it, also what is not held.
+
+use super::Level;
+
+/// Something a command must not be able to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Property {
+    Credentials,
+    OwnFiles,
+    Temporary,
+    Outside,
+    Git,
+    Agents,
+    Environment,
+    View,
+    Signals,
+    Capabilities,
+    Namespaces,
+    Socket,
+    Api,
+    Tcp,
+    Udp,
+    Processes,
+    Memory,
+    FileSize,
+    Outlive,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    Yes,
+    /// From this version of Landlock on, which came with this Linux.
+    Since {
+        abi: i32,
+        linux: &'static str,
+    },
+    /// And why.
+    No(&'static str),
+}
+
+/// One property at all levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub property: Property,
+    /// What a command cannot do, after "a command cannot".
+    pub words: &'static str,
+    pub bwrap_user: Held,
+    pub bwrap_root: Held,
+    pub landlock: Held,
+    pub off: Held,
+}
+
+const YES: Held = Held::Yes;
+const NO_SANDBOX: Held = Held::No("there is no sandbox");
+const LINUX_6_12: Held = Held::Since { abi: 6, linux: "6.12" };
+
+/// Held by bubblewrap and Landlock.
+const fn row(property: Property, words: &'static str) -> Row {
+    Row { property, words, bwrap_user: YES, bwrap_root: YES, landlock: YES, off: NO_SANDBOX }
+}
+
+pub const HOLDS: [Row; 19] = [
+    row(Property::Credentials, "read credentials in the home directory (`~/.ssh`, `~/.aws`, …)"),
+    row(Property::OwnFiles, "read our storage directory: token, tasks, conversations"),
+    row(Property::Temporary, "read what others have in `/tmp`"),
+    row(Property::Outside, "write outside the workspace and its own `/tmp`"),
+    Row {
+        landlock: Held::No("Landlock cannot except a part of a directory"),
+        ..row(Property::Git, "write `.git/hooks` and `.git/config`")
+    },
+    Row {
+        landlock: Held::No("Landlock cannot except a part of a directory"),
+        ..row(Property::Agents, "write agent definitions of the workspace")
+    },
+    row(Property::Environment, "read the environment or memory of other processes"),
+    Row {
+        landlock: Held::No("Landlock does not hide processes"),
+        ..row(Property::View, "see other processes")
+    },
+    Row { landlock: LINUX_6_12, ..row(Property::Signals, "signal other processes") },
+    row(Property::Capabilities, "use capabilities of root, such as mounting"),
+    row(Property::Namespaces, "get out through namespaces of its own"),
+    Row {
+        landlock: Held::No(
+            "Landlock does not cover Unix sockets; the daemon refuses what is asked",
+        ),
+        ..row(Property::Socket, "connect to the daemon's socket")
+    },
+    Row {
+        off: YES,
+        ..row(
+            Property::Api,
+            "answer requests, launch tasks or read other tasks, over the socket, the port or the CLI",
+        )
+    },
+    Row {
+        landlock: Held::Since { abi: 4, linux: "6.7" },
+        ..row(Property::Tcp, "use TCP, with the network off")
+    },
+    Row {
+        landlock: Held::No("Landlock covers TCP only"),
+        ..row(Property::Udp, "use UDP, with the network off")
+    },
+    Row {
+        bwrap_root: Held::No("the limit does not bind root"),
+        landlock: Held::No("the limit would count all processes of the user"),
+        ..row(Property::Processes, "have more processes than the limit")
+    },
+    row(Property::Memory, "have more memory than the limit, in one process"),
+    row(Property::FileSize, "write a file larger than the limit"),
+    Row {
+        landlock: LINUX_6_12,
+        off: Held::No("one that kills its guard and empties its environment is not found"),
+        ..row(Property::Outlive, "leave a process behind")
+    },
+];
+
+impl Row {
+    pub fn at(&self, level: Level) -> Held {
+        match level {
+            Level::BwrapUser => self.bwrap_user,
+            Level::BwrapRoot => self.bwrap_root,
+            Level::Landlock => self.landlock,
+            Level::Off => self.off,
+        }
+    }
+}
+
+impl Held {
+    /// Where Landlock has this version; 0 is none.
+    pub fn holds(self, landlock: i32) -> bool {
+        match self {
+            Held::Yes => true,
+            Held::Since { abi, .. } => landlock >= abi,
+            Held::No(_) => false,
+        }
+    }
+}
+
+impl Level {
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::BwrapUser => "bubblewrap",
+            Level::BwrapRoot => "bubblewrap, as root",
+            Level::Landlock => "Landlock",
+            Level::Off => "off",
+        }
+    }
+
+    /// What this level does not hold, one line each.
+    pub fn gaps(self, landlock: i32) -> Vec<String> {
+        let gap = |row: &Row| match row.at(self) {
+            held if held.holds(landlock) => None,
+            Held::Yes => None,
+            Held::Since { linux, .. } => {
+                Some(format!("{} (only from Linux {linux} on)", row.words))
+            }
+            Held::No(why) => Some(format!("{} ({why})", row.words)),
+        };
+        HOLDS.iter().filter_map(gap).collect()
+    }
+}
+
+/// The table for the documentation.
+pub fn table() -> String {
+    let mut text =
+        "| a command cannot | bubblewrap | as root | Landlock | off |\n|---|---|---|---|---|\n"
+            .to_owned();
+    let cell = |held: Held| match held {
+        Held::Yes => "yes".to_owned(),
+        Held::Since { linux, .. } => format!("from Linux {linux} on"),
+        Held::No(why) => format!("**no**: {why}"),
+    };
+    for row in HOLDS {
+        let held = [row.bwrap_user, row.bwrap_root, row.landlock, row.off].map(cell);
+        text.push_str(&format!("| {} | {} |\n", row.words, held.join(" | ")));
+    }
+    text
+}

@@ -1,0 +1,254 @@
+//! The sandbox around commands of embedded agents (X2): a policy in, a command line out. bubblewrap where
+//! it works, else Landlock, else nothing and a warning. What each level holds is data, in `holds.rs`.
+
+mod bwrap;
+mod gather;
+mod git;
+mod holds;
+mod places;
+mod probe;
+mod rules;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+pub use bwrap::Network;
+pub use git::is_protected;
+pub use holds::{HOLDS, Held, Property, Row, table};
+pub use places::UserPlaces;
+
+/// What the configuration asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The best that works.
+    Auto,
+    Bwrap,
+    Landlock,
+    Off,
+}
+
+/// What is in force. bubblewrap is two levels, because root is bound by less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    BwrapUser,
+    BwrapRoot,
+    Landlock,
+    Off,
+}
+
+/// Whether commands may write into the download caches of package managers. What is written there is
+/// used outside the sandbox later on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caches {
+    Readable,
+    Writable,
+}
+
+/// What one command may use; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    pub processes: u64,
+    /// Of each process.
+    pub memory: u64,
+    /// Of each file.
+    pub file: u64,
+}
+
+/// What holds for all commands of a daemon.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub choice: Choice,
+    pub network: Network,
+    pub readable: Vec<PathBuf>,
+    pub writable: Vec<PathBuf>,
+    pub caches: Caches,
+    pub limits: Limits,
+    pub user: UserPlaces,
+    /// Our own directories: storage and configuration.
+    pub own: Vec<PathBuf>,
+}
+
+/// The level that was found by trying, and why it is not a better one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub level: Level,
+    pub because: Option<String>,
+    /// The version of Landlock here; 0 when there is none.
+    pub landlock: i32,
+}
+
+/// A handle; clones share what was found.
+#[derive(Clone, Debug)]
+pub struct Sandbox(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    settings: Settings,
+    found: OnceLock<Result<Found, Error>>,
+}
+
+/// The sandbox as one session has it.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    pub sandbox: Sandbox,
+    /// Keeps the session's private `/tmp` and home from one command to the next.
+    pub scratch: PathBuf,
+    /// Besides what the configuration says.
+    pub grants: Grants,
+    /// Agent definitions of the workspace count, so that its folders for them are made if they are
+    /// missing: a folder that is not there cannot be mounted over.
+    pub trusted: bool,
+}
+
+/// What an agent's own definition asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grants {
+    pub readable: Vec<PathBuf>,
+    pub writable: Vec<PathBuf>,
+    pub network: Option<Network>,
+}
+
+/// A command line that runs a shell command at some level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub level: Level,
+    pub program: String,
+    pub arguments: Vec<String>,
+    /// Protected paths that were not there before the command and must not be there after it.
+    absent: Vec<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error(
+        "`sandbox = \"{choice}\"` in the configuration, but that does not work here: {why}; set it to \
+         \"auto\", or to \"off\" to run commands without a sandbox"
+    )]
+    Unavailable { choice: &'static str, why: String },
+    #[error("the sandbox cannot be set up at `{path}`: {why}; make the directory usable")]
+    Scratch { path: String, why: String },
+    #[error("the path `{0}` is not UTF-8 text, which the sandbox needs; rename it")]
+    NotText(String),
+}
+
+impl Sandbox {
+    pub fn new(settings: Settings) -> Sandbox {
+        Sandbox(Arc::new(Inner { settings, found: OnceLock::new() }))
+    }
+
+    /// One that confines nothing.
+    pub fn off() -> Sandbox {
+        Sandbox::new(Settings {
+            choice: Choice::Off,
+            network: Network::On,
+            readable: Vec::new(),
+            writable: Vec::new(),
+            caches: Caches::Readable,
+            limits: Limits::default(),
+            user: UserPlaces::default(),
+            own: Vec::new(),
+        })
+    }
+
+    /// What is in force, found by running a program in it. The first call takes as long as that.
+    pub fn found(&self) -> Result<Found, Error> {
+        let Inner { settings, found } = &*self.0;
+        found.get_or_init(|| probe::find(settings.choice)).clone()
+    }
+
+    /// What a person has to know, if anything.
+    pub fn warnings(&self) -> Vec<String> {
+        match self.found() {
+            Ok(Found { level: Level::Off, because: Some(why), .. }) => vec![format!(
+                "commands of agents run without a sandbox: {why}; install `bubblewrap`, or set \
+                 `sandbox = \"off\"` if that is meant"
+            )],
+            Ok(_) => Vec::new(),
+            Err(error) => vec![format!("commands of agents are refused: {error}")],
+        }
+    }
+}
+
+impl Cell {
+    /// One that confines nothing.
+    pub fn off() -> Cell {
+        Cell {
+            sandbox: Sandbox::off(),
+            scratch: PathBuf::new(),
+            grants: Grants::default(),
+            trusted: false,
+        }
+    }
+
+    /// Reads directories, and makes those that the sandbox needs.
+    pub fn plan(&self, workspace: &Path, shown: &[&Path], command: &str) -> Result<Plan, Error> {
+        let level = self.sandbox.found()?.level;
+        let settings = &self.sandbox.0.settings;
+        match level {
+            Level::Off => Ok(Plan::bare(command)),
+            Level::BwrapUser | Level::BwrapRoot => {
+                self.make_scratch()?;
+                let protected = git::protected(workspace, self.trusted);
+                let rules = gather::rules(settings, self, workspace, shown, &protected);
+                let network = self.grants.network.unwrap_or(settings.network);
+                let text = format!("{}{command}", bwrap::prelude(settings.limits, level));
+                let arguments = bwrap::arguments(&rules, network, workspace, &text)?;
+                let absent = protected.absent;
+                Ok(Plan { level, program: "bwrap".to_owned(), arguments, absent })
+            }
+            Level::Landlock => Ok(Plan::bare(command)),
+        }
+    }
+
+    fn home(&self) -> PathBuf {
+        self.scratch.join("home")
+    }
+
+    fn temporary(&self) -> PathBuf {
+        self.scratch.join("tmp")
+    }
+
+    fn make_scratch(&self) -> Result<(), Error> {
+        for path in [self.home(), self.temporary()] {
+            private_directory(&path).map_err(|error| Error::Scratch {
+                path: path.display().to_string(),
+                why: error.to_string(),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// Without any sandbox.
+    pub fn bare(command: &str) -> Plan {
+        Plan {
+            level: Level::Off,
+            program: "bash".to_owned(),
+            arguments: vec!["-c".to_owned(), command.to_owned()],
+            absent: Vec::new(),
+        }
+    }
+
+    /// Deletes what the command made at protected paths, and says which. What is there cannot be
+    /// mounted over before it exists: `.git/commondir` would lead git to another configuration.
+    pub fn tidy(&self) -> Vec<PathBuf> {
+        let made = self.absent.iter().filter(|path| fs::symlink_metadata(path).is_ok());
+        made.filter(|path| remove(path).is_ok()).cloned().collect()
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path)?.is_dir() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    }
+}
+
+fn private_directory(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}

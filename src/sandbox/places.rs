@@ -1,0 +1,198 @@
+//! Which places of a user's home are tools, which are caches and which are secrets. The rest of a home
+//! is not shown at all, so the list of secrets matters where a workspace or a granted path holds them.
+
+use std::path::{Path, PathBuf};
+
+/// What the environment says about the user.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserPlaces {
+    pub home: Option<PathBuf>,
+    /// Homes of toolchains that a variable names (`CARGO_HOME`).
+    pub toolchains: Vec<PathBuf>,
+    /// The directories of `PATH`.
+    pub path: Vec<PathBuf>,
+}
+
+/// Of every user; private ones take their place.
+pub(super) const HOMES: [&str; 2] = ["/home", "/root"];
+
+/// Sockets of services (Docker, D-Bus, SSH agents) and files of everybody.
+pub(super) const BLANK: [&str; 2] = ["/run", "/var/tmp"];
+
+/// What of `/run` programs cannot do without: name resolution (`/etc/resolv.conf` leads there) and
+/// NixOS.
+pub(super) const NEEDED_IN_RUN: [&str; 5] = [
+    "/run/systemd/resolve",
+    "/run/resolvconf",
+    "/run/NetworkManager/resolv.conf",
+    "/run/current-system",
+    "/run/opengl-driver",
+];
+
+/// Readable by root, who may be the one that runs this.
+pub(super) const SYSTEM_SECRETS: [&str; 8] = [
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/ssl/private",
+    "/etc/security/opasswd",
+];
+
+pub(super) const HOST_KEYS: &str = "/etc/ssh";
+
+/// In a home: programs and their settings. Readable.
+pub(super) const TOOLS: [&str; 44] = [
+    ".gitconfig",
+    ".config/git",
+    ".gitignore",
+    ".gitignore_global",
+    ".cargo",
+    ".rustup",
+    ".nvm",
+    ".fnm",
+    ".volta",
+    ".bun",
+    ".deno",
+    ".pyenv",
+    ".rbenv",
+    ".rvm",
+    ".gem",
+    ".bundle",
+    ".asdf",
+    ".sdkman",
+    ".jenv",
+    ".m2",
+    ".gradle",
+    ".opam",
+    ".ghcup",
+    ".cabal",
+    ".stack",
+    ".elan",
+    ".juliaup",
+    ".nix-profile",
+    ".nix-defexpr",
+    ".local/bin",
+    ".local/lib",
+    ".local/share/mise",
+    ".local/share/rtx",
+    ".local/share/fnm",
+    ".local/share/uv",
+    ".local/share/pipx",
+    ".local/share/pnpm",
+    ".local/share/virtualenvs",
+    ".local/state/nix",
+    "miniconda3",
+    "anaconda3",
+    "miniforge3",
+    "mambaforge",
+    "go",
+];
+
+/// In a home: what package managers downloaded. Those that work without theirs (npm, pip) have an empty
+/// one of their own in the private home unless caches are writable.
+pub(super) const CACHES: [&str; 12] = [
+    ".cargo/registry",
+    ".cargo/git",
+    "go/pkg/mod",
+    ".cache/go-build",
+    ".m2/repository",
+    ".gradle/caches",
+    ".npm",
+    ".cache/pip",
+    ".cache/uv",
+    ".cache/yarn",
+    ".cache/pnpm",
+    ".local/share/pnpm/store",
+];
+
+/// Which of those are useful for reading alone.
+pub(super) const READ_CACHES: usize = 6;
+
+/// In a home: never shown.
+pub(super) const SECRETS: [&str; 54] = [
+    ".ssh",
+    ".aws",
+    ".azure",
+    ".gnupg",
+    ".kube",
+    ".docker",
+    ".netrc",
+    ".npmrc",
+    ".yarnrc",
+    ".yarnrc.yml",
+    ".pypirc",
+    ".git-credentials",
+    ".config/git/credentials",
+    ".config/gh",
+    ".config/hub",
+    ".config/glab-cli",
+    ".config/gcloud",
+    ".config/op",
+    ".config/pip",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".config/BraveSoftware",
+    ".config/microsoft-edge",
+    ".mozilla",
+    ".thunderbird",
+    "snap",
+    ".var",
+    ".password-store",
+    ".local/share/keyrings",
+    ".local/share/kwalletd",
+    ".local/share/opencode",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".gem/credentials",
+    ".bundle/config",
+    ".m2/settings.xml",
+    ".m2/settings-security.xml",
+    ".gradle/gradle.properties",
+    ".terraform.d",
+    ".claude",
+    ".claude.json",
+    ".codex",
+    ".gemini",
+    ".vault-token",
+    ".boto",
+    ".s3cfg",
+    ".pgpass",
+    ".my.cnf",
+    ".huggingface",
+    ".cache/huggingface/token",
+    ".bash_history",
+    ".zsh_history",
+    ".python_history",
+    ".psql_history",
+];
+
+/// What belongs to a directory of `PATH` below a home: for `…/bin` also what is around it, unless that
+/// is where everything is.
+pub(super) fn around_programs(home: &Path, directory: &Path) -> PathBuf {
+    let above = directory.parent().unwrap_or(directory);
+    let is_bin = directory.file_name().is_some_and(|name| name == "bin" || name == "shims");
+    let is_broad =
+        home.starts_with(above) || above.ends_with(".local") || above.ends_with(".config");
+    if is_bin && !is_broad { above.to_owned() } else { directory.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_around_a_program_is_shown_unless_that_is_the_whole_home() {
+        let check = |directory: &str, expected: &str| {
+            let found = around_programs(Path::new("/home/ada"), Path::new(directory));
+            assert_eq!(found, Path::new(expected));
+        };
+        check("/home/ada/.nvm/versions/v20/bin", "/home/ada/.nvm/versions/v20");
+        check("/home/ada/bin", "/home/ada/bin");
+        check("/home/ada/.local/bin", "/home/ada/.local/bin");
+        check("/home/bin", "/home/bin");
+        check("/home/ada/tools", "/home/ada/tools");
+    }
+}
