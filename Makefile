@@ -13,6 +13,7 @@ test: ## run all tests, with the tools they need
 	tests/tools/install-opencode.sh
 	tests/tools/install-clients.sh
 	tests/tools/install-tmux.sh
+	tests/tools/install-bubblewrap.sh
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		set -x; cargo nextest run; \
 	else \

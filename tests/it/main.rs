@@ -21,6 +21,7 @@ mod deliver;
 mod doors;
 mod embedded;
 mod ends;
+mod escapes;
 mod events;
 mod faults;
 mod forging;

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -41,6 +42,7 @@ pub struct Shell {
     home: PathBuf,
     variables: Vec<(String, OsString)>,
     host: Option<HostProcess>,
+    user: Option<u32>,
     root: TempDir,
 }
 
@@ -72,7 +74,7 @@ impl Shell {
         let host = ("ASYNCAGENTS_HOST".to_owned(), "scripted".into());
         // Any port: others test at the same time.
         let port = ("ASYNCAGENTS_API_PORT".to_owned(), "0".into());
-        Shell { home, variables: vec![host, port], host: None, root }
+        Shell { home, variables: vec![host, port], host: None, user: None, root }
     }
 
     /// Agents run in a process of their own, which keeps them when the daemon dies.
@@ -86,6 +88,13 @@ impl Shell {
         shell.set("ASYNCAGENTS_HOST", format!("scripted:{}", socket.display()));
         shell.host = Some(HostProcess { socket, _process: process });
         shell
+    }
+
+    /// Of another user, whom nobody has to have made. Needs root.
+    pub fn of_user(mut self, user: u32) -> Shell {
+        std::os::unix::fs::chown(self.root.path(), Some(user), Some(user)).unwrap();
+        self.user = Some(user);
+        self
     }
 
     /// The same shell, with its storage somewhere else.
@@ -133,6 +142,9 @@ impl Shell {
         command.env("ASYNCAGENTS_HOME", &self.home).env("COLUMNS", "100");
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.current_dir(self.root.path());
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
         command
     }
 

@@ -1,0 +1,314 @@
+//! The escape suite (X2, X3): an embedded agent's command tries to get out, at every level, as root and as
+//! a normal user. What each level holds is a table in the code, and exactly that is asserted, also what
+//! is not held.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use asyncagents::clock::Clock;
+use asyncagents::sandbox::{HOLDS, Level, Property};
+use asyncagents::wire::TaskView;
+use tempfile::TempDir;
+
+use crate::support::ModelServer;
+use crate::support::process::{Shell, until};
+
+/// Nobody has to have made this user.
+const SOMEBODY: u32 = 12_345;
+const SECRET: &str = "sk-secret-of-the-daemon";
+const SCRIPT: &str = include_str!("escapes.sh");
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Me,
+    Somebody,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Network {
+    On,
+    Off,
+}
+
+struct Place {
+    shell: Shell,
+    server: ModelServer,
+    who: Who,
+    network: Network,
+    /// A process of the same user that is none of the agent's business.
+    sentinel: Child,
+    /// A directory in `/tmp`, of the same user.
+    other: TempDir,
+    tcp: TcpListener,
+    udp: UdpSocket,
+    sleep: String,
+}
+
+impl Place {
+    async fn build(level: &str, who: Who, network: Network) -> Place {
+        let server = ModelServer::start().await;
+        let mut shell = match who {
+            Who::Me => Shell::new(),
+            Who::Somebody => Shell::new().of_user(SOMEBODY),
+        };
+        shell.unset("ASYNCAGENTS_HOST");
+        shell.set("ASYNCAGENTS_MODEL", "openai/scripted");
+        shell.set("OPENAI_BASE_URL", server.base_url());
+        shell.set("OPENAI_API_KEY", SECRET);
+        let words = if network == Network::On { "on" } else { "off" };
+        let settings = format!(
+            "sandbox = '{level}'\n[agent]\ncommand_network = '{words}'\ncommand_processes = 64\n\
+             command_memory_bytes = {}\ncommand_file_bytes = 1000000\n\
+             [supervisor]\npoll_interval_seconds = 0.1\n",
+            256 << 20
+        );
+        fs::write(shell.path("config.toml"), settings).unwrap();
+        shell.set("ASYNCAGENTS_CONFIG", shell.path("config.toml"));
+        let other = tempfile::Builder::new().prefix("other").tempdir_in("/tmp").unwrap();
+        fs::write(other.path().join("file"), "CANARY").unwrap();
+        let mut sleep = Command::new("sleep");
+        sleep.arg("1000").stdin(Stdio::null());
+        if who == Who::Somebody {
+            sleep.uid(SOMEBODY).gid(SOMEBODY);
+        }
+        let unique = Clock::system().nonce();
+        let digits = unique.bytes().map(|byte| char::from(b'0' + byte % 10));
+        let place = Place {
+            shell,
+            server,
+            who,
+            network,
+            sentinel: sleep.spawn().unwrap(),
+            other,
+            tcp: TcpListener::bind("127.0.0.1:0").unwrap(),
+            udp: UdpSocket::bind("127.0.0.1:0").unwrap(),
+            sleep: format!("1000.{}", digits.collect::<String>()),
+        };
+        place.udp.set_nonblocking(true).unwrap();
+        place.make_files();
+        place
+    }
+
+    fn make_files(&self) {
+        let root = self.shell.path("");
+        for (path, text) in [
+            (".ssh/id_test", "CANARY"),
+            (".aws/credentials", "CANARY"),
+            (".config/gh/hosts.yml", "CANARY"),
+            ("outside/file", "untouched"),
+            ("project/.claude/agents/mine.md", "mine"),
+        ] {
+            let file = root.join(path);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        let git = Command::new("git").args(["init", "-q"]).arg(self.project()).status().unwrap();
+        assert!(git.success());
+        if self.who == Who::Somebody {
+            for path in [&root, &self.other.path().to_owned()] {
+                let owner = format!("{SOMEBODY}:{SOMEBODY}");
+                let chown = Command::new("chown").args(["-R", &owner]).arg(path).status().unwrap();
+                assert!(chown.success());
+            }
+        }
+    }
+
+    fn project(&self) -> PathBuf {
+        self.shell.path("project")
+    }
+
+    /// A task that waits for a permission.
+    fn park(&self) -> (String, String) {
+        let prompt = "parked\n@call read {\"path\": \"/etc/hostname\"}\n@say read it";
+        let run = self.shell.run_in(&self.shell.path("outside"), ["run", "--json", prompt]);
+        let task: TaskView = serde_json::from_str(&run.stdout).unwrap();
+        let asked = || {
+            let client = self.shell.client();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| runtime.block_on(client.permissions())).join().unwrap().unwrap()
+            })
+        };
+        until("it asks", || !asked().permissions.is_empty());
+        (task.session_id, asked().permissions[0].id.clone())
+    }
+
+    /// What the command could do that it must not.
+    fn broken(self) -> BTreeSet<Property> {
+        assert_eq!(self.shell.run_in(&self.project(), ["trust"]).code, 0);
+        let (parked, ask) = self.park();
+        let daemon = self.shell.pid();
+        let config = fs::read_to_string(self.project().join(".git/config")).unwrap();
+        fs::write(self.project().join("run.sh"), self.script(&parked, &ask)).unwrap();
+        let prompt = "escape\n@call bash {\"command\": \"bash run.sh\"}\n@say over";
+        let run = self.shell.run_in(&self.project(), ["run", "--json", "--agent", "build", prompt]);
+        assert_eq!(run.code, 0, "{run:?}");
+        let task: TaskView = serde_json::from_str(&run.stdout).unwrap();
+        fs::write(self.project().join("own"), &task.session_id).unwrap();
+        let waited = self.shell.run(["wait", "--timeout", "120", &task.session_id]);
+        assert_eq!(waited.code, 0, "{waited:?} {}", self.told());
+        let told = self.told();
+        assert!(told.contains("all was tried"), "{told}");
+        if self.network == Network::On {
+            assert!(told.contains("own task: 200"), "{told}");
+        }
+        let mut broken = said(&told);
+        self.look(&config, &mut broken);
+        assert_eq!((self.shell.pid(), self.shell.tasks().len()), (daemon, 2), "{told}");
+        assert_eq!(self.shell.task(&parked).progress.detail.as_deref(), Some("read /etc/hostname"));
+        println!("{told}");
+        broken
+    }
+
+    fn script(&self, parked: &str, ask: &str) -> String {
+        let port = self.tcp.local_addr().unwrap().port();
+        let udp = self.udp.local_addr().unwrap().port();
+        let server = fs::read_to_string(self.shell.home().join("server.json")).unwrap();
+        let server: serde_json::Value = serde_json::from_str(&server).unwrap();
+        let token = fs::read_to_string(self.shell.home().join("token")).unwrap();
+        let network = if self.network == Network::On { "on" } else { "off" };
+        let root = self.shell.path("").display().to_string();
+        let set = [
+            ("STORE", self.shell.home().display().to_string()),
+            ("ROOT", root.trim_end_matches('/').to_owned()),
+            ("OTHER", self.other.path().display().to_string()),
+            ("SECRET", SECRET.to_owned()),
+            ("SENTINEL", self.sentinel.id().to_string()),
+            ("PORT", server["port"].to_string()),
+            ("TOKEN", token.trim().to_owned()),
+            ("ASK", ask.to_owned()),
+            ("PARKED", parked.to_owned()),
+            ("PROGRAM", env!("CARGO_BIN_EXE_asyncagents").to_owned()),
+            ("NETWORK", network.to_owned()),
+            ("TCP", port.to_string()),
+            ("UDP", udp.to_string()),
+            ("SLEEP", self.sleep.clone()),
+        ];
+        let set: String = set.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect();
+        set + SCRIPT
+    }
+
+    /// What the model was told of the call.
+    fn told(&self) -> String {
+        let asked = self.server.asked().into_iter();
+        let asked = asked.filter(|asked| asked.texts("user")[0].starts_with("escape"));
+        asked.flat_map(|asked| asked.texts("tool")).last().unwrap_or_default()
+    }
+
+    /// What was written, sent and left behind.
+    fn look(&self, config: &str, broken: &mut BTreeSet<Property>) {
+        let project = self.project();
+        let holds = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+        let outside = holds(&self.shell.path("outside/file")) != "untouched";
+        if outside || self.shell.path("made").exists() {
+            broken.insert(Property::Outside);
+        }
+        let hook = project.join(".git/hooks/pre-commit").exists();
+        let common = project.join(".git/commondir").exists();
+        if hook || common || holds(&project.join(".git/config")) != config {
+            broken.insert(Property::Git);
+        }
+        let agents = [".claude/agents/evil.md", ".opencode/agents/evil.md"];
+        let mine = holds(&project.join(".claude/agents/mine.md")) == "mine";
+        if !mine || agents.iter().any(|path| project.join(path).exists()) {
+            broken.insert(Property::Agents);
+        }
+        if self.udp.recv(&mut [0; 8]).is_ok() {
+            broken.insert(Property::Udp);
+        }
+        let left = sleeping(&self.sleep);
+        if !left.is_empty() {
+            broken.insert(Property::Outlive);
+        }
+        left.into_iter().for_each(kill);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = self.sentinel.kill();
+        let _ = self.sentinel.wait();
+        sleeping(&self.sleep).into_iter().for_each(kill);
+    }
+}
+
+fn said(told: &str) -> BTreeSet<Property> {
+    let words = told.lines().filter_map(|line| line.strip_prefix("broken "));
+    let property = |word: &str| HOLDS.iter().find(|row| format!("{:?}", row.property) == word);
+    words.map(|word| property(word).unwrap_or_else(|| panic!("no {word}")).property).collect()
+}
+
+fn sleeping(seconds: &str) -> Vec<i32> {
+    let wanted = format!("sleep\0{seconds}\0");
+    let pids = fs::read_dir("/proc").unwrap();
+    let pids = pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &i32| {
+        fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == wanted)
+    })
+    .collect()
+}
+
+fn kill(pid: i32) {
+    use rustix::process::{Pid, Signal, kill_process};
+
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+}
+
+/// With the network off only what that is about; with it on, all the rest.
+fn is_about(network: Network, property: Property) -> bool {
+    let is_network = matches!(property, Property::Tcp | Property::Udp);
+    is_network == (network == Network::Off)
+}
+
+async fn check(level: Level, choice: &str, who: Who) {
+    if who == Who::Somebody && !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for network in [Network::On, Network::Off] {
+        let place = Place::build(choice, who, network).await;
+        let mut broken = tokio::task::spawn_blocking(|| place.broken()).await.unwrap();
+        broken.retain(|property| is_about(network, *property));
+        let landlock = 0;
+        let rows = HOLDS.iter().filter(|row| is_about(network, row.property));
+        let open = rows.filter(|row| !row.at(level).holds(landlock)).map(|row| row.property);
+        let open: BTreeSet<Property> = open.collect();
+        // A normal user cannot do all that root can where nothing is held.
+        let is_exact = who == Who::Me || level == Level::BwrapUser;
+        match is_exact {
+            true => assert_eq!(broken, open, "{level:?} {who:?}"),
+            false => assert!(broken.is_subset(&open), "{level:?}: {broken:?} in {open:?}"),
+        }
+    }
+}
+
+fn bwrap_as_me() -> Level {
+    match rustix::process::geteuid().is_root() {
+        true => Level::BwrapRoot,
+        false => Level::BwrapUser,
+    }
+}
+
+#[tokio::test]
+async fn bubblewrap_holds_what_the_table_says_for_whoever_runs_the_tests() {
+    check(bwrap_as_me(), "bwrap", Who::Me).await;
+}
+
+#[tokio::test]
+async fn bubblewrap_holds_what_the_table_says_for_a_normal_user() {
+    check(Level::BwrapUser, "bwrap", Who::Somebody).await;
+}
+
+#[tokio::test]
+async fn without_a_sandbox_agents_still_cannot_answer_requests_or_launch() {
+    check(Level::Off, "off", Who::Me).await;
+}
+
+#[tokio::test]
+async fn without_a_sandbox_a_normal_users_agents_still_cannot_answer_requests_or_launch() {
+    check(Level::Off, "off", Who::Somebody).await;
+}

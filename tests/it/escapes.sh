@@ -1,0 +1,78 @@
+# What a command tries in order to get out. Says `broken PROPERTY` for what it could do; the test looks
+# itself for what must not have been written.
+broken() { echo "broken $1"; }
+
+grep -rqs CANARY ~/.ssh ~/.aws ~/.config/gh && broken Credentials
+grep -qs . "$STORE/token" && broken OwnFiles
+grep -qs CANARY "$OTHER/file" && broken Temporary
+cat /proc/*/environ 2>/dev/null | tr '\0' '\n' | grep -q "$SECRET" && broken Environment
+(exec 3< "/proc/$SENTINEL/mem") 2>/dev/null && broken Environment
+[ -d "/proc/$SENTINEL" ] && broken View
+kill -0 "$SENTINEL" 2>/dev/null && broken Signals
+if grep -q '^CapEff:.*[1-9a-f]' /proc/self/status; then
+    broken Capabilities
+elif mount -o remount,rw / 2>/dev/null; then
+    broken Capabilities
+fi
+unshare -Urm bash -c "umount -l '$ROOT' /tmp; mount -o remount,rw /; echo x >> '$ROOT/outside/file'; \
+    cat '$ROOT/.ssh/id_test'" 2>/dev/null | grep -q CANARY && broken Namespaces
+
+# Everything that is worth asking for, over every door, also with the token.
+curl -s -o /dev/null --unix-socket "$STORE/asyncagents.sock" http://localhost/v1/health && broken Socket
+ask() {
+    local code
+    code=$(curl -s -m 5 -o answer -w '%{http_code}' "$@")
+    case $code in 403 | 000) ;; *) broken Api; echo "$code: $*" ;; esac
+}
+socket=(--unix-socket "$STORE/asyncagents.sock")
+for door in socket port; do
+    if [ $door = socket ]; then
+        set -- "${socket[@]}" -H 'content-type: application/json'; base=http://localhost
+    else
+        set -- -H "authorization: Bearer $TOKEN" -H 'content-type: application/json'; base=http://127.0.0.1:$PORT
+    fi
+    ask "$@" $base/v1/health
+    ask "$@" $base/v1/tasks
+    ask "$@" $base/v1/events
+    ask "$@" $base/v1/permissions
+    ask "$@" -d '{"allow": true}' $base/v1/permissions/$ASK
+    ask "$@" -d '{"description": "x", "prompt": "x", "agent": "general", "caller": {"sessionID": "cli"}}' $base/v1/tasks
+    ask "$@" -d '{}' $base/v1/daemon/stop
+    ask "$@" $base/v1/tasks/$PARKED
+done
+env -i /usr/bin/setsid -w /usr/bin/curl -s -m 5 -o answer -w '%{http_code}\n' \
+    "http://127.0.0.1:$PORT/v1/tasks" | grep -q 200 && broken Api
+for verb in "approve $ASK" 'run hello' 'list'; do
+    "$PROGRAM" --home "$STORE" $verb > /dev/null 2>&1 && [ $NETWORK = on ] && broken Api
+done
+until [ -s own ]; do sleep 0.05; done
+[ $NETWORK = on ] && curl -s -m 5 -o answer -w 'own task: %{http_code}\n' "http://127.0.0.1:$PORT/v1/tasks/$(cat own)"
+
+(exec 3<> "/dev/tcp/127.0.0.1/$TCP") 2>/dev/null && broken Tcp
+(echo x > "/dev/udp/127.0.0.1/$UDP") 2>/dev/null
+
+echo x >> "$ROOT/outside/file"
+echo x > "$ROOT/made"
+mkdir -p .opencode/agents .git/hooks 2>/dev/null
+(
+    echo x > .claude/agents/evil.md
+    echo x > .opencode/agents/evil.md
+    mv .claude .moved && mkdir -p .claude/agents && echo x > .claude/agents/evil.md
+    echo x > .git/hooks/pre-commit
+    git config core.fsmonitor x
+    echo x >> .git/config
+    echo ../elsewhere > .git/commondir
+    mv .git .gone && mkdir .git && echo x > .git/config
+    rm -rf .git/hooks && mkdir -p .git/hooks && echo x > .git/hooks/pre-commit
+    ln .git/config linked && echo x >> linked
+) 2>/dev/null
+
+perl -e 'my @p; for (1..100) { my $p = fork; if (!defined $p) { kill 9, @p; exit 1 } if (!$p) { sleep 60; exit }
+    push @p, $p } kill 9, @p' && broken Processes
+perl -e 'my $x = "a" x (400 << 20); exit(length $x == 0)' 2>/dev/null && broken Memory
+(head -c 2000000 /dev/zero > big) 2>/dev/null
+[ "$(stat -c %s big)" -ge 2000000 ] && broken FileSize
+echo "all was tried"
+env -i /usr/bin/setsid --fork sleep "$SLEEP"
+kill -9 $PPID 2>/dev/null
+true
