@@ -142,7 +142,7 @@ fn sandbox(settings: &Settings) -> Vec<Finding> {
     }];
     if found.level != Level::Off {
         let gaps = found.level.gaps(found.landlock).into_iter();
-        findings.extend(gaps.map(|gap| Fine(format!("sandbox: does not hold: {gap}"))));
+        findings.extend(gaps.map(|gap| Warning(format!("sandbox: commands can still {gap}"))));
     }
     findings
 }

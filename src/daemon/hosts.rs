@@ -1,7 +1,7 @@
 //! From the configured host to one that can be talked to.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -215,10 +215,23 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
     }
 }
 
+/// What holds our secrets: storage, configuration, keys and token.
+fn own_files(settings: &Settings) -> Vec<PathBuf> {
+    let beside = settings.config_file.parent().unwrap_or(Path::new("/"));
+    let mut own = vec![settings.home.clone(), settings.config_file.clone()];
+    // One that was named may be anywhere, beside other things.
+    if beside.ends_with("asyncagents") {
+        own.push(beside.to_owned());
+    }
+    let keys = settings.config.providers.values().map(|provider| &provider.key_file);
+    let files = keys.chain([&settings.config.api.token_file]);
+    own.extend(files.filter(|file| !file.is_empty()).map(|file| beside.join(file)));
+    own
+}
+
 /// What is around commands, with everything of ours hidden from them.
 pub fn sandbox(settings: &Settings) -> Sandbox {
     let config::Config { agent, sandbox, .. } = &settings.config;
-    let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
     let expanded = |paths: &[String]| paths.iter().map(|path| settings.user.expand(path)).collect();
     let config::User { home: user_home, toolchains, path } = settings.user.clone();
     Sandbox::new(sandbox::Settings {
@@ -228,6 +241,7 @@ pub fn sandbox(settings: &Settings) -> Sandbox {
             config::Sandbox::Landlock => Choice::Landlock,
             config::Sandbox::Off => Choice::Off,
         },
+        program: process::own_program(),
         network: match agent.command_network {
             config::Network::On => Network::On,
             config::Network::Off => Network::Off,
@@ -244,6 +258,6 @@ pub fn sandbox(settings: &Settings) -> Sandbox {
             file: agent.command_file_bytes,
         },
         user: UserPlaces { home: user_home, toolchains, path },
-        own: vec![settings.home.clone(), config_dir.to_owned()],
+        own: own_files(settings),
     })
 }

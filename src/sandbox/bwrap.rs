@@ -11,6 +11,15 @@ pub enum Network {
     Off,
 }
 
+impl Network {
+    pub fn name(self) -> &'static str {
+        match self {
+            Network::On => "on",
+            Network::Off => "off",
+        }
+    }
+}
+
 /// Always: bubblewrap as root keeps all capabilities, and with them `mount -o remount,rw /` leads out.
 /// `--new-session` keeps commands from typing into a terminal. `--die-with-parent` is left out on
 /// purpose: it would cut off what ends a moment after the shell; the guard kills what does not.
@@ -67,7 +76,7 @@ pub(super) fn prelude(limits: Limits, level: Level) -> String {
     set.map(|(name, value)| format!("ulimit -{name} {value} 2>/dev/null; ")).collect()
 }
 
-fn text(path: &Path) -> Result<&str, Error> {
+pub(super) fn text(path: &Path) -> Result<&str, Error> {
     path.to_str().ok_or_else(|| Error::NotText(path.display().to_string()))
 }
 

@@ -28,12 +28,12 @@ pub(super) fn rules(
             hide(&mut rules, &home.join(secret));
         }
     }
-    let granted = &cell.grants;
-    for path in settings.readable.iter().chain(&granted.readable) {
-        show(&mut rules, path, Show::Readable);
+    let home = settings.user.home.as_deref();
+    for path in settings.readable.iter().chain(granted(cell, home, &cell.grants.readable).iter()) {
+        grant(&mut rules, settings, path, Show::Readable);
     }
-    for path in settings.writable.iter().chain(&granted.writable) {
-        show(&mut rules, path, Show::Writable);
+    for path in settings.writable.iter().chain(granted(cell, home, &cell.grants.writable).iter()) {
+        grant(&mut rules, settings, path, Show::Writable);
     }
     for own in &settings.own {
         hide(&mut rules, own);
@@ -49,6 +49,30 @@ pub(super) fn rules(
         rules.add(path, Show::Readable(path.clone()));
     }
     rules
+}
+
+/// What of an agent's wishes is granted, with `~` for the home.
+fn granted(cell: &Cell, home: Option<&Path>, wishes: &[PathBuf]) -> Vec<PathBuf> {
+    let expanded = wishes.iter().filter_map(|wish| match wish.strip_prefix("~") {
+        Ok(below) => Some(home?.join(below)),
+        Err(_) => Some(wish.clone()),
+    });
+    let secrets: Vec<PathBuf> =
+        home.map(|home| SECRETS.map(|secret| home.join(secret)).to_vec()).unwrap_or_default();
+    let is_secret = |path: &PathBuf| {
+        let Some(path) = canonical(path) else { return true };
+        let mut secrets = secrets.iter().filter_map(|secret| canonical(secret));
+        secrets.any(|secret| path.starts_with(secret))
+    };
+    expanded.filter(|path| !(cell.grants.from_workspace && is_secret(path))).collect()
+}
+
+/// Nothing of ours, whoever asks for it.
+fn grant(rules: &mut Rules, settings: &Settings, path: &Path, how: fn(PathBuf) -> Show) {
+    let own = |path: &Path| settings.own.iter().any(|own| Some(path) == canonical(own).as_deref());
+    if canonical(path).is_some_and(|path| !path.ancestors().any(own)) {
+        show(rules, path, how);
+    }
 }
 
 fn system(rules: &mut Rules, cell: &Cell) {

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use super::after::Afterwards;
+
 /// Folders of a workspace whose files define agents.
 const DEFINITIONS: [&str; 3] = [".claude/agents", ".opencode/agent", ".opencode/agents"];
 
@@ -15,14 +17,16 @@ const COMMON: &str = "commondir";
 /// Submodules and their submodules; more than this are not looked for.
 const MOST_MODULES: usize = 256;
 
+/// All paths are free of links and inside the workspace or a git directory that leads to it: what a
+/// command has put there, a link above all, must not decide what the next command sees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Protected {
     /// Mounted on themselves, so that they cannot be renamed away from under what is in them; a git
     /// directory outside the workspace is among them.
     pub(super) writable: Vec<PathBuf>,
     pub(super) read_only: Vec<PathBuf>,
-    /// Not there, and not to be there after the command.
-    pub(super) absent: Vec<PathBuf>,
+    /// What cannot be mounted over.
+    pub(super) after: Vec<Afterwards>,
 }
 
 /// Whether the tools that write files must leave this one alone. `path` is free of links.
@@ -55,49 +59,60 @@ pub(super) fn protected(workspace: &Path, trusted: bool) -> Protected {
     let mut found = Protected::default();
     for folder in DEFINITIONS {
         let folder = workspace.join(folder);
-        if trusted && !folder.exists() {
+        let parent = folder.parent().unwrap_or(workspace);
+        if trusted && !is_link(parent) && !is_link(&folder) {
             // What cannot be made cannot be made by the command either.
             let _ = fs::create_dir_all(&folder);
         }
-        found.pin_parent(workspace, &folder);
-        found.add(folder);
+        found.keep_link(parent);
+        if parent.is_dir() && !is_link(parent) {
+            found.writable.push(parent.to_owned());
+        }
+        found.add(workspace, folder);
     }
     let git = workspace.join(".git");
-    if git.is_dir() {
-        found.git_directory(&git);
-    } else if git.is_file() {
-        found.read_only.push(git.clone());
-        for directory in real_directories(workspace, &git) {
-            found.git_directory(&directory);
+    found.keep_link(&git);
+    match fs::symlink_metadata(&git) {
+        Ok(kind) if kind.is_file() => {
+            found.read_only.push(git.clone());
+            real_directories(workspace, &git).iter().for_each(|real| found.git_directory(real));
         }
+        Ok(_) => match git.canonicalize() {
+            Ok(real) if real.starts_with(workspace) => found.git_directory(&real),
+            Ok(_) | Err(_) => {}
+        },
+        Err(_) => {}
     }
     found
 }
 
 impl Protected {
-    fn add(&mut self, path: PathBuf) {
+    /// `root` is free of links.
+    fn add(&mut self, root: &Path, path: PathBuf) {
+        self.keep_link(&path);
+        let is_inside = |real: &PathBuf| real.starts_with(root);
         match path.canonicalize() {
-            Ok(real) => self.read_only.push(real),
-            Err(_) => self.absent.push(path),
+            Ok(real) if is_inside(&real) => self.read_only.push(real),
+            Ok(_) => {}
+            // Behind a link of the person's own, which is kept as it is.
+            Err(_) if is_link(&path) || path.parent().is_some_and(is_link) => {}
+            Err(_) => self.after.push(Afterwards::Remove { root: root.to_owned(), path }),
         }
     }
 
-    fn pin_parent(&mut self, workspace: &Path, path: &Path) {
-        let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-        if let Some(parent) = parent.filter(|parent| parent.starts_with(workspace)) {
-            self.writable.push(parent);
+    fn keep_link(&mut self, path: &Path) {
+        if let Ok(target) = fs::read_link(path) {
+            self.after.push(Afterwards::Relink { path: path.to_owned(), target });
         }
     }
 
+    /// Free of links.
     fn git_directory(&mut self, git: &Path) {
-        let Ok(git) = git.canonicalize() else { return };
-        // Both are made where they are missing: git does not mind, and then they can be mounted over.
+        // Made where they are missing: git does not mind, and then they can be mounted over.
         let _ = fs::create_dir(git.join(HOOKS));
-        self.writable.push(git.clone());
-        self.add(git.join(HOOKS));
-        self.add(git.join(SETTINGS[0]));
-        for path in [git.join(SETTINGS[1]), git.join(COMMON)] {
-            self.add(path);
+        self.writable.push(git.to_owned());
+        for name in [HOOKS, SETTINGS[0], SETTINGS[1], COMMON] {
+            self.add(git, git.join(name));
         }
         let mut left = MOST_MODULES;
         self.modules(&git.join("modules"), &mut left);
@@ -105,6 +120,9 @@ impl Protected {
 
     /// Git directories of submodules, which may be nested in folders and in each other.
     fn modules(&mut self, folder: &Path, left: &mut usize) {
+        if is_link(folder) {
+            return;
+        }
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             if *left == 0 || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
@@ -117,6 +135,10 @@ impl Protected {
             }
         }
     }
+}
+
+fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|kind| kind.is_symlink())
 }
 
 /// What a `.git` file leads to: the worktree's own directory and the one it shares. Only when that
@@ -132,9 +154,11 @@ fn real_directories(workspace: &Path, file: &Path) -> Vec<PathBuf> {
         path.is_some_and(|path| same(&own.join(path.trim()), workspace))
     };
     if is_worktree {
-        // The shared directory holds the worktree's own.
-        let common = link(&own.join(COMMON), "", &own);
-        return common.filter(|common| own.starts_with(common)).into_iter().collect();
+        // The worktree's own directory is `worktrees/NAME` in the shared one. Any other would be made up.
+        let shared = own.parent().filter(|parent| parent.ends_with("worktrees"));
+        let shared = shared.and_then(Path::parent).map(Path::to_owned);
+        let named = link(&own.join(COMMON), "", &own);
+        return shared.filter(|shared| named.as_ref() == Some(shared)).into_iter().collect();
     }
     if is_submodule() { vec![own] } else { Vec::new() }
 }
@@ -151,6 +175,8 @@ fn same(one: &Path, other: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
@@ -213,9 +239,46 @@ mod tests {
         assert_eq!(found.writable, vec![main.clone()]);
         assert_eq!(found.read_only, [tree.join(".git"), main.join("hooks"), main.join("config")]);
 
+        // A directory that was made up to open one above it.
+        let other = top.join("made-up");
+        file(&other.join("x/gitdir"), &format!("{}\n", other.join(".git").display()));
+        file(&other.join("x/commondir"), "../..\n");
+        file(&other.join(".git"), "gitdir: x\n");
+        let found = protected(&other, false);
+        assert_eq!((found.writable, found.read_only), (vec![], vec![other.join(".git")]));
+
         let other = top.join("other");
         file(&other.join(".git"), &text);
         let found = protected(&other, false);
         assert_eq!((found.writable, found.read_only), (vec![], vec![other.join(".git")]));
+    }
+
+    #[test]
+    fn a_link_that_a_command_has_made_opens_nothing_to_the_next_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().canonicalize().unwrap();
+        let (secret, workspace) = (top.join("secret"), top.join("workspace"));
+        file(&secret.join("agents/HEAD"), "");
+        file(&secret.join("config"), "");
+        let inside = |found: &Protected| {
+            let all = found.writable.iter().chain(&found.read_only);
+            assert!(all.into_iter().all(|path| path.starts_with(&workspace)), "{found:?}");
+        };
+        for name in [".git", ".claude", ".opencode", ".git/hooks", ".git/config", ".git/modules"] {
+            for trusted in [false, true] {
+                let link = workspace.join(name);
+                fs::create_dir_all(link.parent().unwrap()).unwrap();
+                symlink(&secret, &link).unwrap();
+                let found = protected(&workspace, trusted);
+                inside(&found);
+                let kept = Afterwards::Relink { path: link.clone(), target: secret.clone() };
+                assert_eq!(found.after.contains(&kept), name != ".git/modules", "{name}");
+                let removed =
+                    Afterwards::Remove { root: workspace.clone(), path: link.join("agent") };
+                assert!(!found.after.contains(&removed), "{name}");
+                fs::remove_dir_all(&workspace).unwrap();
+            }
+        }
+        assert_eq!(fs::read_dir(&secret).unwrap().count(), 2, "nothing was made there");
     }
 }

@@ -1,10 +1,12 @@
 //! The sandbox around commands of embedded agents (X2): a policy in, a command line out. bubblewrap where
 //! it works, else Landlock, else nothing and a warning. What each level holds is data, in `holds.rs`.
 
+mod after;
 mod bwrap;
 mod gather;
 mod git;
 mod holds;
+mod landlock;
 mod places;
 mod probe;
 mod rules;
@@ -17,7 +19,11 @@ use std::sync::{Arc, OnceLock};
 pub use bwrap::Network;
 pub use git::is_protected;
 pub use holds::{HOLDS, Held, Property, Row, table};
+pub use landlock::{VERB, confine};
 pub use places::UserPlaces;
+
+use after::Afterwards;
+use landlock::Confinement;
 
 /// What the configuration asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +66,8 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub choice: Choice,
+    /// This program: with Landlock it confines itself and becomes the command.
+    pub program: PathBuf,
     pub network: Network,
     pub readable: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
@@ -108,6 +116,8 @@ pub struct Grants {
     pub readable: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
     pub network: Option<Network>,
+    /// The definition came with the workspace: it opens no credentials, and no network that is off.
+    pub from_workspace: bool,
 }
 
 /// A command line that runs a shell command at some level.
@@ -116,8 +126,7 @@ pub struct Plan {
     pub level: Level,
     pub program: String,
     pub arguments: Vec<String>,
-    /// Protected paths that were not there before the command and must not be there after it.
-    absent: Vec<PathBuf>,
+    after: Vec<Afterwards>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -142,6 +151,7 @@ impl Sandbox {
     pub fn off() -> Sandbox {
         Sandbox::new(Settings {
             choice: Choice::Off,
+            program: PathBuf::new(),
             network: Network::On,
             readable: Vec::new(),
             writable: Vec::new(),
@@ -155,7 +165,7 @@ impl Sandbox {
     /// What is in force, found by running a program in it. The first call takes as long as that.
     pub fn found(&self) -> Result<Found, Error> {
         let Inner { settings, found } = &*self.0;
-        found.get_or_init(|| probe::find(settings.choice)).clone()
+        found.get_or_init(|| probe::find(settings.choice, &settings.program)).clone()
     }
 
     /// What a person has to know, if anything.
@@ -185,21 +195,25 @@ impl Cell {
     /// Reads directories, and makes those that the sandbox needs.
     pub fn plan(&self, workspace: &Path, shown: &[&Path], command: &str) -> Result<Plan, Error> {
         let level = self.sandbox.found()?.level;
-        let settings = &self.sandbox.0.settings;
-        match level {
-            Level::Off => Ok(Plan::bare(command)),
-            Level::BwrapUser | Level::BwrapRoot => {
-                self.make_scratch()?;
-                let protected = git::protected(workspace, self.trusted);
-                let rules = gather::rules(settings, self, workspace, shown, &protected);
-                let network = self.grants.network.unwrap_or(settings.network);
-                let text = format!("{}{command}", bwrap::prelude(settings.limits, level));
-                let arguments = bwrap::arguments(&rules, network, workspace, &text)?;
-                let absent = protected.absent;
-                Ok(Plan { level, program: "bwrap".to_owned(), arguments, absent })
-            }
-            Level::Landlock => Ok(Plan::bare(command)),
+        if level == Level::Off {
+            return Ok(Plan::bare(command));
         }
+        let settings = &self.sandbox.0.settings;
+        self.make_scratch()?;
+        let protected = git::protected(workspace, self.trusted);
+        let rules = gather::rules(settings, self, workspace, shown, &protected);
+        let network = self.grants.network(settings.network);
+        let command = format!("{}{command}", bwrap::prelude(settings.limits, level));
+        let (program, arguments) = match level {
+            Level::BwrapUser | Level::BwrapRoot => {
+                ("bwrap", bwrap::arguments(&rules, network, workspace, &command)?)
+            }
+            Level::Landlock | Level::Off => {
+                let confinement = Confinement::of(&rules, network, self.temporary());
+                (bwrap::text(&settings.program)?, confinement.arguments(&command))
+            }
+        };
+        Ok(Plan { level, program: program.to_owned(), arguments, after: protected.after })
     }
 
     fn home(&self) -> PathBuf {
@@ -221,6 +235,16 @@ impl Cell {
     }
 }
 
+impl Grants {
+    fn network(&self, configured: Network) -> Network {
+        match (self.network, configured) {
+            (Some(Network::On), Network::Off) if self.from_workspace => Network::Off,
+            (Some(asked), _) => asked,
+            (None, configured) => configured,
+        }
+    }
+}
+
 impl Plan {
     /// Without any sandbox.
     pub fn bare(command: &str) -> Plan {
@@ -228,22 +252,14 @@ impl Plan {
             level: Level::Off,
             program: "bash".to_owned(),
             arguments: vec!["-c".to_owned(), command.to_owned()],
-            absent: Vec::new(),
+            after: Vec::new(),
         }
     }
 
-    /// Deletes what the command made at protected paths, and says which. What is there cannot be
-    /// mounted over before it exists: `.git/commondir` would lead git to another configuration.
+    /// To be called when the command is gone. Puts right what it did to protected paths that could not be
+    /// mounted over, and says which: `.git/commondir`, for one, would lead git to another configuration.
     pub fn tidy(&self) -> Vec<PathBuf> {
-        let made = self.absent.iter().filter(|path| fs::symlink_metadata(path).is_ok());
-        made.filter(|path| remove(path).is_ok()).cloned().collect()
-    }
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path)?.is_dir() {
-        true => fs::remove_dir_all(path),
-        false => fs::remove_file(path),
+        self.after.iter().filter_map(Afterwards::put_right).collect()
     }
 }
 

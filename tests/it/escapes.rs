@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use asyncagents::clock::Clock;
-use asyncagents::sandbox::{HOLDS, Level, Property};
+use asyncagents::sandbox::{HOLDS, Level, Property, VERB};
 use asyncagents::wire::TaskView;
 use tempfile::TempDir;
 
@@ -273,7 +273,7 @@ async fn check(level: Level, choice: &str, who: Who) {
         let place = Place::build(choice, who, network).await;
         let mut broken = tokio::task::spawn_blocking(|| place.broken()).await.unwrap();
         broken.retain(|property| is_about(network, *property));
-        let landlock = 0;
+        let landlock = landlock_version();
         let rows = HOLDS.iter().filter(|row| is_about(network, row.property));
         let open = rows.filter(|row| !row.at(level).holds(landlock)).map(|row| row.property);
         let open: BTreeSet<Property> = open.collect();
@@ -284,6 +284,12 @@ async fn check(level: Level, choice: &str, who: Who) {
             false => assert!(broken.is_subset(&open), "{level:?}: {broken:?} in {open:?}"),
         }
     }
+}
+
+fn landlock_version() -> i32 {
+    let program = env!("CARGO_BIN_EXE_asyncagents");
+    let said = Command::new(program).args([VERB, "?"]).output().unwrap().stdout;
+    String::from_utf8(said).unwrap().trim().parse().unwrap()
 }
 
 fn bwrap_as_me() -> Level {
@@ -301,6 +307,16 @@ async fn bubblewrap_holds_what_the_table_says_for_whoever_runs_the_tests() {
 #[tokio::test]
 async fn bubblewrap_holds_what_the_table_says_for_a_normal_user() {
     check(Level::BwrapUser, "bwrap", Who::Somebody).await;
+}
+
+#[tokio::test]
+async fn landlock_holds_what_the_table_says_for_whoever_runs_the_tests() {
+    check(Level::Landlock, "landlock", Who::Me).await;
+}
+
+#[tokio::test]
+async fn landlock_holds_what_the_table_says_for_a_normal_user() {
+    check(Level::Landlock, "landlock", Who::Somebody).await;
 }
 
 #[tokio::test]

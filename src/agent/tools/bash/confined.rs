@@ -79,10 +79,15 @@ fn is_bwrap(plan: &Plan) -> bool {
     }
 }
 
-/// bubblewrap itself failed, before there was a command.
+/// The sandbox itself failed, before there was a command.
 pub(super) fn not_set_up(plan: &Plan, text: &str, status: Option<Status>) -> Option<String> {
-    let failed = is_bwrap(plan) && status == Some(Status::Code(1));
-    let why = text.strip_prefix("bwrap: ").filter(|why| failed && why.lines().count() == 1)?;
+    let said = match plan.level {
+        Level::BwrapUser | Level::BwrapRoot => text.strip_prefix("bwrap: "),
+        Level::Landlock => text.strip_prefix("asyncagents: the sandbox could not be set up: "),
+        Level::Off => None,
+    };
+    let failed = status == Some(Status::Code(1));
+    let why = said.filter(|why| failed && why.lines().count() == 1)?;
     Some(format!("its sandbox could not be set up: {}", why.trim_end()))
 }
 
@@ -93,7 +98,7 @@ pub(super) async fn notes(plan: Plan, text: &str, status: Option<Status>) -> Str
     let mut notes = String::new();
     for path in tidied.unwrap_or_default() {
         let path = path.display();
-        notes.push_str(&format!("\n(`{path}` was deleted: agents may not make it)"));
+        notes.push_str(&format!("\n(`{path}` was put back as it was: agents may not change it)"));
     }
     let failed = status != Some(Status::Code(0));
     if level != Level::Off && failed && SYMPTOMS.iter().any(|symptom| text.contains(symptom)) {

@@ -1,0 +1,141 @@
+//! Landlock, for systems without user namespaces: this program confines itself and then becomes the
+//! command. It is an allow list of files: what no rule names cannot be opened.
+
+#[cfg(target_os = "linux")]
+mod kernel;
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use super::Network;
+use super::rules::{Rule, Rules, Show};
+
+/// The argument that makes this program confine itself.
+pub const VERB: &str = "__confine";
+/// In place of a policy: only says which version there is.
+const QUESTION: &str = "?";
+
+/// Of `/dev`, where root could also open disks.
+const DEVICES: [&str; 9] = [
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts",
+    "/dev/shm",
+];
+
+/// What a command may open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Confinement {
+    readable: Vec<PathBuf>,
+    writable: Vec<PathBuf>,
+    network: bool,
+    temporary: PathBuf,
+}
+
+impl Confinement {
+    /// The same rules as for bubblewrap, as far as an allow list can say them.
+    pub(super) fn of(rules: &Rules, network: Network, temporary: PathBuf) -> Confinement {
+        let mounts = rules.mounts();
+        let mut covered: Vec<&Path> = mounts.iter().map(|mount| mount.path.as_path()).collect();
+        covered.push(Path::new("/dev"));
+        let mut readable = Vec::new();
+        let mut writable: Vec<PathBuf> = DEVICES.iter().map(PathBuf::from).collect();
+        writable.push(temporary.clone());
+        open_around(Path::new("/"), &covered, &mut readable);
+        for mount in &mounts {
+            match &mount.show {
+                Show::Readable(source) => open_around(source, &covered, &mut readable),
+                Show::Writable(source) => open_around(source, &hidden(&mounts), &mut writable),
+                Show::HiddenDirectory | Show::HiddenFile | Show::Blank | Show::Private(_) => {}
+            }
+        }
+        Confinement { readable, writable, network: network == Network::On, temporary }
+    }
+
+    pub(super) fn arguments(&self, command: &str) -> Vec<String> {
+        let policy = serde_json::to_string(self).expect("paths that are text are JSON");
+        [VERB, &policy, "bash", "-c", command].map(str::to_owned).to_vec()
+    }
+}
+
+/// What must not be opened along with a directory around it.
+fn hidden(mounts: &[Rule]) -> Vec<&Path> {
+    let is_hidden =
+        |show: &Show| matches!(show, Show::HiddenDirectory | Show::HiddenFile | Show::Blank);
+    let hidden = mounts.iter().filter(|mount| is_hidden(&mount.show));
+    hidden.map(|mount| mount.path.as_path()).collect()
+}
+
+/// A directory with something in it that has a rule of its own is opened entry by entry.
+fn open_around(path: &Path, covered: &[&Path], opened: &mut Vec<PathBuf>) {
+    let is_whole = !covered.iter().any(|other| other.starts_with(path) && *other != path);
+    if is_whole {
+        opened.push(path.to_owned());
+        return;
+    }
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        let below = entry.path();
+        // What a link leads to is opened under its own name, or not.
+        let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+        if !is_link && !covered.contains(&below.as_path()) {
+            open_around(&below, covered, opened);
+        }
+    }
+}
+
+/// The version of Landlock here, found by a process of `program` that confines itself.
+pub(super) fn version(program: &Path) -> Result<i32, String> {
+    let mut command = Command::new(program);
+    command.arg0("asyncagents").args([VERB, QUESTION]);
+    let ran = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said = ran.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    match said.ok().and_then(|said| said.parse().ok()) {
+        Some(version @ 1..) => Ok(version),
+        Some(_) => Err("this system has no Landlock".to_owned()),
+        None => Err("Landlock cannot be tried out".to_owned()),
+    }
+}
+
+/// Confines this process and becomes the command. Returns when that fails, with the reason, or with the
+/// version that was asked for.
+pub fn confine(mut arguments: impl Iterator<Item = OsString>) -> Result<i32, String> {
+    let policy = arguments.next().and_then(|policy| policy.into_string().ok()).unwrap_or_default();
+    if policy == QUESTION {
+        let nothing = Confinement {
+            readable: Vec::new(),
+            writable: Vec::new(),
+            network: true,
+            temporary: PathBuf::new(),
+        };
+        return kernel::restrict(&nothing);
+    }
+    let confinement: Confinement =
+        serde_json::from_str(&policy).map_err(|_| "its policy cannot be read".to_owned())?;
+    kernel::drop_capabilities();
+    if kernel::restrict(&confinement)? == 0 {
+        return Err("this system has no Landlock".to_owned());
+    }
+    let program = arguments.next().ok_or("there is no command")?;
+    let mut command = Command::new(program);
+    command.args(arguments).env("TMPDIR", &confinement.temporary);
+    Err(command.exec().to_string())
+}
+
+/// Other systems have no Landlock.
+#[cfg(not(target_os = "linux"))]
+mod kernel {
+    pub(super) fn drop_capabilities() {}
+
+    pub(super) fn restrict(_: &super::Confinement) -> Result<i32, String> {
+        Ok(0)
+    }
+}
