@@ -3,7 +3,7 @@
 //! of it reaches the terminal raw.
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -15,6 +15,7 @@ use crate::agent::definition::{self, Definition, Folder, Loaded, Rule, Source, T
 use crate::config::Settings;
 use crate::daemon::definition_bounds;
 use crate::quote;
+use crate::sandbox::{Grants, Network};
 use crate::trust::{Standing, Trust, Workspace};
 
 const LONGEST_DESCRIPTION: usize = 100;
@@ -41,6 +42,10 @@ Example, as `.claude/agents/tester.md`:
   tools: Read, Grep, Bash(make test)
   ---
   Run `make test` and report what fails and why, as path:line and one sentence each.
+
+Commands of agents run in a sandbox (`asyncagents doctor` says which). A file may ask for more of it, or
+for less: `readable: ~/data, /srv/x` and `writable:` name paths, `network: off` cuts its commands off.
+A file of a directory opens no credentials, even where it is trusted.
 
 and then:
   asyncagents agents
@@ -115,6 +120,8 @@ impl Scene {
             tools if tools.len() == TOOLS.len() => "all".to_owned(),
             tools => tools.join(" "),
         };
+        let wishes: String = wishes(agent).iter().map(|wish| format!("; {wish}")).collect();
+        let tools = tools + &cut(&quote::line(&wishes), LONGEST_PATTERN);
         let source = match &agent.source {
             Source::BuiltIn => "built-in".to_owned(),
             Source::File(file) => place(file, &self.folders),
@@ -184,6 +191,12 @@ struct AgentView<'a> {
     tools: Vec<&'static str>,
     /// The last one that matches decides.
     rules: &'a [Rule],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    readable: &'a [PathBuf],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    writable: &'a [PathBuf],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<&'static str>,
     /// A path, or `built-in`.
     source: String,
     /// Only these can be used.
@@ -198,6 +211,9 @@ impl AgentView<'_> {
             model: agent.model.as_deref(),
             tools: usable_tools(agent),
             rules: &agent.rules,
+            readable: &agent.grants.readable,
+            writable: &agent.grants.writable,
+            network: agent.grants.network.map(Network::name),
             source: match &agent.source {
                 Source::BuiltIn => "built-in".to_owned(),
                 Source::File(file) => file.display().to_string(),
@@ -211,11 +227,21 @@ fn usable_tools(agent: &Definition) -> Vec<&'static str> {
     agent.tools.iter().filter(|tool| agent.may_use(tool)).collect()
 }
 
+/// What it asks of the sandbox.
+fn wishes(agent: &Definition) -> Vec<String> {
+    let Grants { readable, writable, network, .. } = &agent.grants;
+    let reads = readable.iter().map(|path| format!("reads {}", path.display()));
+    let writes = writable.iter().map(|path| format!("writes {}", path.display()));
+    let network = network.map(|network| format!("network {}", network.name()));
+    reads.chain(writes).chain(network).collect()
+}
+
 /// One line each, below the agent they are for. The last one that matches decides, so the last ones
 /// are shown.
 fn rules(agent: &Definition) -> Vec<String> {
     let hidden = agent.rules.len().saturating_sub(MOST_RULES);
-    let mut lines = Vec::new();
+    let mut lines: Vec<String> =
+        wishes(agent).iter().map(|wish| format!("    {}", quote::line(wish))).collect();
     if hidden > 0 {
         lines.push(format!("    ({hidden} more rules, see `asyncagents agents --json`)"));
     }

@@ -1,6 +1,7 @@
 //! What an agent is: a name, a prompt, and what it may do. Read from Markdown files with front
 //! matter, in our dialect, OpenCode's and Claude's; five agents are built in, in the same format.
 
+mod grants;
 mod load;
 mod missing;
 mod parse;
@@ -23,6 +24,8 @@ pub use parse::is_invisible;
 use parse::Parsed;
 use pattern::Cover;
 use shell::Command;
+
+use crate::sandbox::Grants;
 
 /// The tools there are, in the order they are listed.
 pub const TOOLS: [&str; 8] = ["read", "list", "glob", "grep", "edit", "write", "bash", "todo"];
@@ -49,6 +52,8 @@ pub struct Definition {
     pub tools: Tools,
     /// The last one that matches decides.
     pub rules: Vec<Rule>,
+    /// What its commands may reach besides.
+    pub grants: Grants,
     pub source: Source,
 }
 

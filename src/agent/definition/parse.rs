@@ -1,5 +1,6 @@
 //! From the text of a file to an agent. Unknown keys are ignored.
 
+use super::grants::read_grants;
 use super::permission::read_permissions;
 use super::yaml::Yaml;
 use super::{Definition, Error, Source};
@@ -33,8 +34,8 @@ pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<Parse
     }
     let description = front.text("description")?.unwrap_or_else(|| first_line(&prompt));
     let (tools, rules) = read_permissions(&front)?;
-    let model = model_of(&front);
-    Ok(Parsed::Agent(Definition { name, description, prompt, model, tools, rules, source }))
+    let (model, grants) = (model_of(&front), read_grants(&front)?);
+    Ok(Parsed::Agent(Definition { name, description, prompt, model, tools, rules, grants, source }))
 }
 
 /// The front matter, if there is any, and what follows it.
@@ -93,7 +94,7 @@ fn model_of(front: &Yaml) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Action, Rule, Tools};
+    use super::super::{Action, Grants, Rule, Tools};
     use super::*;
 
     fn read(text: &str) -> Result<Parsed, String> {
@@ -123,6 +124,7 @@ mod tests {
             model: Some("openai/gpt-5".to_owned()),
             tools: ["read", "grep", "bash"].into_iter().collect(),
             rules: vec![Rule::new("bash", "*", Action::Ask)],
+            grants: Grants::default(),
             source: Source::BuiltIn,
         };
         assert_eq!(agent(&with(front)), expected);

@@ -13,6 +13,7 @@ fn definition(tools: Tools, rules: &[(&str, &str, Action)]) -> Definition {
         model: None,
         tools,
         rules: rules.iter().map(rule).collect(),
+        grants: Grants::default(),
         source: Source::BuiltIn,
     }
 }

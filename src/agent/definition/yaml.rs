@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_saphyr::{Error, UserMessageFormatter};
 
 /// Keys that may follow a description; those we read are among them.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 19] = [
     "name",
     "tools",
     "disallowedTools",
@@ -25,6 +25,9 @@ const KEYS: [&str; 16] = [
     "hooks",
     "memory",
     "mcpServers",
+    "network",
+    "readable",
+    "writable",
 ];
 
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +74,18 @@ impl Yaml {
             Some(Yaml::Flag(flag)) => Ok(*flag),
             Some(other) => Err(other.unfit(key, "`true` or `false`")),
         }
+    }
+
+    pub(super) fn as_text(&self) -> Option<&str> {
+        match self {
+            Yaml::Text(text) => Some(text),
+            Yaml::Nothing | Yaml::Flag(_) | Yaml::List(_) | Yaml::Map(_) => None,
+        }
+    }
+
+    /// About the value of one of its keys.
+    pub(super) fn unfit_at(&self, key: &str, expected: &'static str) -> super::Error {
+        self.get(key).unwrap_or(&Yaml::Nothing).unfit(key, expected)
     }
 
     pub(super) fn unfit(&self, key: &str, expected: &'static str) -> super::Error {

@@ -316,13 +316,18 @@ impl Embedded {
     }
 
     /// The sandbox as this session has it.
-    fn cell(&self, session: &Session, _agent: &Definition) -> Cell {
+    fn cell(&self, session: &Session, agent: &Definition) -> Cell {
         let Setup { sandbox, scratch, trust, .. } = &self.0.setup;
+        let workspace = trust.look(Path::new(&session.directory));
+        let from_workspace = match &agent.source {
+            Source::File(file) => file.starts_with(&workspace.path),
+            Source::BuiltIn => false,
+        };
         Cell {
             sandbox: sandbox.clone(),
             scratch: scratch.join(session.id.as_str()),
-            grants: Grants::default(),
-            trusted: trust.look(Path::new(&session.directory)).is_trusted(),
+            grants: Grants { from_workspace, ..agent.grants.clone() },
+            trusted: workspace.is_trusted(),
         }
     }
 }
