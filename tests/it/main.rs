@@ -50,6 +50,7 @@ mod real_clients;
 mod real_opencode;
 mod reload;
 mod resume;
+mod sandboxed;
 mod scenarios;
 mod stalls;
 mod status;
