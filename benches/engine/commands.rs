@@ -1,11 +1,15 @@
 //! A command through its guard, beside the same command started directly.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use asyncagents::process::{self, Cause, Journal, Launcher, Record, Status};
+use asyncagents::sandbox::{
+    self, Caches, Cell, Choice, Grants, Limits, Network, Sandbox, UserPlaces,
+};
 use futures_util::future::BoxFuture;
 
 use crate::processes::PROGRAM;
@@ -13,6 +17,7 @@ use crate::table::{Row, Table, median, millis, quantile};
 use crate::{Scale, progress};
 
 const MOST_MORE_MILLIS: f64 = 5.0;
+const MOST_TIMES_BARE: f64 = 1.5;
 
 /// The disk is measured elsewhere.
 struct NoJournal;
@@ -67,5 +72,89 @@ pub(crate) async fn measure(scale: &Scale, table: &mut Table) -> anyhow::Result<
         quantile(&guarded, 0.95),
         quantile(&direct, 0.95),
     ));
+    sandboxed(scale, table, &launcher).await
+}
+
+/// The whole way of an agent's command: looking at the workspace, the guard, bubblewrap with all mounts.
+async fn sandboxed(scale: &Scale, table: &mut Table, launcher: &Launcher) -> anyhow::Result<()> {
+    let place = tempfile::tempdir()?;
+    let workspace = place.path().canonicalize()?.join("workspace");
+    std::fs::create_dir_all(workspace.join(".git"))?;
+    std::fs::write(workspace.join(".git/config"), "")?;
+    let cell = cell(place.path().join("scratch"));
+    if cell.sandbox.found().is_err() {
+        table.note("commands: there is no bubblewrap here, so its cost is not measured".to_owned());
+        return Ok(());
+    }
+    let (mut bare, mut whole) = (Vec::new(), Vec::new());
+    for _ in 0..scale.commands {
+        let began = Instant::now();
+        let mut command = Command::new("bwrap");
+        command.args(["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]);
+        command.args([
+            "--cap-drop",
+            "ALL",
+            "--ro-bind",
+            "/",
+            "/",
+            "--dev",
+            "/dev",
+            "--proc",
+            "/proc",
+        ]);
+        command.args(["--", "bash", "-c", "true"]).stdin(Stdio::null()).stdout(Stdio::null());
+        ensure!(command.status()?.success(), "`true` failed in bubblewrap");
+        bare.push(millis(began.elapsed()));
+
+        let began = Instant::now();
+        let plan = cell.plan(&workspace, &[], "true")?;
+        let mut process = launcher.start(process::Command {
+            program: plan.program.clone(),
+            arguments: plan.arguments.clone(),
+            directory: workspace.clone(),
+            environment: Vec::new(),
+            output: std::fs::File::create("/dev/null")?.into(),
+        })?;
+        let report = process.report().await;
+        let ended = (report.cause, report.status);
+        ensure!(ended == (Cause::Exited, Some(Status::Code(0))), "{ended:?}");
+        plan.tidy();
+        whole.push(millis(began.elapsed()));
+    }
+    let (floor, figure) = (median(&bare), median(&whole));
+    table.add(Row {
+        what: "command `true` in its sandbox".to_owned(),
+        figure: format!("{figure:.1} ms"),
+        limit: format!("{floor:.1} ms"),
+        ratio: Some(figure / floor),
+        target: format!("≤ {MOST_TIMES_BARE} ×"),
+        met: Some(figure / floor <= MOST_TIMES_BARE),
+    });
+    table.note(format!(
+        "commands: the limit in the sandbox is `bwrap` with the same namespaces and no mounts of our \
+         own, without a guard; 95% take less than {:.1} ms, and {:.1} ms so",
+        quantile(&whole, 0.95),
+        quantile(&bare, 0.95),
+    ));
     Ok(())
+}
+
+fn cell(scratch: PathBuf) -> Cell {
+    let home = std::env::home_dir();
+    Cell {
+        sandbox: Sandbox::new(sandbox::Settings {
+            choice: Choice::Bwrap,
+            program: PROGRAM.into(),
+            network: Network::On,
+            readable: Vec::new(),
+            writable: Vec::new(),
+            caches: Caches::Readable,
+            limits: Limits { processes: 4096, memory: 16 << 30, file: 16 << 30 },
+            user: UserPlaces { home, ..UserPlaces::default() },
+            own: Vec::new(),
+        }),
+        scratch,
+        grants: Grants::default(),
+        trusted: false,
+    }
 }
