@@ -78,6 +78,8 @@ const RULES: &[(&str, Rule)] = &[
     ("task_tool.cache_ttl_seconds", Rule::Between(0.0, YEAR)),
     ("api.host", Rule::Filled),
     ("api.port", Rule::Between(0.0, 65_535.0)),
+    ("api.readers", Rule::OneOf(&["user", "anyone"])),
+    ("api.origins", Rule::Filled),
     ("api.heartbeat_seconds", Rule::Between(1.0, 3600.0)),
     ("api.snapshot_tasks", Rule::Between(0.0, 100_000.0)),
     ("api.max_streams", Rule::Between(0.0, 100_000.0)),
@@ -312,7 +314,10 @@ impl Rule {
                 Value::Array(members) => members.iter().all(|member| is_among(words, member)),
                 other => is_among(words, other),
             },
-            Rule::Filled => value.as_str().is_some_and(|text| !text.trim().is_empty()),
+            Rule::Filled => match value {
+                Value::Array(members) => members.iter().all(is_filled),
+                other => is_filled(other),
+            },
             Rule::Paths => value.as_array().is_some_and(|all| all.iter().all(is_path)),
         }
     }
@@ -329,6 +334,10 @@ impl Rule {
 
 fn is_path(value: &Value) -> bool {
     value.as_str().is_some_and(|path| path.starts_with('/') || path.starts_with("~/"))
+}
+
+fn is_filled(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| !text.trim().is_empty())
 }
 
 fn is_among(words: &[&str], value: &Value) -> bool {

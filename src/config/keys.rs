@@ -274,6 +274,16 @@ impl Default for TaskTool {
     }
 }
 
+/// Who may read the status API without its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Readers {
+    /// Processes of the daemon's own user.
+    User,
+    /// Whoever works on this machine.
+    Anyone,
+}
+
 /// The status API on a port of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -284,6 +294,9 @@ pub struct Api {
     pub port: u16,
     /// Empty: a file of the storage directory.
     pub token_file: String,
+    pub readers: Readers,
+    /// Pages of these may read besides those of this machine; `*` is any.
+    pub origins: BTreeSet<String>,
     #[serde(rename = "heartbeat_seconds", with = "seconds")]
     pub heartbeat: Duration,
     pub snapshot_tasks: u64,
@@ -297,6 +310,8 @@ impl Default for Api {
             host: "127.0.0.1".to_owned(),
             port: 5165,
             token_file: String::new(),
+            readers: Readers::User,
+            origins: BTreeSet::new(),
             heartbeat: Duration::from_secs(30),
             snapshot_tasks: 1000,
             max_streams: 1000,

@@ -19,7 +19,7 @@ use toml::{Table, Value};
 pub use agent::{Agent, Caches, Network, Price, Thinking};
 pub use keys::{
     Alias, Api, Config, Fork, ForkMethod, History, Limits, Log, Notices, Offered, OnTimeout,
-    OpenCode, Permissions, Policy, Resume, Sandbox, Storage, Supervisor, TaskTool, Tools,
+    OpenCode, Permissions, Policy, Readers, Resume, Sandbox, Storage, Supervisor, TaskTool, Tools,
 };
 pub use providers::{Access, Kind, Provider, Providers, Secret};
 pub use user::User;

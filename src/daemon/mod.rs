@@ -7,6 +7,7 @@ mod home;
 mod hosts;
 mod log;
 mod patience;
+mod peer;
 mod peers;
 mod reload;
 mod rescue;
@@ -188,6 +189,11 @@ async fn open_for_reading(
     clock: &Clock,
 ) -> anyhow::Result<JoinHandle<()>> {
     let server = listener.server(clock);
+    if listener.door.asks_who_reads() && !peer::can_be_told() {
+        let told = "the status API cannot tell whose its readers are on this system and refuses those \
+                    without the token; `api.readers = \"anyone\"` lets every user of this machine read";
+        api.warnings.put("readers", vec![told.to_owned()]);
+    }
     let router = http::status(api.clone(), listener.door.clone());
     let serving = tokio::spawn(listener.serve(router, api.supervisor.stopping()));
     status::until_it_answers(&server).await?;

@@ -11,7 +11,10 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use axum::extract::ConnectInfo;
 use axum::{Extension, Router};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,10 +27,10 @@ use super::LONGEST_FAREWELL;
 use super::descriptors::Room;
 use super::home::Home;
 use super::patience::Patient;
-use super::peers;
+use super::{peer, peers};
 use crate::clock::Clock;
 use crate::config;
-use crate::http::Door;
+use crate::http::{Door, Reader};
 use crate::wire::ServerView;
 
 /// The configured port and the next ones; then any.
@@ -82,7 +85,13 @@ impl Listener {
             )
         })?;
         let address = tcp.local_addr()?;
-        let door = Door { token: token.into(), host: config.host.as_str().into(), open };
+        let door = Door {
+            token: token.into(),
+            host: config.host.as_str().into(),
+            open,
+            anyone: config.readers == config::Readers::Anyone,
+            origins: config.origins.iter().cloned().collect(),
+        };
         Ok(Listener { tcp, address, door, most: room.connections })
     }
 
@@ -113,8 +122,13 @@ impl Listener {
             match accepted {
                 Ok((stream, _)) => {
                     let (router, stopping) = (router.clone(), stopping.clone());
+                    let asks_who = self.door.asks_who_reads();
                     connections.spawn(async move {
-                        converse(stream, router, stopping).await;
+                        let reader = match asks_who {
+                            true => peer::reader(&stream).await,
+                            false => Reader::Unknown,
+                        };
+                        converse(stream, reader, router, stopping).await;
                         drop(place);
                     });
                 }
@@ -144,7 +158,7 @@ async fn bind(wanted: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// One connection, until it is closed or told to stop. What goes wrong on it is its client's.
-async fn converse(stream: TcpStream, router: Router, stopping: CancellationToken) {
+async fn converse(stream: TcpStream, reader: Reader, router: Router, stopping: CancellationToken) {
     let _ = stream.set_nodelay(true);
     let peer = peers::over_tcp(&stream).await;
     let router = router.layer(Extension(ConnectInfo(peer)));
@@ -154,7 +168,12 @@ async fn converse(stream: TcpStream, router: Router, stopping: CancellationToken
     // A bare LF ends a line here, and hyper cannot be told otherwise. Requests cannot be smuggled by it:
     // between a client and this parser there is nobody who could read it in another way.
     http.max_buf_size(LARGEST_HEAD).max_headers(MOST_HEADERS);
-    let connection = http.serve_connection(io, TowerToHyperService::new(router));
+    let routes = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(reader);
+        routes.call(request)
+    });
+    let connection = http.serve_connection(io, service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         _ = connection.as_mut() => return,

@@ -1,5 +1,5 @@
-//! Who may do what over TCP: anybody on this machine may read, only who has the token may change
-//! anything, and pages of other sites that reach us under another name may do neither.
+//! Who may do what over TCP: processes of the same user and pages of this machine may read (H8), only who
+//! has the token may change anything, and sites that reach us under another name may do neither.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW,
-    AUTHORIZATION, HOST,
+    AUTHORIZATION, HOST, ORIGIN,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
@@ -30,6 +30,19 @@ pub struct Door {
     pub host: Arc<str>,
     /// It can be reached from other machines, so that reading needs the token, too.
     pub open: bool,
+    /// Any user of this machine may read.
+    pub anyone: bool,
+    /// Pages of these may read besides those of this machine; `*` is any.
+    pub origins: Arc<[String]>,
+}
+
+/// Whose process a connection comes from. Every request carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    SameUser,
+    OtherUser,
+    /// The system does not say.
+    Unknown,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,7 +63,9 @@ pub(super) async fn guard(State(door): State<Door>, request: Request, next: Next
     } else if request.method() == Method::OPTIONS {
         return with_cors(StatusCode::NO_CONTENT.into_response());
     } else {
-        door.refusal(is_read, token)
+        let reader = request.extensions().get().copied().unwrap_or(Reader::Unknown);
+        let refused = door.refusal(is_read, token);
+        refused.or_else(|| door.refusal_to_read(token, reader, request.headers()))
     };
     if let Some(refused) = refused {
         let mut response = refused.into_response();
@@ -64,10 +79,58 @@ pub(super) async fn guard(State(door): State<Door>, request: Request, next: Next
         return next.run(request).await;
     }
     let answer = tokio::time::timeout(LONGEST_READ, next.run(request)).await;
-    with_cors(answer.unwrap_or_else(|_| ApiError::too_slow().into_response()))
+    let answer = answer.unwrap_or_else(|_| ApiError::too_slow().into_response());
+    if token == Token::Right { answer } else { with_cors(answer) }
 }
 
 impl Door {
+    /// Whether it matters whose process a connection comes from.
+    pub fn asks_who_reads(&self) -> bool {
+        !self.anyone && !self.open
+    }
+
+    /// Who has no token must be of the same user, and no page of another site.
+    fn refusal_to_read(
+        &self,
+        token: Token,
+        reader: Reader,
+        headers: &HeaderMap,
+    ) -> Option<ApiError> {
+        if token == Token::Right {
+            return None;
+        }
+        let why = match reader {
+            Reader::OtherUser if self.asks_who_reads() => "this server belongs to another user",
+            Reader::Unknown if self.asks_who_reads() => {
+                "the system does not say which user this connection belongs to"
+            }
+            Reader::SameUser | Reader::OtherUser | Reader::Unknown => {
+                let mut origins = headers.get_all(ORIGIN).iter();
+                let all_may = origins.all(|origin| self.lets_read(origin));
+                return (!all_may).then(|| {
+                    ApiError::with_status(
+                        StatusCode::FORBIDDEN,
+                        "pages of this origin may not read here; `api.origins` in the configuration \
+                         file names those that may",
+                    )
+                });
+            }
+        };
+        Some(ApiError::with_status(
+            StatusCode::FORBIDDEN,
+            format!(
+                "{why}; send its bearer token, or let every user of this machine read with \
+                 `api.readers = \"anyone\"` in its configuration file"
+            ),
+        ))
+    }
+
+    fn lets_read(&self, origin: &HeaderValue) -> bool {
+        let Ok(origin) = origin.to_str() else { return false };
+        let named = |known: &String| known == "*" || known.trim_end_matches('/') == origin;
+        self.origins.iter().any(named) || is_of_this_machine(origin)
+    }
+
     fn refusal(&self, is_read: bool, token: Token) -> Option<ApiError> {
         let needed = !is_read || self.open;
         match token {
@@ -111,11 +174,20 @@ impl Door {
 
     fn is_known_as(&self, host: &str) -> bool {
         let Some(name) = name(host) else { return false };
-        let is_loopback = name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
-        is_loopback
-            || name.eq_ignore_ascii_case("localhost")
-            || (self.open && (name == &*self.host || name.parse::<IpAddr>().is_ok()))
+        is_loopback(name) || (self.open && (name == &*self.host || name.parse::<IpAddr>().is_ok()))
     }
+}
+
+/// A page that was loaded from this machine. One from a file has no origin (`null`) and is none of them:
+/// a file may come from anywhere.
+fn is_of_this_machine(origin: &str) -> bool {
+    let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    host.and_then(name).is_some_and(is_loopback)
+}
+
+fn is_loopback(name: &str) -> bool {
+    name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+        || name.eq_ignore_ascii_case("localhost")
 }
 
 /// Without the port. `None` when it is neither a name nor an address with a port.
@@ -147,7 +219,8 @@ mod tests {
     use super::*;
 
     fn door(open: bool) -> Door {
-        Door { token: "secret".into(), host: "box".into(), open }
+        let origins = ["https://status.example/".to_owned()].into();
+        Door { token: "secret".into(), host: "box".into(), open, anyone: false, origins }
     }
 
     #[test]
@@ -207,6 +280,44 @@ mod tests {
         check("bearer secret", true);
         for wrong in ["Bearer secre", "Bearer secrets", "Bearer ", "Basic secret", "secret", ""] {
             check(wrong, false);
+        }
+    }
+
+    #[test]
+    fn pages_of_this_machine_and_of_named_origins_may_read() {
+        let check = |origin: &str, expected: bool| {
+            let origin = HeaderValue::from_str(origin).unwrap();
+            assert_eq!(door(false).lets_read(&origin), expected, "{origin:?}");
+        };
+        for origin in ["http://localhost", "http://LOCALHOST:3000", "https://127.0.0.1:8443"] {
+            check(origin, true);
+        }
+        for origin in ["http://[::1]:5165", "https://status.example"] {
+            check(origin, true);
+        }
+        for origin in ["null", "", "http://evil.example", "http://localhost.evil.example"] {
+            check(origin, false);
+        }
+        for origin in ["https://localhost@evil.example", "file://", "http://status.example"] {
+            check(origin, false);
+        }
+        let any = Door { origins: ["*".to_owned()].into(), ..door(false) };
+        assert!(any.lets_read(&HeaderValue::from_static("null")));
+    }
+
+    #[test]
+    fn processes_of_the_same_user_may_read_and_others_with_the_token_or_by_configuration() {
+        let anyone = Door { anyone: true, ..door(false) };
+        let may = |door: &Door, token: Token, reader: Reader| {
+            door.refusal_to_read(token, reader, &HeaderMap::new()).is_none()
+        };
+        for (reader, without) in
+            [(Reader::SameUser, true), (Reader::OtherUser, false), (Reader::Unknown, false)]
+        {
+            assert_eq!(may(&door(false), Token::None, reader), without, "{reader:?}");
+            assert_eq!(may(&door(false), Token::Wrong, reader), without, "{reader:?}");
+            assert!(may(&door(false), Token::Right, reader), "{reader:?}");
+            assert!(may(&anyone, Token::None, reader), "{reader:?}");
         }
     }
 

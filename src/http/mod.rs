@@ -38,7 +38,7 @@ use utoipa_axum::routes;
 
 pub use agents::Peer;
 pub use events::{Snapshots, Streams};
-pub use guard::Door;
+pub use guard::{Door, Reader};
 pub use health::SET_ASIDE;
 
 use crate::supervisor::{self, Supervisor};

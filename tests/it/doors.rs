@@ -4,13 +4,14 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 
 use asyncagents::wire::{HealthView, ServerView};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::process::{Shell, until};
-use crate::support::web::{Site, fields};
+use crate::support::web::{Answer, Site, fields};
 
 #[test]
 fn server_starts_on_plugin_init() {
@@ -148,10 +149,93 @@ fn responses_include_cors_headers() {
         ("POST", "/v1/tasks", 405),
         ("DELETE", "/v1/tasks/ses_nobody", 405),
     ] {
-        let answer = site.ask(method, path, &["Origin: http://elsewhere.example"], "");
+        let answer = site.ask(method, path, &["Origin: http://localhost:3000"], "");
         assert_eq!(answer.status, status, "{method} {path}");
         assert_cors(&answer.headers);
     }
+    // A refusal can be read, too: the page learns why, and nothing else.
+    let refused = site.ask("GET", "/v1/health", &["Origin: http://elsewhere.example"], "");
+    assert_eq!(refused.status, 403);
+    assert_cors(&refused.headers);
+    let token = fs::read_to_string(shell.home().join("token")).unwrap();
+    let right = format!("Authorization: Bearer {}", token.trim());
+    let trusted = site.ask("GET", "/v1/health", &[&right, "Origin: http://elsewhere.example"], "");
+    assert_eq!(trusted.status, 200);
+    assert_eq!(trusted.headers.get("access-control-allow-origin"), None, "never with a wildcard");
+}
+
+const SECRETS: [&str; 6] =
+    ["/v1/tasks", "/v1/events", "/v1/stats", "/v1/task-groups", "/metrics", "/v1/health"];
+
+#[test]
+fn a_page_of_another_origin_reads_nothing_unless_the_configuration_names_it() {
+    let mut shell = Shell::new();
+    shell.launch("a secret\n@hang");
+    let site = Site::of(&shell);
+    let why = "pages of this origin may not read here; `api.origins` in the configuration file names \
+               those that may";
+    for origin in ["http://evil.example", "https://localhost.evil.example:5165", "null"] {
+        for path in SECRETS {
+            let answer = site.ask("GET", path, &[&format!("Origin: {origin}")], "");
+            assert_eq!((answer.status, answer.error().as_str()), (403, why), "{origin} {path}");
+        }
+    }
+    for origin in ["http://localhost:3000", "https://127.0.0.1", "http://[::1]:1"] {
+        let answer = site.ask("GET", "/v1/tasks", &[&format!("Origin: {origin}")], "");
+        assert_eq!(answer.status, 200, "{origin}");
+    }
+    shell.say(["daemon", "stop"]);
+    let file = shell.path("config.toml");
+    fs::write(&file, "[api]\norigins = [\"https://status.example\"]\n").unwrap();
+    shell.set("ASYNCAGENTS_CONFIG", &file);
+    let site = Site::start(&shell);
+    for (origin, status) in [("https://status.example", 200), ("http://status.example", 403)] {
+        let answer = site.ask("GET", "/v1/tasks", &[&format!("Origin: {origin}")], "");
+        assert_eq!(answer.status, status, "{origin}");
+    }
+}
+
+/// What another user of this machine gets. `None` when the tests are not run by root, who alone can be
+/// somebody else.
+fn as_another_user(site: &Site, path: &str, header: &str) -> Option<Answer> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be another user");
+        return None;
+    }
+    let script = "exec 3<>/dev/tcp/127.0.0.1/$1; printf \
+                  'GET %s HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n%s\\r\\n' \
+                  \"$2\" \"$3\" >&3; cat <&3";
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", script, "bash", &site.server.port.to_string(), path, header]);
+    let output = command.uid(65_534).gid(65_534).current_dir("/").output().unwrap();
+    Some(Answer::parse(&String::from_utf8(output.stdout).unwrap()))
+}
+
+#[test]
+fn another_user_of_this_machine_reads_nothing_unless_the_configuration_says_anyone() {
+    let mut shell = Shell::new();
+    let task = shell.launch("a secret\n@hang");
+    let site = Site::of(&shell);
+    let why = "this server belongs to another user; send its bearer token, or let every user of this \
+               machine read with `api.readers = \"anyone\"` in its configuration file";
+    let logs = format!("/v1/tasks/{}/logs", task.session_id);
+    for path in SECRETS.into_iter().chain([logs.as_str()]) {
+        let Some(answer) = as_another_user(&site, path, "") else { return };
+        assert_eq!((answer.status, answer.error().as_str()), (403, why), "{path}");
+        assert_cors(&answer.headers);
+    }
+    let token = fs::read_to_string(shell.home().join("token")).unwrap();
+    let right = format!("Authorization: Bearer {}\r\n", token.trim());
+    assert_eq!(as_another_user(&site, "/v1/tasks", &right).unwrap().status, 200);
+    assert_eq!(site.get(&logs).status, 200, "who started it reads on");
+    shell.say(["daemon", "stop"]);
+    let file = shell.path("config.toml");
+    fs::write(&file, "[api]\nreaders = \"anyone\"\n").unwrap();
+    shell.set("ASYNCAGENTS_CONFIG", &file);
+    let site = Site::start(&shell);
+    assert_eq!(as_another_user(&site, "/v1/tasks", "").unwrap().status, 200);
+    let page = as_another_user(&site, "/v1/tasks", "Origin: http://evil.example\r\n").unwrap();
+    assert_eq!(page.status, 403, "but pages are something else");
 }
 
 fn assert_cors(headers: &std::collections::BTreeMap<String, String>) {

@@ -1,4 +1,4 @@
-// Opens a page on an origin of its own and looks at the API from there, as any site could.
+// Opens a page on another port of this machine, and one of another site, and looks at the API from there.
 const assert = require("node:assert/strict");
 const http = require("node:http");
 const { chromium } = require("playwright-core");
@@ -43,7 +43,7 @@ async function main() {
       events.onerror = () => reject(new Error("the stream failed"));
     }), api);
     assert.equal(snapshot.total, 3);
-    console.log("ok: a page of another origin reads the API and the stream");
+    console.log("ok: a page of this machine reads the API and the stream");
 
     const hanging = listed.page.tasks[0].sessionID;
     const body = JSON.stringify({ caller: { sessionID: "cli" }, ids: [hanging] });
@@ -69,6 +69,19 @@ async function main() {
       async ({ api, id }) => (await fetch(`${api}/v1/tasks/${id}`)).json(), { api, id: hanging });
     assert.equal(after.status, "running");
     console.log("ok: it cannot change anything");
+
+    await page.goto(`http://evil.example:${site.address().port}/`);
+    const strange = await page.evaluate(async (api) => {
+      const response = await fetch(`${api}/v1/tasks`);
+      const stream = await new Promise((resolve) => {
+        const events = new EventSource(`${api}/v1/events`);
+        events.addEventListener("snapshot", () => resolve("read"));
+        events.onerror = () => resolve("refused");
+      });
+      return { status: response.status, fields: Object.keys(await response.json()), stream };
+    }, api);
+    assert.deepEqual(strange, { status: 403, fields: ["error", "status"], stream: "refused" });
+    console.log("ok: a page of another site reads nothing");
 
     const foreign = new URL(api);
     foreign.hostname = "evil.example";

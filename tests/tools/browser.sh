@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A page of another origin in headless Chromium reads the API and the stream, and can change nothing.
+# In headless Chromium a page of this machine reads the API and the stream and can change nothing, and a
+# page of another site cannot even read.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

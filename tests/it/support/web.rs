@@ -117,7 +117,7 @@ impl Site {
 }
 
 impl Answer {
-    fn parse(text: &str) -> Answer {
+    pub fn parse(text: &str) -> Answer {
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let mut lines = head.split("\r\n");
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
