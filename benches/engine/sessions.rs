@@ -23,7 +23,7 @@ pub(crate) fn measure(home: &Path, scale: &Scale, table: &mut Table) -> anyhow::
     for generation in GENERATIONS {
         let (mut figures, mut limits) = (Vec::new(), Vec::new());
         // In turns, so that whatever else the machine does meets both. The first pair warms up.
-        for n in 0..=scale.starts * 2 {
+        for n in 0..=scale.commands {
             let pair = (
                 session(ours_at(home), generation, LIST)?,
                 session(nothing()?, generation, NOTHING)?,
