@@ -156,6 +156,22 @@ async fn auth_set_keeps_a_key_for_its_owner_and_the_running_daemon_uses_it_at_on
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_was_refused_is_read_again_from_where_it_is() {
+    let mut place = Place::build().await;
+    let origin = place.server.origin();
+    place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\nkey_file = 'key'\n"));
+    fs::write(place.shell.path("key"), "sk-old").unwrap();
+    block_in_place(|| {
+        assert_eq!(place.key_shown(), "sk-old");
+        fs::write(place.shell.path("key"), "sk-new").unwrap();
+        assert_eq!(place.key_shown(), "sk-old", "it is read once");
+        let run = place.run("@status 401 | say expired");
+        assert_eq!(place.end(run.stdout.trim()).0, "error");
+        assert_eq!(place.key_shown(), "sk-new");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_typed_on_a_terminal_is_not_shown() {
     let place = Place::build().await;
     block_in_place(|| {

@@ -230,9 +230,9 @@ impl Models {
     fn connect(&self, connection: &Connection) -> Result<Arc<Remote>, Error> {
         let mut made = connection.made.lock().unwrap_or_else(PoisonError::into_inner);
         match &*made {
-            Made::Yes(remote) => return Ok(remote.clone()),
+            Made::Yes(remote) if !remote.is_stale() => return Ok(remote.clone()),
             Made::Failed(error, at) if at.elapsed() < REMEMBERED => return Err(error.clone()),
-            Made::Failed(..) | Made::NotYet => {}
+            Made::Yes(_) | Made::Failed(..) | Made::NotYet => {}
         }
         let began = Instant::now();
         match Remote::new(&connection.provider, self.silence) {

@@ -44,6 +44,9 @@ pub const DEFAULT: &str = "default";
 /// How the names of servers begin that a caller named in its environment.
 const HANDED: &str = "handed-";
 
+/// So many of those at most.
+const MOST_HANDED: usize = 32;
+
 /// How the names of processes begin that came by themselves.
 const PLUGIN: &str = "plugin-";
 
@@ -144,6 +147,7 @@ impl OpenCode {
         let name = match known {
             Some(name) => name,
             None => {
+                self.check_room()?;
                 let name = format!("{HANDED}{:08x}", fingerprint(&[&place]));
                 let http = Http::new(&url, None);
                 let http = http.map_err(|error| Error::Refused(error.to_string()))?;
@@ -162,6 +166,18 @@ impl OpenCode {
         let shown = without_password(url.as_str().trim_end_matches('/'));
         self.attach(name, shown, Transport::Http(http));
         Ok(())
+    }
+
+    /// Each server takes an event stream, and callers may name any number of them.
+    fn check_room(&self) -> Result<(), Error> {
+        let handed = self.instances().keys().filter(|name| name.starts_with(HANDED)).count();
+        if handed < MOST_HANDED {
+            return Ok(());
+        }
+        Err(Error::Refused(format!(
+            "clients have named {MOST_HANDED} OpenCode servers by ASYNCAGENTS_OPENCODE_URL, the most there \
+             may be; `asyncagents daemon restart` forgets them"
+        )))
     }
 
     fn attach(&self, name: &str, address: String, transport: Transport) {

@@ -6,11 +6,12 @@ mod failure;
 mod frames;
 mod wire;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
-use reqwest::{Response, Url, redirect};
+use reqwest::{Response, StatusCode, Url, redirect};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::failure::Teller;
@@ -57,6 +58,8 @@ pub struct Remote {
     answer_bytes: usize,
     effort: Option<Effort>,
     teller: Teller,
+    /// Its key was not accepted.
+    is_stale: AtomicBool,
 }
 
 impl Remote {
@@ -85,7 +88,13 @@ impl Remote {
             effort: None,
             teller: Teller::new(&base, &provider.url_setting(), key, silence),
             base,
+            is_stale: AtomicBool::new(false),
         })
+    }
+
+    /// Whether the server has refused the key: it may have been replaced where it was read.
+    pub fn is_stale(&self) -> bool {
+        self.is_stale.load(Ordering::Relaxed)
     }
 
     /// What one of its models costs, where that is known.
@@ -208,6 +217,9 @@ impl Remote {
         let status = response.status();
         if status.is_success() {
             return Ok(response);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            self.is_stale.store(true, Ordering::Relaxed);
         }
         if status.is_redirection() {
             let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
