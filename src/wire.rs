@@ -75,6 +75,12 @@ pub struct GroupStatsView {
     /// From 0 to 1.
     pub completion_rate: f64,
     pub total_tool_calls: u64,
+    #[serde(default)]
+    #[schema(required = true)]
+    pub tool_calls_by_name: BTreeMap<String, u64>,
+    #[serde(default)]
+    #[schema(required = true)]
+    pub tool_calls_by_agent: BTreeMap<String, u64>,
     /// Milliseconds from the first start to the last end; to now while a task is live.
     pub duration: u64,
 }
@@ -107,10 +113,14 @@ pub struct MessagesView {
 }
 
 /// What of a session is shown; the names are those of `asyncagents_output`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct MessageFilter {
+    /// All messages; when false, only the last answer.
+    #[param(default = true)]
+    #[schema(default = true)]
+    pub full_session: bool,
     /// Show what the agent thought.
     pub include_thinking: bool,
     /// Show what its tools returned.
@@ -128,6 +138,20 @@ pub struct MessageFilter {
     #[param(maximum = 4294967295_i64)]
     #[schema(maximum = 4294967295_i64)]
     pub thinking_max_chars: Option<u32>,
+}
+
+impl Default for MessageFilter {
+    /// The whole session, without thoughts and results of tools.
+    fn default() -> MessageFilter {
+        MessageFilter {
+            full_session: true,
+            include_thinking: false,
+            include_tool_results: false,
+            since_message_id: None,
+            message_limit: None,
+            thinking_max_chars: None,
+        }
+    }
 }
 
 /// Where the status API listens: the contents of `server.json`.

@@ -34,7 +34,7 @@ pub(super) async fn list(
     Params(query): Params<GroupsQuery>,
 ) -> Result<Json<GroupsView>, ApiError> {
     let Window { limit, offset } = window(query.limit, query.offset)?;
-    let (groups, total) = api.supervisor.groups(limit, offset)?;
+    let (groups, total) = api.read(move |supervisor| supervisor.groups(limit, offset)).await?;
     let now = api.supervisor.clock().now();
     let summary = |group: &Group| GroupSummaryView {
         group_id: group.id.to_string(),
@@ -71,6 +71,8 @@ fn stats(group: &Group, now: Timestamp) -> GroupStatsView {
         total: stats.counts.total(),
         completion_rate: stats.completion_rate(),
         total_tool_calls: stats.tool_calls,
+        tool_calls_by_name: stats.tool_calls_by_name.clone(),
+        tool_calls_by_agent: stats.tool_calls_by_agent.clone(),
         duration: stats.duration(now).as_millis() as u64,
     }
 }

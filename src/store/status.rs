@@ -165,6 +165,8 @@ fn group(db: &Connection, id: &str) -> Result<Option<Group>, Error> {
         let stats = stats.get_or_insert_with(|| BatchStats {
             counts: Counts::default(),
             tool_calls: 0,
+            tool_calls_by_name: BTreeMap::new(),
+            tool_calls_by_agent: BTreeMap::new(),
             began,
             ended: None,
         });
@@ -173,5 +175,26 @@ fn group(db: &Connection, id: &str) -> Result<Option<Group>, Error> {
         stats.began = stats.began.min(began);
         stats.ended = stats.ended.max(ended);
     }
-    Ok(stats.map(|stats| Group { id: BatchId::new(id), stats }))
+    let Some(mut stats) = stats else { return Ok(None) };
+    stats.tool_calls_by_name = tool_calls(
+        db,
+        "SELECT tool.key, sum(tool.value) FROM task,
+           json_each(iif(json_valid(task.progress), task.progress, '{}'), '$.toolCallsByName') tool
+         WHERE batch = ?1 GROUP BY tool.key",
+        id,
+    )?;
+    stats.tool_calls_by_agent = tool_calls(
+        db,
+        "SELECT agent, sum(tool_calls) FROM task WHERE batch = ?1 GROUP BY agent",
+        id,
+    )?;
+    Ok(Some(Group { id: BatchId::new(id), stats }))
+}
+
+/// Of a batch, by what the query groups them by.
+fn tool_calls(db: &Connection, sql: &str, batch: &str) -> Result<BTreeMap<String, u64>, Error> {
+    let mut statement = db.prepare_cached(sql)?;
+    let counted = statement
+        .query_map([batch], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())))?;
+    Ok(counted.collect::<Result<_, _>>()?)
 }

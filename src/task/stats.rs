@@ -38,6 +38,8 @@ impl Counts {
 pub struct BatchStats {
     pub counts: Counts,
     pub tool_calls: u64,
+    pub tool_calls_by_name: BTreeMap<String, u64>,
+    pub tool_calls_by_agent: BTreeMap<String, u64>,
     /// The first start.
     pub began: Timestamp,
     /// The last end, if there was one.

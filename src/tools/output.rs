@@ -108,6 +108,7 @@ struct Arguments {
 impl Arguments {
     fn shown(&self) -> MessageFilter {
         MessageFilter {
+            full_session: self.full_session,
             include_thinking: self.include_thinking,
             include_tool_results: self.include_tool_results,
             since_message_id: self.since_message_id.clone(),

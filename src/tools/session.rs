@@ -25,7 +25,11 @@ pub(super) fn render(messages: &str, shown: &MessageFilter) -> String {
 }
 
 /// The same cut of the messages themselves, whatever else is in them.
-pub(super) fn cut(messages: Vec<Value>, shown: &MessageFilter) -> Vec<Value> {
+pub(super) fn cut(mut messages: Vec<Value>, shown: &MessageFilter) -> Vec<Value> {
+    if !shown.full_session {
+        let answer = messages.iter().rposition(|message| message["info"]["role"] == "assistant");
+        messages = answer.map(|answer| messages.swap_remove(answer)).into_iter().collect();
+    }
     let id = |message: &Value| message["info"]["id"].as_str().map(str::to_owned);
     let after = shown.since_message_id.as_ref().and_then(|since| {
         messages.iter().position(|message| id(message).as_ref() == Some(since)).map(|at| at + 1)
@@ -179,8 +183,12 @@ mod tests {
             ..all.clone()
         };
         assert_eq!(cut(messages.clone(), &filter), some[1..]);
-        let last = MessageFilter { message_limit: Some(1), ..all };
+        let last = MessageFilter { message_limit: Some(1), ..all.clone() };
         assert_eq!(cut(messages.clone(), &last), messages[2..]);
+        let answer = MessageFilter { full_session: false, ..all };
+        assert_eq!(cut(messages.clone(), &answer), messages[2..]);
+        assert_eq!(cut(messages[..2].to_vec(), &answer), messages[1..2]);
+        assert_eq!(cut(messages[..1].to_vec(), &answer), [Value::Null; 0]);
     }
 
     #[test]

@@ -313,6 +313,12 @@ fn messages_are_shown_with_the_filters_of_the_output_tool() {
     let since = read(&format!("?since_message_id={second}"));
     assert_eq!(since.messages, plain.messages[2..]);
     assert_eq!(since.filter.since_message_id.as_deref(), Some(second));
+    let answer = read("?full_session=false");
+    assert_eq!(answer.messages, plain.messages[2..]);
+    let whole = serde_json::to_value(read("?full_session=true").filter).unwrap();
+    let expected =
+        json!({"full_session": true, "include_thinking": false, "include_tool_results": false});
+    assert_eq!(whole, expected);
     let refused = site.get(&format!("/v1/tasks/{}/messages?full=1", task.session_id));
     assert_eq!(refused.status, 400);
 }
@@ -342,6 +348,7 @@ fn returns_group_with_all_member_tasks_and_aggregate_stats() {
     let expected = json!({
         "completed": 2, "running": 0, "error": 1, "cancelled": 1, "total": 4,
         "completionRate": 0.5, "totalToolCalls": 2,
+        "toolCallsByName": { "read": 2 }, "toolCallsByAgent": { "general": 2 },
         "duration": last.since(first).as_millis() as u64,
     });
     assert_eq!(serde_json::to_value(&group.stats).unwrap(), expected);
