@@ -5,8 +5,8 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::MARKER;
 use super::table::{self, Entry};
+use super::{HAS_SUBREAPERS, MARKER};
 
 /// Parents can change while they are followed; this often it is begun anew.
 const MOST_TRIES: usize = 5;
@@ -44,9 +44,10 @@ impl Drop for Counted {
     }
 }
 
-/// Whether this process has guards at the moment.
+/// Whether this process has guards at the moment. Where there is no process table to be read, nobody can
+/// be recognised.
 pub fn commands_run() -> bool {
-    GUARDS.load(Ordering::SeqCst) > 0
+    HAS_SUBREAPERS && GUARDS.load(Ordering::SeqCst) > 0
 }
 
 /// Of the process that connected to a Unix socket, as the kernel names it.

@@ -268,3 +268,56 @@ fn private_directory(path: &Path) -> io::Result<()> {
 
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_that_fell_to_nothing_is_said_aloud_and_one_that_was_switched_off_is_not() {
+        let check = |found: Result<Found, Error>, expected: &[&str]| {
+            let settings = Sandbox::off().0.settings.clone();
+            let sandbox = Sandbox(Arc::new(Inner { settings, found: OnceLock::from(found) }));
+            assert_eq!(sandbox.warnings(), expected);
+        };
+        let found = |level, because: Option<&str>| {
+            Ok(Found { level, because: because.map(str::to_owned), landlock: 0 })
+        };
+        check(found(Level::Off, None), &[]);
+        check(found(Level::BwrapUser, None), &[]);
+        check(found(Level::Landlock, Some("there is no `bwrap` in `PATH`")), &[]);
+        check(
+            found(
+                Level::Off,
+                Some("there is no `bwrap` in `PATH`, and this system has no Landlock"),
+            ),
+            &["commands of agents run without a sandbox: there is no `bwrap` in `PATH`, and this \
+               system has no Landlock; install `bubblewrap`, or set `sandbox = \"off\"` if that is \
+               meant"],
+        );
+        let why = "it is broken".to_owned();
+        check(
+            Err(Error::Unavailable { choice: "bwrap", why }),
+            &[
+                "commands of agents are refused: `sandbox = \"bwrap\"` in the configuration, but that \
+               does not work here: it is broken; set it to \"auto\", or to \"off\" to run commands \
+               without a sandbox",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_definition_of_a_workspace_opens_no_network_that_is_off() {
+        use Network::{Off, On};
+        for (asked, from_workspace, configured, expected) in [
+            (None, false, On, On),
+            (None, true, Off, Off),
+            (Some(Off), true, On, Off),
+            (Some(On), true, Off, Off),
+            (Some(On), false, Off, On),
+        ] {
+            let grants = Grants { network: asked, from_workspace, ..Grants::default() };
+            assert_eq!(grants.network(configured), expected, "{grants:?}");
+        }
+    }
+}

@@ -85,6 +85,13 @@ fn is_there(program: &str) -> bool {
     found.is_ok_and(|output| output.status.success())
 }
 
+/// Where this machine has it.
+#[expect(clippy::disallowed_methods, reason = "where things are installed is known outside only")]
+fn toolchain(name: &str, usual: &str) -> PathBuf {
+    let home = || std::env::home_dir().unwrap().join(usual);
+    std::env::var_os(name).map_or_else(home, PathBuf::from)
+}
+
 const GIT: &str = "git config --get user.name || true; export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b \
     GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; echo x > new && git add new && git commit -qm new && \
     git branch topic && git checkout -q topic && git log --format=%s && git status --short";
@@ -128,10 +135,6 @@ async fn cargo_builds_and_tests_offline_with_the_toolchain_and_the_registry_of_t
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let lock = fs::read_to_string(root.join("Cargo.lock")).unwrap();
     with("", move |mut place| {
-        let home = std::env::home_dir().unwrap();
-        let toolchain = |name: &str, usual: &str| {
-            std::env::var_os(name).map_or_else(|| home.join(usual), PathBuf::from)
-        };
         let cargo = toolchain("CARGO_HOME", ".cargo");
         place.shell.set("CARGO_HOME", &cargo);
         place.shell.set("RUSTUP_HOME", toolchain("RUSTUP_HOME", ".rustup"));
