@@ -33,7 +33,7 @@ use crate::wire::{
 /// with. Codex gives up after 300 s (measured) and Gemini CLI after 600 s; Claude Code only after half
 /// an hour in which it hears nothing. Names as the clients give them begin like this.
 const LONGEST_CALLS: [(&str, Duration); 3] = [
-    ("claude", Duration::from_secs(1_790)),
+    ("claude-code", Duration::from_secs(1_790)),
     ("codex", Duration::from_secs(290)),
     ("gemini", Duration::from_secs(590)),
 ];
@@ -97,9 +97,9 @@ impl ServerHandler for Server {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let connection = self.connection(&context).await;
+        let directory = parent::directory_so_far(&self.settings, self.root.get(), &context);
         for _ in 0..TRIES {
-            match self.client.tools_for_mcp_in(connection.directory()).await {
+            match self.client.tools_for_mcp_in(&directory).await {
                 Ok(ToolsView { tools, .. }) => {
                     return Ok(ListToolsResult::with_all_items(
                         tools.into_iter().map(tool).collect(),
@@ -333,7 +333,7 @@ fn longest_call(settings: &Settings, client: &str) -> Duration {
     if !configured.is_zero() {
         return configured;
     }
-    let client = client.to_ascii_lowercase();
+    let client = client.to_ascii_lowercase().replace(' ', "-");
     let known = LONGEST_CALLS.iter().find(|(name, _)| client.starts_with(name));
     known.map_or(LONGEST_CALL, |(_, longest)| *longest)
 }
@@ -368,6 +368,7 @@ mod tests {
         let mut settings = Settings::resolve(&Environment::default(), &home).unwrap();
         let table = [
             ("claude-code", 1_790),
+            ("claude-ai", 45),
             ("Claude Code", 1_790),
             ("codex-mcp-client", 290),
             ("gemini-cli-mcp-client", 590),

@@ -10,6 +10,7 @@ use rmcp::service::RequestContext;
 use rmcp::{Peer, RoleServer};
 use serde_json::Value;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::claim::Claim;
 use crate::clock::Clock;
@@ -17,8 +18,9 @@ use crate::config::Settings;
 use crate::task::id::fingerprint;
 use crate::wire::CallerView;
 
-/// How long a first call waits for a client that was asked for its roots when it connected.
-const LONGEST_ANSWER: Duration = Duration::from_millis(200);
+/// How long a client that was asked for its roots when it connected has to answer before a call is made
+/// without them. Counted from the question: a client that never answers holds up no later call.
+const LONGEST_ANSWER: Duration = Duration::from_millis(500);
 
 /// Of a client's name, and of a conversation's.
 const LONGEST_NAME: usize = 40;
@@ -43,8 +45,13 @@ enum Parent {
     Connection { name: String, heir_of: String, _claim: Option<Claim> },
 }
 
-/// The first workspace of a client, once it has named it. `None` inside: it has none.
-pub(super) type Root = watch::Receiver<Option<Option<PathBuf>>>;
+/// The first workspace of a client, once it has named it.
+#[derive(Clone)]
+pub(super) struct Root {
+    asked_at: Instant,
+    /// `None` inside: it has none.
+    told: watch::Receiver<Option<Option<PathBuf>>>,
+}
 
 impl Connection {
     pub(super) async fn new(
@@ -53,14 +60,12 @@ impl Connection {
         root: Option<Root>,
         context: &RequestContext<RoleServer>,
     ) -> Connection {
-        let client = context.client_info().map(|client| client.name).unwrap_or_default();
+        let client = name_of(context);
         let named = match root {
-            Some(root) => first(root).await,
+            Some(root) => root.wait().await,
             None => None,
         };
-        let project = settings.claude_project.clone().filter(|_| is_claude(&client));
-        let here = || std::env::current_dir().unwrap_or_default();
-        let directory = named.or(project).unwrap_or_else(here).to_string_lossy().into_owned();
+        let directory = directory(settings, &client, named);
         let conversation = settings.claude_session.as_ref().filter(|_| is_claude(&client));
         let parent = match (&settings.parent, conversation) {
             (Some(parent), _) => Parent::Named(parent.clone()),
@@ -94,10 +99,6 @@ impl Connection {
             development: self.development,
             ..CallerView::default()
         }
-    }
-
-    pub(super) fn directory(&self) -> &str {
-        &self.directory
     }
 
     pub(super) fn client(&self) -> &str {
@@ -145,11 +146,11 @@ pub(super) fn ask_for_roots(peer: Peer<RoleServer>) -> Option<Root> {
     let info = peer.peer_info()?;
     let answers = info.protocol_version < ProtocolVersion::V_2026_07_28;
     info.capabilities.roots.as_ref().filter(|_| answers)?;
-    let (told, root) = watch::channel(None);
+    let (tell, told) = watch::channel(None);
     tokio::spawn(async move {
-        let _ = told.send(Some(root_of(&peer).await));
+        let _ = tell.send(Some(root_of(&peer).await));
     });
-    Some(root)
+    Some(Root { asked_at: Instant::now(), told })
 }
 
 #[expect(deprecated, reason = "clients of today name their roots this way")]
@@ -160,9 +161,36 @@ async fn root_of(peer: &Peer<RoleServer>) -> Option<PathBuf> {
     Some(PathBuf::from(percent_decode_str(path).decode_utf8().ok()?.into_owned()))
 }
 
-async fn first(mut root: Root) -> Option<PathBuf> {
-    let told = tokio::time::timeout(LONGEST_ANSWER, root.wait_for(Option::is_some)).await;
-    told.ok()?.ok()?.clone().flatten()
+impl Root {
+    async fn wait(mut self) -> Option<PathBuf> {
+        let until = self.asked_at + LONGEST_ANSWER;
+        let told = tokio::time::timeout_at(until, self.told.wait_for(Option::is_some)).await;
+        told.ok()?.ok()?.clone().flatten()
+    }
+
+    fn so_far(&self) -> Option<PathBuf> {
+        self.told.borrow().clone().flatten()
+    }
+}
+
+/// Where a client works as far as it is known now, for what does not have to be right: clients list tools
+/// before they have told their roots.
+pub(super) fn directory_so_far(
+    settings: &Settings,
+    root: Option<&Root>,
+    context: &RequestContext<RoleServer>,
+) -> String {
+    directory(settings, &name_of(context), root.and_then(Root::so_far))
+}
+
+fn directory(settings: &Settings, client: &str, named: Option<PathBuf>) -> String {
+    let project = settings.claude_project.clone().filter(|_| is_claude(client));
+    let here = || std::env::current_dir().unwrap_or_default();
+    named.or(project).unwrap_or_else(here).to_string_lossy().into_owned()
+}
+
+fn name_of(context: &RequestContext<RoleServer>) -> String {
+    context.client_info().map(|client| client.name).unwrap_or_default()
 }
 
 #[cfg(test)]

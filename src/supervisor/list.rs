@@ -1,6 +1,6 @@
 //! What a parent sees of its tasks: direct children only, newest first, nothing it has cleared.
 
-use super::{Error, Supervisor};
+use super::{Caller, Error, Supervisor};
 use crate::store::{Filter, Page, Sort, Window};
 use crate::task::stats::{Counts, Spent};
 use crate::task::{BatchId, SessionId, Status, Task};
@@ -37,9 +37,10 @@ impl Supervisor {
         Ok(self.0.store.live_in_background(parent)?)
     }
 
-    /// All tasks of a batch.
-    pub fn batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
-        let tasks = self.0.store.batch(batch)?;
+    /// The tasks of a batch that the caller may change (T18): others may use the same name.
+    pub fn batch(&self, caller: &Caller, batch: &BatchId) -> Result<Vec<Task>, Error> {
+        let mut tasks = self.0.store.batch(batch)?;
+        tasks.retain(|task| self.check_owner(task, caller).is_ok());
         if tasks.is_empty() { Err(Error::NoSuchBatch(batch.to_string())) } else { Ok(tasks) }
     }
 

@@ -44,7 +44,7 @@ pub(super) fn fit(
     let mut unknown = Vec::new();
     for (name, value) in renamed(tool, given) {
         if let Some(property) = properties.get(&name) {
-            let value = fitted.within(&name, value, property, &mut unknown);
+            let value = fitted.within(&name, value, property)?;
             fitted.arguments.insert(name, value);
         } else if tool == Tool::Task && name == "fork" {
             // Refused below, with the reason, unless it is false.
@@ -80,26 +80,25 @@ fn renamed(tool: Tool, mut given: Map<String, Value>) -> Map<String, Value> {
 
 impl Fitted {
     /// A value as its property wants it. What is not a number or an object is left to the tool itself.
-    fn within(
-        &mut self,
-        name: &str,
-        value: Value,
-        property: &Value,
-        unknown: &mut Vec<String>,
-    ) -> Value {
+    fn within(&mut self, name: &str, value: Value, property: &Value) -> Result<Value, Refusal> {
         match value {
-            Value::Number(number) => self.clamped(name, number, property),
-            Value::Object(mut fields) => {
-                if let Some(known) = property["properties"].as_object() {
-                    fields.retain(|field, _| {
-                        let is_known = known.contains_key(field);
-                        unknown.extend((!is_known).then(|| format!("`{name}.{field}`")));
-                        is_known
-                    });
+            Value::Number(number) => Ok(self.clamped(name, number, property)),
+            Value::Object(fields) => {
+                // A limit that is not understood must not be a launch without one.
+                if let Some(known) = property["properties"].as_object()
+                    && let Some(field) = fields.keys().find(|field| !known.contains_key(*field))
+                {
+                    let known: Vec<&str> = known.keys().map(String::as_str).collect();
+                    return Err(Refusal::Arguments(format!(
+                        "there is no `{name}.{field}`; `{name}` has: {}",
+                        known.join(", ")
+                    )));
                 }
-                Value::Object(fields)
+                Ok(Value::Object(fields))
             }
-            other @ (Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_)) => other,
+            other @ (Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_)) => {
+                Ok(other)
+            }
         }
     }
 
@@ -130,6 +129,12 @@ mod tests {
     use super::*;
 
     fn check(tool: Tool, given: Value, arguments: Value, notes: &[&str]) {
+        let fitted = fitted(tool, &given).unwrap();
+        assert_eq!(Value::Object(fitted.arguments), arguments, "{given}");
+        assert_eq!(fitted.notes, notes, "{given}");
+    }
+
+    fn fitted(tool: Tool, given: &Value) -> Result<Fitted, Refusal> {
         let properties = json!({
             "agent": { "type": "string" },
             "task_id": { "type": "string" },
@@ -142,9 +147,7 @@ mod tests {
         if tool == Tool::Wait {
             properties.remove("task_id");
         }
-        let fitted = fit(tool, &properties, given.as_object().unwrap().clone()).unwrap();
-        assert_eq!(Value::Object(fitted.arguments), arguments, "{given}");
-        assert_eq!(fitted.notes, notes, "{given}");
+        fit(tool, &properties, given.as_object().unwrap().clone())
     }
 
     #[test]
@@ -170,12 +173,17 @@ mod tests {
             &["there is no argument `colour`, `until`; ignored"],
         );
         check(Tool::List, json!({"wait_for_previous": true}), json!({}), &[]);
-        check(
-            Tool::Task,
-            json!({"budget": {"tokens": 5, "time": 3}, "fork": false}),
-            json!({"budget": {"tokens": 5}, "fork": false}),
-            &["there is no argument `budget.time`; ignored"],
-        );
+    }
+
+    #[test]
+    fn a_limit_that_is_not_understood_is_refused() {
+        let known = json!({"budget": {"tokens": 5}, "fork": false});
+        check(Tool::Task, known.clone(), known, &[]);
+        let unknown = json!({"budget": {"tokens": 5, "usd": 3}});
+        let Err(Refusal::Arguments(why)) = fitted(Tool::Task, &unknown) else {
+            panic!("it was not refused");
+        };
+        assert_eq!(why, "there is no `budget.usd`; `budget` has: tokens");
     }
 
     #[test]

@@ -146,7 +146,7 @@ fn named(
             all.extend(ids(supervisor.in_background(&caller.session)?));
             all
         }
-        ([], Some(batch)) => ids(supervisor.batch(&BatchId::new(batch))?),
+        ([], Some(batch)) => ids(supervisor.batch(caller, &BatchId::new(batch))?),
         (names, None) if names.len() <= MOST_NAMES => {
             let found = names.iter().map(|name| supervisor.resolve(name));
             ids(found.collect::<Result<Vec<Task>, _>>()?)

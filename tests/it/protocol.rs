@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
@@ -16,18 +17,24 @@ struct Client {
     last: u64,
     /// What the server said of itself.
     server: Value,
+    asked_for_roots: Option<Value>,
 }
 
 impl Client {
     fn connect(shell: &Shell, name: &str) -> Client {
+        Client::connect_with(shell, name, json!({}))
+    }
+
+    fn connect_with(shell: &Shell, name: &str, capabilities: Value) -> Client {
         let mut command = shell.command(["mcp"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut client = Client { child, input, output, last: 0, server: Value::Null };
+        let mut client =
+            Client { child, input, output, last: 0, server: Value::Null, asked_for_roots: None };
         let initialize = json!({
-            "protocolVersion": "2025-06-18", "capabilities": {},
+            "protocolVersion": "2025-06-18", "capabilities": capabilities,
             "clientInfo": { "name": name, "version": "1" },
         });
         client.server = client.ask("initialize", initialize)["result"].clone();
@@ -46,12 +53,30 @@ impl Client {
             json!({ "jsonrpc": "2.0", "id": self.last, "method": method, "params": params });
         self.say(&request);
         loop {
-            let line = self.output.next().expect("it answers").unwrap();
-            let answer: Value = serde_json::from_str(&line).unwrap();
-            if answer["id"] == self.last {
+            let answer = self.hear();
+            if answer["method"].is_null() && answer["id"] == self.last {
                 return answer;
             }
         }
+    }
+
+    fn hear(&mut self) -> Value {
+        let line = self.output.next().expect("it says something").unwrap();
+        let message: Value = serde_json::from_str(&line).unwrap();
+        if message["method"] == "roots/list" {
+            self.asked_for_roots = Some(message["id"].clone());
+        }
+        message
+    }
+
+    /// Answers what the server asks, once it does.
+    fn tell_root(&mut self, root: &Path) {
+        while self.asked_for_roots.is_none() {
+            self.hear();
+        }
+        let id = self.asked_for_roots.take();
+        let roots = json!([{ "uri": format!("file://{}", root.display()) }]);
+        self.say(&json!({ "jsonrpc": "2.0", "id": id, "result": { "roots": roots } }));
     }
 
     fn tools(&mut self) -> Vec<Value> {
@@ -92,6 +117,21 @@ fn only_what_is_announced_is_there() {
         let answer = client.ask(method, params);
         assert_eq!(answer["error"]["code"], -32601, "{method}: {answer}");
     }
+}
+
+#[test]
+fn roots_that_are_told_after_the_tools_were_listed_count_for_the_first_call() {
+    let shell = Shell::new();
+    let root = shell.path("workspace");
+    fs::create_dir(&root).unwrap();
+    let root = root.canonicalize().unwrap();
+    let mut client = Client::connect_with(&shell, "an editor", json!({ "roots": {} }));
+    client.tools();
+    client.tell_root(&root);
+    let arguments = json!({ "description": "x", "prompt": "@say done", "agent": "explore" });
+    client.ask("tools/call", json!({ "name": "asyncagents_task", "arguments": arguments }));
+    let directories: Vec<String> = shell.tasks().into_iter().map(|task| task.directory).collect();
+    assert_eq!(directories, [root.display().to_string()]);
 }
 
 #[test]

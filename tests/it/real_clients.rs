@@ -5,6 +5,7 @@ use asyncagents::task::Phase;
 use asyncagents::wire::TaskView;
 use serde_json::{Value, json};
 
+use crate::support::canary::CANARY;
 use crate::support::process::until;
 use crate::support::quoted;
 use crate::support::real_client::{Client, RealClient};
@@ -35,7 +36,7 @@ fn launches_waits_and_gets_the_result(client: Client) {
     assert_eq!(answers.len(), 2, "{answers:?}");
     assert!(answers[0].starts_with(&format!("Background task launched.\n\nTask ID: {id}\n")));
     assert!(answers[1].ends_with(&quoted("Result", "found it")), "{answers:?}");
-    assert_eq!(real.variable("OPENROUTER_API_KEY").as_deref(), Some("of the user"));
+    assert_eq!(real.variable("OPENROUTER_API_KEY").as_deref(), Some(CANARY));
 }
 
 #[test]

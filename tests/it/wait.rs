@@ -108,7 +108,7 @@ async fn a_wait_whose_tasks_are_all_blocked_returns_at_once() {
     assert_eq!(waited.end, WaitEnd::Blocked);
     let asked: Vec<TaskId> =
         world.supervisor.asks_of(&waited.tasks).into_iter().map(|asked| asked.task).collect();
-    assert_eq!(asked, [asking.id.clone()]);
+    assert_eq!(asked, std::slice::from_ref(&asking.id));
     // Who waits for ends alone goes on waiting, and an answer ends the block.
     let ids = [asking.id.clone()];
     let (ended, answered) = tokio::join!(world.supervisor.wait(&ids, Need::All, LONG), async {

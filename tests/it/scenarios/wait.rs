@@ -114,6 +114,22 @@ async fn a_wait_for_a_batch_is_for_its_tasks() {
 }
 
 #[tokio::test]
+async fn a_wait_for_a_batch_leaves_out_tasks_of_others_with_the_same_name() {
+    let world = World::start().await;
+    let (tools, other) =
+        (Tools::of(&world, "asyncagents").await, Tools::of(&world, "asyncagents").await);
+    other.says("task", order_with("@hang", json!({ "batch": "nightly" }))).await;
+    assert_eq!(
+        tools.refuses("wait", json!({ "batch": "nightly" })).await,
+        "Error: there is no batch `nightly`"
+    );
+    tools.says("task", order_with("@hang", json!({ "batch": "nightly" }))).await;
+    let own = tools.newest();
+    let text = while_they_end(&tools, json!({ "batch": "nightly" }), &[&own]).await;
+    assert!(text.starts_with("1 of 1 task has ended."), "{text}");
+}
+
+#[tokio::test]
 async fn results_are_shown_to_a_client_once() {
     let world = World::start().await;
     let tools = Tools::of_client(&world);

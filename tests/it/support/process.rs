@@ -347,7 +347,11 @@ impl Running {
         self.close_input();
         until("the command ends", || self.is_over());
         let code = self.child.wait().unwrap().code().expect("ended by itself");
-        Ended { code, stdout: self.stdout.all(), stderr: self.stderr.all() }
+        let ended = Ended { code, stdout: self.stdout.all(), stderr: self.stderr.all() };
+        for said in [&ended.stdout, &ended.stderr] {
+            assert!(!canary::is_in(said.as_bytes()), "a key was printed: {said}");
+        }
+        ended
     }
 
     pub fn is_over(&mut self) -> bool {

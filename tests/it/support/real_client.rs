@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::ModelServer;
+use super::canary::CANARY;
 use super::process::{Ended, Running, Shell};
 use super::real_opencode::cache;
 
@@ -46,7 +47,7 @@ impl RealClient {
             shell.set(name, value);
         }
         shell.set("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", shell.path("bin").display()));
-        shell.set("OPENROUTER_API_KEY", "of the user");
+        shell.set("OPENROUTER_API_KEY", CANARY);
         // Nothing but the model server is reached, whatever the client would like to download.
         shell.set("HTTPS_PROXY", "http://127.0.0.1:1");
         shell.set("HTTP_PROXY", "http://127.0.0.1:1");
@@ -227,7 +228,7 @@ impl Client {
     }
 
     fn variables(self, model: &ModelServer) -> Vec<(&'static str, String)> {
-        let key = |name| (name, "none".to_owned());
+        let key = |name| (name, CANARY.to_owned());
         match self {
             Client::Claude => vec![
                 key("ANTHROPIC_API_KEY"),
