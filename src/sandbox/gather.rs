@@ -83,12 +83,12 @@ fn system(rules: &mut Rules, cell: &Cell) {
     for path in NEEDED_IN_RUN {
         show(rules, Path::new(path), Show::Readable);
     }
-    for path in SYSTEM_SECRETS {
-        hide(rules, Path::new(path));
-    }
-    for key in fs::read_dir(HOST_KEYS).into_iter().flatten().flatten() {
-        if key.file_name().to_string_lossy().ends_with("_key") {
-            hide(rules, &key.path());
+    let keys = fs::read_dir(HOST_KEYS).into_iter().flatten().flatten().map(|entry| entry.path());
+    let keys = keys.filter(|path| path.to_string_lossy().ends_with("_key"));
+    // What we cannot read ourselves needs no mount, and each takes its time.
+    for path in SYSTEM_SECRETS.iter().map(PathBuf::from).chain(keys) {
+        if fs::File::open(&path).is_ok() {
+            hide(rules, &path);
         }
     }
 }

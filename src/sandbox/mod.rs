@@ -11,10 +11,11 @@ mod places;
 mod probe;
 mod rules;
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use bwrap::Network;
 pub use git::is_protected;
@@ -23,6 +24,7 @@ pub use landlock::{VERB, confine};
 pub use places::UserPlaces;
 
 use after::Afterwards;
+use git::Protected;
 use landlock::Confinement;
 
 /// What the configuration asks for.
@@ -95,6 +97,17 @@ pub struct Sandbox(Arc<Inner>);
 struct Inner {
     settings: Settings,
     found: OnceLock<Result<Found, Error>>,
+    /// Workspaces in which commands run, how many, and what all of them have mounted over. It is looked
+    /// up when none runs: one that does could put a link in its place before the next is set up.
+    busy: Mutex<HashMap<PathBuf, (usize, Arc<Protected>)>>,
+}
+
+/// A command's share of a busy workspace.
+#[derive(Debug)]
+struct Share {
+    sandbox: Sandbox,
+    workspace: PathBuf,
+    protected: Arc<Protected>,
 }
 
 /// The sandbox as one session has it.
@@ -120,13 +133,13 @@ pub struct Grants {
     pub from_workspace: bool,
 }
 
-/// A command line that runs a shell command at some level.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A command line that runs a shell command at some level. To be kept until the command is gone.
+#[derive(Debug)]
 pub struct Plan {
     pub level: Level,
     pub program: String,
     pub arguments: Vec<String>,
-    after: Vec<Afterwards>,
+    share: Option<Share>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -144,7 +157,7 @@ pub enum Error {
 
 impl Sandbox {
     pub fn new(settings: Settings) -> Sandbox {
-        Sandbox(Arc::new(Inner { settings, found: OnceLock::new() }))
+        Sandbox(Arc::new(Inner { settings, found: OnceLock::new(), busy: Mutex::default() }))
     }
 
     /// One that confines nothing.
@@ -164,8 +177,23 @@ impl Sandbox {
 
     /// What is in force, found by running a program in it. The first call takes as long as that.
     pub fn found(&self) -> Result<Found, Error> {
-        let Inner { settings, found } = &*self.0;
+        let Inner { settings, found, .. } = &*self.0;
         found.get_or_init(|| probe::find(settings.choice, &settings.program)).clone()
+    }
+
+    fn share(&self, workspace: &Path, trusted: bool) -> Share {
+        // Looked up without the lock: a file system that hangs must not hold up other workspaces.
+        let known = self.busy().get(workspace).map(|(_, protected)| Arc::clone(protected));
+        let found = known.unwrap_or_else(|| Arc::new(git::protected(workspace, trusted)));
+        let mut busy = self.busy();
+        let (commands, protected) = busy.entry(workspace.to_owned()).or_insert((0, found));
+        *commands += 1;
+        let (workspace, protected) = (workspace.to_owned(), Arc::clone(protected));
+        Share { sandbox: self.clone(), workspace, protected }
+    }
+
+    fn busy(&self) -> MutexGuard<'_, HashMap<PathBuf, (usize, Arc<Protected>)>> {
+        self.0.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a person has to know, if anything.
@@ -200,8 +228,8 @@ impl Cell {
         }
         let settings = &self.sandbox.0.settings;
         self.make_scratch()?;
-        let protected = git::protected(workspace, self.trusted);
-        let rules = gather::rules(settings, self, workspace, shown, &protected);
+        let share = self.sandbox.share(workspace, self.trusted);
+        let rules = gather::rules(settings, self, workspace, shown, &share.protected);
         let network = self.grants.network(settings.network);
         let command = format!("{}{command}", bwrap::prelude(settings.limits, level));
         let (program, arguments) = match level {
@@ -213,7 +241,7 @@ impl Cell {
                 (bwrap::text(&settings.program)?, confinement.arguments(&command))
             }
         };
-        Ok(Plan { level, program: program.to_owned(), arguments, after: protected.after })
+        Ok(Plan { level, program: program.to_owned(), arguments, share: Some(share) })
     }
 
     fn home(&self) -> PathBuf {
@@ -252,14 +280,27 @@ impl Plan {
             level: Level::Off,
             program: "bash".to_owned(),
             arguments: vec!["-c".to_owned(), command.to_owned()],
-            after: Vec::new(),
+            share: None,
         }
     }
 
     /// To be called when the command is gone. Puts right what it did to protected paths that could not be
     /// mounted over, and says which: `.git/commondir`, for one, would lead git to another configuration.
     pub fn tidy(&self) -> Vec<PathBuf> {
-        self.after.iter().filter_map(Afterwards::put_right).collect()
+        let after = self.share.iter().flat_map(|share| &share.protected.after);
+        after.filter_map(Afterwards::put_right).collect()
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut busy = self.sandbox.busy();
+        if let Some((commands, _)) = busy.get_mut(&self.workspace) {
+            *commands -= 1;
+            if *commands == 0 {
+                busy.remove(&self.workspace);
+            }
+        }
     }
 }
 
@@ -277,7 +318,8 @@ mod tests {
     fn a_sandbox_that_fell_to_nothing_is_said_aloud_and_one_that_was_switched_off_is_not() {
         let check = |found: Result<Found, Error>, expected: &[&str]| {
             let settings = Sandbox::off().0.settings.clone();
-            let sandbox = Sandbox(Arc::new(Inner { settings, found: OnceLock::from(found) }));
+            let sandbox = Sandbox::new(settings);
+            sandbox.0.found.set(found).unwrap();
             assert_eq!(sandbox.warnings(), expected);
         };
         let found = |level, because: Option<&str>| {
@@ -304,6 +346,22 @@ mod tests {
                without a sandbox",
             ],
         );
+    }
+
+    #[test]
+    fn what_is_protected_does_not_change_while_commands_run_in_the_workspace() {
+        let directory = tempfile::tempdir().unwrap();
+        let workspace = directory.path().canonicalize().unwrap();
+        let sandbox = Sandbox::off();
+        let first = sandbox.share(&workspace, false);
+        fs::create_dir_all(workspace.join(".claude/agents")).unwrap();
+        let second = sandbox.share(&workspace, false);
+        assert_eq!((&first.protected, first.protected.read_only.len()), (&second.protected, 0));
+        drop(first);
+        assert_eq!(sandbox.share(&workspace, false).protected, second.protected);
+        drop(second);
+        let next = sandbox.share(&workspace, false);
+        assert_eq!(next.protected.read_only, [workspace.join(".claude/agents")]);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A command and its sandbox: the way in, the way out with a permission, and what the model is told when
 //! the sandbox may be why something failed.
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 
 use super::super::{Context, Error};
@@ -80,8 +82,8 @@ fn is_bwrap(plan: &Plan) -> bool {
 }
 
 /// The sandbox itself failed, before there was a command.
-pub(super) fn not_set_up(plan: &Plan, text: &str, status: Option<Status>) -> Option<String> {
-    let said = match plan.level {
+pub(super) fn not_set_up(level: Level, text: &str, status: Option<Status>) -> Option<String> {
+    let said = match level {
         Level::BwrapUser | Level::BwrapRoot => text.strip_prefix("bwrap: "),
         Level::Landlock => text.strip_prefix("asyncagents: the sandbox could not be set up: "),
         Level::Off => None,
@@ -91,18 +93,17 @@ pub(super) fn not_set_up(plan: &Plan, text: &str, status: Option<Status>) -> Opt
     Some(format!("its sandbox could not be set up: {}", why.trim_end()))
 }
 
-/// What the model has to know about the sandbox, after the command.
-pub(super) async fn notes(plan: Plan, text: &str, status: Option<Status>) -> String {
-    let level = plan.level;
+/// Whatever ended the command, what it did to protected paths is put right; the model is told what.
+pub(super) async fn tidy(plan: Plan) -> String {
     let tidied = threads::within(threads::LIMIT, move || plan.tidy()).await;
-    let mut notes = String::new();
-    for path in tidied.unwrap_or_default() {
-        let path = path.display();
-        notes.push_str(&format!("\n(`{path}` was put back as it was: agents may not change it)"));
-    }
+    let said = |path: &PathBuf| {
+        format!("\n(`{}` was put back as it was: agents may not change it)", path.display())
+    };
+    tidied.unwrap_or_default().iter().map(said).collect()
+}
+
+pub(super) fn hint(level: Level, text: &str, status: Option<Status>) -> &'static str {
     let failed = status != Some(Status::Code(0));
-    if level != Level::Off && failed && SYMPTOMS.iter().any(|symptom| text.contains(symptom)) {
-        notes.push_str(HINT);
-    }
-    notes
+    let in_the_way = SYMPTOMS.iter().any(|symptom| text.contains(symptom));
+    if level != Level::Off && failed && in_the_way { HINT } else { "" }
 }

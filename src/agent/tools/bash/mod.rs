@@ -81,6 +81,7 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
     let limit = Duration::from_secs_f64(seconds);
     let (end, mut report) = follow(&mut process, &mut pipe, &mut capture, limit, context).await;
     confined::without_its_own(&plan, &mut report);
+    let (level, put_right) = (plan.level, confined::tidy(plan).await);
     if end == End::Cancelled {
         return Err(Error::Cancelled);
     }
@@ -99,11 +100,11 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
         (_, Cause::GuardLost) => (LOST_GUARD.to_owned(), true),
         (_, Cause::Exited | Cause::Killed) => (ending(report.status), false),
     };
-    if let Some(why) = confined::not_set_up(&plan, &text, report.status) {
+    if let Some(why) = confined::not_set_up(level, &text, report.status) {
         return Err(Error::failed("run", "bash", why));
     }
-    let notes = confined::notes(plan, &text, report.status).await;
-    text.push_str(&format!("({said}){}{notes}", leftovers(&report)));
+    let hint = confined::hint(level, &text, report.status);
+    text.push_str(&format!("({said}){}{put_right}{hint}", leftovers(&report)));
     if abnormal {
         return Err(Error::Killed { text });
     }
