@@ -236,6 +236,19 @@ async fn what_fails_because_of_the_sandbox_says_so_and_a_person_can_let_it_out()
 }
 
 #[tokio::test]
+async fn agent_definitions_that_a_cancelled_command_has_made_are_gone_with_it() {
+    with("", |place| {
+        let evil = place.project().join(".claude/agents/evil.md");
+        let command = "mkdir -p .claude/agents; echo x > .claude/agents/evil.md; sleep 600";
+        let task = place.launch("build", &[json!({ "command": command })]);
+        until("it is made", || evil.exists());
+        assert_eq!(place.shell.run(["cancel", &task]).code, 0);
+        until("it is gone", || !evil.exists());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_sandbox_that_is_asked_for_and_does_not_work_refuses_commands_with_the_way_out() {
     with("sandbox = 'bwrap'", |mut place| {
         fs::create_dir(place.shell.path("bin")).unwrap();
