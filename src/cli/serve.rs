@@ -6,7 +6,7 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Environment, Flags, Settings};
-use crate::daemon::start::SOMEBODY_WAS_FASTER;
+use crate::daemon::start::{OfCommand, SOMEBODY_WAS_FASTER};
 use crate::daemon::{self, AlreadyRunning, Home, Reloadable};
 
 const STATUS: &str = "\
@@ -29,6 +29,9 @@ impl Serve {
         environment: Environment,
         flags: Flags,
     ) -> anyhow::Result<ExitCode> {
+        if settings.of_command {
+            return Err(OfCommand.into());
+        }
         if self.background {
             // A session of its own: closing the terminal does not end the daemon.
             let _ = rustix::process::setsid();

@@ -97,6 +97,8 @@ pub struct Settings {
     pub named_host: Option<String>,
     /// `ASYNCAGENTS_PARENT`: the session on whose behalf this process was started.
     pub parent: Option<String>,
+    /// `ASYNCAGENTS_GUARD`: this process belongs to a command of an agent.
+    pub of_command: bool,
     /// `CLAUDE_CODE_SESSION_ID`: the conversation of Claude Code that started this process.
     pub claude_session: Option<String>,
     /// `CLAUDE_PROJECT_DIR`: where that conversation is.
@@ -149,6 +151,7 @@ impl Settings {
                 host.split_once(':').map_or(host.as_str(), |(name, _)| name).to_owned()
             }),
             parent: environment.get("ASYNCAGENTS_PARENT")?.map(str::to_owned),
+            of_command: environment.get("ASYNCAGENTS_GUARD")?.is_some(),
             claude_session: environment.get("CLAUDE_CODE_SESSION_ID")?.map(str::to_owned),
             claude_project: environment.get("CLAUDE_PROJECT_DIR")?.map(PathBuf::from),
         })
@@ -346,6 +349,7 @@ mod tests {
             model_flag: flags.model.clone(),
             named_host: None,
             parent: Some("ses_parent".to_owned()),
+            of_command: false,
             claude_session: None,
             claude_project: None,
             child_variables: environment.for_children(&[]),
@@ -393,6 +397,7 @@ mod tests {
                 model_flag: None,
                 named_host: None,
                 parent: None,
+                of_command: false,
                 claude_session: None,
                 claude_project: None,
                 child_variables: environment.for_children(&[]),
@@ -468,6 +473,7 @@ mod tests {
             model_flag: None,
             named_host: None,
             parent: None,
+            of_command: false,
             claude_session: None,
             claude_project: None,
             child_variables: Variables::default(),

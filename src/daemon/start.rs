@@ -38,16 +38,28 @@ pub struct Found {
     pub warnings: Vec<String>,
 }
 
+/// A daemon that a command of an agent started would be in the command's sandbox and die with it. Worse,
+/// where the sandbox hides the real one, it would look as if the command had got through to it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "commands of agents cannot use `asyncagents`: they reach no daemon and may not start one; use the \
+     agent's own tools, or run this in a shell of yours"
+)]
+pub struct OfCommand;
+
 /// Somebody stopped the daemon of this directory, and nobody started one since.
 pub fn was_stopped(home: &Path) -> bool {
     home::was_stopped(home)
 }
 
-/// Finds the daemon; it is started if need be.
+/// Finds the daemon; it is started if need be, except by commands of agents.
 pub async fn ensure(settings: &Settings) -> anyhow::Result<Found> {
     let client = client(&settings.home);
     if let Some(found) = greet(&client).await? {
         return Ok(found);
+    }
+    if settings.of_command {
+        return Err(OfCommand.into());
     }
     let mut child = spawn(settings)?;
     let started = Instant::now();

@@ -386,6 +386,8 @@ async fn commands_and_the_daemon_have_no_tokens_of_the_session_that_started_the_
         ("GITHUB_TOKEN", "token-3"),
         ("CORP_ROOT", "/corp"),
         ("LANG", "C.UTF-8"),
+        // Where there is a sandbox, it sets this one.
+        ("TMPDIR", "/tmp"),
     ] {
         place.shell.set(name, value);
     }
@@ -395,7 +397,7 @@ async fn commands_and_the_daemon_have_no_tokens_of_the_session_that_started_the_
         assert_eq!(place.end(run.stdout.trim()).1, "done", "{run:?}");
         let names = place.server.asked().pop().unwrap().texts("tool").remove(0);
         let expected = "ASYNCAGENTS_GUARD CORP_ROOT GIT_PAGER GIT_TERMINAL_PROMPT HOME LANG PAGER \
-                        PATH PWD SHLVL TERM _\n(exit code 0)";
+                        PATH PWD SHLVL TERM TMPDIR _\n(exit code 0)";
         assert_eq!(names, expected);
         let environment = format!("/proc/{}/environ", place.shell.pid());
         let environment = String::from_utf8(fs::read(environment).unwrap()).unwrap();

@@ -15,7 +15,7 @@ use asyncagents::wire::TaskView;
 use tempfile::TempDir;
 
 use crate::support::ModelServer;
-use crate::support::process::{Shell, until};
+use crate::support::process::{Ended, Shell, until};
 
 /// Nobody has to have made this user.
 const SOMEBODY: u32 = 12_345;
@@ -297,6 +297,20 @@ fn bwrap_as_me() -> Level {
         true => Level::BwrapRoot,
         false => Level::BwrapUser,
     }
+}
+
+#[test]
+fn a_command_of_an_agent_starts_no_daemon_and_is_told_so() {
+    let mut shell = Shell::new();
+    shell.set("ASYNCAGENTS_GUARD", "1-2-3");
+    for verb in [&["list"][..], &["run", "hello"], &["daemon", "start"], &["serve"]] {
+        let ended = shell.run(verb);
+        let why = "error: commands of agents cannot use `asyncagents`: they reach no daemon and may not \
+                   start one; use the agent's own tools, or run this in a shell of yours\n";
+        let expected = Ended { code: 1, stdout: String::new(), stderr: why.to_owned() };
+        assert_eq!(ended, expected, "{verb:?}");
+    }
+    assert!(!shell.home().exists());
 }
 
 #[tokio::test]
