@@ -62,7 +62,7 @@ pub struct Api {
     pub restart_needed: Arc<dyn RestartNeeded>,
     pub streams: Streams,
     pub snapshots: Snapshots,
-    /// Permits of [`Api::read`].
+    /// Permits of `Api::read`.
     pub long_reads: Arc<Semaphore>,
     pub document: Arc<utoipa::openapi::OpenApi>,
 }

@@ -1,5 +1,5 @@
 //! Providers by name: where they are, what they speak and where their keys come from. What is known of
-//! a provider is a row of [`KNOWN`]; the configuration can add others.
+//! a provider is a row of `KNOWN`; the configuration can add others.
 
 mod key;
 mod sources;
