@@ -34,8 +34,31 @@ pub(super) const NAMESPACES: [&str; 8] = [
     "--new-session",
 ];
 
-/// Read-only: everything. What must not be seen is mounted over after that.
-pub(super) const SYSTEM: [&str; 7] = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"];
+/// Read-only: everything. What must not be seen is mounted over after that. bubblewrap covers what it
+/// finds writable in `/proc`, but asks about the directories alone: to the files in them, the root of a
+/// user namespace is still the owner, and could set `kernel.core_pattern`, a program that the kernel
+/// runs outside. Not every kernel has the last three.
+pub(super) const SYSTEM: [&str; 19] = [
+    "--ro-bind",
+    "/",
+    "/",
+    "--dev",
+    "/dev",
+    "--proc",
+    "/proc",
+    "--ro-bind",
+    "/proc/sys",
+    "/proc/sys",
+    "--ro-bind-try",
+    "/proc/sysrq-trigger",
+    "/proc/sysrq-trigger",
+    "--ro-bind-try",
+    "/proc/mtrr",
+    "/proc/mtrr",
+    "--ro-bind-try",
+    "/proc/pressure",
+    "/proc/pressure",
+];
 
 pub(super) fn arguments(
     rules: &Rules,
@@ -47,16 +70,20 @@ pub(super) fn arguments(
     if network == Network::Off {
         all.push("--unshare-net".to_owned());
     }
-    for rule in rules.mounts() {
+    let mounts = rules.mounts();
+    for rule in &mounts {
         let path = text(&rule.path)?;
         let mut say = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
         match &rule.show {
-            Show::HiddenDirectory => say(&["--tmpfs", path, "--remount-ro", path]),
+            Show::HiddenDirectory | Show::Blank => say(&["--tmpfs", path]),
             Show::HiddenFile => say(&["--ro-bind", "/dev/null", path]),
-            Show::Blank => say(&["--tmpfs", path]),
             Show::Private(source) | Show::Writable(source) => say(&["--bind", text(source)?, path]),
             Show::Readable(source) => say(&["--ro-bind", text(source)?, path]),
         }
+    }
+    // Last, because what is shown in a hidden directory needs a place in it to be mounted on.
+    for rule in mounts.iter().filter(|rule| rule.show == Show::HiddenDirectory) {
+        all.extend(["--remount-ro", text(&rule.path)?].map(str::to_owned));
     }
     let rest = ["--setenv", "TMPDIR", "/tmp", "--chdir", text(directory)?, "--", "bash", "-c"];
     all.extend(rest.map(str::to_owned));
@@ -92,14 +119,19 @@ mod tests {
         rules.add("/tmp", Show::Private("/s/tmp".into()));
         rules.add("/run", Show::Blank);
         rules.add("/secret", Show::HiddenDirectory);
+        rules.add("/secret/shown", Show::Readable("/secret/shown".into()));
         rules.add("/etc/shadow", Show::HiddenFile);
         let check = |network, net: &str| {
             let said = arguments(&rules, network, Path::new("/w"), "echo 'a b'").unwrap().join(" ");
             let expected = format!(
                 "--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup-try \
-                 --cap-drop ALL --new-session --ro-bind / / --dev /dev --proc /proc {net}--bind /w /w \
-                 --bind /s/tmp /tmp --tmpfs /run --tmpfs /secret --remount-ro /secret --ro-bind \
-                 /dev/null /etc/shadow --ro-bind /w/.git/config /w/.git/config --setenv TMPDIR /tmp \
+                 --cap-drop ALL --new-session --ro-bind / / --dev /dev --proc /proc \
+                 --ro-bind /proc/sys /proc/sys \
+                 --ro-bind-try /proc/sysrq-trigger /proc/sysrq-trigger \
+                 --ro-bind-try /proc/mtrr /proc/mtrr --ro-bind-try /proc/pressure /proc/pressure \
+                 {net}--bind /w /w --bind /s/tmp /tmp --tmpfs /run --tmpfs /secret \
+                 --ro-bind /secret/shown /secret/shown --ro-bind /dev/null /etc/shadow \
+                 --ro-bind /w/.git/config /w/.git/config --remount-ro /secret --setenv TMPDIR /tmp \
                  --chdir /w -- bash -c echo 'a b'"
             );
             assert_eq!(said, expected);

@@ -64,7 +64,12 @@ pub const HOLDS: [Row; 19] = [
     row(Property::Credentials, "read credentials in the home directory (`~/.ssh`, `~/.aws`, …)"),
     row(Property::OwnFiles, "read our storage directory: token, tasks, conversations"),
     row(Property::Temporary, "read what others have in `/tmp`"),
-    row(Property::Outside, "write outside the workspace and its own `/tmp`"),
+    Row {
+        landlock: Held::No(
+            "Landlock does not cover attributes (`chmod`, `touch`), and `/dev/shm` is open",
+        ),
+        ..row(Property::Outside, "write outside the workspace and its own `/tmp`")
+    },
     Row {
         landlock: Held::No("Landlock cannot except a part of a directory"),
         ..row(Property::Git, "write `.git/hooks` and `.git/config`")

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -205,7 +206,9 @@ impl Place {
         let project = self.project();
         let holds = |path: &Path| fs::read_to_string(path).unwrap_or_default();
         let outside = holds(&self.shell.path("outside/file")) != "untouched";
-        if outside || self.shell.path("made").exists() {
+        let mode = fs::metadata(self.shell.path("outside/file")).unwrap().permissions().mode();
+        let is_changed = mode & 0o777 == 0o700;
+        if outside || is_changed || self.shell.path("made").exists() {
             broken.insert(Property::Outside);
         }
         let hook = project.join(".git/hooks/pre-commit").exists();

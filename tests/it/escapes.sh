@@ -14,6 +14,9 @@ if grep -q '^CapEff:.*[1-9a-f]' /proc/self/status; then
 elif mount -o remount,rw / 2>/dev/null; then
     broken Capabilities
 fi
+# Never by writing: these are settings of the whole machine.
+settings=$(find -L /proc -maxdepth 5 -type f -writable ! -path '/proc/[0-9]*' ! -path '/proc/*self/*' 2>/dev/null | head -3)
+[ "$settings" ] && { broken Outside; echo "can be written: $settings"; }
 unshare -Urm bash -c "umount -l '$ROOT' /tmp; mount -o remount,rw /; echo x >> '$ROOT/outside/file'; \
     cat '$ROOT/.ssh/id_test'" 2>/dev/null | grep -q CANARY && broken Namespaces
 
@@ -53,6 +56,7 @@ until [ -s own ]; do sleep 0.05; done
 
 echo x >> "$ROOT/outside/file"
 echo x > "$ROOT/made"
+chmod 700 "$ROOT/outside/file" 2>/dev/null
 mkdir -p .opencode/agents .git/hooks 2>/dev/null
 (
     echo x > .claude/agents/evil.md
