@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::{Environment, Flags, Settings};
 use crate::daemon::start::{OfCommand, SOMEBODY_WAS_FASTER};
 use crate::daemon::{self, AlreadyRunning, Home, Reloadable};
+use crate::process;
 
 const STATUS: &str = "\
 Other programs can look at it on 127.0.0.1:5165 or a port near it; `server.json` in the storage
@@ -32,6 +33,7 @@ impl Serve {
         if settings.of_command {
             return Err(OfCommand.into());
         }
+        process::keep_descriptors_from_children();
         if self.background {
             // A session of its own: closing the terminal does not end the daemon.
             let _ = rustix::process::setsid();

@@ -11,6 +11,7 @@ use anyhow::Context;
 use super::home;
 use crate::client::{self, Client, Stop};
 use crate::config::Settings;
+use crate::process;
 
 /// The exit code of a daemon that found another one at work.
 pub const SOMEBODY_WAS_FASTER: u8 = 75;
@@ -159,6 +160,8 @@ fn spawn(settings: &Settings) -> anyhow::Result<Child> {
     // Not the directory somebody may want to unmount or delete.
     command.current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // A pipe among them would stay open for as long as the daemon lives.
+    process::keep_descriptors_from_children();
     command.spawn().context("cannot start the daemon")
 }
 

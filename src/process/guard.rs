@@ -57,6 +57,7 @@ enum Children {
 /// Reads an order from standard input, carries it out and reports. Fails when standard input is
 /// nothing the daemon made, or the daemon died before it had said everything.
 pub fn run() -> io::Result<()> {
+    super::keep_descriptors_from_children();
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let order = Order::read(&socket)?;
     let report = match Watched::start(&order, &socket) {

@@ -27,8 +27,18 @@ pub const MARKER: &str = "ASYNCAGENTS_GUARD";
 /// group, and what is left of a dead guard cannot be found.
 const HAS_SUBREAPERS: bool = cfg!(target_os = "linux");
 
+/// The first descriptor after standard input, output and error.
+const FIRST_OF_OTHERS: i32 = 3;
+
 /// SIGKILL works at once, unless the kernel is stuck with a process or there are very many.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Marks every descriptor but the standard three close-on-exec. Ours are so already; others were open in
+/// whoever started us, perhaps by accident, and a directory of credentials among them would reach every
+/// command, past any sandbox.
+pub fn keep_descriptors_from_children() {
+    close_fds::set_fds_cloexec_threadsafe(FIRST_OF_OTHERS, &[]);
+}
 
 /// The running program, also when its file was replaced or deleted meanwhile.
 pub fn own_program() -> PathBuf {

@@ -316,6 +316,29 @@ fn a_command_of_an_agent_starts_no_daemon_and_is_told_so() {
     assert!(!shell.home().exists());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_get_no_descriptors_of_whoever_started_the_daemon() {
+    for choice in ["bwrap", "off"] {
+        let place = Place::build(choice, Who::Me, Network::On).await;
+        tokio::task::block_in_place(|| {
+            let call = serde_json::json!({"command": "ls /proc/self/fd|xargs"});
+            let secrets = place.shell.path(".ssh");
+            let start = "exec 7< \"$0\" 250< \"$0\" && exec \"$@\"";
+            let mut run = place.shell.program("bash");
+            run.args(["-c", start]).arg(&secrets).arg(env!("CARGO_BIN_EXE_asyncagents"));
+            run.args(["run", "--json", "--agent", "build"]);
+            run.arg(format!("escape\n@call bash {call}\n@say over"));
+            let task: TaskView = serde_json::from_slice(&run.output().unwrap().stdout).unwrap();
+            assert_eq!(place.shell.run(["wait", &task.session_id]).code, 0);
+            // The last one is the directory that `ls` reads.
+            assert_eq!(place.told(), "0 1 2 3\n(exit code 0)", "{choice}");
+            let open = fs::read_dir(format!("/proc/{}/fd", place.shell.pid())).unwrap();
+            let open = open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+            assert_eq!(open.filter(|path| *path == secrets).count(), 0, "the daemon has it");
+        });
+    }
+}
+
 #[tokio::test]
 async fn bubblewrap_holds_what_the_table_says_for_whoever_runs_the_tests() {
     check(bwrap_as_me(), "bwrap", Who::Me).await;
