@@ -1,73 +1,154 @@
 //! What is put right after a command, for what cannot be mounted over: protected paths that were not
-//! there, and links. This happens outside the sandbox, so it follows no link that the command has made.
+//! there, and links. This happens outside the sandbox, so it follows no link that the command has made:
+//! directories are opened one name after the other, and have to be those that were planned with.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 const SAFELY: OFlags =
     OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::RDONLY);
 
+/// Device and inode: which directory it is, whatever its name.
+type Identity = (rustix::fs::Dev, u64);
+
+/// A directory that commands can neither rename nor replace, the workspace or a git directory outside of
+/// it, as it was when a command was planned. Everything is reached from there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Anchor {
+    path: PathBuf,
+    identity: Identity,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Afterwards {
-    /// Was not there, and is not to be there. `root` is free of links.
-    Remove { root: PathBuf, path: PathBuf },
-    /// Was a link, and is to be the same one.
-    Relink { path: PathBuf, target: PathBuf },
+    /// Was not there, and is not to be there.
+    Remove { anchor: Anchor, below: PathBuf },
+    /// Was a link in this very directory, and is to be the same one.
+    Relink { anchor: Anchor, below: PathBuf, parent: Identity, target: PathBuf },
+}
+
+impl Anchor {
+    /// `path` must be absolute and free of links.
+    pub(super) fn at(path: &Path) -> io::Result<Anchor> {
+        Ok(Anchor { path: path.to_owned(), identity: identity(&open(path)?)? })
+    }
+
+    /// That `path` is not to be there afterwards.
+    pub(super) fn without(&self, path: &Path) -> Option<Afterwards> {
+        let below = path.strip_prefix(&self.path).ok()?.to_owned();
+        Some(Afterwards::Remove { anchor: self.clone(), below })
+    }
+
+    /// That `path` is to be the link that it is now, if it is one.
+    pub(super) fn with_link(&self, path: &Path) -> Option<Afterwards> {
+        let below = path.strip_prefix(&self.path).ok()?;
+        let (directory, name) = self.parent(below).ok()?;
+        let target = read_link(&directory, name)?;
+        let parent = identity(&directory).ok()?;
+        let (anchor, below) = (self.clone(), below.to_owned());
+        Some(Afterwards::Relink { anchor, below, parent, target })
+    }
+
+    /// The directory that `below` is in, and its name there.
+    pub(super) fn parent<'a>(&self, below: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
+        let (parent, name) =
+            below.parent().zip(below.file_name()).ok_or(ErrorKind::InvalidInput)?;
+        let enter = |directory: OwnedFd, name: &OsStr| {
+            rustix::fs::openat(&directory, name, SAFELY, Mode::empty())
+        };
+        Ok((parent.iter().try_fold(self.open()?, enter)?, name))
+    }
+
+    fn open(&self) -> io::Result<OwnedFd> {
+        let directory = open(&self.path)?;
+        match identity(&directory)? == self.identity {
+            true => Ok(directory),
+            false => Err(ErrorKind::NotFound.into()),
+        }
+    }
 }
 
 impl Afterwards {
     /// What had to be put right, if anything.
     pub(super) fn put_right(&self) -> Option<PathBuf> {
         match self {
-            Afterwards::Remove { root, path } => {
-                let below = path.strip_prefix(root).ok()?;
-                remove(root, below).ok().flatten().map(|found| root.join(found))
+            Afterwards::Remove { anchor, below } => {
+                let found = remove(anchor.open().ok()?, below).ok().flatten();
+                found.map(|found| anchor.path.join(found))
             }
-            Afterwards::Relink { path, target } => {
-                if fs::read_link(path).is_ok_and(|now| now == *target) {
+            Afterwards::Relink { anchor, below, parent, target } => {
+                let (directory, name) = anchor.parent(below).ok()?;
+                // Another directory of that name is the command's, and so is what is in it.
+                if identity(&directory).ok()? != *parent
+                    || read_link(&directory, name).as_ref() == Some(target)
+                {
                     return None;
                 }
-                let parent = path.parent()?;
-                let _ = remove(&parent.canonicalize().ok()?, Path::new(path.file_name()?));
-                std::os::unix::fs::symlink(target, path).ok()?;
-                Some(path.clone())
+                let _ = remove_entry(&directory, name);
+                rustix::fs::symlinkat(target, &directory, name).ok()?;
+                Some(anchor.path.join(below))
             }
         }
     }
 }
 
-/// Removes what is at `below`, or the link on the way to it, and says which. Directory by directory, each
-/// opened without following a link: a name that leads elsewhere must not have us delete something there.
-fn remove(root: &Path, below: &Path) -> io::Result<Option<PathBuf>> {
-    let mut directory: OwnedFd = rustix::fs::open(root, SAFELY, Mode::empty())?;
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    let mut directory = rustix::fs::open("/", SAFELY, Mode::empty())?;
+    for name in path.iter().skip(1) {
+        directory = rustix::fs::openat(&directory, name, SAFELY, Mode::empty())?;
+    }
+    Ok(directory)
+}
+
+fn identity(directory: &OwnedFd) -> io::Result<Identity> {
+    let found = rustix::fs::fstat(directory)?;
+    Ok((found.st_dev, found.st_ino))
+}
+
+fn read_link(directory: &OwnedFd, name: &OsStr) -> Option<PathBuf> {
+    let target = rustix::fs::readlinkat(directory, name, Vec::new()).ok()?;
+    Some(OsStr::from_bytes(target.to_bytes()).into())
+}
+
+fn is_directory(directory: &OwnedFd, name: &OsStr) -> io::Result<bool> {
+    let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(found.st_mode).is_dir())
+}
+
+/// Removes what is at `below`, or the link on the way to it, and says which: a name that leads elsewhere
+/// must not have us delete something there.
+fn remove(anchor: OwnedFd, below: &Path) -> io::Result<Option<PathBuf>> {
+    let mut directory = anchor;
     let mut passed = PathBuf::new();
-    let names: Vec<_> = below.iter().collect();
-    for (n, name) in names.iter().enumerate() {
+    let mut names = below.iter().peekable();
+    while let Some(name) = names.next() {
         passed.push(name);
-        let Ok(found) = rustix::fs::statat(&directory, *name, AtFlags::SYMLINK_NOFOLLOW) else {
-            return Ok(None);
-        };
-        let is_directory = rustix::fs::FileType::from_raw_mode(found.st_mode).is_dir();
-        if is_directory && n + 1 < names.len() {
-            directory = rustix::fs::openat(&directory, *name, SAFELY, Mode::empty())?;
-            continue;
+        match is_directory(&directory, name) {
+            Ok(true) if names.peek().is_some() => {
+                directory = rustix::fs::openat(&directory, name, SAFELY, Mode::empty())?;
+            }
+            Ok(_) => return remove_entry(&directory, name).map(|()| Some(passed)),
+            Err(_) => return Ok(None),
         }
-        match is_directory {
-            // By its descriptor, the directory is the one that was opened, whatever its name is now.
-            true => fs::remove_dir_all(format!(
-                "/proc/self/fd/{}/{}",
-                directory.as_raw_fd(),
-                name.to_string_lossy()
-            ))?,
-            false => rustix::fs::unlinkat(&directory, *name, AtFlags::empty())?,
-        }
-        return Ok(Some(passed));
     }
     Ok(None)
+}
+
+fn remove_entry(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match is_directory(directory, name)? {
+        // By its descriptor, the directory is the one that was opened, whatever its name is now.
+        true => {
+            let opened = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+            fs::remove_dir_all(opened.join(name))
+        }
+        false => Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?),
+    }
 }
 
 #[cfg(test)]
@@ -85,9 +166,9 @@ mod tests {
         fs::write(secret.join("agents/mine.md"), "mine").unwrap();
         let check = |make: &dyn Fn(&Path), removed: Option<&str>| {
             fs::create_dir_all(&root).unwrap();
-            make(&root);
             let path = root.join(".claude/agents");
-            let after = Afterwards::Remove { root: root.clone(), path: path.clone() };
+            let after = Anchor::at(&root).unwrap().without(&path).unwrap();
+            make(&root);
             assert_eq!(after.put_right(), removed.map(|path| root.join(path)));
             assert!(!path.exists());
             assert_eq!(fs::read_to_string(secret.join("agents/mine.md")).unwrap(), "mine");
@@ -115,12 +196,54 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().canonicalize().unwrap();
         let path = top.join(".claude");
-        let after = Afterwards::Relink { path: path.clone(), target: "elsewhere".into() };
         symlink("elsewhere", &path).unwrap();
+        let after = Anchor::at(&top).unwrap().with_link(&path).unwrap();
         assert_eq!(after.put_right(), None);
         fs::remove_file(&path).unwrap();
         fs::create_dir_all(path.join("agents")).unwrap();
         assert_eq!(after.put_right(), Some(path.clone()));
         assert_eq!(fs::read_link(&path).unwrap(), Path::new("elsewhere"));
+    }
+
+    #[test]
+    fn nothing_is_put_right_in_a_directory_that_the_command_has_put_there() {
+        let place = tempfile::tempdir().unwrap();
+        let top = place.path().canonicalize().unwrap();
+        let (root, secret) = (top.join("workspace"), top.join("secret"));
+        fs::create_dir_all(&secret).unwrap();
+        fs::write(secret.join("config"), "mine").unwrap();
+        let check = |swap: &dyn Fn(&Path)| {
+            let fake = root.join(".git/modules/fake");
+            fs::create_dir_all(&fake).unwrap();
+            symlink("made-up", fake.join("config")).unwrap();
+            let anchor = Anchor::at(&root).unwrap();
+            let relink = anchor.with_link(&fake.join("config")).unwrap();
+            let remove = anchor.without(&fake.join("config/x")).unwrap();
+            swap(&fake);
+            assert_eq!(relink.put_right(), None);
+            // Not through the link, at most the link itself.
+            remove.put_right();
+            assert_eq!(fs::read_to_string(secret.join("config")).unwrap(), "mine");
+            fs::remove_dir_all(&root).unwrap();
+        };
+        check(&|fake| {
+            fs::rename(fake, root.join("moved")).unwrap();
+            symlink(&secret, fake).unwrap();
+        });
+        check(&|fake| {
+            fs::rename(fake, root.join("moved")).unwrap();
+            fs::create_dir(fake).unwrap();
+        });
+        check(&|_| {
+            fs::rename(root.join(".git"), root.join("moved")).unwrap();
+            fs::create_dir_all(top.join("other/modules")).unwrap();
+            symlink(&secret, top.join("other/modules/fake")).unwrap();
+            symlink(top.join("other"), root.join(".git")).unwrap();
+        });
+        // The workspace itself was replaced.
+        check(&|_| {
+            fs::rename(&root, top.join("moved")).unwrap();
+            fs::create_dir_all(&root).unwrap();
+        });
     }
 }

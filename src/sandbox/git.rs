@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use super::after::Afterwards;
+use super::after::{Afterwards, Anchor};
 
 /// Folders of a workspace whose files define agents.
 const DEFINITIONS: [&str; 3] = [".claude/agents", ".opencode/agent", ".opencode/agents"];
@@ -57,6 +57,8 @@ pub fn is_protected(workspace: &Path, path: &Path) -> bool {
 /// Makes the folders of a trusted workspace that are missing, so that they can be mounted over.
 pub(super) fn protected(workspace: &Path, trusted: bool) -> Protected {
     let mut found = Protected::default();
+    // One that cannot be opened by its name cannot be bound by it either.
+    let Ok(anchor) = Anchor::at(workspace) else { return found };
     for folder in DEFINITIONS {
         let folder = workspace.join(folder);
         let parent = folder.parent().unwrap_or(workspace);
@@ -64,21 +66,25 @@ pub(super) fn protected(workspace: &Path, trusted: bool) -> Protected {
             // What cannot be made cannot be made by the command either.
             let _ = fs::create_dir_all(&folder);
         }
-        found.keep_link(parent);
+        found.keep_link(&anchor, parent);
         if parent.is_dir() && !is_link(parent) {
             found.writable.push(parent.to_owned());
         }
-        found.add(workspace, folder);
+        found.add(&anchor, workspace, folder);
     }
     let git = workspace.join(".git");
-    found.keep_link(&git);
+    found.keep_link(&anchor, &git);
     match fs::symlink_metadata(&git) {
         Ok(kind) if kind.is_file() => {
             found.read_only.push(git.clone());
-            real_directories(workspace, &git).iter().for_each(|real| found.git_directory(real));
+            for real in real_directories(workspace, &git) {
+                if let Ok(anchor) = Anchor::at(&real) {
+                    found.git_directory(&anchor, &real);
+                }
+            }
         }
         Ok(_) => match git.canonicalize() {
-            Ok(real) if real.starts_with(workspace) => found.git_directory(&real),
+            Ok(real) if real.starts_with(workspace) => found.git_directory(&anchor, &real),
             Ok(_) | Err(_) => {}
         },
         Err(_) => {}
@@ -87,39 +93,37 @@ pub(super) fn protected(workspace: &Path, trusted: bool) -> Protected {
 }
 
 impl Protected {
-    /// `root` is free of links.
-    fn add(&mut self, root: &Path, path: PathBuf) {
-        self.keep_link(&path);
+    /// `root` is free of links, and below the anchor or the anchor itself.
+    fn add(&mut self, anchor: &Anchor, root: &Path, path: PathBuf) {
+        self.keep_link(anchor, &path);
         let is_inside = |real: &PathBuf| real.starts_with(root);
         match path.canonicalize() {
             Ok(real) if is_inside(&real) => self.read_only.push(real),
             Ok(_) => {}
             // Behind a link of the person's own, which is kept as it is.
             Err(_) if is_link(&path) || path.parent().is_some_and(is_link) => {}
-            Err(_) => self.after.push(Afterwards::Remove { root: root.to_owned(), path }),
+            Err(_) => self.after.extend(anchor.without(&path)),
         }
     }
 
-    fn keep_link(&mut self, path: &Path) {
-        if let Ok(target) = fs::read_link(path) {
-            self.after.push(Afterwards::Relink { path: path.to_owned(), target });
-        }
+    fn keep_link(&mut self, anchor: &Anchor, path: &Path) {
+        self.after.extend(anchor.with_link(path));
     }
 
     /// Free of links.
-    fn git_directory(&mut self, git: &Path) {
+    fn git_directory(&mut self, anchor: &Anchor, git: &Path) {
         // Made where they are missing: git does not mind, and then they can be mounted over.
         let _ = fs::create_dir(git.join(HOOKS));
         self.writable.push(git.to_owned());
         for name in [HOOKS, SETTINGS[0], SETTINGS[1], COMMON] {
-            self.add(git, git.join(name));
+            self.add(anchor, git, git.join(name));
         }
         let mut left = MOST_MODULES;
-        self.modules(&git.join("modules"), &mut left);
+        self.modules(anchor, &git.join("modules"), &mut left);
     }
 
     /// Git directories of submodules, which may be nested in folders and in each other.
-    fn modules(&mut self, folder: &Path, left: &mut usize) {
+    fn modules(&mut self, anchor: &Anchor, folder: &Path, left: &mut usize) {
         if is_link(folder) {
             return;
         }
@@ -130,8 +134,8 @@ impl Protected {
             *left -= 1;
             let path = entry.path();
             match path.join("HEAD").exists() {
-                true => self.git_directory(&path),
-                false => self.modules(&path, left),
+                true => self.git_directory(anchor, &path),
+                false => self.modules(anchor, &path, left),
             }
         }
     }
@@ -271,10 +275,10 @@ mod tests {
                 symlink(&secret, &link).unwrap();
                 let found = protected(&workspace, trusted);
                 inside(&found);
-                let kept = Afterwards::Relink { path: link.clone(), target: secret.clone() };
+                let anchor = Anchor::at(&workspace).unwrap();
+                let kept = anchor.with_link(&link).unwrap();
                 assert_eq!(found.after.contains(&kept), name != ".git/modules", "{name}");
-                let removed =
-                    Afterwards::Remove { root: workspace.clone(), path: link.join("agent") };
+                let removed = anchor.without(&link.join("agent")).unwrap();
                 assert!(!found.after.contains(&removed), "{name}");
                 fs::remove_dir_all(&workspace).unwrap();
             }
