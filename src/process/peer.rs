@@ -2,8 +2,11 @@
 //! command starts, in whichever namespace, stays below its guard, and guards are children of the daemon.
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::process::geteuid;
 
 use super::table::{self, Entry};
 use super::{HAS_SUBREAPERS, MARKER};
@@ -69,32 +72,57 @@ pub fn of_process(pid: i32) -> Origin {
     Origin::Unknown
 }
 
-/// Of whoever holds the other end of a TCP connection on this machine: `peer` is its address.
+/// Of whoever holds the other end of a TCP connection on this machine: `peer` is its address. While
+/// commands run, it takes a process outside of them that holds the socket to be `Elsewhere`: a command
+/// can hide its own end from us, in a message between two sockets for one.
 pub fn of_connection(peer: SocketAddr, local: SocketAddr) -> Origin {
-    if !commands_run() || !peer.ip().is_loopback() {
+    if !commands_run() || !is_of_this_machine(peer) {
         return Origin::Elsewhere;
     }
-    let (Some(inode), Ok(entries)) = (inode(peer, local), table::read()) else {
+    let (Some(socket), Ok(entries)) = (socket(peer, local), table::read()) else {
         return Origin::Unknown;
     };
-    let link = format!("socket:[{inode}]");
-    let own = std::process::id().cast_signed();
-    let mut unreadable = false;
-    for entry in table::descendants(&entries, own).iter().filter(|entry| entry.alive) {
-        match entry.holds(&link) {
-            Some(true) => {
-                let find = |pid| entries.iter().find(|entry| entry.pid == pid).copied();
-                return match guard_above(*entry, own, find) {
-                    Above::Guard(guard) => Origin::Agent(Some(guard)),
-                    Above::Nobody | Above::Changed => Origin::Agent(None),
-                };
-            }
-            Some(false) => {}
-            // One that hides its descriptors could be the one.
-            None => unreadable = true,
-        }
+    // Commands have our user, and only root can become another one.
+    let user = geteuid();
+    if !user.is_root() && user.as_raw() != socket.user {
+        return Origin::Elsewhere;
     }
-    if unreadable { Origin::Unknown } else { Origin::Elsewhere }
+    let link = format!("socket:[{}]", socket.inode);
+    let own = std::process::id().cast_signed();
+    let below = table::descendants(&entries, own);
+    let alive = |entry: &&Entry| entry.alive;
+    if let Some(entry) = below.iter().filter(alive).find(|entry| entry.holds_in_a_thread(&link)) {
+        let find = |pid| entries.iter().find(|entry| entry.pid == pid).copied();
+        return match guard_above(*entry, own, find) {
+            Above::Guard(guard) => Origin::Agent(Some(guard)),
+            Above::Nobody | Above::Changed => Origin::Agent(None),
+        };
+    }
+    let mut others = entries.iter().filter(alive).filter(|entry| !below.contains(entry));
+    match others.find(|entry| entry.holds(&link)) {
+        Some(entry) if entry.has_variable(MARKER) => Origin::Agent(None),
+        Some(_) => Origin::Elsewhere,
+        None => Origin::Unknown,
+    }
+}
+
+/// Also by an address of the machine that is not loopback: a client can choose its own.
+fn is_of_this_machine(address: SocketAddr) -> bool {
+    let mut address = canonical(address);
+    if address.ip().is_loopback() {
+        return true;
+    }
+    // Only an address of this machine can be bound.
+    address.set_port(0);
+    !UdpSocket::bind(address).is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
+}
+
+/// IPv4 as such, also where it came as IPv6.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
 }
 
 enum Above {
@@ -122,20 +150,37 @@ fn guard_above(entry: Entry, own: i32, find: impl Fn(i32) -> Option<Entry>) -> A
     Above::Changed
 }
 
-/// Of the other end's socket, from the kernel's table of connections. `None` when it is closed.
-fn inode(peer: SocketAddr, local: SocketAddr) -> Option<u64> {
-    let file = if peer.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
-    let table = fs::read_to_string(file).ok()?;
-    find_inode(&table, &shown(peer), &shown(local))
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Socket {
+    inode: u64,
+    user: u32,
 }
 
-fn find_inode(table: &str, peer: &str, local: &str) -> Option<u64> {
-    let row = table.lines().skip(1).find_map(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let ends = (fields.next()?, fields.next()?);
-        (ends == (peer, local)).then(|| fields.nth(6))?
-    })?;
-    row.parse().ok().filter(|inode| *inode > 0)
+/// The other end, from the kernel's tables of connections. `None` when it is closed. A client that uses
+/// IPv4 may have a socket of either kind.
+fn socket(peer: SocketAddr, local: SocketAddr) -> Option<Socket> {
+    let (peer, local) = (canonical(peer), canonical(local));
+    let look = |file: &str, peer: SocketAddr, local: SocketAddr| {
+        find_socket(&fs::read_to_string(file).ok()?, &shown(peer), &shown(local))
+    };
+    let in_ipv4 = || look("/proc/net/tcp", peer, local).filter(|_| peer.is_ipv4());
+    in_ipv4().or_else(|| look("/proc/net/tcp6", mapped(peer), mapped(local)))
+}
+
+fn mapped(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+fn find_socket(table: &str, peer: &str, local: &str) -> Option<Socket> {
+    table.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, from, to, _, _, _, _, user, _, inode, ..] = fields[..] else { return None };
+        let inode = inode.parse().ok().filter(|inode| *inode > 0)?;
+        (from == peer && to == local).then_some(Socket { inode, user: user.parse().ok()? })
+    })
 }
 
 /// As the kernel writes it: each 32 bits of the address in the machine's byte order.
@@ -184,13 +229,28 @@ mod tests {
              2: 0100007F:9C40 0100007F:142D 01 00000000:00000000 00:00000000 00000000  1000        0 333 1\n\
              3: 0100007F:9C41 0100007F:142D 06 00000000:00000000 00:00000000 00000000     0        0 0 1\n";
         let local = shown("127.0.0.1:5165".parse().unwrap());
-        let check = |peer: &str, expected: Option<u64>| {
+        let check = |peer: &str, expected: Option<Socket>| {
             let peer = shown(peer.parse().unwrap());
-            assert_eq!(find_inode(table, &peer, &local), expected, "{peer}");
+            assert_eq!(find_socket(table, &peer, &local), expected, "{peer}");
         };
-        check("127.0.0.1:40000", Some(333));
+        check("127.0.0.1:40000", Some(Socket { inode: 333, user: 1000 }));
         check("127.0.0.1:40001", None);
         check("127.0.0.1:40002", None);
         assert_eq!(shown("[::1]:5165".parse().unwrap()), "00000000000000000000000001000000:142D");
+    }
+
+    #[test]
+    fn an_address_is_of_this_machine_when_it_can_be_bound_however_it_is_written() {
+        for (address, expected) in [
+            ("127.0.0.1:5", true),
+            ("127.1.2.3:5", true),
+            ("[::1]:5", true),
+            ("[::ffff:127.0.0.1]:5", true),
+            // Of nobody, for documentation.
+            ("203.0.113.7:5", false),
+            ("[::ffff:203.0.113.7]:5", false),
+        ] {
+            assert_eq!(is_of_this_machine(address.parse().unwrap()), expected, "{address}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
@@ -87,15 +88,15 @@ impl Entry {
         environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(name.as_bytes()))
     }
 
-    /// Whether one of its descriptors is this; `None` when that cannot be seen.
-    pub(super) fn holds(&self, link: &str) -> Option<bool> {
-        let files = match fs::read_dir(format!("/proc/{}/fd", self.pid)) {
-            Ok(files) => files,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Some(false),
-            Err(_) => return None,
-        };
-        let is_it = |path| fs::read_link(path).is_ok_and(|target| target.as_os_str() == link);
-        Some(files.flatten().any(|file| is_it(file.path())))
+    /// Whether one of its descriptors is this, as far as they can be seen.
+    pub(super) fn holds(&self, link: &str) -> bool {
+        has_descriptor(format!("/proc/{}", self.pid).as_ref(), link)
+    }
+
+    /// The same of all its threads, each of which can have descriptors of its own.
+    pub(super) fn holds_in_a_thread(&self, link: &str) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
+        threads.into_iter().flatten().flatten().any(|thread| has_descriptor(&thread.path(), link))
     }
 
     /// SIGKILL, to this very process: the descriptor is opened first and compared then, so that the
@@ -121,6 +122,12 @@ impl Entry {
     pub(super) fn kill(&self) {
         let _ = Pid::from_raw(self.pid).map(|pid| rustix::process::kill_process(pid, Signal::KILL));
     }
+}
+
+fn has_descriptor(process: &Path, link: &str) -> bool {
+    let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let is_it = |path| fs::read_link(path).is_ok_and(|target| target.as_os_str() == link);
+    files.into_iter().any(|file| is_it(file.path()))
 }
 
 /// `/proc/<pid>/stat`. The second field is the program's name in parentheses, with anything in it.

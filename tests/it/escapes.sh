@@ -45,6 +45,36 @@ for door in socket port; do
 done
 env -i /usr/bin/setsid -w /usr/bin/curl -s -m 5 -o answer -w '%{http_code}\n' \
     "http://127.0.0.1:$PORT/v1/tasks" | grep -q 200 && broken Api
+# Connections whose end at this side is hard to find: an address of the machine that is not loopback, a
+# descriptor that only one thread has, and one that waits in a message while the daemon looks for it.
+for address in $(hostname -I 2>/dev/null); do
+    ask --interface "$address" -H "authorization: Bearer $TOKEN" "http://127.0.0.1:$PORT/v1/tasks"
+done
+cat > hide.py <<'END'
+import ctypes, socket, sys, threading
+port, token = int(sys.argv[1]), sys.argv[2]
+def ask(connection):
+    connection.sendall(f"GET /v1/tasks HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n".encode())
+    if connection.recv(100).startswith(b"HTTP/1.1 200"):
+        print("broken Api")
+def in_a_thread():
+    ctypes.CDLL(None).unshare(0x400)  # CLONE_FILES
+    ask(socket.create_connection(("127.0.0.1", port)))
+def in_a_message():
+    one, other = socket.socketpair()
+    connection = socket.socket()
+    socket.send_fds(one, [b"x"], [connection.fileno()])
+    connection.connect(("127.0.0.1", port))
+    connection.close()
+    # Time for the daemon to look.
+    threading.Event().wait(0.1)
+    ask(socket.socket(fileno=socket.recv_fds(other, 1, 1)[1][0]))
+for hidden in [in_a_thread] + 5 * [in_a_message]:
+    thread = threading.Thread(target=hidden)
+    thread.start()
+    thread.join()
+END
+[ $NETWORK = on ] && python3 hide.py "$PORT" "$TOKEN" 2>/dev/null
 for verb in "approve $ASK" 'run hello' 'list'; do
     "$PROGRAM" --home "$STORE" $verb > /dev/null 2>&1 && [ $NETWORK = on ] && broken Api
 done
