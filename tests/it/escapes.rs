@@ -339,6 +339,24 @@ async fn commands_get_no_descriptors_of_whoever_started_the_daemon() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_command_did_to_protected_paths_is_put_right_also_when_it_is_cancelled() {
+    let place = Place::build("bwrap", Who::Me, Network::On).await;
+    tokio::task::block_in_place(|| {
+        let command = "echo x > .git/commondir; touch started; sleep 1000";
+        let call = serde_json::json!({ "command": command });
+        let prompt = format!("escape\n@call bash {call}\n@say over");
+        let run = ["run", "--json", "--agent", "build", &prompt];
+        let run = place.shell.run_in(&place.project(), run);
+        let task: TaskView = serde_json::from_str(&run.stdout).unwrap();
+        until("it has started", || place.project().join("started").exists());
+        let common = place.project().join(".git/commondir");
+        assert!(common.exists());
+        assert_eq!(place.shell.run(["cancel", &task.session_id]).code, 0);
+        until("it is gone", || !common.exists());
+    });
+}
+
 #[tokio::test]
 async fn bubblewrap_holds_what_the_table_says_for_whoever_runs_the_tests() {
     check(bwrap_as_me(), "bwrap", Who::Me).await;
