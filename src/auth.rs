@@ -7,6 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,13 @@ impl Auth {
 
     pub fn get(&self, provider: &str) -> Result<Option<Kept>, Error> {
         Ok(self.read()?.providers.remove(provider))
+    }
+
+    /// When a key was last set or removed, in milliseconds; nought when none ever was.
+    pub fn changed_at(&self) -> i64 {
+        let changed = fs::symlink_metadata(&self.file).and_then(|metadata| metadata.modified());
+        let changed = changed.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        changed.map_or(0, |at| i64::try_from(at.as_millis()).unwrap_or(i64::MAX))
     }
 
     pub fn set(&self, provider: &str, kept: Kept) -> Result<(), Error> {

@@ -383,6 +383,9 @@ pub struct WaitRequest {
     /// Return also when all tasks that are left wait for the answer of a person.
     #[serde(skip_serializing_if = "is_false")]
     pub until_blocked: bool,
+    /// Who waits: its tasks may have lost what it handed over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<CallerView>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -10,8 +10,9 @@ use super::wait::{BLOCKED, say_what_is_asked};
 use super::{caller, connect, seconds, show};
 use crate::client::Client;
 use crate::config::Settings;
+use crate::daemon::hand_over;
 use crate::quote;
-use crate::wire::{OutputRequest, OutputView, TaskView};
+use crate::wire::{CallerView, OutputRequest, OutputView, TaskView};
 
 const TIMED_OUT: u8 = 124;
 
@@ -60,7 +61,8 @@ async fn fetch(
     let call = async |client: &Client| {
         let left = wait.map(|wait| wait.saturating_sub(started.elapsed()));
         let timeout = left.map(|left| left.as_secs_f64());
-        client.output(&id, &OutputRequest { caller: caller(settings), timeout }).await
+        let caller = CallerView { hand_over: hand_over(settings), ..caller(settings) };
+        client.output(&id, &OutputRequest { caller, timeout }).await
     };
     match wait {
         Some(_) => connection.wait(call).await,

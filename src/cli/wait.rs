@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::connection::{Connection, within};
-use super::{connect, seconds, show};
+use super::{caller, connect, seconds, show};
 use crate::client::Client;
 use crate::config::Settings;
+use crate::daemon::hand_over;
 use crate::quote;
 use crate::task::Status;
-use crate::wire::{PermissionView, TaskView, WaitRequest, WaitView};
+use crate::wire::{CallerView, PermissionView, TaskView, WaitRequest, WaitView};
 
 /// One call waits no longer than this; the next one goes on.
 const SLICE: Duration = Duration::from_secs(300);
@@ -69,6 +70,8 @@ impl Wait {
         timeout: Option<Duration>,
     ) -> anyhow::Result<u8> {
         let connection = connect(settings).await?;
+        // Also of a daemon that is started anew meanwhile: then tasks have lost what came with them.
+        let caller = CallerView { hand_over: hand_over(settings), ..caller(settings) };
         let mut ids = connection.resolve(&self.ids).await?;
         let mut seen = HashSet::new();
         ids.retain(|id| seen.insert(id.clone()));
@@ -81,7 +84,7 @@ impl Wait {
         loop {
             let next = (ended + 1).min(need);
             let left = || timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
-            let waited = slice(&connection, &ids, next, left).await?;
+            let waited = slice(&connection, &caller, &ids, next, left).await?;
             let over: Vec<&TaskView> = waited.tasks.iter().filter(|task| is_over(task)).collect();
             if !self.quiet {
                 over.iter()
@@ -106,6 +109,7 @@ impl Wait {
 /// Waits for the next end, for as long as one call may take.
 async fn slice(
     connection: &Connection<'_>,
+    caller: &CallerView,
     ids: &[String],
     need: usize,
     left: impl Fn() -> Option<Duration>,
@@ -113,7 +117,13 @@ async fn slice(
     let call = async |client: &Client| {
         let timeout = left().map_or(SLICE, |left| left.min(SLICE)).as_secs_f64();
         let ids = ids.to_vec();
-        let request = WaitRequest { ids, need: Some(need), timeout, until_blocked: true };
+        let request = WaitRequest {
+            ids,
+            need: Some(need),
+            timeout,
+            until_blocked: true,
+            caller: Some(caller.clone()),
+        };
         client.wait(&request).await
     };
     connection.wait(call).await

@@ -10,7 +10,7 @@ use super::home::Home;
 use crate::agent::definition;
 use crate::agent::model::provider::{Access, Key, Provider, Sources};
 use crate::agent::model::remote::Wire;
-use crate::agent::model::{Effort, KeptKeys, Models, Price};
+use crate::agent::model::{Effort, KeptKey, KeptKeys, Models, Price};
 use crate::agent::turn::Limits;
 use crate::auth::{Auth, Kept};
 use crate::clock::Clock;
@@ -129,11 +129,13 @@ fn sources(settings: &Settings, name: &str) -> Sources {
 fn kept_keys(settings: &Settings, home: &Home) -> KeptKeys {
     let auth = Auth::in_home(home.path());
     let variables = child_variables(settings);
-    Arc::new(move |name| match auth.get(name) {
-        Ok(None) => Ok(Key::None),
-        Ok(Some(Kept::Key(key))) => Ok(Key::Text(key)),
-        Ok(Some(Kept::Command(command))) => Ok(Key::Command(command, Arc::clone(&variables))),
-        Err(error) => Err(error.to_string()),
+    Arc::new(move |name| {
+        let key = match auth.get(name).map_err(|error| error.to_string())? {
+            None => Key::None,
+            Some(Kept::Key(key)) => Key::Text(key),
+            Some(Kept::Command(command)) => Key::Command(command, Arc::clone(&variables)),
+        };
+        Ok(KeptKey { key, changed_at: auth.changed_at() })
     })
 }
 

@@ -59,6 +59,13 @@ impl Handed {
         }))
     }
 
+    /// Of this only what is said of these providers.
+    pub fn only(&self, names: impl Fn(&str) -> bool) -> Handed {
+        let providers = self.0.providers.iter().filter(|(name, _)| names(name));
+        let providers = providers.map(|(name, access)| (name.clone(), access.clone())).collect();
+        Handed(Arc::new(Inner { providers, ..Inner::default() }))
+    }
+
     /// For agents that name none.
     pub fn model(&self) -> Option<&str> {
         self.0.model.as_deref()

@@ -109,8 +109,20 @@ impl Host for Metered {
         self.count("model", self.host.model(wish, handed)).await
     }
 
-    fn hand_over(&self, session: &SessionId, handed: Handed) {
-        self.host.hand_over(session, handed);
+    async fn hand_over(&self, session: &SessionId, handed: Handed) -> Result<(), Error> {
+        self.host.hand_over(session, handed).await
+    }
+
+    async fn bring(&self, session: &SessionId, handed: &Handed) -> Result<bool, Error> {
+        self.host.bring(session, handed).await
+    }
+
+    async fn lacks(
+        &self,
+        session: &SessionId,
+        model: Option<String>,
+    ) -> Result<Option<String>, Error> {
+        self.host.lacks(session, model).await
     }
 
     fn handed(&self, session: &SessionId) -> Handed {

@@ -30,6 +30,9 @@ pub struct NewSession {
     pub agent: String,
     /// Tools the child may never use, also after a resume.
     pub deny: Vec<String>,
+    /// What the caller handed over for it: kept in memory, for as long as that lasts.
+    #[serde(skip)]
+    pub handed: Handed,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +98,8 @@ pub enum Activity {
     Blocked(Vec<Ask>),
     /// The session was deleted.
     Gone,
+    /// It cannot go on before somebody brings the credentials that came with a call and are lost.
+    Lacking(String),
     /// Its host has been away for so long that nothing can come of it any more, for this reason.
     Lost(String),
 }
@@ -138,6 +143,9 @@ pub enum Error {
     NoSuchSession(SessionId),
     #[error("host refused: {0}")]
     Refused(String),
+    /// What came with a call is lost; somebody may bring it again.
+    #[error("{0}")]
+    NoCredentials(String),
 }
 
 /// What a host can do. Calls return when the host has accepted, not when an agent has answered.
@@ -217,9 +225,33 @@ pub trait Host {
         let _ = handed;
         async { Ok(wish) }
     }
-    /// What the caller handed over is for this session: kept in memory, for as long as that lasts.
-    fn hand_over(&self, session: &SessionId, handed: Handed) {
+    /// What a caller hands over for a session that is there, instead of what was handed over before.
+    fn hand_over(
+        &self,
+        session: &SessionId,
+        handed: Handed,
+    ) -> impl Future<Output = Result<(), Error>> + Send {
         let _ = (session, handed);
+        async { Ok(()) }
+    }
+    /// Of what a caller has, the session gets what came with an earlier call and is lost, and nothing else.
+    /// `true` when that was something.
+    fn bring(
+        &self,
+        session: &SessionId,
+        handed: &Handed,
+    ) -> impl Future<Output = Result<bool, Error>> + Send {
+        let _ = (session, handed);
+        async { Ok(false) }
+    }
+    /// Why a session cannot go on with this model before somebody brings what it lost.
+    fn lacks(
+        &self,
+        session: &SessionId,
+        model: Option<String>,
+    ) -> impl Future<Output = Result<Option<String>, Error>> + Send {
+        let _ = (session, model);
+        async { Ok(None) }
     }
     /// What was handed over for this session, as far as it is still there.
     fn handed(&self, session: &SessionId) -> Handed {
@@ -415,11 +447,31 @@ impl Host for AnyHost {
         }
     }
 
-    fn hand_over(&self, session: &SessionId, handed: Handed) {
+    async fn hand_over(&self, session: &SessionId, handed: Handed) -> Result<(), Error> {
         match self {
-            AnyHost::Scripted(host) => host.hand_over(session, handed),
-            AnyHost::Embedded(host) => host.hand_over(session, handed),
-            AnyHost::OpenCode(host) => host.hand_over(session, handed),
+            AnyHost::Scripted(host) => host.hand_over(session, handed).await,
+            AnyHost::Embedded(host) => host.hand_over(session, handed).await,
+            AnyHost::OpenCode(host) => host.hand_over(session, handed).await,
+        }
+    }
+
+    async fn bring(&self, session: &SessionId, handed: &Handed) -> Result<bool, Error> {
+        match self {
+            AnyHost::Scripted(host) => host.bring(session, handed).await,
+            AnyHost::Embedded(host) => host.bring(session, handed).await,
+            AnyHost::OpenCode(host) => host.bring(session, handed).await,
+        }
+    }
+
+    async fn lacks(
+        &self,
+        session: &SessionId,
+        model: Option<String>,
+    ) -> Result<Option<String>, Error> {
+        match self {
+            AnyHost::Scripted(host) => host.lacks(session, model).await,
+            AnyHost::Embedded(host) => host.lacks(session, model).await,
+            AnyHost::OpenCode(host) => host.lacks(session, model).await,
         }
     }
 

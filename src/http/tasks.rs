@@ -231,6 +231,7 @@ pub(super) async fn output(
     Body(request): Body<OutputRequest>,
 ) -> Result<Json<OutputView>, ApiError> {
     let caller = tools::caller(request.caller)?;
+    api.supervisor.bring(&caller).await?;
     let wait = request.timeout.map(seconds).transpose()?;
     let output = api.supervisor.output(&caller, &TaskId::new(id), wait).await?;
     api.supervisor.mail_was_read(output.told).await?;
@@ -249,7 +250,7 @@ pub(super) async fn resume(
 ) -> Result<Json<TaskView>, ApiError> {
     let ResumeRequest { prompt, hand_over, key } = request;
     let id = TaskId::new(id);
-    api.supervisor.renew_handed(&api.supervisor.task(&id)?, &tools::handed(hand_over));
+    api.supervisor.renew_handed(&api.supervisor.task(&id)?, &tools::handed(hand_over)).await?;
     let task = api.supervisor.resume_once(&id, prompt, key).await?;
     Ok(Json(TaskView::from(&task)))
 }

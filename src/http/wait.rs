@@ -10,12 +10,16 @@ use super::permissions;
 use super::tasks::seconds;
 use crate::supervisor::{Need, WaitEnd};
 use crate::task::TaskId;
+use crate::tools;
 use crate::wire::{TaskView, WaitRequest, WaitView};
 
 pub(super) async fn wait(
     State(api): State<Api>,
     Body(request): Body<WaitRequest>,
 ) -> Result<Json<WaitView>, ApiError> {
+    if let Some(caller) = request.caller {
+        api.supervisor.bring(&tools::caller(caller)?).await?;
+    }
     let ids: Vec<TaskId> = request.ids.into_iter().map(TaskId::new).collect();
     let need = request.need.map_or(Need::All, Need::AtLeast);
     let timeout = seconds(request.timeout)?;

@@ -29,6 +29,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0009_served.sql"),
     include_str!("../../migrations/0010_reading.sql"),
     include_str!("../../migrations/0011_quarantine.sql"),
+    include_str!("../../migrations/0012_handed.sql"),
 ];
 
 /// Stands between the name of a store that was set aside and a number.

@@ -179,7 +179,7 @@ impl Store {
             Some(parent) => query(
                 db,
                 LIVE,
-                "t.slot IN (1, 2) AND t.slot > 0 AND t.parent_session = ? ORDER BY t.seq",
+                "t.slot IN (1, 2, 3) AND t.slot > 0 AND t.parent_session = ? ORDER BY t.seq",
                 vec![parent.as_str().to_owned().into()],
             ),
             None => query(db, LIVE, "t.slot > 0 ORDER BY t.seq", Vec::new()),
@@ -189,7 +189,7 @@ impl Store {
     /// A parent's live tasks whose end nobody waits for with a `Task`.
     pub fn live_in_background(&self, parent: &SessionId) -> Result<Vec<Task>, Error> {
         self.read(|db| {
-            let condition = "t.slot IN (1, 2) AND t.slot > 0 AND t.parent_session = ?
+            let condition = "t.slot IN (1, 2, 3) AND t.slot > 0 AND t.parent_session = ?
                  AND t.blocking <> 1 ORDER BY t.seq";
             query(db, LIVE, condition, vec![parent.as_str().to_owned().into()])
         })

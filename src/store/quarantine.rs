@@ -182,7 +182,7 @@ pub(super) fn isolate(
         db.query_row("SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)", [], |row| row.get(0))?;
     keep_original(db, seq, &field, at)?;
     let was_live: bool =
-        db.query_row("SELECT slot IN (1, 2) FROM task WHERE seq = ?1", [seq], |row| row.get(0))?;
+        db.query_row("SELECT slot IN (1, 2, 3) FROM task WHERE seq = ?1", [seq], |row| row.get(0))?;
     replace_unreadable(db, "task", seq)?;
     for run in numbers(db, "SELECT seq FROM run WHERE task = ?1", [seq])? {
         replace_unreadable(db, "run", run)?;
@@ -223,7 +223,7 @@ fn end(db: &Connection, seq: i64, field: &str, at: i64) -> Result<(), Error> {
     db.execute(
         "UPDATE run SET ended_at = ?2, ended_as = ?3, error = ?4, abort_owed = 1
          WHERE task = ?1 AND n = (SELECT run FROM task WHERE seq = ?1)
-           AND (SELECT slot IN (1, 2) FROM task WHERE seq = ?1)",
+           AND (SELECT slot IN (1, 2, 3) FROM task WHERE seq = ?1)",
         (seq, at, failed, &why),
     )?;
     db.execute(

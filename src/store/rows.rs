@@ -161,6 +161,7 @@ pub(super) fn slot_number(slot: Slot) -> i64 {
         Slot::None => 0,
         Slot::Queued => 1,
         Slot::Active => 2,
+        Slot::Parked => 3,
     }
 }
 
@@ -168,6 +169,7 @@ fn slot(number: i64) -> Slot {
     match number {
         1 => Slot::Queued,
         2 => Slot::Active,
+        3 => Slot::Parked,
         _ => Slot::None,
     }
 }

@@ -1,5 +1,7 @@
 //! The sessions of the embedded host: what its agents said and did, saved message by message.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -24,10 +26,12 @@ pub struct Session {
     /// How often something was said that is to be answered.
     pub said: i64,
     pub created_at: Timestamp,
+    /// The providers whose access came with a call, and when.
+    pub handed: BTreeMap<String, Timestamp>,
 }
 
-const SESSION: &str =
-    "id, parent, nonce, title, directory, agent, deny, model, running, created_at, said";
+const SESSION: &str = "id, parent, nonce, title, directory, agent, deny, model, running, created_at, said, \
+     handed";
 
 /// What was said in a session after some point.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,6 +201,20 @@ impl Store {
         })
     }
 
+    /// Notes whose access came with a call for this session.
+    pub fn note_handed(
+        &self,
+        session: &SessionId,
+        handed: &BTreeMap<String, Timestamp>,
+    ) -> Written<()> {
+        let (session, handed) = (session.clone(), handed_text(handed));
+        self.write(move |db, _| {
+            db.prepare_cached("UPDATE session SET handed = ?2 WHERE id = ?1")?
+                .execute((session.as_str(), &handed))?;
+            Ok(())
+        })
+    }
+
     pub fn save_todos(&self, session: &SessionId, todos: String) -> Written<()> {
         let session = session.clone();
         self.write(move |db, _| {
@@ -224,10 +242,14 @@ impl Store {
     }
 }
 
+fn handed_text(handed: &BTreeMap<String, Timestamp>) -> String {
+    serde_json::to_string(handed).unwrap_or_else(|_| "{}".into())
+}
+
 fn insert(db: &Connection, session: &Session) -> Result<(), Error> {
     let mut insert = db.prepare_cached(&format!(
         "INSERT INTO session ({SESSION}, todos)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, '[]')"
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, '[]')"
     ))?;
     insert.execute((
         session.id.as_str(),
@@ -241,6 +263,7 @@ fn insert(db: &Connection, session: &Session) -> Result<(), Error> {
         session.running,
         session.created_at.as_millis(),
         session.said,
+        handed_text(&session.handed),
     ))?;
     Ok(())
 }
@@ -307,5 +330,6 @@ fn find(db: &Connection, condition: &str, value: &str) -> Result<Option<Session>
         running: row.get(8)?,
         created_at: Timestamp::from_millis(row.get(9)?),
         said: row.get(10)?,
+        handed: rows::json("handed", row.get_ref(11)?.as_str().unwrap_or_default())?,
     }))
 }

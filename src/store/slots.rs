@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
+use super::rows::TASK;
 use super::tasks::{publish, starting, text};
 use super::writer::What;
 use super::{Error, Store, Written, quarantine, rows};
 use crate::task::queue::{InUse, Limits, Manner, Queue, Waiting, grant};
-use crate::task::{SessionId, Slot, Task, TaskId, Timestamp};
+use crate::task::{Progress, SessionId, Slot, Task, TaskId, Timestamp};
 
 impl Store {
     /// Gives the free slots to queued tasks and names those that may start. `ticket` is a place in the
@@ -52,6 +53,54 @@ impl Store {
             )?
             .execute([i64::MAX])?;
             Ok(started)
+        })
+    }
+
+    /// Takes its slot away and keeps it out of the queue, because it cannot go on before somebody brings
+    /// what it lacks. `progress` says what that is.
+    pub fn park(&self, task: &Task, progress: Progress) -> Written<()> {
+        let (id, run) = (task.id.clone(), task.run);
+        self.write(move |db, news| {
+            let mut park = db.prepare_cached(
+                "UPDATE task SET slot = 3, progress = ?3, tool_calls = ?4
+                 WHERE id = ?1 AND run = ?2 AND slot = 2",
+            )?;
+            if park.execute((id.as_str(), run, text(&progress), progress.tool_calls))? > 0 {
+                publish(db, news, What::Updated, &id)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Those that were, oldest first.
+    pub fn parked(&self) -> Result<Vec<Task>, Error> {
+        self.read(|db| {
+            let mut parked = db.prepare_cached(&format!(
+                "SELECT {TASK} FROM task t WHERE t.slot = 3 AND t.slot > 0 ORDER BY t.seq"
+            ))?;
+            let mut rows = parked.query([])?;
+            let mut tasks = Vec::new();
+            while let Some(row) = rows.next()? {
+                tasks.push(rows::task(row)?.1);
+            }
+            Ok(tasks)
+        })
+    }
+
+    /// Back into the queue, at the place it had.
+    pub fn unpark(&self, task: &Task, at: Timestamp) -> Written<()> {
+        let (id, progress) = (task.id.clone(), starting(task.progress.clone(), Slot::Queued, at));
+        self.write(move |db, news| {
+            if !any_queued(db)? {
+                begin_turns(db)?;
+            }
+            let mut unpark = db.prepare_cached(
+                "UPDATE task SET slot = 1, progress = ?2 WHERE id = ?1 AND slot = 3",
+            )?;
+            if unpark.execute((id.as_str(), text(&progress)))? > 0 {
+                publish(db, news, What::Updated, &id)?;
+            }
+            Ok(())
         })
     }
 

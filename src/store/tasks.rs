@@ -187,7 +187,7 @@ impl Store {
     pub fn let_all_go(&self) -> Written<()> {
         self.write(move |db, _| {
             db.execute(
-                "UPDATE task SET blocking = 2 WHERE slot IN (1, 2) AND slot > 0 AND blocking = 1",
+                "UPDATE task SET blocking = 2 WHERE slot IN (1, 2, 3) AND slot > 0 AND blocking = 1",
                 [],
             )?;
             Ok(())
@@ -630,7 +630,7 @@ fn current_batch(db: &Connection, parent: &SessionId) -> Result<Option<BatchId>,
         "SELECT batch FROM task WHERE slot = ?1 AND slot > 0 AND parent_session = ?2
            AND blocking = 0 ORDER BY ticket DESC LIMIT 1",
     )?;
-    for slot in [1, 2] {
+    for slot in [1, 2, 3] {
         let found = newest.query_row((slot, parent.as_str()), |row| row.get::<_, String>(0));
         if let Some(batch) = found.optional()? {
             return Ok(Some(BatchId::new(batch)));
@@ -651,7 +651,7 @@ fn free_short_id(db: &Connection, candidates: &[ShortId]) -> Result<ShortId, Err
 
 pub(super) fn starting(progress: Progress, slot: Slot, at: Timestamp) -> Progress {
     let phase = match slot {
-        Slot::Queued => Phase::Queued,
+        Slot::Queued | Slot::Parked => Phase::Queued,
         Slot::Active | Slot::None => Phase::Starting,
     };
     Progress { phase, last_update: at, detail: None, ..progress }

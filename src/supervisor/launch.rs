@@ -92,6 +92,7 @@ impl Begun {
             directory: caller.directory.clone(),
             agent: order.agent.clone(),
             deny: DENIED.map(str::to_owned).to_vec(),
+            handed: caller.handed.clone(),
         }
     }
 
@@ -117,6 +118,8 @@ impl Supervisor {
             Some(intent) => self.settle(intent).await?,
             None => true,
         };
+        // What the daemon before this one had of the caller is gone; the caller has it still.
+        self.bring(&caller).await?;
         if let Some(task) = self.0.store.task_by_nonce(&nonce)? {
             return Ok(task);
         }
@@ -218,8 +221,7 @@ impl Supervisor {
     }
 
     async fn open_and_insert(&self, nonce: String, begun: Begun) -> Result<Task, Error> {
-        let handed = begun.caller.handed.clone();
-        let host = self.host_for(&begun.host, &handed)?;
+        let host = self.host_for(&begun.host, &begun.caller.handed)?;
         let session = begun.session(&nonce);
         let opened = match &begun.inherits {
             Some(Inherits::CopyOf(of)) => host.fork(of, session).await,
@@ -228,8 +230,6 @@ impl Supervisor {
         match opened {
             Ok(opened) => {
                 let session = opened.session.clone();
-                // Before the prompter hears of it.
-                host.hand_over(&session, handed);
                 let completed = self.complete(nonce.clone(), begun, opened).await;
                 if completed.is_err() {
                     // A full disk may not take the note that it failed. Without its session the

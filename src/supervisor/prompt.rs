@@ -16,6 +16,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
 
+/// So often it is looked whether there are credentials for those that lack them.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
+
 /// What asks a child to go on with what it left open.
 const GO_ON_WITH_TODOS: &str = "Some of your todos are still open. Go on with them until each is completed or cancelled, \
      then give your final answer again in full.";
@@ -63,9 +66,19 @@ impl Supervisor {
 
     /// Starts what can be started; says when to look again at the latest.
     async fn send_owed(&self, outgoing: &mut Outgoing) -> Duration {
+        let lacking = self.unpark().await.unwrap_or_else(|error| {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(error, "cannot look at tasks without credentials");
+            true
+        });
         let (limits, now) = (self.limits(), self.0.clock.now());
         let admitted = match self.0.store.any_queued() {
-            Ok(true) => self.0.store.admit(limits, now, self.0.clock.tick()).await.map(|_| ()),
+            Ok(true) => self.0.store.admit(limits, now, self.0.clock.tick()).await.map(|started| {
+                // One that was put back in the middle of its run is owed no prompt.
+                if !started.is_empty() {
+                    self.0.look.notify_one();
+                }
+            }),
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
@@ -102,8 +115,10 @@ impl Supervisor {
             outgoing.sending.insert(send.id(), active);
         }
         let next = outgoing.failures.values().map(|failing| failing.until.saturating_sub(uptime));
-        let next = next.min();
-        next.unwrap_or(Duration::from_secs(3600)).max(Duration::from_millis(10))
+        let next = next.min().unwrap_or(Duration::from_secs(3600));
+        // Nobody says when a key was set: it is looked for.
+        let next = if lacking { next.min(BETWEEN_LOOKS) } else { next };
+        next.max(Duration::from_millis(10))
     }
 
     /// `true` when it has to be tried again.
@@ -199,6 +214,9 @@ impl Supervisor {
         let report = match error {
             Error::Host(host::Error::NoSuchSession(_)) => {
                 Report::Aborted { error: "Session deleted".into() }
+            }
+            Error::Host(host::Error::NoCredentials(why)) => {
+                return self.park(task, task.progress.clone(), why).await.is_ok();
             }
             Error::Host(host::Error::Refused(why)) => Report::Failed {
                 error: format!("the host refused the prompt: {why}"),

@@ -2,7 +2,7 @@
 
 use super::{Caller, Error, Supervisor};
 use crate::host::metered::Metered;
-use crate::host::{AnyHost, Host};
+use crate::host::{self, AnyHost, Host};
 pub use crate::host::{Handed, HandedParts, Look, ModelStanding, ProviderStanding};
 use crate::task::Task;
 
@@ -25,10 +25,54 @@ impl Supervisor {
     }
 
     /// A caller that goes on with a task brings what its environment says.
-    pub fn renew_handed(&self, task: &Task, handed: &Handed) {
+    pub async fn renew_handed(&self, task: &Task, handed: &Handed) -> Result<(), Error> {
         if let Some(host) = self.0.metered.get(&task.host) {
-            host.hand_over(&task.id, handed.over(&host.handed(&task.id)));
+            host.hand_over(&task.id, handed.over(&host.handed(&task.id))).await?;
         }
+        self.0.prompts.notify_one();
+        Ok(())
+    }
+
+    /// Any call of a client brings what its tasks lost when the daemon was restarted (T6). A task that has
+    /// what it was launched with keeps that.
+    pub async fn bring(&self, caller: &Caller) -> Result<(), Error> {
+        if caller.handed.providers().is_empty() {
+            return Ok(());
+        }
+        let mut tasks = self.0.store.live(Some(&caller.session))?;
+        if !caller.heir_of.is_empty() {
+            let of_earlier =
+                |task: &Task| task.parent.session.as_str().starts_with(&caller.heir_of);
+            tasks.extend(self.0.store.parked()?.into_iter().filter(of_earlier));
+        }
+        for task in tasks {
+            let Some(host) = self.0.metered.get(&task.host) else { continue };
+            match host.bring(&task.id, &caller.handed).await {
+                Ok(true) => self.0.prompts.notify_one(),
+                Ok(false) | Err(host::Error::NoSuchSession(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts back into the queue what has again what it lacked. `true` while others still wait for theirs.
+    pub(super) async fn unpark(&self) -> Result<bool, Error> {
+        let mut others = false;
+        for task in self.0.store.parked()? {
+            let lacks = match self.host(&task.host) {
+                Ok(host) => host.lacks(&task.id, task.model.clone()).await,
+                // With a slot it is found out what that means for it.
+                Err(_) => Ok(None),
+            };
+            match lacks {
+                Ok(None) | Err(host::Error::NoSuchSession(_)) => {
+                    self.0.store.unpark(&task, self.0.clock.now()).await?;
+                }
+                Ok(Some(_)) | Err(_) => others = true,
+            }
+        }
+        Ok(others)
     }
 
     /// The host for a launch: a caller may know a server that nobody else has named.

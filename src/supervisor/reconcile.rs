@@ -293,6 +293,7 @@ impl Supervisor {
                 self.0.prompts.notify_one();
                 lost
             }
+            Verdict::Park(why) => self.park(task, shown, why).await,
             Verdict::Ended { report, open_todos } => {
                 let progress = Some(Progress { phase: task.progress.phase, ..shown });
                 let closing = Closing { open_todos, progress, ..Closing::default() };
@@ -313,6 +314,20 @@ impl Supervisor {
             let error = &error as &dyn std::error::Error;
             tracing::error!(task = %task.id, error, "cannot write down what was seen");
         }
+    }
+
+    /// It gives its slot to another one, and waits for what it lacks.
+    pub(super) async fn park(
+        &self,
+        task: &Task,
+        shown: Progress,
+        why: String,
+    ) -> Result<(), store::Error> {
+        tracing::warn!(task = %task.id, why, "put back");
+        let progress = Progress { phase: Phase::Queued, detail: Some(why), ..shown };
+        self.0.store.park(task, progress).await?;
+        self.0.prompts.notify_one();
+        Ok(())
     }
 
     /// What is shown of a run while it goes on is cut (T19); what is kept of it at its end is not.
@@ -625,6 +640,7 @@ fn asks(observation: &Observation) -> impl Iterator<Item = &str> {
         | Activity::Tool
         | Activity::Retrying(_)
         | Activity::Gone
+        | Activity::Lacking(_)
         | Activity::Lost(_) => &[],
     };
     asks.iter().map(|ask| ask.id.as_str())

@@ -35,6 +35,9 @@ impl Supervisor {
             return Err(Error::SessionGone(task.short_id.to_string()));
         }
         self.check_objection(&task.host, &task.directory, &task.agent).await?;
+        if let Some(why) = self.host(&task.host)?.lacks(&task.id, task.model.clone()).await? {
+            return Err(Error::ModelRefused(why));
+        }
         let handed = self.host(&task.host)?.handed(&task.id);
         self.check_model(&task.host, task.model.clone(), &handed).await?;
         // What was stopped before must not stop what begins now.

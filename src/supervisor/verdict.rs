@@ -39,6 +39,8 @@ pub(super) enum Verdict {
         report: Report,
         open_todos: Vec<String>,
     },
+    /// It waits, without a slot, for credentials that somebody has to bring.
+    Park(String),
     /// Over because we say so: the session has to be stopped as well.
     Stop(Report),
 }
@@ -54,6 +56,7 @@ impl Verdict {
             | Verdict::Continue
             | Verdict::Resend
             | Verdict::Ended { .. }
+            | Verdict::Park(_)
             | Verdict::Stop(_) => &[],
         }
     }
@@ -69,6 +72,7 @@ pub(super) fn judge(
         Activity::Gone => aborted("Session deleted"),
         // Should its host come back after all, it may still be at work there.
         Activity::Lost(why) => Verdict::Stop(Report::Failed { error: why.clone(), partial: None }),
+        Activity::Lacking(why) => Verdict::Park(why.clone()),
         Activity::Idle => idle(&active.run, seen, since, settings),
         Activity::Waiting => busy(active, seen, since, settings, Phase::Waiting, None),
         Activity::Streaming => busy(active, seen, since, settings, Phase::Streaming, None),

@@ -22,6 +22,8 @@ pub enum Slot {
     None,
     Queued,
     Active,
+    /// It has none and wants none before somebody brings the credentials that it lost (T6).
+    Parked,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

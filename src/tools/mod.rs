@@ -143,6 +143,10 @@ pub async fn call(
         let known = toolbox.tools(audience).map(Named::name).collect();
         return Err(Error::NoSuchTool { name, known });
     };
+    if let Err(error) = supervisor.bring(&caller).await {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, "cannot give its tasks back what they lost");
+    }
     let (names, named) = (Names(alias), Named { tool, alias });
     let (answer, notes) = match taken(named, audience, arguments) {
         Ok(Fitted { arguments, notes }) => {

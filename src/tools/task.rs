@@ -100,7 +100,7 @@ pub(super) async fn call(
         Plan::Resume { task, prompt, ignored } => {
             let task = supervisor.resolve(&task)?;
             supervisor.check_owner(&task, caller)?;
-            supervisor.renew_handed(&task, &caller.handed);
+            supervisor.renew_handed(&task, &caller.handed).await?;
             let task = supervisor.resume_once(&task.id, prompt, key).await?;
             return Ok(resumed(&task, &ignored, audience(caller), names));
         }
@@ -131,7 +131,7 @@ fn refuse_unknown(arguments: &Value, properties: &Value) -> Result<(), Refusal> 
 fn launched(task: &Task, audience: Audience, names: Names) -> String {
     let queued = match task.slot {
         Slot::Queued => " (queued: it starts when one of your running tasks ends)",
-        Slot::Active | Slot::None => "",
+        Slot::Active | Slot::Parked | Slot::None => "",
     };
     let forked = if task.is_forked { " (forked)" } else { "" };
     let id = &task.short_id;

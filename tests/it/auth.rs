@@ -7,11 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use asyncagents::task::{Phase, Progress};
+use asyncagents::wire::{AccessView, HandOverView, TaskView};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
 use crate::support::canary::{self, CANARY};
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{Ended, Shell, launch_request, until};
 use crate::support::terminal::Terminal;
 use crate::support::web::Site;
 use crate::support::{ModelServer, OpenCode};
@@ -299,11 +301,7 @@ async fn a_resume_has_the_key_of_its_launch_until_the_daemon_ends_and_then_the_c
         assert_eq!(place.shell.run(["daemon", "restart"]).code, 0);
         let refused = resume();
         assert_eq!(refused.code, 1, "{refused:?}");
-        assert!(
-            refused
-                .stderr
-                .starts_with("error: the daemon has no key for `openai`: run `asyncagents")
-        );
+        assert_eq!(refused.stderr, format!("error: {LACKING}\n"));
     });
     place.set_key("sk-of-the-resume");
     block_in_place(|| {
@@ -317,21 +315,116 @@ async fn a_resume_has_the_key_of_its_launch_until_the_daemon_ends_and_then_the_c
     });
 }
 
+/// Answers the second time it is asked; until then the run pauses.
+const SECOND_TIME: &str = "@once 503 retry-after=30 | say fine";
+
+const LACKING: &str = "the credentials of `openai` came with the call and are lost, as when the daemon is \
+                       restarted; call again from where it was launched, with `openai` in the environment, \
+                       or run `asyncagents auth set openai`";
+
+impl Place {
+    /// A run whose key came with its launch, after a daemon that died under it. The shell has no key.
+    fn lose_credentials(&mut self) -> String {
+        self.set_key("sk-of-the-launch");
+        let before = self.server.asked().len();
+        // Another line each time: the server knows those it has refused.
+        let run = self.run(&SECOND_TIME.replace("30", &(30 + before).to_string()));
+        assert_eq!(run.code, 0, "{run:?}");
+        until("the model is asked", || self.server.asked().len() > before);
+        self.shell.kill_daemon();
+        self.unset_key();
+        run.stdout.trim().to_owned()
+    }
+
+    fn until_it_lacks(&self, id: &str) {
+        until("it waits for its credentials", || {
+            let named =
+                |task: &TaskView| [&task.short_id, &task.session_id].contains(&&id.to_owned());
+            let task = self.shell.tasks().into_iter().find(named).unwrap();
+            let Progress { phase, detail, .. } = task.progress;
+            phase == Phase::Queued && detail.as_deref() == Some(LACKING)
+        });
+    }
+
+    fn until_fine(&self, id: &str) {
+        assert_eq!(self.end(id), ("completed".to_owned(), "fine".to_owned(), String::new()));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_whose_handed_over_key_is_gone_with_the_daemon_ends_with_a_clear_word_about_it() {
+async fn a_run_that_lost_the_credentials_of_its_call_waits_for_them_and_never_uses_those_of_others()
+{
     let mut place = Place::build().await;
+    let others = ModelServer::start().await;
+    let section = format!("base_url = '{}'\nkey_file = 'key'\n", others.origin());
+    fs::write(place.shell.path("key"), "sk-of-others").unwrap();
+    place.configure(&format!("[limits]\nactive_per_parent = 1\n[providers.openai]\n{section}"));
     block_in_place(|| {
-        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        let id = place.lose_credentials();
+        place.until_it_lacks(&id);
+        // Its slot is free: one of the same parent runs meanwhile, with what is configured.
+        let run = place.run("@say fine");
+        place.until_fine(run.stdout.trim());
+        assert_eq!(others.asked().len(), 1);
+        place.until_it_lacks(&id);
+        let refused = place.shell.run(["resume", &id, "@say two"]);
+        assert_eq!(refused.code, 1, "it is live: {refused:?}");
+        // It is still so for the next daemon.
+        assert_eq!(place.shell.run(["daemon", "restart"]).code, 0);
+        place.until_it_lacks(&id);
+        // The client that launched it comes back.
         place.set_key("sk-of-the-launch");
-        let id = place.run("@hang").stdout.trim().to_owned();
-        until("the model is asked", || !place.server.asked().is_empty());
-        place.unset_key();
-        place.shell.kill_daemon();
-        let gone = "interrupted: the daemon has no key for `openai` any more: one that comes with a \
-                    launch is lost when the daemon ends, one that was kept may have been removed; run \
-                    `asyncagents auth set openai`, then launch it again";
-        assert_eq!(place.end(&id), ("error".to_owned(), String::new(), gone.to_owned()));
+        place.until_fine(&id);
+        assert_eq!(place.last_key(), "sk-of-the-launch");
+        assert_eq!(others.asked().len(), 1, "{:?}", others.asked());
     });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_lost_its_credentials_goes_on_when_auth_set_brings_them_and_can_be_cancelled() {
+    let mut place = Place::build().await;
+    let origin = place.server.origin();
+    place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
+    block_in_place(|| {
+        // Kept before the launch, which came with another one all the same.
+        let set = place.shell.run_with_input(["auth", "set", "openai"], b"sk-kept-before");
+        assert_eq!(set.code, 0, "{set:?}");
+        let other = place.lose_credentials();
+        place.until_it_lacks(&other);
+        assert_eq!(place.shell.run(["cancel", &other]).code, 0);
+        assert_eq!(place.end(&other).0, "cancelled");
+        let id = place.lose_credentials();
+        place.until_it_lacks(&id);
+        let set = place.shell.run_with_input(["auth", "set", "openai"], b"sk-kept-since");
+        assert_eq!(set.code, 0, "{set:?}");
+        place.until_fine(&id);
+        assert_eq!(place.last_key(), "sk-kept-since");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_launch_that_is_repeated_with_the_same_key_brings_lost_credentials() {
+    let place = Place::build().await;
+    let access = AccessView { key: "sk-of-the-launch".into(), base_url: place.server.origin() };
+    let hand_over = HandOverView {
+        model: MODEL.into(),
+        providers: [("openai".to_owned(), access)].into(),
+        ..HandOverView::default()
+    };
+    let mut request = launch_request(SECOND_TIME);
+    request.caller.hand_over = hand_over;
+    request.caller.directory = place.project.display().to_string();
+    request.key = Some("the-same".into());
+    block_in_place(|| assert_eq!(place.shell.run(["daemon", "start"]).code, 0));
+    let task = place.shell.client().launch(&request).await.unwrap();
+    block_in_place(|| {
+        until("the model is asked", || !place.server.asked().is_empty());
+        place.shell.kill_daemon();
+        place.until_it_lacks(&task.session_id);
+    });
+    let again = place.shell.client().launch(&request).await.unwrap();
+    assert_eq!(again.session_id, task.session_id);
+    block_in_place(|| place.until_fine(&task.session_id));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

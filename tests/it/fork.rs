@@ -181,6 +181,7 @@ async fn a_fork_cut_off_in_its_launch_is_adopted_with_its_context() {
         directory: "/project".into(),
         agent: "explore".into(),
         deny: Vec::new(),
+        handed: Default::default(),
     };
     let session = Scripted::Here(world.host.clone()).open(session).await.unwrap().session;
     world.restart().await;

@@ -110,6 +110,7 @@ impl Stage {
                 directory: "/".into(),
                 agent: "build".into(),
                 deny: Vec::new(),
+                handed: Default::default(),
             };
             parents.push(host.open(session).await.unwrap().session.to_string());
         }

@@ -147,6 +147,7 @@ async fn open(world: &World, nonce: &str) -> asyncagents::task::SessionId {
         directory: "/project".into(),
         agent: "explore".into(),
         deny: Vec::new(),
+        handed: Default::default(),
     };
     Scripted::Here(world.host.clone()).open(session).await.unwrap().session
 }

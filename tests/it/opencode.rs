@@ -448,6 +448,7 @@ async fn a_launch_cut_off_by_a_crash_is_found_again_by_its_nonce() {
             directory: HERE.into(),
             agent: "general".into(),
             deny: Vec::new(),
+            handed: Default::default(),
         };
         assert_eq!(world.host.find(&new).await.unwrap(), []);
         let opened = world.host.open(new.clone()).await.unwrap();
@@ -481,6 +482,7 @@ async fn a_launch_without_a_parent_is_found_again_on_the_server_where_it_was_ope
         directory: HERE.into(),
         agent: "general".into(),
         deny: Vec::new(),
+        handed: Default::default(),
     };
     let opened = before.host.open(new.clone()).await.unwrap();
     let both = servers(&[("default", &one), ("second", &other)]);

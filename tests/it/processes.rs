@@ -366,6 +366,7 @@ async fn a_session_fails_rather_than_work_beside_a_command_that_cannot_be_killed
         directory: project.clone(),
         agent: "explore".into(),
         deny: Vec::new(),
+        handed: Default::default(),
     };
     let Opened { session, instance } = host.open(session).await.unwrap();
     let left = RecordedProcess {

@@ -333,6 +333,7 @@ async fn what_is_said_while_a_session_comes_to_rest_keeps_it_at_work() {
         running: false,
         said: 0,
         created_at: world.clock.now(),
+        handed: Default::default(),
     };
     world.store.open_session(session).await.unwrap();
     let say = |message: &str| world.store.say(&id, message.into(), "{}".into(), "m".into(), true);

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use self::provider::{Access, Key, Provider, Sources};
+use self::provider::{Access, Key, Place, Provider, Sources};
 use self::remote::Remote;
 use crate::agent::tools::Spec;
 use crate::transcript::{Message, Seal, Tokens};
@@ -127,7 +127,14 @@ pub struct Models {
 }
 
 /// The key that was set for a provider by command, as it is now; an error says why it cannot be told.
-pub type KeptKeys = Arc<dyn Fn(&str) -> Result<Key, String> + Send + Sync>;
+pub type KeptKeys = Arc<dyn Fn(&str) -> Result<KeptKey, String> + Send + Sync>;
+
+#[derive(Clone, Default)]
+pub struct KeptKey {
+    pub key: Key,
+    /// When a key was last set or removed, in milliseconds.
+    pub changed_at: i64,
+}
 
 struct Known {
     sources: Sources,
@@ -172,7 +179,7 @@ impl Models {
             silence,
             answer_bytes,
             providers: Arc::new(providers.into_iter().map(known).collect()),
-            kept: Arc::new(|_| Ok(Key::None)),
+            kept: Arc::new(|_| Ok(KeptKey::default())),
             aliases: Arc::default(),
             effort: None,
         }
@@ -224,7 +231,29 @@ impl Models {
 
     fn choose(&self, sources: &Sources, call: &Access) -> Result<Provider, Error> {
         let kept = (self.kept)(&sources.name).map_err(Error::Unusable)?;
-        sources.choose(call, kept)
+        sources.choose(call, kept.key)
+    }
+
+    /// Whether what this caller says of a provider is what would be used.
+    pub fn uses_call(&self, provider: &str, call: &Access) -> bool {
+        let known = self.providers.get(provider);
+        let chosen = known.and_then(|known| self.choose(&known.sources, call).ok());
+        chosen.is_some_and(|chosen| chosen.place == Place::Call)
+    }
+
+    /// For somebody whose own key or address came with a call at `since` and is lost: a key that was set by
+    /// command after that is meant for it, what others have configured or started us with is not. `None`
+    /// when there is no such key.
+    pub fn find_kept(&self, name: &str, since: i64) -> Result<Option<Model>, Error> {
+        let (provider, _) = name.split_once('/').unwrap_or_default();
+        let known = self.providers.get(provider).ok_or_else(|| self.unknown(name))?;
+        let kept = (self.kept)(provider).map_err(Error::Unusable)?;
+        if !kept.key.is_given() || kept.changed_at < since {
+            return Ok(None);
+        }
+        let sources = Sources { daemon: Access::default(), ..known.sources.clone() };
+        let chosen = sources.choose(&Access::default(), kept.key)?;
+        self.connect(&known.connection(chosen)).map(|remote| Some(Model::Remote(remote)))
     }
 
     fn connect(&self, connection: &Connection) -> Result<Arc<Remote>, Error> {

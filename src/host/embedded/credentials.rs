@@ -1,17 +1,23 @@
 //! Which model a session runs on and with whose key. What callers handed over for their sessions is kept
 //! here, in memory, and is gone with the daemon.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{MutexGuard, PoisonError};
 
-use super::{Embedded, Setup};
+use super::{Embedded, Setup, broken};
 use crate::agent::definition::Definition;
 use crate::agent::model::{self, Model};
-use crate::host::{Error, Handed, Look, ModelStanding};
-use crate::task::SessionId;
+use crate::host::{Error, Handed, Look, ModelStanding, NewSession};
+use crate::store::Session;
+use crate::task::{SessionId, Timestamp};
 
-/// Sessions for which something is remembered; beyond it those that rest are forgotten.
+/// Sessions for which something is remembered; beyond it those of ended tasks are forgotten.
 const MOST_HANDED: usize = 10_000;
+/// When nearly all of them are live, they are not looked through for each that comes.
+const BETWEEN_LOOKS: usize = 1_000;
+
+/// The providers whose access came with a call, and when.
+type Noted = BTreeMap<String, Timestamp>;
 
 impl Embedded {
     /// The model a session is to use: the prompt's, the agent's, the configured one.
@@ -36,20 +42,74 @@ impl Embedded {
         }
     }
 
-    /// The model of a session that is to work now. A key that came with the launch may be gone since.
-    pub(super) fn find_model(&self, session: &SessionId, name: &str) -> Result<Model, Error> {
-        let found = self.0.setup.models.find(name, self.kept_handed(session).providers());
-        found.map_err(|error| {
-            let told = match &error {
-                model::Error::NoKey { provider, .. } => format!(
-                    "the daemon has no key for `{provider}` any more: one that comes with a launch is \
-                     lost when the daemon ends, one that was kept may have been removed; run \
-                     `asyncagents auth set {provider}`, then launch it again"
-                ),
-                other => other.to_string(),
-            };
-            Error::Refused(told)
-        })
+    /// The model of a session that is to work now. What came with a call may be lost since.
+    pub(super) fn find_model(&self, session: &Session, name: &str) -> Result<Model, Error> {
+        let models = &self.0.setup.models;
+        let handed = self.kept_handed(&session.id);
+        let provider = provider_of(name);
+        let refused = |error: model::Error| Error::Refused(removed(error));
+        match session.handed.get(provider) {
+            Some(since) if !handed.providers().contains_key(provider) => {
+                let kept = models.find_kept(name, since.as_millis()).map_err(refused)?;
+                kept.ok_or_else(|| Error::NoCredentials(lost(provider)))
+            }
+            Some(_) | None => models.find(name, handed.providers()).map_err(refused),
+        }
+    }
+
+    /// Why a session cannot go on with this model before somebody brings what it lost.
+    pub(super) fn lacking(&self, session: &Session, model: &str) -> Option<String> {
+        match self.find_model(session, model) {
+            Err(Error::NoCredentials(why)) => Some(why),
+            // Whoever sets it to work hears of anything else.
+            Ok(_) | Err(Error::Refused(_) | Error::Unreachable(_) | Error::NoSuchSession(_)) => {
+                None
+            }
+        }
+    }
+
+    /// Of what a caller has, that which the session had and lost.
+    pub(super) fn lost(&self, session: &Session, handed: &Handed) -> Handed {
+        let kept = self.kept_handed(&session.id);
+        handed
+            .only(|name| session.handed.contains_key(name) && !kept.providers().contains_key(name))
+    }
+
+    /// What is handed over for a new session, and what is noted of it on disk.
+    pub(super) async fn noted(&self, new: &NewSession) -> Result<(Handed, Noted), Error> {
+        let handed = new.handed.clone();
+        let noted = self.note(handed.clone(), Noted::new()).await?;
+        Ok((handed, noted))
+    }
+
+    /// The same for a session that is there.
+    pub(super) async fn renew(&self, session: &SessionId, handed: Handed) -> Result<(), Error> {
+        let before = self.session(session)?.handed;
+        let noted = self.note(handed.clone(), before.clone()).await?;
+        // Memory first: what is noted and not there counts as lost.
+        self.keep_handed(session, handed);
+        if noted != before {
+            self.0.store.note_handed(session, &noted).await.map_err(broken)?;
+        }
+        self.ring();
+        Ok(())
+    }
+
+    /// Adds the providers that the session reaches by what came with the call.
+    async fn note(&self, handed: Handed, mut noted: Noted) -> Result<Noted, Error> {
+        if handed.providers().is_empty() {
+            return Ok(noted);
+        }
+        let now = self.0.clock.now();
+        let look = move |host: &Embedded| {
+            for (name, access) in handed.providers() {
+                if host.0.setup.models.uses_call(name, access) {
+                    noted.insert(name.clone(), now);
+                }
+            }
+            Ok(noted)
+        };
+        self.in_thread(look).await
     }
 
     /// What agents run on that name no model, and what there is to say about each provider.
@@ -77,12 +137,21 @@ impl Embedded {
     }
 
     pub(super) fn keep_handed(&self, session: &SessionId, handed: Handed) {
-        let runs = self.runs();
-        let mut all = self.all_handed();
-        if all.len() >= MOST_HANDED {
-            all.retain(|session, _| runs.contains_key(session));
+        let kept = self.all_handed().len();
+        if kept >= MOST_HANDED && kept % BETWEEN_LOOKS == 0 {
+            self.forget_handed_of_ended();
         }
-        all.insert(session.clone(), handed);
+        self.all_handed().insert(session.clone(), handed);
+    }
+
+    /// Tasks that run or wait for a slot keep theirs, however many they are, and so do launches under way.
+    fn forget_handed_of_ended(&self) {
+        let store = &self.0.store;
+        let is_over = |id: &SessionId| matches!(store.task(id), Ok(Some(task)) if !task.is_live());
+        let kept: Vec<SessionId> = self.all_handed().keys().cloned().collect();
+        for session in kept.into_iter().filter(is_over) {
+            self.forget_handed(&session);
+        }
     }
 
     pub(super) fn kept_handed(&self, session: &SessionId) -> Handed {
@@ -95,5 +164,27 @@ impl Embedded {
 
     fn all_handed(&self) -> MutexGuard<'_, HashMap<SessionId, Handed>> {
         self.0.handed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn provider_of(model: &str) -> &str {
+    model.split_once('/').map_or("", |(provider, _)| provider)
+}
+
+fn lost(provider: &str) -> String {
+    format!(
+        "the credentials of `{provider}` came with the call and are lost, as when the daemon is restarted; \
+         call again from where it was launched, with `{provider}` in the environment, or run `asyncagents \
+         auth set {provider}`"
+    )
+}
+
+fn removed(error: model::Error) -> String {
+    match &error {
+        model::Error::NoKey { provider, .. } => format!(
+            "the daemon has no key for `{provider}` any more: one that was kept may have been removed; run \
+             `asyncagents auth set {provider}`, then launch it again"
+        ),
+        other => other.to_string(),
     }
 }

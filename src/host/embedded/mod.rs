@@ -30,7 +30,7 @@ use crate::clock::Clock;
 use crate::process::{Record, Survivors, Variables};
 use crate::sandbox::Sandbox;
 use crate::store::{self, Session, Store};
-use crate::task::{MessageId, SessionId};
+use crate::task::{MessageId, SessionId, Slot, Timestamp};
 use crate::threads;
 use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role};
 use crate::trust::{Standing, Trust};
@@ -109,6 +109,8 @@ struct Left {
     until: Duration,
     tries: u32,
     figures: Figures,
+    /// It waits for credentials that somebody has to bring.
+    lacks: bool,
 }
 
 impl Embedded {
@@ -128,8 +130,11 @@ impl Embedded {
         let mut leftovers = host.0.store.processes()?;
         for session in host.0.store.running_sessions()? {
             // What was stopped before its session heard of it is not taken up again.
-            let over = host.0.store.task(&session)?.is_some_and(|task| !task.is_live());
-            if over {
+            let task = host.0.store.task(&session)?;
+            let over = task.as_ref().is_some_and(|task| !task.is_live());
+            if task.is_some_and(|task| task.slot == Slot::Parked) {
+                // It has no slot; with the next one it is looked at, and taken up again.
+            } else if over {
                 // Nobody waits for this; the next start would find the same.
                 let (host, session) = (host.clone(), session.clone());
                 tokio::spawn(async move { host.settle_aborted(&session).await });
@@ -200,8 +205,9 @@ impl Embedded {
         done.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
     }
 
-    fn blank(&self, new: NewSession) -> Session {
+    fn blank(&self, new: NewSession, handed: BTreeMap<String, Timestamp>) -> Session {
         Session {
+            handed,
             id: self.0.clock.session_id(),
             parent: new.parent,
             nonce: new.nonce,
@@ -279,7 +285,7 @@ impl Embedded {
             return Ok(gone());
         };
         if session.running {
-            return Ok(self.take_up_again(watch));
+            return Ok(self.take_up_again(watch, &session));
         }
         let (messages, _) = self.messages(&watch.session, 0)?;
         Ok(Observation {
@@ -292,13 +298,18 @@ impl Embedded {
     }
 
     /// A run that was left in the middle goes on when its pause is over.
-    fn take_up_again(&self, watch: Watch) -> Observation {
+    fn take_up_again(&self, watch: Watch, session: &Session) -> Observation {
         let left = self.left().get(&watch.session).cloned();
+        let lacking = left.as_ref().filter(|left| left.lacks);
+        let lacking = lacking.and_then(|_| self.lacking(session, &session.model));
         let due = left.as_ref().is_none_or(|left| self.0.clock.uptime() >= left.until);
-        if due {
+        if due && lacking.is_none() {
             self.work(&watch.session);
         }
         let (activity, figures) = match left {
+            Some(left) if left.lacks => {
+                (lacking.map_or(Activity::Waiting, Activity::Lacking), left.figures)
+            }
             Some(left) => (Activity::Retrying(left.why), left.figures),
             None => (Activity::Waiting, Figures::default()),
         };
@@ -335,7 +346,9 @@ fn broken(error: store::Error) -> Error {
 
 impl Host for Embedded {
     async fn open(&self, new: NewSession) -> Result<Opened, Error> {
-        let id = self.0.store.open_session(self.blank(new)).await.map_err(broken)?;
+        let (handed, noted) = self.noted(&new).await?;
+        let id = self.0.store.open_session(self.blank(new, noted)).await.map_err(broken)?;
+        self.keep_handed(&id, handed);
         Ok(Opened { session: id, instance: INSTANCE.into() })
     }
 
@@ -349,8 +362,11 @@ impl Host for Embedded {
 
     async fn fork(&self, of: &SessionId, new: NewSession) -> Result<Opened, Error> {
         self.session(of)?;
-        let copy = self.0.store.copy_session(self.blank(new), of);
-        Ok(Opened { session: copy.await.map_err(broken)?, instance: INSTANCE.into() })
+        let (handed, noted) = self.noted(&new).await?;
+        let copy = self.0.store.copy_session(self.blank(new, noted), of);
+        let id = copy.await.map_err(broken)?;
+        self.keep_handed(&id, handed);
+        Ok(Opened { session: id, instance: INSTANCE.into() })
     }
 
     async fn find(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
@@ -372,7 +388,7 @@ impl Host for Embedded {
             let agent = host.definition(&session.directory, &agent);
             let agent = agent.map_err(|missing| Error::Refused(missing.to_string()))?;
             let model = host.model_name(&model, &agent);
-            host.find_model(&session.id, &model)?;
+            host.find_model(&session, &model)?;
             Ok(model)
         };
         let model = self.in_thread(find).await?;
@@ -468,8 +484,29 @@ impl Host for Embedded {
         self.in_thread(find).await
     }
 
-    fn hand_over(&self, session: &SessionId, handed: Handed) {
-        self.keep_handed(session, handed);
+    async fn hand_over(&self, session: &SessionId, handed: Handed) -> Result<(), Error> {
+        self.renew(session, handed).await
+    }
+
+    async fn bring(&self, session: &SessionId, handed: &Handed) -> Result<bool, Error> {
+        let handed = self.lost(&self.session(session)?, handed);
+        let is_something = !handed.providers().is_empty();
+        if is_something {
+            self.renew(session, handed.over(&self.kept_handed(session))).await?;
+        }
+        Ok(is_something)
+    }
+
+    async fn lacks(
+        &self,
+        session: &SessionId,
+        model: Option<String>,
+    ) -> Result<Option<String>, Error> {
+        let session = self.session(session)?;
+        let look = move |host: &Embedded| {
+            Ok(host.lacking(&session, model.as_deref().unwrap_or(&session.model)))
+        };
+        self.in_thread(look).await
     }
 
     fn handed(&self, session: &SessionId) -> Handed {

@@ -92,6 +92,7 @@ impl Embedded {
         let generation = self.0.clock.tick();
         let left = self.left().get(session).cloned();
         let (activity, figures) = match left {
+            Some(left) if left.lacks => (Activity::Waiting, left.figures),
             Some(left) => (Activity::Retrying(left.why), left.figures),
             None => (Activity::Waiting, Figures::default()),
         };
@@ -128,7 +129,8 @@ impl Embedded {
         let figures = self.runs().get(session).map(|running| running.figures.clone());
         let (tries, first) = {
             let mut left = self.left();
-            let earlier = left.get(session).map(|left| (left.tries, left.first));
+            let earlier = left.get(session).filter(|left| !left.lacks);
+            let earlier = earlier.map(|left| (left.tries, left.first));
             let (tries, first) = earlier.unwrap_or((0, uptime));
             let pause = self.0.clock.backoff(FIRST_PAUSE, LONGEST_PAUSE, tries);
             let now = Left {
@@ -137,6 +139,7 @@ impl Embedded {
                 until: uptime + pause,
                 tries: tries + 1,
                 figures: figures.unwrap_or_default(),
+                lacks: false,
             };
             left.insert(session.clone(), now);
             (tries, first)
@@ -154,6 +157,16 @@ impl Embedded {
         }
     }
 
+    /// The run stays where it is until somebody brings what it lacks, however long that takes.
+    fn leave_lacking(&self, session: &SessionId, why: String) {
+        tracing::warn!(%session, why, "run cannot go on; it waits for its credentials");
+        let uptime = self.0.clock.uptime();
+        let figures = self.runs().get(session).map(|running| running.figures.clone());
+        let figures = figures.unwrap_or_default();
+        let left = Left { why, first: uptime, until: uptime, tries: 0, figures, lacks: true };
+        self.left().insert(session.clone(), left);
+    }
+
     /// Since when the run has not been able to go on, which is from now on unless it is noted.
     fn out_of_reach_since(&self, session: &SessionId, why: &str) -> Duration {
         let now = self.0.clock.uptime();
@@ -164,6 +177,7 @@ impl Embedded {
             until: now,
             tries: 0,
             figures: figures.unwrap_or_default(),
+            lacks: false,
         };
         self.left().entry(session.clone()).or_insert(noted).first
     }
@@ -204,6 +218,10 @@ impl Embedded {
                 }
                 Err(Error::Unreachable(why)) => return Err(Stopped(why)),
                 Err(Error::NoSuchSession(_)) => return Ok(()),
+                Err(Error::NoCredentials(why)) => {
+                    self.leave_lacking(id, why);
+                    return Ok(());
+                }
                 Err(Error::Refused(why)) => {
                     self.end(id, &format!("interrupted: {why}")).await.map_err(stopped)?;
                 }
@@ -281,7 +299,7 @@ impl Embedded {
         let agent = self.definition(&session.directory, &session.agent);
         let agent = agent.map_err(|missing| refused(missing.to_string()))?;
         let name = self.model_name(&session.model, &agent);
-        let model = self.find_model(&session.id, &name)?;
+        let model = self.find_model(&session, &name)?;
         let bare = name.split_once('/').map_or(name.as_str(), |(_, model)| model).to_owned();
         let price = match &model {
             Model::Offline => Some(Price::FREE),
@@ -430,7 +448,9 @@ impl Surrounded {
 fn reason(error: Error) -> String {
     match error {
         Error::Unreachable(why) => why,
-        refused @ (Error::Refused(_) | Error::NoSuchSession(_)) => refused.to_string(),
+        refused @ (Error::Refused(_) | Error::NoSuchSession(_) | Error::NoCredentials(_)) => {
+            refused.to_string()
+        }
     }
 }
 

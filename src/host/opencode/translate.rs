@@ -439,6 +439,7 @@ mod tests {
             directory: "/proj".into(),
             agent: "general".into(),
             deny: vec!["asyncagents_*".into(), "task".into()],
+            handed: Default::default(),
         };
         let rule = |tool: &str| json!({"permission": tool, "pattern": "*", "action": "deny"});
         let expected = json!({

@@ -141,6 +141,7 @@ impl World {
             directory: "/project".into(),
             agent: "build".into(),
             deny: Vec::new(),
+            handed: Default::default(),
         };
         Scripted::Here(self.host.clone()).open(session).await.unwrap().session
     }
