@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use asyncagents::clock::Clock;
 use asyncagents::host::scripted::Control;
-use asyncagents::host::{Host as _, NewSession};
+use asyncagents::host::{Handed, Host as _, NewSession};
 use asyncagents::task::SessionId;
 use asyncagents::task::launch::Arguments;
 use asyncagents::wire::{CallerView, LaunchRequest};
@@ -99,6 +99,7 @@ impl Stage {
             directory: "/".to_owned(),
             agent: "build".to_owned(),
             deny: Vec::new(),
+            handed: Handed::default(),
         };
         Ok(self.host.scripted.open(session).await?.session)
     }
