@@ -90,7 +90,15 @@ fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result
     let opencode = OpenCode::new(store.clone(), clock.clone(), login, *gone);
     let configured = servers.iter().map(|(name, url)| (name.clone(), url.clone()));
     let first = (!url.is_empty()).then(|| (opencode::DEFAULT.to_owned(), url.clone()));
-    for (name, address) in store.instances()?.into_iter().chain(configured).chain(first) {
+    let (handed, added): (Vec<_>, Vec<_>) =
+        store.instances()?.into_iter().partition(|(name, _)| OpenCode::is_handed(name));
+    let live = store.live(None)?;
+    for (name, address) in handed {
+        if live.iter().any(|task| task.host_instance == name) {
+            opencode.put_again(&name, &address)?;
+        }
+    }
+    for (name, address) in added.into_iter().chain(configured).chain(first) {
         opencode.put(&name, &address).with_context(|| format!("OpenCode server `{name}`"))?;
     }
     Ok(opencode)

@@ -2,6 +2,7 @@
 
 use super::{Caller, Error, Supervisor};
 use crate::host::metered::Metered;
+use crate::host::opencode::OpenCode;
 use crate::host::{self, AnyHost, Host};
 pub use crate::host::{Handed, HandedParts, Look, ModelStanding, ProviderStanding};
 use crate::task::Task;
@@ -36,7 +37,7 @@ impl Supervisor {
     /// Any call of a client brings what its tasks lost when the daemon was restarted (T6). A task that has
     /// what it was launched with keeps that.
     pub async fn bring(&self, caller: &Caller) -> Result<(), Error> {
-        if caller.handed.providers().is_empty() {
+        if caller.handed.providers().is_empty() && caller.handed.opencode().is_none() {
             return Ok(());
         }
         let mut tasks = self.0.store.live(Some(&caller.session))?;
@@ -47,6 +48,10 @@ impl Supervisor {
         }
         for task in tasks {
             let Some(host) = self.0.metered.get(&task.host) else { continue };
+            // The daemon before this one had the login of its server.
+            if OpenCode::is_handed(&task.host_instance) {
+                self.host_for(&task.host, &caller.handed)?;
+            }
             match host.bring(&task.id, &caller.handed).await {
                 Ok(true) => self.0.prompts.notify_one(),
                 Ok(false) | Err(host::Error::NoSuchSession(_)) => {}

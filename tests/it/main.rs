@@ -37,6 +37,7 @@ mod list;
 mod mcp_install;
 mod model_runs;
 mod models;
+mod named_servers;
 mod opencode;
 mod opencode_faults;
 mod opencode_stub;

@@ -11,6 +11,7 @@ use futures_util::stream;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::OpenCode;
 use super::client::{Client, Sick};
 use super::events::Events;
 use super::mirror::{Mirror, Need, Wake};
@@ -53,6 +54,8 @@ pub(super) struct Instance {
     /// Without its password.
     pub(super) address: String,
     pub(super) client: Client,
+    /// Which login it is shown, for servers that callers name.
+    pub(super) login: u32,
     clock: Clock,
     arrived: Arc<Notify>,
     standing: watch::Sender<Standing>,
@@ -112,6 +115,7 @@ impl Instance {
             name,
             address,
             client,
+            login: 0,
             clock,
             standing: watch::Sender::new(Standing::Looking),
             mirror: Mutex::default(),
@@ -133,6 +137,10 @@ impl Instance {
         matches!(*self.standing.borrow(), Standing::Up { .. })
     }
 
+    pub(super) fn is_down(&self) -> bool {
+        matches!(*self.standing.borrow(), Standing::Down { .. })
+    }
+
     /// Waits a little while nothing is known yet.
     pub(super) async fn standing(&self) -> Standing {
         let mut standing = self.standing.subscribe();
@@ -150,7 +158,9 @@ impl Instance {
         match known {
             Ok(Ok(standing)) => match &*standing {
                 Standing::Up { .. } => Ok(&self.client),
-                Standing::Down { why } => Err(Error::Unreachable(format!("`{}` {why}", self.name))),
+                Standing::Down { why } => {
+                    Err(Error::Unreachable(format!("{} {why}", self.called())))
+                }
                 Standing::Looking => Err(self.silent()),
             },
             Ok(Err(_)) | Err(_) => Err(self.silent()),
@@ -158,7 +168,15 @@ impl Instance {
     }
 
     fn silent(&self) -> Error {
-        Error::Unreachable(format!("`{}` does not answer yet", self.name))
+        Error::Unreachable(format!("{} does not answer yet", self.called()))
+    }
+
+    /// The name of one that a caller named says nothing to anybody.
+    fn called(&self) -> String {
+        match OpenCode::is_handed(&self.name) {
+            true => format!("`{}` (ASYNCAGENTS_OPENCODE_URL):", self.address),
+            false => format!("`{}`", self.name),
+        }
     }
 
     /// Keeps hold of the server and of its events, until it is asked to leave.

@@ -8,6 +8,7 @@ mod client;
 mod events;
 mod instance;
 mod mirror;
+mod named;
 mod translate;
 mod transport;
 mod types;
@@ -27,6 +28,7 @@ pub use instance::Standing;
 
 use self::client::Client;
 use self::instance::{Instance, by_instance};
+use self::named::NO_LOGIN;
 use self::transport::{Http, Transport};
 use super::{
     Activity, AgentOffer, Answer, Error, Handed, Host, NewSession, Observation, Opened, Post,
@@ -40,12 +42,6 @@ use crate::transcript::{Figures, Outcome};
 
 /// The instance that has no other name.
 pub const DEFAULT: &str = "default";
-
-/// How the names of servers begin that a caller named in its environment.
-const HANDED: &str = "handed-";
-
-/// So many of those at most.
-const MOST_HANDED: usize = 32;
 
 /// How the names of processes begin that came by themselves.
 const PLUGIN: &str = "plugin-";
@@ -132,32 +128,6 @@ impl OpenCode {
         OpenCode(inner, None)
     }
 
-    /// A handle for launches of somebody who named this address: on that server, and on no other. The
-    /// address is kept in memory only. It is not shown the login that was configured for other servers.
-    pub fn at(&self, address: &str) -> Result<OpenCode, Error> {
-        let url = server_url(address)?;
-        let place = place(&url);
-        let is_there = |instance: &&Arc<Instance>| {
-            let url = Url::parse(&instance.address);
-            // One that a caller named and that does not answer may have got another password.
-            let is_usable = instance.is_up() || !instance.name.starts_with(HANDED);
-            is_usable && url.is_ok_and(|url| self::place(&url) == place)
-        };
-        let known = self.instances().values().find(is_there).map(|known| known.name.clone());
-        let name = match known {
-            Some(name) => name,
-            None => {
-                self.check_room()?;
-                let name = format!("{HANDED}{:08x}", fingerprint(&[&place]));
-                let http = Http::new(&url, None);
-                let http = http.map_err(|error| Error::Refused(error.to_string()))?;
-                self.attach(&name, place, Transport::Http(http));
-                name
-            }
-        };
-        Ok(OpenCode(Arc::clone(&self.0), Some(name)))
-    }
-
     /// Adds a server, or says where a known one is now.
     pub fn put(&self, name: &str, address: &str) -> Result<(), Error> {
         let url = server_url(address)?;
@@ -168,23 +138,22 @@ impl OpenCode {
         Ok(())
     }
 
-    /// Each server takes an event stream, and callers may name any number of them.
-    fn check_room(&self) -> Result<(), Error> {
-        let handed = self.instances().keys().filter(|name| name.starts_with(HANDED)).count();
-        if handed < MOST_HANDED {
-            return Ok(());
-        }
-        Err(Error::Refused(format!(
-            "clients have named {MOST_HANDED} OpenCode servers by ASYNCAGENTS_OPENCODE_URL, the most there \
-             may be; `asyncagents daemon restart` forgets them"
-        )))
+    fn attach(&self, name: &str, address: String, transport: Transport) {
+        self.attach_in(&mut self.instances(), (name, address), NO_LOGIN, transport);
     }
 
-    fn attach(&self, name: &str, address: String, transport: Transport) {
+    fn attach_in(
+        &self,
+        instances: &mut BTreeMap<String, Arc<Instance>>,
+        (name, address): (&str, String),
+        login: u32,
+        transport: Transport,
+    ) {
         let client = Client::new(transport);
         let (clock, arrived) = (self.0.clock.clone(), Arc::clone(&self.0.arrived));
-        let instance = Instance::new(name.to_owned(), address, client, clock, arrived);
-        if let Some(old) = self.instances().insert(name.to_owned(), Arc::new(instance)) {
+        let mut instance = Instance::new(name.to_owned(), address, client, clock, arrived);
+        instance.login = login;
+        if let Some(old) = instances.insert(name.to_owned(), Arc::new(instance)) {
             old.leave();
         }
         self.0.changed.notify_one();
@@ -418,7 +387,7 @@ impl OpenCode {
         }
         let mut all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
         // What one caller named is for that caller.
-        all.retain(|instance| !instance.name.starts_with(HANDED));
+        all.retain(|instance| !OpenCode::is_handed(&instance.name));
         all.sort_by_key(|instance| instance.name != DEFAULT);
         let mut why = no_server();
         for instance in all {
@@ -523,6 +492,7 @@ impl Host for OpenCode {
         let created = instance.ready().await?.create(&session.directory, &create).await?;
         let id = SessionId::new(created.id);
         self.remember(&id, &instance.name, &session.directory);
+        self.note_handed(&instance).await;
         Ok(Opened { session: id, instance: instance.name.clone() })
     }
 
@@ -540,6 +510,7 @@ impl Host for OpenCode {
             return Err(error);
         }
         self.remember(&copy, &instance.name, &directory);
+        self.note_handed(&instance).await;
         Ok(Opened { session: copy, instance: instance.name.clone() })
     }
 

@@ -1,0 +1,116 @@
+//! Servers that callers name in their environment: known by their addresses, without the logins of others,
+//! and only as many as there is room for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use reqwest::Url;
+
+use super::instance::Instance;
+use super::transport::{Http, Transport};
+use super::{OpenCode, place, server_url};
+use crate::host::Error;
+use crate::task::id::fingerprint;
+
+/// How their names begin.
+const HANDED: &str = "handed-";
+
+/// So many of them at most.
+const MOST_HANDED: usize = 32;
+
+/// Of a server that is shown none.
+pub(super) const NO_LOGIN: u32 = 0;
+
+impl OpenCode {
+    /// A handle for launches of somebody who named this address: on that server, and on no other. Its
+    /// login is kept in memory only. It is not shown the one that was configured for other servers.
+    pub fn at(&self, address: &str) -> Result<OpenCode, Error> {
+        let url = server_url(address)?;
+        let (place, login) = (place(&url), login(&url));
+        let name = format!("{HANDED}{:08x}", fingerprint(&[&place]));
+        // Held until it is there: two launches at once must not replace each other's.
+        let mut instances = self.instances();
+        let is_there = |instance: &&Arc<Instance>| {
+            Url::parse(&instance.address).is_ok_and(|known| self::place(&known) == place)
+        };
+        let known = instances.values().find(is_there).map(|known| known.name.clone());
+        let is_outdated = instances.get(&name).is_some_and(|known| outdated(known, login));
+        if known.is_none() {
+            self.make_room(&mut instances)?;
+        }
+        if known.is_none() || is_outdated {
+            let http = Http::new(&url, None);
+            let http = http.map_err(|error| Error::Refused(error.to_string()))?;
+            self.attach_in(&mut instances, (&name, place), login, Transport::Http(http));
+        }
+        let name = known.unwrap_or(name);
+        drop(instances);
+        Ok(OpenCode(Arc::clone(&self.0), Some(name)))
+    }
+
+    /// A server that a caller named to the daemon before this one, for its tasks that are still live. The
+    /// login is not known any more; a caller may bring it.
+    pub fn put_again(&self, name: &str, address: &str) -> Result<(), Error> {
+        let url = server_url(address)?;
+        let http = Http::new(&url, None).map_err(|error| Error::Refused(error.to_string()))?;
+        let mut instances = self.instances();
+        self.attach_in(&mut instances, (name, place(&url)), NO_LOGIN, Transport::Http(http));
+        Ok(())
+    }
+
+    /// Whether a caller named it in its environment.
+    pub fn is_handed(name: &str) -> bool {
+        name.starts_with(HANDED)
+    }
+
+    /// The next daemon is to find the tasks there. The address has no login in it.
+    pub(super) async fn note_handed(&self, instance: &Instance) {
+        let (name, address) = (instance.name.clone(), instance.address.clone());
+        let is_noted =
+            |noted: Vec<(String, String)>| noted.contains(&(name.clone(), address.clone()));
+        if !name.starts_with(HANDED) || self.0.store.instances().is_ok_and(is_noted) {
+            return;
+        }
+        if let Err(error) = self.0.store.put_instance(name, address).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "server not noted; its tasks are lost with this daemon");
+        }
+    }
+
+    /// Each server takes an event stream, and callers may name any number of them. Those that are down and
+    /// have no live task are forgotten.
+    fn make_room(&self, instances: &mut BTreeMap<String, Arc<Instance>>) -> Result<(), Error> {
+        let handed = |name: &str| name.starts_with(HANDED);
+        if instances.keys().filter(|name| handed(name)).count() < MOST_HANDED {
+            return Ok(());
+        }
+        let live = self.0.store.live(None).unwrap_or_default();
+        let is_needed = |name: &str| live.iter().any(|task| task.host_instance == name);
+        let idle = instances.values().find(|instance| {
+            handed(&instance.name) && instance.is_down() && !is_needed(&instance.name)
+        });
+        let idle = idle.map(|instance| instance.name.clone());
+        if let Some(old) = idle.and_then(|name| instances.remove(&name)) {
+            old.leave();
+            return Ok(());
+        }
+        Err(Error::Refused(format!(
+            "clients have named {MOST_HANDED} OpenCode servers by ASYNCAGENTS_OPENCODE_URL, the most there \
+             may be; stop one that no task runs on, or use one of them"
+        )))
+    }
+}
+
+/// One that is down may have been named with a wrong login, or with none by the daemon before us. One that
+/// is still being looked for is waited for by others.
+fn outdated(known: &Instance, login: u32) -> bool {
+    known.login != login && !known.is_up() && (known.is_down() || known.login == NO_LOGIN)
+}
+
+/// Tells logins apart without keeping them.
+fn login(url: &Url) -> u32 {
+    match url.password() {
+        None if url.username().is_empty() => NO_LOGIN,
+        password => fingerprint(&[url.username(), password.unwrap_or_default()]),
+    }
+}

@@ -1,0 +1,116 @@
+//! OpenCode servers that callers name in their own environment.
+
+use std::net::TcpListener;
+use std::thread;
+
+use tokio::task::block_in_place;
+
+use crate::support::OpenCode;
+use crate::support::process::{Ended, Shell, until};
+
+/// Somebody whose daemon knows no server.
+fn shell() -> Shell {
+    let mut shell = Shell::new();
+    shell.unset("ASYNCAGENTS_HOST");
+    assert_eq!(shell.run(["daemon", "start"]).code, 0);
+    shell
+}
+
+fn run(shell: &Shell, prompt: &str) -> Ended {
+    shell.run(["run", "--agent", "general", prompt])
+}
+
+fn end(shell: &Shell, run: &Ended) -> (String, String) {
+    assert_eq!(run.code, 0, "{run:?}");
+    assert_ne!(shell.run(["wait", "--timeout", "60", run.stdout.trim()]).code, 124);
+    let task = shell.json(["output", run.stdout.trim(), "--json"]);
+    let text = |name: &str| task[name].as_str().unwrap_or_default().to_owned();
+    (text("status"), text("result"))
+}
+
+fn fine() -> (String, String) {
+    ("completed".to_owned(), "fine".to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn launches_at_the_same_time_on_a_server_that_their_callers_name_all_run() {
+    let server = OpenCode::start().await;
+    block_in_place(|| {
+        let mut shell = shell();
+        shell.set("ASYNCAGENTS_OPENCODE_URL", server.url());
+        let shell = &shell;
+        let launched: Vec<Ended> = thread::scope(|scope| {
+            let launch = |_| scope.spawn(|| run(shell, "@say fine"));
+            let launches: Vec<_> = (0..4).map(launch).collect();
+            launches.into_iter().map(|launch| launch.join().unwrap()).collect()
+        });
+        let ends: Vec<_> = launched.iter().map(|run| end(shell, run)).collect();
+        assert_eq!(ends, [fine(), fine(), fine(), fine()]);
+    });
+    assert_eq!(server.sessions().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_callers_named_and_that_are_gone_make_room_for_others() {
+    let server = OpenCode::start().await;
+    block_in_place(|| {
+        let mut shell = shell();
+        let gone: Vec<TcpListener> =
+            (0..33).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let ports: Vec<u16> = gone.iter().map(|gone| gone.local_addr().unwrap().port()).collect();
+        drop(gone);
+        for port in ports {
+            let address = format!("http://127.0.0.1:{port}");
+            shell.set("ASYNCAGENTS_OPENCODE_URL", &address);
+            let refused = run(&shell, "@say fine");
+            let told = format!(
+                "error: host cannot be reached: `{address}` (ASYNCAGENTS_OPENCODE_URL): nobody listens"
+            );
+            assert!(refused.code == 1 && refused.stderr.starts_with(&told), "{refused:?}");
+        }
+        shell.set("ASYNCAGENTS_OPENCODE_URL", server.url());
+        assert_eq!(end(&shell, &run(&shell, "@say fine")), fine());
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_on_a_server_that_its_caller_named_goes_on_after_the_daemon_was_restarted() {
+    let servers = [OpenCode::start().await, OpenCode::start_with_password("swordfish").await];
+    block_in_place(|| {
+        let mut shell = shell();
+        for (server, password) in servers.iter().zip([None, Some("swordfish")]) {
+            shell.set("ASYNCAGENTS_OPENCODE_URL", server.url());
+            if let Some(password) = password {
+                shell.set("OPENCODE_SERVER_PASSWORD", password);
+            }
+            let launched = run(&shell, "@hang");
+            assert_eq!(launched.code, 0, "{launched:?}");
+            let id = server.sessions()[0]["id"].as_str().unwrap().to_owned();
+            until("it is at work", || !server.given(&id).is_empty());
+            shell.kill_daemon();
+            // Without a password the next daemon finds the server by itself, with one by the next call.
+            if password.is_none() {
+                shell.unset("ASYNCAGENTS_OPENCODE_URL");
+            }
+            server.finish(&id, "fine");
+            assert_eq!(end(&shell, &launched), fine());
+            let database = std::fs::read(shell.database()).unwrap();
+            assert!(!database.windows(9).any(|bytes| bytes == b"swordfish"));
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_the_callers_environment_names_holds_with_its_server() {
+    let server = OpenCode::start().await;
+    block_in_place(|| {
+        let mut shell = shell();
+        shell.set("ASYNCAGENTS_OPENCODE_URL", server.url());
+        shell.set("ASYNCAGENTS_HOST", "opencode");
+        assert_eq!(end(&shell, &run(&shell, "@say fine")), fine());
+        assert_eq!(server.sessions().len(), 1);
+        shell.set("ASYNCAGENTS_HOST", "embedded");
+        assert_eq!(end(&shell, &run(&shell, "hello")).0, "completed");
+        assert_eq!(server.sessions().len(), 1, "it runs where it was told to");
+    });
+}
