@@ -7,6 +7,7 @@ use crate::config::{Access, Providers, Settings};
 use crate::wire::{AccessView, HandOverView};
 
 const OPENCODE: &str = "opencode";
+const EMBEDDED: &str = "embedded";
 
 /// For commands and for the MCP server, which send it over the socket and nowhere else.
 pub fn hand_over(settings: &Settings) -> HandOverView {
@@ -19,9 +20,11 @@ pub fn hand_over(settings: &Settings) -> HandOverView {
     HandOverView {
         model: settings.config.model.clone(),
         // As in the daemon: a server that is named is where agents run, unless something else is said.
-        host: match (&opencode, settings.config.host.is_empty()) {
-            (Some(_), true) => OPENCODE.to_owned(),
-            (Some(_), false) | (None, _) => String::new(),
+        host: match (settings.config.host.as_str(), &opencode) {
+            ("", Some(_)) => OPENCODE.to_owned(),
+            // Others are not there in every daemon.
+            (host @ (OPENCODE | EMBEDDED), _) => host.to_owned(),
+            (_, _) => String::new(),
         },
         opencode_url: opencode.unwrap_or_default(),
         providers: providers.collect(),
