@@ -107,6 +107,8 @@ pub struct Settings {
     pub child_variables: Variables,
     /// The environment of a daemon that this process starts.
     pub daemon_variables: Variables,
+    /// The environment of commands that print keys.
+    pub key_variables: Variables,
 }
 
 /// What was said on the command line; it has the last word.
@@ -134,6 +136,7 @@ impl Settings {
         Ok(Settings {
             child_variables: environment.for_children(&config.agent.environment),
             daemon_variables: environment.for_the_daemon(&config.agent.environment),
+            key_variables: environment.for_key_commands(),
             config,
             home: home(environment, flags)?,
             config_file,
@@ -354,6 +357,7 @@ mod tests {
             claude_project: None,
             child_variables: environment.for_children(&[]),
             daemon_variables: environment.for_the_daemon(&[]),
+            key_variables: environment.for_key_commands(),
         };
         assert_eq!(Settings::resolve(&environment, &flags).unwrap(), expected);
     }
@@ -402,6 +406,7 @@ mod tests {
                 claude_project: None,
                 child_variables: environment.for_children(&[]),
                 daemon_variables: environment.for_the_daemon(&[]),
+                key_variables: environment.for_key_commands(),
             };
             assert_eq!(settings, expected, "{pairs:?}");
         };
@@ -478,6 +483,7 @@ mod tests {
             claude_project: None,
             child_variables: Variables::default(),
             daemon_variables: Variables::default(),
+            key_variables: Variables::default(),
         };
         let by_variable = Environment::of([("ASYNCAGENTS_HOME", home.clone())]);
         let resolved = || {

@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::{Environment, providers};
 
-/// For commands of agents and for commands that print keys. A name that ends with `*` is a beginning.
+/// For commands of agents. A name that ends with `*` is a beginning.
 const FOR_CHILDREN: [&str; 46] = [
     "PATH",
     "HOME",
@@ -58,12 +58,23 @@ const FOR_CHILDREN: [&str; 46] = [
     "SSL_CERT_*",
 ];
 
-/// What a daemon that is started on demand gets besides: what it goes by itself.
-const FOR_THE_DAEMON: [&str; 4] =
-    ["ASYNCAGENTS_*", "NODE_ENV", "OPENCODE_SERVER_PASSWORD", "OPENCODE_SERVER_USERNAME"];
+/// What a daemon that is started on demand gets besides: what it goes by itself, and what programs need
+/// that keep keys.
+const FOR_THE_DAEMON: [&str; 9] = [
+    "ASYNCAGENTS_*",
+    "NODE_ENV",
+    "OPENCODE_SERVER_PASSWORD",
+    "OPENCODE_SERVER_USERNAME",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "GNUPGHOME",
+    "OP_*",
+    "PASSWORD_STORE_*",
+    "VAULT_*",
+];
 
-/// Says for whom one process was started, which is not for whom the daemon works.
-const NOT_FOR_THE_DAEMON: &str = "ASYNCAGENTS_PARENT";
+/// Say for whom one process was started and on which models it launches, which is not for whom the daemon
+/// works.
+const OF_CLIENTS: [&str; 2] = ["ASYNCAGENTS_PARENT", "ASYNCAGENTS_MODEL"];
 
 /// The whole environment of another process. Shown by its names.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -88,13 +99,29 @@ impl Environment {
         self.only(&FOR_CHILDREN.into_iter().chain(added).collect::<Vec<_>>())
     }
 
+    /// Nothing about models: those are of whoever launches, who hands them over.
     pub(super) fn for_the_daemon(&self, added: &[String]) -> Variables {
-        let names = FOR_CHILDREN.into_iter().chain(FOR_THE_DAEMON).chain(providers::variables());
-        let mut names: Vec<&str> = names.collect();
+        let mut names: Vec<&str> = FOR_CHILDREN.into_iter().chain(FOR_THE_DAEMON).collect();
         names.extend(added.iter().map(String::as_str));
         let mut variables = self.only(&names);
-        variables.0.retain(|(name, _)| name != NOT_FOR_THE_DAEMON);
+        let is_of_a_client = |name: &str| {
+            OF_CLIENTS.contains(&name) || providers::variables().any(|own| own == name)
+        };
+        // Whoever names one for commands means it.
+        let is_added = |name: &str| added.iter().any(|added| added == name);
+        variables.0.retain(|(name, _)| !is_of_a_client(name) || is_added(name));
         variables
+    }
+
+    /// For commands that print keys: they may need whatever the person who wrote them has, but no key of
+    /// another provider and nothing that is said to us.
+    pub(super) fn for_key_commands(&self) -> Variables {
+        let variables = self.0.iter().filter(|(name, _)| {
+            let is_for_us =
+                ["ASYNCAGENTS_", "OPENCODE_SERVER_"].iter().any(|ours| name.starts_with(ours));
+            !is_for_us && !providers::variables().any(|own| own == name.as_str())
+        });
+        Variables(variables.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 
     fn only(&self, allowed: &[&str]) -> Variables {
@@ -121,6 +148,7 @@ mod tests {
             "ASYNCAGENTS_PARENT",
             "CLAUDE_CODE_SESSION_ID",
             "CORP_TOOLS",
+            "DBUS_SESSION_BUS_ADDRESS",
             "GITHUB_TOKEN",
             "HOME",
             "LC_TIME",
@@ -136,7 +164,9 @@ mod tests {
         let added = r#"{"CORP_TOOLS", "HOME", "LC_TIME", "PATH", "SSH_AUTH_SOCK", "https_proxy"}"#;
         let names = ["CORP_*".to_owned(), "SSH_AUTH_SOCK".to_owned()];
         assert_eq!(shown(environment.for_children(&names)), added);
-        let daemon = r#"{"ANTHROPIC_API_KEY", "ASYNCAGENTS_MODEL", "HOME", "LC_TIME", "OLLAMA_HOST", "PATH", "https_proxy"}"#;
+        let daemon = r#"{"DBUS_SESSION_BUS_ADDRESS", "HOME", "LC_TIME", "PATH", "https_proxy"}"#;
         assert_eq!(shown(environment.for_the_daemon(&[])), daemon);
+        let keys = r#"{"CLAUDE_CODE_SESSION_ID", "CORP_TOOLS", "DBUS_SESSION_BUS_ADDRESS", "GITHUB_TOKEN", "HOME", "LC_TIME", "PATH", "SSH_AUTH_SOCK", "https_proxy"}"#;
+        assert_eq!(shown(environment.for_key_commands()), keys);
     }
 }

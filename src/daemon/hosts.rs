@@ -119,7 +119,7 @@ fn sources(settings: &Settings, name: &str) -> Sources {
     let beside = settings.config_file.parent().unwrap_or(Path::new("/"));
     let key = match (given(section.key_file), given(section.key_command)) {
         (Some(file), _) => Key::File(beside.join(file)),
-        (None, Some(command)) => Key::Command(command, child_variables(settings)),
+        (None, Some(command)) => Key::Command(command, key_variables(settings)),
         (None, None) => Key::None,
     };
     Sources {
@@ -136,7 +136,7 @@ fn sources(settings: &Settings, name: &str) -> Sources {
 /// As they are in the file at the moment.
 fn kept_keys(settings: &Settings, home: &Home) -> KeptKeys {
     let auth = Auth::in_home(home.path());
-    let variables = child_variables(settings);
+    let variables = key_variables(settings);
     Arc::new(move |name| {
         let key = match auth.get(name).map_err(|error| error.to_string())? {
             None => Key::None,
@@ -148,8 +148,15 @@ fn kept_keys(settings: &Settings, home: &Home) -> KeptKeys {
 }
 
 fn child_variables(settings: &Settings) -> Variables {
-    let variables = settings.child_variables.iter();
-    Arc::new(variables.map(|(name, value)| (name.into(), value.clone())).collect())
+    shared(&settings.child_variables)
+}
+
+fn key_variables(settings: &Settings) -> Variables {
+    shared(&settings.key_variables)
+}
+
+fn shared(variables: &config::Variables) -> Variables {
+    Arc::new(variables.iter().map(|(name, value)| (name.into(), value.clone())).collect())
 }
 
 fn effort(thinking: Thinking) -> Option<Effort> {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
 use crate::support::canary::{self, CANARY};
-use crate::support::process::{Ended, Shell, launch_request, until};
+use crate::support::process::{Ended, Running, Shell, launch_request, until};
 use crate::support::terminal::Terminal;
 use crate::support::web::Site;
 use crate::support::{ModelServer, OpenCode};
@@ -48,6 +48,13 @@ impl Place {
     fn set_key(&mut self, key: &str) {
         self.shell.set("OPENAI_BASE_URL", self.server.origin());
         self.shell.set("OPENAI_API_KEY", key);
+    }
+
+    /// A daemon with the whole environment of this shell.
+    fn serve(&self) -> Running {
+        let serve = self.shell.start(["serve"]);
+        until("it serves", || self.shell.health().is_some());
+        serve
     }
 
     fn unset_key(&mut self) {
@@ -207,7 +214,7 @@ async fn auth_list_says_where_each_key_comes_from_and_never_the_key() {
     ));
     place.shell.set("ANTHROPIC_API_KEY", "sk-secret-3");
     block_in_place(|| {
-        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        let _serve = place.serve();
         place.shell.unset("ANTHROPIC_API_KEY");
         place.shell.set("OPENROUTER_API_KEY", "sk-secret-4");
         let set = place.shell.run_with_input(["auth", "set", "gemini"], b"sk-secret-5");
@@ -234,17 +241,27 @@ async fn auth_list_says_where_each_key_comes_from_and_never_the_key() {
 async fn what_the_callers_environment_says_holds_for_its_launches_whoever_started_the_daemon() {
     let mut place = Place::build().await;
     block_in_place(|| {
-        place.shell.unset("ASYNCAGENTS_MODEL");
         place.set_key("sk-of-who-started-it");
         assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
-        place.shell.set("ASYNCAGENTS_MODEL", MODEL);
         for key in ["sk-of-one", "sk-of-another"] {
             place.set_key(key);
             assert_eq!(place.key_shown(), key);
         }
-        // One that says nothing has what there is.
+        // One that says nothing has nothing of who started it.
         place.unset_key();
-        assert_eq!(place.key_shown(), "sk-of-who-started-it");
+        assert!(place.refusal().starts_with("error: the daemon has no key for `openai`: run"));
+        place.shell.unset("ASYNCAGENTS_MODEL");
+        let run = place.run("hello");
+        assert_eq!(place.end(run.stdout.trim()).0, "completed");
+        let task = place.shell.json(["output", run.stdout.trim(), "--json"]);
+        assert_eq!(task["model"], "offline/explorer");
+        // A daemon in the foreground is somebody's on purpose.
+        assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
+        place.shell.set("ASYNCAGENTS_MODEL", MODEL);
+        place.set_key("sk-of-who-serves");
+        let _serve = place.serve();
+        place.unset_key();
+        assert_eq!(place.key_shown(), "sk-of-who-serves");
     });
 }
 
@@ -494,7 +511,7 @@ async fn commands_and_the_daemon_have_no_tokens_of_the_session_that_started_the_
         assert_eq!(names, expected);
         let environment = format!("/proc/{}/environ", place.shell.pid());
         let environment = String::from_utf8(fs::read(environment).unwrap()).unwrap();
-        assert!(environment.contains("sk-of-the-starter"), "it is the daemon's");
+        assert!(!environment.contains("sk-of-the-starter"), "it is the client's");
         assert!(!environment.contains("token-"), "{environment}");
     });
 }
@@ -523,11 +540,12 @@ async fn the_doctor_checks_model_key_and_address_as_the_daemon_has_them() {
         let no_key = "the daemon has no key for `openai`: run `asyncagents auth set openai`, or set \
                       `OPENAI_API_KEY` where you launch, or `OPENAI_BASE_URL` to a server that needs none";
         let wrong = format!("✗ model: openai/scripted: {no_key}");
+        let _first = place.serve();
         check(&place.shell, &[], 1, &[&wrong, &broken, &work]);
         let all = fs::read_to_string(place.shell.path("config.toml")).unwrap();
         place.configure(all.split("[providers.broken]").next().unwrap());
         assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
-        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        let _second = place.serve();
         place.set_key("sk-of-the-shell");
         let only_here = format!(
             "! model: openai/scripted, which only clients with a key of their own can use, such as this \
@@ -544,7 +562,8 @@ async fn the_doctor_checks_model_key_and_address_as_the_daemon_has_them() {
         check(&place.shell, &["--online"], 0, &[&only_here, &online, &shell[0], &shell[1]]);
         place.unset_key();
         place.shell.set("ASYNCAGENTS_MODEL", "work/absent");
-        assert_eq!(place.shell.run(["daemon", "restart"]).code, 0);
+        assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
+        let _third = place.serve();
         let absent = "! model: work/absent is not in its provider's list of models";
         check(&place.shell, &["--online"], 0, &[absent, &online]);
         place.shell.unset("ASYNCAGENTS_MODEL");
@@ -586,7 +605,7 @@ async fn a_key_is_in_no_file_log_or_output_whatever_goes_wrong() {
             if keep == "environment of the daemon" {
                 place.set_key(CANARY);
             }
-            assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+            let _serve = place.serve();
             place.unset_key();
             if keep == "handed over" {
                 place.set_key(CANARY);

@@ -18,6 +18,7 @@ use crate::process::Variables;
 
 /// Keys are short; a wrong file may be anything.
 const MOST_BYTES: u64 = 16 * 1024;
+const LONGEST_COMPLAINT: usize = 200;
 /// Less than what a launch may wait for files.
 const COMMAND: Duration = Duration::from_secs(8);
 
@@ -89,37 +90,61 @@ fn bounded(from: impl Read) -> io::Result<String> {
     Ok(text)
 }
 
-/// What a command prints. Nothing of that, nor of its errors, is repeated: it may hold the key.
+/// What a command prints. Nothing of that is repeated: it may hold the key. Of its complaints the first line
+/// is, when it fails.
 fn run(command: &str, environment: &Variables, limit: Duration) -> Result<String, String> {
     let mut shell = Command::new("sh");
-    // It finds its own key without those of others.
+    // Without the keys of other providers.
     shell.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
     let started = shell
         .args(["-c", command])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .process_group(0)
         .spawn();
     let mut child = started.map_err(|error| format!("the key command cannot be run: {error}"))?;
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let output = child.stdout.take();
+    let (output, complaints) = (child.stdout.take(), child.stderr.take());
+    let complaint = std::thread::spawn(move || complaints.map(first_line).unwrap_or_default());
     let (done, heard) = mpsc::channel();
     std::thread::spawn(move || {
         let text = output.map_or_else(|| Ok(String::new()), bounded);
-        let _ = done.send((text, child.wait()));
+        let status = child.wait();
+        let complaint = match &status {
+            Ok(status) if !status.success() => complaint.join().unwrap_or_default(),
+            Ok(_) | Err(_) => String::new(),
+        };
+        let _ = done.send((text, status, complaint));
     });
     match heard.recv_timeout(limit) {
-        Ok((Err(error), _)) => Err(format!("what the key command prints is no key: {error}")),
-        Ok((Ok(text), Ok(status))) if status.success() => Ok(text),
-        Ok((Ok(_), Ok(status))) => Err(format!("the key command failed ({status})")),
-        Ok((Ok(_), Err(error))) => Err(format!("the key command cannot be waited for: {error}")),
+        Ok((Err(error), _, _)) => Err(format!("what the key command prints is no key: {error}")),
+        Ok((Ok(text), Ok(status), _)) if status.success() => Ok(text),
+        Ok((Ok(text), Ok(status), complaint)) => {
+            // Some programs say on both what they have.
+            let key = text.trim();
+            let is_told = !complaint.is_empty() && (key.is_empty() || !complaint.contains(key));
+            let complaint = if is_told { format!(": {complaint}") } else { String::new() };
+            Err(format!("the key command failed ({status}){complaint}"))
+        }
+        Ok((Ok(_), Err(error), _)) => Err(format!("the key command cannot be waited for: {error}")),
         Err(_) => {
             // The whole group, or a program that it waits for would stay.
             let _ = group.map(|group| kill_process_group(group, Signal::KILL));
             Err(format!("the key command took longer than {} s", limit.as_secs()))
         }
     }
+}
+
+/// The first line that is not empty, as far as it fits, without what a terminal would obey. The rest is
+/// read, too, so that nobody is stopped by a full pipe.
+fn first_line(mut from: impl Read) -> String {
+    let mut beginning = Vec::new();
+    let _ = from.by_ref().take(MOST_BYTES).read_to_end(&mut beginning);
+    let _ = io::copy(&mut from, &mut io::sink());
+    let text = String::from_utf8_lossy(&beginning);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    line.chars().filter(|c| !c.is_control()).take(LONGEST_COMPLAINT).collect()
 }
 
 #[cfg(test)]
@@ -156,6 +181,10 @@ mod tests {
         check(command("true"), nothing());
         let failed = "the key command failed (exit status: 7)".to_owned();
         check(command("echo secret; exit 7"), Err(failed));
+        let failed = "the key command failed (exit status: 2): gpg: no agent".to_owned();
+        check(command("echo; echo 'gpg: no agent' >&2; echo more >&2; exit 2"), Err(failed));
+        let failed = "the key command failed (exit status: 1)".to_owned();
+        check(command("echo sk-4; echo it is sk-4 >&2; exit 1"), Err(failed));
         let told = "what the key command prints is no key: it is longer than 16384 bytes";
         check(command("head -c 20000 /dev/zero"), Err(told.to_owned()));
     }
