@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 
 const SAFELY: OFlags =
     OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::RDONLY);
@@ -37,6 +37,20 @@ impl Anchor {
     /// `path` must be absolute and free of links.
     pub(super) fn at(path: &Path) -> io::Result<Anchor> {
         Ok(Anchor { path: path.to_owned(), identity: identity(&open(path)?)? })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives a file a new time. Git writes `gitdir` of a worktree anew when that is a day old, and gives
+    /// up where it cannot.
+    pub(super) fn refresh(&self, path: &Path) {
+        let Ok(below) = path.strip_prefix(&self.path) else { return };
+        let Ok((directory, name)) = self.parent(below) else { return };
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        let _ = rustix::fs::utimensat(&directory, name, &times, AtFlags::SYMLINK_NOFOLLOW);
     }
 
     /// That `path` is not to be there afterwards.

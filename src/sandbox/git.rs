@@ -13,8 +13,10 @@ const SETTINGS: [&str; 2] = ["config", "config.worktree"];
 const HOOKS: &str = "hooks";
 /// Leads git to the configuration of another directory.
 const COMMON: &str = "commondir";
+/// In the directory of a worktree: leads back to it.
+const BACK: &str = "gitdir";
 
-/// Submodules and their submodules; more than this are not looked for.
+/// Submodules, their submodules and worktrees; more than this are not looked for.
 const MOST_MODULES: usize = 256;
 
 /// All paths are free of links and inside the workspace or a git directory that leads to it: what a
@@ -98,7 +100,10 @@ impl Protected {
         self.keep_link(anchor, &path);
         let is_inside = |real: &PathBuf| real.starts_with(root);
         match path.canonicalize() {
-            Ok(real) if is_inside(&real) => self.read_only.push(real),
+            Ok(real) if is_inside(&real) => {
+                self.pin_above(anchor, &real);
+                self.read_only.push(real);
+            }
             Ok(_) => {}
             // Behind a link of the person's own, which is kept as it is.
             Err(_) if is_link(&path) || path.parent().is_some_and(is_link) => {}
@@ -112,29 +117,58 @@ impl Protected {
 
     /// Free of links.
     fn git_directory(&mut self, anchor: &Anchor, git: &Path) {
+        self.one_git_directory(anchor, git, &mut { MOST_MODULES });
+    }
+
+    fn one_git_directory(&mut self, anchor: &Anchor, git: &Path, left: &mut usize) {
         // Made where they are missing: git does not mind, and then they can be mounted over.
         let _ = fs::create_dir(git.join(HOOKS));
-        self.writable.push(git.to_owned());
+        if !self.writable.iter().any(|path| path == git) {
+            self.writable.push(git.to_owned());
+        }
         for name in [HOOKS, SETTINGS[0], SETTINGS[1], COMMON] {
             self.add(anchor, git, git.join(name));
         }
-        let mut left = MOST_MODULES;
-        self.modules(anchor, &git.join("modules"), &mut left);
+        self.modules(anchor, &git.join("modules"), left);
+        self.worktrees(anchor, git, left);
+    }
+
+    /// What leads git from a worktree to its settings: `commondir` to another repository's would make it
+    /// run what that one says.
+    fn worktrees(&mut self, anchor: &Anchor, git: &Path, left: &mut usize) {
+        for worktree in Protected::folders(&git.join("worktrees"), left) {
+            for name in [COMMON, BACK, SETTINGS[1]] {
+                self.add(anchor, git, worktree.join(name));
+            }
+            anchor.refresh(&worktree.join(BACK));
+        }
+    }
+
+    /// A mount point cannot be renamed, but a directory around one can, and another be put in its place.
+    fn pin_above(&mut self, anchor: &Anchor, path: &Path) {
+        let between = path.ancestors().skip(1).take_while(|above| *above != anchor.path());
+        let mut between: Vec<PathBuf> = between.map(Path::to_owned).collect();
+        between.retain(|above| !self.writable.contains(above));
+        self.writable.extend(between.into_iter().rev());
+    }
+
+    /// The directories in a folder.
+    fn folders(folder: &Path, left: &mut usize) -> Vec<PathBuf> {
+        if is_link(folder) {
+            return Vec::new();
+        }
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let found: Vec<PathBuf> = folders.map(|entry| entry.path()).take(*left).collect();
+        *left -= found.len();
+        found
     }
 
     /// Git directories of submodules, which may be nested in folders and in each other.
     fn modules(&mut self, anchor: &Anchor, folder: &Path, left: &mut usize) {
-        if is_link(folder) {
-            return;
-        }
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if *left == 0 || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
-            }
-            *left -= 1;
-            let path = entry.path();
+        for path in Protected::folders(folder, left) {
             match path.join("HEAD").exists() {
-                true => self.git_directory(anchor, &path),
+                true => self.one_git_directory(anchor, &path, left),
                 false => self.modules(anchor, &path, left),
             }
         }
@@ -240,8 +274,13 @@ mod tests {
         let text = format!("gitdir: {}\n", main.join("worktrees/tree").display());
         file(&tree.join(".git"), &text);
         let found = protected(&tree, false);
-        assert_eq!(found.writable, vec![main.clone()]);
-        assert_eq!(found.read_only, [tree.join(".git"), main.join("hooks"), main.join("config")]);
+        let own = main.join("worktrees/tree");
+        assert_eq!(found.writable, [main.clone(), main.join("worktrees"), own.clone()]);
+        let kept =
+            [main.join("hooks"), main.join("config"), own.join("commondir"), own.join("gitdir")];
+        assert_eq!(found.read_only, [&[tree.join(".git")], &kept[..]].concat());
+        let after = Anchor::at(&main).unwrap().without(&own.join("config.worktree"));
+        assert!(found.after.contains(&after.unwrap()));
 
         // A directory that was made up to open one above it.
         let other = top.join("made-up");
@@ -284,5 +323,19 @@ mod tests {
             }
         }
         assert_eq!(fs::read_dir(&secret).unwrap().count(), 2, "nothing was made there");
+    }
+
+    #[test]
+    fn folders_around_submodules_cannot_be_renamed_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let git = directory.path().canonicalize().unwrap().join(".git");
+        file(&git.join("modules/group/sub/HEAD"), "");
+        file(&git.join("modules/group/sub/config"), "");
+        let found = protected(git.parent().unwrap(), false);
+        let below = |names: &[&str]| names.iter().map(|name| git.join(name)).collect::<Vec<_>>();
+        let pinned = ["modules/group/sub", "modules", "modules/group"];
+        assert_eq!(found.writable, [&[git.clone()], &below(&pinned)[..]].concat());
+        let kept = ["hooks", "modules/group/sub/hooks", "modules/group/sub/config"];
+        assert_eq!(found.read_only, below(&kept));
     }
 }
