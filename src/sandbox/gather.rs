@@ -42,10 +42,13 @@ pub(super) fn rules(
         show(&mut rules, path, Show::Readable);
     }
     rules.add(workspace, Show::Writable(workspace.to_owned()));
-    for path in &protected.writable {
+    // In a workspace that is the home, `.claude` and its like are credentials first.
+    let hidden = rules.clone();
+    let is_shown = |path: &&PathBuf| !hidden.hide_in(workspace, path);
+    for path in protected.writable.iter().filter(is_shown) {
         rules.add(path, Show::Writable(path.clone()));
     }
-    for path in &protected.read_only {
+    for path in protected.read_only.iter().filter(is_shown) {
         rules.add(path, Show::Readable(path.clone()));
     }
     rules
@@ -133,4 +136,38 @@ fn hide(rules: &mut Rules, path: &Path) {
 
 fn canonical(path: &Path) -> Option<PathBuf> {
     path.canonicalize().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Sandbox;
+    use super::super::git::protected;
+    use super::*;
+
+    #[test]
+    fn credentials_stay_hidden_in_a_workspace_that_is_the_home() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = directory.path().canonicalize().unwrap();
+        for path in [".claude/commands", ".codex", ".opencode/plugin"] {
+            fs::create_dir_all(home.join(path)).unwrap();
+        }
+        let mut settings = Sandbox::off().0.settings.clone();
+        settings.user.home = Some(home.clone());
+        let found = rules(&settings, &Cell::off(), &home, &[], &protected(&home, false)).mounts();
+        let shown = |path: &str| {
+            let path = home.join(path);
+            found.iter().find(|rule| rule.path == path).map(|rule| rule.show.clone())
+        };
+        let same = |path: &str| home.join(path);
+        for (path, expected) in [
+            ("", Some(Show::Writable(same("")))),
+            (".claude", Some(Show::HiddenDirectory)),
+            (".claude/commands", None),
+            (".codex", Some(Show::HiddenDirectory)),
+            (".opencode", Some(Show::Writable(same(".opencode")))),
+            (".opencode/plugin", Some(Show::Readable(same(".opencode/plugin")))),
+        ] {
+            assert_eq!(shown(path), expected, "{path}");
+        }
+    }
 }

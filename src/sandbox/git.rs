@@ -1,5 +1,6 @@
-//! What of a workspace commands must not write: files that make git or an agent run something for the
-//! person later (`.git/hooks`, `.git/config`, agent definitions), and where the real git directory is.
+//! What of a workspace commands must not write: files that make git, an agent or an editor run something
+//! for the person later (`.git/hooks`, `.git/config`, agent definitions, settings of the programs that
+//! parents are), and where the real git directory is.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -8,6 +9,30 @@ use super::after::{Afterwards, Anchor};
 
 /// Folders of a workspace whose files define agents.
 const DEFINITIONS: [&str; 3] = [".claude/agents", ".opencode/agent", ".opencode/agents"];
+
+/// What the programs that people talk to execute, or start, when they are opened in a workspace.
+const EXECUTED: [&str; 20] = [
+    ".claude/settings.json",
+    ".claude/settings.local.json",
+    ".claude/commands",
+    ".claude/skills",
+    ".claude/hooks",
+    ".mcp.json",
+    "opencode.json",
+    "opencode.jsonc",
+    ".opencode/opencode.json",
+    ".opencode/opencode.jsonc",
+    ".opencode/plugin",
+    ".opencode/plugins",
+    ".opencode/tool",
+    ".opencode/tools",
+    ".opencode/command",
+    ".opencode/commands",
+    ".vscode/mcp.json",
+    ".cursor/mcp.json",
+    ".gemini",
+    ".codex",
+];
 
 const SETTINGS: [&str; 2] = ["config", "config.worktree"];
 const HOOKS: &str = "hooks";
@@ -51,9 +76,11 @@ pub fn is_protected(workspace: &Path, path: &Path) -> bool {
             || rest.iter().any(|name| name == HOOKS)
             || SETTINGS.contains(&last)
             || last == COMMON
+            || last == BACK
     });
     let joined = format!("/{}/", names.join("/"));
-    of_git || DEFINITIONS.iter().any(|folder| joined.contains(&format!("/{folder}/")))
+    let mut all = DEFINITIONS.iter().chain(&EXECUTED);
+    of_git || all.any(|path| joined.contains(&format!("/{path}/")))
 }
 
 /// Makes the folders of a trusted workspace that are missing, so that they can be mounted over.
@@ -61,18 +88,21 @@ pub(super) fn protected(workspace: &Path, trusted: bool) -> Protected {
     let mut found = Protected::default();
     // One that cannot be opened by its name cannot be bound by it either.
     let Ok(anchor) = Anchor::at(workspace) else { return found };
-    for folder in DEFINITIONS {
-        let folder = workspace.join(folder);
+    for folder in DEFINITIONS.map(|folder| workspace.join(folder)) {
         let parent = folder.parent().unwrap_or(workspace);
         if trusted && !is_link(parent) && !is_link(&folder) {
             // What cannot be made cannot be made by the command either.
             let _ = fs::create_dir_all(&folder);
         }
+    }
+    for path in DEFINITIONS.iter().chain(&EXECUTED).map(|path| workspace.join(path)) {
+        let parent = path.parent().unwrap_or(workspace);
         found.keep_link(&anchor, parent);
-        if parent.is_dir() && !is_link(parent) {
+        let is_pinned = parent == workspace || found.writable.iter().any(|path| path == parent);
+        if !is_pinned && parent.is_dir() && !is_link(parent) {
             found.writable.push(parent.to_owned());
         }
-        found.add(&anchor, workspace, folder);
+        found.add(&anchor, workspace, path);
     }
     let git = workspace.join(".git");
     found.keep_link(&anchor, &git);
@@ -112,7 +142,8 @@ impl Protected {
     }
 
     fn keep_link(&mut self, anchor: &Anchor, path: &Path) {
-        self.after.extend(anchor.with_link(path));
+        let link = anchor.with_link(path).filter(|link| !self.after.contains(link));
+        self.after.extend(link);
     }
 
     /// Free of links.
@@ -233,6 +264,7 @@ mod tests {
             ".GIT/Config",
             ".git/config.worktree",
             ".git/commondir",
+            ".git/worktrees/a/gitdir",
             ".git/modules/a/config",
             ".git/modules/a/hooks/post-checkout",
             "vendor/.git/hooks/x",
@@ -240,6 +272,16 @@ mod tests {
             "sub/.claude/agents/x.md",
             ".opencode/agent/x.md",
             ".opencode/agents/deep/x.md",
+            ".claude/settings.json",
+            ".claude/settings.local.json",
+            "sub/.claude/hooks/x.sh",
+            ".claude/skills/a/SKILL.md",
+            ".mcp.json",
+            "sub/.mcp.json",
+            "opencode.jsonc",
+            ".opencode/plugin/x.ts",
+            ".vscode/mcp.json",
+            ".codex/config.toml",
         ] {
             check(path, true);
         }
@@ -250,7 +292,9 @@ mod tests {
             ".github/config",
             ".git/info/exclude",
             ".git/COMMIT_EDITMSG",
-            ".claude/settings.json",
+            ".claude/CLAUDE.md",
+            ".vscode/settings.json",
+            "mcp.json",
             "agents/x.md",
         ] {
             check(path, false);
@@ -337,5 +381,23 @@ mod tests {
         assert_eq!(found.writable, [&[git.clone()], &below(&pinned)[..]].concat());
         let kept = ["hooks", "modules/group/sub/hooks", "modules/group/sub/config"];
         assert_eq!(found.read_only, below(&kept));
+    }
+
+    #[test]
+    fn what_a_persons_programs_execute_is_mounted_over_or_removed_afterwards() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().canonicalize().unwrap();
+        file(&top.join(".mcp.json"), "");
+        file(&top.join(".claude/settings.json"), "");
+        file(&top.join(".codex/config.toml"), "");
+        let found = protected(&top, false);
+        assert_eq!(found.writable, [top.join(".claude")]);
+        let kept = [".claude/settings.json", ".mcp.json", ".codex"].map(|path| top.join(path));
+        assert_eq!(found.read_only, kept);
+        let anchor = Anchor::at(&top).unwrap();
+        for missing in [".claude/agents", ".claude/hooks", "opencode.json", ".vscode/mcp.json"] {
+            let removed = anchor.without(&top.join(missing)).unwrap();
+            assert!(found.after.contains(&removed), "{missing}");
+        }
     }
 }

@@ -36,6 +36,17 @@ impl Rules {
         self.0.push(Rule { path, show });
     }
 
+    /// Whether a path is hidden by a rule inside this directory.
+    pub(super) fn hide_in(&self, directory: &Path, path: &Path) -> bool {
+        self.0.iter().any(|rule| {
+            let is_hidden = matches!(rule.show, Show::HiddenDirectory | Show::HiddenFile);
+            is_hidden
+                && path.starts_with(&rule.path)
+                && rule.path.starts_with(directory)
+                && rule.path != directory
+        })
+    }
+
     /// From the root down, without those that change nothing. The root itself is readable.
     pub(super) fn mounts(&self) -> Vec<Rule> {
         let mut all = self.0.clone();

@@ -29,7 +29,7 @@ const SYMPTOMS: [&str; 13] = [
 ];
 
 const HINT: &str = "\n(it ran in a sandbox, which may be why it failed: commands write in the workspace \
-    and in `/tmp` only, and not to `.git/hooks`, `.git/config` and agent definitions there; of the home \
+    and in `/tmp` only, and not to `.git/hooks`, `.git/config` and settings of agents there; of the home \
     directory they see only programs. If it cannot be done inside, call again with `outside: true`: a \
     person is asked)";
 
