@@ -5,6 +5,7 @@ mod after;
 mod bwrap;
 mod gather;
 mod git;
+mod hidden;
 mod holds;
 mod landlock;
 mod places;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use bwrap::Network;
 pub use git::is_protected;
+pub use hidden::{Hidden, HiddenPlaces};
 pub use holds::{HOLDS, Held, Property, Row, table};
 pub use landlock::{VERB, confine};
 pub use places::UserPlaces;

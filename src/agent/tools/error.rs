@@ -15,6 +15,13 @@ pub enum Error {
         "`{path}` is outside the workspace `{root}` and nobody permitted that; use a path inside"
     )]
     Outside { path: String, root: String },
+    #[error("`{path}` holds credentials and nobody permitted to open it; do without it")]
+    Credentials { path: String },
+    #[error(
+        "`{path}` belongs to asyncagents itself (token, tasks, conversations) and is closed to agents; \
+         do without it"
+    )]
+    Own { path: String },
     #[error("nobody permitted to run this outside the sandbox; run it without `outside`")]
     InSandbox,
     #[error(

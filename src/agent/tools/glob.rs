@@ -43,7 +43,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     let start = context.reach(arguments.path.as_deref().unwrap_or("."), Access::Read)?;
     let mut lines: Vec<String> = Vec::new();
     let mut found = 0;
-    let gaps = walk(&start, &context.workspace, halt, &mut |entry| {
+    let gaps = walk(&start, context, halt, &mut |entry| {
         let is_file = matches!(entry.kind, Kind::File | Kind::Link);
         if is_file && matcher.is_match(below(entry.path, &start)) {
             found += 1;

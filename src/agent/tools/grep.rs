@@ -108,7 +108,7 @@ impl Search<'_> {
             };
         }
         let mut unreadable = 0;
-        let mut gaps = walk(start, &context.workspace, self.halt, &mut |entry| {
+        let mut gaps = walk(start, context, self.halt, &mut |entry| {
             let included = |glob: &GlobMatcher| glob.is_match(below(entry.path, start));
             if entry.kind != Kind::File || !include.is_none_or(included) {
                 return ControlFlow::Continue(());

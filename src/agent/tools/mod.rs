@@ -33,7 +33,7 @@ pub use self::todo::{Todo, TodoStatus, Todos};
 pub use self::workspace::Workspace;
 use self::workspace::{Place, resolve};
 use crate::process::Launcher;
-use crate::sandbox::{self, Cell};
+use crate::sandbox::{self, Cell, Hidden, HiddenPlaces};
 use crate::threads::{self, Stuck};
 
 /// How long a tool that works on files may take before it says what it has so far.
@@ -102,8 +102,11 @@ pub fn specs() -> Vec<Spec> {
     ALL.into_iter().map(Tool::spec).collect()
 }
 
-/// What the call would need a permission for, as `external_directory <path>` or `outside_sandbox
-/// <command>`; `None` if nothing.
+/// What a permission for credentials in a workspace begins with. No rule gives it.
+pub const CREDENTIALS: &str = "credentials";
+
+/// What the call would need a permission for, as `external_directory <path>`, `credentials <path>` or
+/// `outside_sandbox <command>`; `None` if nothing.
 pub fn leaves(name: &str, arguments: &Value, context: &Context) -> Option<String> {
     let tool = Tool::named(name)?;
     if tool == Tool::Bash {
@@ -228,22 +231,49 @@ impl Context {
         if access == Access::Write && sandbox::is_protected(self.workspace.root(), &place.path) {
             return Err(Error::Protected { path: place.shown });
         }
+        let hidden = self.is_hidden(&place, access);
+        if hidden == Some(Hidden::Own) {
+            return Err(Error::Own { path: place.shown });
+        }
         match self.outside(&place, access) {
-            Some(what) if self.may_leave.as_ref() != Some(&what) => Err(Error::Outside {
+            Some(what) if self.may_leave.as_ref() == Some(&what) => Ok(place),
+            Some(_) if hidden.is_some() => Err(Error::Credentials { path: place.shown }),
+            Some(_) => Err(Error::Outside {
                 path: place.shown,
                 root: self.workspace.root().display().to_string(),
             }),
-            Some(_) | None => Ok(place),
+            None => Ok(place),
         }
     }
 
     fn outside(&self, place: &Place, access: Access) -> Option<String> {
+        let in_workspace = place.path.starts_with(self.workspace.root());
+        let path = place.path.display();
+        match self.is_hidden(place, access) {
+            Some(Hidden::Credentials) if in_workspace => Some(format!("{CREDENTIALS} {path}")),
+            // Closed, so there is nothing to be asked.
+            Some(Hidden::Own) => None,
+            Some(Hidden::Credentials) | None => (!in_workspace && !self.is_kept(place, access))
+                .then(|| format!("external_directory {path}")),
+        }
+    }
+
+    /// Whether it is, or is in, a place that agents do not see unasked.
+    fn is_hidden(&self, place: &Place, access: Access) -> Option<Hidden> {
+        let hidden = || self.hidden().is_hidden(&place.path);
+        if self.is_kept(place, access) { None } else { hidden() }
+    }
+
+    fn hidden(&self) -> HiddenPlaces {
+        self.cell.sandbox.hidden_from(self.workspace.root())
+    }
+
+    /// Output that was too long to show, which is kept among our own files.
+    fn is_kept(&self, place: &Place, access: Access) -> bool {
         let overflow = || resolve(Path::new("/"), &self.overflow);
-        let inside = place.path.starts_with(self.workspace.root())
-            || access == Access::Read
-                && self.overflow.is_absolute()
-                && overflow().is_ok_and(|overflow| place.path.starts_with(overflow));
-        (!inside).then(|| format!("external_directory {}", place.path.display()))
+        access == Access::Read
+            && self.overflow.is_absolute()
+            && overflow().is_ok_and(|overflow| place.path.starts_with(overflow))
     }
 }
 

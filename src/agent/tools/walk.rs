@@ -1,6 +1,6 @@
 //! Goes through a directory and what is below it, by open directories and never through a link, so
 //! that nothing swapped in meanwhile leads outside. What `.gitignore` and its like name is left out,
-//! with or without a repository; hidden files are not, `.git` is.
+//! with or without a repository; files with a dot are not, `.git`, credentials and our own files are.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -12,10 +12,11 @@ use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::OFlags;
 
-use super::Error;
 use super::halt::{Halt, Reason};
 use super::text::lossy;
 use super::workspace::{Kind, Place, Workspace, enter, names, open_directory, open_file};
+use super::{Context, Error};
+use crate::sandbox::HiddenPlaces;
 
 /// One open directory each; deeper is a mistake, or meant to break us.
 const DEEPEST: usize = 100;
@@ -41,13 +42,15 @@ pub(super) struct Gaps {
 /// Visits everything below a directory, by name, parents first, until told to stop.
 pub(super) fn walk(
     start: &Place,
-    workspace: &Workspace,
+    context: &Context,
     halt: &Halt,
     visit: &mut dyn FnMut(&Entry) -> ControlFlow<()>,
 ) -> Result<Gaps, Error> {
+    let workspace = &context.workspace;
+    let hidden = context.hidden().below(&start.path);
     let directory = start.directory().map_err(|error| workspace.trouble("open", start, error))?;
     let ignores = Ignores::above(start, workspace);
-    let mut walk = Walk { halt, ignores, gaps: Gaps::default(), visit };
+    let mut walk = Walk { halt, ignores, hidden, gaps: Gaps::default(), visit };
     // Where to stop was the visitor's choice, which knows it.
     let _ = walk.descend(&directory, &start.path, 0);
     match halt.reached() {
@@ -74,6 +77,7 @@ impl Gaps {
 struct Walk<'a> {
     halt: &'a Halt,
     ignores: Ignores,
+    hidden: HiddenPlaces,
     gaps: Gaps,
     visit: &'a mut dyn FnMut(&Entry) -> ControlFlow<()>,
 }
@@ -105,7 +109,7 @@ impl Walk<'_> {
         depth: usize,
     ) -> ControlFlow<()> {
         let path = path.join(&name);
-        if self.ignores.cover(&path, kind) {
+        if self.ignores.cover(&path, kind) || self.hidden.is_hidden(&path).is_some() {
             return ControlFlow::Continue(());
         }
         (self.visit)(&Entry { directory, name: &name, path: &path, kind })?;

@@ -535,6 +535,9 @@ impl Surroundings for Surrounded {
             // No rule leads out of the sandbox: whoever answers requests is asked each time.
             what = format!("bash outside the sandbox: {subject}");
             action = action.max(Action::Ask);
+        } else if outside.as_ref().is_some_and(|what| what.starts_with(tools::CREDENTIALS)) {
+            what = format!("{what}, which holds credentials");
+            action = action.max(Action::Ask);
         } else if outside.is_some() {
             action = action.max(self.action_outside(&subject));
         }

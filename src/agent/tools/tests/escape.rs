@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::Desk;
 use crate::agent::tools::{Error, leaves};
+use crate::sandbox::{Caches, Choice, Limits, Network, Sandbox, Settings, UserPlaces};
 
 /// A call of each tool that takes a path.
 fn calls(path: &str) -> Vec<(&'static str, Value)> {
@@ -252,4 +253,37 @@ async fn kept_output_may_be_read_but_not_written() {
         assert_eq!(outside, matches!(name, "edit" | "write"), "{name}");
     }
     desk.check("read", json!({ "path": path }), "     1\tkept\n").await;
+}
+
+#[tokio::test]
+async fn in_a_home_our_own_files_are_closed_and_credentials_need_a_permission() {
+    let files = [(".ssh/id", "secret"), (".store/token", "secret"), ("own.txt", "secret")];
+    let mut desk = Desk::with(&files);
+    let home = desk.context.workspace.root().to_owned();
+    desk.context.cell.sandbox = Sandbox::new(Settings {
+        choice: Choice::Off,
+        program: PathBuf::new(),
+        network: Network::On,
+        readable: Vec::new(),
+        writable: Vec::new(),
+        caches: Caches::Readable,
+        limits: Limits::default(),
+        user: UserPlaces { home: Some(home.clone()), ..UserPlaces::default() },
+        own: vec![home.join(".store")],
+    });
+    let asked = format!("credentials {}", home.join(".ssh/id").display());
+    for (name, arguments) in calls(".ssh/id") {
+        let refused = Error::Credentials { path: ".ssh/id".to_owned() };
+        assert_eq!(desk.run(name, arguments.clone()).await, Err(refused), "{name}");
+        assert_eq!(leaves(name, &arguments, &desk.context), Some(asked.clone()), "{name}");
+    }
+    for (name, arguments) in calls(".store/token") {
+        let refused = Error::Own { path: ".store/token".to_owned() };
+        assert_eq!(desk.run(name, arguments.clone()).await, Err(refused), "{name}");
+        assert_eq!(leaves(name, &arguments, &desk.context), None, "{name}");
+    }
+    desk.check("grep", json!({ "pattern": "secret" }), "own.txt:1: secret").await;
+    desk.check("glob", json!({ "pattern": "**" }), "own.txt").await;
+    desk.context.may_leave = Some(asked);
+    desk.check("grep", json!({ "path": ".ssh/id", "pattern": "." }), ".ssh/id:1: secret").await;
 }

@@ -168,8 +168,7 @@ async fn a_tree_without_end_is_left_at_some_depth() {
 fn a_walk_ends_when_it_is_time() {
     let desk = project();
     let start = desk.context.workspace.place(".").unwrap();
-    let go =
-        |halt| walk(&start, &desk.context.workspace, &halt, &mut |_| ControlFlow::Continue(()));
+    let go = |halt| walk(&start, &desk.context, &halt, &mut |_| ControlFlow::Continue(()));
     let cancel = CancellationToken::new();
     let late = go(Halt::after(Duration::ZERO, cancel.clone())).unwrap();
     assert_eq!(late, Gaps { out_of_time: true, ..Gaps::default() });
