@@ -105,7 +105,7 @@ fn tools(rules: &mut Rules, settings: &Settings, home: &Path) {
     }
     for directory in &settings.user.path {
         if directory.starts_with(home) || HOMES.iter().any(|home| directory.starts_with(home)) {
-            show(rules, &around_programs(home, directory), Show::Readable);
+            show(rules, &around_programs(home, directory, Path::exists), Show::Readable);
         }
     }
     match settings.caches {

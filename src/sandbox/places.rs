@@ -169,14 +169,23 @@ pub(super) const SECRETS: [&str; 54] = [
     ".psql_history",
 ];
 
-/// What belongs to a directory of `PATH` below a home: for `…/bin` also what is around it, unless that
-/// is where everything is.
-pub(super) fn around_programs(home: &Path, directory: &Path) -> PathBuf {
+/// What lies beside the `bin` of a toolchain, and seldom beside another one.
+pub(super) const BESIDE_PROGRAMS: [&str; 3] = ["pyvenv.cfg", "lib", "include"];
+
+/// What belongs to a directory of `PATH` below a home: for `…/bin` also what is around it, where that is a
+/// toolchain, which programs there need. `~/work/bin` does not open `~/work`.
+pub(super) fn around_programs(
+    home: &Path,
+    directory: &Path,
+    exists: impl Fn(&Path) -> bool,
+) -> PathBuf {
     let above = directory.parent().unwrap_or(directory);
     let is_bin = directory.file_name().is_some_and(|name| name == "bin" || name == "shims");
     let is_broad =
         home.starts_with(above) || above.ends_with(".local") || above.ends_with(".config");
-    if is_bin && !is_broad { above.to_owned() } else { directory.to_owned() }
+    let is_toolchain = TOOLS.iter().any(|tool| above.starts_with(home.join(tool)))
+        || BESIDE_PROGRAMS.iter().any(|name| exists(&above.join(name)));
+    if is_bin && !is_broad && is_toolchain { above.to_owned() } else { directory.to_owned() }
 }
 
 #[cfg(test)]
@@ -184,12 +193,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_around_a_program_is_shown_unless_that_is_the_whole_home() {
+    fn what_is_around_a_program_is_shown_where_that_is_a_toolchain() {
+        let there = ["/home/ada/venv/pyvenv.cfg", "/home/ada/opt/lib", "/home/ada/lib"];
+        let exists = |path: &Path| there.iter().any(|known| Path::new(known) == path);
         let check = |directory: &str, expected: &str| {
-            let found = around_programs(Path::new("/home/ada"), Path::new(directory));
+            let found = around_programs(Path::new("/home/ada"), Path::new(directory), exists);
             assert_eq!(found, Path::new(expected));
         };
         check("/home/ada/.nvm/versions/v20/bin", "/home/ada/.nvm/versions/v20");
+        check("/home/ada/venv/bin", "/home/ada/venv");
+        check("/home/ada/opt/bin", "/home/ada/opt");
+        check("/home/ada/work/bin", "/home/ada/work/bin");
         check("/home/ada/bin", "/home/ada/bin");
         check("/home/ada/.local/bin", "/home/ada/.local/bin");
         check("/home/bin", "/home/bin");
