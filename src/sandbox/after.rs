@@ -15,7 +15,7 @@ const SAFELY: OFlags =
     OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::RDONLY);
 
 /// Device and inode: which directory it is, whatever its name.
-type Identity = (rustix::fs::Dev, u64);
+pub(super) type Identity = (rustix::fs::Dev, u64);
 
 /// A directory that commands can neither rename nor replace, the workspace or a git directory outside of
 /// it, as it was when a command was planned. Everything is reached from there.
@@ -110,6 +110,14 @@ impl Afterwards {
             }
         }
     }
+}
+
+/// Of what is at a path without any link in it.
+pub(super) fn identity_at(path: &Path) -> Option<Identity> {
+    let directory = open(path.parent()?).ok()?;
+    let found =
+        rustix::fs::statat(&directory, path.file_name()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some((found.st_dev, found.st_ino))
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {

@@ -1,7 +1,8 @@
 //! bubblewrap's command line, from the rules. No IO.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::after::Identity;
 use super::rules::{Rules, Show};
 use super::{Error, Level, Limits};
 
@@ -60,11 +61,22 @@ pub(super) const SYSTEM: [&str; 19] = [
     "/proc/pressure",
 ];
 
+/// As if bubblewrap had said it.
+const EXCHANGED: &str =
+    "bwrap: protected paths of the workspace were exchanged meanwhile; run it again";
+
+/// Something of the workspace that is bound by its name, as it was when that was planned.
+pub(super) struct Source {
+    pub(super) path: PathBuf,
+    pub(super) identity: Option<Identity>,
+}
+
 pub(super) fn arguments(
     rules: &Rules,
     network: Network,
     directory: &Path,
     command: &str,
+    sources: &[Source],
 ) -> Result<Vec<String>, Error> {
     let mut all: Vec<String> = NAMESPACES.iter().chain(&SYSTEM).map(|&a| a.to_owned()).collect();
     if network == Network::Off {
@@ -87,8 +99,34 @@ pub(super) fn arguments(
     }
     let rest = ["--setenv", "TMPDIR", "/tmp", "--chdir", text(directory)?, "--", "bash", "-c"];
     all.extend(rest.map(str::to_owned));
-    all.push(command.to_owned());
+    all.push(format!("{}{command}", check(sources)));
+    if !sources.is_empty() {
+        // The shell's own name, and what the check is given.
+        all.push("bash".to_owned());
+        for source in sources {
+            all.push(text(&source.path)?.to_owned());
+        }
+    }
     Ok(all)
+}
+
+/// bubblewrap binds by name what was looked at before, and a command of another session may have put a
+/// link there meanwhile. So the shell looks, before the command, whether it sees what was planned:
+/// nobody can exchange a mount point.
+fn check(sources: &[Source]) -> String {
+    if sources.is_empty() {
+        return String::new();
+    }
+    let shown = |source: &Source| match source.identity {
+        Some((device, inode)) => format!("{device}:{inode}"),
+        None => "gone".to_owned(),
+    };
+    let expected: Vec<String> = sources.iter().map(shown).collect();
+    format!(
+        "[ \"$(stat -c %d:%i -- \"$@\" 2>/dev/null)\" = '{}' ] || {{ echo '{EXCHANGED}' >&2; exit 1; }}; \
+         set --; ",
+        expected.join("\n")
+    )
 }
 
 /// Limits are set by the shell that runs the command, in its first line, which costs no other process.
@@ -122,7 +160,8 @@ mod tests {
         rules.add("/secret/shown", Show::Readable("/secret/shown".into()));
         rules.add("/etc/shadow", Show::HiddenFile);
         let check = |network, net: &str| {
-            let said = arguments(&rules, network, Path::new("/w"), "echo 'a b'").unwrap().join(" ");
+            let said = arguments(&rules, network, Path::new("/w"), "echo 'a b'", &[]);
+            let said = said.unwrap().join(" ");
             let expected = format!(
                 "--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup-try \
                  --cap-drop ALL --new-session --ro-bind / / --dev /dev --proc /proc \
@@ -138,6 +177,22 @@ mod tests {
         };
         check(Network::On, "");
         check(Network::Off, "--unshare-net ");
+    }
+
+    #[test]
+    fn what_is_bound_by_its_name_is_compared_before_the_command() {
+        let source = |path: &str, identity| Source { path: path.into(), identity };
+        let sources = [source("/w/.git", Some((1, 2))), source("/w/a b", None)];
+        let said =
+            arguments(&Rules::default(), Network::On, Path::new("/w"), "true", &sources).unwrap();
+        let expected = [
+            "[ \"$(stat -c %d:%i -- \"$@\" 2>/dev/null)\" = '1:2\ngone' ] || { echo 'bwrap: protected \
+             paths of the workspace were exchanged meanwhile; run it again' >&2; exit 1; }; set --; true",
+            "bash",
+            "/w/.git",
+            "/w/a b",
+        ];
+        assert_eq!(said[said.len() - 4..], expected);
     }
 
     #[test]

@@ -18,12 +18,14 @@ pub enum Property {
     Capabilities,
     Namespaces,
     Socket,
+    Services,
     Api,
     Tcp,
     Udp,
     Processes,
     Memory,
     FileSize,
+    Disk,
     Outlive,
 }
 
@@ -53,6 +55,7 @@ pub struct Row {
 
 const YES: Held = Held::Yes;
 const NO_SANDBOX: Held = Held::No("there is no sandbox");
+const MANY_FILES: Held = Held::No("each file is limited, their number is not");
 const LINUX_6_12: Held = Held::Since { abi: 6, linux: "6.12" };
 
 /// Held by bubblewrap and Landlock.
@@ -60,7 +63,7 @@ const fn row(property: Property, words: &'static str) -> Row {
     Row { property, words, bwrap_user: YES, bwrap_root: YES, landlock: YES, off: NO_SANDBOX }
 }
 
-pub const HOLDS: [Row; 19] = [
+pub const HOLDS: [Row; 21] = [
     row(Property::Credentials, "read credentials in the home directory (`~/.ssh`, `~/.aws`, …)"),
     row(Property::OwnFiles, "read our storage directory: token, tasks, conversations"),
     row(Property::Temporary, "read what others have in `/tmp`"),
@@ -76,7 +79,10 @@ pub const HOLDS: [Row; 19] = [
     },
     Row {
         landlock: Held::No("Landlock cannot except a part of a directory"),
-        ..row(Property::Agents, "write agent definitions of the workspace")
+        ..row(
+            Property::Agents,
+            "write definitions and settings of agents in the workspace (`.claude`, `.mcp.json`, …)",
+        )
     },
     row(Property::Environment, "read the environment or memory of other processes"),
     Row {
@@ -93,7 +99,17 @@ pub const HOLDS: [Row; 19] = [
         ..row(Property::Socket, "connect to the daemon's socket")
     },
     Row {
-        off: YES,
+        landlock: Held::No("Landlock does not cover Unix sockets"),
+        ..row(
+            Property::Services,
+            "reach services over Unix sockets in `/run` and `/tmp` (Docker, D-Bus, SSH agents)",
+        )
+    },
+    Row {
+        landlock: LINUX_6_12,
+        off: Held::No(
+            "one that kills its guard and empties its environment is not known for a command",
+        ),
         ..row(
             Property::Api,
             "answer requests, launch tasks or read other tasks, over the socket, the port or the CLI",
@@ -114,6 +130,14 @@ pub const HOLDS: [Row; 19] = [
     },
     row(Property::Memory, "have more memory than the limit, in one process"),
     row(Property::FileSize, "write a file larger than the limit"),
+    Row {
+        property: Property::Disk,
+        words: "fill the disk",
+        bwrap_user: MANY_FILES,
+        bwrap_root: MANY_FILES,
+        landlock: MANY_FILES,
+        off: MANY_FILES,
+    },
     Row {
         landlock: LINUX_6_12,
         off: Held::No("one that kills its guard and empties its environment is not found"),

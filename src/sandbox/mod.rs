@@ -26,8 +26,10 @@ pub use landlock::{VERB, confine};
 pub use places::UserPlaces;
 
 use after::Afterwards;
+use bwrap::Source;
 use git::Protected;
 use landlock::Confinement;
+use rules::{Rules, Show};
 
 /// What the configuration asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,7 +238,8 @@ impl Cell {
         let command = format!("{}{command}", bwrap::prelude(settings.limits, level));
         let (program, arguments) = match level {
             Level::BwrapUser | Level::BwrapRoot => {
-                ("bwrap", bwrap::arguments(&rules, network, workspace, &command)?)
+                let sources = sources(&rules, &share.protected);
+                ("bwrap", bwrap::arguments(&rules, network, workspace, &command, &sources)?)
             }
             Level::Landlock | Level::Off => {
                 let confinement = Confinement::of(&rules, network, self.temporary());
@@ -304,6 +307,18 @@ impl Drop for Share {
             }
         }
     }
+}
+
+/// What of the workspace is mounted on itself.
+fn sources(rules: &Rules, protected: &Protected) -> Vec<Source> {
+    let mounts = rules.mounts().into_iter().filter(|rule| match &rule.show {
+        Show::Writable(_) => protected.writable.contains(&rule.path),
+        Show::Readable(_) => protected.read_only.contains(&rule.path),
+        Show::HiddenDirectory | Show::HiddenFile | Show::Blank | Show::Private(_) => false,
+    });
+    mounts
+        .map(|rule| Source { identity: after::identity_at(&rule.path), path: rule.path })
+        .collect()
 }
 
 fn private_directory(path: &Path) -> io::Result<()> {

@@ -6,12 +6,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use asyncagents::clock::Clock;
-use asyncagents::sandbox::{HOLDS, Level, Property, VERB};
+use asyncagents::sandbox::{
+    self, Caches, Cell, Choice, Grants, HOLDS, Level, Limits, Property, Sandbox, Settings,
+    UserPlaces, VERB,
+};
 use asyncagents::wire::TaskView;
 use tempfile::TempDir;
 
@@ -38,19 +42,22 @@ enum Network {
 struct Place {
     shell: Shell,
     server: ModelServer,
+    level: &'static str,
     who: Who,
     network: Network,
     /// A process of the same user that is none of the agent's business.
     sentinel: Child,
     /// A directory in `/tmp`, of the same user.
     other: TempDir,
+    /// A service of the same user, in that directory.
+    _service: UnixListener,
     tcp: TcpListener,
     udp: UdpSocket,
     sleep: String,
 }
 
 impl Place {
-    async fn build(level: &str, who: Who, network: Network) -> Place {
+    async fn build(level: &'static str, who: Who, network: Network) -> Place {
         let server = ModelServer::start().await;
         let mut shell = match who {
             Who::Me => Shell::new(),
@@ -71,6 +78,7 @@ impl Place {
         shell.set("ASYNCAGENTS_CONFIG", shell.path("config.toml"));
         let other = tempfile::Builder::new().prefix("other").tempdir_in("/tmp").unwrap();
         fs::write(other.path().join("file"), "CANARY").unwrap();
+        let service = UnixListener::bind(other.path().join("service.sock")).unwrap();
         let mut sleep = Command::new("sleep");
         sleep.arg("1000").stdin(Stdio::null());
         if who == Who::Somebody {
@@ -81,10 +89,12 @@ impl Place {
         let place = Place {
             shell,
             server,
+            level,
             who,
             network,
             sentinel: sleep.spawn().unwrap(),
             other,
+            _service: service,
             tcp: TcpListener::bind("127.0.0.1:0").unwrap(),
             udp: UdpSocket::bind("127.0.0.1:0").unwrap(),
             sleep: format!("1000.{}", digits.collect::<String>()),
@@ -159,6 +169,7 @@ impl Place {
             assert!(told.contains("own task: 200"), "{told}");
         }
         let mut broken = said(&told);
+        assert!(!broken.contains(&Property::Api), "while its guard is there: {told}");
         self.look(&config, &mut broken);
         assert_eq!((self.shell.pid(), self.shell.tasks().len()), (daemon, 2), "{told}");
         assert_eq!(self.shell.task(&parked).progress.detail.as_deref(), Some("read /etc/hostname"));
@@ -221,6 +232,13 @@ impl Place {
         if !mine || agents.iter().any(|path| project.join(path).exists()) {
             broken.insert(Property::Agents);
         }
+        let through = project.join("through");
+        if self.level == "off" && self.network == Network::On {
+            until("it got through", || through.exists());
+        }
+        if through.exists() {
+            broken.insert(Property::Api);
+        }
         if self.udp.recv(&mut [0; 8]).is_ok() {
             broken.insert(Property::Udp);
         }
@@ -268,7 +286,7 @@ fn is_about(network: Network, property: Property) -> bool {
     is_network == (network == Network::Off)
 }
 
-async fn check(level: Level, choice: &str, who: Who) {
+async fn check(level: Level, choice: &'static str, who: Who) {
     if who == Who::Somebody && !rustix::process::geteuid().is_root() {
         return;
     }
@@ -357,6 +375,45 @@ async fn what_a_command_did_to_protected_paths_is_put_right_also_when_it_is_canc
     });
 }
 
+#[test]
+fn a_directory_that_became_a_link_after_planning_opens_nothing_to_the_command() {
+    let top = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let top = top.path().canonicalize().unwrap();
+    let (workspace, outside) = (top.join("workspace"), top.join("outside"));
+    fs::create_dir_all(workspace.join(".git")).unwrap();
+    fs::create_dir_all(&outside).unwrap();
+    fs::write(outside.join("file"), "untouched").unwrap();
+    let cell = Cell {
+        sandbox: Sandbox::new(Settings {
+            choice: Choice::Bwrap,
+            program: env!("CARGO_BIN_EXE_asyncagents").into(),
+            network: sandbox::Network::On,
+            readable: Vec::new(),
+            writable: Vec::new(),
+            caches: Caches::Readable,
+            limits: Limits::default(),
+            user: UserPlaces::default(),
+            own: Vec::new(),
+        }),
+        scratch: top.join("scratch"),
+        grants: Grants::default(),
+        trusted: false,
+    };
+    let run = || {
+        let command = "echo changed > ../outside/file; echo \"ran with $#\"";
+        let plan = cell.plan(&workspace, &[], command).unwrap();
+        move |()| Command::new(plan.program).args(plan.arguments).output().unwrap()
+    };
+    let ran = run()(());
+    assert_eq!(String::from_utf8(ran.stdout).unwrap(), "ran with 0\n");
+    let planned = run();
+    fs::rename(workspace.join(".git"), workspace.join("moved")).unwrap();
+    std::os::unix::fs::symlink("../outside", workspace.join(".git")).unwrap();
+    let ran = planned(());
+    assert_eq!((ran.status.code(), ran.stdout), (Some(1), Vec::new()));
+    assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "untouched");
+}
+
 #[tokio::test]
 async fn bubblewrap_holds_what_the_table_says_for_whoever_runs_the_tests() {
     check(bwrap_as_me(), "bwrap", Who::Me).await;
@@ -378,11 +435,12 @@ async fn landlock_holds_what_the_table_says_for_a_normal_user() {
 }
 
 #[tokio::test]
-async fn without_a_sandbox_agents_still_cannot_answer_requests_or_launch() {
+async fn without_a_sandbox_agents_cannot_answer_requests_or_launch_while_their_guard_is_there() {
     check(Level::Off, "off", Who::Me).await;
 }
 
 #[tokio::test]
-async fn without_a_sandbox_a_normal_users_agents_still_cannot_answer_requests_or_launch() {
+async fn without_a_sandbox_a_normal_users_agents_cannot_answer_or_launch_while_their_guard_is_there()
+ {
     check(Level::Off, "off", Who::Somebody).await;
 }

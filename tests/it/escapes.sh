@@ -22,6 +22,9 @@ unshare -Urm bash -c "umount -l '$ROOT' /tmp; mount -o remount,rw /; echo x >> '
 
 # Everything that is worth asking for, over every door, also with the token.
 curl -s -o /dev/null --unix-socket "$STORE/asyncagents.sock" http://localhost/v1/health && broken Socket
+# Connected, and nobody answers.
+curl -s -m 1 --unix-socket "$OTHER/service.sock" http://localhost/
+[ $? = 28 ] && broken Services
 ask() {
     local code
     code=$(curl -s -m 5 -o answer -w '%{http_code}' "$@")
@@ -106,7 +109,15 @@ perl -e 'my @p; for (1..100) { my $p = fork; if (!defined $p) { kill 9, @p; exit
 perl -e 'my $x = "a" x (400 << 20); exit(length $x == 0)' 2>/dev/null && broken Memory
 (head -c 2000000 /dev/zero > big) 2>/dev/null
 [ "$(stat -c %s big)" -ge 2000000 ] && broken FileSize
+for n in 1 2 3; do head -c 900000 /dev/zero > "many$n"; done
+[ "$(cat many? | wc -c)" -gt 2000000 ] && broken Disk
 echo "all was tried"
+# Whoever gets away from the guard is not known for a command any more.
+env -i /usr/bin/setsid --fork /usr/bin/bash -c "for n in {1..100}; do
+    /usr/bin/curl -s -m 5 -o /dev/null -w '%{http_code}' -H 'authorization: Bearer $TOKEN' \
+        http://127.0.0.1:$PORT/v1/tasks | /usr/bin/grep -q 200 && { echo x > '$PWD/through'; exit; }
+    /usr/bin/sleep 0.1
+done" > /dev/null 2>&1
 env -i /usr/bin/setsid --fork sleep "$SLEEP"
 kill -9 $PPID 2>/dev/null
 true
