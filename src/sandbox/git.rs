@@ -378,7 +378,7 @@ mod tests {
         let found = protected(git.parent().unwrap(), false);
         let below = |names: &[&str]| names.iter().map(|name| git.join(name)).collect::<Vec<_>>();
         let pinned = ["modules/group/sub", "modules", "modules/group"];
-        assert_eq!(found.writable, [&[git.clone()], &below(&pinned)[..]].concat());
+        assert_eq!(found.writable, [std::slice::from_ref(&git), &below(&pinned)[..]].concat());
         let kept = ["hooks", "modules/group/sub/hooks", "modules/group/sub/config"];
         assert_eq!(found.read_only, below(&kept));
     }

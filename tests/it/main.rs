@@ -26,6 +26,7 @@ mod events;
 mod faults;
 mod forging;
 mod fork;
+mod hidden;
 mod hostile;
 mod hostile_clone;
 mod hostile_model;
