@@ -181,6 +181,28 @@ async fn a_key_that_was_refused_is_read_again_from_where_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_key_is_refused_goes_on_with_the_one_that_has_replaced_it() {
+    for refusal in ["401 | say expired", "403 | say revoked", "400 | say API key not valid."] {
+        let mut place = Place::build().await;
+        let origin = place.server.origin();
+        place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\nkey_file = 'key'\n"));
+        fs::write(place.shell.path("key"), "sk-old").unwrap();
+        block_in_place(|| {
+            assert_eq!(place.key_shown(), "sk-old");
+            fs::write(place.shell.path("key"), "sk-new").unwrap();
+            let run = place.run(&format!("@once {refusal}"));
+            assert_eq!(place.end(run.stdout.trim()).0, "completed", "{refusal}");
+            assert_eq!(place.last_key(), "sk-new", "{refusal}");
+            // The same key again is no reason to ask again.
+            let before = place.server.asked().len();
+            let run = place.run(&format!("@once {refusal} again"));
+            assert_eq!(place.end(run.stdout.trim()).0, "error", "{refusal}");
+            assert_eq!(place.server.asked().len(), before + 1, "{refusal}");
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_typed_on_a_terminal_is_not_shown() {
     let place = Place::build().await;
     block_in_place(|| {

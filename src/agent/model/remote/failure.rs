@@ -52,6 +52,15 @@ const WORDS: [(&str, u16); 13] = [
     ("context_length_exceeded", 400),
 ];
 
+/// Whether a refusal may be over with another key. Gemini refuses keys as bad requests.
+pub(super) fn is_about_the_key(status: StatusCode, said: &str) -> bool {
+    match status.as_u16() {
+        401 | 403 => true,
+        400 => said.contains("API_KEY_INVALID") || said.contains("API key not valid"),
+        _ => false,
+    }
+}
+
 impl Teller {
     pub(super) fn new(url: &Url, setting: &str, key: &str, silence: Duration) -> Teller {
         let place = format!("{}{}", url.origin().ascii_serialization(), url.path());

@@ -1,5 +1,5 @@
-//! Model servers, whatever they speak: transport, bounds and time limits are here. It asks once: whether a failure is worth another try is for the
-//! caller to say. Everything a server sends is bounded here, before it is taken apart.
+//! Model servers, whatever they speak: transport, bounds and time limits are here. It asks once, or with a key
+//! that was replaced a second time: whether another failure is worth another try is for the caller to say. Everything a server sends is bounded here, before it is taken apart.
 
 mod draft;
 mod failure;
@@ -7,11 +7,12 @@ mod frames;
 mod wire;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
-use reqwest::{Response, StatusCode, Url, redirect};
+use reqwest::{Response, Url, redirect};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::failure::Teller;
@@ -60,6 +61,10 @@ pub struct Remote {
     teller: Teller,
     /// Its key was not accepted.
     is_stale: AtomicBool,
+    /// Where the key is read.
+    source: Provider,
+    /// The same with the key that was there after this one was not accepted.
+    renewed: OnceLock<Arc<Remote>>,
 }
 
 impl Remote {
@@ -89,6 +94,8 @@ impl Remote {
             teller: Teller::new(&base, &provider.url_setting(), key, silence),
             base,
             is_stale: AtomicBool::new(false),
+            source: provider.clone(),
+            renewed: OnceLock::new(),
         })
     }
 
@@ -117,8 +124,32 @@ impl Remote {
         tokio::select! {
             biased;
             () = sink.closed() => Ok(()),
-            end = self.stream(&request, &sink) => end,
+            end = self.stream_or_renew(&request, &sink) => end,
         }
+    }
+
+    /// A key that is refused may have been replaced where it was read: then the request is made again, once.
+    async fn stream_or_renew(&self, request: &Request, sink: &Sink) -> Result<(), Error> {
+        if let Some(renewed) = self.renewed.get() {
+            return renewed.stream(request, sink).await;
+        }
+        let refused = match self.stream(request, sink).await {
+            Err(error @ Error::Refused { .. }) if self.is_stale() => error,
+            other => return other,
+        };
+        match self.renew().await {
+            Some(renewed) => renewed.stream(request, sink).await,
+            None => Err(refused),
+        }
+    }
+
+    /// `None` when the key is the same as before, or cannot be read.
+    async fn renew(&self) -> Option<Arc<Remote>> {
+        let (source, silence) = (self.source.clone(), self.silence);
+        let made = threads::within(threads::LIMIT, move || Remote::new(&source, silence)).await;
+        let made = made.ok()?.ok().filter(|made| made.headers != self.headers)?;
+        let made = Arc::new(made.bounded(self.answer_bytes).thinking(self.effort));
+        Some(Arc::clone(self.renewed.get_or_init(|| made)))
     }
 
     async fn stream(&self, request: &Request, sink: &Sink) -> Result<(), Error> {
@@ -218,16 +249,17 @@ impl Remote {
         if status.is_success() {
             return Ok(response);
         }
-        if status == StatusCode::UNAUTHORIZED {
-            self.is_stale.store(true, Ordering::Relaxed);
-        }
         if status.is_redirection() {
             let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
             return Err(self.teller.tell_redirect(status, to));
         }
         let retry_after = failure::retry_after(response.headers());
         let said = refusal(response, self.silence).await;
-        Err(self.teller.tell_status(status, &String::from_utf8_lossy(&said), retry_after))
+        let said = String::from_utf8_lossy(&said);
+        if failure::is_about_the_key(status, &said) {
+            self.is_stale.store(true, Ordering::Relaxed);
+        }
+        Err(self.teller.tell_status(status, &said, retry_after))
     }
 
     /// A whole body, within a bound.
