@@ -22,8 +22,8 @@ pub use version::{Hello, Incompatible};
 use connection::{Answer, Connections, Failure};
 
 use crate::wire::{
-    AbortRequest, AnswerRequest, CallerRequest, CancelRequest, CancelView, CheckView, ClearView,
-    ErrorView, ForkRequest, ForkView, HealthView, HostsView, LaunchRequest, MailboxView,
+    AbortRequest, AnswerRequest, CallerRequest, CallerView, CancelRequest, CancelView, CheckView,
+    ClearView, ErrorView, ForkRequest, ForkView, HealthView, HostsView, LaunchRequest, MailboxView,
     OutputRequest, OutputView, PageView, PermissionsView, ProvidersRequest, ProvidersView,
     PruneRequest, PruneView, ReadRequest, ResolveRequest, ResumeRequest, ServerRequest, TaskView,
     TasksView, ToolLine, ToolRequest, ToolsView, WaitRequest, WaitView,
@@ -205,9 +205,9 @@ impl Client {
         self.get("/v1/tools?for=mcp").await
     }
 
-    /// The same, with the agents there are in a directory in their descriptions.
-    pub async fn tools_for_mcp_in(&self, directory: &str) -> Result<ToolsView, Error> {
-        self.get(&format!("/v1/tools?for=mcp&directory={}", encoded(directory))).await
+    /// The same, with the agents that this caller could launch in their descriptions.
+    pub async fn tools_for_mcp_of(&self, caller: &CallerView) -> Result<ToolsView, Error> {
+        self.post("/v1/tools", caller, PATIENCE).await
     }
 
     /// Calls a tool. Some wait, ten minutes at most; with `progress` in the request the answer says

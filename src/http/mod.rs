@@ -152,7 +152,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
 /// All verbs: what the socket serves.
 pub fn control(api: Api) -> Router {
     Router::from(status_routes())
-        .route("/v1/tools", get(tools::list))
+        .route("/v1/tools", get(tools::list).post(tools::list_for))
         .route("/v1/tools/{name}", post(tools::call))
         .route("/v1/tools/{name}/abort", post(tools::abort))
         .route("/v1/tasks", post(tasks::launch))

@@ -53,20 +53,29 @@ pub(super) async fn list(
         None => Audience::Conversation,
     };
     let agents = match query.directory {
-        Some(directory) => agents(&api, directory).await,
+        Some(directory) => {
+            let session_id = "mcp".to_owned();
+            let caller = CallerView { session_id, directory, ..CallerView::default() };
+            agents(&api, caller).await
+        }
         None => Vec::new(),
     };
     Json(tools::list(&api.toolbox, audience, &agents))
 }
 
-/// Those of a client of MCP there. The tools can be used without their names, so a host that is away or
-/// slow is not waited for.
-async fn agents(api: &Api, directory: String) -> Vec<AgentOffer> {
-    let session_id = "mcp".to_owned();
-    let Ok(caller) = tools::caller(CallerView { session_id, directory, ..CallerView::default() })
-    else {
-        return Vec::new();
-    };
+/// For a client of MCP, which says who it is and what its environment names.
+pub(super) async fn list_for(
+    State(api): State<Api>,
+    Body(caller): Body<CallerView>,
+) -> Json<ToolsView> {
+    let agents = agents(&api, caller).await;
+    Json(tools::list(&api.toolbox, Audience::Mcp, &agents))
+}
+
+/// Those that this caller could launch. The tools can be used without their names, so a host that is away
+/// or slow is not waited for.
+async fn agents(api: &Api, caller: CallerView) -> Vec<AgentOffer> {
+    let Ok(caller) = tools::caller(caller) else { return Vec::new() };
     match tokio::time::timeout(LONGEST_LOOK, api.supervisor.agents(&caller)).await {
         Ok(Ok(agents)) => agents,
         Ok(Err(error)) => {

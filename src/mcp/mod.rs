@@ -97,9 +97,15 @@ impl ServerHandler for Server {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let directory = parent::directory_so_far(&self.settings, self.root.get(), &context);
+        // Its agents are those of the host that its launches get.
+        let caller = CallerView {
+            session_id: "mcp".to_owned(),
+            directory: parent::directory_so_far(&self.settings, self.root.get(), &context),
+            hand_over: hand_over(&self.settings),
+            ..CallerView::default()
+        };
         for _ in 0..TRIES {
-            match self.client.tools_for_mcp_in(&directory).await {
+            match self.client.tools_for_mcp_of(&caller).await {
                 Ok(ToolsView { tools, .. }) => {
                     return Ok(ListToolsResult::with_all_items(
                         tools.into_iter().map(tool).collect(),

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
+use tokio::task::block_in_place;
 
+use crate::support::OpenCode;
 use crate::support::process::Shell;
 
 /// A client that says one thing after the other.
@@ -178,6 +180,23 @@ fn several_calls_of_task_may_run_in_parallel_when_its_agent_only_reads() {
     let description = task["description"].as_str().unwrap();
     let told = "the agent explore, which only reads, so several calls can run at the same time.";
     assert!(description.ends_with(told), "{description}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_is_announced_by_the_agents_of_the_host_that_the_client_names() {
+    let server = OpenCode::start().await;
+    block_in_place(|| {
+        let mut shell = embedded();
+        let file = shell.path("config.toml");
+        fs::write(&file, "[task_tool]\nagent = \"explore\"\n").unwrap();
+        shell.set("ASYNCAGENTS_CONFIG", file);
+        assert_eq!(shell.run(["daemon", "start"]).code, 0);
+        shell.unset("ASYNCAGENTS_HOST");
+        shell.set("ASYNCAGENTS_OPENCODE_URL", server.url());
+        // What an agent of that name may do on OpenCode is not known.
+        let mut client = Client::connect(&shell, "claude-code");
+        assert_eq!(client.tool("Task")["annotations"]["readOnlyHint"], false);
+    });
 }
 
 #[test]
