@@ -1,6 +1,7 @@
 //! Agents of our own on a real model server, from the shell to the end: every way a model can
 //! behave ends in a truthful state with a clear error.
 
+use asyncagents::wire::{AccessView, HandOverView};
 use serde_json::Value;
 use tokio::task::block_in_place;
 
@@ -14,6 +15,14 @@ struct Place {
 }
 
 impl Place {
+    /// What commands send of this shell's environment.
+    fn hand_over(&self) -> HandOverView {
+        let access =
+            AccessView { key: "sk-only-for-tests".into(), base_url: self.server.base_url() };
+        let providers = [("openai".to_owned(), access)].into();
+        HandOverView { model: "openai/scripted".into(), providers, ..HandOverView::default() }
+    }
+
     async fn build() -> Place {
         let server = ModelServer::start().await;
         let mut shell = Shell::new();
@@ -169,6 +178,7 @@ async fn a_file_of_a_trusted_workspace_does_not_open_the_way_out_of_it_also_behi
     for directory in [&place.project, &link] {
         let mut request = launch_request("@call read {\"path\": \"../outside\"}\n@say found");
         request.caller.directory = directory.display().to_string();
+        request.caller.hand_over = place.hand_over();
         request.arguments.agent = Some("leaver".into());
         let task = place.shell.client().launch(&request).await.unwrap();
         block_in_place(|| {
