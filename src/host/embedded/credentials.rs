@@ -138,7 +138,7 @@ impl Embedded {
 
     pub(super) fn keep_handed(&self, session: &SessionId, handed: Handed) {
         let kept = self.all_handed().len();
-        if kept >= MOST_HANDED && kept % BETWEEN_LOOKS == 0 {
+        if kept >= MOST_HANDED && kept.is_multiple_of(BETWEEN_LOOKS) {
             self.forget_handed_of_ended();
         }
         self.all_handed().insert(session.clone(), handed);
