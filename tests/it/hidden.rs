@@ -23,7 +23,7 @@ async fn in_the_home_directory_our_token_is_closed_and_credentials_are_asked_for
         let over = shell.launch_to_the_end("@call read {\"path\": \"home/token\"}\n@say over");
         let closed = "`home/token` belongs to asyncagents itself (token, tasks, conversations) and is \
                       closed to agents; do without it";
-        assert_eq!(told(), [format!("error: {closed}")], "{over:?}");
+        assert_eq!(told(), [closed], "{over:?}");
         let task = shell.launch("@call read {\"path\": \".ssh/id\"}\n@say read it");
         let detail = |task: &TaskView| shell.task(&task.session_id).progress.detail;
         let asked = "read .ssh/id, which holds credentials";
