@@ -126,6 +126,8 @@ async fn a_parked_request_is_asked_under_the_same_name_after_a_restart() {
         until("it asks", || name().is_some());
         let before = name();
         place.shell.kill_daemon();
+        // The address of its model was handed over with the launch; who waits for it brings it again.
+        place.shell.run(["wait", "--timeout", "1", &id]);
         until("it asks again", || name().is_some());
         assert_eq!(name(), before);
         assert_eq!(place.shell.run(["approve", &id]).code, 0);

@@ -58,13 +58,14 @@ impl Place {
         let server = ModelServer::start().await;
         let mut shell = Shell::new();
         shell.unset("ASYNCAGENTS_HOST");
-        shell.set("ASYNCAGENTS_MODEL", "openai/scripted");
-        shell.set("OPENAI_BASE_URL", server.base_url());
-        shell.set("OPENAI_API_KEY", "sk-only-for-tests");
         let config = shell.path("config.toml");
+        // In the configuration, so that a daemon that nobody calls goes on by itself.
         let settings = format!(
-            "[agent]\ncommand_lease_seconds = {seconds}\n\
-             [supervisor]\npoll_interval_seconds = 0.1\n"
+            "model = \"openai/scripted\"\n\
+             [agent]\ncommand_lease_seconds = {seconds}\n\
+             [supervisor]\npoll_interval_seconds = 0.1\n\
+             [providers.openai]\nbase_url = \"{}\"\n",
+            server.base_url()
         );
         fs::write(&config, settings).unwrap();
         shell.set("ASYNCAGENTS_CONFIG", config);
