@@ -88,7 +88,7 @@ impl Client {
     }
 
     /// What the user has to know or do before the tools can be called. Checked with Claude Code 2.1,
-    /// Codex 0.169 and Gemini CLI 0.61; the others by their documentation.
+    /// Codex 0.169 and Gemini CLI 0.61; the others were not tried.
     pub(super) fn notes(self) -> &'static [&'static str] {
         match self {
             Client::Claude => &[
