@@ -27,6 +27,8 @@ interface Tool {
 
 const LONGEST_START = 10_000
 const LONGEST_CALL = 60_000
+/** A process that is still starting answers the daemon late, above all on a loaded machine. */
+const LONGEST_NAMING = 30_000
 /** No tool waits for longer. */
 const LONGEST_WAIT = 600_000
 const BETWEEN_TRIES = [200, 500, 1_000, 2_000, 5_000]
@@ -335,7 +337,7 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
         const unreached = (error: Error) => {
           throw String(error).includes("asyncagents:") ? error : unreachable(error.message)
         }
-        await bridge.settled(Math.min(bridge.patience ?? 5_000, 5_000)).catch(unreached)
+        await bridge.settled(bridge.patience ?? LONGEST_NAMING).catch(unreached)
         const caller = {
           sessionID: context.sessionID,
           messageID: context.messageID,

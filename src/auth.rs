@@ -3,23 +3,23 @@
 //! once, without a word to the daemon.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::private_file::{self, PrivateFile};
+
 /// Hundreds of keys. What is larger is not ours.
-const LARGEST: u64 = 1024 * 1024;
+const LARGEST: usize = 1024 * 1024;
 const LONGEST_KEY: usize = 16 * 1024;
 
 /// A handle; cloning it is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auth {
-    file: PathBuf,
+    file: PrivateFile,
 }
 
 /// What is kept for a provider. Not `Debug`: it may be the secret itself.
@@ -76,11 +76,11 @@ impl Kept {
 
 impl Auth {
     pub fn in_home(home: &Path) -> Auth {
-        Auth { file: home.join("auth.json") }
+        Auth { file: PrivateFile::secret(home.join("auth.json"), LARGEST) }
     }
 
     pub fn file(&self) -> &Path {
-        &self.file
+        self.file.path()
     }
 
     pub fn get(&self, provider: &str) -> Result<Option<Kept>, Error> {
@@ -89,7 +89,7 @@ impl Auth {
 
     /// When a key was last set or removed, in milliseconds; nought when none ever was.
     pub fn changed_at(&self) -> i64 {
-        let changed = fs::symlink_metadata(&self.file).and_then(|metadata| metadata.modified());
+        let changed = fs::symlink_metadata(self.file()).and_then(|metadata| metadata.modified());
         let changed = changed.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         changed.map_or(0, |at| i64::try_from(at.as_millis()).unwrap_or(i64::MAX))
     }
@@ -112,72 +112,40 @@ impl Auth {
         Ok(self.read()?.providers.into_keys().collect())
     }
 
-    /// Read, changed and replaced under a lock, so that of two changes none is lost. Readers need none:
-    /// the file is replaced whole.
     fn change(&self, change: impl FnOnce(&mut Entries)) -> Result<(), Error> {
         let unwritable = |error| Error::Unwritable { file: self.name(), error };
-        let lock = private().create(true).open(self.file.with_extension("lock"));
-        let lock = lock.map_err(unwritable)?;
-        lock.lock().map_err(unwritable)?;
+        let lock = self.file.lock().map_err(unwritable)?;
         let mut entries = self.read()?;
         change(&mut entries);
         let mut text = serde_json::to_string_pretty(&entries).expect("texts are JSON");
         text.push('\n');
-        self.replace(&text).map_err(unwritable)
-    }
-
-    fn replace(&self, text: &str) -> io::Result<()> {
-        let new = self.file.with_extension("new");
-        let _ = fs::remove_file(&new);
-        let mut file = private().create_new(true).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &self.file)
+        lock.replace(&text).map_err(unwritable)
     }
 
     fn read(&self) -> Result<Entries, Error> {
         // The reason never repeats what is in the file.
-        let unreadable = |why: &str| Error::Unreadable { file: self.name(), why: why.to_owned() };
-        // A pipe without a writer would keep us for ever, and a link may lead anywhere.
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-        let file = match OpenOptions::new().read(true).custom_flags(flags).open(&self.file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entries::default()),
-            other => other.map_err(|error| unreadable(&error.to_string()))?,
+        let unreadable = |why: String| Error::Unreadable { file: self.name(), why };
+        let text = match self.file.read() {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(Entries::default()),
+            Err(private_file::Error::Exposed) => return Err(Error::Open { file: self.name() }),
+            Err(private_file::Error::Io(error)) => return Err(unreadable(error.to_string())),
         };
-        let metadata = file.metadata().map_err(|error| unreadable(&error.to_string()))?;
-        if !metadata.is_file() {
-            return Err(unreadable("it is not a file"));
-        }
-        if metadata.permissions().mode() & 0o077 != 0 {
-            return Err(Error::Open { file: self.name() });
-        }
-        let mut text = String::new();
-        let read = file.take(LARGEST + 1).read_to_string(&mut text);
-        read.map_err(|error| unreadable(&error.to_string()))?;
-        if text.len() as u64 > LARGEST {
-            return Err(unreadable("it is too large"));
-        }
         serde_json::from_str(&text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
-            unreadable(&format!("line {line}, column {column} is not what we write"))
+            unreadable(format!("line {line}, column {column} is not what we write"))
         })
     }
 
     fn name(&self) -> String {
-        self.file.display().to_string()
+        self.file().display().to_string()
     }
-}
-
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    // A link that somebody put there would have another file written.
-    let flags = OFlags::NOFOLLOW.bits().cast_signed();
-    options.write(true).mode(0o600).custom_flags(flags);
-    options
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn auth() -> (tempfile::TempDir, Auth) {

@@ -3,9 +3,10 @@
 //! never missed, and recognised by its id.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
 use crate::task::{Status, Task};
@@ -67,7 +68,7 @@ impl Feed {
     }
 
     pub fn publish(&self, change: Change) {
-        for watcher in self.0.watchers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for watcher in self.0.watchers.lock().iter() {
             watcher(&change);
         }
         let change = Arc::new(change);
@@ -96,11 +97,11 @@ impl Feed {
     /// Calls `watcher` with every change, before those who wait for it are woken. It has to be
     /// quick: the store's writer waits for it.
     pub fn watch(&self, watcher: impl Fn(&Change) + Send + 'static) {
-        self.0.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(watcher));
+        self.0.watchers.lock().push(Box::new(watcher));
     }
 
     fn kept(&self) -> MutexGuard<'_, Recent> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.kept.lock()
     }
 }
 
@@ -126,7 +127,7 @@ impl Recent {
 /// The parts of a task that can be long, twice: it is also kept as it was written.
 fn size(task: &Task) -> usize {
     let result = task.state.result().map_or(0, str::len);
-    2 * (task.prompt.len() + task.description.len() + result + 1024)
+    2 * (task.order.prompt.len() + task.order.description.len() + result + 1024)
 }
 
 impl Change {

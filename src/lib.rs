@@ -3,6 +3,7 @@
 // decide: no async, no clock, no IO
 pub mod quote;
 pub mod task;
+pub mod text;
 pub mod transcript;
 
 pub mod fork;
@@ -15,6 +16,7 @@ pub mod clock;
 pub mod feed;
 pub mod metrics;
 pub mod net;
+pub mod private_file;
 pub mod process;
 pub mod sandbox;
 pub mod store;

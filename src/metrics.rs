@@ -143,7 +143,7 @@ impl Metrics {
         self.0.ends.get_or_create(&End { kind }).inc();
         let task = &change.task;
         // Who is no conversation has its notice with the end itself.
-        if task.parent.host == MAILBOX {
+        if task.origin.parent.host == MAILBOX {
             self.0.notices_delivered.inc();
         }
         if let Some(ended) = task.completed_at.filter(|_| task.run == 0) {

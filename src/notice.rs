@@ -6,6 +6,7 @@ use crate::quote::{QUOTED, fenced, label, short_literal};
 use crate::task::ShortId;
 use crate::task::lifecycle::RunEnd;
 use crate::task::time::say;
+use crate::text;
 use crate::transcript::CUT_OFF;
 
 /// How much of an error, and of a todo, is told.
@@ -132,7 +133,7 @@ fn details(facts: &Facts, inline: usize) -> Vec<String> {
         };
         let length = result.chars().count();
         if inline > 0 {
-            let quoted = fenced(head(result, inline));
+            let quoted = fenced(text::head(result, inline));
             sections.push(format!("{word} of task {id}, {QUOTED}:\n{quoted}"));
         }
         if inline == 0 {
@@ -176,13 +177,6 @@ fn stall_hint(id: &ShortId) -> String {
          Look at it with asyncagents_output(task_id=\"{id}\"), or stop it with \
          asyncagents_cancel(task_id=\"{id}\")."
     )
-}
-
-fn head(text: &str, characters: usize) -> &str {
-    match text.char_indices().nth(characters) {
-        Some((end, _)) => &text[..end],
-        None => text,
-    }
 }
 
 #[cfg(test)]

@@ -7,13 +7,14 @@
 //! somebody else could otherwise take the place of a directory that was deleted.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
+
+use crate::private_file::{self, PrivateFile};
 
 /// Thousands of entries. A list that is larger is not ours.
 const LARGEST_LIST: usize = 1024 * 1024;
@@ -21,7 +22,7 @@ const LARGEST_LIST: usize = 1024 * 1024;
 /// The list; cloning the handle is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
-    file: PathBuf,
+    file: PrivateFile,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,7 +107,7 @@ struct Entry {
 
 impl Trust {
     pub fn in_home(home: &Path) -> Trust {
-        Trust { file: home.join("trust.json") }
+        Trust { file: PrivateFile::own(home.join("trust.json"), LARGEST_LIST) }
     }
 
     pub fn look(&self, directory: &Path) -> Workspace {
@@ -151,14 +152,9 @@ impl Trust {
         Ok(list.workspaces.into_iter().map(listed).collect())
     }
 
-    /// Read, changed and replaced under a lock, so that of two changes none is lost. Readers need
-    /// none: the file is replaced whole.
     fn change(&self, change: impl FnOnce(&mut List)) -> Result<(), Error> {
         let unwritable = |error| Error::Unwritable { file: self.name(), error };
-        // Not the list itself: that is another file after every change.
-        let lock = private().create(true).open(self.file.with_extension("lock"));
-        let lock = lock.map_err(unwritable)?;
-        lock.lock().map_err(unwritable)?;
+        let lock = self.file.lock().map_err(unwritable)?;
         let mut list = self.read()?;
         change(&mut list);
         let mut text = serde_json::to_string_pretty(&list).expect("a list of paths is JSON");
@@ -166,41 +162,22 @@ impl Trust {
         if text.len() > LARGEST_LIST {
             return Err(Error::Full { file: self.name() });
         }
-        self.replace(&text).map_err(unwritable)
-    }
-
-    fn replace(&self, text: &str) -> io::Result<()> {
-        let new = self.file.with_extension("new");
-        let _ = fs::remove_file(&new);
-        let mut file = private().create_new(true).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &self.file)
+        lock.replace(&text).map_err(unwritable)
     }
 
     fn read(&self) -> Result<List, Error> {
         let unreadable = |why: String| Error::Unreadable { file: self.name(), why };
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-        let file = match OpenOptions::new().read(true).custom_flags(flags).open(&self.file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(List::default()),
-            other => other.map_err(|error| unreadable(error.to_string()))?,
+        let text = match self.file.read() {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(List::default()),
+            Err(private_file::Error::Exposed) => return Err(Error::Writable { file: self.name() }),
+            Err(private_file::Error::Io(error)) => return Err(unreadable(error.to_string())),
         };
-        let metadata = file.metadata().map_err(|error| unreadable(error.to_string()))?;
-        if !metadata.is_file() {
-            return Err(unreadable("it is not a file".to_owned()));
-        }
-        if metadata.permissions().mode() & 0o022 != 0 {
-            return Err(Error::Writable { file: self.name() });
-        }
-        let text = read_text(file).map_err(|error| unreadable(error.to_string()))?;
-        if text.len() > LARGEST_LIST {
-            return Err(unreadable("it is too large".to_owned()));
-        }
         serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))
     }
 
     fn name(&self) -> String {
-        self.file.display().to_string()
+        self.file.path().display().to_string()
     }
 }
 
@@ -243,20 +220,10 @@ impl Place {
     }
 }
 
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    options
-}
-
-fn read_text(file: File) -> io::Result<String> {
-    let mut text = String::new();
-    file.take(LARGEST_LIST as u64 + 1).read_to_string(&mut text)?;
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     /// A storage directory and workspaces beside it.
@@ -283,8 +250,8 @@ mod tests {
         }
 
         fn write(&self, text: &str) {
-            fs::write(&self.trust.file, text).unwrap();
-            fs::set_permissions(&self.trust.file, fs::Permissions::from_mode(0o600)).unwrap();
+            fs::write(self.trust.file.path(), text).unwrap();
+            fs::set_permissions(self.trust.file.path(), fs::Permissions::from_mode(0o600)).unwrap();
         }
 
         fn decide(&self, name: &str, decision: Decision) -> String {
@@ -311,7 +278,7 @@ mod tests {
         world.decide("a", Decision::Declined);
         assert_eq!(world.look("a"), "Declined");
         assert_eq!(world.listed(), [("a".to_owned(), State::Declined)]);
-        let mode = fs::metadata(&world.trust.file).unwrap().permissions().mode();
+        let mode = fs::metadata(world.trust.file.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 
@@ -347,7 +314,7 @@ mod tests {
         assert_eq!(world.listed(), gone);
         // Who owns a directory cannot be changed by everybody, so the list says another owner.
         let owner = fs::metadata(world.path("a")).unwrap().uid();
-        let text = fs::read_to_string(&world.trust.file).unwrap();
+        let text = fs::read_to_string(world.trust.file.path()).unwrap();
         let other = format!("\"owner\": {}", owner + 1);
         world.write(&text.replace(&format!("\"owner\": {owner}"), &other));
         assert_eq!(world.look("a"), "Undecided");
@@ -373,14 +340,14 @@ mod tests {
             let error = world.trust.decide(&world.path(name), Decision::Trusted).unwrap_err();
             assert!(error.to_string().ends_with("; give one that exists"), "{error}");
         }
-        assert!(!world.trust.file.exists());
+        assert!(!world.trust.file.path().exists());
     }
 
     #[test]
     fn a_list_that_cannot_be_read_trusts_nothing_and_is_not_overwritten() {
         let world = World::new();
         world.decide("a", Decision::Trusted);
-        let good = fs::read_to_string(&world.trust.file).unwrap();
+        let good = fs::read_to_string(world.trust.file.path()).unwrap();
         let unknown_key = good.replace("\"owner\"", "\"only\": \"b\", \"owner\"");
         let large = format!("{good}{}", " ".repeat(LARGEST_LIST));
         for text in ["", "{", "[]", "{\"workspaces\": 1}", &unknown_key, &large] {
@@ -388,9 +355,10 @@ mod tests {
             let shown: String = text.chars().take(300).collect();
             assert!(world.look("a").starts_with("Unknown(Unreadable"), "{shown}");
             let error = world.trust.decide(&world.path("a"), Decision::Trusted).unwrap_err();
-            let start = format!("cannot read the trust list `{}`", world.trust.file.display());
+            let start =
+                format!("cannot read the trust list `{}`", world.trust.file.path().display());
             assert!(error.to_string().starts_with(&start), "{error}");
-            assert_eq!(fs::read_to_string(&world.trust.file).unwrap(), text);
+            assert_eq!(fs::read_to_string(world.trust.file.path()).unwrap(), text);
         }
         world.write(&good);
         assert_eq!(world.look("a"), "Trusted");
@@ -400,14 +368,14 @@ mod tests {
     fn a_list_that_is_not_ours_alone_trusts_nothing() {
         let world = World::new();
         world.decide("a", Decision::Trusted);
-        fs::set_permissions(&world.trust.file, fs::Permissions::from_mode(0o620)).unwrap();
+        fs::set_permissions(world.trust.file.path(), fs::Permissions::from_mode(0o620)).unwrap();
         assert!(world.look("a").starts_with("Unknown(Writable"));
-        fs::set_permissions(&world.trust.file, fs::Permissions::from_mode(0o600)).unwrap();
-        fs::rename(&world.trust.file, world.path("moved")).unwrap();
-        std::os::unix::fs::symlink(world.path("moved"), &world.trust.file).unwrap();
+        fs::set_permissions(world.trust.file.path(), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(world.trust.file.path(), world.path("moved")).unwrap();
+        std::os::unix::fs::symlink(world.path("moved"), world.trust.file.path()).unwrap();
         assert!(world.look("a").starts_with("Unknown(Unreadable"));
-        fs::remove_file(&world.trust.file).unwrap();
-        fs::create_dir(&world.trust.file).unwrap();
+        fs::remove_file(world.trust.file.path()).unwrap();
+        fs::create_dir(world.trust.file.path()).unwrap();
         assert!(world.look("a").starts_with("Unknown(Unreadable"));
     }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::fork::Inheritance;
+pub use crate::task::Receipt;
 use crate::task::Timestamp;
 use crate::task::launch::Arguments;
 pub use crate::task::view::TaskView;
@@ -274,7 +275,11 @@ pub struct ProviderView {
     /// How many models it offers, when it was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub models: Option<usize>,
+    /// It has more than that: its list was too long to be read.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub more_models: bool,
     /// Whether the one that agents run on is among them; of the provider of that one.
+    /// Left out when it may be among those that were not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_model: Option<bool>,
 }
@@ -645,8 +650,8 @@ pub struct ToolAnswer {
     pub text: String,
     pub is_error: bool,
     /// The notices in the text that have still to be acknowledged.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub mail: Vec<i64>,
+    #[serde(rename = "mail", default, skip_serializing_if = "Receipt::is_empty")]
+    pub receipt: Receipt,
 }
 
 /// A line of an answer that comes with its progress.
@@ -667,7 +672,8 @@ pub struct AbortRequest {
 /// Notices that have arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadRequest {
-    pub notices: Vec<i64>,
+    #[serde(rename = "notices")]
+    pub receipt: Receipt,
 }
 
 impl From<Inheritance> for ForkView {

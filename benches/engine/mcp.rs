@@ -12,13 +12,14 @@ use anyhow::{Context, ensure};
 use asyncagents::clock::Clock;
 use asyncagents::supervisor::Caller;
 use asyncagents::task::{MAILBOX, SessionId, Timestamp};
+use asyncagents::tools::{self, Audience, Toolbox};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
     PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::history::Histories;
 use crate::processes::{Daemon, Host, PROGRAM};
@@ -155,16 +156,20 @@ impl ServerHandler for Nothing {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
     }
 
-    /// Clients look up again and again what is not listed.
+    /// As many and as long ones as ours: what a client reads of a list is not what is compared.
     async fn list_tools(
         &self,
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let schema = json!({"type": "object"});
-        let schema = schema.as_object().cloned().unwrap_or_default();
-        let tool = Tool::new(NOTHING, "Does nothing", Arc::new(schema));
-        Ok(ListToolsResult::with_all_items(vec![tool]))
+        let ours = tools::list(&Toolbox::default(), Audience::Mcp, &[]).tools.into_iter();
+        let schema = |schema: Value| schema.as_object().cloned().unwrap_or_default();
+        let ours = ours.map(|tool| {
+            Tool::new(tool.name, tool.description, Arc::new(schema(tool.input_schema)))
+        });
+        let nothing =
+            Tool::new(NOTHING, "Does nothing", Arc::new(schema(json!({"type": "object"}))));
+        Ok(ListToolsResult::with_all_items(ours.chain([nothing]).collect()))
     }
 
     async fn call_tool(

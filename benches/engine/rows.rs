@@ -1,7 +1,7 @@
 //! The rows that a launch and an end leave in the database, written without the engine.
 
 use asyncagents::clock::Clock;
-use asyncagents::task::view::SCHEMA;
+use asyncagents::task::view::Brief;
 use asyncagents::task::{Budget, Progress, Timestamp};
 use asyncagents::wire::TaskView;
 use rusqlite::{Connection, params};
@@ -102,7 +102,7 @@ pub(crate) fn ended_of(
     db.prepare_cached("INSERT INTO view VALUES (?1, ?2, ?3)")?.execute((
         seq,
         view.to_json(),
-        SCHEMA,
+        Brief::default().schema(),
     ))?;
     db.prepare_cached(
         "UPDATE run SET sent_at = started_at, ended_at = ?2, ended_as = 'completed', result = ?3

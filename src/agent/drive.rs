@@ -30,6 +30,8 @@ pub trait Surroundings: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), Stopped>> + Send;
     /// What was said to the session since this was last asked.
     fn hear(&self) -> impl Future<Output = Result<Vec<Message>, Stopped>> + Send;
+    /// The model that is asked next: its key may have changed since it was asked last.
+    fn model(&self) -> impl Future<Output = Result<Model, model::Error>> + Send;
     /// Everything the model is told, for these messages.
     fn request(&self, messages: &[Message], purpose: Purpose) -> Request;
     /// May take as long as somebody takes to answer.
@@ -89,7 +91,6 @@ struct Work {
 /// Goes on until the run is over, somebody cancels it, or the daemon stops.
 pub async fn drive<M: Mint, S: Surroundings>(
     mut turn: Turn<M>,
-    model: Model,
     surroundings: Arc<S>,
     cancel: CancellationToken,
     stop: CancellationToken,
@@ -98,7 +99,7 @@ pub async fn drive<M: Mint, S: Surroundings>(
     let mut cancelled = false;
     let mut effects = turn.on(Event::Begin);
     loop {
-        match work.carry_out(effects, &mut turn, &model, &surroundings).await {
+        match work.carry_out(effects, &mut turn, &surroundings).await {
             Ok(Step::GoesOn) => {}
             Ok(Step::Over) => {
                 work.finish().await;
@@ -120,6 +121,11 @@ pub async fn drive<M: Mint, S: Surroundings>(
                 return Err(Stopped("the daemon is stopping".into()));
             }
         };
+        // What it has said and done stays as it is on disk, for the run that goes on with other credentials.
+        if let Event::ModelFailed(model::Error::Lost(why)) = event {
+            work.finish().await;
+            return Err(Stopped(why));
+        }
         let doing = match event {
             Event::Piece(_) => Some(Doing::Streaming),
             Event::Started { .. } | Event::ToolEnded { .. } => Some(Doing::Tools),
@@ -138,7 +144,7 @@ pub async fn drive<M: Mint, S: Surroundings>(
         // What a tool does next waits for this to be on disk.
         if let Some(noted) = noted {
             let (saves, others): (Vec<_>, Vec<_>) = effects.into_iter().partition(is_save);
-            if let Err(stopped) = work.carry_out(saves, &mut turn, &model, &surroundings).await {
+            if let Err(stopped) = work.carry_out(saves, &mut turn, &surroundings).await {
                 drop(noted);
                 work.finish().await;
                 return Err(stopped);
@@ -173,7 +179,6 @@ impl Work {
         &mut self,
         effects: Vec<Effect>,
         turn: &mut Turn<M>,
-        model: &Model,
         surroundings: &Arc<S>,
     ) -> Result<Step, Stopped> {
         let mut effects = VecDeque::from(effects);
@@ -196,7 +201,7 @@ impl Work {
                 }
                 Effect::AskModel(purpose) => {
                     let request = surroundings.request(turn.asked(), purpose);
-                    self.ask(model, request);
+                    self.ask(request, Arc::clone(surroundings));
                     surroundings.show(Doing::Asking, turn.messages());
                 }
                 Effect::RunTools(calls) => {
@@ -215,11 +220,13 @@ impl Work {
         Ok(Step::GoesOn)
     }
 
-    fn ask(&mut self, model: &Model, request: Request) {
+    fn ask<S: Surroundings>(&mut self, request: Request, surroundings: Arc<S>) {
         let (sink, pieces) = mpsc::channel(64);
-        let model = model.clone();
         self.pieces = Some(pieces);
-        self.model = Some(tokio::spawn(async move { model.answer(request, sink).await }));
+        self.model =
+            Some(tokio::spawn(
+                async move { surroundings.model().await?.answer(request, sink).await },
+            ));
     }
 
     fn run<S: Surroundings>(&mut self, call: Call, surroundings: Arc<S>) {

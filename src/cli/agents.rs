@@ -1,8 +1,9 @@
 //! `asyncagents agents`: the agents there are in this directory, those that would be there if it were
-//! trusted, and the files that are none. What it prints comes from files of any workspace, so nothing
+//! trusted, and the files that are none; and the question whether to trust it, which is asked once, on a
+//! terminal, where the answer matters. What it prints comes from files of any workspace, so nothing
 //! of it reaches the terminal raw.
 
-use std::io::IsTerminal;
+use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,7 +17,8 @@ use crate::config::Settings;
 use crate::daemon::definition_bounds;
 use crate::quote;
 use crate::sandbox::{Grants, Network};
-use crate::trust::{Standing, Trust, Workspace};
+use crate::text;
+use crate::trust::{Decision, Standing, Trust, Workspace};
 
 const LONGEST_DESCRIPTION: usize = 100;
 
@@ -176,7 +178,7 @@ impl Agents {
         }
         // Not in front of a pager, and not when somebody else reads the list.
         if !self.json && std::io::stdout().is_terminal() {
-            trust::ask(settings, &scene)?;
+            ask(settings, &scene)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -269,10 +271,58 @@ fn shorten(description: &str) -> String {
 }
 
 fn cut(line: &str, longest: usize) -> String {
-    match line.char_indices().nth(longest) {
-        Some((cut, _)) => format!("{}…", line[..cut].trim_end()),
-        None => line.to_owned(),
+    let head = text::head(line, longest);
+    if head.len() == line.len() { line.to_owned() } else { format!("{}…", head.trim_end()) }
+}
+
+/// Asks whether to trust the agents of a directory, which are on the screen; `true` if they are
+/// trusted after it.
+fn ask(settings: &Settings, scene: &Scene) -> anyhow::Result<bool> {
+    if !is_open(scene) {
+        return Ok(false);
     }
+    let path = quote::line(&scene.workspace.path.display().to_string());
+    eprint!("Trust the agents of {path}? [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    // Somebody who closes the input has not answered.
+    if read.context("cannot read the answer")? == 0 {
+        eprintln!();
+        return Ok(false);
+    }
+    let decision = match answer.trim().to_lowercase().as_str() {
+        "y" | "yes" => Decision::Trusted,
+        _ => Decision::Declined,
+    };
+    trust::decide(settings, &scene.workspace.path, decision)?;
+    match decision {
+        Decision::Trusted => {
+            eprintln!("They can be used now; `asyncagents untrust` takes it back.")
+        }
+        Decision::Declined => eprintln!("They are not used; `asyncagents trust` changes that."),
+    }
+    Ok(decision == Decision::Trusted)
+}
+
+/// The same for somebody who has called for one of these agents and has not seen them yet.
+pub(super) fn show_and_ask(settings: &Settings, agent: &str) -> anyhow::Result<bool> {
+    let scene = Scene::here(settings)?;
+    if !is_open(&scene) || !scene.loaded.untrusted.contains_key(agent) {
+        return Ok(false);
+    }
+    eprintln!("Agent `{agent}` comes from files of this directory, which would define:");
+    scene.untrusted().iter().for_each(|line| eprintln!("{line}"));
+    ask(settings, &scene)
+}
+
+/// Whether there is something to decide, it has not been decided, and a person can.
+fn is_open(scene: &Scene) -> bool {
+    let undecided = match scene.workspace.standing {
+        Standing::Undecided => !scene.loaded.untrusted.is_empty(),
+        Standing::Trusted | Standing::Declined | Standing::Unknown(_) => false,
+    };
+    undecided && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
 #[cfg(test)]

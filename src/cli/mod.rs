@@ -13,7 +13,6 @@ mod connection;
 mod daemon;
 mod demo;
 mod doctor;
-mod doctor_models;
 mod files;
 mod fork_preview;
 mod guard;

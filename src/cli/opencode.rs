@@ -102,6 +102,7 @@ fn file_url(path: &Path) -> String {
 
 fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let mut log = UndoLog::read(undo_file(settings))?;
     let before = read(file)?;
     let plugin = plugin_file(settings);
     let url = file_url(&plugin);
@@ -115,7 +116,6 @@ fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
     if before.as_deref() == Some(after.as_str()) {
         show::line(&format!("{} names it already", file.display()))?;
     } else {
-        let mut log = UndoLog::read(undo_file(settings))?;
         log.add(file, before, text::without_plugin(&given).ok().flatten(), &after);
         log.write()?;
         write(file, &after)?;

@@ -7,10 +7,11 @@ use anyhow::Context;
 use clap::Args;
 
 use super::connection::{Connection, has_status};
-use super::{connect, launcher, show, trust};
+use super::{agents, connect, launcher, show};
 use crate::config::Settings;
 use crate::task::Budget;
 use crate::task::launch::{Arguments, plan};
+use crate::text::clip;
 use crate::wire::{LaunchRequest, TaskView};
 
 #[derive(Args)]
@@ -62,7 +63,7 @@ impl Run {
             // The daemon knows which host it is, and whether that host cares.
             Err(error) if !json && has_status(&error, 403) => {
                 let agent = request.arguments.agent.as_deref().unwrap_or_default();
-                match trust::show_and_ask(settings, agent)? {
+                match agents::show_and_ask(settings, agent)? {
                     true => launch(&connection, &request).await?,
                     false => return Err(error),
                 }
@@ -120,8 +121,5 @@ async fn launch(connection: &Connection<'_>, request: &LaunchRequest) -> anyhow:
 fn beginning(prompt: &str) -> String {
     const MOST: usize = 60;
     let line = prompt.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
+    clip(&line, MOST)
 }

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
 
 use crate::quote;
 
@@ -78,12 +79,15 @@ fn table(header: &[&str], rows: &[Vec<String>]) -> (Vec<String>, usize) {
         rows.iter().map(|row| row.iter().map(|cell| quote::line(cell)).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().chain([&header]).filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        cells.map(|cell| cell.width()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
     let aligned = |row: &Vec<String>| {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        // Not by `{:<}`, which counts characters: some take two columns, others none.
+        let padded = |(cell, width): (&String, &usize)| {
+            format!("{cell}{}", " ".repeat(width.saturating_sub(cell.width())))
+        };
+        let cells: Vec<String> = row.iter().zip(&widths).map(padded).collect();
         cells.join("  ").trim_end().to_owned()
     };
     let lines = [&header].into_iter().chain(&rows).map(aligned).collect();
@@ -154,6 +158,14 @@ fn column_of(c: char) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_line_up_under_characters_of_any_width() {
+        let row = |name: &str| vec![name.to_owned(), "x".to_owned()];
+        let rows = [row("検索"), row("äbc"), row("e\u{301}")];
+        let expected = ["NAME  X", "検索  x", "äbc   x", "e\u{301}     x"];
+        assert_eq!(aligned(&["NAME", "X"], &rows), expected);
+    }
 
     #[test]
     fn a_frame_holds_every_line_however_long() {

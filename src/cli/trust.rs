@@ -1,19 +1,15 @@
-//! `asyncagents trust` and `untrust`: whose agent files may be used; and the question about it, which
-//! is asked once, on a terminal, where the answer matters.
+//! `asyncagents trust` and `untrust`: whose agent files may be used.
 
-use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf, absolute};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Args;
 
-use super::agents::Scene;
 use super::show;
 use crate::config::Settings;
 use crate::daemon;
 use crate::quote;
-use crate::trust::{Decision, Error, Standing, State, Trust as TrustList};
+use crate::trust::{Decision, Error, State, Trust as TrustList};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -93,7 +89,11 @@ fn is_gone(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::NoDirectory { .. }))
 }
 
-fn decide(settings: &Settings, directory: &Path, decision: Decision) -> anyhow::Result<String> {
+pub(super) fn decide(
+    settings: &Settings,
+    directory: &Path,
+    decision: Decision,
+) -> anyhow::Result<String> {
     daemon::make_private(&settings.home)?;
     Ok(TrustList::in_home(&settings.home).decide(directory, decision)?)
 }
@@ -117,54 +117,4 @@ fn list(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
         listed.iter().map(|listed| row(&listed.path, listed.state)).collect();
     show::columns(&["STATE", "DIRECTORY"], &rows)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Asks whether to trust the agents of a directory, which are on the screen; `true` if they are
-/// trusted after it.
-pub(super) fn ask(settings: &Settings, scene: &Scene) -> anyhow::Result<bool> {
-    if !is_open(scene) {
-        return Ok(false);
-    }
-    let path = quote::line(&scene.workspace.path.display().to_string());
-    eprint!("Trust the agents of {path}? [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    // Somebody who closes the input has not answered.
-    if read.context("cannot read the answer")? == 0 {
-        eprintln!();
-        return Ok(false);
-    }
-    let decision = match answer.trim().to_lowercase().as_str() {
-        "y" | "yes" => Decision::Trusted,
-        _ => Decision::Declined,
-    };
-    decide(settings, &scene.workspace.path, decision)?;
-    match decision {
-        Decision::Trusted => {
-            eprintln!("They can be used now; `asyncagents untrust` takes it back.")
-        }
-        Decision::Declined => eprintln!("They are not used; `asyncagents trust` changes that."),
-    }
-    Ok(decision == Decision::Trusted)
-}
-
-/// The same for somebody who has called for one of these agents and has not seen them yet.
-pub(super) fn show_and_ask(settings: &Settings, agent: &str) -> anyhow::Result<bool> {
-    let scene = Scene::here(settings)?;
-    if !is_open(&scene) || !scene.loaded.untrusted.contains_key(agent) {
-        return Ok(false);
-    }
-    eprintln!("Agent `{agent}` comes from files of this directory, which would define:");
-    scene.untrusted().iter().for_each(|line| eprintln!("{line}"));
-    ask(settings, &scene)
-}
-
-/// Whether there is something to decide, it has not been decided, and a person can.
-fn is_open(scene: &Scene) -> bool {
-    let undecided = match scene.workspace.standing {
-        Standing::Undecided => !scene.loaded.untrusted.is_empty(),
-        Standing::Trusted | Standing::Declined | Standing::Unknown(_) => false,
-    };
-    undecided && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }

@@ -1,7 +1,8 @@
-//! Undo log of the install commands: the contents of other programs' files before and after a change,
-//! so that uninstall can restore them byte for byte.
+//! Undo log of the install commands: which bytes of other programs' files were added, so that uninstall
+//! can restore the files byte for byte.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -9,33 +10,76 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{cannot, read, write};
 use super::show;
+use crate::task::id::fingerprint;
 
 pub(super) struct UndoLog {
     path: PathBuf,
     entries: Entries,
 }
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Default, Serialize)]
 struct Entries {
     /// By the file that was changed.
     files: BTreeMap<PathBuf, Change>,
 }
 
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Default, Deserialize)]
+struct Logged {
+    files: BTreeMap<PathBuf, LoggedChange>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum LoggedChange {
+    Known(Change),
+    /// Of an earlier version, which kept the whole file.
+    Earlier(serde::de::IgnoredAny),
+}
+
+/// What we did to a file, without a word of what is in it: other programs keep keys there.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Change {
-    /// `None`: the file did not exist.
-    before: Option<String>,
-    after: String,
+    /// Of the file as we wrote it, to see whether it was edited since.
+    length: usize,
+    checksum: u32,
+    added: Added,
+}
+
+/// What uninstall removes again.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Added {
+    /// The file did not exist.
+    File,
+    Bytes(Vec<Range<usize>>),
+    /// More was done than to add bytes: our entry is removed as from a file that was edited since.
+    Entry,
 }
 
 impl UndoLog {
     pub(super) fn read(path: PathBuf) -> anyhow::Result<UndoLog> {
-        let entries = match read(&path)? {
+        let logged: Logged = match read(&path)? {
             // A damaged log only costs the byte-exact restore; our entry can still be removed.
             Some(text) => serde_json::from_str(&text).unwrap_or_default(),
-            None => Entries::default(),
+            None => Logged::default(),
         };
-        Ok(UndoLog { path, entries })
+        let (mut files, mut is_earlier) = (BTreeMap::new(), false);
+        for (file, change) in logged.files {
+            let change = match change {
+                LoggedChange::Known(change) => change,
+                LoggedChange::Earlier(_) => {
+                    is_earlier = true;
+                    Change { length: 0, checksum: 0, added: Added::Entry }
+                }
+            };
+            files.insert(file, change);
+        }
+        let log = UndoLog { path, entries: Entries { files } };
+        // At once: there may be keys of the client in it.
+        if is_earlier {
+            log.write()?;
+        }
+        Ok(log)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -44,8 +88,8 @@ impl UndoLog {
 
     /// Records a change. `without` is the file without our entry, when it had one already.
     ///
-    /// Installing again must not make our own entry part of the original: the first `before` is kept,
-    /// unless the file was edited since, and then `without` is the closest thing to an original.
+    /// Installing again must not make our own entry part of the original: the first one is kept, unless
+    /// the file was edited since, and then `without` is the closest thing to an original.
     pub(super) fn add(
         &mut self,
         file: &Path,
@@ -53,19 +97,16 @@ impl UndoLog {
         without: Option<String>,
         after: &str,
     ) {
-        let before = match self.entries.files.remove(file) {
-            Some(first) if before.as_ref() == Some(&first.after) => first.before,
-            Some(_) | None => without.or(before),
-        };
-        let change = Change { before, after: after.to_owned() };
+        let first = self.take(file, before.as_deref());
+        let original = first.unwrap_or_else(|| without.or(before));
+        let change = Change::new(original.as_deref(), after);
         self.entries.files.insert(file.to_owned(), change);
     }
 
     /// The original contents, unless the file was edited since we wrote it. Inside, `None` means that
     /// the file did not exist.
     pub(super) fn take(&mut self, file: &Path, now: Option<&str>) -> Option<Option<String>> {
-        let change = self.entries.files.remove(file)?;
-        (now == Some(change.after.as_str())).then_some(change.before)
+        self.entries.files.remove(file)?.undo(now?)
     }
 
     pub(super) fn write(&self) -> anyhow::Result<()> {
@@ -81,6 +122,57 @@ impl UndoLog {
     }
 }
 
+impl Change {
+    fn new(original: Option<&str>, after: &str) -> Change {
+        let added = match original {
+            None => Added::File,
+            Some(original) => {
+                let bytes = bytes_added(original.as_bytes(), after.as_bytes());
+                bytes.map_or(Added::Entry, Added::Bytes)
+            }
+        };
+        Change { length: after.len(), checksum: fingerprint(&[after]), added }
+    }
+
+    fn undo(self, now: &str) -> Option<Option<String>> {
+        if (now.len(), fingerprint(&[now])) != (self.length, self.checksum) {
+            return None;
+        }
+        match self.added {
+            Added::File => Some(None),
+            Added::Bytes(ranges) => {
+                let mut bytes = now.as_bytes().to_owned();
+                for range in ranges.into_iter().rev() {
+                    // A log that somebody has edited may say anything.
+                    bytes.get(range.clone())?;
+                    bytes.drain(range);
+                }
+                Some(Some(String::from_utf8(bytes).ok()?))
+            }
+            Added::Entry => None,
+        }
+    }
+}
+
+/// The bytes of `after` without which it is `before`. `None`: more was done to it than to add some.
+fn bytes_added(before: &[u8], after: &[u8]) -> Option<Vec<Range<usize>>> {
+    let same = |(a, b): &(&u8, &u8)| a == b;
+    let head = before.iter().zip(after).take_while(same).count();
+    let tail = before[head..].iter().rev().zip(after[head..].iter().rev()).take_while(same).count();
+    let mut missing = before[head..before.len() - tail].iter().peekable();
+    let mut added: Vec<Range<usize>> = Vec::new();
+    for (place, byte) in after.iter().enumerate().take(after.len() - tail).skip(head) {
+        if missing.next_if_eq(&byte).is_some() {
+            continue;
+        }
+        match added.last_mut() {
+            Some(last) if last.end == place => last.end += 1,
+            Some(_) | None => added.push(place..place + 1),
+        }
+    }
+    missing.next().is_none().then_some(added)
+}
+
 /// Restores the original contents, and prints what it did.
 pub(super) fn restore(file: &Path, before: Option<String>) -> anyhow::Result<()> {
     match before {
@@ -91,6 +183,42 @@ pub(super) fn restore(file: &Path, before: Option<String>) -> anyhow::Result<()>
         None => {
             std::fs::remove_file(file).with_context(|| cannot("remove", file))?;
             show::line(&format!("removed {}", file.display()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(ranges: &[(usize, usize)]) -> Added {
+        Added::Bytes(ranges.iter().map(|&(start, end)| start..end).collect())
+    }
+
+    #[test]
+    fn a_file_is_restored_from_what_was_added_to_it() {
+        let check = |before: &str, after: &str, expected: Added| {
+            let change = Change::new(Some(before), after);
+            assert_eq!(change.added, expected, "{after}");
+            let restored = matches!(expected, Added::Bytes(_));
+            let restored = restored.then(|| Some(before.to_owned()));
+            assert_eq!(Change::new(Some(before), after).undo(&format!("{after} ")), None, "edited");
+            assert_eq!(change.undo(after), restored, "{after}");
+        };
+        check("", "ours", bytes(&[(0, 4)]));
+        check("{\"k\": 1}", "{\"k\": 1, ours}", bytes(&[(7, 13)]));
+        check("k /* é */ }", "k, /* é */ ours }", bytes(&[(1, 2), (11, 16)]));
+        check("x=1", "x=1", bytes(&[]));
+        check("theirs", "ours", Added::Entry);
+        check("x = 1\r\n", "x = 1\n", Added::Entry);
+        assert_eq!(Change::new(None, "ours").undo("ours"), Some(None));
+    }
+
+    #[test]
+    fn a_log_that_makes_no_sense_restores_nothing() {
+        for range in [(2, 9), (3, 2)] {
+            let change = Change { added: bytes(&[range]), ..Change::new(None, "ours") };
+            assert_eq!(change.undo("ours"), None);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use axum::body::Body;
 use futures_util::StreamExt;
@@ -11,6 +11,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::UnixStream;
 
 /// More calls than this at a time are rare.
@@ -102,5 +103,5 @@ impl Answer {
 }
 
 fn locked(free: &Free) -> MutexGuard<'_, Vec<SendRequest<Body>>> {
-    free.lock().unwrap_or_else(PoisonError::into_inner)
+    free.lock()
 }

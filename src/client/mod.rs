@@ -25,8 +25,8 @@ use crate::wire::{
     AbortRequest, AnswerRequest, CallerRequest, CallerView, CancelRequest, CancelView, CheckView,
     ClearView, ErrorView, ForkRequest, ForkView, HealthView, HostsView, LaunchRequest, MailboxView,
     OutputRequest, OutputView, PageView, PermissionsView, ProvidersRequest, ProvidersView,
-    PruneRequest, PruneView, ReadRequest, ResolveRequest, ResumeRequest, ServerRequest, TaskView,
-    TasksView, ToolLine, ToolRequest, ToolsView, WaitRequest, WaitView,
+    PruneRequest, PruneView, ReadRequest, Receipt, ResolveRequest, ResumeRequest, ServerRequest,
+    TaskView, TasksView, ToolLine, ToolRequest, ToolsView, WaitRequest, WaitView,
 };
 
 /// With a fresh look at what the daemon was configured by.
@@ -200,13 +200,9 @@ impl Client {
         self.post("/v1/check", &(), LONGEST_WORK).await
     }
 
-    /// The tools as a client of MCP registers them.
-    pub async fn tools_for_mcp(&self) -> Result<ToolsView, Error> {
-        self.get("/v1/tools?for=mcp").await
-    }
-
-    /// The same, with the agents that this caller could launch in their descriptions.
-    pub async fn tools_for_mcp_of(&self, caller: &CallerView) -> Result<ToolsView, Error> {
+    /// The tools as a client of MCP registers them, with the agents that this caller could launch in
+    /// their descriptions.
+    pub async fn tools_for_mcp(&self, caller: &CallerView) -> Result<ToolsView, Error> {
         self.post("/v1/tools", caller, PATIENCE).await
     }
 
@@ -226,8 +222,8 @@ impl Client {
     }
 
     /// Notices that came with a tool's answer have arrived.
-    pub async fn mail_was_read(&self, notices: Vec<i64>) -> Result<(), Error> {
-        self.post("/v1/mailbox/read", &ReadRequest { notices }, PATIENCE).await
+    pub async fn mail_was_read(&self, receipt: Receipt) -> Result<(), Error> {
+        self.post("/v1/mailbox/read", &ReadRequest { receipt }, PATIENCE).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
@@ -453,7 +449,7 @@ mod tests {
     }
 
     fn said() -> ToolAnswer {
-        ToolAnswer { text: "done".into(), is_error: false, mail: Vec::new() }
+        ToolAnswer { text: "done".into(), is_error: false, receipt: Receipt::default() }
     }
 
     async fn call(client: &Client) {

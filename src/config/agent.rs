@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::units::DAY;
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Agent {
@@ -32,6 +34,9 @@ pub struct Agent {
     pub command_processes: u64,
     pub command_memory_bytes: u64,
     pub command_file_bytes: u64,
+    pub scratch_bytes: u64,
+    #[serde(rename = "scratch_days", with = "super::units::days_or_off")]
+    pub scratch_age: Option<Duration>,
     /// By `provider/model`.
     pub prices: BTreeMap<String, Price>,
     /// Short names of models.
@@ -62,6 +67,8 @@ impl Default for Agent {
             command_processes: 4096,
             command_memory_bytes: 16 << 30,
             command_file_bytes: 16 << 30,
+            scratch_bytes: 2 << 30,
+            scratch_age: Some(Duration::from_secs(7 * DAY)),
             prices: BTreeMap::new(),
             aliases: BTreeMap::new(),
         }

@@ -31,6 +31,7 @@ const RULES: &[(&str, Rule)] = &[
     ("supervisor.settle_seconds", Rule::Between(0.0, 3600.0)),
     ("supervisor.answer_grace_seconds", Rule::Between(1.0, 3600.0)),
     ("supervisor.gone_seconds", Rule::Between(1.0, YEAR)),
+    ("supervisor.last_message_characters", Rule::Between(1.0, 10_000.0)),
     ("limits.active", Rule::Between(0.0, 1_000_000.0)),
     ("limits.active_per_parent", Rule::Between(1.0, 1000.0)),
     ("limits.queued_per_parent", Rule::Between(0.0, 1_000_000.0)),
@@ -65,6 +66,8 @@ const RULES: &[(&str, Rule)] = &[
     ("agent.command_processes", Rule::Between(0.0, 1e7)),
     ("agent.command_memory_bytes", Rule::Between(0.0, 1e15)),
     ("agent.command_file_bytes", Rule::Between(0.0, 1e15)),
+    ("agent.scratch_bytes", Rule::Between(0.0, 1e15)),
+    ("agent.scratch_days", Rule::Between(0.0, 36_500.0)),
     ("opencode.gone_seconds", Rule::Between(1.0, YEAR)),
     (SERVERS, Rule::Filled),
     (ALIASES, Rule::Filled),
@@ -81,6 +84,7 @@ const RULES: &[(&str, Rule)] = &[
     ("api.readers", Rule::OneOf(&["user", "anyone"])),
     ("api.origins", Rule::Filled),
     ("api.heartbeat_seconds", Rule::Between(1.0, 3600.0)),
+    ("api.result_characters", Rule::Between(1.0, 1_000_000.0)),
     ("api.snapshot_tasks", Rule::Between(0.0, 100_000.0)),
     ("api.max_streams", Rule::Between(0.0, 100_000.0)),
     ("log.level", Rule::Filled),
@@ -442,7 +446,7 @@ mod tests {
         check(
             "[notices]\nsound = true",
             "unknown key `notices.sound` in config.toml; \
-             the keys there are `inline_characters`, `os`, `toasts`",
+             the keys there are `inline_characters`, `toasts`",
         );
     }
 
@@ -482,6 +486,8 @@ mod tests {
             ("supervisor", "poll_interval_seconds", "inf", "a number from 0.05 to 3600"),
             ("supervisor", "poll_interval_seconds", r#""2""#, "a number"),
             ("notices", "inline_characters", "1000001", "a number from 0 to 1000000"),
+            ("supervisor", "last_message_characters", "10001", "a number from 1 to 10000"),
+            ("api", "result_characters", "0", "a number from 1 to 1000000"),
             ("notices", "toasts", r#""no""#, "`true` or `false`"),
             ("permissions", "policy", r#""ask""#, "`park` or `allow` or `deny`"),
             ("tools", "aliases", r#""background""#, "a list in brackets"),

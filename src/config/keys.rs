@@ -60,6 +60,7 @@ pub struct Supervisor {
     pub answer_grace: Duration,
     #[serde(rename = "gone_seconds", with = "seconds")]
     pub gone: Duration,
+    pub last_message_characters: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,7 +129,6 @@ pub struct Notices {
     /// How much of a result travels with its notice.
     pub inline_characters: usize,
     pub toasts: bool,
-    pub os: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -299,6 +299,8 @@ pub struct Api {
     pub origins: BTreeSet<String>,
     #[serde(rename = "heartbeat_seconds", with = "seconds")]
     pub heartbeat: Duration,
+    /// Of a result in lists and events.
+    pub result_characters: usize,
     pub snapshot_tasks: u64,
     pub max_streams: usize,
 }
@@ -313,6 +315,7 @@ impl Default for Api {
             readers: Readers::User,
             origins: BTreeSet::new(),
             heartbeat: Duration::from_secs(30),
+            result_characters: 8000,
             snapshot_tasks: 1000,
             max_streams: 1000,
         }
@@ -337,6 +340,7 @@ impl Default for Supervisor {
             settle: Duration::from_secs(2),
             answer_grace: Duration::from_secs(60),
             gone: Duration::from_secs(600),
+            last_message_characters: 2000,
         }
     }
 }
@@ -360,7 +364,7 @@ impl Default for Permissions {
 
 impl Default for Notices {
     fn default() -> Notices {
-        Notices { inline_characters: 8000, toasts: true, os: false }
+        Notices { inline_characters: 8000, toasts: true }
     }
 }
 

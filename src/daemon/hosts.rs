@@ -8,8 +8,7 @@ use anyhow::Context;
 
 use super::home::Home;
 use crate::agent::definition;
-use crate::agent::model::provider::{Access, Key, Provider, Sources};
-use crate::agent::model::remote::Wire;
+use crate::agent::model::provider::{Access, Key, Provider, Sources, Wire};
 use crate::agent::model::{Effort, KeptKey, KeptKeys, Models, Price};
 use crate::agent::turn::Limits;
 use crate::auth::{Auth, Kept};
@@ -94,7 +93,7 @@ fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result
         store.instances()?.into_iter().partition(|(name, _)| OpenCode::is_handed(name));
     let live = store.live(None)?;
     for (name, address) in handed {
-        if live.iter().any(|task| task.host_instance == name) {
+        if live.iter().any(|task| task.origin.host_instance == name) {
             opencode.put_again(&name, &address)?;
         }
     }
@@ -229,6 +228,7 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         sweep: process::sweep,
         sandbox: sandbox(settings),
         scratch: home.path().join("scratch"),
+        scratch_age: config.agent.scratch_age,
     }
 }
 
@@ -273,6 +273,7 @@ pub fn sandbox(settings: &Settings) -> Sandbox {
             processes: agent.command_processes,
             memory: agent.command_memory_bytes,
             file: agent.command_file_bytes,
+            scratch: agent.scratch_bytes,
         },
         user: UserPlaces { home: user_home, toolchains, path },
         own: own_files(settings),

@@ -6,7 +6,6 @@ mod handover;
 mod home;
 mod hosts;
 mod log;
-mod patience;
 mod peer;
 mod peers;
 mod reload;
@@ -48,7 +47,8 @@ use crate::store::{Committed, Store, What};
 use crate::supervisor::{self, Asks, ForkMethod, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
 use crate::task::queue::Limits;
-use crate::tools::{Alias, Blocking, Offered, OnTimeout, Toolbox};
+use crate::task::view::Brief;
+use crate::tools::{self, Alias, Blocking, Offered, OnTimeout, Toolbox};
 
 /// So many reads that take long are made at the same time, if there are as many processors.
 const LONG_READS: usize = 4;
@@ -68,7 +68,7 @@ pub async fn run(
     let clock = Clock::system();
     let feed = Feed::new();
     let warnings = Warnings::default();
-    let store = open_store(&home, feed.clone())?;
+    let store = open_store(&home, feed.clone(), &settings.config.api)?;
     if let Err(error) = supervisor::go_on(&store, &clock) {
         let error = &error as &dyn std::error::Error;
         tracing::error!(error, "newest ids cannot be read; they begin with the clock");
@@ -227,7 +227,7 @@ async fn serve(
     }
 }
 
-fn open_store(home: &Home, feed: Feed) -> anyhow::Result<Store> {
+fn open_store(home: &Home, feed: Feed, config: &config::Api) -> anyhow::Result<Store> {
     let publish = move |committed: Committed| {
         let kind = match committed.what {
             What::Created => Kind::Created,
@@ -236,7 +236,8 @@ fn open_store(home: &Home, feed: Feed) -> anyhow::Result<Store> {
         };
         feed.publish(Change::new(committed.id, kind, committed.task));
     };
-    let (store, _) = Store::open(&home.database(), publish)?;
+    let brief = Brief { result_characters: config.result_characters };
+    let (store, _) = Store::open_with(&home.database(), brief, publish)?;
     // Not fatal: a store that cannot be written says so with every verb.
     if let Err(error) = store.quarantine_live() {
         let error = &error as &dyn std::error::Error;
@@ -297,6 +298,8 @@ fn supervisor_settings(config: &config::Config, home: &Path) -> crate::superviso
             config::Policy::Allow => Asks::Allow,
             config::Policy::Deny => Asks::Deny,
         },
+        result_cache: supervisor.result_cache,
+        last_message_characters: supervisor.last_message_characters,
         inline_characters: notices.inline_characters,
         toasts: notices.toasts,
         history: Keep { tasks: history.max_tasks, age: history.max_age },
@@ -310,6 +313,11 @@ fn streams(config: &config::Api, room: Room) -> Streams {
         snapshot_tasks: config.snapshot_tasks,
         most: room.streams,
     }
+}
+
+/// What clients of MCP are told about the tools of a daemon with this configuration.
+pub fn mcp_instructions(config: &config::Config) -> String {
+    tools::instructions(&toolbox(config))
 }
 
 fn toolbox(config: &config::Config) -> Toolbox {

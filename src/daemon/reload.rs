@@ -2,10 +2,11 @@
 //! seconds. What can change under way is applied at once; for the rest a restart is said to be needed.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::limits;
@@ -93,7 +94,7 @@ impl Watch {
 
 impl RestartNeeded for Watch {
     fn known(&self) -> Option<String> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).note.clone()
+        self.0.state.lock().note.clone()
     }
 
     fn look(&self) -> BoxFuture<'_, Option<String>> {
@@ -104,11 +105,11 @@ impl RestartNeeded for Watch {
 impl Inner {
     fn read_if_changed(&self) {
         let stamp = stamp(&self.file);
-        if self.state.lock().unwrap_or_else(PoisonError::into_inner).stamp == Some(stamp) {
+        if self.state.lock().stamp == Some(stamp) {
             return;
         }
         let read = (self.reloadable.reread)();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.stamp = Some(stamp);
         let file = self.file.display();
         state.note = match read {

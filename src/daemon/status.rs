@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,16 +18,16 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
 
 use super::LONGEST_FAREWELL;
 use super::descriptors::Room;
 use super::home::Home;
-use super::patience::Patient;
 use super::{peer, peers};
 use crate::clock::Clock;
 use crate::config;
@@ -162,7 +163,7 @@ async fn converse(stream: TcpStream, reader: Reader, router: Router, stopping: C
     let _ = stream.set_nodelay(true);
     let peer = peers::over_tcp(&stream).await;
     let router = router.layer(Extension(ConnectInfo(peer)));
-    let io = TokioIo::new(Patient::new(stream, LONGEST_STALL));
+    let io = TokioIo::new(giving_up(stream, LONGEST_STALL));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(LONGEST_HEAD);
     // A bare LF ends a line here, and hyper cannot be told otherwise. Requests cannot be smuggled by it:
@@ -180,6 +181,14 @@ async fn converse(stream: TcpStream, reader: Reader, router: Router, stopping: C
         () = stopping.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
+}
+
+/// A connection that fails when the other side takes nothing for a while: otherwise whoever stops reading
+/// would be held for ever.
+fn giving_up<S: AsyncWrite>(stream: S, longest: Duration) -> Pin<Box<TimeoutWriter<S>>> {
+    let mut stream = TimeoutWriter::new(stream);
+    stream.set_timeout(Some(longest));
+    Box::pin(stream)
 }
 
 /// Asks the port for its health, as whoever finds it in `server.json` will.
@@ -233,4 +242,29 @@ fn read_token(path: &Path) -> anyhow::Result<String> {
         "the token file `{shown}` must hold one word of at least {SHORTEST_TOKEN} letters or digits"
     );
     Ok(token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_is_given_up_and_who_is_slow_is_not() {
+        let (ours, mut theirs) = duplex(10);
+        let mut ours = giving_up(ours, Duration::from_secs(20));
+        let slowly = tokio::spawn(async move {
+            let mut taken = [0; 10];
+            for _ in 0..5 {
+                tokio::time::sleep(Duration::from_secs(15)).await;
+                theirs.read_exact(&mut taken).await.unwrap();
+            }
+            theirs
+        });
+        ours.write_all(&[b'x'; 60]).await.unwrap();
+        let _not_reading = slowly.await.unwrap();
+        let failed = ours.write_all(&[b'x'; 60]).await.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::TimedOut);
+    }
 }

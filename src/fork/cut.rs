@@ -1,6 +1,8 @@
 //! Cutting texts (F4). A cut keeps as many characters as it may, then says how many are gone; no
 //! cut splits a character.
 
+use crate::text::{head, tail};
+
 /// Their output ends with what matters.
 const SHELLS: [&str; 3] = ["bash", "pty", "exec"];
 const ERROR_WORDS: [&str; 7] =
@@ -52,21 +54,6 @@ pub(super) fn push(
             out.push_str(&format!("\n[{gone} {noun} cut]\n"));
             out.push_str(tail(text, tail_characters));
         }
-    }
-}
-
-fn head(text: &str, characters: usize) -> &str {
-    match text.char_indices().nth(characters) {
-        Some((end, _)) => &text[..end],
-        None => text,
-    }
-}
-
-fn tail(text: &str, characters: usize) -> &str {
-    match characters.checked_sub(1).map(|last| text.char_indices().nth_back(last)) {
-        Some(Some((start, _))) => &text[start..],
-        Some(None) => text,
-        None => "",
     }
 }
 

@@ -9,8 +9,6 @@ use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::tiers::Tier;
-
 /// Parts a child has no use for: thoughts, files, and the host's own bookkeeping.
 const NOT_INHERITED: [&str; 17] = [
     "text",
@@ -66,6 +64,17 @@ pub(super) struct Call<'a> {
     pub(super) arguments: Option<&'a RawValue>,
     pub(super) result: Option<Outcome<'a>>,
     pub(super) tier: Tier,
+}
+
+/// How much of a result and of its call's arguments is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tier {
+    /// The newest results.
+    Whole,
+    /// The next ones.
+    Long,
+    /// The rest.
+    Short,
 }
 
 #[derive(Debug)]

@@ -1,20 +1,9 @@
 //! The second stage: the older a tool result is, the less of it is kept (F3).
 
-use super::read::{Message, Part};
+use super::read::{Message, Part, Tier};
 
 const WHOLE: usize = 5;
 const LONG: usize = 10;
-
-/// How much of a result and of its call's arguments is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tier {
-    /// The newest results.
-    Whole,
-    /// The next ones.
-    Long,
-    /// The rest.
-    Short,
-}
 
 /// How many results are in each tier, newest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

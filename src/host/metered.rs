@@ -85,6 +85,10 @@ impl Host for Metered {
         self.count("has", self.host.has(session)).await
     }
 
+    fn version(&self, session: &SessionId) -> Option<u64> {
+        self.host.version(session)
+    }
+
     async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
         self.count("transcript", self.host.transcript(session)).await
     }

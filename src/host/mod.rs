@@ -192,6 +192,12 @@ pub trait Host {
     {
         async { Ok(self.missing(vec![session.clone()]).await?.is_empty()) }
     }
+    /// Another number whenever something is heard of the session, so that what was read under this one
+    /// is still true. `None` where nothing is heard, or not surely.
+    fn version(&self, session: &SessionId) -> Option<u64> {
+        let _ = session;
+        None
+    }
     /// The host's own messages, as a JSON array.
     fn transcript(&self, session: &SessionId)
     -> impl Future<Output = Result<String, Error>> + Send;
@@ -396,6 +402,14 @@ impl Host for AnyHost {
             AnyHost::Scripted(host) => host.has(session).await,
             AnyHost::Embedded(host) => host.has(session).await,
             AnyHost::OpenCode(host) => host.has(session).await,
+        }
+    }
+
+    fn version(&self, session: &SessionId) -> Option<u64> {
+        match self {
+            AnyHost::Scripted(host) => host.version(session),
+            AnyHost::Embedded(host) => host.version(session),
+            AnyHost::OpenCode(host) => host.version(session),
         }
     }
 

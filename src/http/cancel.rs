@@ -10,7 +10,7 @@ use crate::supervisor::{Error, Target};
 use crate::task::lifecycle::Refused;
 use crate::task::{BatchId, TaskId};
 use crate::tools;
-use crate::wire::{CancelRequest, CancelView, TaskView};
+use crate::wire::{CancelRequest, CancelView};
 
 pub(super) async fn cancel(
     State(api): State<Api>,
@@ -30,10 +30,12 @@ pub(super) async fn cancel(
     let (mut cancelled, mut over) = (Vec::new(), Vec::new());
     for target in targets {
         match (api.supervisor.cancel(&caller, target.clone()).await, target) {
-            (Ok(stopped), _) => cancelled.extend(stopped.tasks.iter().map(TaskView::brief)),
+            (Ok(stopped), _) => {
+                cancelled.extend(stopped.tasks.iter().map(|task| api.supervisor.brief(task)))
+            }
             // One that is over does not keep the others running.
             (Err(Error::Refused(Refused::AlreadyOver)), Target::Task(id)) if several => {
-                over.push(TaskView::brief(&api.supervisor.task(&id)?));
+                over.push(api.supervisor.brief(&api.supervisor.task(&id)?));
             }
             (Err(error), _) => return Err(error.into()),
         }

@@ -73,7 +73,7 @@ pub(super) async fn events(
     let (ready, changes, seen) = match missed {
         Some((missed, changes)) => {
             let seen = missed.last().map_or(query.since.unwrap_or(0), |change| change.id);
-            (missed.iter().map(|change| change.written(frame)).collect(), changes, seen)
+            (missed.iter().map(|change| api.frame(change)).collect(), changes, seen)
         }
         None => {
             // Subscribed first: what happens meanwhile is either in the snapshot or comes after it.
@@ -169,7 +169,7 @@ impl Reading {
                 Ok(change) if change.id <= self.seen => {}
                 Ok(change) => {
                     self.seen = change.id;
-                    return Some(change.written(frame));
+                    return Some(self.api.frame(&change));
                 }
                 Err(RecvError::Lagged(_)) => {
                     self.metrics.client_dropped();
@@ -181,7 +181,14 @@ impl Reading {
     }
 }
 
-fn frame(change: &Change) -> Bytes {
+impl Api {
+    /// Written once, whoever reads it.
+    fn frame(&self, change: &Change) -> Bytes {
+        change.written(|change| frame(change, &self.supervisor.brief(&change.task)))
+    }
+}
+
+fn frame(change: &Change, task: &TaskView) -> Bytes {
     let name = match change.kind {
         Kind::Created => "task.created",
         Kind::Updated => "task.updated",
@@ -189,7 +196,7 @@ fn frame(change: &Change) -> Bytes {
         Kind::Error => "task.error",
         Kind::Cancelled => "task.cancelled",
     };
-    let task = TaskView::brief(&change.task).to_json();
+    let task = task.to_json();
     format!("event: {name}\nid: {}\ndata: {{\"task\":{task}}}\n\n", change.id).into()
 }
 

@@ -53,16 +53,15 @@ pub(super) async fn health(State(api): State<Api>, uri: Uri) -> Json<HealthView>
 }
 
 fn warnings(api: &Api) -> Vec<String> {
-    let store = api.supervisor.store();
-    let damage = store.damage().map(|damage| damage.to_string());
-    let found = store.newly_quarantined();
+    let damage = api.supervisor.store_damage();
+    let found = api.supervisor.newly_quarantined();
     let quarantined = (!found.is_empty()).then(|| in_quarantine(&found));
     damage.into_iter().chain(api.warnings.all()).chain(quarantined).collect()
 }
 
 /// What every answer says, whatever was asked.
 pub(super) fn urgent(api: &Api) -> Vec<String> {
-    let damage = api.supervisor.store().damage().map(|damage| damage.to_string());
+    let damage = api.supervisor.store_damage();
     damage.into_iter().chain(api.warnings.about(SET_ASIDE)).collect()
 }
 
@@ -82,20 +81,12 @@ fn in_quarantine(found: &[Quarantined]) -> String {
 
 /// Reads the whole store. It takes its time with a long history.
 pub(super) async fn check(State(api): State<Api>) -> Result<Json<CheckView>, ApiError> {
-    let store = api.supervisor.store().clone();
-    let checked = tokio::task::spawn_blocking(move || {
-        let problems = store.check()?;
-        // In a file that is not written, those who cannot be decoded stay where they are.
-        if problems.is_empty() {
-            store.inspect_all()?;
-        }
-        Ok((problems, store.quarantined()?))
-    });
-    let checked: Result<_, crate::supervisor::Error> = match checked.await {
-        Ok(checked) => checked,
-        Err(_) => Ok((vec!["the check broke off".to_owned()], Vec::new())),
+    let supervisor = api.supervisor.clone();
+    let checked = tokio::task::spawn_blocking(move || supervisor.check_store());
+    let (problems, found) = match checked.await {
+        Ok(checked) => checked?,
+        Err(_) => (vec!["the check broke off".to_owned()], Vec::new()),
     };
-    let (problems, found) = checked?;
     let warnings = (!found.is_empty()).then(|| in_quarantine(&found));
     Ok(Json(CheckView { problems, warnings: warnings.into_iter().collect() }))
 }

@@ -28,6 +28,6 @@ pub(super) async fn was_read(
     State(api): State<Api>,
     Body(request): Body<ReadRequest>,
 ) -> Result<Json<()>, ApiError> {
-    api.supervisor.mail_was_read(request.notices).await?;
+    api.supervisor.mail_was_read(request.receipt).await?;
     Ok(Json(()))
 }

@@ -22,14 +22,15 @@ mod tools;
 mod wait;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post, put};
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
@@ -102,7 +103,7 @@ pub struct Warnings(Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>);
 impl Warnings {
     /// These are all there are about this now.
     pub fn put(&self, about: &'static str, warnings: Vec<String>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let before = all.insert(about, warnings.clone()).unwrap_or_default();
         // One whose numbers change is no news.
         if warnings.len() > before.len() {
@@ -113,11 +114,11 @@ impl Warnings {
     }
 
     pub fn all(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().flatten().cloned().collect()
+        self.0.lock().values().flatten().cloned().collect()
     }
 
     pub fn about(&self, about: &str) -> Vec<String> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         all.get(about).cloned().unwrap_or_default()
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn view(api: &Api, asked: Vec<Asked>) -> Result<Vec<PermissionView>, 
             id: ask.id,
             session_id: task.id.to_string(),
             short_id: task.short_id.to_string(),
-            description: task.description,
+            description: task.order.description,
             what: ask.what,
             since,
         });

@@ -30,8 +30,13 @@ pub(super) async fn list(
 fn view(standing: ProviderStanding, model: &str, bare: &str) -> ProviderView {
     let ProviderStanding { name, key, address, problem, models } = standing;
     let is_of_model = model.split_once('/').is_some_and(|(provider, _)| provider == name);
-    let has_model = models.as_ref().filter(|_| is_of_model);
-    let has_model = has_model.map(|models| models.iter().any(|model| model == bare));
-    let models = models.map(|models| models.len());
-    ProviderView { name, key, address, problem, models, has_model }
+    let of_model = models.as_ref().filter(|_| is_of_model);
+    let has_model = of_model.and_then(|models| {
+        let is_listed = models.names.iter().any(|model| model == bare);
+        // It may be among those that were not read.
+        (is_listed || !models.is_cut).then_some(is_listed)
+    });
+    let more_models = models.as_ref().is_some_and(|models| models.is_cut);
+    let models = models.map(|models| models.names.len());
+    ProviderView { name, key, address, problem, models, more_models, has_model }
 }

@@ -39,14 +39,14 @@ pub(super) async fn launch(
     Body(request): Body<LaunchRequest>,
 ) -> Result<Response, ApiError> {
     let caller = tools::caller(request.caller)?;
-    let (order, fork) = match plan(request.arguments)? {
-        Plan::Fresh(order) => (order, Fork::No),
-        Plan::Forked(order) => (order, request.fork_session.map_or(Fork::Caller, Fork::Session)),
+    let (wanted, fork) = match plan(request.arguments)? {
+        Plan::Fresh(wanted) => (wanted, Fork::No),
+        Plan::Forked(wanted) => (wanted, request.fork_session.map_or(Fork::Caller, Fork::Session)),
         Plan::Resume { .. } => {
             return Err(ApiError::bad_request("to resume, POST to /v1/tasks/{id}/resume"));
         }
     };
-    let task = api.supervisor.launch(caller, Launch { order, fork, key: request.key }).await?;
+    let task = api.supervisor.launch(caller, Launch { wanted, fork, key: request.key }).await?;
     Ok((StatusCode::CREATED, Json(TaskView::from(&task))).into_response())
 }
 
@@ -193,7 +193,7 @@ pub(super) async fn detail(State(api): State<Api>, Id(id): Id) -> Result<Json<Ta
 ))]
 pub(super) async fn logs(State(api): State<Api>, Id(id): Id) -> Result<Response, ApiError> {
     let task = api.supervisor.task(&TaskId::new(id))?;
-    let messages = api.supervisor.transcript(&task).await.map_err(ApiError::of_reading)?;
+    let messages = api.supervisor.shown_transcript(&task).await.map_err(ApiError::of_reading)?;
     Ok((JSON, messages).into_response())
 }
 
@@ -212,7 +212,7 @@ pub(super) async fn messages(
     Params(filter): Params<MessageFilter>,
 ) -> Result<Response, ApiError> {
     let task = api.supervisor.task(&TaskId::new(id))?;
-    let messages = api.supervisor.transcript(&task).await.map_err(ApiError::of_reading)?;
+    let messages = api.supervisor.shown_transcript(&task).await.map_err(ApiError::of_reading)?;
     // A conversation can be long; the two threads that serve everybody are not for reading it.
     let read = move || {
         let messages: Vec<serde_json::Value> =
@@ -234,7 +234,7 @@ pub(super) async fn output(
     api.supervisor.bring(&caller).await?;
     let wait = request.timeout.map(seconds).transpose()?;
     let output = api.supervisor.output(&caller, &TaskId::new(id), wait).await?;
-    api.supervisor.mail_was_read(output.told).await?;
+    api.supervisor.mail_was_read(output.receipt).await?;
     let asks = match output.end {
         WaitEnd::Blocked => permissions::view(&api, output.asks)?,
         WaitEnd::Enough | WaitEnd::TimedOut => Vec::new(),
@@ -271,7 +271,7 @@ pub(super) async fn resolve(
 ) -> Result<Json<TasksView>, ApiError> {
     let mut tasks = Vec::with_capacity(request.ids.len());
     for id in &request.ids {
-        tasks.push(TaskView::brief(&api.supervisor.resolve(id)?));
+        tasks.push(api.supervisor.brief(&api.supervisor.resolve(id)?));
     }
     Ok(Json(TasksView { tasks }))
 }

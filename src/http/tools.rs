@@ -20,7 +20,9 @@ use super::health;
 use crate::feed::Changes;
 use crate::supervisor::{AgentOffer, Caller};
 use crate::tools::{self, Audience, Call};
-use crate::wire::{AbortRequest, CallerView, ToolAnswer, ToolLine, ToolRequest, ToolsView};
+use crate::wire::{
+    AbortRequest, CallerView, Receipt, ToolAnswer, ToolLine, ToolRequest, ToolsView,
+};
 
 /// So often a caller that waits hears how far things are, at most and at least: clients give up on
 /// calls that stay silent.
@@ -157,14 +159,14 @@ impl Told {
                         Err(tools::Error::Stopping) => return None,
                         Err(error) => {
                             let text = format!("Error: {error}");
-                            ToolAnswer { text, is_error: true, mail: Vec::new() }
+                            ToolAnswer { text, is_error: true, receipt: Receipt::default() }
                         }
                     };
                     return Some((ToolLine::Answer(warned(&self.api, answer)), self));
                 }
                 change = self.changes.recv() => {
                     let ours = change
-                        .is_ok_and(|change| change.task.parent.session == self.caller.session);
+                        .is_ok_and(|change| change.task.origin.parent.session == self.caller.session);
                     if ours {
                         let soon = self.last.map_or(Instant::now(), |last| last + BETWEEN_NEWS);
                         self.next = self.next.min(soon);

@@ -11,7 +11,7 @@ use super::tasks::seconds;
 use crate::supervisor::{Need, WaitEnd};
 use crate::task::TaskId;
 use crate::tools;
-use crate::wire::{TaskView, WaitRequest, WaitView};
+use crate::wire::{WaitRequest, WaitView};
 
 pub(super) async fn wait(
     State(api): State<Api>,
@@ -31,7 +31,7 @@ pub(super) async fn wait(
         WaitEnd::Blocked => permissions::view(&api, api.supervisor.asks_of(&waited.tasks))?,
         WaitEnd::Enough | WaitEnd::TimedOut => Vec::new(),
     };
-    let tasks = waited.tasks.iter().map(TaskView::brief).collect();
+    let tasks = waited.tasks.iter().map(|task| api.supervisor.brief(task)).collect();
     let timed_out = waited.end == WaitEnd::TimedOut;
     Ok(Json(WaitView { tasks, timed_out, blocked: waited.end == WaitEnd::Blocked, asks }))
 }

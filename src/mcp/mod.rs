@@ -1,6 +1,11 @@
 //! MCP over stdio: lists the daemon's tools and forwards their calls, with progress and
 //! cancellation. It has no texts and no rules of its own, but for the moments when there is no
 //! daemon to ask. Its standard output belongs to the protocol.
+//!
+//! A session is opened without the daemon: clients give up on a server that is slow to say hello, and a
+//! daemon that migrates its store is. It is looked for, and started, meanwhile. So the instructions are
+//! those of the configuration as it is now; a daemon that has not been restarted since it was changed may
+//! offer `Task` or not all the same, and its list of tools is what counts.
 
 mod parent;
 
@@ -24,9 +29,10 @@ use self::parent::{Connection, Root};
 use crate::client::{self, Client};
 use crate::clock::Clock;
 use crate::config::Settings;
-use crate::daemon::{hand_over, start};
+use crate::daemon::{hand_over, mcp_instructions, start};
 use crate::wire::{
-    AbortRequest, CallerView, HintsView, ToolAnswer, ToolLine, ToolRequest, ToolView, ToolsView,
+    AbortRequest, CallerView, HintsView, Receipt, ToolAnswer, ToolLine, ToolRequest, ToolView,
+    ToolsView,
 };
 
 /// How long clients wait for a call, less a little; ours are answered before, with something to go on
@@ -49,23 +55,28 @@ struct Server {
     clock: Clock,
     client: Client,
     instructions: String,
+    /// The daemon was there, and speaks our protocol.
+    met: Arc<OnceCell<()>>,
     /// Who is at the other end: found out with the first call, the same from then on.
     connection: OnceCell<Connection>,
     /// Where the client works, if it was asked and has told.
     root: OnceLock<Root>,
     /// Notices that the client has and the daemon does not know it.
-    unconfirmed: Mutex<Vec<i64>>,
+    unconfirmed: Mutex<Receipt>,
 }
 
 /// Serves until its client hangs up.
 pub async fn serve(settings: &Settings) -> anyhow::Result<()> {
-    let client = start::ensure(settings).await?.client;
-    let instructions = client.tools_for_mcp().await?.instructions;
+    let met = Arc::new(OnceCell::new());
+    let (early, theirs) = (Arc::clone(&met), settings.clone());
+    // What is wrong is said when something is asked for, by whoever asks.
+    tokio::spawn(async move { drop(meet(&early, &theirs).await) });
     let server = Server {
         settings: settings.clone(),
         clock: Clock::system(),
-        client,
-        instructions,
+        client: start::client(&settings.home),
+        instructions: mcp_instructions(&settings.config),
+        met,
         connection: OnceCell::new(),
         root: OnceLock::new(),
         unconfirmed: Mutex::default(),
@@ -76,6 +87,12 @@ pub async fn serve(settings: &Settings) -> anyhow::Result<()> {
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => {}
         Err(error) => return Err(error.into()),
     }
+    Ok(())
+}
+
+/// Finds the daemon or starts it, once for all who need it.
+async fn meet(met: &OnceCell<()>, settings: &Settings) -> anyhow::Result<()> {
+    met.get_or_try_init(async || start::ensure(settings).await.map(drop)).await?;
     Ok(())
 }
 
@@ -104,8 +121,9 @@ impl ServerHandler for Server {
             hand_over: hand_over(&self.settings),
             ..CallerView::default()
         };
+        self.daemon().await.map_err(Unanswered::error)?;
         for _ in 0..TRIES {
-            match self.client.tools_for_mcp_of(&caller).await {
+            match self.client.tools_for_mcp(&caller).await {
                 Ok(ToolsView { tools, .. }) => {
                     return Ok(ListToolsResult::with_all_items(
                         tools.into_iter().map(tool).collect(),
@@ -200,17 +218,17 @@ impl Server {
             }
             return Err(ErrorData::internal_error("cancelled", None));
         };
-        let ToolAnswer { text, is_error, mail } = match answer {
+        let ToolAnswer { text, is_error, receipt } = match answer {
             Ok(answer) => answer,
             Err(refused @ Unanswered::Refused(_)) => return Err(refused.error()),
             Err(Unanswered::NoDaemon(text)) => {
-                ToolAnswer { text, is_error: true, mail: Vec::new() }
+                ToolAnswer { text, is_error: true, receipt: Receipt::default() }
             }
         };
         // It is in our hands, unless nobody wants it any more. Should the note be lost, it goes with
         // the next call.
         if !context.ct.is_cancelled() {
-            self.unconfirmed().extend(mail);
+            self.unconfirmed().add(receipt);
         }
         self.confirm().await;
         let content = vec![ContentBlock::text(text)];
@@ -231,6 +249,7 @@ impl Server {
     ) -> Result<ToolAnswer, Unanswered> {
         let began = Instant::now();
         let mut told = 0;
+        self.daemon().await?;
         for _ in 0..TRIES {
             let left = longest.saturating_sub(began.elapsed());
             request.caller.longest_wait = Some(left.as_secs_f64().round().max(1.0) as u64);
@@ -267,11 +286,11 @@ impl Server {
     async fn confirm(&self) {
         let read = self.unconfirmed().clone();
         if !read.is_empty() && self.client.mail_was_read(read.clone()).await.is_ok() {
-            self.unconfirmed().retain(|number| !read.contains(number));
+            self.unconfirmed().settle(&read);
         }
     }
 
-    fn unconfirmed(&self) -> MutexGuard<'_, Vec<i64>> {
+    fn unconfirmed(&self) -> MutexGuard<'_, Receipt> {
         self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -290,18 +309,17 @@ impl Server {
         }
     }
 
+    /// Waits until the daemon is there.
+    async fn daemon(&self) -> Result<(), Unanswered> {
+        Box::pin(meet(&self.met, &self.settings)).await.map_err(Unanswered::not_started)
+    }
+
     /// Starts the daemon again when that is what is wrong.
     async fn revive(&self, error: client::Error) -> Result<(), Unanswered> {
         match error {
             error if error.went_away() => {
                 tracing::info!(error = &error as &dyn std::error::Error, "starting the daemon");
-                start::ensure(&self.settings).await.map(|_| ()).map_err(|error| {
-                    Unanswered::NoDaemon(format!(
-                        "Error: the daemon of asyncagents cannot be started: {error:#}. What was \
-                         launched is kept; call again once that is mended (`asyncagents doctor` \
-                         says more)."
-                    ))
-                })
+                start::ensure(&self.settings).await.map(drop).map_err(Unanswered::not_started)
             }
             client::Error::Refused(view) => Err(Unanswered::Refused(view.error)),
             error => Err(Unanswered::NoDaemon(format!("Error: {error}"))),
@@ -318,6 +336,17 @@ enum Unanswered {
 }
 
 impl Unanswered {
+    fn not_started(why: anyhow::Error) -> Unanswered {
+        // It runs, but not for us; or it is not ours to start.
+        if why.is::<client::Error>() || why.is::<start::OfCommand>() {
+            return Unanswered::NoDaemon(format!("Error: {why:#}"));
+        }
+        Unanswered::NoDaemon(format!(
+            "Error: the daemon of asyncagents cannot be started: {why:#}. What was launched is kept; \
+             call again once that is mended (`asyncagents doctor` says more)."
+        ))
+    }
+
     fn again_and_again() -> Unanswered {
         Unanswered::NoDaemon(
             "Error: the daemon of asyncagents goes away again and again; `asyncagents doctor` says \

@@ -55,13 +55,18 @@ enum Children {
 }
 
 /// Reads an order from standard input, carries it out and reports. Fails when standard input is
-/// nothing the daemon made, or the daemon died before it had said everything.
-pub fn run() -> io::Result<()> {
+/// nothing the daemon made, or the daemon died before it had said everything. `finish` gets what the order
+/// has for it when nothing of the command is left: here and not in the daemon, because a daemon that was
+/// killed in the middle cannot do it, and the next one would not know what a person has changed since.
+pub fn run(finish: fn(&str) -> Vec<String>) -> io::Result<()> {
     super::keep_descriptors_from_children();
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let order = Order::read(&socket)?;
     let report = match Watched::start(&order, &socket) {
-        Ok(watched) => watched.watch(order.lease),
+        Ok(watched) => {
+            let report = watched.watch(order.lease);
+            Report { finished: finish(&order.afterwards), ..report }
+        }
         Err(error) => Report::of(Cause::NotStarted(reason(&order, &error))),
     };
     (&socket).write_all(&report.encode())
@@ -98,7 +103,7 @@ impl Watched {
         }
         let (killed, left) = self.kill_descendants();
         let killed = if cause == Cause::Exited { killed } else { 0 };
-        Report { cause, status: self.status, killed, left }
+        Report { status: self.status, killed, left, ..Report::of(cause) }
     }
 
     fn wait_for_the_end(&mut self, lease: Duration) -> Cause {

@@ -19,6 +19,8 @@ pub(super) struct Order {
     /// Put into the command's environment under [`super::MARKER`].
     pub(super) marker: String,
     pub(super) lease: Duration,
+    /// For whoever finishes the command when nothing of it is left; the guard does not read it.
+    pub(super) afterwards: String,
 }
 
 /// How a command ended, and what became of everything it started.
@@ -31,6 +33,8 @@ pub struct Report {
     pub killed: usize,
     /// Processes that could not be killed in time.
     pub left: Vec<i32>,
+    /// What had to be done afterwards.
+    pub finished: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +74,7 @@ impl Order {
 
 impl Report {
     pub(super) fn of(cause: Cause) -> Report {
-        Report { cause, status: None, killed: 0, left: Vec::new() }
+        Report { cause, status: None, killed: 0, left: Vec::new(), finished: Vec::new() }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -96,6 +100,7 @@ mod tests {
             arguments: vec!["-c".into(), "echo \"ä\"\n".into()],
             marker: "1-2-3".into(),
             lease: Duration::from_millis(1_500),
+            afterwards: "[\"x\"]".into(),
         };
         let mut sent = order.encode();
         let whole = sent.len();
@@ -117,6 +122,7 @@ mod tests {
                 status: Some(Status::Code(3)),
                 killed: 2,
                 left: vec![7, 8],
+                finished: vec!["a b".into()],
             },
             Report { status: Some(Status::Signal(9)), ..Report::of(Cause::Killed) },
         ] {

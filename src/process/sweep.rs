@@ -9,6 +9,9 @@ use super::table::{self, Entry};
 use super::{HAS_SUBREAPERS, KILL_LIMIT, MARKER};
 
 const PAUSE: Duration = Duration::from_millis(5);
+/// A guard whose daemon is gone kills its command and finishes it, and then ends by itself. Nobody else
+/// knows what is to be done in the workspace afterwards, so that it has time to.
+const GUARD_GRACE: Duration = Duration::from_secs(10);
 
 /// A guard as it is written down before it starts anything. Id, start time and boot name one process
 /// for ever; together they are the marker, which is therefore unique.
@@ -48,16 +51,29 @@ pub fn sweep(record: &Record) -> Result<(), Survivors> {
         return Ok(());
     }
     let started = Instant::now();
+    let mut killing = started;
     loop {
         let left = match table::read() {
-            Ok(entries) => kill_what_is_there(record, &entries),
+            Ok(entries) => {
+                let guard = entries.iter().find(|entry| record.is_of(entry));
+                let remains = remains(record, guard, &entries);
+                // The guard last: as long as it is there, its descendants can be told from strangers.
+                let guard = guard.filter(|guard| guard.alive && remains.is_empty());
+                if started.elapsed() < GUARD_GRACE && guard.is_some_and(|guard| !guard.is_stopped())
+                {
+                    killing = Instant::now();
+                    thread::sleep(PAUSE);
+                    continue;
+                }
+                kill(remains.iter().chain(guard))
+            }
             // Too many open files, say: nobody knows.
             Err(_) => vec![record.pid],
         };
         if left.is_empty() {
             return Ok(());
         }
-        if started.elapsed() > KILL_LIMIT {
+        if killing.elapsed() > KILL_LIMIT {
             return Err(Survivors(left));
         }
         thread::sleep(PAUSE);
@@ -65,15 +81,8 @@ pub fn sweep(record: &Record) -> Result<(), Survivors> {
 }
 
 /// Who was killed and has to be seen gone.
-fn kill_what_is_there(record: &Record, entries: &[Entry]) -> Vec<i32> {
-    let guard = entries.iter().find(|entry| record.is_of(entry));
-    let mut alive = remains(record, guard, entries);
-    if alive.is_empty() {
-        // The guard last: as long as it is there, its descendants can be told from strangers.
-        alive.extend(guard.filter(|guard| guard.alive));
-    }
-    alive.iter().for_each(Entry::kill);
-    alive.iter().map(|entry| entry.pid).collect()
+fn kill<'a>(all: impl Iterator<Item = &'a Entry>) -> Vec<i32> {
+    all.inspect(|entry| entry.kill()).map(|entry| entry.pid).collect()
 }
 
 /// What still runs of a command, without its guard.

@@ -74,6 +74,13 @@ impl Entry {
         (self.pid, self.start) == (other.pid, other.start)
     }
 
+    /// By a signal or a debugger: it does nothing until it is let go on.
+    pub(super) fn is_stopped(&self) -> bool {
+        let stat = fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat);
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+    }
+
     /// Whether the process was started with this in its environment. What it may not read of another
     /// user's process, it does not know.
     pub(super) fn has_in_environment(&self, variable: &str) -> bool {

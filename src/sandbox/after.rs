@@ -3,29 +3,30 @@
 //! directories are opened one name after the other, and have to be those that were planned with.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
+use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps, UTIME_NOW};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
-const SAFELY: OFlags =
-    OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::RDONLY);
+use super::Tidied;
+use super::remove::{ENTRY, PASS, enter, insist, is_directory, pass, remove_entry};
 
 /// Device and inode: which directory it is, whatever its name.
 pub(super) type Identity = (rustix::fs::Dev, u64);
 
 /// A directory that commands can neither rename nor replace, the workspace or a git directory outside of
 /// it, as it was when a command was planned. Everything is reached from there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Anchor {
     path: PathBuf,
     identity: Identity,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Afterwards {
     /// Was not there, and is not to be there.
     Remove { anchor: Anchor, below: PathBuf },
@@ -71,12 +72,7 @@ impl Anchor {
 
     /// The directory that `below` is in, and its name there.
     pub(super) fn parent<'a>(&self, below: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
-        let (parent, name) =
-            below.parent().zip(below.file_name()).ok_or(ErrorKind::InvalidInput)?;
-        let enter = |directory: OwnedFd, name: &OsStr| {
-            rustix::fs::openat(&directory, name, SAFELY, Mode::empty())
-        };
-        Ok((parent.iter().try_fold(self.open()?, enter)?, name))
+        parent_of(self.open()?, below, pass)
     }
 
     fn open(&self) -> io::Result<OwnedFd> {
@@ -88,47 +84,85 @@ impl Anchor {
     }
 }
 
+/// What had to be put right. Most of them share one anchor, which is opened once: for every command that
+/// is most of the work.
+pub(super) fn put_right(all: &[Afterwards]) -> Vec<Tidied> {
+    let mut opened: Option<(&Anchor, OwnedFd)> = None;
+    let mut changed = Vec::new();
+    for one in all {
+        let (Afterwards::Remove { anchor, below } | Afterwards::Relink { anchor, below, .. }) = one;
+        if opened.as_ref().is_none_or(|(known, _)| *known != anchor) {
+            opened = anchor.open().ok().map(|directory| (anchor, directory));
+        }
+        let Some((_, directory)) = &opened else { continue };
+        let (found, left) = match one.put_right(directory) {
+            Ok(Some(found)) => (found, None),
+            Ok(None) => continue,
+            // Nothing is there, or not the directory that was planned with.
+            Err(error) if is_absence(&error) => continue,
+            Err(error) => (below.clone(), Some(error.to_string())),
+        };
+        changed.push(Tidied { path: anchor.path.join(found).display().to_string(), left });
+    }
+    changed
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
 impl Afterwards {
-    /// What had to be put right, if anything.
-    pub(super) fn put_right(&self) -> Option<PathBuf> {
+    /// What there was, below the anchor.
+    fn put_right(&self, opened: &OwnedFd) -> io::Result<Option<PathBuf>> {
         match self {
-            Afterwards::Remove { anchor, below } => {
-                let found = remove(anchor.open().ok()?, below).ok().flatten();
-                found.map(|found| anchor.path.join(found))
-            }
-            Afterwards::Relink { anchor, below, parent, target } => {
-                let (directory, name) = anchor.parent(below).ok()?;
+            Afterwards::Remove { below, .. } => remove(opened, below),
+            Afterwards::Relink { below, parent, target, .. } => {
+                let (directory, name) = parent_of(opened.try_clone()?, below, enter)?;
                 // Another directory of that name is the command's, and so is what is in it.
-                if identity(&directory).ok()? != *parent
+                if identity(&directory)? != *parent
                     || read_link(&directory, name).as_ref() == Some(target)
                 {
-                    return None;
+                    return Ok(None);
                 }
-                let _ = remove_entry(&directory, name);
-                rustix::fs::symlinkat(target, &directory, name).ok()?;
-                Some(anchor.path.join(below))
+                match remove_entry(&directory, name) {
+                    Err(error) if !is_absence(&error) => return Err(error),
+                    Ok(()) | Err(_) => {}
+                }
+                insist(&directory, || rustix::fs::symlinkat(target, &directory, name))?;
+                Ok(Some(below.clone()))
             }
         }
     }
 }
 
-/// Of what is at a path without any link in it.
-pub(super) fn identity_at(path: &Path) -> Option<Identity> {
-    let directory = open(path.parent()?).ok()?;
-    let found =
-        rustix::fs::statat(&directory, path.file_name()?, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-    Some((found.st_dev, found.st_ino))
+/// What is at a path without any link in it, without opening it for reading.
+pub(super) fn open_entry(path: &Path) -> io::Result<OwnedFd> {
+    let (parent, name) = path.parent().zip(path.file_name()).ok_or(ErrorKind::InvalidInput)?;
+    let opened = rustix::fs::openat(&open(parent)?, name, ENTRY, Mode::empty())?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
+        FileType::Symlink => Err(ErrorKind::NotFound.into()),
+        _ => Ok(opened),
+    }
+}
+
+fn parent_of(
+    anchor: OwnedFd,
+    below: &Path,
+    step: fn(&OwnedFd, &OsStr) -> Result<OwnedFd, Errno>,
+) -> io::Result<(OwnedFd, &OsStr)> {
+    let (parent, name) = below.parent().zip(below.file_name()).ok_or(ErrorKind::InvalidInput)?;
+    Ok((parent.iter().try_fold(anchor, |directory, name| step(&directory, name))?, name))
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {
-    let mut directory = rustix::fs::open("/", SAFELY, Mode::empty())?;
+    let mut directory = rustix::fs::open("/", PASS, Mode::empty())?;
     for name in path.iter().skip(1) {
-        directory = rustix::fs::openat(&directory, name, SAFELY, Mode::empty())?;
+        directory = rustix::fs::openat(&directory, name, PASS, Mode::empty())?;
     }
     Ok(directory)
 }
 
-fn identity(directory: &OwnedFd) -> io::Result<Identity> {
+pub(super) fn identity(directory: &OwnedFd) -> io::Result<Identity> {
     let found = rustix::fs::fstat(directory)?;
     Ok((found.st_dev, found.st_ino))
 }
@@ -138,46 +172,33 @@ fn read_link(directory: &OwnedFd, name: &OsStr) -> Option<PathBuf> {
     Some(OsStr::from_bytes(target.to_bytes()).into())
 }
 
-fn is_directory(directory: &OwnedFd, name: &OsStr) -> io::Result<bool> {
-    let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok(FileType::from_raw_mode(found.st_mode).is_dir())
-}
-
 /// Removes what is at `below`, or the link on the way to it, and says which: a name that leads elsewhere
 /// must not have us delete something there.
-fn remove(anchor: OwnedFd, below: &Path) -> io::Result<Option<PathBuf>> {
-    let mut directory = anchor;
+fn remove(anchor: &OwnedFd, below: &Path) -> io::Result<Option<PathBuf>> {
+    let mut entered: Option<OwnedFd> = None;
     let mut passed = PathBuf::new();
     let mut names = below.iter().peekable();
     while let Some(name) = names.next() {
         passed.push(name);
-        match is_directory(&directory, name) {
-            Ok(true) if names.peek().is_some() => {
-                directory = rustix::fs::openat(&directory, name, SAFELY, Mode::empty())?;
-            }
-            Ok(_) => return remove_entry(&directory, name).map(|()| Some(passed)),
-            Err(_) => return Ok(None),
+        let directory = entered.as_ref().unwrap_or(anchor);
+        match is_directory(directory, name)? && names.peek().is_some() {
+            true => entered = Some(enter(directory, name)?),
+            false => return remove_entry(directory, name).map(|()| Some(passed)),
         }
     }
     Ok(None)
 }
 
-fn remove_entry(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
-    match is_directory(directory, name)? {
-        // By its descriptor, the directory is the one that was opened, whatever its name is now.
-        true => {
-            let opened = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
-            fs::remove_dir_all(opened.join(name))
-        }
-        false => Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    fn put_back(path: &Path) -> Tidied {
+        Tidied { path: path.display().to_string(), left: None }
+    }
 
     #[test]
     fn what_a_command_made_is_removed_and_nothing_that_its_links_lead_to() {
@@ -191,7 +212,9 @@ mod tests {
             let path = root.join(".claude/agents");
             let after = Anchor::at(&root).unwrap().without(&path).unwrap();
             make(&root);
-            assert_eq!(after.put_right(), removed.map(|path| root.join(path)));
+            let removed: Vec<Tidied> =
+                removed.iter().map(|path| put_back(&root.join(path))).collect();
+            assert_eq!(put_right(&[after]), removed);
             assert!(!path.exists());
             assert_eq!(fs::read_to_string(secret.join("agents/mine.md")).unwrap(), "mine");
             fs::remove_dir_all(&root).unwrap();
@@ -219,11 +242,11 @@ mod tests {
         let top = place.path().canonicalize().unwrap();
         let path = top.join(".claude");
         symlink("elsewhere", &path).unwrap();
-        let after = Anchor::at(&top).unwrap().with_link(&path).unwrap();
-        assert_eq!(after.put_right(), None);
+        let after = [Anchor::at(&top).unwrap().with_link(&path).unwrap()];
+        assert_eq!(put_right(&after), [] as [Tidied; 0]);
         fs::remove_file(&path).unwrap();
         fs::create_dir_all(path.join("agents")).unwrap();
-        assert_eq!(after.put_right(), Some(path.clone()));
+        assert_eq!(put_right(&after), [put_back(&path)]);
         assert_eq!(fs::read_link(&path).unwrap(), Path::new("elsewhere"));
     }
 
@@ -242,9 +265,9 @@ mod tests {
             let relink = anchor.with_link(&fake.join("config")).unwrap();
             let remove = anchor.without(&fake.join("config/x")).unwrap();
             swap(&fake);
-            assert_eq!(relink.put_right(), None);
+            assert_eq!(put_right(&[relink]), [] as [Tidied; 0]);
             // Not through the link, at most the link itself.
-            remove.put_right();
+            put_right(&[remove]);
             assert_eq!(fs::read_to_string(secret.join("config")).unwrap(), "mine");
             fs::remove_dir_all(&root).unwrap();
         };

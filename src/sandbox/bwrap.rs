@@ -1,8 +1,8 @@
 //! bubblewrap's command line, from the rules. No IO.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::after::Identity;
+use super::mount_table::Expected;
 use super::rules::{Rules, Show};
 use super::{Error, Level, Limits};
 
@@ -61,22 +61,23 @@ pub(super) const SYSTEM: [&str; 19] = [
     "/proc/pressure",
 ];
 
-/// As if bubblewrap had said it.
-const EXCHANGED: &str =
-    "bwrap: protected paths of the workspace were exchanged meanwhile; run it again";
-
-/// Something of the workspace that is bound by its name, as it was when that was planned.
-pub(super) struct Source {
-    pub(super) path: PathBuf,
-    pub(super) identity: Option<Identity>,
-}
+/// bubblewrap binds by name what was looked at before, and a command of another session may have put a
+/// link there meanwhile. So the shell looks, before the command, whether the mount table has what was
+/// planned: nobody can exchange a mount point. It does so by itself, because a program such as `stat`
+/// takes longer than all mounts of a workspace; that is for what the table does not tell. Its message is
+/// as if bubblewrap had said it.
+const CHECK: &str = "IFS= read -rd '' < /proc/self/mountinfo; while (($#)); do case $1 in \
+    ' '*) [[ $REPLY == *\"$1\"* ]];; \
+    *) [[ $(stat -c '%d:%i %n' -- \"${1#* }\" 2>/dev/null) == \"$1\" ]];; \
+    esac || { echo 'bwrap: protected paths of the workspace were exchanged meanwhile; run it again' >&2; \
+    exit 1; }; shift; done; unset REPLY; ";
 
 pub(super) fn arguments(
     rules: &Rules,
     network: Network,
     directory: &Path,
     command: &str,
-    sources: &[Source],
+    bound: &[Expected],
 ) -> Result<Vec<String>, Error> {
     let mut all: Vec<String> = NAMESPACES.iter().chain(&SYSTEM).map(|&a| a.to_owned()).collect();
     if network == Network::Off {
@@ -99,34 +100,25 @@ pub(super) fn arguments(
     }
     let rest = ["--setenv", "TMPDIR", "/tmp", "--chdir", text(directory)?, "--", "bash", "-c"];
     all.extend(rest.map(str::to_owned));
-    all.push(format!("{}{command}", check(sources)));
-    if !sources.is_empty() {
-        // The shell's own name, and what the check is given.
-        all.push("bash".to_owned());
-        for source in sources {
-            all.push(text(&source.path)?.to_owned());
+    match bound {
+        [] => all.push(command.to_owned()),
+        // Each by itself after the shell's own name: one argument holds no more than 128 KiB.
+        _ => {
+            all.extend([format!("{CHECK}{command}"), "bash".to_owned()]);
+            all.extend(bound.iter().map(said));
         }
     }
     Ok(all)
 }
 
-/// bubblewrap binds by name what was looked at before, and a command of another session may have put a
-/// link there meanwhile. So the shell looks, before the command, whether it sees what was planned:
-/// nobody can exchange a mount point.
-fn check(sources: &[Source]) -> String {
-    if sources.is_empty() {
-        return String::new();
+/// For [`CHECK`].
+fn said(expected: &Expected) -> String {
+    match expected {
+        Expected::Line(line) => line.clone(),
+        Expected::Inode(inode) => inode.clone(),
+        // No inode: what is there now is not what was planned.
+        Expected::Gone => "gone".to_owned(),
     }
-    let shown = |source: &Source| match source.identity {
-        Some((device, inode)) => format!("{device}:{inode}"),
-        None => "gone".to_owned(),
-    };
-    let expected: Vec<String> = sources.iter().map(shown).collect();
-    format!(
-        "[ \"$(stat -c %d:%i -- \"$@\" 2>/dev/null)\" = '{}' ] || {{ echo '{EXCHANGED}' >&2; exit 1; }}; \
-         set --; ",
-        expected.join("\n")
-    )
 }
 
 /// Limits are set by the shell that runs the command, in its first line, which costs no other process.
@@ -181,23 +173,49 @@ mod tests {
 
     #[test]
     fn what_is_bound_by_its_name_is_compared_before_the_command() {
-        let source = |path: &str, identity| Source { path: path.into(), identity };
-        let sources = [source("/w/.git", Some((1, 2))), source("/w/a b", None)];
-        let said =
-            arguments(&Rules::default(), Network::On, Path::new("/w"), "true", &sources).unwrap();
-        let expected = [
-            "[ \"$(stat -c %d:%i -- \"$@\" 2>/dev/null)\" = '1:2\ngone' ] || { echo 'bwrap: protected \
-             paths of the workspace were exchanged meanwhile; run it again' >&2; exit 1; }; set --; true",
-            "bash",
-            "/w/.git",
-            "/w/a b",
-        ];
-        assert_eq!(said[said.len() - 4..], expected);
+        use std::os::unix::fs::MetadataExt;
+        use std::process::Command;
+
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("it's a b");
+        std::fs::create_dir(&path).unwrap();
+        let inode = std::fs::metadata(&path).unwrap().ino();
+        let device = std::fs::metadata(&path).unwrap().dev();
+        let by_inode = |inode| Expected::Inode(format!("{device}:{inode} {}", path.display()));
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let proc = table.lines().find(|line| line.contains(" /proc ")).unwrap();
+        let proc: Vec<&str> = proc.split(' ').skip(2).take(3).collect();
+        let line = Expected::Line(format!(" {} ", proc.join(" ")));
+        let other = Expected::Line(" 0:0 /it's /nowhere ".to_owned());
+        let many = vec![line.clone(); 5_000];
+        let check = |bound: &[Expected], runs: bool| {
+            let command = "echo \"$0 ran with $# ${REPLY-}\"";
+            let all = arguments(&Rules::default(), Network::On, Path::new("/w"), command, bound);
+            let all = all.unwrap();
+            let shell = all.iter().position(|word| word == "--").unwrap() + 1;
+            let ran = Command::new(&all[shell]).args(&all[shell + 1..]).output().unwrap();
+            let said = [ran.stdout, ran.stderr].map(|said| String::from_utf8(said).unwrap());
+            let expected = match runs {
+                true => ["bash ran with 0 \n", ""],
+                false => {
+                    let why = "bwrap: protected paths of the workspace were exchanged meanwhile; run it \
+                               again\n";
+                    ["", why]
+                }
+            };
+            assert_eq!(said, expected, "{} {:?}", bound.len(), bound.first());
+        };
+        check(&[], true);
+        check(&[line.clone(), by_inode(inode)], true);
+        check(&many, true);
+        check(&[line.clone(), by_inode(inode + 1)], false);
+        check(&[by_inode(inode), other], false);
+        check(&[line, Expected::Gone], false);
     }
 
     #[test]
     fn limits_come_before_the_command_and_processes_are_not_limited_for_root() {
-        let limits = Limits { processes: 10, memory: 2048, file: 1 };
+        let limits = Limits { processes: 10, memory: 2048, file: 1, scratch: 0 };
         let expected = "ulimit -d 2 2>/dev/null; ulimit -f 1 2>/dev/null; ";
         assert_eq!(prelude(limits, Level::BwrapRoot), expected);
         let all = format!("ulimit -u 10 2>/dev/null; {expected}");

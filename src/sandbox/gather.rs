@@ -120,6 +120,9 @@ fn tools(rules: &mut Rules, settings: &Settings, home: &Path) {
 
 /// At the name it has, also when that is a link to another place. What is not there cannot be shown.
 fn show(rules: &mut Rules, path: &Path, how: fn(PathBuf) -> Show) {
+    if is_missing(path) {
+        return;
+    }
     let (Some(source), Some(parent), Some(name)) =
         (canonical(path), path.parent().and_then(canonical), path.file_name())
     else {
@@ -129,9 +132,17 @@ fn show(rules: &mut Rules, path: &Path, how: fn(PathBuf) -> Show) {
 }
 
 fn hide(rules: &mut Rules, path: &Path) {
+    if is_missing(path) {
+        return;
+    }
     let Some(path) = canonical(path) else { return };
     let show = if path.is_dir() { Show::HiddenDirectory } else { Show::HiddenFile };
     rules.add(path, show);
+}
+
+/// Most places of the lists are, for every command, and one call says so; resolving links takes ten.
+fn is_missing(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err()
 }
 
 fn canonical(path: &Path) -> Option<PathBuf> {

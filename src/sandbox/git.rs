@@ -3,6 +3,7 @@
 //! parents are), and where the real git directory is.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use super::after::{Afterwards, Anchor};
@@ -95,12 +96,16 @@ pub(super) fn protected(workspace: &Path, trusted: bool) -> Protected {
             let _ = fs::create_dir_all(&folder);
         }
     }
+    let mut parents: Vec<PathBuf> = Vec::new();
     for path in DEFINITIONS.iter().chain(&EXECUTED).map(|path| workspace.join(path)) {
         let parent = path.parent().unwrap_or(workspace);
-        found.keep_link(&anchor, parent);
-        let is_pinned = parent == workspace || found.writable.iter().any(|path| path == parent);
-        if !is_pinned && parent.is_dir() && !is_link(parent) {
-            found.writable.push(parent.to_owned());
+        if parent != workspace && !parents.iter().any(|known| known == parent) {
+            found.keep_link(&anchor, parent);
+            let is_pinned = found.writable.iter().any(|path| path == parent);
+            if !is_pinned && parent.is_dir() && !is_link(parent) {
+                found.writable.push(parent.to_owned());
+            }
+            parents.push(parent.to_owned());
         }
         found.add(&anchor, workspace, path);
     }
@@ -127,6 +132,18 @@ pub(super) fn protected(workspace: &Path, trusted: bool) -> Protected {
 impl Protected {
     /// `root` is free of links, and below the anchor or the anchor itself.
     fn add(&mut self, anchor: &Anchor, root: &Path, path: PathBuf) {
+        // The usual case, and a cheap one: this is done for every command.
+        match fs::symlink_metadata(&path) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // Behind a link of the person's own, which is kept as it is.
+                if !path.parent().is_some_and(is_link) {
+                    self.after.extend(anchor.without(&path));
+                }
+                return;
+            }
+            Err(_) => return self.keep_parent(anchor, root, &path),
+        }
         self.keep_link(anchor, &path);
         let is_inside = |real: &PathBuf| real.starts_with(root);
         match path.canonicalize() {
@@ -138,6 +155,19 @@ impl Protected {
             // Behind a link of the person's own, which is kept as it is.
             Err(_) if is_link(&path) || path.parent().is_some_and(is_link) => {}
             Err(_) => self.after.extend(anchor.without(&path)),
+        }
+    }
+
+    /// Of a path that cannot be looked at, because what it should be in is a file, or closed to its owner.
+    /// That is the person's own: nothing in its place, or in it, is for us to remove.
+    fn keep_parent(&mut self, anchor: &Anchor, root: &Path, path: &Path) {
+        let Some(parent) = path.parent().filter(|parent| !is_link(parent)) else { return };
+        let real = parent.canonicalize().ok().filter(|real| real.starts_with(root));
+        if let Some(real) = real.filter(|real| !self.read_only.contains(real)) {
+            if real != anchor.path() {
+                self.pin_above(anchor, &real);
+            }
+            self.read_only.push(real);
         }
     }
 
@@ -398,6 +428,24 @@ mod tests {
         for missing in [".claude/agents", ".claude/hooks", "opencode.json", ".vscode/mcp.json"] {
             let removed = anchor.without(&top.join(missing)).unwrap();
             assert!(found.after.contains(&removed), "{missing}");
+        }
+    }
+
+    #[test]
+    fn a_persons_own_file_where_a_folder_is_expected_is_read_only_and_never_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().canonicalize().unwrap();
+        let files = [".claude", ".opencode", ".vscode", ".cursor"].map(|name| top.join(name));
+        for path in &files {
+            file(path, "mine");
+        }
+        for trusted in [false, true] {
+            let found = protected(&top, trusted);
+            let anchor = Anchor::at(&top).unwrap();
+            let missing = [".mcp.json", "opencode.json", "opencode.jsonc", ".gemini", ".codex"];
+            let after = missing.map(|name| anchor.without(&top.join(name)).unwrap()).to_vec();
+            let read_only = files.to_vec();
+            assert_eq!(found, Protected { writable: Vec::new(), read_only, after });
         }
     }
 }

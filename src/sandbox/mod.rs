@@ -8,13 +8,14 @@ mod git;
 mod hidden;
 mod holds;
 mod landlock;
+mod mount_table;
 mod places;
 mod probe;
+mod remove;
 mod rules;
+mod scratch;
 
 use std::collections::HashMap;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -24,12 +25,14 @@ pub use hidden::{Hidden, HiddenPlaces};
 pub use holds::{HOLDS, Held, Property, Row, table};
 pub use landlock::{VERB, confine};
 pub use places::UserPlaces;
+pub use remove::remove_all;
 
 use after::Afterwards;
-use bwrap::Source;
 use git::Protected;
 use landlock::Confinement;
+use mount_table::{Expected, MountTable};
 use rules::{Rules, Show};
+use serde::{Deserialize, Serialize};
 
 /// What the configuration asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,9 @@ pub struct Limits {
     pub memory: u64,
     /// Of each file.
     pub file: u64,
+    /// Of all files in a session's private `/tmp` and home. Nothing stops a command there; the model is
+    /// told.
+    pub scratch: u64,
 }
 
 /// What holds for all commands of a daemon.
@@ -143,7 +149,17 @@ pub struct Plan {
     pub level: Level,
     pub program: String,
     pub arguments: Vec<String>,
+    /// For [`put_right`], in the guard, when nothing of the command is left.
+    pub afterwards: String,
     share: Option<Share>,
+}
+
+/// A protected path that a command has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tidied {
+    pub path: String,
+    /// Why it could not be put back as it was.
+    pub left: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -238,33 +254,18 @@ impl Cell {
         let command = format!("{}{command}", bwrap::prelude(settings.limits, level));
         let (program, arguments) = match level {
             Level::BwrapUser | Level::BwrapRoot => {
-                let sources = sources(&rules, &share.protected);
-                ("bwrap", bwrap::arguments(&rules, network, workspace, &command, &sources)?)
+                let bound = once_bound(&rules, &share.protected);
+                ("bwrap", bwrap::arguments(&rules, network, workspace, &command, &bound)?)
             }
             Level::Landlock | Level::Off => {
                 let confinement = Confinement::of(&rules, network, self.temporary());
                 (bwrap::text(&settings.program)?, confinement.arguments(&command))
             }
         };
-        Ok(Plan { level, program: program.to_owned(), arguments, share: Some(share) })
-    }
-
-    fn home(&self) -> PathBuf {
-        self.scratch.join("home")
-    }
-
-    fn temporary(&self) -> PathBuf {
-        self.scratch.join("tmp")
-    }
-
-    fn make_scratch(&self) -> Result<(), Error> {
-        for path in [self.home(), self.temporary()] {
-            private_directory(&path).map_err(|error| Error::Scratch {
-                path: path.display().to_string(),
-                why: error.to_string(),
-            })?;
-        }
-        Ok(())
+        // A path that is no text cannot be said this way; then it is left to `tidy`.
+        let afterwards = serde_json::to_string(&share.protected.after).unwrap_or_default();
+        let program = program.to_owned();
+        Ok(Plan { level, program, arguments, afterwards, share: Some(share) })
     }
 }
 
@@ -285,15 +286,27 @@ impl Plan {
             level: Level::Off,
             program: "bash".to_owned(),
             arguments: vec!["-c".to_owned(), command.to_owned()],
+            afterwards: String::new(),
             share: None,
         }
     }
 
-    /// To be called when the command is gone. Puts right what it did to protected paths that could not be
-    /// mounted over, and says which: `.git/commondir`, for one, would lead git to another configuration.
-    pub fn tidy(&self) -> Vec<PathBuf> {
-        let after = self.share.iter().flat_map(|share| &share.protected.after);
-        after.filter_map(Afterwards::put_right).collect()
+    /// To be called when the command is gone and its guard, which does the same, did not say so.
+    pub fn tidy(&self) -> Vec<Tidied> {
+        self.share.iter().flat_map(|share| after::put_right(&share.protected.after)).collect()
+    }
+}
+
+/// Puts right what a command did to protected paths that could not be mounted over: `.git/commondir`,
+/// for one, would lead git to another configuration. Says which, for [`Tidied::read`].
+pub fn put_right(afterwards: &str) -> Vec<String> {
+    let all = serde_json::from_str::<Vec<Afterwards>>(afterwards).unwrap_or_default();
+    after::put_right(&all).iter().filter_map(|one| serde_json::to_string(one).ok()).collect()
+}
+
+impl Tidied {
+    pub fn read(said: &[String]) -> Vec<Tidied> {
+        said.iter().filter_map(|one| serde_json::from_str(one).ok()).collect()
     }
 }
 
@@ -309,26 +322,25 @@ impl Drop for Share {
     }
 }
 
-/// What of the workspace is mounted on itself.
-fn sources(rules: &Rules, protected: &Protected) -> Vec<Source> {
+/// Of what is mounted on itself in the workspace: by what the command's shell knows it again.
+fn once_bound(rules: &Rules, protected: &Protected) -> Vec<Expected> {
     let mounts = rules.mounts().into_iter().filter(|rule| match &rule.show {
         Show::Writable(_) => protected.writable.contains(&rule.path),
         Show::Readable(_) => protected.read_only.contains(&rule.path),
         Show::HiddenDirectory | Show::HiddenFile | Show::Blank | Show::Private(_) => false,
     });
-    mounts
-        .map(|rule| Source { identity: after::identity_at(&rule.path), path: rule.path })
-        .collect()
-}
-
-fn private_directory(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+    let paths: Vec<PathBuf> = mounts.map(|rule| rule.path).collect();
+    if paths.is_empty() {
+        return Vec::new();
+    }
+    let table = MountTable::read();
+    paths.iter().map(|path| table.once_bound(path)).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

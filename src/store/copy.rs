@@ -9,17 +9,9 @@ use std::path::Path;
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 
-use super::open::{self, with_suffix};
-use super::{Error, Store};
+use super::{Error, with_suffix};
 
 const BEFORE: &str = ".before-";
-
-impl Store {
-    /// Copies the store at `from`, which somebody else may have open.
-    pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
-        copy(&open::reader(from)?, to)
-    }
-}
 
 /// Keeps the store as it is before its schema becomes `version`; earlier such copies go.
 pub(super) fn before_migration(path: &Path, db: &Connection, version: i64) -> Result<(), Error> {
@@ -32,7 +24,7 @@ pub(super) fn before_migration(path: &Path, db: &Connection, version: i64) -> Re
     Ok(())
 }
 
-fn copy(db: &Connection, to: &Path) -> Result<(), Error> {
+pub(super) fn copy(db: &Connection, to: &Path) -> Result<(), Error> {
     let new = with_suffix(to, ".new");
     let copied = write(db, &new).and_then(|()| Ok(fs::rename(&new, to)?));
     copied.map_err(|error| {

@@ -8,8 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use rusqlite::Connection;
 
-use super::open::with_suffix;
-use super::{Error, Store};
+use super::{Error, Store, with_suffix};
 
 pub(super) struct Latch {
     why: OnceLock<Arc<str>>,

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::{Error, Store, Written};
-use crate::task::SessionId;
+use crate::task::{SHELL, SessionId};
 
 impl Store {
     /// Names and addresses.
@@ -12,6 +12,29 @@ impl Store {
             let mut statement = db.prepare_cached("SELECT name, address FROM instance")?;
             let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
             Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// The names that begin like this and that no task needs any more: none that is live, that is still to
+    /// be stopped or read there, or whose end was not told or not read.
+    pub fn unneeded_instances(&self, beginning: &'static str) -> Result<Vec<String>, Error> {
+        self.read(|db| {
+            // Every part has an index without the rest of the history. Nothing reads the mail of the shell,
+            // so that it is most of what is unread.
+            let unread = "SELECT n.task FROM notice n
+                          WHERE n.parent_host = 'mailbox' AND n.read_at IS NULL AND n.parent_session";
+            let mut statement = db.prepare_cached(&format!(
+                "SELECT name FROM instance WHERE substr(name, 1, length(?1)) = ?1
+                 AND name NOT IN (SELECT host_instance FROM task WHERE slot > 0)
+                 AND name NOT IN (SELECT host_instance FROM task WHERE seq IN (
+                   SELECT r.task FROM run r WHERE r.abort_owed = 1
+                   UNION SELECT r.task FROM run r WHERE r.transcript_owed = 1
+                   UNION SELECT n.task FROM notice n WHERE n.delivered_at IS NULL
+                   UNION {unread} < '{SHELL}' UNION {unread} > '{SHELL}'))
+                 ORDER BY name"
+            ))?;
+            let names = statement.query_map([beginning], |row| row.get(0))?;
+            Ok(names.collect::<Result<_, _>>()?)
         })
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use super::{Error, copy, damage, search};
+use super::{Error, copy, damage, search, with_suffix};
 
 /// "asag": what tells our databases from others.
 pub(super) const APPLICATION_ID: i64 = 0x6173_6167;
@@ -30,6 +30,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0010_reading.sql"),
     include_str!("../../migrations/0011_quarantine.sql"),
     include_str!("../../migrations/0012_handed.sql"),
+    include_str!("../../migrations/0013_waited.sql"),
 ];
 
 /// Stands between the name of a store that was set aside and a number.
@@ -226,18 +227,12 @@ pub(super) fn set_aside(path: &Path) -> Result<PathBuf, Error> {
     Ok(aside)
 }
 
-pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::store::{Filter, Sort, Store, Window};
     use crate::task::TaskId;
-    use crate::task::view::{SCHEMA, TaskView};
+    use crate::task::view::Brief;
 
     #[test]
     fn a_store_of_every_earlier_version_is_brought_up_to_date() {
@@ -294,12 +289,15 @@ mod tests {
             (answer, total)
         };
         let task = store.task(&TaskId::new("ses_1")).unwrap().unwrap();
-        assert_eq!((task.prompt.as_str(), task.state.result()), ("Where is it?", Some("here")));
-        let built = TaskView::brief(&task).to_json().into_bytes();
+        assert_eq!(
+            (task.order.prompt.as_str(), task.state.result()),
+            ("Where is it?", Some("here"))
+        );
+        let built = store.brief(&task).to_json().into_bytes();
         assert_eq!((page(), opened), ((built, 1), Opened::Existing));
         // Of the version that is written now it is a copy.
         let db = Connection::open(&path).unwrap();
-        db.execute("UPDATE view SET schema = ?1", [SCHEMA]).unwrap();
+        db.execute("UPDATE view SET schema = ?1", [Brief::default().schema()]).unwrap();
         assert_eq!(page(), (br#"{"sessionID":"ses_1"}"#.to_vec(), 1));
     }
 

@@ -3,16 +3,18 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::rows::{self, RUN, Run};
 use super::{Error, Store, Written};
-use crate::task::{MessageId, SessionId, ShortId, TaskId, Timestamp};
+use crate::task::{
+    MAILBOX, MessageId, NoticeId, Receipt, SessionId, ShortId, Task, TaskId, Timestamp,
+};
 
 /// A notice and everything its text is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Owed {
-    pub seq: i64,
+    pub id: NoticeId,
     pub task: TaskId,
     pub short_id: ShortId,
     pub description: String,
@@ -48,7 +50,7 @@ fn owed(row: &Row<'_>) -> Result<Owed, Error> {
 
 fn decode(row: &Row<'_>) -> Result<Owed, Error> {
     Ok(Owed {
-        seq: row.get(0)?,
+        id: NoticeId::new(row.get(0)?),
         task: TaskId::new(row.get::<_, String>(1)?),
         short_id: ShortId::new(row.get::<_, String>(2)?),
         description: row.get(3)?,
@@ -125,39 +127,39 @@ impl Store {
     }
 
     /// The newest notice there is: later ones were certainly never sent by an earlier daemon.
-    pub fn newest_notice(&self) -> Result<i64, Error> {
+    pub fn newest_notice(&self) -> Result<NoticeId, Error> {
         self.read(|db| {
             let newest: Option<i64> =
                 db.query_row("SELECT max(seq) FROM notice", [], |row| row.get(0))?;
-            Ok(newest.unwrap_or(0))
+            Ok(newest.map_or(NoticeId::NONE, NoticeId::new))
         })
     }
 
-    pub fn delivered(&self, seq: i64, at: Timestamp) -> Written<()> {
+    pub fn delivered(&self, notice: NoticeId, at: Timestamp) -> Written<()> {
         self.write_along(move |db, _| {
             db.prepare_cached("UPDATE notice SET delivered_at = ?2 WHERE seq = ?1")?
-                .execute((seq, at.as_millis()))?;
+                .execute((notice.number(), at.as_millis()))?;
             Ok(())
         })
     }
 
     /// There is nobody left to tell.
-    pub fn undeliverable(&self, seq: i64, why: String, at: Timestamp) -> Written<()> {
+    pub fn undeliverable(&self, notice: NoticeId, why: String, at: Timestamp) -> Written<()> {
         self.write(move |db, _| {
             db.prepare_cached(
                 "UPDATE notice SET delivered_at = ?2, undeliverable = ?3 WHERE seq = ?1",
             )?
-            .execute((seq, at.as_millis(), why))?;
+            .execute((notice.number(), at.as_millis(), why))?;
             Ok(())
         })
     }
 
-    pub fn postpone(&self, seq: i64, until: Timestamp) -> Written<()> {
+    pub fn postpone(&self, notice: NoticeId, until: Timestamp) -> Written<()> {
         self.write(move |db, _| {
             db.prepare_cached(
                 "UPDATE notice SET attempts = attempts + 1, due_at = ?2 WHERE seq = ?1",
             )?
-            .execute((seq, until.as_millis()))?;
+            .execute((notice.number(), until.as_millis()))?;
             Ok(())
         })
     }
@@ -177,14 +179,15 @@ impl Store {
     }
 
     /// The unread notice of a task's end in a mailbox, if there is one.
-    pub fn unread_end(&self, task: &TaskId) -> Result<Option<i64>, Error> {
+    pub fn unread_end(&self, task: &TaskId) -> Result<Option<NoticeId>, Error> {
         self.read(|db| {
             let mut statement = db.prepare_cached(
                 "SELECT n.seq FROM notice n JOIN task t ON t.seq = n.task
                  WHERE t.id = ?1 AND n.run = t.run AND n.nth = 0 AND n.parent_host = 'mailbox'
                    AND n.read_at IS NULL",
             )?;
-            Ok(statement.query_row([task.as_str()], |row| row.get(0)).optional()?)
+            let found = statement.query_row([task.as_str()], |row| row.get(0)).optional()?;
+            Ok(found.map(NoticeId::new))
         })
     }
 
@@ -202,7 +205,7 @@ impl Store {
     }
 
     /// The notices in a mailbox that nobody has read, oldest first, and the tasks they are about.
-    pub fn unread(&self, parent: &SessionId) -> Result<Vec<(i64, TaskId)>, Error> {
+    pub fn unread(&self, parent: &SessionId) -> Result<Vec<(NoticeId, TaskId)>, Error> {
         self.read(|db| {
             let mut statement = db.prepare_cached(
                 "SELECT n.seq, t.id FROM notice n INDEXED BY notice_unread
@@ -213,7 +216,7 @@ impl Store {
             let unread = statement
                 .query_map([parent.as_str()], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))?;
             Ok(unread
-                .map(|row| row.map(|(seq, id)| (seq, TaskId::new(id))))
+                .map(|row| row.map(|(seq, id)| (NoticeId::new(seq), TaskId::new(id))))
                 .collect::<Result<_, _>>()?)
         })
     }
@@ -233,14 +236,14 @@ impl Store {
     }
 
     /// These notices, in this order.
-    pub fn notices(&self, seqs: &[i64]) -> Result<Vec<Owed>, Error> {
+    pub fn notices(&self, ids: &Receipt) -> Result<Vec<Owed>, Error> {
         self.read(|db| {
             let mut statement = db.prepare_cached(&format!(
                 "SELECT {OWED}, {RUN} FROM notice n {JOINED} WHERE n.seq = ?1"
             ))?;
-            let mut notices = Vec::with_capacity(seqs.len());
-            for seq in seqs {
-                let mut found = statement.query([seq])?;
+            let mut notices = Vec::with_capacity(ids.notices().len());
+            for id in ids.notices() {
+                let mut found = statement.query([id.number()])?;
                 if let Some(row) = found.next()? {
                     notices.push(owed(row)?);
                 }
@@ -249,18 +252,83 @@ impl Store {
         })
     }
 
-    pub fn mark_read(&self, notices: Vec<i64>, at: Timestamp) -> Written<()> {
+    pub fn mark_read(&self, receipt: Receipt, at: Timestamp) -> Written<()> {
         self.write(move |db, _| {
             let mut mark = db.prepare_cached(
                 "UPDATE notice SET read_at = ?2
                  WHERE seq = ?1 AND parent_host = 'mailbox' AND read_at IS NULL",
             )?;
-            for notice in notices {
-                mark.execute((notice, at.as_millis()))?;
+            for notice in receipt.notices() {
+                mark.execute((notice.number(), at.as_millis()))?;
             }
             Ok(())
         })
     }
+}
+
+/// A notice to be written.
+pub(super) struct NewNotice<'a> {
+    pub(super) kind: NoticeKind,
+    pub(super) message_id: &'a MessageId,
+    pub(super) wake: bool,
+    pub(super) at: Timestamp,
+}
+
+pub(super) enum NoticeKind {
+    End,
+    Stall { seconds: u64 },
+}
+
+/// Writes the notice. A parent that is no conversation has it with that: it is in its mailbox.
+pub(super) fn owe(
+    db: &Connection,
+    seq: i64,
+    task: &Task,
+    notice: &NewNotice<'_>,
+) -> Result<(), Error> {
+    let (nth, quiet) = match notice.kind {
+        NoticeKind::End => (0, None),
+        NoticeKind::Stall { seconds } => {
+            (stalls_told(db, seq, task.run)? + 1, Some(seconds as i64))
+        }
+    };
+    let (total, live): (i64, i64) = db
+        .prepare_cached("SELECT total, live FROM batch WHERE id = ?1")?
+        .query_row([task.batch.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?
+        // A batch whose name was damaged is nobody's.
+        .unwrap_or((1, 0));
+    let at = notice.at.as_millis();
+    let delivered = (task.origin.parent.host == MAILBOX).then_some(at);
+    // Whose own doing it was need not read about it.
+    let read = delivered.filter(|_| !notice.wake);
+    db.prepare_cached(
+        "INSERT INTO notice (task, run, nth, parent_host, parent_session, message_id, wake,
+           batch_ended, batch_total, quiet_seconds, created_at, due_at, delivered_at, read_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13)",
+    )?
+    .execute(rusqlite::params![
+        seq,
+        task.run,
+        nth,
+        task.origin.parent.host,
+        task.origin.parent.session.as_str(),
+        notice.message_id.as_str(),
+        notice.wake,
+        total - live,
+        total,
+        quiet,
+        at,
+        delivered,
+        read,
+    ])?;
+    Ok(())
+}
+
+fn stalls_told(db: &Connection, task: i64, run: u32) -> Result<i64, Error> {
+    let mut count =
+        db.prepare_cached("SELECT count(*) FROM notice WHERE task = ?1 AND run = ?2 AND nth > 0")?;
+    Ok(count.query_row((task, run), |row| row.get(0))?)
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use super::filter::{Direction, Filter, Sort, Window};
 use super::rows::{self, TASK};
 use super::{Error, Run, Store, search};
-use crate::task::launch::Order;
+use crate::task::Order;
 use crate::task::stats::{Counts, Spent};
-use crate::task::view::{SCHEMA, TaskView};
+use crate::task::view::Brief;
 use crate::task::{BatchId, SessionId, Status, Task, TaskId, Timestamp};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -144,7 +144,7 @@ impl Store {
         self.read_at_once(|db| {
             answer.truncate(start);
             let (selected, total) = select(db, filter, sort, window)?;
-            selected.json(db, answer)?;
+            selected.json(db, self.0.brief, answer)?;
             Ok(total)
         })
     }
@@ -168,7 +168,7 @@ impl Store {
             if !is_near && !matches!(selected, Selected::Numbers { .. }) {
                 return Ok(None);
             }
-            selected.json(db, answer)?;
+            selected.json(db, self.0.brief, answer)?;
             Ok(Some(total))
         })
     }
@@ -306,7 +306,7 @@ impl Selected {
     }
 
     /// In one query where that is possible, because to begin one takes longer than to copy a task.
-    fn json(self, db: &Connection, answer: &mut Vec<u8>) -> Result<(), Error> {
+    fn json(self, db: &Connection, brief: Brief, answer: &mut Vec<u8>) -> Result<(), Error> {
         match self {
             Selected::Numbers { first, last, direction } => {
                 let mut stored = db.prepare_cached(match direction {
@@ -319,26 +319,27 @@ impl Selected {
                          WHERE task BETWEEN ?1 AND ?2 AND schema = ?3 ORDER BY task DESC"
                     }
                 })?;
-                let mut rows = stored.query((first, last, SCHEMA))?;
+                let mut rows = stored.query((first, last, brief.schema()))?;
                 let mut seqs = numbers(first, last, direction).into_iter();
                 while let Some(row) = rows.next()? {
                     let stored = row.get(0)?;
                     for seq in seqs.by_ref().take_while(|seq| *seq != stored) {
-                        add(db, seq, None, answer)?;
+                        add(db, brief, seq, None, answer)?;
                     }
-                    add(db, stored, Some(row.get_ref(1)?), answer)?;
+                    add(db, brief, stored, Some(row.get_ref(1)?), answer)?;
                 }
-                seqs.try_for_each(|seq| add(db, seq, None, answer))
+                seqs.try_for_each(|seq| add(db, brief, seq, None, answer))
             }
             Selected::Query { sql, values } => {
                 // Joined to what is on the page, and not to all that is sorted or skipped for it.
                 let mut stored = db.prepare_cached(&format!(
                     "SELECT t.seq, v.json FROM ({sql}) t
-                     LEFT JOIN view v ON v.task = t.seq AND v.schema = {SCHEMA}"
+                     LEFT JOIN view v ON v.task = t.seq AND v.schema = {}",
+                    brief.schema()
                 ))?;
                 let mut rows = stored.query(params_from_iter(values))?;
                 while let Some(row) = rows.next()? {
-                    add(db, row.get(0)?, Some(row.get_ref(1)?), answer)?;
+                    add(db, brief, row.get(0)?, Some(row.get_ref(1)?), answer)?;
                 }
                 Ok(())
             }
@@ -346,9 +347,9 @@ impl Selected {
                 let mut stored =
                     db.prepare_cached("SELECT json FROM view WHERE task = ?1 AND schema = ?2")?;
                 for seq in seqs {
-                    let mut found = stored.query((seq, SCHEMA))?;
+                    let mut found = stored.query((seq, brief.schema()))?;
                     let stored = found.next()?.map(|row| row.get_ref(0)).transpose()?;
-                    add(db, seq, stored, answer)?;
+                    add(db, brief, seq, stored, answer)?;
                 }
                 Ok(())
             }
@@ -366,6 +367,7 @@ fn numbers(first: i64, last: i64, direction: Direction) -> Vec<i64> {
 /// A task as JSON, as it was stored or else built from its rows.
 fn add(
     db: &Connection,
+    brief: Brief,
     seq: i64,
     stored: Option<ValueRef<'_>>,
     answer: &mut Vec<u8>,
@@ -376,7 +378,7 @@ fn add(
     match stored.and_then(|json| json.as_bytes().ok()) {
         Some(json) => answer.extend_from_slice(json),
         None => {
-            let built = tasks(db, &[seq], |task| TaskView::brief(&task).to_json())?;
+            let built = tasks(db, &[seq], |task| brief.view(&task).to_json())?;
             answer.extend(built.into_iter().flat_map(String::into_bytes));
         }
     }

@@ -2,16 +2,16 @@
 //! values are kept aside, what cannot be read of them is replaced, and a live one is ended in error, which
 //! its parent is told (D4). Nothing here decodes a row before that.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Params};
 
+use super::news::publish;
+use super::outbox::{NewNotice, NoticeKind, owe};
 use super::rows::{self, RUN, TASK};
-use super::tasks::{NoticeKind, owe, publish};
 use super::writer::{News, What};
-use super::{End, Error, Store};
+use super::{Error, Store};
 use crate::task::lifecycle::RunEnd;
 use crate::task::{Budget, MessageId, Progress, Status, Task, Timestamp};
 
@@ -45,7 +45,7 @@ impl Store {
 
     /// Those that this process put there.
     pub fn newly_quarantined(&self) -> Vec<Quarantined> {
-        self.0.quarantined.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.quarantined.lock().clone()
     }
 
     /// Those that are there.
@@ -98,7 +98,7 @@ impl Store {
         let inspected = self.write(move |db, news| inspect(db, news, &suspects));
         let found = inspected.wait(LONGEST_WAIT)?;
         let number = found.len();
-        self.0.quarantined.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
+        self.0.quarantined.lock().extend(found);
         Ok(number)
     }
 }
@@ -257,16 +257,9 @@ fn tell(db: &Connection, seq: i64, task: &Task, at: i64) -> Result<(), Error> {
     }
     let dice: Vec<u8> = db.query_row("SELECT randomblob(16)", [], |row| row.get(0))?;
     let dice: [u8; 16] = dice.try_into().unwrap_or_default();
-    let end = End {
-        at: Timestamp::from_millis(at),
-        message_id: MessageId::mint((at.max(0) as u64) << 12, &dice),
-        wake: true,
-        open_todos: Vec::new(),
-        progress: None,
-        abort: true,
-        transcript: false,
-    };
-    owe(db, seq, task, &end, NoticeKind::End)
+    let message_id = MessageId::mint((at.max(0) as u64) << 12, &dice);
+    let (kind, at) = (NoticeKind::End, Timestamp::from_millis(at));
+    owe(db, seq, task, &NewNotice { kind, message_id: &message_id, wake: true, at })
 }
 
 /// What these columns hold at most.

@@ -12,7 +12,7 @@ use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
 
 use super::Error;
 use super::damage::{marker, problems};
-use super::open::{self, with_suffix};
+use super::{open, with_suffix};
 
 /// Kept by triggers, or made anew when the store is opened.
 const DERIVED: [&str; 6] = ["tally", "batch", "counter", "tool_tally", "search", "view"];

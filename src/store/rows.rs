@@ -1,13 +1,15 @@
 //! Rows to tasks and back. The column list and the function that reads it stand side by side.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::Error;
 use crate::task::lifecycle::{Rest, RunEnd};
 use crate::task::{
-    BatchId, MessageId, Parent, SessionId, ShortId, Slot, State, Status, Task, TaskId, Timestamp,
+    BatchId, Manner, MessageId, Order, Origin, Parent, SessionId, ShortId, Slot, State, Status,
+    Task, TaskId, Timestamp,
 };
 
 /// One prompt to the agent and what came of it.
@@ -28,21 +30,74 @@ pub struct Run {
     pub continue_id: Option<MessageId>,
     pub continue_sent_at: Option<Timestamp>,
     pub stalled: bool,
+    /// How long it was without a slot after its prompt had been sent.
+    pub waited: Duration,
 }
 
-pub(super) const TASK: &str = "t.seq, t.id, t.short_id, t.parent_session, t.parent_message, \
-    t.parent_agent, t.parent_host, t.host, t.host_instance, t.directory, t.description, t.agent, \
-    t.model, t.batch, t.is_forked, t.depth, t.budget, t.status, t.error, t.started_at, \
-    t.completed_at, t.result_retrieved_at, t.cleared_at, t.run, t.slot, t.progress, t.revision, \
-    (SELECT prompt FROM run WHERE task = t.seq AND n = 0), \
-    (SELECT result FROM run WHERE task = t.seq AND n = t.result_run), \
-    iif(t.status = 'resumed', (SELECT came_from FROM run WHERE task = t.seq AND n = t.run), NULL)";
+/// A list of columns to select, and their places in the row, by one list of names.
+macro_rules! columns {
+    ($(#[$about:meta])* $list:ident, $column:ident: $($name:ident = $sql:literal,)+) => {
+        $(#[$about])*
+        pub(super) const $list: &str = columns!(@join $($sql),+);
 
-pub(super) const TASK_COLUMNS: usize = 30;
+        #[derive(Clone, Copy)]
+        enum $column {
+            $($name),+
+        }
+
+        impl $column {
+            /// Where it is in a row that begins at `start`.
+            fn at(self, start: usize) -> usize {
+                start + self as usize
+            }
+        }
+    };
+    (@join $first:literal $(, $rest:literal)*) => { concat!($first $(, ", ", $rest)*) };
+}
+
+columns! {
+    /// All of a task.
+    TASK, Column:
+    Seq = "t.seq",
+    Id = "t.id",
+    ShortId = "t.short_id",
+    ParentSession = "t.parent_session",
+    ParentMessage = "t.parent_message",
+    ParentAgent = "t.parent_agent",
+    ParentHost = "t.parent_host",
+    Host = "t.host",
+    HostInstance = "t.host_instance",
+    Directory = "t.directory",
+    IsForked = "t.is_forked",
+    Depth = "t.depth",
+    Description = "t.description",
+    Prompt = "(SELECT prompt FROM run WHERE task = t.seq AND n = 0)",
+    Agent = "t.agent",
+    Model = "t.model",
+    Budget = "t.budget",
+    Blocking = "t.blocking",
+    Batch = "t.batch",
+    Status = "t.status",
+    Error = "t.error",
+    Result = "(SELECT result FROM run WHERE task = t.seq AND n = t.result_run)",
+    CameFrom = "iif(t.status = 'resumed', \
+        (SELECT came_from FROM run WHERE task = t.seq AND n = t.run), NULL)",
+    StartedAt = "t.started_at",
+    CompletedAt = "t.completed_at",
+    ResultRetrievedAt = "t.result_retrieved_at",
+    ClearedAt = "t.cleared_at",
+    Run = "t.run",
+    Slot = "t.slot",
+    Progress = "t.progress",
+    Revision = "t.revision",
+}
+
+/// What follows [`TASK`] in a row begins here.
+pub(super) const TASK_COLUMNS: usize = Column::Revision as usize + 1;
 
 /// Reads what [`TASK`] selects; the row's `seq` comes along.
 pub(super) fn task(row: &Row<'_>) -> Result<(i64, Task), Error> {
-    let seq = row.get(0)?;
+    let seq = row.get(Column::Seq.at(0))?;
     let task = decode(row).map_err(|error| unreadable(row, seq, error))?;
     Ok((seq, task))
 }
@@ -70,40 +125,50 @@ pub(super) fn unreadable(row: &Row<'_>, seq: i64, error: Error) -> Error {
 }
 
 fn decode(row: &Row<'_>) -> Result<Task, Error> {
-    let status = parse_status(row.get_ref(17)?.as_str().unwrap_or_default())?;
-    let error: Option<String> = row.get(18)?;
-    let result = row.get_ref(28)?.as_str_or_null().unwrap_or_default().map(Arc::from);
-    let came_from: Option<String> = row.get(29)?;
+    use Column as Is;
     Ok(Task {
-        id: TaskId::new(row.get::<_, String>(1)?),
-        short_id: ShortId::new(row.get::<_, String>(2)?),
-        parent: Parent {
-            session: SessionId::new(row.get::<_, String>(3)?),
-            message: row.get(4)?,
-            agent: row.get(5)?,
-            host: row.get(6)?,
+        id: TaskId::new(string(row, Is::Id)?),
+        short_id: ShortId::new(string(row, Is::ShortId)?),
+        origin: Origin {
+            parent: Parent {
+                session: SessionId::new(string(row, Is::ParentSession)?),
+                message: string(row, Is::ParentMessage)?,
+                agent: string(row, Is::ParentAgent)?,
+                host: string(row, Is::ParentHost)?,
+            },
+            host: string(row, Is::Host)?,
+            host_instance: string(row, Is::HostInstance)?,
+            directory: string(row, Is::Directory)?,
+            depth: row.get(Is::Depth.at(0))?,
+            is_forked: row.get(Is::IsForked.at(0))?,
         },
-        host: row.get(7)?,
-        host_instance: row.get(8)?,
-        directory: row.get(9)?,
-        description: row.get(10)?,
-        agent: row.get(11)?,
-        model: Some(row.get::<_, String>(12)?).filter(|model| !model.is_empty()),
-        batch: BatchId::new(row.get::<_, String>(13)?),
-        is_forked: row.get(14)?,
-        depth: row.get(15)?,
-        budget: json("budget", row.get_ref(16)?.as_str().unwrap_or_default())?,
-        state: state(status, error, result, came_from),
-        started_at: Timestamp::from_millis(row.get(19)?),
-        completed_at: moment(row, 20)?,
-        result_retrieved_at: moment(row, 21)?,
-        cleared_at: moment(row, 22)?,
-        run: row.get(23)?,
-        slot: slot(row.get(24)?),
-        progress: json("progress", row.get_ref(25)?.as_str().unwrap_or_default())?,
-        revision: row.get(26)?,
-        prompt: row.get::<_, Option<String>>(27)?.unwrap_or_default(),
+        order: Order {
+            description: string(row, Is::Description)?,
+            prompt: row.get::<_, Option<String>>(Is::Prompt.at(0))?.unwrap_or_default(),
+            agent: string(row, Is::Agent)?,
+            model: Some(string(row, Is::Model)?).filter(|model| !model.is_empty()),
+            budget: json("budget", row.get_ref(Is::Budget.at(0))?.as_str().unwrap_or_default())?,
+            // 2 is one that nobody waits for any more.
+            manner: match row.get::<_, i64>(Is::Blocking.at(0))? {
+                0 => Manner::Background,
+                _ => Manner::Blocking,
+            },
+        },
+        batch: BatchId::new(string(row, Is::Batch)?),
+        state: state(row)?,
+        started_at: Timestamp::from_millis(row.get(Is::StartedAt.at(0))?),
+        completed_at: moment(row, Is::CompletedAt.at(0))?,
+        result_retrieved_at: moment(row, Is::ResultRetrievedAt.at(0))?,
+        cleared_at: moment(row, Is::ClearedAt.at(0))?,
+        run: row.get(Is::Run.at(0))?,
+        slot: slot(row.get(Is::Slot.at(0))?),
+        progress: json("progress", row.get_ref(Is::Progress.at(0))?.as_str().unwrap_or_default())?,
+        revision: row.get(Is::Revision.at(0))?,
     })
+}
+
+fn string(row: &Row<'_>, column: Column) -> Result<String, Error> {
+    Ok(row.get(column.at(0))?)
 }
 
 /// Reads what [`TASK`] and [`RUN`] select, the run as far as there is one.
@@ -116,32 +181,54 @@ pub(super) fn task_and_run(row: &Row<'_>) -> Result<(Task, Option<Run>), Error> 
     Ok((task, Some(run)))
 }
 
-pub(super) const RUN: &str = "r.n, r.message_id, r.prompt, r.started_at, r.sent_at, r.ended_at, \
-    r.ended_as, r.result, r.error, r.open_todos, r.nudge_id, r.nudge_sent_at, r.continue_id, \
-    r.continue_sent_at, r.stalled";
+columns! {
+    /// All of a run.
+    RUN, RunColumn:
+    N = "r.n",
+    MessageId = "r.message_id",
+    Prompt = "r.prompt",
+    StartedAt = "r.started_at",
+    SentAt = "r.sent_at",
+    EndedAt = "r.ended_at",
+    EndedAs = "r.ended_as",
+    Result = "r.result",
+    Error = "r.error",
+    OpenTodos = "r.open_todos",
+    NudgeId = "r.nudge_id",
+    NudgeSentAt = "r.nudge_sent_at",
+    ContinueId = "r.continue_id",
+    ContinueSentAt = "r.continue_sent_at",
+    Stalled = "r.stalled",
+    Waited = "r.waited",
+}
 
-/// Reads what [`RUN`] selects, from column `at` on.
-pub(super) fn run(row: &Row<'_>, at: usize) -> Result<Run, Error> {
-    let ended_as: Option<String> = row.get(at + 6)?;
-    let open_todos: Option<String> = row.get(at + 9)?;
-    let id = |n: usize| Ok::<_, Error>(row.get::<_, Option<String>>(n)?.map(MessageId::new));
+/// Reads what [`RUN`] selects, from column `start` on.
+pub(super) fn run(row: &Row<'_>, start: usize) -> Result<Run, Error> {
+    use RunColumn as Is;
+    let time = |column: Is| moment(row, column.at(start));
+    let id = |column: Is| {
+        Ok::<_, Error>(row.get::<_, Option<String>>(column.at(start))?.map(MessageId::new))
+    };
+    let ended_as: Option<String> = row.get(Is::EndedAs.at(start))?;
+    let open_todos: Option<String> = row.get(Is::OpenTodos.at(start))?;
     Ok(Run {
-        n: row.get(at)?,
-        message_id: MessageId::new(row.get::<_, String>(at + 1)?),
-        prompt: row.get(at + 2)?,
-        started_at: Timestamp::from_millis(row.get(at + 3)?),
-        sent_at: moment(row, at + 4)?,
-        ended_at: moment(row, at + 5)?,
+        n: row.get(Is::N.at(start))?,
+        message_id: MessageId::new(row.get::<_, String>(Is::MessageId.at(start))?),
+        prompt: row.get(Is::Prompt.at(start))?,
+        started_at: Timestamp::from_millis(row.get(Is::StartedAt.at(start))?),
+        sent_at: time(Is::SentAt)?,
+        ended_at: time(Is::EndedAt)?,
         ended_as: ended_as.as_deref().and_then(RunEnd::parse),
-        result: row.get(at + 7)?,
-        error: row.get(at + 8)?,
+        result: row.get(Is::Result.at(start))?,
+        error: row.get(Is::Error.at(start))?,
         // Only counted and shown: none is better than no run.
         open_todos: open_todos.and_then(|todos| json("", &todos).ok()).unwrap_or_default(),
-        nudge_id: id(at + 10)?,
-        nudge_sent_at: moment(row, at + 11)?,
-        continue_id: id(at + 12)?,
-        continue_sent_at: moment(row, at + 13)?,
-        stalled: row.get(at + 14)?,
+        nudge_id: id(Is::NudgeId)?,
+        nudge_sent_at: time(Is::NudgeSentAt)?,
+        continue_id: id(Is::ContinueId)?,
+        continue_sent_at: time(Is::ContinueSentAt)?,
+        stalled: row.get(Is::Stalled.at(start))?,
+        waited: Duration::from_millis(row.get::<_, i64>(Is::Waited.at(start))?.unsigned_abs()),
     })
 }
 
@@ -178,13 +265,12 @@ pub(super) fn parse_status(word: &str) -> Result<Status, Error> {
     Status::parse(word).ok_or(Error::Unreadable { column: "status" })
 }
 
-fn state(
-    status: Status,
-    error: Option<String>,
-    result: Option<Arc<str>>,
-    came_from: Option<String>,
-) -> State {
-    match status {
+fn state(row: &Row<'_>) -> Result<State, Error> {
+    let status = parse_status(row.get_ref(Column::Status.at(0))?.as_str().unwrap_or_default())?;
+    let error: Option<String> = row.get(Column::Error.at(0))?;
+    let result = row.get_ref(Column::Result.at(0))?.as_str_or_null().unwrap_or_default();
+    let result: Option<Arc<str>> = result.map(Arc::from);
+    Ok(match status {
         Status::Running => State::Running,
         Status::Completed => {
             State::Completed { result: result.unwrap_or_else(|| "".into()), error }
@@ -193,10 +279,11 @@ fn state(
         Status::Cancelled => State::Cancelled { error, result },
         Status::Resumed => {
             // What it falls back to when it cannot be resumed after all.
-            let from = came_from.as_deref().and_then(Status::parse).and_then(Rest::of);
+            let from: Option<String> = row.get(Column::CameFrom.at(0))?;
+            let from = from.as_deref().and_then(Status::parse).and_then(Rest::of);
             State::Resumed { from: from.unwrap_or(Rest::Completed), result }
         }
-    }
+    })
 }
 
 pub(super) fn json<T: serde::de::DeserializeOwned>(
@@ -208,4 +295,9 @@ pub(super) fn json<T: serde::de::DeserializeOwned>(
 
 pub(super) fn moment(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>, Error> {
     Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_millis))
+}
+
+/// As it stands in a column.
+pub(super) fn text<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("our own types are JSON")
 }

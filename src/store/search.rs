@@ -4,8 +4,8 @@
 //! A scan and not an index of trigrams (FTS5): that knows no texts of one or two letters, and for an
 //! exact total it would visit every match, too, in many more pages.
 
+use memchr::memchr_iter;
 use memchr::memmem::Finder;
-use memchr::{memchr, memchr_iter};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::Error;
@@ -63,31 +63,32 @@ pub(super) struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// How many descriptions match. Several times as fast as to say which.
+    /// How many descriptions match.
     pub(super) fn count(&self) -> u64 {
-        let (mut n, mut rest) = (0, self.text);
-        while let Some(at) = self.finder.find(rest) {
-            n += 1;
-            let Some(end) = memchr(END, &rest[at..]) else { break };
-            rest = &rest[at + end + 1..];
-        }
-        n
+        self.matching().count() as u64
     }
 
     /// The numbers of the tasks whose descriptions match.
     pub(super) fn tasks(&self) -> Vec<i64> {
-        let (mut tasks, mut seq, mut rest) = (Vec::new(), self.first, self.text);
-        while let Some(at) = self.finder.find(rest) {
-            seq += memchr_iter(END, &rest[..at]).count() as i64;
-            tasks.push(seq);
-            let Some(end) = memchr(END, &rest[at..]) else { break };
-            rest = &rest[at + end + 1..];
-            seq += 1;
-        }
+        let mut tasks: Vec<i64> = self.matching().collect();
         if self.direction == Direction::Descending {
             tasks.reverse();
         }
         tasks
+    }
+
+    /// Most blocks have nothing of a rare word in them, so the whole is searched first; in the others,
+    /// to look at each description is faster than to look for the end of each that matches.
+    fn matching(&self) -> impl Iterator<Item = i64> {
+        let some = self.finder.find(self.text).map(|_| self.text).unwrap_or_default();
+        let ends = memchr_iter(END, some);
+        let descriptions = ends.scan(0, move |from, end| {
+            let description = &some[*from..end];
+            *from = end + 1;
+            Some(description)
+        });
+        let matches = |(_, description): &(i64, &[u8])| self.finder.find(description).is_some();
+        (self.first..).zip(descriptions).filter(matches).map(|(seq, _)| seq)
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use super::rows::TASK;
-use super::tasks::{publish, starting, text};
+use super::news::publish;
+use super::rows::{TASK, text};
 use super::writer::What;
 use super::{Error, Store, Written, quarantine, rows};
 use crate::task::queue::{InUse, Limits, Manner, Queue, Waiting, grant};
-use crate::task::{Progress, SessionId, Slot, Task, TaskId, Timestamp};
+use crate::task::{Phase, Progress, SessionId, Slot, Task, TaskId, Timestamp};
 
 impl Store {
     /// Gives the free slots to queued tasks and names those that may start. `ticket` is a place in the
@@ -35,10 +35,11 @@ impl Store {
                     }
                     Err(error) => return Err(error),
                 };
-                let progress = starting(task.progress, Slot::Active, at);
+                let progress = starting(task.progress.clone(), Slot::Active, at);
                 db.prepare_cached("UPDATE task SET slot = 2, progress = ?2 WHERE id = ?1")?
                     .execute((id.as_str(), text(&progress)))?;
-                serve(db, &task.parent.session, ticket + nth as u64)?;
+                note_waiting(db, &task, at)?;
+                serve(db, &task.origin.parent.session, ticket + nth as u64)?;
                 started.extend(publish(db, news, What::Updated, &id)?);
             }
             // Who has nothing here any more, and was served before everybody who waits, is as good as
@@ -58,8 +59,9 @@ impl Store {
 
     /// Takes its slot away and keeps it out of the queue, because it cannot go on before somebody brings
     /// what it lacks. `progress` says what that is.
-    pub fn park(&self, task: &Task, progress: Progress) -> Written<()> {
+    pub fn park(&self, task: &Task, progress: Progress, at: Timestamp) -> Written<()> {
         let (id, run) = (task.id.clone(), task.run);
+        let progress = Progress { phase: Phase::Queued, last_update: at, ..progress };
         self.write(move |db, news| {
             let mut park = db.prepare_cached(
                 "UPDATE task SET slot = 3, progress = ?3, tool_calls = ?4
@@ -89,6 +91,7 @@ impl Store {
 
     /// Back into the queue, at the place it had.
     pub fn unpark(&self, task: &Task, at: Timestamp) -> Written<()> {
+        let task = task.clone();
         let (id, progress) = (task.id.clone(), starting(task.progress.clone(), Slot::Queued, at));
         self.write(move |db, news| {
             if !any_queued(db)? {
@@ -98,6 +101,7 @@ impl Store {
                 "UPDATE task SET slot = 1, progress = ?2 WHERE id = ?1 AND slot = 3",
             )?;
             if unpark.execute((id.as_str(), text(&progress)))? > 0 {
+                note_waiting(db, &task, at)?;
                 publish(db, news, What::Updated, &id)?;
             }
             Ok(())
@@ -108,6 +112,18 @@ impl Store {
     pub fn any_queued(&self) -> Result<bool, Error> {
         self.read(any_queued)
     }
+}
+
+/// Adds the time since its place last changed to what a run has waited that was taken out of its slot.
+fn note_waiting(db: &Connection, task: &Task, at: Timestamp) -> Result<(), Error> {
+    let waited = at.since(task.progress.last_update).as_millis();
+    let waited = i64::try_from(waited).unwrap_or_default();
+    db.prepare_cached(
+        "UPDATE run SET waited = waited + ?3
+         WHERE task = (SELECT seq FROM task WHERE id = ?1) AND n = ?2 AND sent_at IS NOT NULL",
+    )?
+    .execute((task.id.as_str(), task.run, waited))?;
+    Ok(())
 }
 
 /// What a task that is to start now gets, and with a slot the turn of its parent.
@@ -279,4 +295,12 @@ fn queues(db: &Connection, most: usize) -> Result<Vec<Queue>, Error> {
         queues.push(Queue { parent: SessionId::new(parent), served: served as u64, waiting });
     }
     Ok(queues)
+}
+
+pub(super) fn starting(progress: Progress, slot: Slot, at: Timestamp) -> Progress {
+    let phase = match slot {
+        Slot::Queued | Slot::Parked => Phase::Queued,
+        Slot::Active | Slot::None => Phase::Starting,
+    };
+    Progress { phase, last_update: at, detail: None, ..progress }
 }

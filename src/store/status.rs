@@ -69,7 +69,7 @@ impl Store {
                 seqs.push(seq?);
             }
             seqs.sort_unstable_by(|one, other| other.cmp(one));
-            let tasks = pages::tasks(db, &seqs, |task| TaskView::brief(&task))?;
+            let tasks = pages::tasks(db, &seqs, |task| self.brief(&task))?;
             Ok(Snapshot { change, tasks, totals: totals(db)? })
         })
     }
@@ -82,7 +82,7 @@ impl Store {
                 db.prepare_cached("SELECT seq FROM task WHERE batch = ?1 ORDER BY seq")?;
             let seqs: Vec<i64> =
                 members.query_map([id.as_str()], |row| row.get(0))?.collect::<Result<_, _>>()?;
-            Ok(Some((group, pages::tasks(db, &seqs, |task| TaskView::brief(&task))?)))
+            Ok(Some((group, pages::tasks(db, &seqs, |task| self.brief(&task))?)))
         })
     }
 
@@ -125,22 +125,28 @@ fn task_count(db: &Connection) -> Result<u64, Error> {
 }
 
 fn totals(db: &Connection) -> Result<Totals, Error> {
-    let mut extremes = db.prepare_cached(
-        "SELECT (SELECT max(completed_at - started_at, 0) FROM task INDEXED BY task_by_duration
+    // One query for four numbers: to begin one takes longer than to find a number.
+    let mut ends = db.prepare_cached(
+        "SELECT (SELECT n FROM counter WHERE name = 'ended'),
+           (SELECT n FROM counter WHERE name = 'ended_millis'),
+           (SELECT max(completed_at - started_at, 0) FROM task INDEXED BY task_by_duration
              WHERE completed_at IS NOT NULL ORDER BY max(completed_at - started_at, 0) DESC LIMIT 1),
            (SELECT max(completed_at - started_at, 0) FROM task INDEXED BY task_by_duration
              WHERE completed_at IS NOT NULL ORDER BY max(completed_at - started_at, 0) LIMIT 1)",
     )?;
-    let (longest, shortest): (Option<i64>, Option<i64>) =
-        extremes.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let ends = ends.query_row([], |row| {
+        let number = |column| row.get::<_, Option<i64>>(column).map(|n| n.unwrap_or(0) as u64);
+        Ok([number(0)?, number(1)?, number(2)?, number(3)?])
+    });
+    let [ended, millis, longest, shortest] = ends?;
     let mut tools = db.prepare_cached("SELECT name, n FROM tool_tally WHERE n > 0")?;
     let tools = tools.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))?;
     Ok(Totals {
         tallies: tallies(db)?,
-        ended: counter(db, "ended")?,
-        millis: counter(db, "ended_millis")?,
-        longest: longest.unwrap_or(0) as u64,
-        shortest: shortest.unwrap_or(0) as u64,
+        ended,
+        millis,
+        longest,
+        shortest,
         tool_calls_by_name: tools.collect::<Result<_, _>>()?,
     })
 }

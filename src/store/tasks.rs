@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
-use super::rows::{self, RUN, Run, TASK, TASK_COLUMNS};
-use super::writer::{News, What};
-use super::{Error, Inheritance, Store, Written, inheritance, search, slots};
-use crate::task::lifecycle::{Change, Rest, RunEnd, State};
+use super::news::publish;
+use super::outbox::{NewNotice, NoticeKind, owe};
+use super::rows::{self, RUN, Run, TASK, TASK_COLUMNS, text};
+use super::slots::{self, starting};
+use super::writer::What;
+use super::{Error, Inheritance, Store, Written, inheritance, search};
+use crate::task::lifecycle::{Change, Effect, RunEnd, State};
 use crate::task::queue::{Limits, Manner};
-use crate::task::view::{SCHEMA, TaskView};
 use crate::task::{
-    BatchId, Budget, MAILBOX, MessageId, Parent, Phase, Progress, SessionId, ShortId, Slot, Task,
-    TaskId, Timestamp,
+    BatchId, MessageId, Order, Origin, Progress, SessionId, ShortId, Slot, Status, Task, TaskId,
+    Timestamp,
 };
 
 /// A task whose session exists and whose row does not yet.
@@ -22,21 +24,11 @@ pub struct NewTask {
     /// The first one that is free is taken.
     pub short_ids: Vec<ShortId>,
     pub nonce: String,
-    pub parent: Parent,
-    pub host: String,
-    pub host_instance: String,
-    pub directory: String,
-    pub description: String,
-    pub prompt: String,
-    pub agent: String,
-    pub model: Option<String>,
-    pub manner: Manner,
+    pub origin: Origin,
+    pub order: Order,
     pub placement: Placement,
-    pub is_forked: bool,
     /// What has to be handed over before the prompt.
     pub inheritance: Option<Inheritance>,
-    pub depth: u32,
-    pub budget: Budget,
     pub development: bool,
     pub message_id: MessageId,
     pub at: Timestamp,
@@ -71,10 +63,14 @@ pub struct End {
     pub open_todos: Vec<String>,
     /// The last figures, when they are newer than what the store has.
     pub progress: Option<Progress>,
-    /// The session is still at work and has to be stopped.
-    pub abort: bool,
     /// What was said in the session is to be kept, because it is nowhere else in the store.
     pub transcript: bool,
+}
+
+impl End {
+    fn notice(&self, kind: NoticeKind) -> NewNotice<'_> {
+        NewNotice { kind, message_id: &self.message_id, wake: self.wake, at: self.at }
+    }
 }
 
 /// A task that holds a slot, with its current run.
@@ -111,12 +107,12 @@ impl Store {
                 return Ok(task);
             }
             let task = insert(db, &new, &limits)?;
-            news.push((What::Created, task.clone()));
+            news.changes.push((What::Created, task.clone()));
             Ok(task)
         })
     }
 
-    /// Ends the current run: state, result and owed notice, or nothing.
+    /// Ends the current run: state, result, owed abort and owed notice, or nothing.
     ///
     /// `None` means the task moved on since it was read: the caller's news is stale.
     pub fn end(&self, before: &Task, change: Change, end: End) -> Written<Option<Task>> {
@@ -129,28 +125,32 @@ impl Store {
                 return Ok(None);
             };
             write_end(db, seq, &now, &change, how, &end)?;
-            owe(db, seq, &now, &end, NoticeKind::End)?;
+            owe(db, seq, &now, &end.notice(NoticeKind::End))?;
             publish(db, news, What::Ended, &id)
         })
     }
 
-    /// Begins another run of an ended task.
+    /// Begins another run of an ended task: state, slot and the prompt to be sent, or nothing.
     pub fn resume(
         &self,
         before: &Task,
-        from: Rest,
+        change: Change,
         run: NewRun,
         limits: Arc<Limits>,
     ) -> Written<Resumed> {
         let before = before.clone();
         self.write(move |db, news| {
             let id = &before.id;
-            let kind = (before.model.as_deref(), Manner::Background);
-            let placed = slots::place(db, &before.parent.session, kind, run.ticket, &limits)?;
+            if !change.has(Effect::SendPrompt) {
+                return Ok(Resumed::Stale);
+            }
+            let kind = (before.order.model.as_deref(), Manner::Background);
+            let placed =
+                slots::place(db, &before.origin.parent.session, kind, run.ticket, &limits)?;
             let Some(slot) = placed else { return Ok(Resumed::QueueFull) };
             let progress = starting(before.progress.clone(), slot, run.at);
             let mut update = db.prepare_cached(
-                "UPDATE task SET status = 'resumed', error = NULL, completed_at = NULL,
+                "UPDATE task SET status = ?6, error = NULL, completed_at = NULL,
                    result_retrieved_at = NULL, cleared_at = NULL,
                    blocking = min(blocking * 2, 2), run = run + 1, slot = ?3, ticket = ?4,
                    progress = ?5, revision = revision + 1 WHERE id = ?1 AND revision = ?2",
@@ -161,13 +161,14 @@ impl Store {
                 rows::slot_number(slot),
                 run.ticket as i64,
                 text(&progress),
+                change.to.status().name(),
             ))?;
             if moved == 0 {
                 return Ok(Resumed::Stale);
             }
             let seq = seq_of(db, id)?;
             db.prepare_cached("DELETE FROM view WHERE task = ?1")?.execute([seq])?;
-            insert_run(db, seq, before.run + 1, Some(from), &run)?;
+            insert_run(db, seq, before.run + 1, Some(before.status()), &run)?;
             let resumed = publish(db, news, What::Updated, id)?;
             Ok(resumed.map_or(Resumed::Stale, |task| Resumed::Yes(Box::new(task))))
         })
@@ -265,7 +266,8 @@ impl Store {
             db.prepare_cached(
                 "UPDATE run SET sent_at = iif(message_id = ?3, NULL, sent_at),
                    nudge_sent_at = iif(nudge_id = ?3, NULL, nudge_sent_at),
-                   continue_sent_at = iif(continue_id = ?3, NULL, continue_sent_at)
+                   continue_sent_at = iif(continue_id = ?3, NULL, continue_sent_at),
+                   waited = iif(message_id = ?3, 0, waited)
                  WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
             )?
             .execute((id.as_str(), run, prompt.as_str()))?;
@@ -351,7 +353,8 @@ impl Store {
             db.prepare_cached("UPDATE task SET progress = ?2 WHERE id = ?1")?
                 .execute((task.id.as_str(), text(&progress)))?;
             let seq = seq_of(db, &task.id)?;
-            owe(db, seq, &task, &end, NoticeKind::Stall { seconds: quiet.as_secs() })?;
+            let kind = NoticeKind::Stall { seconds: quiet.as_secs() };
+            owe(db, seq, &task, &end.notice(kind))?;
             publish(db, news, What::Updated, &task.id)?;
             Ok(true)
         })
@@ -413,54 +416,56 @@ fn select_active(db: &Connection, from: &str) -> Result<Vec<Active>, Error> {
 }
 
 fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error> {
-    let kind = (new.model.as_deref(), new.manner);
+    let NewTask { origin, order, .. } = new;
+    let parent = &origin.parent;
+    let kind = (order.model.as_deref(), order.manner);
     // Whether there is room to wait was asked before its session was opened.
-    let placed = slots::place(db, &new.parent.session, kind, new.ticket, limits)?;
+    let placed = slots::place(db, &parent.session, kind, new.ticket, limits)?;
     let slot = placed.unwrap_or(Slot::Queued);
     let batch = match &new.placement {
         Placement::Named(batch) => batch.clone(),
         Placement::CurrentOr(fresh) => {
-            current_batch(db, &new.parent.session)?.unwrap_or_else(|| fresh.clone())
+            current_batch(db, &parent.session)?.unwrap_or_else(|| fresh.clone())
         }
     };
     let progress = starting(Progress::new(new.at), slot, new.at);
     let short_id = free_short_id(db, &new.short_ids)?;
-    let mut insert = db.prepare_cached(
-        "INSERT INTO task (id, short_id, nonce, parent_session, parent_message, parent_agent,
-           parent_host, host, host_instance, directory, description, agent, model, batch,
-           is_forked, depth, budget, development, status, started_at, run, slot, ticket, progress,
-           tool_calls, revision, blocking)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-           'running', ?19, 0, ?20, ?21, ?22, 0, 0, ?23)",
+    let seq = insert_row(
+        db,
+        "task",
+        &[
+            ("id", &new.id.as_str()),
+            ("short_id", &short_id.as_str()),
+            ("nonce", &new.nonce),
+            ("parent_session", &parent.session.as_str()),
+            ("parent_message", &parent.message),
+            ("parent_agent", &parent.agent),
+            ("parent_host", &parent.host),
+            ("host", &origin.host),
+            ("host_instance", &origin.host_instance),
+            ("directory", &origin.directory),
+            ("is_forked", &origin.is_forked),
+            ("depth", &origin.depth),
+            ("description", &order.description),
+            ("agent", &order.agent),
+            ("model", &order.model.as_deref().unwrap_or_default()),
+            ("budget", &text(&order.budget)),
+            ("blocking", &(order.manner == Manner::Blocking)),
+            ("batch", &batch.as_str()),
+            ("development", &new.development),
+            ("status", &State::Running.status().name()),
+            ("started_at", &new.at.as_millis()),
+            ("run", &0),
+            ("slot", &rows::slot_number(slot)),
+            ("ticket", &(new.ticket as i64)),
+            ("progress", &text(&progress)),
+            ("tool_calls", &0),
+            ("revision", &0),
+        ],
     )?;
-    let seq = insert.insert(rusqlite::params![
-        new.id.as_str(),
-        short_id.as_str(),
-        new.nonce,
-        new.parent.session.as_str(),
-        new.parent.message,
-        new.parent.agent,
-        new.parent.host,
-        new.host,
-        new.host_instance,
-        new.directory,
-        new.description,
-        new.agent,
-        new.model.as_deref().unwrap_or_default(),
-        batch.as_str(),
-        new.is_forked,
-        new.depth,
-        text(&new.budget),
-        new.development,
-        new.at.as_millis(),
-        rows::slot_number(slot),
-        new.ticket as i64,
-        text(&progress),
-        new.manner == Manner::Blocking,
-    ])?;
     let run = NewRun {
         message_id: new.message_id.clone(),
-        prompt: new.prompt.clone(),
+        prompt: order.prompt.clone(),
         at: new.at,
         ticket: new.ticket,
         key: None,
@@ -469,46 +474,36 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
     if let Some(inherited) = &new.inheritance {
         inheritance::insert(db, seq, inherited)?;
     }
-    search::append(db, seq, &new.description)?;
-    Ok(Task {
-        id: new.id.clone(),
-        short_id,
-        parent: new.parent.clone(),
-        host: new.host.clone(),
-        host_instance: new.host_instance.clone(),
-        directory: new.directory.clone(),
-        description: new.description.clone(),
-        prompt: new.prompt.clone(),
-        agent: new.agent.clone(),
-        model: new.model.clone(),
-        batch,
-        is_forked: new.is_forked,
-        depth: new.depth,
-        budget: new.budget.clone(),
-        state: State::Running,
-        started_at: new.at,
-        completed_at: None,
-        result_retrieved_at: None,
-        cleared_at: None,
-        run: 0,
-        slot,
-        progress,
-        revision: 0,
-    })
+    search::append(db, seq, &order.description)?;
+    let written = rows::find_task(db, "t.id = ?1", new.id.as_str())?;
+    written.map(|(_, task)| task).ok_or(Error::Unreadable { column: "id" })
+}
+
+/// Each value stands beside the name of its column.
+fn insert_row(
+    db: &Connection,
+    table: &str,
+    values: &[(&str, &dyn rusqlite::ToSql)],
+) -> Result<i64, Error> {
+    let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
+    let places = vec!["?"; values.len()].join(", ");
+    let sql = format!("INSERT INTO {table} ({}) VALUES ({places})", names.join(", "));
+    let values = params_from_iter(values.iter().map(|(_, value)| *value));
+    Ok(db.prepare_cached(&sql)?.insert(values)?)
 }
 
 fn insert_run(
     db: &Connection,
     task: i64,
     n: u32,
-    from: Option<Rest>,
+    from: Option<Status>,
     run: &NewRun,
 ) -> Result<(), Error> {
     let mut insert = db.prepare_cached(
         "INSERT INTO run (task, n, message_id, prompt, came_from, started_at, key)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )?;
-    let from = from.map(|from| from.status().name());
+    let from = from.map(Status::name);
     let at = run.at.as_millis();
     insert.execute((task, n, run.message_id.as_str(), &run.prompt, from, at, &run.key))?;
     Ok(())
@@ -553,68 +548,10 @@ fn write_end(
         result.filter(|_| own_result),
         change.to.error(),
         todos,
-        end.abort,
+        change.has(Effect::AbortSession),
         end.transcript,
     ))?;
     Ok(())
-}
-
-pub(super) enum NoticeKind {
-    End,
-    Stall { seconds: u64 },
-}
-
-/// Writes the notice. A parent that is no conversation has it with that: it is in its mailbox.
-pub(super) fn owe(
-    db: &Connection,
-    seq: i64,
-    task: &Task,
-    end: &End,
-    kind: NoticeKind,
-) -> Result<(), Error> {
-    let (nth, quiet) = match kind {
-        NoticeKind::End => (0, None),
-        NoticeKind::Stall { seconds } => {
-            (stalls_told(db, seq, task.run)? + 1, Some(seconds as i64))
-        }
-    };
-    let (total, live): (i64, i64) = db
-        .prepare_cached("SELECT total, live FROM batch WHERE id = ?1")?
-        .query_row([task.batch.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?
-        // A batch whose name was damaged is nobody's.
-        .unwrap_or((1, 0));
-    let at = end.at.as_millis();
-    let delivered = (task.parent.host == MAILBOX).then_some(at);
-    // Whose own doing it was need not read about it.
-    let read = delivered.filter(|_| !end.wake);
-    db.prepare_cached(
-        "INSERT INTO notice (task, run, nth, parent_host, parent_session, message_id, wake,
-           batch_ended, batch_total, quiet_seconds, created_at, due_at, delivered_at, read_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13)",
-    )?
-    .execute(rusqlite::params![
-        seq,
-        task.run,
-        nth,
-        task.parent.host,
-        task.parent.session.as_str(),
-        end.message_id.as_str(),
-        end.wake,
-        total - live,
-        total,
-        quiet,
-        at,
-        delivered,
-        read,
-    ])?;
-    Ok(())
-}
-
-fn stalls_told(db: &Connection, task: i64, run: u32) -> Result<i64, Error> {
-    let mut count =
-        db.prepare_cached("SELECT count(*) FROM notice WHERE task = ?1 AND run = ?2 AND nth > 0")?;
-    Ok(count.query_row((task, run), |row| row.get(0))?)
 }
 
 fn set_stalled(db: &Connection, task: &Task, stalled: bool) -> Result<bool, Error> {
@@ -649,37 +586,7 @@ fn free_short_id(db: &Connection, candidates: &[ShortId]) -> Result<ShortId, Err
     Err(Error::NoShortId)
 }
 
-pub(super) fn starting(progress: Progress, slot: Slot, at: Timestamp) -> Progress {
-    let phase = match slot {
-        Slot::Queued | Slot::Parked => Phase::Queued,
-        Slot::Active | Slot::None => Phase::Starting,
-    };
-    Progress { phase, last_update: at, detail: None, ..progress }
-}
-
 fn seq_of(db: &Connection, id: &TaskId) -> Result<i64, Error> {
     let mut statement = db.prepare_cached("SELECT seq FROM task WHERE id = ?1")?;
     Ok(statement.query_row([id.as_str()], |row| row.get(0))?)
-}
-
-/// Reads the task as it is now and tells it after the commit.
-pub(super) fn publish(
-    db: &Connection,
-    news: &mut News,
-    what: What,
-    id: &TaskId,
-) -> Result<Option<Task>, Error> {
-    let found = rows::find_task(db, "t.id = ?1", id.as_str())?;
-    let Some((seq, task)) = found else { return Ok(None) };
-    // Live tasks change too often to be worth it.
-    if !task.is_live() {
-        db.prepare_cached("INSERT OR REPLACE INTO view (task, json, schema) VALUES (?1, ?2, ?3)")?
-            .execute((seq, TaskView::brief(&task).to_json(), SCHEMA))?;
-    }
-    news.push((what, task.clone()));
-    Ok(Some(task))
-}
-
-pub(super) fn text<T: serde::Serialize>(value: &T) -> String {
-    serde_json::to_string(value).expect("our own types are JSON")
 }

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use super::Error;
 use super::damage::Latch;
 use crate::task::Task;
+use crate::task::view::Brief;
 
 /// More than this in one transaction would make the first caller wait for the last.
 const MOST_IN_ONE_COMMIT: usize = 256;
@@ -36,7 +37,11 @@ pub struct Committed {
 }
 
 /// What a change leaves to be told once it is committed.
-pub(super) type News = Vec<(What, Task)>;
+pub(super) struct News {
+    pub(super) changes: Vec<(What, Task)>,
+    /// How ended tasks are stored for lists.
+    pub(super) brief: Brief,
+}
 
 /// A change on its way: first it is made inside the transaction, then its caller is answered.
 trait Change: Send {
@@ -154,10 +159,11 @@ impl Writer {
     pub(super) fn start(
         db: Connection,
         damage: Arc<Latch>,
+        brief: Brief,
         publish: impl Fn(Committed) + Send + 'static,
     ) -> std::io::Result<Writer> {
         let (queue, waiting) = mpsc::channel();
-        let work = move || run(db, &waiting, &damage, publish);
+        let work = move || run(db, &waiting, &damage, brief, publish);
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(work)?;
         Ok(Writer { queue, thread })
     }
@@ -189,10 +195,11 @@ fn run(
     mut db: Connection,
     waiting: &mpsc::Receiver<Box<dyn Change>>,
     damage: &Latch,
+    brief: Brief,
     publish: impl Fn(Committed),
 ) {
     while let Ok(first) = waiting.recv() {
-        let mut news = News::new();
+        let mut news = News { changes: Vec::new(), brief };
         let mut batch = vec![first];
         wait_for_company(waiting, &mut batch);
         let committed =
@@ -205,7 +212,7 @@ fn run(
             // Once is enough for the log.
             Err(Error::Damaged(_)) => {}
             Ok(before) => {
-                for (id, (what, task)) in (before + 1..).zip(news) {
+                for (id, (what, task)) in (before + 1..).zip(news.changes) {
                     let committed = Committed { id, what, task };
                     // A listener that panics must not end the only thread that writes: the change is
                     // made, and its caller is waiting for the answer.
@@ -245,7 +252,7 @@ fn commit(
     let mut tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut done = 0;
     while let Some(change) = batch.get_mut(done) {
-        let told = news.len();
+        let told = news.changes.len();
         let savepoint = tx.savepoint()?;
         if change.make(&savepoint, news) {
             savepoint.commit()?;
@@ -255,14 +262,14 @@ fn commit(
                 return Err(change.why_not());
             }
             drop(savepoint); // rolls back
-            news.truncate(told);
+            news.changes.truncate(told);
         }
         done += 1;
         if done < MOST_IN_ONE_COMMIT {
             batch.extend(waiting.try_recv().ok());
         }
     }
-    let before = count_changes(&tx, news.len())?;
+    let before = count_changes(&tx, news.changes.len())?;
     tx.commit()?;
     Ok(before)
 }

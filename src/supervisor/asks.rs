@@ -37,7 +37,7 @@ impl Supervisor {
         }
         for asked in &open {
             let task = self.task(&asked.task)?;
-            self.host(&task.host)?.answer(&task.id, &asked.ask.id, answer).await?;
+            self.host(&task.origin.host)?.answer(&task.id, &asked.ask.id, answer).await?;
             self.forget_ask(&asked.ask.id);
         }
         self.0.look.notify_one();

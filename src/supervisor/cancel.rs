@@ -37,7 +37,7 @@ impl Supervisor {
             Target::Task(id) => {
                 let task = self.task(&id)?;
                 self.check_owner(&task, caller)?;
-                let cancelled = self.cancel_one(task, Some(caller)).await?;
+                let cancelled = self.cancel_one(task, Some(caller), None).await?;
                 return Ok(Cancelled { tasks: vec![cancelled] });
             }
             Target::All => self.0.store.live(Some(&caller.session))?,
@@ -57,7 +57,7 @@ impl Supervisor {
         // Newest first: a queued task must not start because an older one just made room.
         let mut tasks = Vec::with_capacity(live.len());
         for task in live.into_iter().rev() {
-            match self.cancel_one(task, Some(caller)).await {
+            match self.cancel_one(task, Some(caller), None).await {
                 Ok(task) => tasks.push(task),
                 // It ended by itself in the meantime.
                 Err(Error::Refused(Refused::AlreadyOver)) => {}
@@ -73,30 +73,30 @@ impl Supervisor {
         if caller.is_shell() {
             return Ok(());
         }
-        let mut above = task.parent.session.clone();
+        let mut above = task.origin.parent.session.clone();
         while above != caller.session {
             match self.0.store.task(&above)? {
-                Some(parent) => above = parent.parent.session,
+                Some(parent) => above = parent.origin.parent.session,
                 None => return Err(Error::NotYours(task.short_id.to_string())),
             }
         }
         Ok(())
     }
 
-    async fn cancel_one(&self, task: Task, caller: Option<&Caller>) -> Result<Task, Error> {
+    /// `caller` is `None` when it follows from something else, and nobody is to be woken for it.
+    pub(super) async fn cancel_one(
+        &self,
+        task: Task,
+        caller: Option<&Caller>,
+        why: Option<&str>,
+    ) -> Result<Task, Error> {
         let mut task = task;
         for _ in 0..TRIES {
-            let change = task.state.request(Request::Cancel)?;
+            let change = task.state.request(Request::Cancel { why: why.map(str::to_owned) })?;
             // Who cancels knows; a cancelled parent has no use for being woken (N3).
-            let hushed = caller.is_none_or(|caller| caller.session == task.parent.session);
-            let end = self.end_now(&task, Closing { hushed, abort: true, ..Closing::default() });
-            if let Some(cancelled) = self.0.store.end(&task, change, end).await? {
-                tracing::info!(task = %cancelled.id, "cancelled");
-                self.told_of_an_end();
-                // Before the abort: once that is noted as sent, nobody looks for them after a crash.
-                let descendants = self.cancel_descendants(&cancelled).await;
-                self.abort(&cancelled);
-                descendants?;
+            let hushed = caller.is_none_or(|caller| caller.session == task.origin.parent.session);
+            let closing = Closing { hushed, ..Closing::default() };
+            if let Some(cancelled) = self.apply(&task, change, closing).await? {
                 return Ok(cancelled);
             }
             task = self.task(&task.id)?;
@@ -106,7 +106,7 @@ impl Supervisor {
 
     pub(super) async fn cancel_descendants(&self, task: &Task) -> Result<(), Error> {
         for child in self.0.store.live(Some(&task.id))? {
-            match Box::pin(self.cancel_one(child, None)).await {
+            match Box::pin(self.cancel_one(child, None, None)).await {
                 Ok(_) | Err(Error::Refused(Refused::AlreadyOver)) => {}
                 Err(error) => return Err(error),
             }

@@ -2,9 +2,9 @@
 //! parents side by side, again and again until it is told once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use tokio::task::JoinSet;
 
 use super::{Error, Supervisor};
@@ -12,7 +12,7 @@ use crate::host::{self, Host, Post};
 use crate::notice::{self, Facts, News};
 use crate::store::{MOST_DUE, Owed};
 use crate::task::lifecycle::RunEnd;
-use crate::task::{SessionId, TaskId};
+use crate::task::{NoticeId, SessionId, TaskId};
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -26,13 +26,13 @@ const MOST_TOGETHER: usize = 128;
 impl Supervisor {
     pub(super) async fn deliverer(self) {
         // What an earlier daemon owed it may also have sent; only newer notices are surely new.
-        let mut surely_new_after = self.0.store.newest_notice().unwrap_or(i64::MAX);
+        let mut surely_new_after = self.0.store.newest_notice().unwrap_or(NoticeId::LAST);
         let mut parents: JoinSet<SessionId> = JoinSet::new();
         let mut speaking: HashMap<tokio::task::Id, SessionId> = HashMap::new();
         loop {
             let wait = self.tell_due(&mut parents, &mut speaking, surely_new_after);
-            if wait.is_err() && surely_new_after == i64::MAX {
-                surely_new_after = self.0.store.newest_notice().unwrap_or(i64::MAX);
+            if wait.is_err() && surely_new_after == NoticeId::LAST {
+                surely_new_after = self.0.store.newest_notice().unwrap_or(NoticeId::LAST);
             }
             let wait = wait.unwrap_or_else(|error| {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot read the outbox");
@@ -66,7 +66,7 @@ impl Supervisor {
         &self,
         parents: &mut JoinSet<SessionId>,
         speaking: &mut HashMap<tokio::task::Id, SessionId>,
-        surely_new_after: i64,
+        surely_new_after: NoticeId,
     ) -> Result<Duration, Error> {
         let now = self.0.clock.now();
         let mut by_parent: BTreeMap<SessionId, Vec<Owed>> = BTreeMap::new();
@@ -96,7 +96,7 @@ impl Supervisor {
         }
         // Who has waited longest is told first.
         let mut in_turn: Vec<(SessionId, Vec<Owed>)> = by_parent.into_iter().collect();
-        in_turn.sort_by_key(|(_, owed)| owed[0].seq);
+        in_turn.sort_by_key(|(_, owed)| owed[0].id);
         for (parent, owed) in in_turn.into_iter().take(room) {
             let supervisor = self.clone();
             let to = parent.clone();
@@ -112,7 +112,7 @@ impl Supervisor {
     }
 
     /// Tells one parent, in order; stops at the first notice that cannot be told now.
-    async fn tell(&self, owed: Vec<Owed>, surely_new_after: i64) {
+    async fn tell(&self, owed: Vec<Owed>, surely_new_after: NoticeId) {
         let mut written = Vec::with_capacity(owed.len());
         for together in self.said_together(&owed, surely_new_after) {
             let now = self.0.clock.now();
@@ -122,13 +122,13 @@ impl Supervisor {
                 Ok(()) => {
                     for owed in together.owed() {
                         self.0.metrics.notice_delivered();
-                        written.push((owed.seq, self.0.store.delivered(owed.seq, now)));
+                        written.push((owed.id, self.0.store.delivered(owed.id, now)));
                     }
                 }
                 Err(Error::Host(error @ host::Error::NoSuchSession(_))) => {
                     for owed in together.owed() {
-                        let noted = self.0.store.undeliverable(owed.seq, error.to_string(), now);
-                        written.push((owed.seq, noted));
+                        let noted = self.0.store.undeliverable(owed.id, error.to_string(), now);
+                        written.push((owed.id, noted));
                     }
                 }
                 Err(error) => {
@@ -137,17 +137,17 @@ impl Supervisor {
                     let pause = (FIRST_PAUSE * 2u32.pow(first.attempts.min(10))).min(LONGEST_PAUSE);
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(task = %first.task, error, "cannot tell yet");
-                    let noted = self.0.store.postpone(first.seq, now.plus(pause));
-                    written.push((first.seq, noted));
+                    let noted = self.0.store.postpone(first.id, now.plus(pause));
+                    written.push((first.id, noted));
                     break;
                 }
             }
         }
         let mut unwritten = false;
-        for (seq, outcome) in written {
+        for (notice, outcome) in written {
             match outcome.await {
                 Ok(()) => {
-                    self.tried().remove(&seq);
+                    self.tried().remove(&notice);
                 }
                 Err(error) => {
                     unwritten = true;
@@ -166,10 +166,10 @@ impl Supervisor {
     }
 
     /// New notices go together; one that may have been sent before is looked up by itself.
-    fn said_together<'a>(&self, owed: &'a [Owed], surely_new_after: i64) -> Vec<Together<'a>> {
+    fn said_together<'a>(&self, owed: &'a [Owed], surely_new_after: NoticeId) -> Vec<Together<'a>> {
         let tried = self.tried().clone();
         let is_new = |owed: &Owed| {
-            owed.attempts == 0 && owed.seq > surely_new_after && !tried.contains(&owed.seq)
+            owed.attempts == 0 && owed.id > surely_new_after && !tried.contains(&owed.id)
         };
         let alike = owed.chunk_by(|one, next| is_new(one) && is_new(next));
         let bounded = alike.flat_map(|alike| alike.chunks(MOST_TOGETHER));
@@ -181,8 +181,8 @@ impl Supervisor {
             .collect()
     }
 
-    fn tried(&self) -> MutexGuard<'_, HashSet<i64>> {
-        self.0.tried.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tried(&self) -> MutexGuard<'_, HashSet<NoticeId>> {
+        self.0.tried.lock()
     }
 
     async fn post(&self, together: Together<'_>) -> Result<(), Error> {
@@ -194,7 +194,7 @@ impl Supervisor {
         {
             return Ok(());
         }
-        self.tried().extend(owed.iter().map(|owed| owed.seq));
+        self.tried().extend(owed.iter().map(|owed| owed.id));
         let posts = owed.iter().map(|owed| {
             let notice = notice::compose(&facts(owed), self.0.settings.inline_characters);
             Post {

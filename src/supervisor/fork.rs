@@ -76,7 +76,7 @@ impl Supervisor {
     /// Puts the context into the child's session, once, however often this is tried.
     pub(super) async fn hand_over(&self, task: &Task) -> Result<(), Error> {
         let Some(inheritance) = self.0.store.inheritance(&task.id)? else { return Ok(()) };
-        let host = self.host(&task.host)?;
+        let host = self.host(&task.origin.host)?;
         if host.posted(&task.id, &inheritance.message_id).await? {
             return Ok(());
         }
@@ -85,7 +85,7 @@ impl Supervisor {
             message: inheritance.message_id,
             visible: inheritance.preamble,
             hidden: inheritance.context,
-            agent: task.agent.clone(),
+            agent: task.order.agent.clone(),
             wake: false,
         };
         Ok(host.post(vec![post]).await?)
@@ -93,7 +93,7 @@ impl Supervisor {
 
     async fn find_conversation(&self, session: &str) -> Result<Conversation, Error> {
         match self.resolve(session) {
-            Ok(task) => return Ok(Conversation { host: task.host, session: task.id }),
+            Ok(task) => return Ok(Conversation { host: task.origin.host, session: task.id }),
             Err(Error::NoSuchTask(_)) => {}
             Err(other) => return Err(other),
         }

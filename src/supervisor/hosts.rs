@@ -34,7 +34,7 @@ impl Supervisor {
     pub async fn hosts(&self) -> Result<Vec<HostShown>, Error> {
         let mut active: BTreeMap<(String, String), usize> = BTreeMap::new();
         for task in self.0.store.live(None)? {
-            *active.entry((task.host, task.host_instance)).or_default() += 1;
+            *active.entry((task.origin.host, task.origin.host_instance)).or_default() += 1;
         }
         let on = |host: &str| -> usize {
             active.iter().filter(|((name, _), _)| name == host).map(|(_, n)| n).sum()
@@ -82,7 +82,8 @@ impl Supervisor {
 
     pub async fn remove_server(&self, name: &str) -> Result<(), Error> {
         let live = self.0.store.live(None)?.into_iter();
-        let live = live.filter(|task| task.host == "opencode" && task.host_instance == name);
+        let live =
+            live.filter(|task| task.origin.host == "opencode" && task.origin.host_instance == name);
         match live.count() {
             0 => {}
             n => {

@@ -1,7 +1,7 @@
 //! Launching: an intent on disk, a session on the host, a whole row, and the caller has its id
 //! (T5). The prompt follows when there is a slot.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -10,8 +10,10 @@ use super::fork::Inherits;
 use super::{Error, Fork, Supervisor};
 use crate::host::{self, AgentOffer, Handed, Host, NewSession, Opened};
 use crate::store::{Inheritance, Intended, Intent, NewTask, Placement};
-use crate::task::launch::Order;
-use crate::task::{BatchId, MAILBOX, Manner, Parent, SHELL, SessionId, Task, TaskId, Timestamp};
+use crate::task::launch::Wanted;
+use crate::task::{
+    BatchId, MAILBOX, Manner, Order, Origin, Parent, SHELL, SessionId, Task, TaskId, Timestamp,
+};
 
 /// How long a host's list of agents is believed.
 const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
@@ -56,7 +58,7 @@ impl Caller {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
-    pub order: Order,
+    pub wanted: Wanted,
     pub fork: Fork,
     /// The same key launches the same task: a caller that lost its connection may ask again.
     pub key: Option<String>,
@@ -71,7 +73,9 @@ pub(super) struct KnownAgents {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Begun {
     caller: Caller,
-    order: Order,
+    /// As older versions wrote it.
+    #[serde(rename = "order")]
+    wanted: Wanted,
     host: String,
     depth: u32,
     at: Timestamp,
@@ -84,7 +88,8 @@ pub(super) struct Begun {
 
 impl Begun {
     pub(super) fn session(&self, nonce: &str) -> NewSession {
-        let Begun { caller, order, host, inherits, .. } = self;
+        let Begun { caller, wanted, host, inherits, .. } = self;
+        let order = &wanted.order;
         NewSession {
             parent: (caller.host == *host).then(|| caller.session.clone()),
             title: title(order, inherits.is_some()),
@@ -107,7 +112,8 @@ impl Begun {
 
 impl Supervisor {
     pub async fn launch(&self, caller: Caller, launch: Launch) -> Result<Task, Error> {
-        let Launch { order, fork, key } = launch;
+        let Launch { wanted, fork, key } = launch;
+        let Wanted { order, batch, host: wish } = wanted;
         if !self.0.settings.enabled {
             return Err(Error::Disabled);
         }
@@ -126,7 +132,7 @@ impl Supervisor {
         self.check_space()?;
         let depth = self.depth(&caller.session)?;
         let caller = Caller { handed: self.handed_to(&caller)?, ..caller };
-        let host = self.choose_host(order.host.as_ref(), &caller)?;
+        let host = self.choose_host(wish.as_ref(), &caller)?;
         let directory = self.directory(&host, &caller).await?;
         let caller = Caller { directory, ..caller };
         let offer = self.check_agent(&host, &order.agent, &caller).await?;
@@ -136,7 +142,8 @@ impl Supervisor {
         let inherits = self.inherit(fork, &caller, &host).await?;
 
         let at = self.0.clock.now();
-        let begun = Begun { caller, order, host, depth, at, inherits, abandoned: false };
+        let wanted = Wanted { order, batch, host: wish };
+        let begun = Begun { caller, wanted, host, depth, at, inherits, abandoned: false };
         // From here on the launch goes on by itself: a caller that hangs up must not cut it in two.
         let supervisor = self.clone();
         let rest = tokio::spawn(async move {
@@ -160,7 +167,7 @@ impl Supervisor {
         not_older: Duration,
     ) -> Result<Option<Task>, Error> {
         let since = self.0.clock.now().minus(not_older);
-        let host = self.choose_host(order.host.as_ref(), caller)?;
+        let host = self.choose_host(None, caller)?;
         let directory = self.directory(&host, caller).await?;
         let there = Caller { directory, ..caller.clone() };
         let Ok(offer) = self.check_agent(&host, &order.agent, &there).await else {
@@ -199,7 +206,7 @@ impl Supervisor {
 
     /// One at a time for each key.
     pub(super) fn turn(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.0.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.0.turns.lock();
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         Arc::clone(turns.entry(key.to_owned()).or_default())
     }
@@ -213,7 +220,7 @@ impl Supervisor {
             launch: serde_json::to_string(begun).expect("a launch is JSON"),
         };
         let limits = self.limits();
-        let (model, manner) = (begun.order.model.clone(), begun.order.manner);
+        let Order { model, manner, .. } = begun.wanted.order.clone();
         match self.0.store.intend(intent, model, manner, limits.clone()).await? {
             Intended::Yes => Ok(()),
             Intended::QueueFull => Err(Error::QueueFull(limits.queued_per_parent)),
@@ -254,7 +261,8 @@ impl Supervisor {
         begun: Begun,
         opened: Opened,
     ) -> Result<Task, Error> {
-        let Begun { caller, order, host, depth, at, inherits, abandoned: _ } = begun;
+        let Begun { caller, wanted, host, depth, at, inherits, abandoned: _ } = begun;
+        let Wanted { order, batch, host: _ } = wanted;
         let clock = &self.0.clock;
         let is_forked = inherits.is_some();
         // Its id before the prompt's: hosts sort what was said by ids.
@@ -264,7 +272,7 @@ impl Supervisor {
             }
             Inherits::CopyOf(_) => None,
         });
-        let placement = match order.batch {
+        let placement = match batch {
             Some(name) => Placement::Named(BatchId::new(name)),
             // Its progress is nobody else's.
             None if caller.lone_batches || order.manner == Manner::Blocking => {
@@ -277,32 +285,29 @@ impl Supervisor {
             id: opened.session,
             short_ids: (0..8).map(|_| clock.short_id()).collect(),
             nonce,
-            parent: Parent {
-                session: caller.session,
-                message: if is_conversation { caller.message } else { String::new() },
-                agent: caller.agent,
-                host: caller.host,
+            origin: Origin {
+                parent: Parent {
+                    session: caller.session,
+                    message: if is_conversation { caller.message } else { String::new() },
+                    agent: caller.agent,
+                    host: caller.host,
+                },
+                host,
+                host_instance: opened.instance,
+                directory: caller.directory,
+                depth,
+                is_forked,
             },
-            host,
-            host_instance: opened.instance,
-            directory: caller.directory,
-            description: order.description,
-            prompt: order.prompt,
-            agent: order.agent,
-            model: order.model,
-            manner: order.manner,
+            order,
             placement,
-            is_forked,
             inheritance,
-            depth,
-            budget: order.budget,
             development: caller.development,
             message_id: clock.message_id(),
             at,
             ticket: clock.tick(),
         };
         let task = self.0.store.insert(new, self.limits()).await?;
-        tracing::info!(task = %task.id, parent = %task.parent.session, "launched");
+        tracing::info!(task = %task.id, parent = %task.origin.parent.session, "launched");
         // Also when it is queued: there may be room, and others that wait were before it.
         self.0.prompts.notify_one();
         Ok(task)
@@ -310,7 +315,7 @@ impl Supervisor {
 
     /// How deep a child of this session would be; refused when that is too deep (T12).
     fn depth(&self, parent: &SessionId) -> Result<u32, Error> {
-        let depth = self.0.store.task(parent)?.map_or(1, |task| task.depth + 1);
+        let depth = self.0.store.task(parent)?.map_or(1, |task| task.origin.depth + 1);
         let most = self.0.settings.max_depth;
         if depth > most { Err(Error::TooDeep(most)) } else { Ok(depth) }
     }
@@ -379,7 +384,7 @@ impl Supervisor {
         let uptime = self.0.clock.uptime();
         let named = |offers: &[AgentOffer]| offers.iter().find(|o| o.name == agent).cloned();
         let known = {
-            let agents = self.0.agents.lock().unwrap_or_else(PoisonError::into_inner);
+            let agents = self.0.agents.lock();
             let known = agents.get(&key);
             known
                 .filter(|known| uptime.saturating_sub(known.asked_at) < AGENTS_ARE_FRESH)
@@ -411,7 +416,7 @@ impl Supervisor {
         let asked_at = self.0.clock.uptime();
         let parent = (caller.host == host).then_some(&caller.session);
         let offers = self.host_for(host, &caller.handed)?.agents(&caller.directory, parent).await?;
-        let mut agents = self.0.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents = self.0.agents.lock();
         if agents.len() > 1_000 {
             agents.clear();
         }

@@ -2,14 +2,15 @@
 //! handed out to one reader at a time, and stays unread until that one says that it has it.
 
 use std::collections::HashMap;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::MutexGuard;
 
 use super::{Caller, Error, Supervisor};
 use crate::claim;
 use crate::notice::{self, Facts, News, Notice};
 use crate::store::Owed;
-use crate::task::{SessionId, Task, TaskId};
+use crate::task::{NoticeId, Receipt, SessionId, Task, TaskId};
 
 /// A reader that has not said anything after this long never got it: the next one does.
 const HANDED_OUT_FOR: Duration = Duration::from_secs(60);
@@ -21,7 +22,7 @@ const MOST: usize = 50;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Letter {
     /// What to name when it has been read.
-    pub number: i64,
+    pub id: NoticeId,
     pub task: TaskId,
     facts: Facts,
 }
@@ -72,15 +73,15 @@ impl Supervisor {
         }
         // Who waits for an end gets it with that answer.
         let awaited = self.awaited();
-        unread.retain(|(seq, task)| !handed.contains_key(seq) && !awaited.contains_key(task));
+        unread.retain(|(notice, task)| !handed.contains_key(notice) && !awaited.contains_key(task));
         drop(awaited);
         let left = unread.len().saturating_sub(MOST);
-        let numbers: Vec<i64> = unread.into_iter().map(|(seq, _)| seq).take(MOST).collect();
-        let owed = self.0.store.notices(&numbers)?;
-        handed.extend(owed.iter().map(|owed| (owed.seq, now)));
+        let receipt = unread.into_iter().map(|(notice, _)| notice).take(MOST).collect();
+        let owed = self.0.store.notices(&receipt)?;
+        handed.extend(owed.iter().map(|owed| (owed.id, now)));
         let letter = |owed: Owed| {
             let facts = super::deliver::facts(&owed);
-            Letter { number: owed.seq, task: owed.task, facts }
+            Letter { id: owed.id, task: owed.task, facts }
         };
         Ok(Mail { letters: owed.into_iter().map(letter).collect(), left })
     }
@@ -97,15 +98,15 @@ impl Supervisor {
     }
 
     /// The notices of these ends, which the caller is told of in another way.
-    pub(super) fn hand_out_ends(&self, ended: &[TaskId]) -> Result<Vec<i64>, Error> {
+    pub(super) fn hand_out_ends(&self, ended: &[TaskId]) -> Result<Receipt, Error> {
         let now = self.0.clock.uptime();
         let mut handed = self.handed();
-        let mut numbers = Vec::new();
+        let mut notices = Vec::new();
         for task in ended {
-            numbers.extend(self.0.store.unread_end(task)?);
+            notices.extend(self.0.store.unread_end(task)?);
         }
-        handed.extend(numbers.iter().map(|number| (*number, now)));
-        Ok(numbers)
+        handed.extend(notices.iter().map(|notice| (*notice, now)));
+        Ok(notices.into_iter().collect())
     }
 
     /// A parent's tasks that have ended, as far as it has not been told.
@@ -119,20 +120,20 @@ impl Supervisor {
     }
 
     /// They have arrived, and are not handed out again.
-    pub async fn mail_was_read(&self, numbers: Vec<i64>) -> Result<(), Error> {
-        if numbers.is_empty() {
+    pub async fn mail_was_read(&self, receipt: Receipt) -> Result<(), Error> {
+        if receipt.is_empty() {
             return Ok(());
         }
-        self.0.store.mark_read(numbers.clone(), self.0.clock.now()).await?;
+        self.0.store.mark_read(receipt.clone(), self.0.clock.now()).await?;
         let mut handed = self.handed();
-        handed.retain(|number, _| !numbers.contains(number));
+        handed.retain(|notice, _| !receipt.has(*notice));
         Ok(())
     }
 
     /// For readers who cannot say that they have got it.
     pub async fn read_mailbox(&self, caller: &Caller) -> Result<Mailbox, Error> {
         let Mail { letters, left } = self.hand_out_mail(caller)?;
-        self.mail_was_read(letters.iter().map(|letter| letter.number).collect()).await?;
+        self.mail_was_read(letters.iter().map(|letter| letter.id).collect()).await?;
         let inline = self.inline_characters();
         let notice = |letter: &Letter| notice::compose(&letter.facts, inline);
         Ok(Mailbox { notices: letters.iter().map(notice).collect(), left })
@@ -143,7 +144,7 @@ impl Supervisor {
         self.0.settings.inline_characters
     }
 
-    fn handed(&self) -> MutexGuard<'_, HashMap<i64, Duration>> {
-        self.0.handed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn handed(&self) -> MutexGuard<'_, HashMap<NoticeId, Duration>> {
+        self.0.handed.lock()
     }
 }

@@ -44,9 +44,10 @@ mod wait;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -75,7 +76,7 @@ pub use crate::store::{
 };
 use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
-use crate::task::{Task, TaskId, launch as arguments, tick_of};
+use crate::task::{NoticeId, Task, TaskId, launch as arguments, tick_of};
 
 /// A worker that panics at once must not keep the machine busy with it.
 const AFTER_A_PANIC: Duration = Duration::from_secs(1);
@@ -106,10 +107,11 @@ struct Inner {
     /// How many callers wait for a task's end with the answer as their notice (N3).
     awaited: Mutex<HashMap<TaskId, usize>>,
     /// Notices that were handed to a host and are not known to be delivered.
-    tried: Mutex<HashSet<i64>>,
+    tried: Mutex<HashSet<NoticeId>>,
     /// Notices in mailboxes that somebody was given and has not confirmed, and when.
-    handed: Mutex<HashMap<i64, Duration>>,
+    handed: Mutex<HashMap<NoticeId, Duration>>,
     agents: Mutex<HashMap<(String, String), launch::KnownAgents>>,
+    transcripts: Mutex<transcript::Cache>,
     /// Launches under way by their keys, so that one key opens one session.
     turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// What children wait for an answer to, as last seen.
@@ -158,6 +160,10 @@ pub struct Settings {
     pub gone: Duration,
     pub resumable: Resumable,
     pub asks: Asks,
+    /// How long a transcript of a live task may be shown again.
+    pub result_cache: Duration,
+    /// Of the text that a task's progress shows.
+    pub last_message_characters: usize,
     pub inline_characters: usize,
     pub toasts: bool,
     /// What is pruned is what this leaves out.
@@ -305,6 +311,7 @@ impl Supervisor {
             tried: Mutex::default(),
             handed: Mutex::default(),
             agents: Mutex::default(),
+            transcripts: Mutex::default(),
             turns: Mutex::default(),
             asks: watch::Sender::default(),
             overfull: Mutex::default(),
@@ -314,13 +321,13 @@ impl Supervisor {
 
     /// They hold for whoever starts from now on; nobody who runs is stopped.
     pub fn set_limits(&self, limits: Limits) {
-        *self.0.limits.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(limits);
+        *self.0.limits.write() = Arc::new(limits);
         // There may be more slots now.
         self.0.prompts.notify_one();
     }
 
     fn limits(&self) -> Arc<Limits> {
-        self.0.limits.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.limits.read().clone()
     }
 
     /// Works until [`Supervisor::stop`]: recovers what a crash left, then prompts, looks, tells.
@@ -369,11 +376,11 @@ impl Supervisor {
 
     /// While there is something here, nothing is launched.
     pub fn set_overfull(&self, overfull: Option<Overfull>) {
-        *self.0.overfull.lock().unwrap_or_else(PoisonError::into_inner) = overfull;
+        *self.0.overfull.lock() = overfull;
     }
 
     fn check_space(&self) -> Result<(), Error> {
-        let overfull = *self.0.overfull.lock().unwrap_or_else(PoisonError::into_inner);
+        let overfull = *self.0.overfull.lock();
         overfull.map_or(Ok(()), |overfull| Err(overfull.into()))
     }
 
@@ -426,7 +433,7 @@ impl Supervisor {
                 reference: reference.to_owned(),
                 candidates: tasks
                     .iter()
-                    .map(|task| format!("{} ({})", task.id, task.description))
+                    .map(|task| format!("{} ({})", task.id, task.order.description))
                     .collect(),
             }),
         }
@@ -459,7 +466,7 @@ impl Supervisor {
         })
     }
 
-    fn awaited(&self) -> std::sync::MutexGuard<'_, HashMap<TaskId, usize>> {
-        self.0.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    fn awaited(&self) -> MutexGuard<'_, HashMap<TaskId, usize>> {
+        self.0.awaited.lock()
     }
 }

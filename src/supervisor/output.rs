@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Asked, Caller, Error, Need, Supervisor, WaitEnd};
-use crate::task::{Task, TaskId};
+use crate::task::{Receipt, Task, TaskId};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
@@ -13,7 +13,7 @@ pub struct Output {
     /// What the task waits for a person to answer.
     pub asks: Vec<Asked>,
     /// The notices that a caller with a mailbox has in hand with this.
-    pub told: Vec<i64>,
+    pub receipt: Receipt,
 }
 
 impl Supervisor {
@@ -24,8 +24,8 @@ impl Supervisor {
         id: &TaskId,
         wait: Option<Duration>,
     ) -> Result<Output, Error> {
-        let (task, end, told) = match wait {
-            None => (self.task(id)?, WaitEnd::Enough, Vec::new()),
+        let (task, end, receipt) = match wait {
+            None => (self.task(id)?, WaitEnd::Enough, Receipt::default()),
             Some(timeout) => {
                 let ids = std::slice::from_ref(id);
                 let awaited = self.await_ends(caller, ids, Need::All, timeout).await?;
@@ -36,7 +36,7 @@ impl Supervisor {
         self.retrieved(&[&task]).await?;
         let task = self.task(id)?;
         let asks = self.asks_of(std::slice::from_ref(&task));
-        Ok(Output { task, end, asks, told })
+        Ok(Output { task, end, asks, receipt })
     }
 
     /// Notes that the results of these have been fetched, where that is news.

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::task::{Id, JoinSet};
 
-use super::{Error, Supervisor};
+use super::reconcile::Closing;
+use super::{Error, Supervisor, verdict};
 use crate::host::{self, Host, Prompt};
 use crate::store::{Active, FollowUp};
 use crate::task::lifecycle::Report;
-use crate::task::time::say;
 use crate::task::{Task, TaskId};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -154,7 +154,7 @@ impl Supervisor {
     /// `false` means: try again later.
     async fn send(&self, active: &Active, failing_for: Duration) -> bool {
         let Active { task, run } = active;
-        if task.is_forked
+        if task.origin.is_forked
             && run.sent_at.is_none()
             && let Err(error) = self.hand_over(task).await
         {
@@ -172,10 +172,10 @@ impl Supervisor {
                 session: task.id.clone(),
                 message: message.clone(),
                 text: text.to_owned(),
-                agent: task.agent.clone(),
-                model: task.model.clone(),
+                agent: task.order.agent.clone(),
+                model: task.order.model.clone(),
             };
-            let sent = match self.host(&task.host) {
+            let sent = match self.host(&task.origin.host) {
                 Ok(host) => host.prompt(prompt).await.map_err(Error::from),
                 Err(error) => Err(error),
             };
@@ -210,25 +210,24 @@ impl Supervisor {
     /// the run after a while. `false` means: try again later.
     async fn prompt_failed(&self, active: &Active, error: Error, failing_for: Duration) -> bool {
         let task = &active.task;
-        let mut closing = super::reconcile::Closing::default();
-        let report = match error {
+        let change = match error {
             Error::Host(host::Error::NoSuchSession(_)) => {
-                Report::Aborted { error: "Session deleted".into() }
+                task.state.report(Report::Aborted { error: "Session deleted".into() })
             }
             Error::Host(host::Error::NoCredentials(why)) => {
                 return self.park(task, task.progress.clone(), why).await.is_ok();
             }
-            Error::Host(host::Error::Refused(why)) => Report::Failed {
-                error: format!("the host refused the prompt: {why}"),
-                partial: None,
-            },
-            error @ Error::UnknownHost { .. } => {
-                Report::Failed { error: format!("interrupted: {error}"), partial: None }
+            Error::Host(host::Error::Refused(why)) => {
+                let error = format!("the host refused the prompt: {why}");
+                task.state.report(Report::Failed { error, partial: None })
             }
+            error @ Error::UnknownHost { .. } => {
+                let error = format!("interrupted: {error}");
+                task.state.report(Report::Failed { error, partial: None })
+            }
+            // The prompt may have arrived all the same.
             error if failing_for >= self.0.settings.gone => {
-                // The prompt may have arrived all the same.
-                closing.abort = true;
-                unreachable(&error.to_string(), self.0.settings.gone)
+                task.state.stop(verdict::unreachable(&error.to_string(), self.0.settings.gone))
             }
             error => {
                 self.show_retrying(active, error.to_string()).await;
@@ -237,18 +236,8 @@ impl Supervisor {
                 return false;
             }
         };
-        let abort = closing.abort;
-        let concluded = self.conclude(task, report, closing).await;
-        if concluded && abort {
-            self.abort(task);
-        }
+        let concluded = self.conclude(task, change, Closing::default()).await;
         // Not concluded and still live: it could not be written.
         concluded || self.task(&task.id).is_ok_and(|task| !task.is_live())
     }
-}
-
-/// The end of a run whose host has been out of reach for too long.
-pub(super) fn unreachable(why: &str, gone: Duration) -> Report {
-    let error = format!("interrupted: {why}, for {}", say(gone));
-    Report::Failed { error, partial: None }
 }

@@ -20,14 +20,14 @@ impl Supervisor {
     /// What the caller handed over; a task that launches has what was handed over with its own launch.
     pub(super) fn handed_to(&self, caller: &Caller) -> Result<Handed, Error> {
         let parent = self.0.store.task(&caller.session)?;
-        let host = parent.and_then(|parent| self.0.metered.get(&parent.host));
+        let host = parent.and_then(|parent| self.0.metered.get(&parent.origin.host));
         let earlier = host.map(|host| host.handed(&caller.session)).unwrap_or_default();
         Ok(caller.handed.over(&earlier))
     }
 
     /// A caller that goes on with a task brings what its environment says.
     pub async fn renew_handed(&self, task: &Task, handed: &Handed) -> Result<(), Error> {
-        if let Some(host) = self.0.metered.get(&task.host) {
+        if let Some(host) = self.0.metered.get(&task.origin.host) {
             host.hand_over(&task.id, handed.over(&host.handed(&task.id))).await?;
         }
         self.0.prompts.notify_one();
@@ -43,14 +43,14 @@ impl Supervisor {
         let mut tasks = self.0.store.live(Some(&caller.session))?;
         if !caller.heir_of.is_empty() {
             let of_earlier =
-                |task: &Task| task.parent.session.as_str().starts_with(&caller.heir_of);
+                |task: &Task| task.origin.parent.session.as_str().starts_with(&caller.heir_of);
             tasks.extend(self.0.store.parked()?.into_iter().filter(of_earlier));
         }
         for task in tasks {
-            let Some(host) = self.0.metered.get(&task.host) else { continue };
+            let Some(host) = self.0.metered.get(&task.origin.host) else { continue };
             // The daemon before this one had the login of its server.
-            if OpenCode::is_handed(&task.host_instance) {
-                self.host_for(&task.host, &caller.handed)?;
+            if OpenCode::is_handed(&task.origin.host_instance) {
+                self.host_for(&task.origin.host, &caller.handed)?;
             }
             match host.bring(&task.id, &caller.handed).await {
                 Ok(true) => self.0.prompts.notify_one(),
@@ -65,8 +65,8 @@ impl Supervisor {
     pub(super) async fn unpark(&self) -> Result<bool, Error> {
         let mut others = false;
         for task in self.0.store.parked()? {
-            let lacks = match self.host(&task.host) {
-                Ok(host) => host.lacks(&task.id, task.model.clone()).await,
+            let lacks = match self.host(&task.origin.host) {
+                Ok(host) => host.lacks(&task.id, task.order.model.clone()).await,
                 // With a slot it is found out what that means for it.
                 Err(_) => Ok(None),
             };

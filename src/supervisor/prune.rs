@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Error, Keep, Supervisor};
+use crate::host::AnyHost;
 use crate::task::Timestamp;
 
 const BETWEEN_LOOKS: Duration = Duration::from_secs(3600);
@@ -23,7 +24,25 @@ impl Supervisor {
         if pruned > 0 {
             tracing::info!(tasks = pruned, "pruned the history");
         }
+        self.forget_servers().await;
         Ok(pruned)
+    }
+
+    /// Of servers that callers named, the addresses go with the last task that needs them.
+    async fn forget_servers(&self) {
+        for host in self.0.hosts.all.values() {
+            let forgotten = match host {
+                AnyHost::OpenCode(opencode) => opencode.forget_unneeded().await,
+                AnyHost::Embedded(_) | AnyHost::Scripted(_) => Ok(()),
+            };
+            if let Err(error) = forgotten {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(
+                    error,
+                    "addresses of unused servers are kept until the next pruning"
+                );
+            }
+        }
     }
 
     /// By itself, nothing is deleted because of a clock alone: one that was set forward (a dead battery,
@@ -33,9 +52,10 @@ impl Supervisor {
         self.prune_at(keep, now).await
     }
 
-    /// At the start and then every hour; ends at once when the history is not limited.
+    /// At the start and then every hour; ends soon when the history is not limited.
     pub(super) async fn pruner(self) {
         let keep = self.0.settings.history;
+        self.forget_servers().await;
         while !keep.is_everything() {
             match self.prune_by_itself(&keep).await {
                 Ok(_) => {}

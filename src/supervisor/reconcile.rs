@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::host::metered::Metered;
 use crate::host::{self, Activity, Answer, Ask, Host, Observation, Watch};
 use crate::store::{self, Active, End, FollowUp};
-use crate::task::lifecycle::Report;
+use crate::task::lifecycle::{Change, Effect, Refused, Report};
 use crate::task::{MAILBOX, MessageId, Phase, Progress, SessionId, Task, TaskId, Timestamp};
 use crate::threads;
 use crate::transcript;
@@ -46,6 +46,8 @@ struct Seen {
     /// Uptime when this run was first seen, and how old it was then.
     first: Duration,
     age: Duration,
+    /// How long it had been without a slot by then.
+    waited: Duration,
 }
 
 /// What else is written with an end.
@@ -55,8 +57,6 @@ pub(super) struct Closing {
     pub(super) progress: Option<Progress>,
     /// Set when the parent knows already.
     pub(super) hushed: bool,
-    /// Set when the session has to be stopped as well.
-    pub(super) abort: bool,
 }
 
 /// What is looked at as a whole, and by itself: a host that is slow holds up nobody else.
@@ -124,7 +124,8 @@ impl Supervisor {
             }
         }
         for active in active.into_iter().filter(|active| watched(active).is_some()) {
-            let (host, instance) = (active.task.host.clone(), active.task.host_instance.clone());
+            let (host, instance) =
+                (active.task.origin.host.clone(), active.task.origin.host_instance.clone());
             let sight = sights.entry(Place::Runs { host, instance });
             if let Sight::Runs(all) = sight.or_insert(Sight::Runs(Vec::new())) {
                 all.push(active);
@@ -165,7 +166,8 @@ impl Supervisor {
                 let error = format!("interrupted: {error}");
                 for active in active {
                     let report = Report::Failed { error: error.clone(), partial: None };
-                    self.conclude(&active.task, report, Closing::default()).await;
+                    let change = active.task.state.report(report);
+                    self.conclude(&active.task, change, Closing::default()).await;
                 }
                 return;
             }
@@ -193,7 +195,7 @@ impl Supervisor {
         silent: &mut Option<Duration>,
     ) -> Vec<Option<Observation>> {
         let watches: Vec<Watch> = active.iter().filter_map(watched).collect();
-        let name = active.first().map(|active| active.task.host.clone()).unwrap_or_default();
+        let name = active.first().map(|active| active.task.origin.host.clone()).unwrap_or_default();
         match observe_apart(host, watches.clone()).await {
             Ok(Ok(seen)) if seen.len() == watches.len() => {
                 if silent.take().is_some() {
@@ -242,11 +244,9 @@ impl Supervisor {
                 self.show_retrying(active, why.clone()).await;
                 continue;
             }
-            let report = super::prompt::unreachable(&why, self.0.settings.gone);
-            let closing = Closing { abort: true, ..Closing::default() };
-            if self.conclude(&active.task, report, closing).await {
-                self.abort(&active.task);
-            }
+            let report = verdict::unreachable(&why, self.0.settings.gone);
+            let change = active.task.state.stop(report);
+            self.conclude(&active.task, change, Closing::default()).await;
         }
     }
 
@@ -269,7 +269,7 @@ impl Supervisor {
         asks: Vec<(Ask, Duration)>,
     ) {
         let task = &active.task;
-        let shown = progress(task, &seen);
+        let shown = verdict::progress(task, &seen, self.0.settings.last_message_characters);
         let written = match verdict {
             Verdict::GoesOn(phase, detail) => {
                 self.show(&active, Progress { phase, detail, ..shown }).await
@@ -297,16 +297,14 @@ impl Supervisor {
             Verdict::Ended { report, open_todos } => {
                 let progress = Some(Progress { phase: task.progress.phase, ..shown });
                 let closing = Closing { open_todos, progress, ..Closing::default() };
-                self.conclude(task, report, closing).await;
+                self.conclude(task, task.state.report(report), closing).await;
                 Ok(())
             }
             Verdict::Stop(report) => {
                 let report = self.with_whole_partial(task, &active.run.message_id, report).await;
                 let progress = Some(Progress { phase: task.progress.phase, ..shown });
-                let closing = Closing { progress, abort: true, ..Closing::default() };
-                if self.conclude(task, report, closing).await {
-                    self.abort(task);
-                }
+                let closing = Closing { progress, ..Closing::default() };
+                self.conclude(task, task.state.stop(report), closing).await;
                 Ok(())
             }
         };
@@ -324,8 +322,8 @@ impl Supervisor {
         why: String,
     ) -> Result<(), store::Error> {
         tracing::warn!(task = %task.id, why, "put back");
-        let progress = Progress { phase: Phase::Queued, detail: Some(why), ..shown };
-        self.0.store.park(task, progress).await?;
+        let progress = Progress { detail: Some(why), ..shown };
+        self.0.store.park(task, progress, self.0.clock.now()).await?;
         self.0.prompts.notify_one();
         Ok(())
     }
@@ -351,17 +349,16 @@ impl Supervisor {
         Report::Failed { error, partial: Some(partial) }
     }
 
-    /// Writes an end through the lifecycle. `false` when the news was stale.
-    pub(super) async fn conclude(&self, task: &Task, report: Report, closing: Closing) -> bool {
-        let Some(change) = task.state.report(report) else { return false };
-        let end = self.end_now(task, closing);
-        match self.0.store.end(task, change, end).await {
-            Ok(Some(ended)) => {
-                tracing::info!(task = %ended.id, status = ended.status().name(), "ended");
-                self.told_of_an_end();
-                true
-            }
-            Ok(None) => false,
+    /// Writes an end that the lifecycle allows. `false` when the news was stale.
+    pub(super) async fn conclude(
+        &self,
+        task: &Task,
+        change: Option<Change>,
+        closing: Closing,
+    ) -> bool {
+        let Some(change) = change else { return false };
+        match self.apply(task, change, closing).await {
+            Ok(ended) => ended.is_some(),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::error!(task = %task.id, error, "cannot write an end; will look again");
@@ -370,15 +367,40 @@ impl Supervisor {
         }
     }
 
+    /// The one way to an end: writes it with what is owed for it, and carries that out. `None` when the
+    /// task moved on since it was read.
+    pub(super) async fn apply(
+        &self,
+        task: &Task,
+        change: Change,
+        closing: Closing,
+    ) -> Result<Option<Task>, Error> {
+        let effects = change.effects.clone();
+        let end = self.end_now(task, closing);
+        let Some(ended) = self.0.store.end(task, change, end).await? else { return Ok(None) };
+        tracing::info!(task = %ended.id, status = ended.status().name(), "ended");
+        let mut failed = None;
+        for effect in effects {
+            match effect {
+                Effect::CancelDescendants => failed = self.cancel_descendants(&ended).await.err(),
+                // What is owed stays owed until both are done; `recover` goes on with it.
+                Effect::AbortSession if failed.is_some() => {}
+                Effect::AbortSession => self.abort(&ended),
+                Effect::NotifyParent(_) => self.told_of_an_end(),
+                Effect::SendPrompt => self.0.prompts.notify_one(),
+            }
+        }
+        failed.map_or(Ok(Some(ended)), Err)
+    }
+
     pub(super) fn end_now(&self, task: &Task, closing: Closing) -> End {
-        let kept = self.host(&task.host).is_ok_and(|host| host.keeps_transcripts());
+        let kept = self.host(&task.origin.host).is_ok_and(|host| host.keeps_transcripts());
         End {
             at: self.0.clock.now(),
             message_id: self.0.clock.message_id(),
             wake: !closing.hushed,
             open_todos: closing.open_todos,
             progress: closing.progress,
-            abort: closing.abort,
             transcript: !kept,
         }
     }
@@ -395,10 +417,7 @@ impl Supervisor {
         tracing::error!(task = %task.id, "panicked while {doing}");
         let error = format!("internal error while {doing}; see the daemon's log");
         let report = Report::Failed { error, partial: None };
-        let closing = Closing { abort: true, ..Closing::default() };
-        if self.conclude(task, report, closing).await {
-            self.abort(task);
-        }
+        self.conclude(task, task.state.stop(report), Closing::default()).await;
     }
 
     /// Aborts without waiting for the abort (T8). It is tried until it succeeds; that it is owed is
@@ -434,7 +453,7 @@ impl Supervisor {
         // A later run has taken the session over; there is nothing left of this one to stop.
         let current = self.0.store.task(&task.id).ok().flatten();
         let superseded = current.is_none_or(|now| now.run != run || now.is_live());
-        let aborted = match self.host(&task.host) {
+        let aborted = match self.host(&task.origin.host) {
             _ if superseded => Ok(()),
             Ok(host) => host.abort(&task.id).await.map_err(Error::from),
             Err(error) => Err(error),
@@ -512,7 +531,7 @@ impl Supervisor {
                 Asks::Park(Some(longest)) if *waiting >= longest => Answer::Deny,
                 Asks::Park(_) => continue,
             };
-            let answered = match self.host(&task.host) {
+            let answered = match self.host(&task.origin.host) {
                 Ok(host) => host.answer(&task.id, &ask.id, answer).await.map_err(Error::from),
                 Err(error) => Err(error),
             };
@@ -537,24 +556,17 @@ impl Supervisor {
     }
 
     async fn parent_is_gone(&self, parent: &SessionId) -> Result<(), Error> {
+        let mut failed = None;
         for task in self.0.store.live(Some(parent))? {
-            let report = Report::Aborted { error: "Parent session deleted".into() };
-            if self
-                .conclude(
-                    &task,
-                    report,
-                    Closing { hushed: true, abort: true, ..Closing::default() },
-                )
-                .await
-            {
-                // Before the abort, as in a cancel.
-                let descendants = self.cancel_descendants(&task).await;
-                self.abort(&task);
-                descendants?;
+            match self.cancel_one(task, None, Some("Parent session deleted")).await {
+                // Or it ended by itself in the meantime.
+                Ok(_) | Err(Error::Refused(Refused::AlreadyOver)) => {}
+                // One that cannot be cancelled now does not keep the others running.
+                Err(error) => failed = Some(error),
             }
         }
         self.0.store.clear(parent, self.0.clock.now()).await?;
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 }
 
@@ -587,6 +599,7 @@ impl Memory {
         let (uptime, run) = (clock.uptime(), active.task.run);
         // Time in the queue is not time at work.
         let began = active.run.sent_at.unwrap_or(active.run.started_at);
+        let waited = active.run.waited;
         let prompt = newest_prompt(active);
         let prompt = prompt.unwrap_or((active.run.message_id.clone(), active.run.started_at));
         let fresh = |first, age, prompt_since| Seen {
@@ -597,8 +610,11 @@ impl Memory {
             since: uptime,
             first,
             age,
+            waited,
         };
-        let seen = match self.runs.remove(&active.task.id) {
+        let age = clock.now().since(began).saturating_sub(waited);
+        let known = self.runs.remove(&active.task.id).filter(|seen| seen.waited == waited);
+        let seen = match known {
             Some(seen) if seen.run == run && seen.prompt.0 == prompt.0 => {
                 // One that is sent again gets its time again.
                 match seen.prompt.1 == prompt.1 && seen.observation == *observation {
@@ -607,7 +623,7 @@ impl Memory {
                 }
             }
             Some(seen) if seen.run == run => fresh(seen.first, seen.age, uptime),
-            Some(_) | None => fresh(uptime, clock.now().since(began), uptime),
+            Some(_) | None => fresh(uptime, age, uptime),
         };
         let since = Since {
             same: uptime.saturating_sub(seen.since),
@@ -652,8 +668,8 @@ fn watched(active: &Active) -> Option<Watch> {
     Some(Watch {
         session: task.id.clone(),
         prompt: newest_prompt(active)?.0,
-        instance: task.host_instance.clone(),
-        directory: task.directory.clone(),
+        instance: task.origin.host_instance.clone(),
+        directory: task.origin.directory.clone(),
     })
 }
 
@@ -680,23 +696,6 @@ async fn observe_apart(
 ) -> Result<Result<Vec<Option<Observation>>, crate::host::Error>, tokio::task::JoinError> {
     let host = host.clone();
     tokio::spawn(async move { host.observe(watches).await }).await
-}
-
-/// The figures of an observation, with the phase the task already had.
-pub(super) fn progress(task: &Task, seen: &Observation) -> Progress {
-    let figures = seen.figures.clone();
-    Progress {
-        tool_calls: figures.tool_calls,
-        tool_calls_by_name: figures.tool_calls_by_name,
-        last_tools: figures.last_tools,
-        last_update: task.progress.last_update,
-        phase: task.progress.phase,
-        last_message: figures.last_message,
-        last_message_at: figures.last_message_at.map(Timestamp::from_millis),
-        tokens: figures.tokens,
-        cost: figures.cost,
-        detail: None,
-    }
 }
 
 fn same_figures(one: &Progress, other: &Progress) -> bool {

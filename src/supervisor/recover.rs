@@ -9,7 +9,7 @@ use super::launch::Begun;
 use super::{Error, Supervisor};
 use crate::host::{self, Host, NewSession, Opened};
 use crate::store::Intent;
-use crate::task::{Task, TaskId};
+use crate::task::{Status, Task, TaskId};
 
 const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
@@ -69,8 +69,11 @@ impl Supervisor {
             Vec::new()
         });
         let stop = |(task, run): (Task, u32)| async move {
-            let over = task.is_live() || self.cancel_descendants(&task).await.is_ok();
-            over & self.abort_now(&task, run).await
+            // One that was given up leaves its descendants at work; and the abort comes last, because
+            // nobody looks for them once it is noted as sent.
+            let over =
+                task.status() != Status::Cancelled || self.cancel_descendants(&task).await.is_ok();
+            over && self.abort_now(&task, run).await
         };
         let stopped = stream::iter(owed).map(stop).buffer_unordered(AT_ONCE);
         stopped.fold(true, |all, stopped| async move { all && stopped }).await

@@ -4,7 +4,7 @@ use super::{Error, Supervisor};
 use crate::host::Host;
 use crate::store::{NewRun, Resumed};
 use crate::task::launch::prompt_text;
-use crate::task::lifecycle::{Request, State};
+use crate::task::lifecycle::Request;
 use crate::task::{Task, TaskId};
 
 impl Supervisor {
@@ -30,16 +30,18 @@ impl Supervisor {
         }
         let task = self.task(id)?;
         let request = Request::Resume(self.0.settings.resumable);
-        task.state.request(request)?;
-        if !self.host(&task.host)?.has(&task.id).await? {
+        task.state.request(request.clone())?;
+        if !self.host(&task.origin.host)?.has(&task.id).await? {
             return Err(Error::SessionGone(task.short_id.to_string()));
         }
-        self.check_objection(&task.host, &task.directory, &task.agent).await?;
-        if let Some(why) = self.host(&task.host)?.lacks(&task.id, task.model.clone()).await? {
+        self.check_objection(&task.origin.host, &task.origin.directory, &task.order.agent).await?;
+        if let Some(why) =
+            self.host(&task.origin.host)?.lacks(&task.id, task.order.model.clone()).await?
+        {
             return Err(Error::ModelRefused(why));
         }
-        let handed = self.host(&task.host)?.handed(&task.id);
-        self.check_model(&task.host, task.model.clone(), &handed).await?;
+        let handed = self.host(&task.origin.host)?.handed(&task.id);
+        self.check_model(&task.origin.host, task.order.model.clone(), &handed).await?;
         // What was stopped before must not stop what begins now.
         let _turn = self.stopping_of(&task.id).lock_owned().await;
         // The first call with this key may have been on its way until now.
@@ -55,9 +57,7 @@ impl Supervisor {
         }
         // Somebody may have been faster while the host was asked.
         let task = self.task(id)?;
-        let State::Resumed { from, .. } = task.state.request(request)?.to else {
-            return Err(Error::Contended);
-        };
+        let change = task.state.request(request)?;
         let run = NewRun {
             message_id: self.0.clock.message_id(),
             prompt,
@@ -68,7 +68,8 @@ impl Supervisor {
         let limits = self.limits();
         let most = limits.queued_per_parent;
         // By itself: a caller that hangs up during the write must not leave the prompt unsent.
-        let (resuming, supervisor) = (self.0.store.resume(&task, from, run, limits), self.clone());
+        let (resuming, supervisor) =
+            (self.0.store.resume(&task, change, run, limits), self.clone());
         let resumed = tokio::spawn(async move {
             let resumed = resuming.await;
             // Also when it is queued: there may be room, and others that wait were before it.

@@ -1,9 +1,9 @@
 //! What the status API asks: pages, totals, groups.
 
 use super::{Error, Supervisor};
-use crate::store::{Filter, Group, Snapshot, Sort, Totals, Window};
-use crate::task::BatchId;
+use crate::store::{Filter, Group, Quarantined, Snapshot, Sort, Totals, Window};
 use crate::task::view::TaskView;
+use crate::task::{BatchId, Task};
 
 impl Supervisor {
     pub fn task_count(&self) -> Result<u64, Error> {
@@ -30,6 +30,31 @@ impl Supervisor {
         answer: &mut Vec<u8>,
     ) -> Result<Option<u64>, Error> {
         Ok(self.0.store.page_json_at_once(filter, sort, window, answer)?)
+    }
+
+    /// A task as lists and events show it.
+    pub fn brief(&self, task: &Task) -> TaskView {
+        self.0.store.brief(task)
+    }
+
+    /// What is wrong with the store, since it was found.
+    pub fn store_damage(&self) -> Option<String> {
+        self.0.store.damage().map(|damage| damage.to_string())
+    }
+
+    /// Those that could not be read since this daemon has run.
+    pub fn newly_quarantined(&self) -> Vec<Quarantined> {
+        self.0.store.newly_quarantined()
+    }
+
+    /// Reads the whole store and says what is wrong with it, and which tasks could not be read.
+    pub fn check_store(&self) -> Result<(Vec<String>, Vec<Quarantined>), Error> {
+        let problems = self.0.store.check()?;
+        // In a file that is not written, those who cannot be decoded stay where they are.
+        if problems.is_empty() {
+            self.0.store.inspect_all()?;
+        }
+        Ok((problems, self.0.store.quarantined()?))
     }
 
     pub fn totals(&self) -> Result<Totals, Error> {

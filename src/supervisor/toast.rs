@@ -48,13 +48,13 @@ impl Supervisor {
 
     fn note_change(&self, change: &Change, lines: &mut VecDeque<SessionId>) {
         let task = &change.task;
-        if task.parent.host == MAILBOX {
+        if task.origin.parent.host == MAILBOX {
             return;
         }
         match change.kind {
             Kind::Created | Kind::Updated => {
-                if !lines.contains(&task.parent.session) {
-                    lines.push_back(task.parent.session.clone());
+                if !lines.contains(&task.origin.parent.session) {
+                    lines.push_back(task.origin.parent.session.clone());
                 }
             }
             Kind::Completed | Kind::Error | Kind::Cancelled => self.toast(task, end(task)),
@@ -80,8 +80,8 @@ impl Supervisor {
     }
 
     fn toast(&self, task: &Task, toast: Toast) {
-        let Ok(host) = self.host(&task.parent.host) else { return };
-        let (host, parent) = (host.clone(), task.parent.session.clone());
+        let Ok(host) = self.host(&task.origin.parent.host) else { return };
+        let (host, parent) = (host.clone(), task.origin.parent.session.clone());
         tokio::spawn(async move {
             if let Err(error) = host.toast(&parent, toast).await {
                 tracing::debug!(error = &error as &dyn std::error::Error, "no toast");
@@ -92,7 +92,7 @@ impl Supervisor {
 
 fn end(task: &Task) -> Toast {
     let took = task.completed_at.map(|end| say(end.since(task.started_at))).unwrap_or_default();
-    let description = quote::label(&task.description);
+    let description = quote::label(&task.order.description);
     let (title, message, tone) = match task.status() {
         Status::Completed | Status::Running | Status::Resumed => (
             "Background Task Completed",
@@ -118,7 +118,7 @@ fn line(live: &[Task]) -> String {
     let each = live.iter().take(3).map(|task| {
         let doing = task.progress.last_tools.last().map(String::as_str);
         let doing = quote::line(doing.unwrap_or(task.progress.phase.name()));
-        format!("{}: {doing}", quote::label(&task.description))
+        format!("{}: {doing}", quote::label(&task.order.description))
     });
     let mut parts = vec![format!("{} running", live.len())];
     parts.extend(each);

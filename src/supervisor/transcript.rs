@@ -1,7 +1,8 @@
 //! The messages of a task's session: asked of its host while they may still grow, and kept at the
-//! end of every run, so that they outlive the host (H4).
+//! end of every run, so that they outlive the host (H4). Those of a live task are cached for those who
+//! look, while its host hears nothing new of it; what becomes of a run is never decided by that.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io::{Read, Write};
 use std::time::Duration;
 
@@ -21,6 +22,39 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// So many are looked up at a time.
 const AT_ONCE: usize = 64;
 
+/// All that is cached together.
+const MOST_CACHED_BYTES: usize = 16 << 20;
+
+/// Transcripts of live tasks, the newest last.
+#[derive(Default)]
+pub(super) struct Cache(VecDeque<Cached>);
+
+struct Cached {
+    task: TaskId,
+    /// What the host said before it was read.
+    version: u64,
+    /// Uptime.
+    at: Duration,
+    messages: String,
+}
+
+impl Cache {
+    fn get(&self, task: &TaskId, version: u64, since: Duration) -> Option<String> {
+        let is_good =
+            |kept: &&Cached| kept.task == *task && kept.version == version && kept.at >= since;
+        self.0.iter().find(is_good).map(|kept| kept.messages.clone())
+    }
+
+    fn put(&mut self, new: Cached) {
+        self.0.retain(|kept| kept.task != new.task);
+        self.0.push_back(new);
+        let bytes = |cache: &VecDeque<Cached>| cache.iter().map(|kept| kept.messages.len()).sum();
+        while MOST_CACHED_BYTES < bytes(&self.0) {
+            self.0.pop_front();
+        }
+    }
+}
+
 impl Supervisor {
     /// The host's own messages, as a JSON array. Of an ended task they come from where they are
     /// kept, as soon as they are; of a live one only when its host cannot be asked.
@@ -28,12 +62,38 @@ impl Supervisor {
         let kept = self.0.store.kept_transcript(&task.id)?;
         match kept {
             Some(kept) if !task.is_live() && kept.run == task.run => unpack(kept).await,
-            kept => match (self.ask_transcript(&task.host, &task.id).await, kept) {
+            kept => match (self.ask_transcript(&task.origin.host, &task.id).await, kept) {
                 (Ok(messages), _) => Ok(messages),
                 (Err(_), Some(kept)) => unpack(kept).await,
                 (Err(error), None) => Err(error),
             },
         }
+    }
+
+    /// The same for somebody who looks: of a live task perhaps as it was read a moment ago
+    /// (`supervisor.result_cache_seconds`), while its host knows of nothing new.
+    pub async fn shown_transcript(&self, task: &Task) -> Result<String, Error> {
+        let longest = self.0.settings.result_cache;
+        let version = self.host(&task.origin.host).ok().and_then(|host| host.version(&task.id));
+        let Some(version) = version.filter(|_| task.is_live() && !longest.is_zero()) else {
+            return self.transcript(task).await;
+        };
+        let now = self.0.clock.uptime();
+        let since = now.saturating_sub(longest);
+        if let Some(messages) = self.0.transcripts.lock().get(&task.id, version, since) {
+            return Ok(messages);
+        }
+        let messages = match self.ask_transcript(&task.origin.host, &task.id).await {
+            Ok(messages) => messages,
+            // It is not asked again: the first time may have taken as long as a caller waits.
+            Err(error) => match self.0.store.kept_transcript(&task.id)? {
+                Some(kept) => return unpack(kept).await,
+                None => return Err(error),
+            },
+        };
+        let cached = Cached { task: task.id.clone(), version, at: now, messages: messages.clone() };
+        self.0.transcripts.lock().put(cached);
+        Ok(messages)
     }
 
     async fn ask_transcript(&self, host: &str, task: &TaskId) -> Result<String, Error> {
@@ -136,6 +196,30 @@ async fn apart<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cached_transcript_is_good_for_its_version_and_its_time_and_the_oldest_make_room() {
+        let mut cache = Cache::default();
+        let id = |id: &str| TaskId::new(id);
+        let second = Duration::from_secs;
+        let mut put = |task: &str, version, at, messages: &str| {
+            let messages = messages.to_owned();
+            cache.put(Cached { task: id(task), version, at: second(at), messages });
+        };
+        put("a", 1, 1, "old");
+        put("a", 2, 2, "new");
+        put("b", 3, 3, &"x".repeat(MOST_CACHED_BYTES - 3));
+        assert_eq!(cache.get(&id("a"), 1, second(0)), None, "something was heard since");
+        assert_eq!(cache.get(&id("a"), 2, second(2)).as_deref(), Some("new"));
+        assert_eq!(cache.get(&id("a"), 2, second(3)), None, "it is too old");
+        assert_eq!(cache.get(&id("b"), 2, second(0)), None);
+        cache.put(Cached { task: id("c"), version: 4, at: second(4), messages: "y".into() });
+        assert_eq!(cache.get(&id("a"), 2, second(0)), None, "it made room");
+        assert_eq!(cache.get(&id("c"), 4, second(0)).as_deref(), Some("y"));
+        let messages = "z".repeat(MOST_CACHED_BYTES + 1);
+        cache.put(Cached { task: id("d"), version: 5, at: second(5), messages });
+        assert!(cache.0.is_empty(), "larger than all that is kept");
+    }
 
     #[tokio::test]
     async fn a_transcript_comes_back_as_it_was() {

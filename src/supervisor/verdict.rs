@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::Settings;
 use crate::host::{Activity, Ask, Observation};
 use crate::store::{Active, Run};
-use crate::task::Phase;
 use crate::task::lifecycle::Report;
 use crate::task::time::say;
-use crate::transcript::Outcome;
+use crate::task::{Phase, Progress, Task, Timestamp};
+use crate::transcript::{self, Outcome};
 
 /// What the reconciler remembers between two looks.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ pub(super) fn judge(
         Activity::Retrying(why) => {
             busy(active, seen, since, settings, Phase::Retrying, Some(why.clone()))
         }
-        Activity::Blocked(asks) => match over_budget(active, seen, since) {
+        Activity::Blocked(asks) => match over_budget(active, seen, since, settings) {
             Some(verdict) => verdict,
             None => Verdict::Asks(asks.clone()),
         },
@@ -128,7 +128,7 @@ fn busy(
     phase: Phase,
     detail: Option<String>,
 ) -> Verdict {
-    if let Some(verdict) = over_budget(active, seen, since) {
+    if let Some(verdict) = over_budget(active, seen, since, settings) {
         return verdict;
     }
     let circles = seen.figures.repeated >= settings.stall_repeats;
@@ -148,9 +148,14 @@ fn stalled(since: Since, circles: bool) -> String {
     }
 }
 
-fn over_budget(active: &Active, seen: &Observation, since: Since) -> Option<Verdict> {
-    let progress = super::reconcile::progress(&active.task, seen);
-    let reached = active.task.budget.reached(&progress, since.wall)?;
+fn over_budget(
+    active: &Active,
+    seen: &Observation,
+    since: Since,
+    settings: &Settings,
+) -> Option<Verdict> {
+    let progress = progress(&active.task, seen, settings.last_message_characters);
+    let reached = active.task.order.budget.reached(&progress, since.wall)?;
     let partial = seen.figures.last_message.as_deref().map(Arc::from);
     Some(Verdict::Stop(Report::Failed { error: reached, partial }))
 }
@@ -174,6 +179,30 @@ fn aborted(error: &str) -> Verdict {
     Verdict::Ended { report: Report::Aborted { error: error.into() }, open_todos: Vec::new() }
 }
 
+/// The end of a run whose host has been out of reach for too long.
+pub(super) fn unreachable(why: &str, gone: Duration) -> Report {
+    let error = format!("interrupted: {why}, for {}", say(gone));
+    Report::Failed { error, partial: None }
+}
+
+/// The figures of an observation, with so many characters of the last message and the phase that the
+/// task already had.
+pub(super) fn progress(task: &Task, seen: &Observation, last_message: usize) -> Progress {
+    let figures = seen.figures.clone();
+    Progress {
+        tool_calls: figures.tool_calls,
+        tool_calls_by_name: figures.tool_calls_by_name,
+        last_tools: figures.last_tools,
+        last_update: task.progress.last_update,
+        phase: task.progress.phase,
+        last_message: figures.last_message.map(|text| transcript::newest_part(&text, last_message)),
+        last_message_at: figures.last_message_at.map(Timestamp::from_millis),
+        tokens: figures.tokens,
+        cost: figures.cost,
+        detail: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -183,7 +212,7 @@ mod tests {
     use crate::task::lifecycle::Resumable;
     use crate::task::queue::Limits;
     use crate::task::{
-        BatchId, Budget, MessageId, Parent, Progress, SessionId, ShortId, Slot, State, Task,
+        BatchId, MessageId, Order, Origin, Parent, Progress, SessionId, ShortId, Slot, State, Task,
         TaskId, Timestamp,
     };
     use crate::transcript::Figures;
@@ -212,6 +241,8 @@ mod tests {
             gone: Duration::from_secs(600),
             resumable: Resumable::Completed,
             asks: Asks::Park(None),
+            result_cache: Duration::from_secs(300),
+            last_message_characters: 2_000,
             inline_characters: 8_000,
             toasts: true,
             history: Keep::default(),
@@ -223,23 +254,26 @@ mod tests {
         let task = Task {
             id: TaskId::new("ses_1"),
             short_id: ShortId::new("ab12c3"),
-            parent: Parent {
-                session: SessionId::new("ses_0"),
-                message: String::new(),
-                agent: String::new(),
+            origin: Origin {
+                parent: Parent {
+                    session: SessionId::new("ses_0"),
+                    message: String::new(),
+                    agent: String::new(),
+                    host: "scripted".into(),
+                },
                 host: "scripted".into(),
+                host_instance: String::new(),
+                directory: String::new(),
+                depth: 1,
+                is_forked: false,
             },
-            host: "scripted".into(),
-            host_instance: String::new(),
-            directory: String::new(),
-            description: "look".into(),
-            prompt: "look".into(),
-            agent: "explore".into(),
-            model: None,
+            order: Order {
+                description: "look".into(),
+                prompt: "look".into(),
+                agent: "explore".into(),
+                ..Order::default()
+            },
             batch: BatchId::new("bat_1"),
-            is_forked: false,
-            depth: 1,
-            budget: Budget::default(),
             state: State::Running,
             started_at: AT,
             completed_at: None,
@@ -266,6 +300,7 @@ mod tests {
             continue_id: None,
             continue_sent_at: None,
             stalled: false,
+            waited: Duration::ZERO,
         };
         Active { task, run }
     }
@@ -348,7 +383,7 @@ mod tests {
     #[test]
     fn a_reached_budget_stops_the_run_and_keeps_what_there_is() {
         let mut active = active();
-        active.task.budget.tool_calls = Some(3);
+        active.task.order.budget.tool_calls = Some(3);
         let mut busy = seen(Activity::Tool, Outcome::Unfinished { partial: None });
         busy.figures.tool_calls = 2;
         busy.figures.last_message = Some("half".into());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::{Asked, Asks, Caller, Error, Supervisor};
-use crate::task::{Phase, Task, TaskId};
+use crate::task::{Phase, Receipt, Task, TaskId};
 
 /// How many of the tasks must have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +45,12 @@ impl Awaited {
     /// The caller is given these ends with its answer: in its conversation they are recorded
     /// without waking it. A caller with a mailbox has the notices in hand that are named here; they
     /// count as read once it says so.
-    pub async fn give(&self, ended: &[&Task]) -> Result<Vec<i64>, Error> {
+    pub async fn give(&self, ended: &[&Task]) -> Result<Receipt, Error> {
         let Awaiting { supervisor, tasks } = &self.awaiting;
         let own = ended.iter().filter(|task| tasks.contains(&task.id));
         let own: Vec<TaskId> = own.map(|task| task.id.clone()).collect();
         if own.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Receipt::default());
         }
         supervisor.0.store.hush(own.clone()).await?;
         supervisor.hand_out_ends(&own)
@@ -159,7 +159,7 @@ impl Supervisor {
         timeout: Duration,
     ) -> Result<Awaited, Error> {
         let own = self.tasks(ids)?;
-        let own = own.into_iter().filter(|task| task.parent.session == caller.session);
+        let own = own.into_iter().filter(|task| task.origin.parent.session == caller.session);
         let awaiting = self.awaiting(own.map(|task| task.id).collect());
         let Waited { tasks, end } = self.wait_or_blocked(ids, need, timeout).await?;
         Ok(Awaited { tasks, end, awaiting })

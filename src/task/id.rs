@@ -27,6 +27,60 @@ pub struct ShortId(String);
 #[serde(transparent)]
 pub struct BatchId(String);
 
+/// A notice, in the order in which they came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NoticeId(i64);
+
+/// The notices that somebody has in hand, to be given back once they have arrived.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Receipt(Vec<NoticeId>);
+
+impl NoticeId {
+    /// Before the first one.
+    pub const NONE: NoticeId = NoticeId(0);
+    /// After all of them.
+    pub const LAST: NoticeId = NoticeId(i64::MAX);
+
+    pub fn new(number: i64) -> NoticeId {
+        NoticeId(number)
+    }
+
+    pub fn number(self) -> i64 {
+        self.0
+    }
+}
+
+impl Receipt {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn has(&self, notice: NoticeId) -> bool {
+        self.0.contains(&notice)
+    }
+
+    pub fn notices(&self) -> &[NoticeId] {
+        &self.0
+    }
+
+    pub fn add(&mut self, other: Receipt) {
+        self.0.extend(other.0);
+    }
+
+    /// Those of the other one have arrived.
+    pub fn settle(&mut self, other: &Receipt) {
+        self.0.retain(|notice| !other.has(*notice));
+    }
+}
+
+impl FromIterator<NoticeId> for Receipt {
+    fn from_iter<I: IntoIterator<Item = NoticeId>>(notices: I) -> Receipt {
+        Receipt(notices.into_iter().collect())
+    }
+}
+
 impl SessionId {
     pub fn new(text: impl Into<String>) -> SessionId {
         SessionId(text.into())

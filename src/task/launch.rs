@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Budget, Manner};
+use super::{Budget, Manner, Order};
 
 pub const MAX_DESCRIPTION: usize = 500;
 pub const MAX_PROMPT: usize = 1_000_000;
@@ -37,8 +37,8 @@ pub struct Arguments {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
-    Fresh(Order),
-    Forked(Order),
+    Fresh(Wanted),
+    Forked(Wanted),
     /// `ignored` names the arguments that do not count in a resume.
     Resume {
         task: String,
@@ -48,17 +48,20 @@ pub enum Plan {
 }
 
 /// A new task to be made; checked and tidied.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Order {
-    pub description: String,
-    pub prompt: String,
-    pub agent: String,
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Wanted {
+    #[serde(flatten)]
+    pub order: Order,
+    /// The batch it is to join, if any.
     pub batch: Option<String>,
-    pub model: Option<String>,
-    pub budget: Budget,
+    /// Where it is to work, if not where its caller does.
     pub host: Option<String>,
-    #[serde(default)]
-    pub manner: Manner,
+}
+
+impl From<Order> for Wanted {
+    fn from(order: Order) -> Wanted {
+        Wanted { order, ..Wanted::default() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,17 +105,15 @@ pub fn plan(arguments: Arguments) -> Result<Plan, Refused> {
     }
     // First: a description that was made of the prompt is not what is missing.
     let prompt = prompt_text(prompt)?;
-    let order = Order {
-        description: one_line(&description.unwrap_or_default(), MAX_DESCRIPTION)?,
-        prompt,
-        agent: name("agent", agent)?,
-        batch: batch.map(|batch| name("batch", Some(batch))).transpose()?,
-        model: model.map(|model| name("model", Some(model))).transpose()?,
-        budget: positive(budget.unwrap_or_default())?,
-        host: host.map(|host| name("host", Some(host))).transpose()?,
-        manner: Manner::Background,
-    };
-    Ok(if fork { Plan::Forked(order) } else { Plan::Fresh(order) })
+    let description = one_line(&description.unwrap_or_default(), MAX_DESCRIPTION)?;
+    let agent = name("agent", agent)?;
+    let batch = batch.map(|batch| name("batch", Some(batch))).transpose()?;
+    let model = model.map(|model| name("model", Some(model))).transpose()?;
+    let budget = positive(budget.unwrap_or_default())?;
+    let host = host.map(|host| name("host", Some(host))).transpose()?;
+    let order = Order { description, prompt, agent, model, budget, manner: Manner::Background };
+    let wanted = Wanted { order, batch, host };
+    Ok(if fork { Plan::Forked(wanted) } else { Plan::Fresh(wanted) })
 }
 
 /// What the blocking `Task` is asked for (O6): both trimmed, filled and not too long.
@@ -186,23 +187,21 @@ mod tests {
         }
     }
 
-    fn order() -> Order {
-        Order {
+    fn wanted() -> Wanted {
+        Wanted::from(Order {
             description: "find the auth code".into(),
             prompt: "Look for it.\n".into(),
             agent: "explore".into(),
-            batch: None,
             model: None,
             budget: Budget::default(),
-            host: None,
             manner: Manner::Background,
-        }
+        })
     }
 
     #[test]
     fn a_launch_is_fresh_forked_or_a_resume() {
-        assert_eq!(plan(arguments()), Ok(Plan::Fresh(order())));
-        assert_eq!(plan(Arguments { fork: true, ..arguments() }), Ok(Plan::Forked(order())));
+        assert_eq!(plan(arguments()), Ok(Plan::Fresh(wanted())));
+        assert_eq!(plan(Arguments { fork: true, ..arguments() }), Ok(Plan::Forked(wanted())));
         let resume = Arguments { resume: Some("ab12c3".into()), ..arguments() };
         assert_eq!(
             plan(resume),

@@ -6,8 +6,9 @@
 //! answer has an error to show. A [`Report`] is news about the current run, read off the host by
 //! the reconciler; it can come late or twice, so its answer may be `None`, and that is all there
 //! is to do about it. Both return a [`Change`]: the new state and what its owner owes the world.
-//! The store writes a change and its notice in one transaction, on the condition that nobody was
-//! faster; this is what makes "one end, told once" a property of data rather than of timing.
+//! The store writes a change and what is owed (slot, abort, prompt, notice) in one transaction, on the
+//! condition that nobody was faster; this is what makes "one end, told once" a property of data rather
+//! than of timing. Nobody else decides what follows from a change.
 //!
 //! A resume that fails must not cost the user what was there before it: the task goes back to the
 //! state it came from, keeps the earlier result, and shows the failure in `error`.
@@ -61,9 +62,12 @@ pub enum Status {
 }
 
 /// A wish from outside. It can be refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    Cancel,
+    /// With a reason when it is not its parent's own wish.
+    Cancel {
+        why: Option<String>,
+    },
     Resume(Resumable),
 }
 
@@ -100,6 +104,8 @@ pub struct Change {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
+    /// Before the abort: once that is done, nobody looks for them after a crash.
+    CancelDescendants,
     AbortSession,
     SendPrompt,
     /// The run is over and its parent is owed one notice of how.
@@ -130,9 +136,9 @@ impl State {
     pub fn request(&self, request: Request) -> Result<Change, Refused> {
         use State::*;
         match (request, self) {
-            (Request::Cancel, Running) => Ok(cancelled(None, None)),
-            (Request::Cancel, Resumed { result, .. }) => Ok(cancelled(None, result.clone())),
-            (Request::Cancel, Completed { .. } | Failed { .. } | Cancelled { .. }) => {
+            (Request::Cancel { why }, Running) => Ok(cancelled(why, None)),
+            (Request::Cancel { why }, Resumed { result, .. }) => Ok(cancelled(why, result.clone())),
+            (Request::Cancel { .. }, Completed { .. } | Failed { .. } | Cancelled { .. }) => {
                 Err(Refused::AlreadyOver)
             }
             (Request::Resume(_), Completed { result, .. }) => {
@@ -165,6 +171,13 @@ impl State {
                 result.clone(),
             )),
         }
+    }
+
+    /// The same for a run that is given up while its session may still be at work.
+    pub fn stop(&self, report: Report) -> Option<Change> {
+        let mut change = self.report(report)?;
+        change.effects.insert(0, Effect::AbortSession);
+        Some(change)
     }
 
     pub fn status(&self) -> Status {
@@ -201,8 +214,12 @@ impl Change {
     pub fn run_end(&self) -> Option<RunEnd> {
         self.effects.iter().find_map(|effect| match effect {
             Effect::NotifyParent(end) => Some(*end),
-            Effect::AbortSession | Effect::SendPrompt => None,
+            Effect::CancelDescendants | Effect::AbortSession | Effect::SendPrompt => None,
         })
+    }
+
+    pub fn has(&self, effect: Effect) -> bool {
+        self.effects.contains(&effect)
     }
 }
 
@@ -268,7 +285,11 @@ impl Rest {
 fn cancelled(error: Option<String>, result: Option<Arc<str>>) -> Change {
     Change {
         to: State::Cancelled { error, result },
-        effects: vec![Effect::AbortSession, Effect::NotifyParent(RunEnd::Cancelled)],
+        effects: vec![
+            Effect::CancelDescendants,
+            Effect::AbortSession,
+            Effect::NotifyParent(RunEnd::Cancelled),
+        ],
     }
 }
 
@@ -343,18 +364,25 @@ mod tests {
         let stop = |to| {
             Ok(Change {
                 to,
-                effects: vec![Effect::AbortSession, Effect::NotifyParent(RunEnd::Cancelled)],
+                effects: vec![
+                    Effect::CancelDescendants,
+                    Effect::AbortSession,
+                    Effect::NotifyParent(RunEnd::Cancelled),
+                ],
             })
         };
-        let expected = [
-            stop(stopped(None, None)),
-            Err(Refused::AlreadyOver),
-            Err(Refused::AlreadyOver),
-            Err(Refused::AlreadyOver),
-            stop(stopped(None, Some("old"))),
-        ];
-        for (state, expected) in every_state().into_iter().zip(expected) {
-            assert_eq!(state.request(Request::Cancel), expected, "{state:?}");
+        for why in [None, Some("Parent session deleted")] {
+            let expected = [
+                stop(stopped(why, None)),
+                Err(Refused::AlreadyOver),
+                Err(Refused::AlreadyOver),
+                Err(Refused::AlreadyOver),
+                stop(stopped(why, Some("old"))),
+            ];
+            for (state, expected) in every_state().into_iter().zip(expected) {
+                let request = Request::Cancel { why: why.map(Into::into) };
+                assert_eq!(state.request(request), expected, "{state:?}");
+            }
         }
     }
 
@@ -399,8 +427,11 @@ mod tests {
     fn check_reports(state: State, expected: [Option<State>; 3]) {
         let ends = [RunEnd::Completed, RunEnd::Failed, RunEnd::Cancelled];
         for ((report, expected), end) in reports().into_iter().zip(expected).zip(ends) {
-            let told = expected.map(|to| Change { to, effects: vec![Effect::NotifyParent(end)] });
-            assert_eq!(state.report(report.clone()), told, "{state:?} {report:?}");
+            let change = |effects| expected.clone().map(|to| Change { to, effects });
+            let told = Effect::NotifyParent(end);
+            assert_eq!(state.report(report.clone()), change(vec![told]), "{state:?} {report:?}");
+            let stopped = change(vec![Effect::AbortSession, told]);
+            assert_eq!(state.stop(report.clone()), stopped, "{state:?} {report:?}");
         }
     }
 

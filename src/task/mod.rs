@@ -12,7 +12,7 @@ pub mod view;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use id::{BatchId, MessageId, SessionId, ShortId, TaskId, tick_of};
+pub use id::{BatchId, MessageId, NoticeId, Receipt, SessionId, ShortId, TaskId, tick_of};
 pub use lifecycle::{State, Status};
 pub use progress::{Phase, Progress};
 pub use queue::{Manner, Slot};
@@ -31,19 +31,9 @@ pub struct Task {
     pub id: TaskId,
     /// What people and models see and type.
     pub short_id: ShortId,
-    pub parent: Parent,
-    pub host: String,
-    pub host_instance: String,
-    pub directory: String,
-    pub description: String,
-    pub prompt: String,
-    pub agent: String,
-    pub model: Option<String>,
+    pub origin: Origin,
+    pub order: Order,
     pub batch: BatchId,
-    pub is_forked: bool,
-    /// 1 for the child of a conversation, 2 for a child of such a child.
-    pub depth: u32,
-    pub budget: Budget,
     pub state: State,
     pub started_at: Timestamp,
     pub completed_at: Option<Timestamp>,
@@ -55,6 +45,30 @@ pub struct Task {
     pub progress: Progress,
     /// Grows by one with every committed change of state.
     pub revision: i64,
+}
+
+/// What a launch asks for. It stays the same for as long as there is a task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Order {
+    pub description: String,
+    pub prompt: String,
+    pub agent: String,
+    pub model: Option<String>,
+    pub budget: Budget,
+    #[serde(default)]
+    pub manner: Manner,
+}
+
+/// Where a task came from, and where it works.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Origin {
+    pub parent: Parent,
+    pub host: String,
+    pub host_instance: String,
+    pub directory: String,
+    /// 1 for the child of a conversation, 2 for a child of such a child.
+    pub depth: u32,
+    pub is_forked: bool,
 }
 
 /// Who asked for a task and is told of its end.

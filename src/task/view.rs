@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Budget, Progress, Task, Timestamp};
+use crate::text;
 
 /// A task (H2). Additions may follow; none of these fields may change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -50,25 +51,47 @@ pub struct TaskView {
     pub progress: Progress,
 }
 
-/// The version of this JSON in the store. What was stored under another one is built anew from its
-/// rows: raise it with every change of what [`TaskView::brief`] writes, or old tasks stay as they were.
-pub const SCHEMA: i64 = 1;
+/// The version of this JSON in the store, below 1,000. What was stored under another one is built anew
+/// from its rows: raise it with every change of what [`Brief::view`] writes, or old tasks stay as they
+/// were.
+const SCHEMA: i64 = 1;
 
-/// Of a result in lists and events (T19): a page of them must not weigh gigabytes.
-pub const BRIEF_CHARACTERS: usize = 8_000;
+const DEFAULT_CHARACTERS: usize = 8_000;
 
-impl TaskView {
-    /// As lists and events show it: with the beginning of a long result.
-    pub fn brief(task: &Task) -> TaskView {
+/// A task as lists and events show it: with the beginning of a long result (T19), because a page of
+/// them must not weigh gigabytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brief {
+    pub result_characters: usize,
+}
+
+impl Brief {
+    pub fn view(self, task: &Task) -> TaskView {
         let mut view = TaskView::with_result(task, None);
         if let Some(result) = task.state.result() {
-            let end = result.char_indices().nth(BRIEF_CHARACTERS);
-            view.result = Some(end.map_or(result, |(end, _)| &result[..end]).to_owned());
-            view.result_truncated = end.is_some();
+            let head = text::head(result, self.result_characters);
+            view.result = Some(head.to_owned());
+            view.result_truncated = head.len() < result.len();
         }
         view
     }
 
+    /// What a stored view is marked with: the version of the JSON and the length of its result, in one
+    /// number, so that one of another length is built anew as well. With the default length it is the
+    /// bare version, as it was before the length could be set: views stored until then stay in use.
+    pub fn schema(self) -> i64 {
+        let beyond_default = self.result_characters as i64 - DEFAULT_CHARACTERS as i64;
+        beyond_default * 1_000 + SCHEMA
+    }
+}
+
+impl Default for Brief {
+    fn default() -> Brief {
+        Brief { result_characters: DEFAULT_CHARACTERS }
+    }
+}
+
+impl TaskView {
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("our own types are JSON")
     }
@@ -77,17 +100,17 @@ impl TaskView {
         TaskView {
             session_id: task.id.to_string(),
             short_id: task.short_id.to_string(),
-            parent_session_id: task.parent.session.to_string(),
-            parent_message_id: task.parent.message.clone(),
-            parent_agent: task.parent.agent.clone(),
-            parent_host: task.parent.host.clone(),
-            host: task.host.clone(),
-            host_instance: task.host_instance.clone(),
-            directory: task.directory.clone(),
-            description: task.description.clone(),
-            prompt: task.prompt.clone(),
-            agent: task.agent.clone(),
-            model: task.model.clone(),
+            parent_session_id: task.origin.parent.session.to_string(),
+            parent_message_id: task.origin.parent.message.clone(),
+            parent_agent: task.origin.parent.agent.clone(),
+            parent_host: task.origin.parent.host.clone(),
+            host: task.origin.host.clone(),
+            host_instance: task.origin.host_instance.clone(),
+            directory: task.origin.directory.clone(),
+            description: task.order.description.clone(),
+            prompt: task.order.prompt.clone(),
+            agent: task.order.agent.clone(),
+            model: task.order.model.clone(),
             status: task.state.status().name().to_owned(),
             started_at: task.started_at,
             completed_at: task.completed_at,
@@ -98,8 +121,8 @@ impl TaskView {
             error: task.state.error().map(str::to_owned),
             batch_id: task.batch.to_string(),
             resume_count: task.run,
-            is_forked: task.is_forked,
-            budget: task.budget.clone(),
+            is_forked: task.origin.is_forked,
+            budget: task.order.budget.clone(),
             progress: task.progress.clone(),
         }
     }
@@ -132,5 +155,14 @@ mod tests {
             (known, 1),
             "a change of either needs both"
         );
+    }
+
+    #[test]
+    fn a_stored_view_of_another_length_has_another_number() {
+        let schema = |result_characters| Brief { result_characters }.schema();
+        assert_eq!(schema(8_000), SCHEMA);
+        assert_eq!(Brief::default().schema(), SCHEMA);
+        let others: std::collections::BTreeSet<i64> = (1..=16_000).map(schema).collect();
+        assert_eq!(others.len(), 16_000);
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn waiting_for_a_person(tasks: &[Task], asks: &[Asked]) -> Option<Str
             format!(
                 "- {id} \"{description}\" asks for {asked}\n  {answers}",
                 id = task.short_id,
-                description = label(&task.description),
+                description = label(&task.order.description),
                 asked = asked.join(" and "),
                 answers = answers(&task.short_id),
             )

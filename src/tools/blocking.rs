@@ -11,11 +11,9 @@ use super::output::{MOST_OF_ERROR, What, Window};
 use super::{Answer, Audience, Offered, Refusal, audience, parse};
 use crate::quote::short_literal;
 use crate::supervisor::{Caller, Error, Fork, Launch, Need, Supervisor, Target, WaitEnd};
-use crate::task::launch::{self, Order};
+use crate::task::launch;
 use crate::task::lifecycle::Refused;
-use crate::task::{Budget, Manner, State, Task, TaskId};
-
-pub(super) const NAME: &str = "Task";
+use crate::task::{Budget, Manner, Order, Receipt, State, Task, TaskId};
 
 pub(super) const DESCRIPTION: &str = "\
 Have an agent do something in a session of its own and wait for its answer, which is all you see of \
@@ -93,16 +91,14 @@ pub(super) async fn call(
         description,
         prompt,
         agent: own.unwrap_or(&settings.agent).clone(),
-        batch: None,
         model: None,
         budget: Budget::default(),
-        host: None,
         manner: Manner::Blocking,
     };
     if let Some(ttl) = settings.cache
         && let Some(earlier) = supervisor.earlier(caller, &order, ttl).await?
     {
-        return answer(&earlier, Vec::new());
+        return answer(&earlier, Receipt::default());
     }
     let began = supervisor.clock().uptime();
     let description = order.description.clone();
@@ -121,7 +117,7 @@ async fn carry_out(
     key: Option<String>,
 ) -> Result<Answer, Refusal> {
     let began = supervisor.clock().uptime();
-    let launch = Launch { order, fork: Fork::No, key };
+    let launch = Launch { wanted: order.into(), fork: Fork::No, key };
     let task = supervisor.launch(caller.clone(), launch).await?;
     let waiting = Waiting { supervisor: supervisor.clone(), task: task.id.clone() };
     // Waiting for a place counts, and so does what the launch took.
@@ -136,15 +132,15 @@ async fn carry_out(
             supervisor.let_go(&task.id).await?;
             let asked = waiting_for_a_person(&awaited.tasks, &supervisor.asks_of(&awaited.tasks));
             let text = needs_an_answer(&task, asked.as_deref(), audience(caller));
-            return Err(Refusal::Said(text, Vec::new()));
+            return Err(Refusal::Said(text, Receipt::default()));
         }
         (WaitEnd::TimedOut, OnTimeout::Background) => {
             supervisor.let_go(&task.id).await?;
-            return Err(Refusal::Said(goes_on(&task, audience(caller)), Vec::new()));
+            return Err(Refusal::Said(goes_on(&task, audience(caller)), Receipt::default()));
         }
         (WaitEnd::TimedOut, OnTimeout::Cancel) => {
             match supervisor.cancel(caller, Target::Task(task.id)).await {
-                Ok(_) => return Err(Refusal::Said("task timeout".to_owned(), Vec::new())),
+                Ok(_) => return Err(Refusal::Said("task timeout".to_owned(), Receipt::default())),
                 // It ended in the last moment, so there is an answer after all.
                 Err(Error::Refused(Refused::AlreadyOver)) => {
                     awaited.tasks = vec![supervisor.task(&waiting.task)?];
@@ -155,8 +151,8 @@ async fn carry_out(
     }
     let ended: Vec<&Task> = awaited.tasks.iter().collect();
     supervisor.retrieved(&ended).await?;
-    let told = awaited.give(&ended).await?;
-    answer(ended[0], told)
+    let receipt = awaited.give(&ended).await?;
+    answer(ended[0], receipt)
 }
 
 /// However the call ends, also when its caller hangs up: nobody waits any more.
@@ -199,19 +195,19 @@ fn how_it_is_told(task: &Task, audience: Audience) -> String {
     }
 }
 
-fn answer(task: &Task, told: Vec<i64>) -> Result<Answer, Refusal> {
+fn answer(task: &Task, receipt: Receipt) -> Result<Answer, Refusal> {
     match &task.state {
         State::Completed { result, .. } => {
             let text = Window::default().cut(What::Result, result, &task.short_id);
-            Ok(Answer { text, told })
+            Ok(Answer { text, receipt })
         }
         State::Failed { error, .. } => {
             let error = short_literal(error, MOST_OF_ERROR);
-            Err(Refusal::Said(format!("task failed: {error}"), told))
+            Err(Refusal::Said(format!("task failed: {error}"), receipt))
         }
-        State::Cancelled { .. } => Err(Refusal::Said("task cancelled".to_owned(), told)),
+        State::Cancelled { .. } => Err(Refusal::Said("task cancelled".to_owned(), receipt)),
         State::Running | State::Resumed { .. } => {
-            Err(Refusal::Said("task timeout".to_owned(), told))
+            Err(Refusal::Said("task timeout".to_owned(), receipt))
         }
     }
 }

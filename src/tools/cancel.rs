@@ -64,5 +64,5 @@ pub(super) async fn call(
 }
 
 fn named(task: &Task) -> String {
-    format!("{} \"{}\"", task.short_id, label(&task.description))
+    format!("{} \"{}\"", task.short_id, label(&task.order.description))
 }

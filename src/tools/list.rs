@@ -65,7 +65,7 @@ fn render(listing: &Listing, now: Timestamp) -> String {
 }
 
 pub(super) fn line(task: &Task, now: Timestamp) -> String {
-    let forked = if task.is_forked { " (forked)" } else { "" };
+    let forked = if task.origin.is_forked { " (forked)" } else { "" };
     let resumed = if task.run > 0 { " (resumed)" } else { "" };
     let status = match task.is_live() {
         true => format!("{}, {}", task.status().name(), task.progress.phase.name()),
@@ -75,7 +75,7 @@ pub(super) fn line(task: &Task, now: Timestamp) -> String {
     format!(
         "- {id}{forked}{resumed} [{status}] {agent}: \"{description}\" ({took})",
         id = task.short_id,
-        agent = label(&task.agent),
-        description = label(&task.description),
+        agent = label(&task.order.agent),
+        description = label(&task.order.description),
     )
 }

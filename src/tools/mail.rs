@@ -2,7 +2,7 @@
 
 use super::output::INLINE;
 use crate::supervisor::{Caller, Letter, Mail, Supervisor};
-use crate::task::Task;
+use crate::task::{Receipt, Task};
 
 /// So many characters fit into one answer, its own text included.
 const MOST_SHOWN: usize = 3 * INLINE;
@@ -12,7 +12,7 @@ const MOST_SHOWN: usize = 3 * INLINE;
 pub(super) struct Opening {
     pub(super) text: Option<String>,
     /// The notices in it.
-    pub(super) numbers: Vec<i64>,
+    pub(super) receipt: Receipt,
 }
 
 /// What is new, before an answer of this text.
@@ -43,8 +43,8 @@ pub(super) async fn opening(supervisor: &Supervisor, caller: &Caller, answer: &s
         texts.push(format!("… and {left} more, which come with your next calls."));
     }
     note_retrieval(supervisor, &shown).await;
-    let numbers = letters.iter().map(|letter| letter.number).collect();
-    Opening { text: Some(texts.join("\n\n")), numbers }
+    let receipt = letters.iter().map(|letter| letter.id).collect();
+    Opening { text: Some(texts.join("\n\n")), receipt }
 }
 
 /// A result that was told whole is not shown again by a wait.

@@ -13,6 +13,7 @@ mod output;
 mod patience;
 mod refusal;
 mod session;
+mod table;
 mod task;
 mod wait;
 
@@ -22,14 +23,15 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 pub use blocking::{Blocking, OnTimeout};
-pub use offer::list;
+pub use offer::{instructions, list};
 
 use arguments::Fitted;
 use refusal::{Refusal, bounded};
+use table::{Tool, Turn};
 
 use crate::quote;
 use crate::supervisor::{self, Caller, Handed, HandedParts, Supervisor, Target};
-use crate::task::{MAILBOX, SHELL, SessionId};
+use crate::task::{MAILBOX, Receipt, SHELL, SessionId};
 use crate::wire::{CallerView, HandOverView, MessageFilter, ToolAnswer};
 
 /// The other names the tools can be registered under (`tools.aliases`).
@@ -81,17 +83,6 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Names(Option<Alias>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tool {
-    Task,
-    Output,
-    Wait,
-    Cancel,
-    List,
-    Clear,
-    Blocking,
-}
-
 /// A tool as it is offered: under its own name or another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Named {
@@ -102,12 +93,12 @@ struct Named {
 /// What a tool says, and the notices that its caller has in hand with that.
 struct Answer {
     text: String,
-    told: Vec<i64>,
+    receipt: Receipt,
 }
 
 impl From<String> for Answer {
     fn from(text: String) -> Answer {
-        Answer { text, told: Vec::new() }
+        Answer { text, receipt: Receipt::default() }
     }
 }
 
@@ -151,56 +142,35 @@ pub async fn call(
     let (answer, notes) = match taken(named, audience, arguments) {
         Ok(Fitted { arguments, notes }) => {
             let arguments = Value::Object(arguments);
-            (carry_out(supervisor, toolbox, named, &caller, arguments, key).await, notes)
+            let turn = Turn { supervisor, toolbox, caller: &caller, names, arguments, key };
+            ((tool.row().call)(turn).await, notes)
         }
         Err(refusal) => (Err(refusal), Vec::new()),
     };
-    let (Answer { mut text, told }, is_error) = match answer {
+    let (Answer { mut text, receipt: told }, is_error) = match answer {
         Ok(answer) => (answer, false),
         // The next daemon can go on with it.
         Err(Refusal::Supervisor(supervisor::Error::Stopping)) => return Err(Error::Stopping),
         Err(error) => {
-            let Answer { text, told } = error.answer();
-            (Answer { text: bounded(names.say(&text)), told }, true)
+            let Answer { text, receipt } = error.answer();
+            (Answer { text: bounded(&names.say(&text)), receipt }, true)
         }
     };
     for note in notes {
-        text.push_str(&format!("\n\nNote: {}", bounded(quote::line(&note))));
+        text.push_str(&format!("\n\nNote: {}", bounded(&quote::line(&note))));
     }
-    let mail::Opening { text: opening, mut numbers } = match audience {
+    let mail::Opening { text: opening, mut receipt } = match audience {
         Audience::Mcp => mail::opening(supervisor, &caller, &text).await,
         Audience::Conversation => mail::Opening::default(),
     };
-    numbers.extend(told);
+    receipt.add(told);
     if !acknowledges
-        && let Err(error) = supervisor.mail_was_read(std::mem::take(&mut numbers)).await
+        && let Err(error) = supervisor.mail_was_read(std::mem::take(&mut receipt)).await
     {
         tracing::warn!(error = &error as &dyn std::error::Error, "cannot note what was read");
     }
     let parts: Vec<String> = opening.into_iter().chain([text]).collect();
-    Ok(ToolAnswer { text: parts.join("\n\n---\n\n"), is_error, mail: numbers })
-}
-
-async fn carry_out(
-    supervisor: &Supervisor,
-    toolbox: &Toolbox,
-    Named { tool, alias }: Named,
-    caller: &Caller,
-    arguments: Value,
-    key: Option<String>,
-) -> Result<Answer, Refusal> {
-    let names = Names(alias);
-    match tool {
-        Tool::Task => task::call(supervisor, caller, names, arguments, key).await.map(Answer::from),
-        Tool::Output => output::call(supervisor, caller, names, arguments).await,
-        Tool::Wait => wait::call(supervisor, caller, names, arguments).await,
-        Tool::Blocking => {
-            blocking::call(supervisor, caller, &toolbox.blocking, arguments, key).await
-        }
-        Tool::Cancel => cancel::call(supervisor, caller, arguments).await.map(Answer::from),
-        Tool::List => list::call(supervisor, caller, arguments).map(Answer::from),
-        Tool::Clear => clear::call(supervisor, caller, arguments).await.map(Answer::from),
-    }
+    Ok(ToolAnswer { text: parts.join("\n\n---\n\n"), is_error, receipt })
 }
 
 /// The caller takes a call back that it is no longer waiting for. What it launched with it and only
@@ -272,7 +242,7 @@ impl Toolbox {
 
     fn find(&self, audience: Audience, name: &str) -> Option<Named> {
         self.tools(audience)
-            .find(|named| name.strip_prefix(named.prefix()) == Some(named.tool.word()))
+            .find(|named| name.strip_prefix(named.prefix()) == Some(named.tool.row().word))
     }
 
     fn offers_blocking(&self, audience: Audience) -> bool {
@@ -293,7 +263,7 @@ impl Named {
     }
 
     fn name(self) -> String {
-        format!("{}{}", self.prefix(), self.tool.word())
+        format!("{}{}", self.prefix(), self.tool.row().word)
     }
 }
 
@@ -313,15 +283,7 @@ fn prefix(alias: Alias) -> &'static str {
 
 /// The arguments of a tool as it is offered.
 fn properties(Named { tool, alias }: Named, audience: Audience) -> Value {
-    let properties = match tool {
-        Tool::Task => task::properties(audience),
-        Tool::Output => output::properties(),
-        Tool::Wait => wait::properties(audience),
-        Tool::Cancel => cancel::properties(),
-        Tool::List => list::properties(),
-        Tool::Clear => json!({}),
-        Tool::Blocking => blocking::properties(),
-    };
+    let properties = (tool.row().properties)(audience);
     match alias {
         Some(Alias::Background) => theirs(properties),
         Some(Alias::Superagents) | None => properties,
@@ -393,31 +355,9 @@ impl Names {
     fn say(self, words: &str) -> String {
         let Names(Some(alias)) = self else { return words.to_owned() };
         let name = |words: String, tool: &Tool| {
-            let word = tool.word();
+            let word = tool.row().word;
             words.replace(&format!("{PREFIX}{word}"), &format!("{}{word}", prefix(alias)))
         };
         tools_of(alias).iter().fold(words.to_owned(), name)
-    }
-}
-
-impl Tool {
-    fn word(self) -> &'static str {
-        match self {
-            Tool::Task => "task",
-            Tool::Output => "output",
-            Tool::Wait => "wait",
-            Tool::Cancel => "cancel",
-            Tool::List => "list",
-            Tool::Clear => "clear",
-            Tool::Blocking => blocking::NAME,
-        }
-    }
-
-    /// Whether a call may take minutes.
-    fn waits(self) -> bool {
-        match self {
-            Tool::Output | Tool::Wait | Tool::Blocking => true,
-            Tool::Task | Tool::Cancel | Tool::List | Tool::Clear => false,
-        }
     }
 }

@@ -2,14 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    Audience, Named, Names, Tool, Toolbox, blocking, cancel, clear, output, properties, task, wait,
-};
+use super::table::{Effect, Tool};
+use super::{Audience, Named, Names, Toolbox, properties};
 use crate::quote::label;
 use crate::supervisor::AgentOffer;
 use crate::wire::{HintsView, ToolView, ToolsView};
 
-/// What a client of MCP is told about all of them together.
 const INSTRUCTIONS: &str = "\
 Background agents. Launch independent pieces of work with asyncagents_task, several at once, and go \
 on with your own work: each agent works in a session of its own. When you have nothing left to do \
@@ -49,44 +47,31 @@ pub fn list(toolbox: &Toolbox, audience: Audience, agents: &[AgentOffer]) -> Too
     };
     ToolsView {
         tools: toolbox.tools(audience).map(view).collect(),
-        instructions: match (audience, toolbox.offers_blocking(audience)) {
-            (Audience::Conversation, _) => String::new(),
-            (Audience::Mcp, false) => INSTRUCTIONS.to_owned(),
-            (Audience::Mcp, true) => format!("{INSTRUCTIONS}{ABOUT_BLOCKING}"),
+        instructions: match audience {
+            Audience::Conversation => String::new(),
+            Audience::Mcp => instructions(toolbox),
         },
+    }
+}
+
+/// What a client of MCP is told about all of them together.
+pub fn instructions(toolbox: &Toolbox) -> String {
+    match toolbox.offers_blocking(Audience::Mcp) {
+        false => INSTRUCTIONS.to_owned(),
+        true => format!("{INSTRUCTIONS}{ABOUT_BLOCKING}"),
     }
 }
 
 fn view(named: Named, audience: Audience, errands_read: bool) -> ToolView {
     let Named { tool, alias } = named;
-    let description = match tool {
-        Tool::Task => task::description(audience),
-        Tool::Output => output::description(audience),
-        Tool::Wait => wait::DESCRIPTION.to_owned(),
-        Tool::Cancel => cancel::DESCRIPTION.to_owned(),
-        Tool::List => super::list::DESCRIPTION.to_owned(),
-        Tool::Clear => clear::DESCRIPTION.to_owned(),
-        Tool::Blocking => blocking::DESCRIPTION.to_owned(),
-    };
+    let row = tool.row();
     ToolView {
         name: named.name(),
-        title: title(tool).to_owned(),
-        description: Names(alias).say(&description),
+        title: row.title.to_owned(),
+        description: Names(alias).say(&(row.description)(audience)),
         input_schema: schema(named, audience),
-        waits: tool.waits(),
+        waits: row.waits,
         hints: Some(hints(tool, errands_read)),
-    }
-}
-
-fn title(tool: Tool) -> &'static str {
-    match tool {
-        Tool::Task => "Launch a background agent",
-        Tool::Output => "Show a background agent's result",
-        Tool::Wait => "Wait for background agents",
-        Tool::Cancel => "Stop background agents",
-        Tool::List => "List background agents",
-        Tool::Clear => "Stop background agents and clear the list",
-        Tool::Blocking => "Run an agent and wait for its answer",
     }
 }
 
@@ -101,11 +86,13 @@ fn hints(tool: Tool, errands_read: bool) -> HintsView {
     // Agents may have a shell.
     let launching =
         HintsView { read_only: false, destructive: true, idempotent: false, open_world: true };
-    match tool {
-        Tool::Output | Tool::Wait | Tool::List => reading,
-        Tool::Cancel | Tool::Clear => stopping,
-        Tool::Blocking if errands_read => HintsView { idempotent: false, ..reading },
-        Tool::Task | Tool::Blocking => launching,
+    match tool.row().effect {
+        Effect::Reads => reading,
+        Effect::Stops => stopping,
+        Effect::Launches if tool == Tool::Blocking && errands_read => {
+            HintsView { idempotent: false, ..reading }
+        }
+        Effect::Launches => launching,
     }
 }
 
@@ -139,16 +126,10 @@ fn done_by(agent: &str, reads: bool) -> String {
 }
 
 fn schema(named: Named, audience: Audience) -> Value {
-    let required = match named.tool {
-        Tool::Task => task::REQUIRED,
-        Tool::Output => output::REQUIRED,
-        Tool::Blocking => blocking::REQUIRED,
-        Tool::Wait | Tool::Cancel | Tool::List | Tool::Clear => &[],
-    };
     let mut schema = json!({
         "type": "object",
         "properties": properties(named, audience),
-        "required": required,
+        "required": named.tool.row().required,
         "additionalProperties": false,
     });
     match (audience, named.tool) {

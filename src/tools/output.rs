@@ -134,7 +134,7 @@ pub(super) async fn call(
     let window = Window { offset, names };
     let task = &output.task;
     let mut text = if full_session {
-        let messages = supervisor.transcript(task).await?;
+        let messages = supervisor.shown_transcript(task).await?;
         // It can be long, and others are served by the same threads.
         let session = threads::apart(move || session::render(&messages, &shown)).await;
         let session = session.unwrap_or_else(|stuck| format!("[{stuck}]"));
@@ -153,7 +153,7 @@ pub(super) async fn call(
         text.push_str("\n\n");
         text.push_str(&part);
     }
-    Ok(Answer { text, told: output.told })
+    Ok(Answer { text, receipt: output.receipt })
 }
 
 /// A part of a text that may be too long for one answer; nothing of it is out of reach.
@@ -236,7 +236,7 @@ fn header(task: &Task, now: Timestamp) -> String {
     format!(
         "Task ID: {}\nDescription: {}\nDuration: {}",
         task.short_id,
-        label(&task.description),
+        label(&task.order.description),
         say(duration(task, now))
     )
 }
@@ -249,8 +249,8 @@ fn status(task: &Task, now: Timestamp) -> String {
     let progress = &task.progress;
     let mut rows = vec![
         ("Task ID", task.short_id.to_string()),
-        ("Description", label(&task.description)),
-        ("Agent", label(&task.agent)),
+        ("Description", label(&task.order.description)),
+        ("Agent", label(&task.order.agent)),
         ("Status", task.status().name().to_owned()),
     ];
     if task.is_live() {

@@ -4,20 +4,22 @@ use super::Answer;
 use super::output::INLINE;
 use crate::quote;
 use crate::supervisor;
+use crate::task::Receipt;
+use crate::text::clip;
 
 /// Why a tool could not do what it was asked.
 #[derive(Debug)]
 pub(super) enum Refusal {
     Arguments(String),
     /// In words that callers know, with the notices that go with them.
-    Said(String, Vec<i64>),
+    Said(String, Receipt),
     Supervisor(supervisor::Error),
 }
 
 impl Refusal {
     pub(super) fn answer(self) -> Answer {
         match self {
-            Refusal::Said(text, told) => Answer { text, told },
+            Refusal::Said(text, receipt) => Answer { text, receipt },
             other => quote::line(&other.text()).into(),
         }
     }
@@ -46,9 +48,6 @@ impl From<supervisor::Error> for Refusal {
 }
 
 /// A refusal may quote what came, and that may be of any length.
-pub(super) fn bounded(text: String) -> String {
-    match text.char_indices().nth(INLINE) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+pub(super) fn bounded(text: &str) -> String {
+    clip(text, INLINE)
 }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::quote::line;
+use crate::text::head;
 use crate::transcript::{Message, Part, Role};
 use crate::wire::MessageFilter;
 
@@ -49,7 +50,7 @@ fn cut_parts(mut message: Value, shown: &MessageFilter) -> Value {
         if let Some(most) = shown.thinking_max_chars.filter(|_| thought)
             && let Some(text) = part["text"].as_str()
         {
-            part["text"] = text.chars().take(most as usize).collect::<String>().into();
+            part["text"] = head(text, most as usize).into();
         }
         let state = part.get_mut("state").and_then(Value::as_object_mut);
         if let Some(state) = state.filter(|_| !shown.include_tool_results) {
@@ -73,8 +74,7 @@ fn block(message: &Message, shown: &MessageFilter) -> String {
             Part::Text { text, .. } => lines.push(indented(text)),
             Part::Reasoning { text, .. } if shown.include_thinking && !text.is_empty() => {
                 let most = shown.thinking_max_chars.map_or(usize::MAX, |most| most as usize);
-                let text: String = text.chars().take(most).collect();
-                lines.push(format!("[Thinking]\n{}", indented(&text)));
+                lines.push(format!("[Thinking]\n{}", indented(head(text, most))));
             }
             Part::Tool { tool, state, call } => {
                 let call = format!("[Tool: {tool} {call}] {} {}", state.status.name(), state.input);

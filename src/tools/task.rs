@@ -95,8 +95,8 @@ pub(super) async fn call(
     refuse_unknown(&arguments, &all_properties())?;
     let arguments: Arguments = parse(arguments)?;
     let launch = match launch::plan(arguments).map_err(Error::from)? {
-        Plan::Fresh(order) => Launch { order, fork: Fork::No, key },
-        Plan::Forked(order) => Launch { order, fork: Fork::Caller, key },
+        Plan::Fresh(wanted) => Launch { wanted, fork: Fork::No, key },
+        Plan::Forked(wanted) => Launch { wanted, fork: Fork::Caller, key },
         Plan::Resume { task, prompt, ignored } => {
             let task = supervisor.resolve(&task)?;
             supervisor.check_owner(&task, caller)?;
@@ -133,7 +133,7 @@ fn launched(task: &Task, audience: Audience, names: Names) -> String {
         Slot::Queued => " (queued: it starts when one of your running tasks ends)",
         Slot::Active | Slot::Parked | Slot::None => "",
     };
-    let forked = if task.is_forked { " (forked)" } else { "" };
+    let forked = if task.origin.is_forked { " (forked)" } else { "" };
     let id = &task.short_id;
     let told = match audience {
         Audience::Conversation => format!(
@@ -148,8 +148,8 @@ fn launched(task: &Task, audience: Audience, names: Names) -> String {
     format!(
         "Background task launched.\n\n\
          Task ID: {id}{forked}\nDescription: {description}\nAgent: {agent}\nStatus: {status}{queued}\n\n{told}",
-        description = label(&task.description),
-        agent = label(&task.agent),
+        description = label(&task.order.description),
+        agent = label(&task.order.agent),
         status = task.status().name(),
         told = names.say(&told),
     )
@@ -165,7 +165,7 @@ fn resumed(task: &Task, ignored: &[&str], audience: Audience, names: Names) -> S
          Task ID: {id}\nDescription: {description}\nStatus: {status}\n\n{told}",
         n = task.run,
         id = task.short_id,
-        description = label(&task.description),
+        description = label(&task.order.description),
         status = task.status().name(),
         told = names.say(told),
     );

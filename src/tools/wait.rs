@@ -112,7 +112,7 @@ pub(super) async fn call(
         text.push_str(&part);
     }
     supervisor.retrieved(&tasks).await?;
-    Ok(Answer { text, told: awaited.give(&tasks).await? })
+    Ok(Answer { text, receipt: awaited.give(&tasks).await? })
 }
 
 /// A client that was told of ends in other answers may look for them here.
@@ -186,7 +186,7 @@ fn render<'a>(
     let (mut shown, mut known, mut left) = (Vec::new(), Vec::new(), Vec::new());
     let mut room = MOST_SHOWN;
     for task in ended {
-        let own = task.parent.session == caller.session && audience(caller) == Audience::Mcp;
+        let own = task.origin.parent.session == caller.session && audience(caller) == Audience::Mcp;
         // Somebody else may have fetched it, and news of an end come without its result.
         let fetched = task.result_retrieved_at.is_some_and(|at| Some(at) >= task.completed_at);
         if own && fetched && supervisor.is_told(task)? {

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 pub use words::{CallStatus, FailureName, Finish};
 
-/// `lastMessage` is committed, published and kept with every look at a run while it grows, so only
-/// its end is shown (T19).
-const LAST_MESSAGE_CHARACTERS: usize = 2_000;
+/// The last message is copied with every look at a run while it grows, so only its end is (T19). What
+/// `lastMessage` shows of that, the configuration says; it allows no more than this.
+const MOST_OF_LAST_MESSAGE: usize = 10_000;
 
 /// How a result ends whose answer was cut off (T6).
 pub const CUT_OFF: &str = "[cut off: the model reached its output limit]";
@@ -424,17 +424,18 @@ pub fn figures(messages: &[Message]) -> Figures {
     }
     let surplus = figures.last_tools.len().saturating_sub(3);
     figures.last_tools.drain(..surplus);
-    figures.last_message = last_message.map(newest_part);
+    figures.last_message = last_message.map(|text| newest_part(text, MOST_OF_LAST_MESSAGE));
     figures
 }
 
-/// What is shown of a text that may be long and may still grow: its end.
-pub fn newest_part(text: &str) -> String {
+/// What is shown of a text that may be long and may still grow: its end, of so many characters and at
+/// least one.
+pub fn newest_part(text: &str, characters: usize) -> String {
     // Counting characters of megabytes at every look would cost what cutting is to save.
-    let bytes = text.len().saturating_sub(4 * LAST_MESSAGE_CHARACTERS);
+    let bytes = text.len().saturating_sub(characters.saturating_mul(4));
     let start = (bytes..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(bytes);
     let tail = &text[start..];
-    let surplus = tail.chars().count().saturating_sub(LAST_MESSAGE_CHARACTERS - 1);
+    let surplus = tail.chars().count().saturating_sub(characters.saturating_sub(1));
     if start == 0 && surplus <= 1 {
         return text.to_owned();
     }

@@ -138,11 +138,13 @@ fn parts_we_have_no_use_for_are_kept_out_of_the_way() {
 
 #[test]
 fn only_the_end_of_a_long_message_is_shown_as_the_last_one() {
-    for text in ["", "short", &"ä".repeat(2_000)] {
-        assert_eq!(newest_part(text), text);
+    for (text, characters) in [("", 1), ("x", 1), ("short", 5), (&"ä".repeat(2_000), 2_000)] {
+        assert_eq!(newest_part(text, characters), text);
     }
+    assert_eq!(newest_part("ends", 1), "…");
+    assert_eq!(newest_part("it ends", 5), "…ends");
     for text in ["x".repeat(2_001), "ä€😀".repeat(5_000), "x".repeat(1 << 20)] {
-        let shown = newest_part(&text);
+        let shown = newest_part(&text, 2_000);
         assert_eq!(shown.chars().count(), 2_000);
         let end = shown.strip_prefix('…').unwrap();
         assert!(text.ends_with(end));

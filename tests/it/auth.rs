@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::UNIX_EPOCH;
 
 use asyncagents::task::{Phase, Progress};
 use asyncagents::wire::{AccessView, HandOverView, TaskView};
@@ -364,10 +365,15 @@ const LACKING: &str = "the credentials of `openai` came with the call and are lo
 impl Place {
     /// A run whose key came with its launch, after a daemon that died under it. The shell has no key.
     fn lose_credentials(&mut self) -> String {
+        // Another line each time: the server knows those it has refused.
+        let pause = (30 + self.server.asked().len()).to_string();
+        self.lose_credentials_of(&SECOND_TIME.replace("30", &pause))
+    }
+
+    fn lose_credentials_of(&mut self, prompt: &str) -> String {
         self.set_key("sk-of-the-launch");
         let before = self.server.asked().len();
-        // Another line each time: the server knows those it has refused.
-        let run = self.run(&SECOND_TIME.replace("30", &(30 + before).to_string()));
+        let run = self.run(prompt);
         assert_eq!(run.code, 0, "{run:?}");
         until("the model is asked", || self.server.asked().len() > before);
         self.shell.kill_daemon();
@@ -438,6 +444,120 @@ async fn a_run_that_lost_its_credentials_goes_on_when_auth_set_brings_them_and_c
         assert_eq!(set.code, 0, "{set:?}");
         place.until_fine(&id);
         assert_eq!(place.last_key(), "sk-kept-since");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_set_or_removed_in_mid_run_holds_from_the_next_request_on() {
+    let mut place = Place::build().await;
+    let origin = place.server.origin();
+    place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
+    block_in_place(|| {
+        let set = |key: &str| {
+            let set = place.shell.run_with_input(["auth", "set", "openai"], key.as_bytes());
+            assert_eq!(set.code, 0, "{set:?}");
+        };
+        // The agent waits between its requests until the test has changed the key.
+        let wait = |file: &str| {
+            let line = format!("while [ ! -e {file} ]; do sleep 0.01; done");
+            format!("@call bash {}\n", json!({"command": line}))
+        };
+        set("sk-first");
+        let run = place.run(&format!("{}{}@say fine", wait("one"), wait("two")));
+        let asked = |times: usize| {
+            until("the model is asked", || place.server.asked().len() == times);
+        };
+        asked(1);
+        set("sk-second");
+        fs::write(place.project.join("one"), "").unwrap();
+        asked(2);
+        let removed = place.shell.run(["auth", "remove", "openai"]);
+        assert_eq!(removed.code, 0, "{removed:?}");
+        fs::write(place.project.join("two"), "").unwrap();
+        let fine = ("completed".to_owned(), "fine".to_owned(), String::new());
+        assert_eq!(place.end(run.stdout.trim()), fine);
+        let shown = place.server.asked().into_iter().map(|asked| asked.authorization.unwrap());
+        let expected = ["Bearer sk-first", "Bearer sk-second", "Bearer none"];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_went_on_with_a_kept_key_waits_again_when_that_is_removed() {
+    let mut place = Place::build().await;
+    let origin = place.server.origin();
+    place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
+    block_in_place(|| {
+        let wait = json!({"command": "while [ ! -e one ]; do sleep 0.01; done"});
+        let prompt = format!("@once 503 retry-after=30 | call bash {wait}\n@say fine");
+        let id = place.lose_credentials_of(&prompt);
+        place.until_it_lacks(&id);
+        let set = |key: &str| {
+            let set = place.shell.run_with_input(["auth", "set", "openai"], key.as_bytes());
+            assert_eq!(set.code, 0, "{set:?}");
+        };
+        set("sk-second");
+        until("the model is asked", || place.server.asked().len() == 2);
+        assert_eq!(place.shell.run(["auth", "remove", "openai"]).code, 0);
+        fs::write(place.project.join("one"), "").unwrap();
+        place.until_it_lacks(&id);
+        set("sk-third");
+        place.until_fine(&id);
+        let shown = place.server.asked().into_iter().map(|asked| asked.authorization.unwrap());
+        let expected = ["Bearer sk-of-the-launch", "Bearer sk-second", "Bearer sk-third"];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_goes_on_with_its_key_while_the_kept_keys_cannot_be_read() {
+    let mut place = Place::build().await;
+    let origin = place.server.origin();
+    place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
+    block_in_place(|| {
+        let set = place.shell.run_with_input(["auth", "set", "openai"], b"sk-first");
+        assert_eq!(set.code, 0, "{set:?}");
+        let wait = json!({"command": "while [ ! -e one ]; do sleep 0.01; done"});
+        let run = place.run(&format!("@call bash {wait}\n@say fine"));
+        until("the model is asked", || place.server.asked().len() == 1);
+        let keys = place.shell.home().join("auth.json");
+        fs::set_permissions(&keys, fs::Permissions::from_mode(0o644)).unwrap();
+        fs::write(place.project.join("one"), "").unwrap();
+        place.until_fine(run.stdout.trim());
+        let shown = place.server.asked().into_iter().map(|asked| asked.authorization.unwrap());
+        assert_eq!(shown.collect::<Vec<_>>(), ["Bearer sk-first", "Bearer sk-first"]);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn private_places_of_a_run_that_waits_for_its_credentials_stay_however_old_they_are() {
+    let mut place = Place::build().await;
+    block_in_place(|| {
+        place.set_key("sk-of-the-launch");
+        let [pruned, ended] = ["@say fine", "@say fine"].map(|prompt| {
+            let run = place.run(prompt);
+            place.until_fine(run.stdout.trim());
+            run.stdout.trim().to_owned()
+        });
+        let waiting = place.lose_credentials();
+        place.until_it_lacks(&waiting);
+        let tasks = place.shell.tasks();
+        let folder = |id: &str| {
+            let task = tasks.iter().find(|task| task.short_id == id).unwrap();
+            place.shell.home().join("scratch").join(&task.session_id)
+        };
+        let left_by_a_crash = place.shell.home().join("scratch/stale-ses_1");
+        let [waiting, ended, pruned] = [waiting, ended, pruned].map(|id| folder(&id));
+        for folder in [&waiting, &ended, &pruned, &left_by_a_crash] {
+            fs::create_dir_all(folder.join("tmp")).unwrap();
+            fs::File::open(folder).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        }
+        // Files are looked through after tasks were pruned.
+        assert_eq!(place.shell.say(["prune", "--keep", "1"]), "Removed 1 task.\n");
+        until("the others are gone", || {
+            [&ended, &pruned, &left_by_a_crash].iter().all(|folder| !folder.exists())
+        });
+        assert!(waiting.join("tmp").exists());
     });
 }
 
@@ -593,6 +713,47 @@ async fn the_doctor_checks_model_key_and_address_as_the_daemon_has_them() {
         let none = "– model: none is set, so agents think with offline/explorer, a search by rules \
                     (ASYNCAGENTS_MODEL, or `model` in the configuration file)";
         check(&place.shell, &[], 0, &[none, &work]);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doctor_reads_all_pages_of_a_list_of_models_and_no_more_than_twenty() {
+    let mut place = Place::build().await;
+    let origin = place.server.origin();
+    let section = |name: &str, kind: &str| {
+        format!(
+            "[providers.{name}]\nkind = '{kind}'\nbase_url = '{origin}'\nkey_command = 'echo sk-1'\n"
+        )
+    };
+    let sections = [section("a", "anthropic"), section("g", "gemini"), section("o", "openai")];
+    place.configure(&sections.concat());
+    place.shell.set("ASYNCAGENTS_MODEL", "a/model-25");
+    block_in_place(|| {
+        let _serve = place.serve();
+        let check = |number: usize, page: usize, expected: [&str; 4]| {
+            place.server.has_models(number, page);
+            let doctor = place.shell.run(["doctor", "--online"]);
+            let about = |line: &&str| line.contains(" model: ") || line.contains(" provider ");
+            let lines = doctor.stdout.lines().filter(about);
+            let lines: Vec<String> = lines.map(|line| line.replace(&origin, "–")).collect();
+            assert_eq!(lines, expected, "{doctor:?}");
+        };
+        let rest = "key: command (configuration), answers with";
+        let all = |number: &str| {
+            let of = |name: &str, version: &str| {
+                format!("✓ provider {name} at –/{version}, {rest} {number} models")
+            };
+            [of("a", "v1"), of("g", "v1beta"), of("o", "v1")]
+        };
+        let [a, g, o] = all("26");
+        check(26, 7, ["✓ model: a/model-25", &a, &g, &o]);
+        let [a, g, o] = all("24");
+        let absent = "! model: a/model-25 is not in its provider's list of models";
+        check(24, 7, [absent, &a, &g, &o]);
+        // What was not read may hold the model.
+        let [a, g, _] = all("more than 20");
+        let [_, _, o] = all("30");
+        check(30, 1, ["✓ model: a/model-25", &a, &g, &o]);
     });
 }
 

@@ -1,6 +1,7 @@
 //! Batches (T10) and what parents are told of them (N4).
 
 use asyncagents::supervisor::Launch;
+use asyncagents::task::launch::Wanted;
 use asyncagents::task::{BatchId, MAILBOX, SessionId};
 
 use crate::support::{World, caller, order};
@@ -30,9 +31,8 @@ async fn tasks_launched_while_the_batch_has_a_live_task_share_it() {
 async fn an_explicit_batch_names_one() {
     let world = World::start().await;
     let parent = world.parent().await;
-    let mut order = order("@hang");
-    order.batch = Some("nightly".into());
-    let task = world.try_launch(&parent, order).await.unwrap();
+    let wanted = Wanted { batch: Some("nightly".into()), ..order("@hang").into() };
+    let task = world.try_launch(&parent, wanted).await.unwrap();
     assert_eq!(task.batch, BatchId::new("nightly"));
 }
 
@@ -42,12 +42,15 @@ async fn each_launch_from_the_shell_is_a_batch_of_its_own() {
     let mut shell = caller(&SessionId::new("cli"));
     shell.host = MAILBOX.into();
     shell.lone_batches = true;
-    let launch =
-        || Launch { order: order("@hang"), fork: asyncagents::supervisor::Fork::No, key: None };
+    let launch = || Launch {
+        wanted: order("@hang").into(),
+        fork: asyncagents::supervisor::Fork::No,
+        key: None,
+    };
     let first = world.supervisor.launch(shell.clone(), launch()).await.unwrap();
     let second = world.supervisor.launch(shell, launch()).await.unwrap();
     assert_ne!(first.batch, second.batch);
-    assert_eq!(first.parent.message, "");
+    assert_eq!(first.origin.parent.message, "");
 }
 
 #[tokio::test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::supervisor::{Asks, Settings};
-use asyncagents::task::{State, Timestamp};
-use asyncagents::wire::{PageView, TaskView};
+use asyncagents::task::{Phase, State, Timestamp};
+use asyncagents::wire::{GroupView, PageView, TaskView};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
@@ -208,6 +208,63 @@ fn long_results_are_cut_in_lists_and_events_and_whole_by_themselves() {
     // One that just fits is whole everywhere.
     let short = shell.launch_to_the_end(&format!("@say {cut}"));
     assert_eq!((short.result.as_deref(), short.result_truncated), (Some(cut.as_str()), false));
+}
+
+/// What is shown of a result, and whether there is more.
+fn shown(task: &TaskView) -> (&str, bool) {
+    (task.result.as_deref().unwrap_or_default(), task.result_truncated)
+}
+
+#[test]
+fn a_result_in_lists_and_events_is_as_long_as_configured() {
+    let mut shell = Shell::with_host_process();
+    let config = shell.path("config.toml");
+    fs::write(&config, "[api]\nresult_characters = 5\n").unwrap();
+    shell.set("ASYNCAGENTS_CONFIG", &config);
+    let site = Site::start(&shell);
+    let mut events = site.events("");
+    let task = shell.launch_to_the_end("@say ä long answer");
+    let id = task.session_id.as_str();
+    let listed = |shell: &Shell, site: &Site| {
+        let page: PageView = site.read("/v1/tasks");
+        let [task] = &page.tasks[..] else { panic!("{page:?}") };
+        let snapshot = site.events("").until("snapshot").data["tasks"][0].clone();
+        assert_eq!(serde_json::to_value(task).unwrap(), snapshot);
+        let group: GroupView = site.read(&format!("/v1/task-groups/{}", task.batch_id));
+        assert_eq!(group.tasks.as_slice(), std::slice::from_ref(task));
+        assert_eq!(shell.tasks(), page.tasks, "`list --json`");
+        let (text, cut) = shown(task);
+        assert_eq!(shown(&site.task(id)), ("ä long answer", false), "the task by itself");
+        (text.to_owned(), cut)
+    };
+    assert_eq!(listed(&shell, &site), ("ä lon".to_owned(), true));
+    assert_eq!(shown(&events.until("task.completed").task()), ("ä lon", true));
+    // What was stored with the end has the length of then.
+    for (configured, expected) in [(7, ("ä long ", true)), (13, ("ä long answer", false))] {
+        fs::write(&config, format!("[api]\nresult_characters = {configured}\n")).unwrap();
+        shell.say(["daemon", "restart"]);
+        let (text, cut) = listed(&shell, &Site::of(&shell));
+        assert_eq!((text.as_str(), cut), expected);
+    }
+    // While a task runs again, what it answered before is built from its rows.
+    fs::write(&config, "[api]\nresult_characters = 3\n").unwrap();
+    shell.say(["daemon", "restart"]);
+    shell.say(["resume", id, "@hang"]);
+    until("it is at work", || shell.task(id).progress.phase == Phase::Waiting);
+    assert_eq!(listed(&shell, &Site::of(&shell)), ("ä l".to_owned(), true));
+}
+
+#[test]
+fn the_last_message_is_as_long_as_configured_and_the_result_whole() {
+    let mut shell = Shell::new();
+    let config = shell.path("config.toml");
+    fs::write(&config, "[supervisor]\nlast_message_characters = 6\n").unwrap();
+    shell.set("ASYNCAGENTS_CONFIG", &config);
+    let mut events = Site::start(&shell).events("");
+    let task = shell.launch_to_the_end("@say a löng answer");
+    assert_eq!(task.progress.last_message.as_deref(), Some("…nswer"));
+    assert_eq!(events.until("task.completed").task(), task);
+    assert_eq!(shown(&task), ("a löng answer", false));
 }
 
 #[test]

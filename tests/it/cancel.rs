@@ -1,9 +1,11 @@
 //! Cancelling (T8).
 
 use asyncagents::host::scripted::Control;
+use asyncagents::store::End;
 use asyncagents::supervisor::{Error, Target};
-use asyncagents::task::lifecycle::Refused;
-use asyncagents::task::{BatchId, SHELL, SessionId, State, Status, TaskId};
+use asyncagents::task::launch::Wanted;
+use asyncagents::task::lifecycle::{Change, Refused, Report, Request};
+use asyncagents::task::{BatchId, SHELL, SessionId, State, Status, Task, TaskId};
 
 use crate::support::{World, caller, order, settings};
 
@@ -73,11 +75,7 @@ async fn cancel_all_stops_the_callers_live_tasks_and_no_others() {
 async fn cancel_batch_stops_its_live_tasks() {
     let world = World::start().await;
     let parent = world.parent().await;
-    let named = |prompt: &str| {
-        let mut order = order(prompt);
-        order.batch = Some("nightly".into());
-        order
-    };
+    let named = |prompt: &str| Wanted { batch: Some("nightly".into()), ..order(prompt).into() };
     let inside = world.try_launch(&parent, named("@hang")).await.unwrap();
     let other = world.parent().await;
     let outside = world.launch(&other, "@hang").await;
@@ -138,6 +136,39 @@ async fn a_session_is_aborted_only_after_its_descendants_are_cancelled() {
     let (cancelled, seen) = tokio::join!(world.supervisor.cancel(&by, target), watch);
     cancelled.unwrap();
     assert_eq!(seen, stopped());
+}
+
+#[tokio::test]
+async fn a_crash_before_the_abort_cancels_the_descendants_of_a_cancelled_task_and_of_no_other() {
+    let mut deep = settings();
+    deep.max_depth = 2;
+    let given_up: fn(&Task) -> Change = |task| {
+        let report = Report::Failed { error: "out of reach".into(), partial: None };
+        task.state.stop(report).unwrap()
+    };
+    let cancelled: fn(&Task) -> Change =
+        |task| task.state.request(Request::Cancel { why: None }).unwrap();
+    for (way, expected) in [(given_up, Status::Running), (cancelled, Status::Cancelled)] {
+        let mut world = World::with(deep.clone()).await;
+        let parent = world.parent().await;
+        let child = world.launch(&parent, "@hang").await;
+        let grandchild = world.launch(&child.id, "@hang").await;
+        world.until("it works", || world.host.is_busy(&child.id)).await;
+        let end = End {
+            at: world.clock.now(),
+            message_id: world.clock.message_id(),
+            wake: true,
+            open_todos: Vec::new(),
+            progress: None,
+            transcript: false,
+        };
+        let now = world.task(&child.id);
+        world.supervisor.store().end(&now, way(&now), end).await.unwrap().unwrap();
+        world.restart().await;
+        let store = world.supervisor.store().clone();
+        world.until("it is aborted", || store.owed_aborts().unwrap().is_empty()).await;
+        assert_eq!(world.status(&grandchild), expected);
+    }
 }
 
 #[tokio::test]

@@ -174,15 +174,16 @@ async fn a_parent_without_a_conversation_has_its_notices_in_a_mailbox() {
     let world = World::start().await;
     let mut client = caller(&SessionId::new("mcp-client"));
     client.host = MAILBOX.into();
-    let launch = Launch { order: order("@say found"), fork: Fork::No, key: None };
+    let launch = Launch { wanted: order("@say found").into(), fork: Fork::No, key: None };
     let task = world.supervisor.launch(client, launch).await.unwrap();
     let task = world.ended(&task).await;
     assert_eq!(task.status(), Status::Completed);
     assert_eq!(world.host.posts(), []);
-    let mail = world.supervisor.read_mailbox(&caller(&task.parent.session)).await.unwrap().notices;
+    let mail =
+        world.supervisor.read_mailbox(&caller(&task.origin.parent.session)).await.unwrap().notices;
     assert_eq!(mail.len(), 1);
     assert!(mail[0].visible.starts_with("✓ **Agent \"look around\" finished in "));
-    let again = world.supervisor.read_mailbox(&caller(&task.parent.session)).await.unwrap();
+    let again = world.supervisor.read_mailbox(&caller(&task.origin.parent.session)).await.unwrap();
     assert_eq!(again, Mailbox::default());
 }
 
@@ -192,7 +193,7 @@ async fn a_full_mailbox_is_read_in_parts_and_nothing_twice() {
     let client = Caller { host: MAILBOX.into(), ..caller(&SessionId::new("mcp-client")) };
     let mut tasks = Vec::new();
     for _ in 0..120 {
-        let launch = Launch { order: order("@say found"), fork: Fork::No, key: None };
+        let launch = Launch { wanted: order("@say found").into(), fork: Fork::No, key: None };
         tasks.push(world.supervisor.launch(client.clone(), launch).await.unwrap().id);
     }
     world.supervisor.wait(&tasks, Need::All, Duration::from_secs(60)).await.unwrap();
@@ -213,7 +214,7 @@ async fn development_mode_of_the_parent_is_shown() {
     let parent = world.parent().await;
     let mut caller = caller(&parent);
     caller.development = true;
-    let launch = Launch { order: order("quick"), fork: Fork::No, key: None };
+    let launch = Launch { wanted: order("quick").into(), fork: Fork::No, key: None };
     world.supervisor.launch(caller, launch).await.unwrap();
     let post = world.posts(&parent, 1).await.remove(0);
     assert!(post.visible.ends_with("\nTask Progress: 1/1\n[hint attached]"), "{}", post.visible);

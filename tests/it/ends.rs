@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use asyncagents::clock::Clock;
 use asyncagents::host::scripted::Control;
 use asyncagents::supervisor::Asks;
 use asyncagents::task::stats::Spent;
-use asyncagents::task::{Budget, State, Status};
+use asyncagents::task::{Budget, Phase, State, Status, Timestamp};
 
 use crate::support::{World, order, settings};
 
@@ -149,6 +150,33 @@ async fn a_parked_request_is_denied_after_a_while() {
     let parent = world.parent().await;
     let task = world.end_of(&parent, "@ask bash ls\n@say found").await;
     assert_eq!(task.state, failed("stopped because it was refused: bash: refused", None));
+}
+
+#[tokio::test]
+async fn time_that_a_run_is_parked_is_not_counted_by_its_budget() {
+    let clock = Clock::manual(Timestamp::from_millis(1_790_000_000_000));
+    let mut world = World::at(settings(), clock.clone()).await;
+    let parent = world.parent().await;
+    let mut order = order("@hang");
+    order.budget = Budget { wall_seconds: Some(100), ..Budget::default() };
+    let task = world.try_launch(&parent, order).await.unwrap();
+    let works = |world: &World| world.task(&task.id).progress.phase == Phase::Waiting;
+    world.until("it works", || works(&world)).await;
+    clock.advance(Duration::from_secs(60));
+    let progress = world.task(&task.id).progress;
+    world.supervisor.store().park(&task, progress, clock.now()).await.unwrap();
+    // What it lacks comes back after the next start, which finds that at once.
+    world.kill();
+    clock.advance(Duration::from_secs(1_000));
+    world.revive();
+    world.until("it works again", || works(&world)).await;
+    clock.advance(Duration::from_secs(39));
+    // It is looked at with the others.
+    world.end_of(&parent, "@say done").await;
+    assert_eq!(world.status(&task), Status::Running);
+    clock.advance(Duration::from_secs(1));
+    let reached = failed("budget reached: 100 s of wall time", None);
+    assert_eq!(world.ended(&task).await.state, reached);
 }
 
 #[tokio::test]

@@ -149,6 +149,15 @@ impl Place {
         (task.session_id, asked().permissions[0].id.clone())
     }
 
+    /// An agent that runs one command.
+    fn launch(&self, directory: &Path, command: &str) -> TaskView {
+        let call = serde_json::json!({ "command": command });
+        let prompt = format!("escape\n@call bash {call}\n@say over");
+        let run = self.shell.run_in(directory, ["run", "--json", "--agent", "build", &prompt]);
+        assert_eq!(run.code, 0, "{run:?}");
+        serde_json::from_str(&run.stdout).unwrap()
+    }
+
     /// What the command could do that it must not.
     fn broken(self) -> BTreeSet<Property> {
         assert_eq!(self.shell.run_in(&self.project(), ["trust"]).code, 0);
@@ -156,10 +165,7 @@ impl Place {
         let daemon = self.shell.pid();
         let config = fs::read_to_string(self.project().join(".git/config")).unwrap();
         fs::write(self.project().join("run.sh"), self.script(&parked, &ask)).unwrap();
-        let prompt = "escape\n@call bash {\"command\": \"bash run.sh\"}\n@say over";
-        let run = self.shell.run_in(&self.project(), ["run", "--json", "--agent", "build", prompt]);
-        assert_eq!(run.code, 0, "{run:?}");
-        let task: TaskView = serde_json::from_str(&run.stdout).unwrap();
+        let task = self.launch(&self.project(), "bash run.sh");
         fs::write(self.project().join("own"), &task.session_id).unwrap();
         let waited = self.shell.run(["wait", "--timeout", "120", &task.session_id]);
         assert_eq!(waited.code, 0, "{waited:?} {}", self.told());
@@ -362,11 +368,7 @@ async fn what_a_command_did_to_protected_paths_is_put_right_also_when_it_is_canc
     let place = Place::build("bwrap", Who::Me, Network::On).await;
     tokio::task::block_in_place(|| {
         let command = "echo x > .git/commondir; touch started; sleep 1000";
-        let call = serde_json::json!({ "command": command });
-        let prompt = format!("escape\n@call bash {call}\n@say over");
-        let run = ["run", "--json", "--agent", "build", &prompt];
-        let run = place.shell.run_in(&place.project(), run);
-        let task: TaskView = serde_json::from_str(&run.stdout).unwrap();
+        let task = place.launch(&place.project(), command);
         until("it has started", || place.project().join("started").exists());
         let common = place.project().join(".git/commondir");
         assert!(common.exists());
@@ -375,8 +377,54 @@ async fn what_a_command_did_to_protected_paths_is_put_right_also_when_it_is_canc
     });
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_workspace_below_a_directory_that_cannot_be_listed_is_usable_and_protected() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for level in ["bwrap", "landlock"] {
+        let place = Place::build(level, Who::Somebody, Network::On).await;
+        let closed = place.shell.path("closed");
+        let project = closed.join("project");
+        tokio::task::block_in_place(|| {
+            fs::create_dir_all(project.join(".git")).unwrap();
+            for path in [&project, &project.join(".git")] {
+                std::os::unix::fs::chown(path, Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+            }
+            fs::set_permissions(&closed, fs::Permissions::from_mode(0o711)).unwrap();
+            let task = place.launch(&project, "echo x > made; echo x > .git/commondir");
+            assert_eq!(place.shell.run(["wait", &task.session_id]).code, 0);
+            let common = project.join(".git/commondir");
+            let there = (project.join("made").exists(), common.exists());
+            assert_eq!(there, (true, false), "{level}: {}", place.told());
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_command_did_to_protected_paths_is_put_right_also_when_the_daemon_is_killed() {
+    let place = Place::build("bwrap", Who::Me, Network::On).await;
+    tokio::task::block_in_place(|| {
+        place.launch(&place.project(), "echo x > .git/commondir; touch started; sleep 1000");
+        until("it has started", || place.project().join("started").exists());
+        let common = place.project().join(".git/commondir");
+        assert!(common.exists());
+        kill(place.shell.pid().cast_signed());
+        // No other daemon is there to do it.
+        until("it is gone", || !common.exists());
+    });
+}
+
 #[test]
 fn a_directory_that_became_a_link_after_planning_opens_nothing_to_the_command() {
+    // bubblewrap would mount what the link leads to, so that the command is not run at all.
+    swap_after_planning(Choice::Bwrap, (Some(1), ""));
+    if landlock_version() > 0 {
+        swap_after_planning(Choice::Landlock, (Some(0), "ran with 0\n"));
+    }
+}
+
+fn swap_after_planning(choice: Choice, expected: (Option<i32>, &str)) {
     let top = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let top = top.path().canonicalize().unwrap();
     let (workspace, outside) = (top.join("workspace"), top.join("outside"));
@@ -385,7 +433,7 @@ fn a_directory_that_became_a_link_after_planning_opens_nothing_to_the_command() 
     fs::write(outside.join("file"), "untouched").unwrap();
     let cell = Cell {
         sandbox: Sandbox::new(Settings {
-            choice: Choice::Bwrap,
+            choice,
             program: env!("CARGO_BIN_EXE_asyncagents").into(),
             network: sandbox::Network::On,
             readable: Vec::new(),
@@ -410,7 +458,8 @@ fn a_directory_that_became_a_link_after_planning_opens_nothing_to_the_command() 
     fs::rename(workspace.join(".git"), workspace.join("moved")).unwrap();
     std::os::unix::fs::symlink("../outside", workspace.join(".git")).unwrap();
     let ran = planned(());
-    assert_eq!((ran.status.code(), ran.stdout), (Some(1), Vec::new()));
+    let said = String::from_utf8(ran.stdout).unwrap();
+    assert_eq!((ran.status.code(), said.as_str()), expected, "{choice:?}");
     assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "untouched");
 }
 

@@ -26,7 +26,7 @@ impl World {
     }
 
     async fn try_fork(&self, parent: &SessionId, prompt: &str) -> Result<Task, Error> {
-        let launch = Launch { order: order(prompt), fork: Fork::Caller, key: None };
+        let launch = Launch { wanted: order(prompt).into(), fork: Fork::Caller, key: None };
         self.supervisor.launch(caller(parent), launch).await
     }
 
@@ -64,7 +64,7 @@ async fn a_forked_child_gets_preamble_and_context_without_a_reply_and_then_its_p
     world.talk(&parent, &long_script()).await;
     let expected = world.inheritance(&parent).await;
     let task = world.fork(&parent, "go on\n@say done").await;
-    assert!(task.is_forked);
+    assert!(task.origin.is_forked);
     let ended = world.ended(&task).await;
     assert_eq!(ended.state.result(), Some("done"));
     let handed_over = format!("{}\n{}", expected.preamble, expected.context);
@@ -188,7 +188,7 @@ async fn a_fork_cut_off_in_its_launch_is_adopted_with_its_context() {
     let supervisor = world.supervisor.clone();
     world.until("it is adopted", || supervisor.task(&session).is_ok()).await;
     let task = world.ended(&world.task(&session)).await;
-    assert!(task.is_forked);
+    assert!(task.origin.is_forked);
     assert_eq!(world.host.prompts(&session), ["You continue.\n[User]\nhello", "@say done"]);
 }
 
@@ -212,7 +212,7 @@ async fn a_parent_that_cannot_be_read_fails_the_launch_and_creates_nothing() {
     nothing_was_created(std::slice::from_ref(&parent));
     // No conversation.
     let shell = Caller { host: MAILBOX.into(), ..caller(&parent) };
-    let launch = |fork| Launch { order: order("look"), fork, key: None };
+    let launch = |fork| Launch { wanted: order("look").into(), fork, key: None };
     let error = world.supervisor.launch(shell.clone(), launch(Fork::Caller)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -256,9 +256,9 @@ async fn a_shell_forks_any_session_and_stays_the_parent() {
         let preview = world.supervisor.fork_preview(&reference).await.unwrap();
         assert!(preview.context.contains(expected), "{reference}: {}", preview.context);
         let launch =
-            Launch { order: order("@say done"), fork: Fork::Session(reference), key: None };
+            Launch { wanted: order("@say done").into(), fork: Fork::Session(reference), key: None };
         let task = world.supervisor.launch(shell.clone(), launch).await.unwrap();
-        assert_eq!((task.parent.session.as_str(), task.is_forked), ("cli", true));
+        assert_eq!((task.origin.parent.session.as_str(), task.origin.is_forked), ("cli", true));
         let said = world.said(&task, 2).await;
         assert_eq!(said[0], format!("{}\n{}", preview.preamble, preview.context));
     }

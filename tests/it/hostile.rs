@@ -77,7 +77,7 @@ impl Stage {
     async fn tasks(&self, caller: &Caller) -> Vec<Task> {
         let list = |status| {
             let listing = self.world.supervisor.list(&caller.session, Some(status)).unwrap();
-            listing.tasks.into_iter().find(|task| task.description == "of the stage")
+            listing.tasks.into_iter().find(|task| task.order.description == "of the stage")
         };
         let mut tasks = Vec::new();
         for (status, prompt) in [
@@ -109,7 +109,7 @@ impl Stage {
             .iter()
             .flat_map(|caller| supervisor.store().live(Some(&caller.session)).unwrap());
         // The others end by themselves.
-        let live = live.filter(|task| task.prompt == "@hang");
+        let live = live.filter(|task| task.order.prompt == "@hang");
         Seen {
             tasks: supervisor.task_count().unwrap(),
             intents: supervisor.store().intents().unwrap().len(),

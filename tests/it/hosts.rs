@@ -3,6 +3,7 @@
 
 use asyncagents::task::Phase;
 use asyncagents::wire::TaskView;
+use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
 use crate::support::OpenCode;
@@ -100,6 +101,45 @@ async fn the_doctor_says_what_is_wrong_with_a_server_and_the_way_out() {
         let told = [well.stdout, shell.say(["hosts"]), shell.log()].concat();
         assert!(!told.contains("secret"), "a password is shown: {told}");
     });
+}
+
+#[test]
+fn an_undo_log_of_an_earlier_version_is_understood_and_loses_what_it_kept_of_the_clients_file() {
+    let old_forms = [
+        json!({"before": "sk-secret", "after": "sk-secret, ours"}),
+        json!({"length": 9, "checksum": 9, "undo": "remove_file"}),
+    ];
+    for old in old_forms {
+        let shell = shell();
+        let project = shell.path("project");
+        std::fs::create_dir(&project).unwrap();
+        let opencode = |arguments: &str| {
+            let arguments = ["opencode"].into_iter().chain(arguments.split(' '));
+            let ended = shell.run_in(&project, arguments);
+            assert_eq!(ended.code, 0, "{ended:?}");
+        };
+        opencode("install --global");
+        opencode("install --project");
+        let log = shell.path(".config/asyncagents/opencode/installed.json");
+        let plugin = log.with_file_name("asyncagents.ts");
+        let mut logged: Value =
+            serde_json::from_str(&std::fs::read_to_string(&log).unwrap()).unwrap();
+        let files = logged["files"].as_object_mut().unwrap();
+        assert_eq!(files.len(), 2);
+        files.values_mut().for_each(|change| *change = old.clone());
+        std::fs::write(&log, logged.to_string()).unwrap();
+
+        opencode("install --project");
+        let now: Value = serde_json::from_str(&std::fs::read_to_string(&log).unwrap()).unwrap();
+        let entry = json!({"length": 0, "checksum": 0, "added": "entry"});
+        logged["files"].as_object_mut().unwrap().values_mut().for_each(|it| *it = entry.clone());
+        assert_eq!(now, logged);
+
+        opencode("uninstall --project");
+        assert!(plugin.exists(), "the global configuration names it");
+        opencode("uninstall --global");
+        assert!(!plugin.exists() && !log.exists());
+    }
 }
 
 #[test]

@@ -236,7 +236,7 @@ impl Run {
         for parent in &self.parents {
             let owed: usize = tasks
                 .iter()
-                .filter(|task| task.parent.session == *parent)
+                .filter(|task| task.origin.parent.session == *parent)
                 .map(|task| task.run as usize + 1)
                 .sum();
             let store = self.world.supervisor.store().clone();

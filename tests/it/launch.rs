@@ -9,6 +9,7 @@ use asyncagents::host::scripted::{Control, Remote, Scripted};
 use asyncagents::host::{AnyHost, Host, NewSession};
 use asyncagents::store::{Intent, Store};
 use asyncagents::supervisor::{Caller, Error, Fork, Hosts, Launch, Supervisor, Target};
+use asyncagents::task::launch::Wanted;
 use asyncagents::task::{MAILBOX, Manner, Parent, Phase, Slot, State, Status, Timestamp};
 
 use crate::support::{World, caller, order, settings};
@@ -27,9 +28,12 @@ async fn launch_returns_at_once_with_id_running_and_the_parent_recorded() {
         agent: "build".into(),
         host: "scripted".into(),
     };
-    assert_eq!(task.parent, expected);
-    assert_eq!((task.host.as_str(), task.host_instance.as_str()), ("scripted", "scripted-0"));
-    assert_eq!(task.directory, "/project");
+    assert_eq!(task.origin.parent, expected);
+    assert_eq!(
+        (task.origin.host.as_str(), task.origin.host_instance.as_str()),
+        ("scripted", "scripted-0")
+    );
+    assert_eq!(task.origin.directory, "/project");
     assert_eq!(world.task(&task.id).short_id, task.short_id);
 }
 
@@ -95,7 +99,7 @@ async fn depth_can_be_allowed() {
     let parent = world.parent().await;
     let child = world.launch(&parent, "@hang").await;
     let grandchild = world.launch(&child.id, "@hang").await;
-    assert_eq!((child.depth, grandchild.depth), (1, 2));
+    assert_eq!((child.origin.depth, grandchild.origin.depth), (1, 2));
     let error = world.try_launch(&grandchild.id, order("deeper")).await.unwrap_err();
     assert!(matches!(error, Error::TooDeep(2)), "{error}");
 }
@@ -104,7 +108,8 @@ async fn depth_can_be_allowed() {
 async fn the_same_key_launches_the_same_task() {
     let world = World::start().await;
     let parent = world.parent().await;
-    let launch = || Launch { order: order("@hang"), fork: Fork::No, key: Some("k1".into()) };
+    let launch =
+        || Launch { wanted: order("@hang").into(), fork: Fork::No, key: Some("k1".into()) };
     let first = world.supervisor.launch(caller(&parent), launch()).await.unwrap();
     let second = world.supervisor.launch(caller(&parent), launch()).await.unwrap();
     assert_eq!(first.id, second.id);
@@ -119,7 +124,11 @@ async fn intend(world: &World, parent: &asyncagents::task::SessionId, nonce: &st
 async fn intend_on(host: &str, world: &World, parent: &asyncagents::task::SessionId, nonce: &str) {
     let begun = serde_json::json!({
         "caller": caller(parent),
-        "order": order("adopted\n@say found"),
+        // As every version since the first has written it.
+        "order": {
+            "description": "look around", "prompt": "adopted\n@say found", "agent": "explore",
+            "batch": "nightly", "model": null, "budget": {}, "host": null,
+        },
         "host": host,
         "depth": 1,
         "at": world.clock.now(),
@@ -190,6 +199,11 @@ async fn a_crash_after_the_session_was_opened_leaves_a_task_that_goes_on() {
     world.until("it is adopted", || supervisor.task(&session).is_ok()).await;
     let task = world.ended(&world.task(&session)).await;
     assert_eq!(task.state, State::Completed { result: "found".into(), error: None });
+    assert_eq!(
+        (task.batch.as_str(), task.order),
+        ("nightly", order("adopted\n@say found")),
+        "as it was ordered"
+    );
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
     assert_eq!(world.supervisor.store().intents().unwrap(), []);
 }
@@ -245,15 +259,14 @@ async fn a_prompt_that_was_not_sent_before_a_crash_is_sent_after_it() {
 async fn no_usable_host_is_said_with_the_way_out() {
     let world = World::start().await;
     let parent = world.parent().await;
-    let mut order = order("look");
-    order.host = Some("elsewhere".into());
-    let error = world.try_launch(&parent, order).await.unwrap_err();
+    let wanted = Wanted { host: Some("elsewhere".into()), ..order("look").into() };
+    let error = world.try_launch(&parent, wanted).await.unwrap_err();
     assert_eq!(error.to_string(), "no host `elsewhere`; configured: scripted");
     // And with none at all.
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(&dir.path().join("asyncagents.db"), |_| {}).unwrap();
     let bare = Supervisor::new(store, Feed::new(), Clock::system(), Hosts::default(), settings());
-    let launch = Launch { order: crate::support::order("look"), fork: Fork::No, key: None };
+    let launch = Launch { wanted: crate::support::order("look").into(), fork: Fork::No, key: None };
     let error = bare.launch(caller(&parent), launch.clone()).await.unwrap_err();
     assert_eq!(error.to_string(), "no host `scripted`; configured: ", "nobody could be told");
     let shell = Caller { host: MAILBOX.into(), ..caller(&parent) };
@@ -290,7 +303,8 @@ async fn a_caller_that_asks_again_after_a_crash_gets_the_task_that_was_begun() {
     intend(&world, &parent, "k1").await;
     let session = open(&world, "k1").await;
     world.restart().await;
-    let launch = || Launch { order: order("@hang"), fork: Fork::No, key: Some("k1".into()) };
+    let launch =
+        || Launch { wanted: order("@hang").into(), fork: Fork::No, key: Some("k1".into()) };
     let supervisor = &world.supervisor;
     let (one, two) = tokio::join!(
         supervisor.launch(caller(&parent), launch()),

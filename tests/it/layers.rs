@@ -1,32 +1,35 @@
 //! The architecture, as a test: who may know whom. The table is the diagram.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Lowest layer first. A module knows itself and the modules in its row, nothing else; a new entry
 /// in a row is an architecture decision.
 const MAY_KNOW: &[(&str, &[&str])] = &[
+    ("text", &[]),
     ("quote", &[]),
-    ("task", &[]),
+    ("task", &["text"]),
     ("transcript", &[]),
-    ("fork", &[]),
+    ("fork", &["text"]),
     ("net", &[]),
     ("threads", &[]),
     ("clock", &["task"]),
-    ("notice", &["quote", "task", "transcript"]),
+    ("notice", &["text", "quote", "task", "transcript"]),
     ("feed", &["task"]),
     ("metrics", &["task", "feed"]),
     ("store", &["task"]),
-    ("auth", &[]),
-    ("trust", &[]),
+    ("private_file", &[]),
+    ("auth", &["private_file"]),
+    ("trust", &["private_file"]),
     ("process", &[]),
     ("sandbox", &[]),
     ("claim", &[]),
-    ("agent", &["transcript", "net", "threads", "trust", "process", "sandbox"]),
+    ("agent", &["text", "transcript", "net", "threads", "trust", "process", "sandbox"]),
     (
         "host",
         &[
+            "text",
             "task",
             "transcript",
             "net",
@@ -58,7 +61,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("wire", &["task", "fork"]),
-    ("tools", &["quote", "task", "transcript", "threads", "supervisor", "wire"]),
+    ("tools", &["text", "quote", "task", "transcript", "threads", "supervisor", "wire"]),
     ("http", &["task", "feed", "metrics", "threads", "supervisor", "wire", "tools"]),
     ("client", &["wire"]),
     ("config", &[]),
@@ -88,8 +91,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "quote", "task", "fork", "clock", "auth", "trust", "process", "sandbox", "agent",
-            "host", "wire", "client", "config", "daemon", "mcp",
+            "text", "quote", "task", "fork", "clock", "auth", "trust", "process", "sandbox",
+            "agent", "host", "wire", "client", "config", "daemon", "mcp",
         ],
     ),
 ];
@@ -104,6 +107,15 @@ const ONLY_HERE: &[(&str, &str)] = &[
     ("Timestamp::now", "clock"),
 ];
 
+/// What a module hands on from below, so that those above it can name it without knowing its owner.
+const HANDS_ON: &[(&str, &[&str])] = &[
+    ("agent", &["transcript"]),
+    ("host", &["agent"]),
+    ("supervisor", &["host", "notice", "store"]),
+    ("wire", &["task"]),
+    ("daemon", &["store"]),
+];
+
 struct Source {
     path: PathBuf,
     /// The part of the program it belongs to: the first folder, or the file itself.
@@ -112,10 +124,16 @@ struct Source {
 }
 
 impl Source {
+    /// Its modules, itself included: `fork/read.rs` is `["fork", "read"]`.
+    fn modules(&self) -> Vec<String> {
+        let inside = self.path.strip_prefix(src()).unwrap().with_extension("");
+        let names = inside.iter().map(|name| name.to_str().unwrap().to_owned());
+        names.filter(|name| name != "mod").collect()
+    }
+
     /// How many modules it is in, itself included.
     fn depth(&self) -> usize {
-        let inside = self.path.strip_prefix(src()).unwrap().components().count();
-        if self.path.ends_with("mod.rs") { inside - 1 } else { inside }
+        self.modules().len()
     }
 }
 
@@ -162,6 +180,50 @@ fn no_row_permits_what_nobody_needs() {
                 used.contains(*known),
                 "`{module}` does not use `{known}`: take it off its row"
             );
+        }
+    }
+}
+
+#[test]
+fn what_a_module_hands_on_from_below_is_in_the_table() {
+    for (module, below) in MAY_KNOW {
+        let sources = sources().into_iter().filter(|source| source.module == *module);
+        let found: BTreeSet<String> =
+            sources.flat_map(|source| paths_after("pub use crate::", &source)).collect();
+        let row = HANDS_ON.iter().find(|(name, _)| name == module);
+        let expected = row.map_or(&[] as &[&str], |(_, handed_on)| handed_on);
+        assert_eq!(found.iter().collect::<Vec<_>>(), expected, "`{module}`");
+        assert!(expected.iter().all(|owner| below.contains(owner)), "`{module}`");
+    }
+}
+
+#[test]
+fn nobody_gets_the_store_from_the_supervisor_who_may_not_know_it() {
+    for source in sources() {
+        let may = source.module == "store" || row(&source.module).contains(&"store");
+        let asks = code(&source).find(|line| line.contains(".store()"));
+        assert!(may || asks.is_none(), "{}: {asks:?}", source.path.display());
+    }
+}
+
+/// A file and a folder of the same name are one module, and what is inside a module belongs to it: only
+/// files that are beside each other count.
+#[test]
+fn no_files_of_a_module_know_each_other_in_a_circle() {
+    let files: BTreeMap<Vec<String>, BTreeSet<Vec<String>>> = {
+        let sources = sources();
+        let all: BTreeSet<Vec<String>> = sources.iter().map(Source::modules).collect();
+        let known = |source: &Source| known_files(source, &all);
+        sources.iter().map(|source| (source.modules(), known(source))).collect()
+    };
+    for file in files.keys() {
+        let mut reached = BTreeSet::new();
+        let mut next: Vec<&Vec<String>> = files[file].iter().collect();
+        while let Some(other) = next.pop() {
+            assert_ne!(other, file, "a circle, through {reached:?}");
+            if reached.insert(other) {
+                next.extend(&files[other]);
+            }
         }
     }
 }
@@ -227,6 +289,80 @@ fn paths_after(prefix: &str, source: &Source) -> BTreeSet<String> {
         line.split(prefix).skip(1).map(|path| path.chars().take_while(is_name).collect()).collect()
     };
     code(source).flat_map(names).collect()
+}
+
+/// The files that this one names, without those above it and inside of it. Its tests do not count.
+fn known_files(source: &Source, all: &BTreeSet<Vec<String>>) -> BTreeSet<Vec<String>> {
+    let own = source.modules();
+    let lines = code(source).take_while(|line| *line != "mod tests {");
+    let text = lines.collect::<Vec<_>>().join(" ");
+    let mut found = BTreeSet::new();
+    for (at, _) in text.match_indices("crate::").chain(text.match_indices("super::")) {
+        let follows_another = text[..at].ends_with("::");
+        if follows_another || text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+            continue;
+        }
+        let path = &text[at..];
+        let ups = path.split("::").take_while(|name| *name == "super").count();
+        let base = if ups == 0 { &[] as &[String] } else { &own[..own.len() - ups] };
+        for names in named(&path["crate::".len() * ups.max(1)..]) {
+            let mut file = base.to_vec();
+            for name in names {
+                file.push(name);
+                if !all.contains(&file) {
+                    file.pop();
+                    break;
+                }
+            }
+            found.insert(file);
+        }
+    }
+    found.retain(|file| !own.starts_with(file) && !file.starts_with(&own));
+    found
+}
+
+/// The paths of `a::b`, or of `a::{b, c::d}`, at the beginning of this.
+fn named(text: &str) -> Vec<Vec<String>> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let Some(tree) = text.strip_prefix('{') else {
+        let name = text.split(|c| !is_name(c)).next().unwrap_or_default().to_owned();
+        let deeper = match text[name.len()..].strip_prefix("::") {
+            Some(rest) if rest.starts_with(|c| is_name(c) || c == '{') => named(rest),
+            Some(_) | None => vec![Vec::new()],
+        };
+        return deeper.into_iter().map(|rest| [vec![name.clone()], rest].concat()).collect();
+    };
+    let (mut depth, mut start, mut paths) = (0, 0, Vec::new());
+    for (at, c) in tree.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                paths.extend(named(tree[start..at].trim()));
+                start = at + 1;
+                if c == '}' {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    paths
+}
+
+#[test]
+fn a_path_names_every_file_it_leads_to() {
+    let check = |text: &str, expected: &[&str]| {
+        let paths: Vec<String> = named(text).iter().map(|names| names.join("::")).collect();
+        assert_eq!(paths, expected, "{text}");
+    };
+    check("open::reader(path)?", &["open::reader"]);
+    check(
+        "rows::{self, RUN, deep::{one, two}}; use super::x;",
+        &["rows::self", "rows::RUN", "rows::deep::one", "rows::deep::two"],
+    );
+    check("{Error, copy}; more", &["Error", "copy"]);
+    check("Vec::<u8>::new()", &["Vec"]);
 }
 
 /// Lines without those that are only a comment.

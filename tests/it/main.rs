@@ -58,6 +58,7 @@ mod stalls;
 mod status;
 mod store;
 mod sweep;
+mod tidied;
 mod tools;
 mod trust;
 mod versions;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use crate::support::canary::{self, CANARY};
 use crate::support::process::{Ended, Shell};
 
 const CLIENTS: [(&str, &str); 7] = [
@@ -98,6 +99,39 @@ fn uninstall_gives_back_what_was_there_and_keeps_what_was_changed_since() {
         assert!(left.contains(edited) && !left.contains("asyncagents"), "{left}");
         let again = mcp(&shell, &format!("uninstall {client} --write"));
         assert_eq!(again.stdout, format!("{} does not have it\n", path.display()));
+    }
+}
+
+#[test]
+fn keys_in_a_clients_file_are_in_no_file_of_ours() {
+    let mut shell = shell();
+    for (client, file) in CLIENTS {
+        let path = shell.path(file);
+        let before = match client {
+            "codex" => format!("key = '{CANARY}' # {CANARY}\n[a.env]\nKEY = '{CANARY}'"),
+            _ => format!("{{\"env\": {{\"KEY\": \"{CANARY}\"}} // {CANARY}\n}}"),
+        };
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, &before).unwrap();
+        let root = shell.path("");
+        let check = |shell: &Shell, arguments: &str, said: &str| {
+            let ended = shell.run_in(&shell.path("project"), arguments.split(' '));
+            assert!(ended.stdout.contains(said), "{arguments}: {ended:?}");
+            assert_eq!(canary::leaks(&root), std::slice::from_ref(&path), "{arguments}");
+        };
+        check(&shell, &format!("mcp install {client} --write"), "added it to");
+        // Renewed, because the program is somewhere else.
+        shell.set("PATH", "/nowhere");
+        check(&shell, &format!("mcp install {client} --write"), "added it to");
+        shell.set("PATH", shell.path("bin"));
+        check(&shell, &format!("mcp uninstall {client} --write"), "is as it was before");
+        assert_eq!(fs::read_to_string(&path).unwrap(), before, "byte for byte");
+        if client == "opencode" {
+            check(&shell, "opencode install", "added it to");
+            check(&shell, "opencode uninstall", "is as it was before");
+            assert_eq!(fs::read_to_string(&path).unwrap(), before, "byte for byte");
+        }
+        fs::remove_file(&path).unwrap();
     }
 }
 

@@ -366,8 +366,10 @@ async fn a_model_keeps_its_name() {
     let path = "/v1/chat/completions".to_owned();
     let authorization = Some(format!("Bearer {KEY}"));
     let (query, session, parent_session) = (String::new(), None, None);
-    let expected = Asked { path, query, authorization, session, parent_session, body };
-    assert_eq!(server.asked(), [expected]);
+    let asked = server.asked();
+    let at = asked[0].at;
+    let expected = Asked { at, path, query, authorization, session, parent_session, body };
+    assert_eq!(asked, [expected]);
 }
 
 /// What a server is sent for these messages, without the system's.

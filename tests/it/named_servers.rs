@@ -101,6 +101,44 @@ async fn a_task_on_a_server_that_its_caller_named_goes_on_after_the_daemon_was_r
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_daemon_forgets_the_servers_that_no_task_needs_any_more() {
+    let servers = [OpenCode::start().await, OpenCode::start().await];
+    block_in_place(|| {
+        let mut shell = shell();
+        shell.set("ASYNCAGENTS_OPENCODE_URL", servers[0].url());
+        assert_eq!(end(&shell, &run(&shell, "@say fine")), fine());
+        shell.set("ASYNCAGENTS_OPENCODE_URL", servers[1].url());
+        let launched = run(&shell, "@hang");
+        assert_eq!(launched.code, 0, "{launched:?}");
+        shell.unset("ASYNCAGENTS_OPENCODE_URL");
+        assert_eq!(shell.run(["daemon", "stop"]).code, 0);
+        let addresses = || -> Vec<String> {
+            let db = rusqlite::Connection::open(shell.database()).unwrap();
+            let mut all = db.prepare("SELECT address FROM instance ORDER BY name").unwrap();
+            let all = all.query_map([], |row| row.get(0)).unwrap();
+            all.map(|address| address.unwrap()).collect()
+        };
+        // As a version before this one could have noted it.
+        let old = "http://me:swordfish@127.0.0.1:1";
+        let db = rusqlite::Connection::open(shell.database()).unwrap();
+        db.execute("INSERT INTO instance VALUES ('handed-0', ?1)", [old]).unwrap();
+        drop(db);
+        assert_eq!(addresses().len(), 3);
+        assert_eq!(shell.run(["daemon", "start"]).code, 0);
+        until("they are forgotten", || addresses() == [servers[1].url()]);
+        let files = std::fs::read_dir(shell.home()).unwrap().map(|file| file.unwrap().path());
+        for file in files.filter(|file| file.is_file()) {
+            let bytes = std::fs::read(&file).unwrap();
+            assert!(!bytes.windows(9).any(|bytes| bytes == b"swordfish"), "{}", file.display());
+        }
+        let id = servers[1].sessions()[0]["id"].as_str().unwrap().to_owned();
+        until("it is at work", || !servers[1].given(&id).is_empty());
+        servers[1].finish(&id, "fine");
+        assert_eq!(end(&shell, &launched), fine());
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_the_callers_environment_names_holds_with_its_server() {
     let server = OpenCode::start().await;
     block_in_place(|| {

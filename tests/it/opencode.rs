@@ -6,7 +6,7 @@ use std::time::Duration;
 use asyncagents::host::opencode::{Login, Standing};
 use asyncagents::host::{Host as _, NewSession};
 use asyncagents::supervisor::{Asks, Caller, Error, Fork, ForkMethod, Launch, Settings, Target};
-use asyncagents::task::launch::Order;
+use asyncagents::task::Order;
 use asyncagents::task::lifecycle::Resumable;
 use asyncagents::task::{Phase, SessionId, Status, Task};
 use serde_json::json;
@@ -116,6 +116,85 @@ async fn g4_every_row_of_the_table_becomes_what_it_means() {
     assert_eq!(world.notices(&refused, 1).await.len(), 1);
 }
 
+/// How often the host was asked for a conversation, after these were shown.
+async fn fetched(world: &OnOpenCode, task: &Task) -> u64 {
+    world.supervisor.shown_transcript(task).await.unwrap();
+    transcripts_asked(world)
+}
+
+fn transcripts_asked(world: &OnOpenCode) -> u64 {
+    let metrics = world.supervisor.measured().unwrap();
+    let lines = metrics.lines().filter(|line| {
+        line.starts_with("asyncagents_host_calls_total") && line.contains("\"transcript\"")
+    });
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+#[tokio::test]
+async fn a_transcript_is_shown_again_while_the_host_tells_of_nothing_new() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@hang").await;
+    world.server.until_busy(task.id.as_str()).await;
+    let task = world.supervisor.task(&task.id).unwrap();
+    // What is told of its beginning comes to an end.
+    let mut before = fetched(&world, &task).await;
+    loop {
+        let now = fetched(&world, &task).await;
+        if now == std::mem::replace(&mut before, now) {
+            break;
+        }
+    }
+    // A stream that broke may have had something to tell.
+    world.server.close_streams();
+    while fetched(&world, &task).await == before {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    world.server.finish(task.id.as_str(), "found it");
+    let task = world.ended(&task).await;
+    let shown = world.supervisor.shown_transcript(&task).await.unwrap();
+    assert!(shown.contains("found it"), "an end is read from the host");
+}
+
+#[tokio::test]
+async fn a_host_that_fails_to_show_the_transcript_of_a_live_task_is_asked_once() {
+    let world = OnOpenCode::start().await;
+    let parent = world.server.parent(HERE).await;
+    let new = world.launch(&parent, "@hang").await;
+    let resumed = world.end_of(&parent, "@say one").await;
+    let is_kept = |_: &OpenCode| {
+        let kept = world.supervisor.store().kept_transcript(&resumed.id);
+        kept.unwrap().is_some()
+    };
+    world.server.until("its transcript is kept", is_kept).await;
+    let resumed = world.supervisor.resume(&resumed.id, "@hang".into()).await.unwrap();
+    for task in [&new, &resumed] {
+        world.at_work(task).await;
+        let is_heard = |_: &OpenCode| world.host.version(&task.id).is_some();
+        world.server.until("its events are heard", is_heard).await;
+    }
+    world.server.spoil("GET /session/{id}/message", Fault::Status(500), usize::MAX);
+    let before = transcripts_asked(&world);
+    let error = world.supervisor.shown_transcript(&new).await.unwrap_err();
+    assert_eq!(transcripts_asked(&world), before + 1, "{error}");
+    let shown = world.supervisor.shown_transcript(&resumed).await.unwrap();
+    assert!(shown.contains("one"), "what was kept: {shown}");
+    assert_eq!(transcripts_asked(&world), before + 2);
+}
+
+#[tokio::test]
+async fn with_a_cache_of_no_time_a_transcript_is_always_fetched() {
+    let settings = Settings { result_cache: Duration::ZERO, ..settings() };
+    let world = OnOpenCode::with(settings, OpenCode::start().await).await;
+    let parent = world.server.parent(HERE).await;
+    let task = world.launch(&parent, "@hang").await;
+    world.server.until_busy(task.id.as_str()).await;
+    let task = world.supervisor.task(&task.id).unwrap();
+    for n in 1..=3 {
+        assert_eq!(fetched(&world, &task).await, n);
+    }
+}
+
 #[tokio::test]
 async fn aborted_by_someone_in_the_host_is_cancelled() {
     let world = OnOpenCode::start().await;
@@ -210,7 +289,7 @@ async fn g8_a_copy_by_the_server_is_nobodys_child_and_gets_our_title_rules_and_n
     let world = OnOpenCode::with(native, OpenCode::start().await).await;
     let parent = world.server.parent(HERE).await;
     let before = world.server.messages(&parent).len();
-    let launch = Launch { order: general("@say copied"), fork: Fork::Caller, key: None };
+    let launch = Launch { wanted: general("@say copied").into(), fork: Fork::Caller, key: None };
     let task = world.supervisor.launch(caller(&parent), launch).await.unwrap();
     assert_eq!(end(&world.ended(&task).await), (Status::Completed, "copied", ""));
     let session = world.server.session(task.id.as_str()).unwrap();
@@ -594,7 +673,7 @@ async fn several_servers_at_once_and_one_that_comes_back_on_another_port() {
     let world = OnOpenCode::build(settings(), one.clone(), servers, None, long).await;
     let (first, second) = (one.parent(HERE).await, two.parent(HERE).await);
     let (a, b) = (world.launch(&first, "@hang").await, world.launch(&second, "@hang").await);
-    assert_eq!((a.host_instance.as_str(), b.host_instance.as_str()), ("one", "two"));
+    assert_eq!((a.origin.host_instance.as_str(), b.origin.host_instance.as_str()), ("one", "two"));
     world.at_work(&a).await;
     two.until_busy(b.id.as_str()).await;
     one.restart_on_new_port().await;
@@ -777,7 +856,7 @@ async fn on_a_server_of_this_machine_a_directory_that_is_none_is_refused_at_laun
     let parent = world.server.parent(HERE).await;
     let directory = "/nowhere".to_owned();
     let caller = Caller { directory, ..caller(&parent) };
-    let launch = Launch { order: general("look"), fork: Fork::No, key: None };
+    let launch = Launch { wanted: general("look").into(), fork: Fork::No, key: None };
     let refused = world.supervisor.launch(caller, launch).await.unwrap_err();
     assert_eq!(
         refused.to_string(),

@@ -430,6 +430,7 @@ fn setup(directory: &Path) -> Setup {
         command_lease: std::time::Duration::from_secs(30),
         sandbox: Sandbox::off(),
         scratch: directory.join("scratch"),
+        scratch_age: None,
         sweep: |record| Err(Survivors(vec![record.pid])),
     }
 }

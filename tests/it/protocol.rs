@@ -105,6 +105,38 @@ fn embedded() -> Shell {
 }
 
 #[test]
+fn a_session_opens_without_a_daemon_and_says_what_is_wrong_until_that_is_mended() {
+    let shell = embedded();
+    shell.say(["daemon", "start"]);
+    shell.say(["daemon", "stop"]);
+    let version = |version: i64| {
+        let db = rusqlite::Connection::open(shell.database()).unwrap();
+        let known = db.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+        db.pragma_update(None, "user_version", version).unwrap();
+        known
+    };
+    let known = version(9_999);
+    let why = format!(
+        "Error: the daemon of asyncagents cannot be started: the daemon did not start: the task store \
+         was written by a newer asyncagents (schema 9999, this one knows {known}); upgrade asyncagents, \
+         or set ASYNCAGENTS_HOME to another directory. What was launched is kept; call again once that \
+         is mended (`asyncagents doctor` says more)."
+    );
+
+    let mut client = Client::connect(&shell, "a client");
+    assert!(client.server["instructions"].as_str().unwrap().contains("asyncagents_wait"));
+    assert_eq!(client.ask("tools/list", json!({}))["error"]["message"], json!(why));
+    let list = json!({ "name": "asyncagents_list", "arguments": {} });
+    let refused = json!({ "content": [{ "type": "text", "text": why }], "isError": true });
+    assert_eq!(client.ask("tools/call", list.clone())["result"], refused);
+
+    version(known);
+    let text = "No background tasks found";
+    let answered = json!({ "content": [{ "type": "text", "text": text }], "isError": false });
+    assert_eq!(client.ask("tools/call", list)["result"], answered);
+}
+
+#[test]
 fn only_what_is_announced_is_there() {
     let shell = Shell::new();
     let mut client = Client::connect(&shell, "a client");

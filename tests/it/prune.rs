@@ -94,6 +94,31 @@ async fn pruning_leaves_a_client_the_ends_it_has_not_read() {
 }
 
 #[tokio::test]
+async fn the_address_of_a_server_is_needed_while_a_task_there_is_live_or_its_end_unread() {
+    let world = World::start().await;
+    let client = without_conversation("client");
+    let task = launch(&world, &client, "@hang").await;
+    let shell = without_conversation(SHELL);
+    let store = world.supervisor.store();
+    let address = || "http://127.0.0.1:1".to_owned();
+    store.put_instance(task.origin.host_instance.clone(), address()).await.unwrap();
+    store.put_instance("other".to_owned(), address()).await.unwrap();
+    let unneeded = || store.unneeded_instances("").unwrap();
+    assert_eq!(unneeded(), ["other"]);
+    assert_eq!(store.unneeded_instances("oh").unwrap(), [""; 0]);
+    world.finish(&task, "done").await;
+    world.ended(&task).await;
+    // Nothing reads the mail of the shell.
+    world.ended(&launch(&world, &shell, "@say done").await).await;
+    nothing_is_owed(&world).await;
+    assert_eq!(unneeded(), ["other"]);
+    let told = world.tool(&client, "asyncagents_list", serde_json::json!({})).await.text;
+    assert!(told.contains("finished"), "{told}");
+    let both = ["other", &task.origin.host_instance];
+    world.until("it is read", || unneeded() == both).await;
+}
+
+#[tokio::test]
 async fn pruning_does_not_forget_a_session_that_is_still_to_be_stopped() {
     let mut world = World::start().await;
     let shell = without_conversation(SHELL);
@@ -142,7 +167,7 @@ fn without_conversation(name: &str) -> Caller {
 }
 
 async fn launch(world: &World, caller: &Caller, prompt: &str) -> Task {
-    let launch = Launch { order: order(prompt), fork: Fork::No, key: None };
+    let launch = Launch { wanted: order(prompt).into(), fork: Fork::No, key: None };
     world.supervisor.launch(caller.clone(), launch).await.unwrap()
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use asyncagents::supervisor::{Error, Settings, Target};
-use asyncagents::task::launch::Order;
+use asyncagents::task::Order;
 use asyncagents::task::queue::Limits;
 use asyncagents::task::{Phase, SessionId, Slot, Status, Task};
 
@@ -100,7 +100,7 @@ async fn two_parents_with_one_slot_are_served_alternately() {
         world.until("one has the slot", || active().is_some()).await;
         let task = waiting.remove(active().unwrap());
         assert!(waiting.iter().all(|other| world.task(&other.id).slot == Slot::Queued));
-        served.push(if task.parent.session == greedy { "greedy" } else { "modest" });
+        served.push(if task.origin.parent.session == greedy { "greedy" } else { "modest" });
         world.finish(&task, "done").await;
         world.ended(&task).await;
     }

@@ -1,21 +1,23 @@
 //! Real MCP clients, registered by `mcp install`: their models launch agents, wait for them and get
 //! results, also across a killed daemon.
 
+use std::time::Duration;
+
 use asyncagents::task::Phase;
 use asyncagents::wire::TaskView;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::canary::CANARY;
 use crate::support::process::until;
 use crate::support::quoted;
-use crate::support::real_client::{Client, RealClient};
+use crate::support::real_client::{Call, Client, RealClient};
 
-fn task(description: &str, prompt: &str) -> (&'static str, Value) {
+fn task(description: &str, prompt: &str) -> Call {
     let arguments = json!({"description": description, "prompt": prompt, "agent": "general"});
     ("asyncagents_task", arguments)
 }
 
-fn wait() -> (&'static str, Value) {
+fn wait() -> Call {
     ("asyncagents_wait", json!({"timeout": 600}))
 }
 
@@ -92,8 +94,8 @@ fn a_call_that_is_given_up_cancels_its_task(client: Client) {
     real.give_up_after(3);
     // Its start is not what is given up.
     real.shell.say(["daemon", "start"]);
-    let errand = ("Task", json!({"description": "errand", "prompt": "@hang"}));
-    let ended = real.converse("first", &[task("kept", "@hang"), wait(), errand]);
+    let calls = [task("kept", "@hang"), wait(), errand("errand", "@hang")];
+    let ended = real.converse("first", &calls);
     assert_eq!((ended.code, ended.stdout.trim()), (0, "the end"), "{ended:?}");
     let mut states: Vec<(String, String)> = Vec::new();
     until("the errand is cancelled", || {
@@ -138,6 +140,89 @@ fn two_conversations_of_claude_code_in_one_directory_leave_each_others_tasks_alo
     assert!(answers[1].ends_with(&quoted("Result", "found it")), "{answers:?}");
 }
 
+fn errand(description: &str, prompt: &str) -> Call {
+    ("Task", json!({"description": description, "prompt": prompt}))
+}
+
+/// `explore` only reads, and `Task` is announced so.
+const READS: &str = "[task_tool]\nagent = 'explore'";
+
+/// No agent gets an answer of its model before all of them have asked for one.
+fn task_calls_of_one_message_run_at_the_same_time(client: Client, settings: &str) {
+    let Some(real) = RealClient::with_own_agents(client, settings) else { return };
+    let calls = ["one", "two", "three"].map(|name| errand(name, &format!("@meet 3 | say {name}")));
+    let ended = real.converse_with("first", &[&calls]);
+    assert_eq!((ended.code, ended.stdout.trim()), (0, "the end"), "{ended:?}");
+    let mut answers = real.answers("first");
+    // As they came, which is any order.
+    answers.sort();
+    assert_eq!(answers, ["one", "three", "two"].map(|name| quoted("Result", name)));
+}
+
+#[test]
+fn claude_code_runs_task_calls_of_one_message_at_the_same_time_if_their_agent_only_reads() {
+    task_calls_of_one_message_run_at_the_same_time(Client::Claude, READS);
+}
+
+#[test]
+fn codex_runs_task_calls_of_one_message_at_the_same_time_if_their_agent_only_reads() {
+    task_calls_of_one_message_run_at_the_same_time(Client::Codex, READS);
+}
+
+#[test]
+fn gemini_cli_runs_task_calls_of_one_message_at_the_same_time_whatever_their_agent_may_do() {
+    task_calls_of_one_message_run_at_the_same_time(Client::Gemini, "");
+}
+
+/// What the README says about the default: nobody is told that an agent which may write only reads.
+fn task_calls_of_one_message_run_one_after_the_other(client: Client) {
+    let Some(real) = RealClient::with_own_agents(client, "") else { return };
+    let calls = ["one", "two", "three"].map(|name| errand(name, "@wait 200 | say done"));
+    let ended = real.converse_with("first", &[&calls]);
+    assert_eq!((ended.code, ended.stdout.trim()), (0, "the end"), "{ended:?}");
+    assert_eq!(real.answers("first"), [(); 3].map(|()| quoted("Result", "done")));
+    let mut tasks = real.shell.tasks();
+    tasks.sort_by_key(|task| task.started_at);
+    let descriptions: Vec<&str> = tasks.iter().map(|task| task.description.as_str()).collect();
+    assert_eq!(descriptions, ["one", "two", "three"]);
+    for pair in tasks.windows(2) {
+        assert!(pair[0].completed_at <= Some(pair[1].started_at), "{pair:?}");
+    }
+}
+
+#[test]
+fn claude_code_runs_task_calls_of_one_message_one_after_the_other_if_their_agent_may_write() {
+    task_calls_of_one_message_run_one_after_the_other(Client::Claude);
+}
+
+#[test]
+fn codex_runs_task_calls_of_one_message_one_after_the_other_if_their_agent_may_write() {
+    task_calls_of_one_message_run_one_after_the_other(Client::Codex);
+}
+
+fn agents_launched_in_one_message_run_at_the_same_time(client: Client) {
+    let Some(real) = RealClient::with_own_agents(client, "") else { return };
+    let launches = ["one", "two", "three"].map(|name| task(name, "@meet 3 | say done"));
+    let ended = real.converse_with("first", &[&launches, &[wait()]]);
+    assert_eq!((ended.code, ended.stdout.trim()), (0, "the end"), "{ended:?}");
+    assert_eq!(real.answers("first").len(), 4);
+    let tasks = real.shell.tasks().into_iter();
+    let mut ends: Vec<(String, Option<String>)> =
+        tasks.map(|task| (task.description, task.result)).collect();
+    ends.sort();
+    assert_eq!(ends, ["one", "three", "two"].map(|name| (name.into(), Some("done".into()))));
+}
+
+#[test]
+fn agents_that_claude_code_launches_in_one_message_run_at_the_same_time() {
+    agents_launched_in_one_message_run_at_the_same_time(Client::Claude);
+}
+
+#[test]
+fn agents_that_codex_launches_in_one_message_run_at_the_same_time() {
+    agents_launched_in_one_message_run_at_the_same_time(Client::Codex);
+}
+
 /// `mcp.longest_call_seconds` is not set: the client's name decides how long a call may take, and a
 /// name that is not recognised would have waits return after 45 seconds.
 fn a_wait_is_one_call(client: Client, name: &str) {
@@ -165,4 +250,51 @@ fn a_wait_of_codex_is_one_call() {
 #[test]
 fn a_wait_of_gemini_cli_is_one_call() {
     a_wait_is_one_call(Client::Gemini, "gemini");
+}
+
+/// The longest call of this client, scaled down to three seconds. The conversation goes on from that answer
+/// with the next call, and its agent ends during that one. The name is the one the table beside
+/// `longest_call` has.
+fn a_wait_longer_than_a_call_is_two_calls(client: Client, name: &str) {
+    let Some(mut real) = RealClient::registered(client) else { return };
+    let slice = Duration::from_secs(3);
+    real.set_up(&format!("[mcp]\nlongest_call_seconds = {}\n", slice.as_secs()));
+    let conversation = real.start("first", &[task("long", "@hang"), wait(), wait()]);
+    until("the client waits", || real.calls("asyncagents_wait") == 1);
+    let task = hanging(&real);
+    until("the client waits again", || real.calls("asyncagents_wait") == 2);
+    real.shell.finish(&task, "found late");
+    let ended = conversation.wait();
+    assert_eq!((ended.code, ended.stdout.trim()), (0, "the end"), "{ended:?}");
+    assert_eq!(real.calls("asyncagents_wait"), 2);
+    let answers = real.answers("first");
+    let over = "Timed out after 3s of waiting (`timeout` was cut to that: calls of this client may not \
+                take longer). Nothing is lost, what runs goes on: call asyncagents_wait again with the \
+                same arguments to go on waiting, or do something else meanwhile.";
+    assert!(
+        answers[1].contains("\n\nStill running:\n") && answers[1].ends_with(over),
+        "{answers:?}"
+    );
+    assert!(answers[2].ends_with(&quoted("Result", "found late")), "{answers:?}");
+    // The first wait was called after its model had been asked what to do, and answered before that was
+    // asked again.
+    let asked = real.asked_at("first");
+    let took = asked[asked.len() - 2] - asked[asked.len() - 3];
+    assert!(took >= slice, "answered after {took:?}");
+    assert!(task.parent_session_id.starts_with(&format!("mcp-{name}-")), "{task:?}");
+}
+
+#[test]
+fn a_wait_of_claude_code_longer_than_a_call_is_answered_in_slices() {
+    a_wait_longer_than_a_call_is_two_calls(Client::Claude, "claude-code");
+}
+
+#[test]
+fn a_wait_of_codex_longer_than_a_call_is_answered_in_slices() {
+    a_wait_longer_than_a_call_is_two_calls(Client::Codex, "codex-mcp-client");
+}
+
+#[test]
+fn a_wait_of_gemini_cli_longer_than_a_call_is_answered_in_slices() {
+    a_wait_longer_than_a_call_is_two_calls(Client::Gemini, "gemini-cli-mcp-client");
 }

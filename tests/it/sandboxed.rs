@@ -153,6 +153,54 @@ async fn cargo_builds_and_tests_offline_with_the_toolchain_and_the_registry_of_t
     .await;
 }
 
+/// With the target directory that these tests were built in, so that there is next to nothing to build.
+#[tokio::test]
+async fn an_agent_tests_this_project_in_the_sandbox() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    if !is_there("cargo") {
+        return;
+    }
+    let config = format!("[agent]\ncommand_writable = ['{}']", target.display());
+    with(&config, move |mut place| {
+        let cargo = toolchain("CARGO_HOME", ".cargo");
+        place.shell.set("CARGO_HOME", &cargo);
+        place.shell.set("RUSTUP_HOME", toolchain("RUSTUP_HOME", ".rustup"));
+        place.shell.set("PATH", format!("{}/bin:/usr/bin:/bin", cargo.display()));
+        let profile = if cfg!(debug_assertions) { "" } else { "--release" };
+        let command = format!(
+            "{}set -o pipefail; CARGO_TARGET_DIR='{}' cargo test --lib --offline {profile} 2>&1|\
+             tail -n 40",
+            build_variables(),
+            target.display()
+        );
+        // Another cargo may have the target directory at the moment.
+        let call = json!({ "command": command, "timeout": 600 });
+        let prompt = format!("work\n@call bash {call}\n@say over");
+        let run = place.shell.run_in(root, ["run", "--agent", "build", &prompt]);
+        assert_eq!(run.code, 0, "{run:?}");
+        let task = run.stdout.trim();
+        assert_ne!(place.shell.run(["wait", "--timeout", "900", task]).code, 124);
+        let said = place.server.asked().last().unwrap().texts("tool").pop().unwrap();
+        let passed = said.lines().find_map(|line| {
+            let (count, _) = line.strip_prefix("test result: ok. ")?.split_once(" passed")?;
+            count.parse::<usize>().ok()
+        });
+        assert!(passed.is_some_and(|count| count > 300), "{said}");
+        assert!(said.ends_with("(exit code 0)"), "{said}");
+    })
+    .await;
+}
+
+/// What cargo was told by the environment when it built these tests: with anything else it would build all
+/// of it again.
+#[expect(clippy::disallowed_methods, reason = "how this was built is known outside only")]
+fn build_variables() -> String {
+    let names = ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER", "RUSTUP_TOOLCHAIN"];
+    let set = names.iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
+    set.map(|(name, value)| format!("export {name}='{value}'; ")).collect()
+}
+
 #[tokio::test]
 async fn npm_and_pip_run_tests_in_the_sandbox() {
     with("", |place| {
@@ -202,6 +250,47 @@ async fn a_session_keeps_its_own_temporary_directory_and_home_from_one_command_t
         let session = place.shell.tasks()[0].session_id.clone();
         let scratch = place.shell.home().join("scratch").join(session);
         assert_eq!(fs::read_to_string(scratch.join("tmp/kept")).unwrap(), "one\n");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_that_keeps_too_much_in_its_private_places_is_told_until_it_has_removed_it() {
+    with("[agent]\nscratch_bytes = 1048576", |place| {
+        let calls = ["head -c 3000000 /dev/zero > /tmp/large", "echo small", "rm /tmp/large"];
+        let task = place.launch("build", &calls.map(|command| json!({ "command": command })));
+        let over = "\n(`/tmp` and the home directory of this session hold more than 1 MiB, their limit; \
+            remove what is no longer needed there before you go on)";
+        let expected = [
+            format!("(no output)\n(exit code 0){over}"),
+            format!("small\n(exit code 0){over}"),
+            "(no output)\n(exit code 0)".to_owned(),
+        ];
+        assert_eq!(place.told(&task), expected);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn private_places_of_a_session_are_removed_a_week_after_its_last_command() {
+    with("", |place| {
+        for _ in 0..2 {
+            place.bash("echo kept > /tmp/kept");
+        }
+        let tasks = place.shell.tasks();
+        let folder = |task: usize| {
+            let session = &tasks[task].session_id;
+            place.shell.home().join("scratch").join(session)
+        };
+        assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
+        let days = |days: u64| std::time::Duration::from_secs(days * 86_400);
+        for (task, age) in [(0, days(8)), (1, days(6))] {
+            let time = fs::metadata(folder(task)).unwrap().modified().unwrap() - age;
+            fs::File::open(folder(task)).unwrap().set_modified(time).unwrap();
+        }
+        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        until("the old one is gone", || !folder(0).exists());
+        assert_eq!(fs::read_to_string(folder(1).join("tmp/kept")).unwrap(), "kept\n");
     })
     .await;
 }

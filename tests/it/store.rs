@@ -11,9 +11,9 @@ use asyncagents::store::{
     Committed, Direction, End, Error, Filter, NewRun, NewTask, Opened, Placement, Resumed, Session,
     Sort, Store, What, Window,
 };
-use asyncagents::task::lifecycle::{Change, Report, Request, Rest};
+use asyncagents::task::lifecycle::{Change, Report, Request, Resumable};
 use asyncagents::task::queue::Limits;
-use asyncagents::task::{Budget, Manner, Parent, SessionId, Task, TaskId};
+use asyncagents::task::{Order, Origin, Parent, SessionId, Task, TaskId};
 use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
@@ -57,25 +57,27 @@ impl World {
             id: self.clock.session_id(),
             short_ids: vec![self.clock.short_id()],
             nonce: self.clock.nonce(),
-            parent: Parent {
-                session: SessionId::new("ses_parent"),
-                message: "msg_parent".into(),
-                agent: "build".into(),
+            origin: Origin {
+                parent: Parent {
+                    session: SessionId::new("ses_parent"),
+                    message: "msg_parent".into(),
+                    agent: "build".into(),
+                    host: "scripted".into(),
+                },
                 host: "scripted".into(),
+                host_instance: "scripted-0".into(),
+                directory: "/somewhere".into(),
+                depth: 1,
+                is_forked: false,
             },
-            host: "scripted".into(),
-            host_instance: "scripted-0".into(),
-            directory: "/somewhere".into(),
-            description: "find it".into(),
-            prompt: "Find it.".into(),
-            agent: "explore".into(),
-            model: None,
-            manner: Manner::Background,
+            order: Order {
+                description: "find it".into(),
+                prompt: "Find it.".into(),
+                agent: "explore".into(),
+                ..Order::default()
+            },
             placement: Placement::CurrentOr(self.clock.batch_id()),
-            is_forked: false,
             inheritance: None,
-            depth: 1,
-            budget: Budget::default(),
             development: false,
             message_id: self.clock.message_id(),
             at: self.clock.now(),
@@ -94,7 +96,6 @@ impl World {
             wake: true,
             open_todos: Vec::new(),
             progress: None,
-            abort: false,
             transcript: true,
         }
     }
@@ -175,7 +176,7 @@ async fn changes_are_published_in_the_order_in_which_they_were_made() {
 async fn two_writers_of_the_same_end_owe_one_notice() {
     let world = World::new();
     let task = world.insert().await;
-    let cancel = task.state.request(Request::Cancel).unwrap();
+    let cancel = task.state.request(Request::Cancel { why: None }).unwrap();
     let first = world.store.end(&task, finished(&task), world.end());
     let second = world.store.end(&task, finished(&task), world.end());
     let third = world.store.end(&task, cancel, world.end());
@@ -262,12 +263,12 @@ async fn news_that_comes_after_a_resume_belongs_to_the_run_before_and_changes_no
         ticket: world.clock.tick(),
         key: None,
     };
-    let from = Rest::Completed;
-    let resumed = world.store.resume(&ended, from, run.clone(), world.limits.clone());
+    let change = ended.state.request(Request::Resume(Resumable::Completed)).unwrap();
+    let resumed = world.store.resume(&ended, change.clone(), run.clone(), world.limits.clone());
     let Resumed::Yes(resumed) = resumed.await.unwrap() else { panic!("it was not resumed") };
     assert_eq!(world.store.end(&ended, late.clone(), world.end()).await.unwrap(), None);
     assert_eq!(world.store.end(&task, late, world.end()).await.unwrap(), None);
-    let again = world.store.resume(&ended, from, run, world.limits.clone());
+    let again = world.store.resume(&ended, change, run, world.limits.clone());
     assert_eq!(again.await.unwrap(), Resumed::Stale);
     assert_eq!(world.stored(), [*resumed]);
 }
@@ -355,9 +356,9 @@ async fn what_is_said_while_a_session_comes_to_rest_keeps_it_at_work() {
 async fn clearing_takes_ended_tasks_off_the_list_and_leaves_one_that_was_just_launched() {
     let world = World::new();
     let (ended, live) = (world.insert().await, world.insert().await);
-    let change = ended.state.request(Request::Cancel).unwrap();
+    let change = ended.state.request(Request::Cancel { why: None }).unwrap();
     world.store.end(&ended, change, world.end()).await.unwrap().unwrap();
-    assert_eq!(world.store.clear(&live.parent.session, world.clock.now()).await.unwrap(), 1);
+    assert_eq!(world.store.clear(&live.origin.parent.session, world.clock.now()).await.unwrap(), 1);
     let cleared = |task: &Task| world.store.task(&task.id).unwrap().unwrap().cleared_at.is_some();
     assert_eq!((cleared(&ended), cleared(&live)), (true, false));
 }

@@ -82,6 +82,23 @@ fn a_guard_that_is_still_there_is_killed_after_its_session_and_descendants() {
     guard.0.wait().unwrap();
 }
 
+#[test]
+fn a_guard_that_still_finishes_its_command_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let finished = directory.path().join("finished");
+    // Without a child: that would be killed at once.
+    let script = "read -t 2; echo yes > \"$0\"";
+    let mut guard = std::process::Command::new("setsid");
+    let guard = guard.args(["bash", "-c", script]).arg(&finished);
+    let mut guard = Stray(guard.stdin(std::process::Stdio::piped()).spawn().unwrap());
+    let pid = guard.pid();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned();
+    let record = Record { marker: "none".into(), pid, start: start_time(pid), boot };
+    assert_eq!(sweep(&record), Ok(()));
+    assert_eq!(fs::read_to_string(&finished).unwrap(), "yes\n");
+    assert_eq!(guard.0.wait().unwrap().code(), Some(0));
+}
+
 /// Processes with exactly this command line.
 fn running(command: &str) -> BTreeSet<i32> {
     let wanted = command.replace(' ', "\0") + "\0";

@@ -4,6 +4,7 @@ use super::grants::read_grants;
 use super::permission::read_permissions;
 use super::yaml::Yaml;
 use super::{Definition, Error, Source};
+use crate::text;
 
 const LONGEST_NAME: usize = 100;
 
@@ -65,8 +66,7 @@ fn check_name(name: &str) -> Result<(), Error> {
     if is_short && !is_option && !name.contains(is_odd) && name.split('/').all(is_fit) {
         return Ok(());
     }
-    let shown: String = name.chars().take(LONGEST_NAME).collect();
-    Err(Error::BadName(shown.escape_debug().to_string()))
+    Err(Error::BadName(text::head(name, LONGEST_NAME).escape_debug().to_string()))
 }
 
 /// Characters without a shape, some of which turn the text around them. Two names that differ in

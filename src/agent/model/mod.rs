@@ -8,9 +8,10 @@ pub mod remote;
 mod standing;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -67,6 +68,12 @@ pub enum Effort {
 pub enum Error {
     #[error("{0}")]
     Unusable(String),
+    /// Whether a key is kept cannot be told now, which says nothing about one that was found before.
+    #[error("{0}")]
+    KeysUnreadable(String),
+    /// The run is to wait for somebody who brings its credentials again.
+    #[error("{0}")]
+    Lost(String),
     #[error("the daemon has no key for `{provider}`: {way_out}")]
     NoKey { provider: String, way_out: String },
     #[error("model server refused ({status}): {message}")]
@@ -93,6 +100,8 @@ impl Error {
                 true
             }
             Error::Unusable(_)
+            | Error::KeysUnreadable(_)
+            | Error::Lost(_)
             | Error::NoKey { .. }
             | Error::Refused { .. }
             | Error::TooLong(_) => false,
@@ -230,7 +239,7 @@ impl Models {
     }
 
     fn choose(&self, sources: &Sources, call: &Access) -> Result<Provider, Error> {
-        let kept = (self.kept)(&sources.name).map_err(Error::Unusable)?;
+        let kept = (self.kept)(&sources.name).map_err(Error::KeysUnreadable)?;
         sources.choose(call, kept.key)
     }
 
@@ -247,7 +256,7 @@ impl Models {
     pub fn find_kept(&self, name: &str, since: i64) -> Result<Option<Model>, Error> {
         let (provider, _) = name.split_once('/').unwrap_or_default();
         let known = self.providers.get(provider).ok_or_else(|| self.unknown(name))?;
-        let kept = (self.kept)(provider).map_err(Error::Unusable)?;
+        let kept = (self.kept)(provider).map_err(Error::KeysUnreadable)?;
         if !kept.key.is_given() || kept.changed_at < since {
             return Ok(None);
         }
@@ -257,7 +266,7 @@ impl Models {
     }
 
     fn connect(&self, connection: &Connection) -> Result<Arc<Remote>, Error> {
-        let mut made = connection.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = connection.made.lock();
         match &*made {
             Made::Yes(remote) if !remote.is_stale() => return Ok(remote.clone()),
             Made::Failed(error, at) if at.elapsed() < REMEMBERED => return Err(error.clone()),
@@ -285,7 +294,7 @@ impl Models {
 
 impl Known {
     fn connection(&self, provider: Provider) -> Arc<Connection> {
-        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connections = self.connections.lock();
         let made = connections.iter().position(|connection| connection.provider == provider);
         let connection = match made {
             Some(place) => connections.remove(place),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Call, Finish, Piece, Request};
 use crate::agent::turn::INTERRUPTED;
+use crate::text::clip;
 use crate::transcript::{Message, Part, Role, Tokens};
 
 /// What it knows how to use.
@@ -17,6 +18,7 @@ const TOOLS: [&str; 5] = ["read", "list", "glob", "grep", "todo"];
 const MOST_WORDS: usize = 4;
 const MOST_FILES: usize = 3;
 const MOST_FINDINGS: usize = 12;
+const LONGEST_LINE: usize = 120;
 
 /// Words that say nothing about where to look.
 const EMPTY_WORDS: &[&str] = &[
@@ -345,7 +347,7 @@ fn report(task: &Task, words: &[String]) -> String {
         lines.push(format!("{} lines in {files} files fit. The best places:", hits.len()));
         lines.push(String::new());
         for hit in best.iter().take(MOST_FINDINGS) {
-            lines.push(format!("- {}:{}: {}", hit.path, hit.line, cut(&hit.text)));
+            lines.push(format!("- {}:{}: {}", hit.path, hit.line, clip(&hit.text, LONGEST_LINE)));
         }
         if files > MOST_FINDINGS {
             lines.push(format!("- … and {} more files", files - MOST_FINDINGS));
@@ -367,14 +369,6 @@ fn report(task: &Task, words: &[String]) -> String {
         if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }
     ));
     lines.join("\n")
-}
-
-fn cut(text: &str) -> String {
-    const MOST: usize = 120;
-    match text.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 /// As a server would stream it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::provider::{Access, Key, Place, Provider};
-use super::remote::Remote;
+use super::remote::{ModelList, Remote};
 use super::{Error, Models};
 
 /// A provider that somebody has said something about.
@@ -19,8 +19,8 @@ pub struct Standing {
     pub address: Option<String>,
     /// Why it cannot be used.
     pub problem: Option<String>,
-    /// The names of the models it offers, when it was asked.
-    pub models: Option<Vec<String>>,
+    /// The models it offers, when it was asked.
+    pub models: Option<ModelList>,
 }
 
 /// How closely to look.

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 use std::io::Read;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
 /// One edit at a time: between reading and writing a file nobody else's edit may get lost.
 pub(super) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALONE.lock()
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -14,10 +14,11 @@ use serde_json::{Value, json};
 use super::glob;
 use super::halt::{Halt, Reason, Watched};
 use super::read::regular;
-use super::text::{clip, lossy};
+use super::text::lossy;
 use super::walk::{Gaps, below, walk};
 use super::workspace::{Kind, Place, open_file};
 use super::{Access, Context, Error, Output};
+use crate::text::clip;
 
 const MOST_MATCHES: usize = 200;
 const LONGEST_LINE: usize = 300;

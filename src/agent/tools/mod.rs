@@ -34,6 +34,7 @@ pub use self::workspace::Workspace;
 use self::workspace::{Place, resolve};
 use crate::process::Launcher;
 use crate::sandbox::{self, Cell, Hidden, HiddenPlaces};
+use crate::text::clip;
 use crate::threads::{self, Stuck};
 
 /// How long a tool that works on files may take before it says what it has so far.
@@ -285,7 +286,7 @@ fn parse<T: DeserializeOwned>(tool: Tool, arguments: &Value) -> Result<T, Error>
     serde_json::from_value(arguments).map_err(|error| Error::Arguments {
         tool: tool.name(),
         // It quotes what it was given.
-        reason: text::clip(&error.to_string(), 500),
+        reason: clip(&error.to_string(), 500),
     })
 }
 

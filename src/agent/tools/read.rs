@@ -7,9 +7,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::halt::{Halt, Reason, Watched};
-use super::text::{clip, lossy};
+use super::text::lossy;
 use super::workspace::Place;
 use super::{Access, Context, Error, Output};
+use crate::text::clip;
 
 const MOST_LINES: u64 = 2_000;
 const LONGEST_LINE: usize = 2_000;

@@ -1,7 +1,8 @@
 //! `todo`: the list an agent keeps of what it has to do. Whoever runs the agent reads it too.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -68,7 +69,7 @@ impl Todos {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Todo>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 
 use super::Error;
+use crate::text::clip;
 
 /// The kernel follows no more than this either.
 const MOST_LINKS: usize = 40;
@@ -52,7 +53,7 @@ impl Workspace {
     /// What `path` stands for now, inside or not.
     pub(super) fn place(&self, path: &str) -> Result<Place, Error> {
         if path.len() > LONGEST_PATH {
-            let shown = path.chars().take(80).collect::<String>() + "…";
+            let shown = clip(path, 80);
             return Err(Error::failed("open", &shown, "the path is too long"));
         }
         let resolved = resolve(&self.root, Path::new(path))

@@ -440,6 +440,8 @@ impl<M: Mint> Turn<M> {
         let name = match error {
             model::Error::TooLong(_) => FailureName::CutOff,
             model::Error::Unusable(_)
+            | model::Error::KeysUnreadable(_)
+            | model::Error::Lost(_)
             | model::Error::NoKey { .. }
             | model::Error::Refused { .. }
             | model::Error::Busy { .. }

@@ -72,6 +72,7 @@ impl Mcp {
 impl Change {
     fn install(&self, settings: &Settings) -> anyhow::Result<()> {
         let file = self.client.file(settings)?;
+        let mut log = UndoLog::read(undo_file(settings))?;
         let program = Program::this(settings)?;
         let before = read(&file)?;
         let given = before.as_deref().unwrap_or_default();
@@ -82,7 +83,6 @@ impl Change {
         }
         if self.write {
             let without = self.client.remove_server(given).with_context(left_alone)?;
-            let mut log = UndoLog::read(undo_file(settings))?;
             log.add(&file, before, without, &after);
             log.write()?;
             write(&file, &after)?;
@@ -98,6 +98,7 @@ impl Change {
 
     fn uninstall(&self, settings: &Settings) -> anyhow::Result<()> {
         let file = self.client.file(settings)?;
+        let mut log = UndoLog::read(undo_file(settings))?;
         let Some(now) = read(&file)? else {
             return show::line(&format!("{} does not exist", file.display()));
         };
@@ -111,7 +112,6 @@ impl Change {
         if !self.write {
             return show::line(&format!("{} has it (--write removes it)", file.display()));
         }
-        let mut log = UndoLog::read(undo_file(settings))?;
         match log.take(&file, Some(&now)) {
             Some(before) => restore(&file, before)?,
             None => {

@@ -2,7 +2,8 @@
 //! here, in memory, and is gone with the daemon.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{MutexGuard, PoisonError};
+
+use parking_lot::MutexGuard;
 
 use super::{Embedded, Setup, broken};
 use crate::agent::definition::Definition;
@@ -18,6 +19,13 @@ const BETWEEN_LOOKS: usize = 1_000;
 
 /// The providers whose access came with a call, and when.
 type Noted = BTreeMap<String, Timestamp>;
+
+/// What a run began with: asked while it cannot be found out whether its key has changed.
+pub(super) struct FirstModel {
+    pub(super) model: Model,
+    /// Whether its access came with the call.
+    handed: bool,
+}
 
 impl Embedded {
     /// The model a session is to use: the prompt's, the agent's, the configured one.
@@ -47,7 +55,10 @@ impl Embedded {
         let models = &self.0.setup.models;
         let handed = self.kept_handed(&session.id);
         let provider = provider_of(name);
-        let refused = |error: model::Error| Error::Refused(removed(error));
+        let refused = |error: model::Error| match error {
+            model::Error::KeysUnreadable(why) => Error::Unreachable(why),
+            other => Error::Refused(removed(other)),
+        };
         match session.handed.get(provider) {
             Some(since) if !handed.providers().contains_key(provider) => {
                 let kept = models.find_kept(name, since.as_millis()).map_err(refused)?;
@@ -55,6 +66,33 @@ impl Embedded {
             }
             Some(_) | None => models.find(name, handed.providers()).map_err(refused),
         }
+    }
+
+    /// The model of a run's next request. A key that `auth set` has replaced or `auth remove` has taken away
+    /// is not sent any more.
+    pub(super) async fn model_now(
+        &self,
+        session: &Session,
+        name: &str,
+        first: &FirstModel,
+    ) -> Result<Model, model::Error> {
+        let (session, name) = (session.clone(), name.to_owned());
+        match self.in_thread(move |host| host.find_model(&session, &name)).await {
+            Ok(model) => Ok(model),
+            Err(Error::Refused(why)) => Err(model::Error::Unusable(why)),
+            // Not its own key, but one of `auth set` that was to stand in for it and has been removed.
+            Err(Error::NoCredentials(why)) if !first.handed => Err(model::Error::Lost(why)),
+            // Nothing says that it has changed. What came with the call stays in memory while it runs.
+            Err(Error::Unreachable(_) | Error::NoSuchSession(_) | Error::NoCredentials(_)) => {
+                Ok(first.model.clone())
+            }
+        }
+    }
+
+    /// The model that a run begins with.
+    pub(super) fn first_model(&self, session: &Session, name: &str) -> Result<FirstModel, Error> {
+        let handed = self.kept_handed(&session.id).providers().contains_key(provider_of(name));
+        Ok(FirstModel { model: self.find_model(session, name)?, handed })
     }
 
     /// Why a session cannot go on with this model before somebody brings what it lost.
@@ -163,7 +201,7 @@ impl Embedded {
     }
 
     fn all_handed(&self) -> MutexGuard<'_, HashMap<SessionId, Handed>> {
-        self.0.handed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.handed.lock()
     }
 }
 

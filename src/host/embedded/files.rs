@@ -1,14 +1,22 @@
 //! Files of sessions: what their commands printed at length, and their private `/tmp` and home, in a folder
-//! for each session. A folder goes when its session does, which is when its task is pruned.
+//! for each session. A folder goes when its session does, which is when its task is pruned; the private
+//! places go a few days after the session's last command.
 
-use std::fs;
+use std::fs::{self, DirEntry};
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Embedded, Setup};
-use crate::task::SessionId;
+use crate::sandbox;
+use crate::task::{SessionId, Timestamp};
 use crate::threads;
 
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// How the names of private places begin that are about to be removed.
+const ASIDE: &str = "stale-";
+
 impl Embedded {
-    /// Now, for what a crash left between the two, and whenever tasks were pruned.
+    /// Now, for what a crash left between the two, whenever tasks were pruned, and once a day.
     pub(super) fn sweep_files_in_background(&self) {
         let (host, mut pruned) = (self.clone(), self.0.store.pruned());
         tokio::spawn(async move {
@@ -19,6 +27,7 @@ impl Embedded {
                 }
                 tokio::select! {
                     changed = pruned.changed() => if changed.is_err() { return },
+                    () = tokio::time::sleep(DAY) => {}
                     () = host.0.stop.cancelled() => return,
                 }
             }
@@ -32,18 +41,71 @@ impl Embedded {
         }
         let Setup { overflow, scratch, .. } = &self.0.setup;
         // Before the first long output, and the first command, there are no such folders.
-        let folders = [overflow, scratch].map(|path| fs::read_dir(path).into_iter().flatten());
-        for folder in folders.into_iter().flatten().flatten() {
-            let name = folder.file_name().into_string().unwrap_or_default();
-            if !name.starts_with("ses_") {
-                continue;
-            }
-            // One that cannot be looked up keeps its files.
-            let gone = matches!(self.0.store.session(&SessionId::new(name)), Ok(None));
-            if gone && let Err(error) = fs::remove_dir_all(folder.path()) {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, folder = %folder.path().display(), "output files were left");
-            }
+        let outputs = fs::read_dir(overflow).into_iter().flatten().flatten();
+        for folder in outputs.filter(|folder| self.is_gone(folder)) {
+            remove(&folder);
         }
+        let private = || fs::read_dir(scratch).into_iter().flatten().flatten();
+        for folder in private().filter(|folder| self.is_stale(folder)) {
+            self.set_aside(&folder);
+        }
+        for folder in private().filter(|folder| self.is_gone(folder) || is_aside(folder)) {
+            remove(&folder);
+        }
+    }
+
+    /// One that cannot be looked up keeps its files.
+    fn is_gone(&self, folder: &DirEntry) -> bool {
+        session(folder).is_some_and(|id| matches!(self.0.store.session(&id), Ok(None)))
+    }
+
+    /// The session of a live task keeps its folder, also while it waits for a slot or for credentials.
+    fn is_stale(&self, folder: &DirEntry) -> bool {
+        let is_over = |id: SessionId| match self.0.store.task(&id) {
+            Ok(task) => task.is_none_or(|task| !task.is_live()),
+            Err(_) => false,
+        };
+        self.is_old(folder) && session(folder).is_some_and(is_over)
+    }
+
+    /// Renames it in one step, because removing takes a while: a session that is resumed meanwhile has its
+    /// folder or a new one, never half of it. What a crash leaves is removed by the next sweep.
+    fn set_aside(&self, folder: &DirEntry) {
+        let Some(id) = session(folder) else { return };
+        let aside = folder.path().with_file_name(format!("{ASIDE}{id}"));
+        // Held, so that nothing is set to work between the look and the renaming.
+        let runs = self.runs();
+        if runs.contains_key(&id) || !self.is_old(folder) {
+            return;
+        }
+        if let Err(error) = fs::rename(folder.path(), aside) {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, session = %id, "stale private files were left");
+        }
+    }
+
+    /// Every command gives the folder a new time.
+    fn is_old(&self, folder: &DirEntry) -> bool {
+        let Some(age) = self.0.setup.scratch_age else { return false };
+        let modified = folder.metadata().and_then(|found| found.modified()).ok();
+        let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        since.is_some_and(|since| Timestamp::EPOCH.plus(since) < self.0.clock.now().minus(age))
+    }
+}
+
+fn session(folder: &DirEntry) -> Option<SessionId> {
+    let name = folder.file_name().into_string().ok()?;
+    name.starts_with("ses_").then(|| SessionId::new(name))
+}
+
+fn is_aside(folder: &DirEntry) -> bool {
+    folder.file_name().to_str().is_some_and(|name| name.starts_with(ASIDE))
+}
+
+fn remove(folder: &DirEntry) {
+    // What its commands have made may be closed to its owner: Go's module cache is, for one.
+    if let Err(error) = sandbox::remove_all(&folder.path()) {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, folder = %folder.path().display(), "files of a session were left");
     }
 }

@@ -12,9 +12,10 @@ mod run;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -87,6 +88,8 @@ pub struct Setup {
     pub sandbox: Sandbox,
     /// Where sessions keep their private `/tmp` and home, in a folder for each session.
     pub scratch: PathBuf,
+    /// How long such a folder stays after the session's last run.
+    pub scratch_age: Option<Duration>,
     /// Kills what is left of a command whose guard could not; tests have one that fails.
     pub sweep: fn(&Record) -> Result<(), Survivors>,
 }
@@ -223,11 +226,11 @@ impl Embedded {
     }
 
     fn left(&self) -> MutexGuard<'_, HashMap<SessionId, Left>> {
-        self.0.left.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.left.lock()
     }
 
     fn runs(&self) -> MutexGuard<'_, HashMap<SessionId, Running>> {
-        self.0.runs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.runs.lock()
     }
 
     fn ring(&self) {

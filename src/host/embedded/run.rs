@@ -3,17 +3,19 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::credentials::FirstModel;
 use super::{Embedded, FIRST_PAUSE, LONGEST_PAUSE, Left, Running, Setup, broken};
 use crate::agent::definition::{Action, Definition, EXTERNAL_DIRECTORY, Source};
 use crate::agent::drive::{Doing, Leave, Permit, Stopped, Surroundings, drive};
-use crate::agent::model::{Call, Model, Price, Request};
+use crate::agent::model::{self, Call, Model, Price, Request};
 use crate::agent::tools::{self, Context, OutputRoom, Spec, Todos, Workspace};
 use crate::agent::turn::{self, Effect, Mint, Purpose, Turn};
 use crate::clock::Clock;
@@ -37,7 +39,12 @@ struct Surrounded {
     host: Embedded,
     session: Session,
     agent: Definition,
+    /// `provider/model`, and the second half of it.
+    model_name: String,
     model: String,
+    first_model: FirstModel,
+    /// Why the run has to wait for its credentials, once it has to.
+    lost: Mutex<Option<String>>,
     workspace: Workspace,
     todos: Todos,
     overflow: PathBuf,
@@ -209,12 +216,19 @@ impl Embedded {
                 ))),
             };
             match ready {
-                Ok(((surrounded, model, price), messages)) => {
+                Ok(((surrounded, price), messages)) => {
                     let agent = surrounded.agent.name.clone();
                     let (limits, stamps) = (self.0.setup.limits, Stamps(self.0.clock.clone()));
                     let turn = Turn::new(id.as_str(), &agent, messages, limits, stamps);
-                    let (cancel, stop) = (cancel.clone(), self.0.stop.clone());
-                    drive(turn.priced(price), model, Arc::new(surrounded), cancel, stop).await?;
+                    let (turn, surrounded) = (turn.priced(price), Arc::new(surrounded));
+                    let (run, stop) = (Arc::clone(&surrounded), self.0.stop.clone());
+                    let driven = drive(turn, run, cancel.clone(), stop).await;
+                    let is_left = driven.is_err() && !cancel.is_cancelled();
+                    if let Some(why) = surrounded.lost.lock().take().filter(|_| is_left) {
+                        self.leave_lacking(id, why);
+                        return Ok(());
+                    }
+                    driven?;
                 }
                 Err(Error::Unreachable(why)) => return Err(Stopped(why)),
                 Err(Error::NoSuchSession(_)) => return Ok(()),
@@ -299,9 +313,9 @@ impl Embedded {
         let agent = self.definition(&session.directory, &session.agent);
         let agent = agent.map_err(|missing| refused(missing.to_string()))?;
         let name = self.model_name(&session.model, &agent);
-        let model = self.find_model(&session, &name)?;
+        let first_model = self.first_model(&session, &name)?;
         let bare = name.split_once('/').map_or(name.as_str(), |(_, model)| model).to_owned();
-        let price = match &model {
+        let price = match &first_model.model {
             Model::Offline => Some(Price::FREE),
             Model::Remote(remote) => {
                 self.0.setup.prices.get(&name).copied().or_else(|| remote.price(&bare))
@@ -322,7 +336,10 @@ impl Embedded {
             output_room: OutputRoom::left(self.0.setup.output_bytes, &overflow),
             overflow,
             cell: self.cell(&session, &agent),
+            model_name: name,
             model: bare,
+            first_model,
+            lost: Mutex::new(None),
             session,
             agent,
             workspace,
@@ -330,7 +347,7 @@ impl Embedded {
             shown_at: Mutex::new(Duration::ZERO),
             heard: AtomicI64::new(last),
         };
-        Ok((surrounded, model, price))
+        Ok((surrounded, price))
     }
 
     /// The sandbox as this session has it.
@@ -350,7 +367,7 @@ impl Embedded {
     }
 }
 
-type Ready = (Surrounded, Model, Option<Price>);
+type Ready = (Surrounded, Option<Price>);
 
 impl Surrounded {
     fn specs(&self) -> Vec<Spec> {
@@ -465,6 +482,14 @@ fn ask_id(session: &SessionId, call: &str) -> String {
 }
 
 impl Surroundings for Surrounded {
+    async fn model(&self) -> Result<Model, model::Error> {
+        let model = self.host.model_now(&self.session, &self.model_name, &self.first_model).await;
+        if let Err(model::Error::Lost(why)) = &model {
+            *self.lost.lock() = Some(why.clone());
+        }
+        model
+    }
+
     async fn save(&self, message: &Message) -> Result<(), Stopped> {
         self.insist(|| self.host.save(&self.session.id, message)).await
     }
@@ -569,7 +594,7 @@ impl Surroundings for Surrounded {
 
     fn show(&self, doing: Doing, messages: &[Message]) {
         let uptime = self.host.0.clock.uptime();
-        let mut shown_at = self.shown_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown_at = self.shown_at.lock();
         let streaming = doing == Doing::Streaming;
         if streaming && uptime.saturating_sub(*shown_at) < BETWEEN_LOOKS {
             return;

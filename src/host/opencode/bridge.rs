@@ -3,16 +3,16 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::transport::{Bytes, Call, Error, Reply};
+use super::call::{Bytes, Call, Error, Reply};
 
 /// What the plugin is told, a line each.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -153,7 +153,7 @@ impl Bridge {
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 

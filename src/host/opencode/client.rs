@@ -8,13 +8,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::transport::{self, Bytes, Call, Reply, Transport};
+use super::call::{self, Bytes, Call, Reply};
+use super::transport::Transport;
 use super::types::{
     Agent, Create, Health, Paths, Permission, Problem, Question, Say, Session, ShowToast, Spoken,
     Statuses, Todo,
 };
 use crate::host::{Answer, Error};
 use crate::task::{MessageId, SessionId};
+use crate::text::head;
 use crate::transcript::Message;
 
 /// As many of the newest messages are enough to find one that is no summary.
@@ -49,14 +51,16 @@ impl Client {
     pub(super) async fn health(&self, patience: Duration) -> Result<Health, Sick> {
         match self.transport.send_fresh("/global/health", patience).await {
             Ok(reply) => read(reply).map_err(|error| Sick::Down(error.to_string())),
-            Err(error @ transport::Error::Refused(_)) => Err(Sick::Down(error.to_string())),
-            Err(error @ transport::Error::Broken(_)) => Err(Sick::Silent(error.to_string())),
+            Err(error @ call::Error::Refused(_)) => Err(Sick::Down(error.to_string())),
+            Err(error @ call::Error::Broken(_)) => Err(Sick::Silent(error.to_string())),
         }
     }
 
-    /// Where it keeps what it knows: the same for all processes that share their sessions.
-    pub(super) async fn state_directory(&self) -> Result<String, Error> {
-        Ok(self.get::<Paths>("/path").await?.state)
+    /// Where it keeps what it knows: the same for all processes that share their sessions. Like
+    /// `health`, the question may get lost in a process that is starting.
+    pub(super) async fn state_directory(&self, patience: Duration) -> Result<String, Error> {
+        let reply = self.transport.send_fresh("/path", patience).await.map_err(lost)?;
+        Ok(read::<Paths>(reply)?.state)
     }
 
     /// The server may be another one now.
@@ -64,7 +68,7 @@ impl Client {
         self.transport.renew();
     }
 
-    pub(super) async fn events(&self) -> Result<Bytes, transport::Error> {
+    pub(super) async fn events(&self) -> Result<Bytes, call::Error> {
         self.transport.stream("/global/event").await
     }
 
@@ -236,7 +240,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-fn lost(error: transport::Error) -> Error {
+fn lost(error: call::Error) -> Error {
     Error::Unreachable(error.to_string())
 }
 
@@ -252,7 +256,7 @@ fn read<T: DeserializeOwned>(reply: Reply) -> Result<T, Error> {
 
 fn sound(reply: Reply) -> Result<Reply, Error> {
     let problem = || {
-        let text = || String::from_utf8_lossy(&reply.body).chars().take(300).collect();
+        let text = || head(&String::from_utf8_lossy(&reply.body), 300).to_owned();
         match serde_json::from_slice::<Problem>(&reply.body) {
             Ok(Problem { name, data }) => {
                 data.get("message").and_then(Value::as_str).map_or(name, str::to_owned)

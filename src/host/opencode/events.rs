@@ -2,7 +2,7 @@
 
 use futures_util::StreamExt;
 
-use super::transport::{Bytes, Error};
+use super::call::{Bytes, Error};
 
 /// A line that is longer than this is no event of a server in its right mind.
 const LONGEST_LINE: usize = 256 << 20;

@@ -2,12 +2,13 @@
 //! look like.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -23,8 +24,8 @@ use crate::transcript::{Figures, Outcome};
 
 /// A server that starts swallows what it is sent, so the first patience is short; a loaded one
 /// answers late, so the last one is long.
-const FIRST_PATIENCE: Duration = Duration::from_secs(1);
-const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const FIRST_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -110,6 +111,8 @@ impl Instance {
         clock: Clock,
         arrived: Arc<Notify>,
     ) -> Instance {
+        // No number of an instance that had the same name before comes again.
+        let first = clock.tick();
         Instance {
             arrived,
             name,
@@ -118,7 +121,7 @@ impl Instance {
             login: 0,
             clock,
             standing: watch::Sender::new(Standing::Looking),
-            mirror: Mutex::default(),
+            mirror: Mutex::new(Mirror::new(first)),
             rounds: Mutex::default(),
             leave: CancellationToken::new(),
         }
@@ -193,6 +196,7 @@ impl Instance {
             self.find().await;
             let begun = self.clock.uptime();
             let ended = self.hear(wake).await;
+            self.mirror().stop_listening();
             tracing::debug!(instance = self.name, ended, "the event stream ended");
             self.client.renew();
             if self.standing.send_replace(Standing::Looking) != Standing::Looking {
@@ -251,7 +255,7 @@ impl Instance {
             Err(_) => return "no stream in time".into(),
         };
         let mut events = Events::new(bytes);
-        self.mirror().doubt();
+        self.mirror().listen();
         wake.notify_one();
         let mut waking: Option<tokio::time::Instant> = None;
         loop {
@@ -302,6 +306,11 @@ impl Instance {
             }
             other => other,
         }
+    }
+
+    /// Another number with everything that is heard of the session; `None` while nothing can be.
+    pub(super) fn version(&self, session: &SessionId) -> Option<u64> {
+        self.mirror().version(session)
     }
 
     pub(super) fn expect(&self, session: &SessionId, prompt: &MessageId, directory: &str) {
@@ -458,11 +467,11 @@ impl Instance {
     }
 
     fn mirror(&self) -> MutexGuard<'_, Mirror> {
-        self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mirror.lock()
     }
 
     fn rounds(&self) -> MutexGuard<'_, Rounds> {
-        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rounds.lock()
     }
 }
 

@@ -28,8 +28,11 @@ const ERROR_STANDS: Duration = Duration::from_secs(1);
 /// Longer arguments of tools are kept as a fingerprint.
 const LONGEST_INPUT: usize = 200;
 
-#[derive(Default)]
 pub(super) struct Mirror {
+    /// Whether the event stream is there.
+    listening: bool,
+    /// Counts what is heard.
+    news: u64,
     watched: HashMap<SessionId, Watched>,
     asks: HashMap<String, Vec<Open>>,
     /// Directories where something was asked or answered since it was looked at.
@@ -37,6 +40,8 @@ pub(super) struct Mirror {
 }
 
 struct Watched {
+    /// The number of what was heard last.
+    version: u64,
     prompt: MessageId,
     directory: String,
     /// Uptime until which it is kept unwatched.
@@ -91,6 +96,32 @@ pub(super) enum Wake {
 }
 
 impl Mirror {
+    /// What is heard is counted from `first` on.
+    pub(super) fn new(first: u64) -> Mirror {
+        Mirror {
+            listening: false,
+            news: first,
+            watched: HashMap::new(),
+            asks: HashMap::new(),
+            asked: BTreeSet::new(),
+        }
+    }
+
+    /// The event stream has begun: what was missed before is not known.
+    pub(super) fn listen(&mut self) {
+        self.doubt();
+        self.listening = true;
+    }
+
+    pub(super) fn stop_listening(&mut self) {
+        self.listening = false;
+    }
+
+    /// Another number with everything that is heard of a watched session.
+    pub(super) fn version(&self, session: &SessionId) -> Option<u64> {
+        self.watched.get(session).filter(|_| self.listening).map(|watched| watched.version)
+    }
+
     /// Before a prompt is sent: what is heard about it from now on counts.
     pub(super) fn expect(
         &mut self,
@@ -99,8 +130,10 @@ impl Mirror {
         directory: &str,
         now: Duration,
     ) {
+        self.news += 1;
         let watched = self.watched.entry(session.clone());
         let watched = watched.or_insert_with(|| Watched::new(prompt, directory));
+        watched.version = self.news;
         watched.prompt_is(prompt);
         watched.until = now + SOON_WATCHED;
         watched.suspect();
@@ -112,15 +145,20 @@ impl Mirror {
             watches.iter().map(|watch| &watch.session).collect();
         self.watched.retain(|id, watched| kept.contains(id) || watched.until > now);
         for watch in watches {
-            let watched = self.watched.entry(watch.session.clone());
-            let watched = watched.or_insert_with(|| Watched::new(&watch.prompt, &watch.directory));
+            let watched = self.watched.entry(watch.session.clone()).or_insert_with(|| {
+                self.news += 1;
+                let watched = Watched::new(&watch.prompt, &watch.directory);
+                Watched { version: self.news, ..watched }
+            });
             watched.prompt_is(&watch.prompt);
         }
     }
 
     /// The stream was interrupted: nothing that was heard is sure any more.
     pub(super) fn doubt(&mut self) {
+        self.news += 1;
         for watched in self.watched.values_mut() {
+            watched.version = self.news;
             watched.seeded = false;
             watched.suspect();
             self.asked.insert(watched.directory.clone());
@@ -129,14 +167,16 @@ impl Mirror {
 
     pub(super) fn hear(&mut self, event: Event, now: Duration) -> Wake {
         let Event { session, directory, news } = event;
+        let mut watched = self.watched.get_mut(&SessionId::new(session));
+        if let Some(watched) = &mut watched {
+            self.news += 1;
+            watched.version = self.news;
+        }
         if news == News::Asked {
             self.asked.extend(directory);
             return Wake::Now;
         }
-        let Some(watched) = self.watched.get_mut(&SessionId::new(session)) else {
-            return Wake::No;
-        };
-        watched.hear(news, now)
+        watched.map_or(Wake::No, |watched| watched.hear(news, now))
     }
 
     /// Directories whose status has to be looked at before their sessions can be told of.
@@ -275,6 +315,7 @@ impl Mirror {
 impl Watched {
     fn new(prompt: &MessageId, directory: &str) -> Watched {
         Watched {
+            version: 0,
             prompt: prompt.clone(),
             directory: directory.to_owned(),
             until: Duration::ZERO,
@@ -374,7 +415,7 @@ impl Watched {
                 self.grow(&message, &part, &text);
                 Wake::Later
             }
-            News::Asked => Wake::No,
+            News::Asked | News::Other => Wake::No,
         }
     }
 

@@ -4,6 +4,7 @@
 //! the comment says so.
 
 mod bridge;
+mod call;
 mod client;
 mod events;
 mod instance;
@@ -14,12 +15,13 @@ mod transport;
 mod types;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
+use parking_lot::{Mutex, MutexGuard};
 use reqwest::Url;
 use tokio::sync::{Notify, mpsc};
 
@@ -27,7 +29,7 @@ pub use bridge::{Bridge, Line};
 pub use instance::Standing;
 
 use self::client::Client;
-use self::instance::{Instance, by_instance};
+use self::instance::{FIRST_PATIENCE, Instance, LONGEST_PATIENCE, by_instance};
 use self::named::NO_LOGIN;
 use self::transport::{Http, Transport};
 use super::{
@@ -55,6 +57,8 @@ struct Inner {
     clock: Clock,
     login: Option<Login>,
     instances: Mutex<BTreeMap<String, Arc<Instance>>>,
+    /// Held while the address of a server that a caller named is put into the store or erased from it.
+    noting: tokio::sync::Mutex<()>,
     /// Where sessions are, as far as it has been found out.
     places: Mutex<HashMap<SessionId, Place>>,
     /// Another instance is there to be attended to.
@@ -93,7 +97,7 @@ pub struct Known {
 }
 
 /// Between two tries to find out who a plugin is.
-const BETWEEN_QUESTIONS: Duration = Duration::from_secs(1);
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(200);
 
 /// After our start, so long the plugins that were there take to come again.
 const OTHERS_COME_AGAIN: Duration = Duration::from_secs(10);
@@ -117,6 +121,7 @@ impl OpenCode {
             clock,
             login,
             instances: Mutex::default(),
+            noting: tokio::sync::Mutex::default(),
             places: Mutex::default(),
             changed: Notify::new(),
             arrived: Arc::default(),
@@ -194,14 +199,17 @@ impl OpenCode {
     async fn name(&self, bridge: Arc<Bridge>, directory: &str, before: &str) {
         let transport = Transport::Bridge(Arc::clone(&bridge));
         let client = Client::new(transport.clone());
+        let mut patience = FIRST_PATIENCE;
         let state = loop {
-            match client.state_directory().await {
+            match client.state_directory(patience).await {
                 Ok(state) => break state,
                 Err(_) if bridge.is_closed() => return,
-                // It may be starting.
+                // A process that is starting swallows what it is asked: asked again, it answers.
                 Err(error) => {
-                    tracing::warn!(pid = bridge.pid, %error, "a plugin came and does not answer");
+                    let pid = bridge.pid;
+                    tracing::warn!(pid, %error, "OpenCode's plugin connected, but does not answer");
                     tokio::time::sleep(BETWEEN_QUESTIONS).await;
+                    patience = (patience * 2).min(LONGEST_PATIENCE);
                 }
             }
         };
@@ -212,7 +220,7 @@ impl OpenCode {
             let left = OTHERS_COME_AGAIN.saturating_sub(self.0.clock.uptime());
             tokio::time::sleep(left).await;
         }
-        let mut named = self.0.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = self.0.named.lock();
         if bridge.is_closed() {
             return;
         }
@@ -230,7 +238,7 @@ impl OpenCode {
 
     fn has_live_tasks(&self, stem: &str) -> bool {
         let live = self.0.store.live(None).unwrap_or_default();
-        live.iter().any(|task| task.host_instance.starts_with(stem))
+        live.iter().any(|task| task.origin.host_instance.starts_with(stem))
     }
 
     /// A caller says which process its conversation belongs to.
@@ -245,7 +253,7 @@ impl OpenCode {
     }
 
     fn bridges(&self) -> MutexGuard<'_, HashMap<u64, Arc<Bridge>>> {
-        self.0.bridges.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.bridges.lock()
     }
 
     /// `false` when there is none of that name.
@@ -278,11 +286,11 @@ impl OpenCode {
     }
 
     fn instances(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Instance>>> {
-        self.0.instances.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.instances.lock()
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<SessionId, Place>> {
-        self.0.places.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.places.lock()
     }
 
     fn instance(&self, name: &str) -> Result<Arc<Instance>, Error> {
@@ -313,7 +321,7 @@ impl OpenCode {
     async fn locate(&self, session: &SessionId) -> Result<(Arc<Instance>, String), Error> {
         // A child is where it was opened, and nowhere else: only there it may be running.
         if let Some(task) = self.0.store.task(session).ok().flatten() {
-            return Ok((self.instance(&task.host_instance)?, task.directory));
+            return Ok((self.instance(&task.origin.host_instance)?, task.origin.directory));
         }
         let known = self.places().get(session).cloned();
         if let Some(Place { instance, directory }) = &known
@@ -360,7 +368,7 @@ impl OpenCode {
 
     /// Whether an instance has been gone for so long that nothing can be running there.
     fn is_lost(&self, name: &str, up: bool) -> bool {
-        let mut gone = self.0.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = self.0.gone.lock();
         if up {
             gone.remove(name);
             return false;
@@ -619,6 +627,12 @@ impl Host for OpenCode {
         }
     }
 
+    /// Of a task: where others are would have to be asked for.
+    fn version(&self, session: &SessionId) -> Option<u64> {
+        let name = self.0.store.task(session).ok().flatten()?.origin.host_instance;
+        self.instance(&name).ok()?.version(session)
+    }
+
     async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
         let (instance, _) = self.locate(session).await?;
         instance.ready().await?.transcript(session).await
@@ -626,7 +640,7 @@ impl Host for OpenCode {
 
     async fn abort(&self, session: &SessionId) -> Result<(), Error> {
         let task = self.0.store.task(session).ok().flatten();
-        if let Some(name) = task.map(|task| task.host_instance)
+        if let Some(name) = task.map(|task| task.origin.host_instance)
             && name.starts_with(PLUGIN)
             && !self.instance(&name).is_ok_and(|instance| instance.is_up())
             && self.is_lost(&name, false)

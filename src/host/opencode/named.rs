@@ -10,6 +10,7 @@ use super::instance::Instance;
 use super::transport::{Http, Transport};
 use super::{OpenCode, place, server_url};
 use crate::host::Error;
+use crate::store;
 use crate::task::id::fingerprint;
 
 /// How their names begin.
@@ -68,13 +69,31 @@ impl OpenCode {
         let (name, address) = (instance.name.clone(), instance.address.clone());
         let is_noted =
             |noted: Vec<(String, String)>| noted.contains(&(name.clone(), address.clone()));
-        if !name.starts_with(HANDED) || self.0.store.instances().is_ok_and(is_noted) {
+        if !name.starts_with(HANDED) {
+            return;
+        }
+        // The row may be there and just being erased.
+        let _noting = self.0.noting.lock().await;
+        if self.0.store.instances().is_ok_and(is_noted) {
             return;
         }
         if let Err(error) = self.0.store.put_instance(name, address).await {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "server not noted; its tasks are lost with this daemon");
         }
+    }
+
+    /// Forgets the addresses of servers that callers named and that no task needs any more. Those that are
+    /// attached stay: a launch may be under way there.
+    pub async fn forget_unneeded(&self) -> Result<(), store::Error> {
+        for name in self.0.store.unneeded_instances(HANDED)? {
+            // A launch that attaches it after this look puts the address back when it is erased.
+            let _noting = self.0.noting.lock().await;
+            if !self.instances().contains_key(&name) {
+                self.0.store.drop_instance(name).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Each server takes an event stream, and callers may name any number of them. Those that are down and
@@ -85,7 +104,7 @@ impl OpenCode {
             return Ok(());
         }
         let live = self.0.store.live(None).unwrap_or_default();
-        let is_needed = |name: &str| live.iter().any(|task| task.host_instance == name);
+        let is_needed = |name: &str| live.iter().any(|task| task.origin.host_instance == name);
         let idle = instances.values().find(|instance| {
             handed(&instance.name) && instance.is_down() && !is_needed(&instance.name)
         });
@@ -112,5 +131,51 @@ fn login(url: &Url) -> u32 {
     match url.password() {
         None if url.username().is_empty() => NO_LOGIN,
         password => fingerprint(&[url.username(), password.unwrap_or_default()]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::poll;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::store::Store;
+
+    #[tokio::test]
+    async fn an_address_that_is_erased_under_a_launch_is_noted_again() {
+        let home = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(&home.path().join("store.db"), |_| {}).unwrap();
+        let host = OpenCode::new(store.clone(), Clock::system(), None, Duration::ZERO);
+        let at = host.at("http://127.0.0.1:9").unwrap();
+        let name = at.1.clone().unwrap();
+        let row = vec![(name.clone(), "http://127.0.0.1:9".to_owned())];
+        let instance = host.instances().get(&name).cloned().unwrap();
+        store.put_instance(name.clone(), instance.address.clone()).await.unwrap();
+
+        // The look at what is attached came before the launch, the erasing comes after it.
+        let erasing = host.0.noting.lock().await;
+        let mut noting = Box::pin(host.note_handed(&instance));
+        assert!(poll!(&mut noting).is_pending());
+        store.drop_instance(name.clone()).await.unwrap();
+        drop(erasing);
+        noting.await;
+        assert_eq!(store.instances().unwrap(), row);
+
+        // The launch comes before the look.
+        let detached = host.instances().remove(&name).unwrap();
+        let launching = host.0.noting.lock().await;
+        let mut forgetting = Box::pin(host.forget_unneeded());
+        assert!(poll!(&mut forgetting).is_pending());
+        host.instances().insert(name.clone(), detached);
+        drop(launching);
+        forgetting.await.unwrap();
+        assert_eq!(store.instances().unwrap(), row);
+
+        host.instances().remove(&name);
+        host.forget_unneeded().await.unwrap();
+        assert_eq!(store.instances().unwrap(), []);
     }
 }

@@ -33,6 +33,8 @@ pub(super) enum News {
     },
     /// Something is asked, or was answered.
     Asked,
+    /// Of a kind or a form that we do not know: what was read of the session may be old.
+    Other,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -42,12 +44,18 @@ pub(super) struct Event {
     pub(super) news: News,
 }
 
-/// `None` for what does not concern a session, or says nothing new.
+/// `None` for what does not concern a session.
 pub(super) fn event(line: &str) -> Option<Event> {
     let Envelope { directory, payload } = serde_json::from_str(line).ok()?;
     let properties = payload.properties?.get();
     let session = serde_json::from_str::<OfSession>(properties).ok()?.session?;
-    let news = match payload.kind.as_str() {
+    let news = news(&payload.kind, properties).unwrap_or(News::Other);
+    Some(Event { session, directory, news })
+}
+
+/// `None` for a kind or a form that is not known.
+fn news(kind: &str, properties: &str) -> Option<News> {
+    Some(match kind {
         "session.status" => match serde_json::from_str::<StatusChanged>(properties).ok()?.status {
             Status::Idle => News::Suspect,
             status @ (Status::Busy | Status::Retry { .. } | Status::Other) => News::Busy(status),
@@ -73,8 +81,7 @@ pub(super) fn event(line: &str) -> Option<Event> {
         "permission.asked" | "permission.replied" | "question.asked" | "question.replied"
         | "question.rejected" => News::Asked,
         _ => return None,
-    };
-    Some(Event { session, directory, news })
+    })
 }
 
 /// `#[serde(flatten)]` hands the id to whoever asks first.
@@ -322,9 +329,14 @@ mod tests {
     #[test]
     fn only_what_concerns_sessions_is_read_of_the_global_stream() {
         let lines = sample!("global-event.sample");
-        let read: Vec<_> =
-            lines.as_array().unwrap().iter().map(|l| event(&l.to_string())).collect();
-        assert_eq!(read, [None, None, None]);
+        let lines = lines.as_array().unwrap().iter();
+        let read: Vec<_> = lines.map(|line| event(&line.to_string())).collect();
+        let other = Event {
+            session: "ses_e1efceb36ffe1z8HL3sntebQS1".into(),
+            directory: Some("/proj".into()),
+            news: News::Other,
+        };
+        assert_eq!(read, [Some(other.clone()), None, Some(other)]);
         for line in ["", "nonsense", "{}", "{\"payload\":{\"type\":\"session.idle\"}}"] {
             assert_eq!(event(line), None, "{line}");
         }
@@ -377,7 +389,7 @@ mod tests {
         let recorded = sample!("events.run-with-tool");
         let session = recorded[0]["properties"]["sessionID"].as_str().unwrap();
         let session = SessionId::new(session);
-        let mut mirror = Mirror::default();
+        let mut mirror = Mirror::new(0);
         let now = std::time::Duration::ZERO;
         mirror.expect(&session, &MessageId::new("msg_prompt"), "/proj", now);
         for event in events(&recorded) {
@@ -388,6 +400,38 @@ mod tests {
         let figures = transcript::figures(&messages(&sample!("session.messages")));
         assert_eq!(told.figures, figures);
         assert_eq!(told.figures.tool_calls, 1);
+    }
+
+    #[test]
+    fn what_was_read_of_a_session_is_old_with_everything_that_is_heard_of_it() {
+        use super::super::mirror::Mirror;
+        let recorded = sample!("events.run-with-tool");
+        let session = SessionId::new(recorded[0]["properties"]["sessionID"].as_str().unwrap());
+        let mut mirror = Mirror::new(7);
+        let now = std::time::Duration::ZERO;
+        mirror.expect(&session, &MessageId::new("msg_prompt"), "/proj", now);
+        assert_eq!(mirror.version(&session), None, "nobody listens");
+        mirror.listen();
+        let mut versions = std::collections::BTreeSet::from([mirror.version(&session)]);
+        for event in events(&recorded) {
+            let is_own = event.session == session.as_str();
+            mirror.hear(event, now);
+            assert_eq!(versions.insert(mirror.version(&session)), is_own);
+        }
+        for (kind, body) in [
+            ("message.removed", json!({"sessionID": session.as_str(), "messageID": "msg_1"})),
+            ("message.part.removed", json!({"sessionID": session.as_str(), "partID": "prt_1"})),
+            ("message.updated", json!({"sessionID": session.as_str(), "info": "of another form"})),
+            ("permission.asked", json!({"sessionID": session.as_str()})),
+        ] {
+            for event in events(&json!([{"type": kind, "properties": body}])) {
+                mirror.hear(event, now);
+            }
+            assert!(versions.insert(mirror.version(&session)), "{kind}");
+        }
+        assert!(versions.len() > 5 && !versions.contains(&None), "{versions:?}");
+        mirror.stop_listening();
+        assert_eq!(mirror.version(&session), None);
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! How a request reaches an OpenCode process.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, Url};
 
 use super::bridge::Bridge;
+use super::call::{Bytes, Call, Error, Reply};
 use crate::net;
 
 /// A server that starts hundreds of runs answers after 20 seconds; that is no death.
@@ -16,30 +17,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Nobody listens: the system says so at once. What takes longer is a network that swallows it.
 const LONGEST_CONNECT: Duration = Duration::from_secs(5);
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Error {
-    #[error("nobody listens: {0}")]
-    Refused(String),
-    #[error("{0}")]
-    Broken(String),
-}
-
-pub(super) struct Call {
-    pub(super) method: Method,
-    /// With its query.
-    pub(super) path: String,
-    pub(super) body: Option<Vec<u8>>,
-}
-
-pub(super) struct Reply {
-    pub(super) status: u16,
-    pub(super) is_json: bool,
-    pub(super) body: Vec<u8>,
-}
-
-/// Bytes of the event stream as they come.
-pub(super) type Bytes = BoxStream<'static, Result<Vec<u8>, Error>>;
 
 /// The same calls travel either way.
 #[derive(Clone)]
@@ -127,12 +104,12 @@ impl Http {
     fn renew(&self) {
         // One that was built can be built again.
         if let Ok(client) = builder(&self.base).build() {
-            *self.http.lock().unwrap_or_else(PoisonError::into_inner) = client;
+            *self.http.lock() = client;
         }
     }
 
     async fn send(&self, call: Call) -> Result<Reply, Error> {
-        let client = self.http.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let client = self.http.lock().clone();
         let request = self.request(&client, call.method, &call.path)?.timeout(PATIENCE);
         let request = match call.body {
             Some(body) => request.header(CONTENT_TYPE, "application/json").body(body),

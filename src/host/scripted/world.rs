@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
@@ -164,7 +165,7 @@ impl World {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     fn now(&self) -> i64 {
@@ -281,7 +282,7 @@ impl World {
         }
         if let Some(log) = &self.0.log {
             let line = format!("{}\n", json!({ "again": again, "at": at, "post": post }));
-            let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut log = log.lock();
             // In one piece: whoever reads along never sees half a line.
             let written = log.write_all(line.as_bytes());
             written.map_err(|error| Error::Refused(error.to_string()))?;

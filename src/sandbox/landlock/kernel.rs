@@ -1,15 +1,17 @@
 //! The system calls of Landlock.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus,
-    PathBeneath, PathFd, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreated,
-    RulesetCreatedAttr, RulesetError, Scope,
+    PathBeneath, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
+    RulesetError, Scope,
 };
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use super::Confinement;
+use crate::sandbox::after::open_entry;
 
 /// The newest version whose rules are written here; older ones hold less.
 const NEWEST: ABI = ABI::V6;
@@ -51,10 +53,17 @@ fn allow(
     access: BitFlags<AccessFs>,
 ) -> Result<RulesetCreated, RulesetError> {
     for path in paths {
-        // What is gone meanwhile cannot be opened either.
-        let Ok(file) = PathFd::new(path) else { continue };
-        let access = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
+        // Planned paths are free of links, so one on the way was put there meanwhile by a command of
+        // another session, and must not decide what this one may write. What is gone stays closed, too.
+        let Ok(file) = open_entry(path) else { continue };
+        let access =
+            if is_directory(&file) { access } else { access & AccessFs::from_file(NEWEST) };
         ruleset = ruleset.add_rule(PathBeneath::new(file, access))?;
     }
     Ok(ruleset)
+}
+
+fn is_directory(opened: &OwnedFd) -> bool {
+    let found = rustix::fs::fstat(opened);
+    found.is_ok_and(|found| rustix::fs::FileType::from_raw_mode(found.st_mode).is_dir())
 }

@@ -48,8 +48,10 @@ impl Confinement {
         let mut covered: Vec<&Path> = mounts.iter().map(|mount| mount.path.as_path()).collect();
         covered.push(Path::new("/dev"));
         let mut readable = Vec::new();
-        let mut writable: Vec<PathBuf> = DEVICES.iter().map(PathBuf::from).collect();
-        writable.push(temporary.clone());
+        // Links of the system itself; those are resolved here, because no other is followed later.
+        let fixed = DEVICES.iter().map(PathBuf::from).chain([temporary.clone()]);
+        let mut writable: Vec<PathBuf> =
+            fixed.filter_map(|path| path.canonicalize().ok()).collect();
         open_around(Path::new("/"), &covered, &mut readable);
         for mount in &mounts {
             match &mount.show {

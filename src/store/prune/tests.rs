@@ -9,11 +9,11 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::store::{End, Filter, NewRun, NewTask, Placement, Resumed, Sort, Window};
-use crate::task::lifecycle::{Report, Rest};
+use crate::task::lifecycle::{Report, Request, Resumable};
 use crate::task::queue::Limits;
 use crate::task::{
-    BatchId, Budget, MAILBOX, Manner, MessageId, Parent, Progress, SHELL, SessionId, ShortId, Task,
-    TaskId,
+    BatchId, MAILBOX, MessageId, Order, Origin, Parent, Progress, Receipt, SHELL, SessionId,
+    ShortId, Task, TaskId,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -58,7 +58,7 @@ impl History {
     /// For a client of MCP, which reads its mail with its next call.
     async fn launch_for_client(&self, name: &str) -> Task {
         let mut new = new_task(name, "general", "batch", MAILBOX);
-        new.parent.session = SessionId::new("client");
+        new.origin.parent.session = SessionId::new("client");
         self.store.insert(new, self.limits.clone()).await.unwrap()
     }
 
@@ -79,7 +79,8 @@ impl History {
             ticket: 0,
             key: None,
         };
-        let resumed = self.store.resume(task, Rest::Completed, run, self.limits.clone());
+        let change = task.state.request(Request::Resume(Resumable::Completed)).unwrap();
+        let resumed = self.store.resume(task, change, run, self.limits.clone());
         match resumed.await.unwrap() {
             Resumed::Yes(task) => *task,
             other => panic!("{other:?}"),
@@ -110,7 +111,7 @@ impl History {
     async fn length_with(&self, names: &[&str]) -> u64 {
         for name in names {
             let mut new = new_task(name, "general", "batch", MAILBOX);
-            new.prompt = "x".repeat(100_000);
+            new.order.prompt = "x".repeat(100_000);
             let task = self.store.insert(new, self.limits.clone()).await.unwrap();
             self.finish(&task, 1).await;
         }
@@ -163,25 +164,27 @@ fn new_task(name: &str, agent: &str, batch: &str, parent_host: &str) -> NewTask 
         id: TaskId::new(name),
         short_ids: vec![ShortId::new(name)],
         nonce: name.to_owned(),
-        parent: Parent {
-            session: SessionId::new(SHELL),
-            message: String::new(),
-            agent: String::new(),
-            host: parent_host.to_owned(),
+        origin: Origin {
+            parent: Parent {
+                session: SessionId::new(SHELL),
+                message: String::new(),
+                agent: String::new(),
+                host: parent_host.to_owned(),
+            },
+            host: "scripted".to_owned(),
+            host_instance: String::new(),
+            directory: String::new(),
+            depth: 1,
+            is_forked: false,
         },
-        host: "scripted".to_owned(),
-        host_instance: String::new(),
-        directory: String::new(),
-        description: name.to_owned(),
-        prompt: "do it".to_owned(),
-        agent: agent.to_owned(),
-        model: None,
-        manner: Manner::Background,
+        order: Order {
+            description: name.to_owned(),
+            prompt: "do it".to_owned(),
+            agent: agent.to_owned(),
+            ..Order::default()
+        },
         placement: Placement::Named(BatchId::new(batch)),
-        is_forked: false,
         inheritance: None,
-        depth: 1,
-        budget: Budget::default(),
         development: false,
         message_id: MessageId::new(format!("{name}-prompt")),
         at: day(0),
@@ -196,7 +199,6 @@ fn end_of(task: &Task, on: u32) -> End {
         wake: true,
         open_todos: Vec::new(),
         progress: Some(Progress { tool_calls: 3, ..task.progress.clone() }),
-        abort: false,
         transcript: false,
     }
 }
@@ -274,7 +276,7 @@ async fn a_task_that_owes_a_notice_stays_until_it_is_delivered() {
     assert_eq!(history.left(), ["owing"]);
 
     let notice = history.store.due_notices(day(9), DAY, &HashSet::new()).unwrap().remove(0);
-    history.store.delivered(notice.seq, day(9)).await.unwrap();
+    history.store.delivered(notice.id, day(9)).await.unwrap();
     assert_eq!(history.prune(days(1), 9).await, 1);
     assert_eq!(history.left(), [""; 0]);
 }
@@ -312,7 +314,7 @@ async fn an_end_in_a_mailbox_keeps_its_task_until_it_is_read_or_too_old() {
         history.store.prune(&tasks(0), unread, day(9)).await.unwrap()
     };
     assert_eq!((prune(None).await, history.left()), (1, owned(&["old", "read", "new"])));
-    history.store.mark_read(vec![unread[1].0], day(9)).await.unwrap();
+    history.store.mark_read(Receipt::from_iter([unread[1].0]), day(9)).await.unwrap();
     assert_eq!((prune(None).await, history.left()), (1, owned(&["old", "new"])));
     assert_eq!((prune(Some(7)).await, history.left()), (1, owned(&["new"])));
     assert_eq!((prune(Some(1)).await, history.left()), (1, owned(&[])));
@@ -324,8 +326,9 @@ async fn a_task_whose_abort_or_transcript_is_owed_stays_until_that_is_settled() 
     let mut owing = Vec::new();
     for (name, abort, transcript) in [("abort", true, false), ("transcript", false, true)] {
         let task = history.launch(name, "general", "batch", MAILBOX).await;
-        let change = task.state.report(Report::Finished { result: "done".into() }).unwrap();
-        let end = End { abort, transcript, ..end_of(&task, 1) };
+        let report = Report::Finished { result: "done".into() };
+        let change = if abort { task.state.stop(report) } else { task.state.report(report) };
+        let (change, end) = (change.unwrap(), End { transcript, ..end_of(&task, 1) });
         owing.push(history.store.end(&task, change, end).await.unwrap().unwrap());
     }
     let keep = Keep { tasks: Some(0), age: Some(DAY) };

@@ -6,7 +6,7 @@ use asyncagents::host::opencode::Login;
 use asyncagents::supervisor::{
     Answer, Error, Fork, Launch, Need, Settings, Supervisor, Target, WaitEnd,
 };
-use asyncagents::task::launch::Order;
+use asyncagents::task::Order;
 use asyncagents::task::{Phase, Status, Task};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -69,7 +69,9 @@ impl Place {
     async fn try_launch(&self, parent: &str, order: Order) -> Result<Task, Error> {
         let directory = self.server.project().display().to_string();
         let caller = asyncagents::supervisor::Caller { directory, ..caller(parent) };
-        self.supervisor.launch(caller, Launch { order, fork: Fork::No, key: None }).await
+        self.supervisor
+            .launch(caller, Launch { wanted: order.into(), fork: Fork::No, key: None })
+            .await
     }
 
     async fn ended(&self, task: &Task) -> Task {
@@ -357,14 +359,14 @@ async fn a_forked_child_begins_with_its_parents_conversation_after_the_last_comp
     let mut tasks = Vec::new();
     for _ in 0..2 {
         let order = general("go on\n@wait 4000 | say done");
-        let launch = Launch { order, fork: Fork::Caller, key: None };
+        let launch = Launch { wanted: order.into(), fork: Fork::Caller, key: None };
         let directory = place.server.project().display().to_string();
         let caller = asyncagents::supervisor::Caller { directory, ..caller(&parent) };
         tasks.push(place.supervisor.launch(caller, launch).await.unwrap());
     }
     let mut given = Vec::new();
     for task in tasks {
-        assert!(task.is_forked);
+        assert!(task.origin.is_forked);
         let title = place.talk.get(&format!("/session/{}", task.id)).await["title"].clone();
         assert_eq!(title, "Background (forked): look around");
         assert_eq!(end(&place.ended(&task).await), (Status::Completed, "done", ""));
@@ -385,7 +387,8 @@ async fn a_forked_child_begins_with_its_parents_conversation_after_the_last_comp
 
     place.settings.fork_method = asyncagents::supervisor::ForkMethod::Native;
     place.restart();
-    let launch = Launch { order: general("and natively\n@say so"), fork: Fork::Caller, key: None };
+    let launch =
+        Launch { wanted: general("and natively\n@say so").into(), fork: Fork::Caller, key: None };
     let directory = place.server.project().display().to_string();
     let caller = asyncagents::supervisor::Caller { directory, ..caller(&parent) };
     let task = place.supervisor.launch(caller, launch).await.unwrap();

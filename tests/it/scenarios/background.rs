@@ -140,13 +140,13 @@ async fn s3_pattern_1_parallel_research() {
     let tasks = tools.tasks();
     assert!(tasks.iter().all(|task| task.status() == Status::Running));
     for task in &tasks {
-        tools.finish(task, &format!("by {}", task.agent)).await;
+        tools.finish(task, &format!("by {}", task.order.agent)).await;
     }
     let posts = world.posts(&tools.caller.session, 2).await;
     assert!(posts[1].visible.ends_with("\nTask Progress: 2/2"), "{}", posts[1].visible);
     for task in &tasks {
         let output = tools.output(task).await;
-        assert!(output.ends_with(&shown(&format!("by {}", task.agent))), "{output}");
+        assert!(output.ends_with(&shown(&format!("by {}", task.order.agent))), "{output}");
     }
 }
 

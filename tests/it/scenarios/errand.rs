@@ -71,7 +71,10 @@ async fn s4_input_is_trimmed() {
     let padded = json!({ "description": "  code analysis\n", "prompt": "\n look here \n" });
     assert_eq!(tools.says("Task", padded).await, answer("done: look here"));
     let task = tools.newest();
-    assert_eq!((task.description.as_str(), task.prompt.as_str()), ("code analysis", "look here"));
+    assert_eq!(
+        (task.order.description.as_str(), task.order.prompt.as_str()),
+        ("code analysis", "look here")
+    );
 }
 
 #[tokio::test]
@@ -377,7 +380,7 @@ async fn s4_the_agent_is_the_callers_own_else_the_configured_one() {
         tools.caller.agent = own.into();
         tools.toolbox.blocking.agent = configured.into();
         tools.says("Task", errand("look")).await;
-        assert_eq!(tools.newest().agent, expected);
+        assert_eq!(tools.newest().order.agent, expected);
     }
 }
 

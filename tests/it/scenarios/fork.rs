@@ -49,9 +49,9 @@ async fn s0_and_s1_launch_forked_background_task() {
                  {prefix}_output(task_id=\"<task 1>\") shows how far it is."
             )
         );
-        assert!(tools.newest().is_forked);
+        assert!(tools.newest().origin.is_forked);
         let (task, inherited) = fork(&tools).await;
-        assert!(task.is_forked);
+        assert!(task.origin.is_forked);
         let conversation = "\n[User]\nwhere is the login?\n@say in src/login.rs\n\n\
                             [Assistant]\nin src/login.rs";
         assert!(inherited.ends_with(conversation), "{inherited}");

@@ -23,7 +23,7 @@ async fn an_agent_is_found_by_the_names_that_models_know_it_by() {
         let order = json!({ "description": "find the login", "prompt": "@hang", argument: name });
         let answer = tools.call("task", order).await;
         assert!(!answer.is_error && !answer.text.contains("Note:"), "{}", answer.text);
-        assert_eq!(tools.newest().agent, agent, "{name}");
+        assert_eq!(tools.newest().order.agent, agent, "{name}");
     }
     assert_eq!(
         tools.refuses("task", order_with("look", json!({ "agent": "explorer" }))).await,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use asyncagents::clock::Clock;
-use asyncagents::task::Timestamp;
+use asyncagents::task::{Receipt, Timestamp};
 use asyncagents::tools::{self, Call};
 use asyncagents::wire::ToolAnswer;
 use serde_json::json;
@@ -95,12 +95,12 @@ async fn mail_that_was_acknowledged_does_not_come_again() {
     end_one(&client).await;
     let answer = acknowledging(&client).await;
     assert!(answer.text.starts_with("✓ **Agent"), "{}", answer.text);
-    assert_eq!(answer.mail.len(), 1);
-    world.supervisor.mail_was_read(answer.mail).await.unwrap();
+    assert_eq!(answer.receipt.notices().len(), 1);
+    world.supervisor.mail_was_read(answer.receipt).await.unwrap();
     for _ in 0..2 {
         let answer = acknowledging(&client).await;
         assert!(answer.text.starts_with(NO_MAIL), "{}", answer.text);
-        assert_eq!(answer.mail, [0; 0]);
+        assert_eq!(answer.receipt, Receipt::default());
         clock.advance(Duration::from_secs(61));
     }
 }
@@ -118,7 +118,7 @@ async fn mail_that_was_not_acknowledged_comes_again_after_a_minute() {
     assert!(list(&client).await.starts_with(NO_MAIL));
     clock.advance(Duration::from_secs(1));
     let again = acknowledging(&client).await;
-    assert_eq!((again.mail, again.text), (first.mail, first.text));
+    assert_eq!((again.receipt, again.text), (first.receipt, first.text));
 }
 
 #[tokio::test]

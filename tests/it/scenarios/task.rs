@@ -19,7 +19,7 @@ async fn s1_launch_background_task() {
     );
     let first = tools.newest();
     assert_eq!(
-        first.parent,
+        first.origin.parent,
         Parent {
             session: tools.caller.session.clone(),
             message: "msg_parent".into(),

@@ -10,7 +10,7 @@ use asyncagents::store::Store;
 use asyncagents::supervisor::{
     Caller, Error, Fork, Hosts, Launch, Need, Settings, Supervisor, WaitEnd,
 };
-use asyncagents::task::launch::Order;
+use asyncagents::task::Order;
 use asyncagents::task::{Phase, Progress, SessionId, Task};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -68,7 +68,7 @@ impl OnOpenCode {
     }
 
     pub async fn try_launch(&self, parent: &str, order: Order) -> Result<Task, Error> {
-        let launch = Launch { order, fork: Fork::No, key: None };
+        let launch = Launch { wanted: order.into(), fork: Fork::No, key: None };
         self.supervisor.launch(caller(parent), launch).await
     }
 

@@ -7,14 +7,15 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::ModelServer;
 use super::canary::CANARY;
 use super::process::{Ended, Running, Shell};
 use super::real_opencode::cache;
+use super::{Asked, ModelServer};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
@@ -22,6 +23,9 @@ pub enum Client {
     Codex,
     Gemini,
 }
+
+/// One of our tools, and its arguments.
+pub type Call = (&'static str, Value);
 
 pub struct RealClient {
     client: Client,
@@ -58,28 +62,67 @@ impl RealClient {
         Some(real)
     }
 
+    /// The same with agents of our own, which think with the client's model server; with these lines in
+    /// the configuration file.
+    pub fn with_own_agents(client: Client, settings: &str) -> Option<RealClient> {
+        let mut real = RealClient::registered(client)?;
+        real.shell.unset("ASYNCAGENTS_HOST");
+        real.shell.set("ASYNCAGENTS_MODEL", "scripted/any");
+        let address = real.model.base_url();
+        let provider = format!("[providers.scripted]\nkind = 'openai'\nbase_url = '{address}'\n");
+        real.set_up(&format!("{settings}\n{provider}"));
+        Some(real)
+    }
+
+    /// Has a configuration file, from now on.
+    pub fn set_up(&mut self, settings: &str) {
+        let file = self.shell.path("settings.toml");
+        fs::write(&file, settings).unwrap();
+        self.shell.set("ASYNCAGENTS_CONFIG", file);
+    }
+
     /// Starts a conversation that makes these calls, one after the other, and then says `the end`.
-    pub fn start(&self, title: &str, calls: &[(&str, Value)]) -> Running {
-        let mut command = self.command(&self.prompt(title, calls));
+    pub fn start(&self, title: &str, calls: &[Call]) -> Running {
+        let messages: Vec<&[Call]> = calls.chunks(1).collect();
+        self.start_with(title, &messages)
+    }
+
+    /// The same with all calls of a message at once.
+    fn start_with(&self, title: &str, messages: &[&[Call]]) -> Running {
+        let mut command = self.command(&self.prompt(title, messages));
         let mut running = Running::new(command.current_dir(self.shell.path("project")));
         // Codex would wait for the rest of its prompt.
         running.close_input();
         running
     }
 
-    pub fn converse(&self, title: &str, calls: &[(&str, Value)]) -> Ended {
+    pub fn converse(&self, title: &str, calls: &[Call]) -> Ended {
         self.start(title, calls).wait()
+    }
+
+    pub fn converse_with(&self, title: &str, messages: &[&[Call]]) -> Ended {
+        self.start_with(title, messages).wait()
     }
 
     /// What our tools have answered so far in the conversation with this title.
     pub fn answers(&self, title: &str) -> Vec<String> {
-        let asked = self.model.asked().into_iter().rev();
-        let mut own = asked.filter(|asked| {
-            asked.texts("user").iter().any(|text| text.lines().any(|line| line == title))
-        });
-        let texts = own.next().map(|asked| asked.texts("tool")).unwrap_or_default();
+        let asked = self.asked(title).pop();
+        let texts = asked.map(|asked| asked.texts("tool")).unwrap_or_default();
         let texts = texts.iter().map(|text| self.client.plain(text));
         texts.filter(|text| !text.is_empty()).collect()
+    }
+
+    /// When the model was asked in that conversation, oldest first.
+    pub fn asked_at(&self, title: &str) -> Vec<Instant> {
+        self.asked(title).into_iter().map(|asked| asked.at).collect()
+    }
+
+    fn asked(&self, title: &str) -> Vec<Asked> {
+        let mut asked = self.model.asked();
+        asked.retain(|asked| {
+            asked.texts("user").iter().any(|text| text.lines().any(|line| line == title))
+        });
+        asked
     }
 
     /// The messages that clients have sent to our server, oldest first.
@@ -159,15 +202,22 @@ impl RealClient {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    fn prompt(&self, title: &str, calls: &[(&str, Value)]) -> String {
+    fn prompt(&self, title: &str, messages: &[&[Call]]) -> String {
         let mut lines = vec![title.to_owned()];
+        let calls = messages.concat();
         if self.client == Client::Claude {
             // It has its model look up the tools of servers before they can be called.
             let tools: Vec<String> = calls.iter().map(|(tool, _)| self.client.tool(tool)).collect();
             lines.push(format!("@call ToolSearch {{\"query\":\"select:{}\"}}", tools.join(",")));
         }
-        for (tool, arguments) in calls {
-            lines.push(format!("@call {} {arguments}", self.client.tool(tool)));
+        let step = |(tool, arguments): &Call| {
+            // A bar in a script of an agent is not one of this script.
+            let arguments = arguments.to_string().replace('|', "\\u007c");
+            format!("call {} {arguments}", self.client.tool(tool))
+        };
+        for calls in messages {
+            let steps: Vec<String> = calls.iter().map(step).collect();
+            lines.push(format!("@{}", steps.join(" | ")));
         }
         lines.push("@say the end".to_owned());
         lines.join("\n")

@@ -14,10 +14,11 @@ use asyncagents::supervisor::{
     Asks, Caller, Error, Fork, ForkMethod, Handed, Hosts, Keep, Launch, Need, Settings, Supervisor,
     WaitEnd,
 };
-use asyncagents::task::launch::Order;
+use asyncagents::task::Order;
+use asyncagents::task::launch::Wanted;
 use asyncagents::task::lifecycle::Resumable;
 use asyncagents::task::queue::Limits;
-use asyncagents::task::{Budget, Manner, SessionId, Status, Task, TaskId};
+use asyncagents::task::{SessionId, Status, Task, TaskId};
 use asyncagents::tools::{self, Call, Toolbox};
 use asyncagents::wire::ToolAnswer;
 use serde_json::Value;
@@ -59,6 +60,8 @@ pub fn settings() -> Settings {
         gone: Duration::from_secs(600),
         resumable: Resumable::Completed,
         asks: Asks::Park(None),
+        result_cache: Duration::from_secs(300),
+        last_message_characters: 2_000,
         inline_characters: 8_000,
         toasts: true,
         history: Keep::default(),
@@ -86,11 +89,7 @@ pub fn order(prompt: &str) -> Order {
         description: "look around".into(),
         prompt: prompt.into(),
         agent: "explore".into(),
-        batch: None,
-        model: None,
-        budget: Budget::default(),
-        host: None,
-        manner: Manner::Background,
+        ..Order::default()
     }
 }
 
@@ -150,8 +149,12 @@ impl World {
         self.try_launch(parent, order(prompt)).await.unwrap()
     }
 
-    pub async fn try_launch(&self, parent: &SessionId, order: Order) -> Result<Task, Error> {
-        let launch = Launch { order, fork: Fork::No, key: None };
+    pub async fn try_launch(
+        &self,
+        parent: &SessionId,
+        wanted: impl Into<Wanted>,
+    ) -> Result<Task, Error> {
+        let launch = Launch { wanted: wanted.into(), fork: Fork::No, key: None };
         self.supervisor.launch(caller(parent), launch).await
     }
 

@@ -7,10 +7,22 @@ mod sources;
 use reqwest::Url;
 
 use super::Error;
-use super::remote::Wire;
 
 pub use key::Key;
 pub use sources::{Access, Place, Sources};
+
+/// What a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// OpenAI's chat completions.
+    OpenAi,
+    /// OpenAI's responses.
+    Responses,
+    /// Anthropic's messages.
+    Anthropic,
+    /// Google's `streamGenerateContent`.
+    Gemini,
+}
 
 /// A server, or many, behind one name, with the one key that is to be used there.
 #[derive(Clone, PartialEq, Eq)]
@@ -80,6 +92,27 @@ const KNOWN: [Known; 6] = [
 
 fn known(name: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|known| known.name == name)
+}
+
+impl Wire {
+    /// The version of its API, which addresses may leave out.
+    pub(in crate::agent::model) fn version(self) -> &'static str {
+        match self {
+            Wire::OpenAi | Wire::Responses | Wire::Anthropic => "v1",
+            Wire::Gemini => "v1beta",
+        }
+    }
+
+    /// Where an answer is asked for, below the version.
+    pub(in crate::agent::model) fn endpoint(self) -> Option<&'static str> {
+        match self {
+            Wire::OpenAi => Some("/chat/completions"),
+            Wire::Responses => Some("/responses"),
+            Wire::Anthropic => Some("/messages"),
+            // It has the model's name in it.
+            Wire::Gemini => None,
+        }
+    }
 }
 
 impl Provider {

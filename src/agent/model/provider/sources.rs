@@ -1,9 +1,9 @@
 //! Where the key and the address of a provider come from: always both from one place, so that a key is
 //! never sent to a server that somebody named for another key.
 
+use super::Wire;
 use super::{Key, Provider, known};
 use crate::agent::model::Error;
-use crate::agent::model::remote::Wire;
 
 /// What one place says about a provider.
 #[derive(Clone, Default, PartialEq, Eq)]

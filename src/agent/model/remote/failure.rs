@@ -14,6 +14,7 @@ use reqwest::{StatusCode, Url};
 use serde_json::Value;
 
 use crate::agent::model::Error;
+use crate::text::clip;
 
 /// Of what a server says; some answer with a whole page.
 const TEXT_CHARACTERS: usize = 500;
@@ -186,10 +187,7 @@ fn said(parsed: Option<&Value>, body: &str) -> String {
         places.iter().find_map(|place| parsed.pointer(place).and_then(Value::as_str))
     });
     let line = message.unwrap_or(body).split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(TEXT_CHARACTERS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
+    clip(&line, TEXT_CHARACTERS)
 }
 
 /// Google says in the body how long to wait, as `"retryDelay": "7.5s"`.

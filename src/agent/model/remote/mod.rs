@@ -4,6 +4,7 @@
 mod draft;
 mod failure;
 mod frames;
+mod list;
 mod wire;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,12 +19,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 use self::failure::Teller;
 use self::frames::{Frames, TooLong};
 use self::wire::{Decoder, Heard};
-use super::provider::Provider;
+use super::provider::{Provider, Wire};
 use super::{Effort, Error, Price, Request, Sink};
 use crate::net;
 use crate::threads;
 
-pub use self::wire::Wire;
+pub use self::list::ModelList;
 
 /// What servers are shown that ask for no key.
 const NO_KEY: &str = "none";
@@ -42,9 +43,6 @@ const AROUND: usize = 64 * 1024;
 /// JSON from this size on is read on a thread of its own.
 const LARGE: usize = 1 << 20;
 const ANSWER_BYTES: usize = 8 << 20;
-/// A list of all models, and how long it may take.
-const LIST_BYTES: usize = 8 << 20;
-const LIST: Duration = Duration::from_secs(10);
 
 /// The connection to one provider.
 pub struct Remote {
@@ -224,18 +222,6 @@ impl Remote {
         let url = self.wire.url(&self.base, &request.model);
         let url = url.ok_or_else(|| unusable("it has no address"))?;
         self.succeed(self.client.post(url).headers(self.headers.clone()).body(body)).await
-    }
-
-    /// The names of the models it offers.
-    pub async fn models(&self) -> Result<Vec<String>, Error> {
-        let url = self.base.join("models").map_err(|_| unusable("it has no address"))?;
-        let ask = async {
-            let mut response =
-                self.succeed(self.client.get(url).headers(self.headers.clone())).await?;
-            self.read(&mut response, LIST_BYTES).await
-        };
-        let body = timeout(LIST, ask).await.map_err(|_| Error::Silent(LIST))??;
-        wire::model_names(&body).ok_or_else(Teller::unreadable)
     }
 
     /// Sends a request; what is no success is told as an error.

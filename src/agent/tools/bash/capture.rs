@@ -9,7 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 
 use crate::agent::tools::OutputRoom;
-use crate::agent::tools::text::{first, last, lossy};
+use crate::agent::tools::text::lossy;
+use crate::text;
 
 const MOST_CHARACTERS: usize = 30_000;
 const HALF: usize = MOST_CHARACTERS / 2;
@@ -87,9 +88,9 @@ impl Capture {
         let where_to = self.where_to().await;
         format!(
             "{}\n\n… cut here: of {} bytes you see the beginning and the end; {where_to} …\n\n{}",
-            first(&head, HALF),
+            text::head(&head, HALF),
             self.total,
-            last(&tail, HALF),
+            text::tail(&tail, HALF),
         )
     }
 

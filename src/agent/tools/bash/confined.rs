@@ -1,14 +1,12 @@
 //! A command and its sandbox: the way in, the way out with a permission, and what the model is told when
 //! the sandbox may be why something failed.
 
-use std::path::PathBuf;
-
 use serde_json::Value;
 
 use super::super::{Context, Error};
 use super::Arguments;
-use crate::process::{Report, Status};
-use crate::sandbox::{Level, Plan};
+use crate::process::{Cause, Report, Status};
+use crate::sandbox::{Cell, Level, Plan, Tidied};
 use crate::threads;
 
 /// What programs say when the sandbox is in their way.
@@ -94,12 +92,46 @@ pub(super) fn not_set_up(level: Level, text: &str, status: Option<Status>) -> Op
 }
 
 /// Whatever ended the command, what it did to protected paths is put right; the model is told what.
-pub(super) async fn tidy(plan: Plan) -> String {
-    let tidied = threads::within(threads::LIMIT, move || plan.tidy()).await;
-    let said = |path: &PathBuf| {
-        format!("\n(`{}` was put back as it was: agents may not change it)", path.display())
+pub(super) async fn tidy(plan: Plan, report: &Report) -> String {
+    let by_the_guard = !plan.afterwards.is_empty() && report.cause != Cause::GuardLost;
+    let tidied = match by_the_guard {
+        true => Tidied::read(&report.finished),
+        false => {
+            let tidied = threads::within(threads::LIMIT, move || plan.tidy()).await;
+            tidied.unwrap_or_default()
+        }
     };
-    tidied.unwrap_or_default().iter().map(said).collect()
+    tidied.iter().map(said).collect()
+}
+
+fn said(Tidied { path, left }: &Tidied) -> String {
+    match left {
+        None => format!("\n(`{path}` was put back as it was: agents may not change it)"),
+        Some(why) => {
+            // The next command finds it there, and takes it for the person's own.
+            tracing::warn!(path, why, "a command changed a protected path, which stays changed");
+            format!(
+                "\n(`{path}` could not be put back as it was: {why}; agents may not change it: undo it, \
+                 or tell the person)"
+            )
+        }
+    }
+}
+
+/// A hint and no refusal: only a command can free the room again.
+pub(super) async fn room(level: Level, cell: &Cell) -> String {
+    if level == Level::Off {
+        return String::new();
+    }
+    let cell = cell.clone();
+    match threads::within(threads::LIMIT, move || cell.is_over()).await {
+        Ok(Some(limit)) => format!(
+            "\n(`/tmp` and the home directory of this session hold more than {} MiB, their limit; remove \
+             what is no longer needed there before you go on)",
+            limit >> 20
+        ),
+        Ok(None) | Err(_) => String::new(),
+    }
 }
 
 pub(super) fn hint(level: Level, text: &str, status: Option<Status>) -> &'static str {

@@ -12,10 +12,10 @@ use tokio::net::unix::pipe;
 
 use self::capture::Capture;
 pub(super) use self::confined::leaves;
-use super::text::clip;
 use super::{Context, Error, Output};
 use crate::process::{Cause, Command, Process, Report, Status, Survivors};
 use crate::sandbox::Plan;
+use crate::text::clip;
 
 mod capture;
 mod confined;
@@ -81,7 +81,7 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
     let limit = Duration::from_secs_f64(seconds);
     let (end, mut report) = follow(&mut process, &mut pipe, &mut capture, limit, context).await;
     confined::without_its_own(&plan, &mut report);
-    let (level, put_right) = (plan.level, confined::tidy(plan).await);
+    let (level, put_right) = (plan.level, confined::tidy(plan, &report).await);
     if end == End::Cancelled {
         return Err(Error::Cancelled);
     }
@@ -104,7 +104,8 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
         return Err(Error::failed("run", "bash", why));
     }
     let hint = confined::hint(level, &text, report.status);
-    text.push_str(&format!("({said}){}{put_right}{hint}", leftovers(&report)));
+    let room = confined::room(level, &context.cell).await;
+    text.push_str(&format!("({said}){}{put_right}{hint}{room}", leftovers(&report)));
     if abnormal {
         return Err(Error::Killed { text });
     }
@@ -129,6 +130,7 @@ fn start(plan: &Plan, context: &Context) -> Result<(Process, pipe::Receiver), Er
         directory: context.workspace.root().to_owned(),
         environment,
         output: writer.into(),
+        afterwards: plan.afterwards.clone(),
     };
     let process = context.launcher.start(command);
     let process = process.map_err(|error| match error.source() {
@@ -215,6 +217,7 @@ mod tests {
             status: Some(Status::Code(0)),
             killed,
             left: left.to_vec(),
+            finished: Vec::new(),
         };
         for (report, expected) in [
             (report(Cause::Exited, 0, &[]), ""),

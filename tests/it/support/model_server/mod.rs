@@ -16,7 +16,7 @@
 //! it does in its format; otherwise by `finish <reason>`, `cut` (the connection breaks), `end` (it is
 //! closed in order), `done` (the usual last line without a reason), `hang`, `garbage`,
 //! `error <json>`. `head <header>=<value> …` is sent before it. `wait <ms>` pauses; before anything is
-//! said, the answer has not begun.
+//! said, the answer has not begun. One with `meet <n>` is given once n of these have been asked for.
 //! `status <code> [<header>=<value> …]` refuses, `once <code> …` only the first time, both with
 //! what `say` says; `overflow` refuses a conversation as too long. `{authorization}` is the key as it
 //! came, in whatever header. `call space.tool` calls a tool in a namespace, as Codex has them.
@@ -35,7 +35,7 @@ mod script;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -67,6 +67,7 @@ pub struct ModelServer {
 /// A request as it came.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
+    pub at: Instant,
     pub path: String,
     pub query: String,
     /// The key, in whatever header it came.
@@ -93,6 +94,15 @@ struct Known {
     scripts: Mutex<HashMap<String, (Vec<String>, usize)>>,
     /// How many answers are under way.
     answering: watch::Sender<usize>,
+    models: Mutex<ModelNames>,
+    /// How many answers with `meet` were asked for.
+    meeting: watch::Sender<usize>,
+}
+
+/// The list of models, and how many of them are given at once.
+struct ModelNames {
+    names: Vec<String>,
+    page: usize,
 }
 
 impl ModelServer {
@@ -104,6 +114,11 @@ impl ModelServer {
             failed_once: Mutex::default(),
             scripts: Mutex::default(),
             answering: watch::Sender::new(0),
+            models: Mutex::new(ModelNames {
+                names: vec!["scripted".to_owned(), "other".to_owned()],
+                page: usize::MAX,
+            }),
+            meeting: watch::Sender::new(0),
         });
         let router = Router::new().fallback(answer).with_state(known.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -118,6 +133,12 @@ impl ModelServer {
     /// As in `ANTHROPIC_BASE_URL` and `GEMINI_BASE_URL`.
     pub fn origin(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Has so many models, from now on, called `model-1` and so on, and gives so many of them in one page.
+    pub fn has_models(&self, number: usize, page: usize) {
+        let names = (1..=number).map(|number| format!("model-{number}")).collect();
+        *self.known.models.lock().unwrap() = ModelNames { names, page };
     }
 
     /// All requests so far, oldest first.
@@ -238,6 +259,7 @@ async fn answer(
     let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
     let key = ["authorization", "x-api-key", "x-goog-api-key"].into_iter().find_map(header);
     let asked = Asked {
+        at: Instant::now(),
         path: uri.path().to_owned(),
         query: uri.query().unwrap_or_default().to_owned(),
         authorization: key,
@@ -246,12 +268,16 @@ async fn answer(
         body,
     };
     if asked.path.ends_with("/models") {
-        return listed(&asked);
+        return listed(&known, &asked, &headers);
     }
     let line = due(&known, &asked);
     let line = line.replace("{authorization}", asked.authorization.as_deref().unwrap_or_default());
     let script = Script::parse(&line);
     known.asked.lock().unwrap().push(asked.clone());
+    if let Some(number) = script.meets {
+        known.meeting.send_modify(|meeting| *meeting += 1);
+        let _ = known.meeting.subscribe().wait_for(|meeting| *meeting >= number).await;
+    }
     match &script.refusal {
         Some(refusal) if !refusal.once || known.failed_once.lock().unwrap().insert(line) => {
             refusal.response(&script.said, asked.format())
@@ -263,14 +289,40 @@ async fn answer(
     }
 }
 
-/// The list of models, for who comes with a key.
-fn listed(asked: &Asked) -> Response<Body> {
+/// The list of models, for who comes with a key; in pages, where the format has them.
+fn listed(known: &Known, asked: &Asked, headers: &HeaderMap) -> Response<Body> {
     let key = asked.authorization.as_deref().unwrap_or_default();
     let (status, body) = match key.trim_start_matches("Bearer ") {
         "" | "none" => (401, json!({"error": {"message": "a key is needed"}})),
-        _ => (200, json!({"data": [{"id": "scripted"}, {"id": "other"}]})),
+        _ => (200, list_page(&known.models.lock().unwrap(), asked, headers)),
     };
     Response::builder().status(status).body(body.to_string().into()).unwrap()
+}
+
+fn list_page(models: &ModelNames, asked: &Asked, headers: &HeaderMap) -> Value {
+    let ModelNames { names, page } = models;
+    let query = |name: &str| {
+        let mut pairs = asked.query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
+    };
+    let rest = |from: usize| names[from..].iter().take(*page);
+    if headers.contains_key("x-goog-api-key") {
+        let from = query("pageToken").map_or(0, |token| token.parse().unwrap());
+        let models: Vec<Value> =
+            rest(from).map(|name| json!({"name": format!("models/{name}")})).collect();
+        let next = from + models.len();
+        let token = if next < names.len() { next.to_string() } else { String::new() };
+        return json!({"models": models, "nextPageToken": token});
+    }
+    let id = |name: &String| json!({"id": name});
+    if headers.contains_key("x-api-key") {
+        let after = query("after_id").map(|id| names.iter().position(|name| name == id).unwrap());
+        let from = after.map_or(0, |after| after + 1);
+        let last = rest(from).next_back();
+        let has_more = last != names.last();
+        return json!({"data": rest(from).map(id).collect::<Vec<_>>(), "has_more": has_more, "last_id": last});
+    }
+    json!({"data": names.iter().map(id).collect::<Vec<_>>()})
 }
 
 fn due(known: &Known, asked: &Asked) -> String {

@@ -13,6 +13,8 @@ pub(super) struct Script {
     pub(super) steps: Vec<Step>,
     pub(super) ending: Ending,
     pub(super) usage: Option<Usage>,
+    /// So many answers have to be asked for before this one is given.
+    pub(super) meets: Option<usize>,
     /// Of the response.
     pub(super) headers: Vec<(String, String)>,
 }
@@ -78,6 +80,7 @@ impl Script {
                 "wait" => {
                     script.steps.push(Step::Wait(Duration::from_millis(rest.parse().unwrap())));
                 }
+                "meet" => script.meets = Some(rest.parse().unwrap()),
                 "head" => script.headers = pairs(rest.split_whitespace()),
                 "usage" => script.usage = Some(Usage::parse(rest)),
                 "finish" => script.ending = Ending::Finish(own()),

@@ -19,24 +19,12 @@ use serde_json::{Value, json};
 
 use super::draft::Draft;
 use super::failure::Teller;
+use crate::agent::model::provider::Wire;
 use crate::agent::model::{Effort, Error, Piece, Request};
 use crate::transcript::{CallStatus, Message, Part, Role, Seal, ToolState};
 
 /// Every format refuses a whole conversation for one longer name or id.
 const NAME_CHARACTERS: usize = 64;
-
-/// What a server speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wire {
-    /// OpenAI's chat completions.
-    OpenAi,
-    /// OpenAI's responses.
-    Responses,
-    /// Anthropic's messages.
-    Anthropic,
-    /// Google's `streamGenerateContent`.
-    Gemini,
-}
 
 /// What one event says.
 #[derive(Debug, PartialEq)]
@@ -55,25 +43,6 @@ pub(super) struct Decoder {
 }
 
 impl Wire {
-    /// The version of its API, which addresses may leave out.
-    pub(in crate::agent::model) fn version(self) -> &'static str {
-        match self {
-            Wire::OpenAi | Wire::Responses | Wire::Anthropic => "v1",
-            Wire::Gemini => "v1beta",
-        }
-    }
-
-    /// Where an answer is asked for, below the version.
-    pub(in crate::agent::model) fn endpoint(self) -> Option<&'static str> {
-        match self {
-            Wire::OpenAi => Some("/chat/completions"),
-            Wire::Responses => Some("/responses"),
-            Wire::Anthropic => Some("/messages"),
-            // It has the model's name in it.
-            Wire::Gemini => None,
-        }
-    }
-
     pub(super) fn url(self, base: &Url, model: &str) -> Option<Url> {
         match self {
             Wire::OpenAi => openai::url(base),
@@ -301,15 +270,4 @@ fn object(input: &Value) -> Value {
             json!({ "malformed": input })
         }
     }
-}
-
-/// The models in a provider's list of them: `data` with `id`s, or Gemini's `models` with `name`s.
-pub(super) fn model_names(body: &[u8]) -> Option<Vec<String>> {
-    let list: Value = serde_json::from_slice(body).ok()?;
-    let models = list.get("data").or_else(|| list.get("models"))?.as_array()?;
-    let name = |model: &Value| {
-        let name = model.get("id").or_else(|| model.get("name"))?.as_str()?;
-        Some(name.trim_start_matches("models/").to_owned())
-    };
-    Some(models.iter().filter_map(name).collect())
 }

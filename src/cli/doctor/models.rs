@@ -1,7 +1,7 @@
 //! What `asyncagents doctor` says about models: whether the daemon can use the default one and each
 //! provider that somebody has set up, and whether this shell's launches can.
 
-use super::doctor::Finding::{self, Absent, Fine, Warning, Wrong};
+use super::Finding::{self, Absent, Fine, Warning, Wrong};
 use crate::client::Client;
 use crate::config::Settings;
 use crate::daemon::hand_over;
@@ -63,13 +63,14 @@ fn model(what: &str, view: &ProvidersView) -> Finding {
 }
 
 fn provider(what: &str, view: &ProviderView) -> Finding {
-    let ProviderView { name, key, address, problem, models, .. } = view;
+    let ProviderView { name, key, address, problem, models, more_models, .. } = view;
     if let Some(problem) = problem {
         return Wrong(format!("{what} {name}: {problem}"));
     }
     let key = key.as_ref().map_or("no key".to_owned(), |key| format!("key: {key}"));
     let address = address.as_deref().unwrap_or("–");
     let answer = match models {
+        Some(n) if *more_models => format!(", answers with more than {n} models"),
         Some(1) => ", answers with 1 model".to_owned(),
         Some(n) => format!(", answers with {n} models"),
         None => String::new(),

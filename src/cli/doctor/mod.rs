@@ -1,11 +1,13 @@
 //! `asyncagents doctor`: what is set up, what is wrong, and the way out.
 
+mod models;
+
 use std::process::{Command, ExitCode};
 
 use clap::Args;
 
 use super::agents::Scene;
-use super::{doctor_models, opencode, show};
+use super::{opencode, show};
 use crate::config::Settings;
 use crate::daemon::{self, Repaired, start};
 use crate::quote;
@@ -36,7 +38,7 @@ pub(super) struct Doctor {
     online: bool,
 }
 
-pub(super) enum Finding {
+enum Finding {
     Fine(String),
     /// It is not there, and need not be.
     Absent(String),
@@ -191,7 +193,7 @@ async fn daemon_and_store(settings: &Settings, online: bool) -> Vec<Finding> {
         Ok(hosts) => findings.extend(hosts.hosts.iter().flat_map(|h| &h.servers).map(server)),
         Err(error) => findings.push(Wrong(format!("hosts: {error}"))),
     }
-    findings.extend(doctor_models::look(&client, settings, online).await);
+    findings.extend(models::look(&client, settings, online).await);
     findings
 }
 

@@ -1,0 +1,203 @@
+//! A small text file that its owner alone may write: replaced whole, by one process at a time. It follows
+//! no links, so that nobody can have another file read or written in its place.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+/// A handle; nothing is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrivateFile {
+    path: PathBuf,
+    /// The bits of its mode that make it useless.
+    forbidden: u32,
+    /// What is larger is not ours.
+    largest: usize,
+}
+
+/// The right to replace the file, until it is dropped. Who changes the file reads it after taking this;
+/// who only reads needs none.
+pub struct Lock<'a> {
+    file: &'a PrivateFile,
+    _held: File,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Others may do with it what they must not.
+    #[error("others have permissions on it")]
+    Exposed,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl PrivateFile {
+    /// For secrets: others may not even read it.
+    pub fn secret(path: PathBuf, largest: usize) -> PrivateFile {
+        PrivateFile { path, forbidden: 0o077, largest }
+    }
+
+    /// Others may not write it.
+    pub fn own(path: PathBuf, largest: usize) -> PrivateFile {
+        PrivateFile { path, forbidden: 0o022, largest }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `None`: there is no such file.
+    pub fn read(&self) -> Result<Option<String>, Error> {
+        // A pipe without a writer would keep us for ever.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let file = match OpenOptions::new().read(true).custom_flags(flags).open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::other("it is not a file").into());
+        }
+        if metadata.permissions().mode() & self.forbidden != 0 {
+            return Err(Error::Exposed);
+        }
+        let mut text = String::new();
+        file.take(self.largest as u64 + 1).read_to_string(&mut text)?;
+        if text.len() > self.largest {
+            return Err(io::Error::other("it is too large").into());
+        }
+        Ok(Some(text))
+    }
+
+    /// Waits for whoever has it. Another file is locked than the one that is replaced: that is a new one
+    /// after every change.
+    pub fn lock(&self) -> io::Result<Lock<'_>> {
+        let held = private().create(true).open(self.path.with_extension("lock"))?;
+        held.lock()?;
+        Ok(Lock { file: self, _held: held })
+    }
+}
+
+impl Lock<'_> {
+    pub fn replace(&self, text: &str) -> io::Result<()> {
+        let path = &self.file.path;
+        let new = path.with_extension("new");
+        // One that was left in the middle.
+        let _ = fs::remove_file(&new);
+        let mut file = private().create_new(true).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct Home {
+        directory: tempfile::TempDir,
+        file: PrivateFile,
+    }
+
+    impl Home {
+        fn new() -> Home {
+            let directory = tempfile::tempdir().unwrap();
+            let file = PrivateFile::secret(directory.path().join("kept.json"), 100);
+            Home { directory, file }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.directory.path().join(name)
+        }
+
+        fn write(&self, text: &str) -> io::Result<()> {
+            self.file.lock()?.replace(text)
+        }
+
+        fn told(&self) -> String {
+            self.file.read().unwrap_err().to_string()
+        }
+    }
+
+    #[test]
+    fn it_is_written_for_its_owner_and_not_used_once_others_may_do_more() {
+        let home = Home::new();
+        assert_eq!(home.file.read().unwrap(), None);
+        fs::write(home.path("kept.new"), "left in the middle").unwrap();
+        home.write("one").unwrap();
+        assert_eq!(home.file.read().unwrap().as_deref(), Some("one"));
+        for name in ["kept.json", "kept.lock"] {
+            let mode = fs::metadata(home.path(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+        assert!(!home.path("kept.new").exists());
+        let own = PrivateFile::own(home.path("kept.json"), 100);
+        for (mode, secret, others_write) in [
+            (0o600, false, false),
+            (0o640, true, false),
+            (0o604, true, false),
+            (0o620, true, true),
+            (0o602, true, true),
+        ] {
+            let permissions = fs::Permissions::from_mode(mode);
+            fs::set_permissions(home.path("kept.json"), permissions).unwrap();
+            let exposed = |file: &PrivateFile| matches!(file.read(), Err(Error::Exposed));
+            assert_eq!((exposed(&home.file), exposed(&own)), (secret, others_write), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn it_follows_no_link_and_reads_nothing_but_a_small_file() {
+        let home = Home::new();
+        fs::write(home.path("other"), "of somebody else").unwrap();
+        fs::set_permissions(home.path("other"), fs::Permissions::from_mode(0o600)).unwrap();
+        symlink(home.path("other"), home.path("kept.json")).unwrap();
+        let loops = io::Error::from(rustix::io::Errno::LOOP).to_string();
+        assert_eq!(home.told(), loops);
+        symlink(home.path("other"), home.path("kept.new")).unwrap();
+        home.write("ours").unwrap();
+        assert_eq!(home.file.read().unwrap().as_deref(), Some("ours"), "instead of the link");
+        fs::remove_file(home.path("kept.lock")).unwrap();
+        symlink(home.path("other"), home.path("kept.lock")).unwrap();
+        assert_eq!(home.write("theirs").unwrap_err().to_string(), loops);
+        assert_eq!(fs::read_to_string(home.path("other")).unwrap(), "of somebody else");
+        fs::write(home.path("kept.json"), "x".repeat(101)).unwrap();
+        assert_eq!(home.told(), "it is too large");
+        fs::remove_file(home.path("kept.json")).unwrap();
+        fs::create_dir(home.path("kept.json")).unwrap();
+        assert_eq!(home.told(), "it is not a file");
+    }
+
+    #[test]
+    fn of_changes_at_the_same_time_none_is_lost() {
+        let home = Home::new();
+        let add = || {
+            let lock = home.file.lock().unwrap();
+            let text = home.file.read().unwrap().unwrap_or_default();
+            lock.replace(&format!("{text}x")).unwrap();
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..5).for_each(|_| add()));
+            }
+        });
+        assert_eq!(home.file.read().unwrap(), Some("x".repeat(20)));
+        let held = home.file.lock().unwrap();
+        let lock = || File::open(home.path("kept.lock")).unwrap();
+        assert!(lock().try_lock().is_err());
+        drop(held);
+        assert!(lock().try_lock().is_ok());
+    }
+}
