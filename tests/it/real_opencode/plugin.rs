@@ -29,8 +29,11 @@ impl Place {
         Place { model: Arc::new(model), server: Arc::new(server), talk }
     }
 
-    /// What the tools answered when the model of a session called them, in order.
+    /// What the tools answered when the model of a session called them, in order. OpenCode can leave
+    /// a prompt unanswered that comes while it begins the last answer to the one before, so the
+    /// session has to be idle.
     async fn call(&self, session: &str, calls: &[(&str, Value)]) -> Vec<String> {
+        self.idle(session).await;
         let before = self.answers(session).await.len();
         let calls: Vec<String> = calls.iter().map(|(tool, a)| format!("call {tool} {a}")).collect();
         self.talk.prompt(session, &format!("go\n@{}\n@say called", calls.join(" | "))).await;
