@@ -51,6 +51,7 @@ pub(crate) async fn measure(scale: &Scale, table: &mut Table) -> anyhow::Result<
             directory: "/".into(),
             environment: Vec::new(),
             output: std::fs::File::create("/dev/null")?.into(),
+            processes: 0,
             afterwards: String::new(),
         })?;
         let report = process.report().await;
@@ -117,6 +118,7 @@ async fn sandboxed(scale: &Scale, table: &mut Table, launcher: &Launcher) -> any
             directory: workspace.clone(),
             environment: Vec::new(),
             output: std::fs::File::create("/dev/null")?.into(),
+            processes: plan.processes,
             afterwards: plan.afterwards.clone(),
         })?;
         let report = process.report().await;

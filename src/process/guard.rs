@@ -34,10 +34,16 @@ const TICKS: u32 = 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
+/// Between two counts of the command's processes. A fork bomb makes a few thousand in that time.
+const BETWEEN_COUNTS: Duration = Duration::from_millis(50);
+/// Counting takes this share of a core at most.
+const SHARE_OF_COUNTING: u32 = 50;
+
 enum Event {
     Renewed,
     Kill,
     Exited,
+    TooManyProcesses,
 }
 
 /// A command that was started, and how it ended, once that is known.
@@ -64,7 +70,7 @@ pub fn run(finish: fn(&str) -> Vec<String>) -> io::Result<()> {
     let order = Order::read(&socket)?;
     let report = match Watched::start(&order, &socket) {
         Ok(watched) => {
-            let report = watched.watch(order.lease);
+            let report = watched.watch(&order);
             Report { finished: finish(&order.afterwards), ..report }
         }
         Err(error) => Report::of(Cause::NotStarted(reason(&order, &error))),
@@ -79,10 +85,15 @@ impl Watched {
         become_subreaper()?;
         // Everything that can fail comes before the command: a guard must not give up beside one.
         let (to_events, events) = mpsc::channel();
-        let (to_exits, listening) = (to_events.clone(), socket.try_clone()?);
+        let (to_exits, to_counts) = (to_events.clone(), to_events.clone());
+        let listening = socket.try_clone()?;
         let (to_waiter, started) = mpsc::channel();
         thread::Builder::new().spawn(move || listen(listening, &to_events))?;
         thread::Builder::new().spawn(move || wait_for(&started, &to_exits))?;
+        if order.processes > 0 {
+            let limit = order.processes;
+            thread::Builder::new().spawn(move || count(limit, &to_counts))?;
+        }
         let child = Command::new(&order.program)
             .args(&order.arguments)
             .env(MARKER, &order.marker)
@@ -96,8 +107,8 @@ impl Watched {
         Ok(Watched { main, status: None, events })
     }
 
-    fn watch(mut self, lease: Duration) -> Report {
-        let cause = self.wait_for_the_end(lease);
+    fn watch(mut self, order: &Order) -> Report {
+        let cause = self.wait_for_the_end(order);
         if HAS_SUBREAPERS && cause == Cause::Exited && self.all_end_by_themselves() {
             return Report { status: self.status, ..Report::of(cause) };
         }
@@ -106,12 +117,13 @@ impl Watched {
         Report { status: self.status, killed, left, ..Report::of(cause) }
     }
 
-    fn wait_for_the_end(&mut self, lease: Duration) -> Cause {
+    fn wait_for_the_end(&mut self, order: &Order) -> Cause {
         let mut silent_ticks = 0;
         loop {
-            match self.events.recv_timeout(lease / TICKS) {
+            match self.events.recv_timeout(order.lease / TICKS) {
                 Ok(Event::Exited) => return Cause::Exited,
                 Ok(Event::Kill) | Err(RecvTimeoutError::Disconnected) => return Cause::Killed,
+                Ok(Event::TooManyProcesses) => return Cause::TooManyProcesses(order.processes),
                 Ok(Event::Renewed) => silent_ticks = 0,
                 Err(RecvTimeoutError::Timeout) => silent_ticks += 1,
             }
@@ -223,6 +235,21 @@ fn wait_for(started: &Receiver<Pid>, events: &Sender<Event>) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(Errno::INTR) = waitid(WaitId::Pid(main), options) {}
     let _ = events.send(Event::Exited);
+}
+
+/// Where no limit of the kernel holds (`RLIMIT_NPROC` does not bind root, and would count everything
+/// else of a user), the guard looks itself. Not a control group: those need a delegated one, which
+/// many machines do not have.
+fn count(limit: u64, events: &Sender<Event>) {
+    let own = getpid().as_raw_nonzero().get();
+    loop {
+        let began = Instant::now();
+        if table::threads_below(own, limit) > limit {
+            let _ = events.send(Event::TooManyProcesses);
+            return;
+        }
+        thread::sleep((began.elapsed() * SHARE_OF_COUNTING).max(BETWEEN_COUNTS));
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -56,6 +56,9 @@ pub struct Command {
     pub environment: Vec<(String, String)>,
     /// Takes standard output and standard error.
     pub output: OwnedFd,
+    /// The guard ends the command when it has more processes and threads than this, which takes a moment;
+    /// 0 is no limit. For where the kernel's own limit does not hold.
+    pub processes: u64,
     /// Given to whoever finishes the command in its guard ([`super::guard::run`]) when nothing of it is
     /// left, also when the daemon is gone by then. Empty is nothing.
     pub afterwards: String,
@@ -105,11 +108,19 @@ impl Launcher {
                 false => Error::NoDirectory(command.directory.clone()),
                 true => Error::NoGuard { program: self.program.clone(), source },
             })?;
-        let Command { program, arguments, output, afterwards, .. } = command;
+        let Command { program, arguments, output, processes, afterwards, .. } = command;
         // Else we would keep whoever reads it from seeing its end.
         drop(output);
         let kill = CancellationToken::new();
         let (reporting, report) = oneshot::channel();
+        let order = Order {
+            program,
+            arguments,
+            marker: String::new(),
+            lease: self.lease,
+            processes,
+            afterwards,
+        };
         let mut started = Started {
             _counted: counted,
             guard,
@@ -120,7 +131,7 @@ impl Launcher {
         };
         // A task of its own, because it has to be finished whoever stops waiting for it.
         tokio::spawn(async move {
-            let _ = reporting.send(started.run(program, arguments, afterwards).await);
+            let _ = reporting.send(started.run(order).await);
             // A guard that was given no order waits for the end of the stream.
             drop(started.socket);
             // Reaped last: as long as the guard is a zombie, its id still names its session.
@@ -175,7 +186,7 @@ struct Started {
 }
 
 impl Started {
-    async fn run(&mut self, program: String, arguments: Vec<String>, afterwards: String) -> Report {
+    async fn run(&mut self, mut order: Order) -> Report {
         let not_started = |why: String| Report::of(Cause::NotStarted(why));
         let pid = self.guard.id().unwrap_or_default().cast_signed();
         let record = match Record::of(pid) {
@@ -185,8 +196,7 @@ impl Started {
         if let Err(error) = self.journal.record(&record).await {
             return not_started(format!("it could not be recorded first: {error}"));
         }
-        let (marker, lease) = (record.marker.clone(), self.lease);
-        let order = Order { program, arguments, marker, lease, afterwards };
+        order.marker = record.marker.clone();
         let report = match self.follow(&order).await {
             Some(report) => report,
             None => {

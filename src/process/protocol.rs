@@ -19,6 +19,8 @@ pub(super) struct Order {
     /// Put into the command's environment under [`super::MARKER`].
     pub(super) marker: String,
     pub(super) lease: Duration,
+    /// The command is ended when it has more processes and threads than this; 0 is no limit.
+    pub(super) processes: u64,
     /// For whoever finishes the command when nothing of it is left; the guard does not read it.
     pub(super) afterwards: String,
 }
@@ -45,6 +47,8 @@ pub enum Cause {
     Killed,
     /// The daemon did not renew the lease.
     LeaseExpired,
+    /// It had more processes and threads than this, its limit.
+    TooManyProcesses(u64),
     /// The guard itself ended without a report. Only the daemon says so.
     GuardLost,
     NotStarted(String),
@@ -100,6 +104,7 @@ mod tests {
             arguments: vec!["-c".into(), "echo \"ä\"\n".into()],
             marker: "1-2-3".into(),
             lease: Duration::from_millis(1_500),
+            processes: 64,
             afterwards: "[\"x\"]".into(),
         };
         let mut sent = order.encode();

@@ -123,7 +123,7 @@ fn said(expected: &Expected) -> String {
 
 /// Limits are set by the shell that runs the command, in its first line, which costs no other process.
 /// The number of processes is counted in the new user namespace, so it must be set inside; it does not
-/// bind root. Memory is counted as data: address space is reserved in terabytes by Node and others.
+/// bind root, whose processes the guard counts. Memory is counted as data: address space is reserved in terabytes by Node and others.
 pub(super) fn prelude(limits: Limits, level: Level) -> String {
     let processes = if level == Level::BwrapUser { limits.processes } else { 0 };
     let kib = |bytes: u64| bytes.div_ceil(1024);

@@ -124,9 +124,9 @@ pub const HOLDS: [Row; 21] = [
         ..row(Property::Udp, "use UDP, with the network off")
     },
     Row {
-        bwrap_root: Held::No("the limit does not bind root"),
-        landlock: Held::No("the limit would count all processes of the user"),
-        ..row(Property::Processes, "have more processes than the limit")
+        // The guard counts them there, and must not be killed.
+        landlock: LINUX_6_12,
+        ..row(Property::Processes, "keep more processes than the limit")
     },
     row(Property::Memory, "have more memory than the limit, in one process"),
     row(Property::FileSize, "write a file larger than the limit"),

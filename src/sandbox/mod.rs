@@ -149,6 +149,8 @@ pub struct Plan {
     pub level: Level,
     pub program: String,
     pub arguments: Vec<String>,
+    /// How many processes and threads the guard is to allow; 0 is any number.
+    pub processes: u64,
     /// For [`put_right`], in the guard, when nothing of the command is left.
     pub afterwards: String,
     share: Option<Share>,
@@ -265,7 +267,12 @@ impl Cell {
         // A path that is no text cannot be said this way; then it is left to `tidy`.
         let afterwards = serde_json::to_string(&share.protected.after).unwrap_or_default();
         let program = program.to_owned();
-        Ok(Plan { level, program, arguments, afterwards, share: Some(share) })
+        let processes = match level {
+            // The kernel counts them, in the command's own user namespace.
+            Level::BwrapUser | Level::Off => 0,
+            Level::BwrapRoot | Level::Landlock => settings.limits.processes,
+        };
+        Ok(Plan { level, program, arguments, processes, afterwards, share: Some(share) })
     }
 }
 
@@ -286,6 +293,7 @@ impl Plan {
             level: Level::Off,
             program: "bash".to_owned(),
             arguments: vec!["-c".to_owned(), command.to_owned()],
+            processes: 0,
             afterwards: String::new(),
             share: None,
         }

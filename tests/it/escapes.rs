@@ -158,9 +158,26 @@ impl Place {
         serde_json::from_str(&run.stdout).unwrap()
     }
 
+    /// Whether a command can keep more processes than its limit, 64, for some seconds. A command of its
+    /// own, because it is killed for it.
+    fn keeps_too_many_processes(&self) -> bool {
+        let forks = "my @p; for (1..100) { my $p = fork; if (!defined $p) { kill 9, @p; exit 1 } \
+                     if (!$p) { sleep 60; exit } push @p, $p } sleep 3; kill 9, @p";
+        let task = self.launch(&self.project(), &format!("perl -e '{forks}' && echo x > kept"));
+        let waited = self.shell.run(["wait", "--timeout", "120", &task.session_id]);
+        assert_eq!(waited.code, 0, "{waited:?}");
+        let kept = self.project().join("kept").exists();
+        // By the guard, or by the kernel, whose refusal makes it exit.
+        let ends =
+            ["(killed: it had more than 64 processes and threads, the limit;", "(exit code 1)"];
+        assert_eq!(kept, !ends.iter().any(|end| self.told().contains(end)), "{}", self.told());
+        kept
+    }
+
     /// What the command could do that it must not.
     fn broken(self) -> BTreeSet<Property> {
         assert_eq!(self.shell.run_in(&self.project(), ["trust"]).code, 0);
+        let keeps_processes = self.keeps_too_many_processes();
         let (parked, ask) = self.park();
         let daemon = self.shell.pid();
         let config = fs::read_to_string(self.project().join(".git/config")).unwrap();
@@ -175,9 +192,10 @@ impl Place {
             assert!(told.contains("own task: 200"), "{told}");
         }
         let mut broken = said(&told);
+        broken.extend(keeps_processes.then_some(Property::Processes));
         assert!(!broken.contains(&Property::Api), "while its guard is there: {told}");
         self.look(&config, &mut broken);
-        assert_eq!((self.shell.pid(), self.shell.tasks().len()), (daemon, 2), "{told}");
+        assert_eq!((self.shell.pid(), self.shell.tasks().len()), (daemon, 3), "{told}");
         assert_eq!(self.shell.task(&parked).progress.detail.as_deref(), Some("read /etc/hostname"));
         println!("{told}");
         broken

@@ -104,8 +104,6 @@ mkdir -p .opencode/agents .git/hooks 2>/dev/null
     ln .git/config linked && echo x >> linked
 ) 2>/dev/null
 
-perl -e 'my @p; for (1..100) { my $p = fork; if (!defined $p) { kill 9, @p; exit 1 } if (!$p) { sleep 60; exit }
-    push @p, $p } kill 9, @p' && broken Processes
 perl -e 'my $x = "a" x (400 << 20); exit(length $x == 0)' 2>/dev/null && broken Memory
 (head -c 2000000 /dev/zero > big) 2>/dev/null
 [ "$(stat -c %s big)" -ge 2000000 ] && broken FileSize

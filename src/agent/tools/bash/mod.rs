@@ -98,6 +98,7 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
         (End::TimedOut, _) => (timed_out(seconds), false),
         (_, Cause::LeaseExpired) => (STOPPED_DAEMON.to_owned(), true),
         (_, Cause::GuardLost) => (LOST_GUARD.to_owned(), true),
+        (_, Cause::TooManyProcesses(limit)) => (too_many_processes(*limit), false),
         (_, Cause::Exited | Cause::Killed) => (ending(report.status), false),
     };
     if let Some(why) = confined::not_set_up(level, &text, report.status) {
@@ -130,6 +131,7 @@ fn start(plan: &Plan, context: &Context) -> Result<(Process, pipe::Receiver), Er
         directory: context.workspace.root().to_owned(),
         environment,
         output: writer.into(),
+        processes: plan.processes,
         afterwards: plan.afterwards.clone(),
     };
     let process = context.launcher.start(command);
@@ -185,6 +187,12 @@ fn timed_out(seconds: f64) -> String {
     format!(
         "killed after {seconds} s, its time-out; pass a longer `timeout`, at most \
          {LONGEST_TIMEOUT}, or do it in smaller steps"
+    )
+}
+
+fn too_many_processes(limit: u64) -> String {
+    format!(
+        "killed: it had more than {limit} processes and threads, the limit; do it in smaller steps"
     )
 }
 
