@@ -65,31 +65,56 @@ pub(super) struct Block<'a> {
 impl Block<'_> {
     /// How many descriptions match.
     pub(super) fn count(&self) -> u64 {
-        self.matching().count() as u64
+        self.matches().count() as u64
     }
 
     /// The numbers of the tasks whose descriptions match.
     pub(super) fn tasks(&self) -> Vec<i64> {
-        let mut tasks: Vec<i64> = self.matching().collect();
+        let (mut seq, mut from) = (self.first, 0);
+        let number = |at| {
+            seq += memchr_iter(END, &self.text[from..at]).count() as i64;
+            from = at;
+            seq
+        };
+        let mut tasks: Vec<i64> = self.matches().map(number).collect();
         if self.direction == Direction::Descending {
             tasks.reverse();
         }
         tasks
     }
 
-    /// Most blocks have nothing of a rare word in them, so the whole is searched first; in the others,
-    /// to look at each description is faster than to look for the end of each that matches.
-    fn matching(&self) -> impl Iterator<Item = i64> {
-        let some = self.finder.find(self.text).map(|_| self.text).unwrap_or_default();
-        let ends = memchr_iter(END, some);
-        let descriptions = ends.scan(0, move |from, end| {
-            let description = &some[*from..end];
-            *from = end + 1;
-            Some(description)
-        });
-        let matches = |(_, description): &(i64, &[u8])| self.finder.find(description).is_some();
-        (self.first..).zip(descriptions).filter(matches).map(|(seq, _)| seq)
+    /// Where the first match is in every description that has one. One pass of the vectorised search, which
+    /// is set up once for a block: to look at each description by itself takes about as long where all
+    /// match, and four times as long where few do.
+    fn matches(&self) -> impl Iterator<Item = usize> {
+        let mut next = 0;
+        self.finder.find_iter(self.text).filter(move |at| {
+            let is_first = *at >= next;
+            if is_first {
+                next = end_after(self.text, *at) + 1;
+            }
+            is_first
+        })
     }
+}
+
+/// Where the description ends that this place is in. The end is near, so that a search through 16 bytes
+/// as one number is faster than `memchr`, which prepares for long texts; all bits of `END` are set, so
+/// its complement is the first zero byte.
+fn end_after(text: &[u8], from: usize) -> usize {
+    const LOW: u128 = u128::MAX / 0xff;
+    const HIGH: u128 = LOW << 7;
+    let (chunks, rest) = text[from..].as_chunks::<16>();
+    for (n, chunk) in chunks.iter().enumerate() {
+        let complement = !u128::from_le_bytes(*chunk);
+        // The lowest set bit is in the first byte that is zero.
+        let zeros = complement.wrapping_sub(LOW) & !complement & HIGH;
+        if zeros != 0 {
+            return from + n * 16 + (zeros.trailing_zeros() / 8) as usize;
+        }
+    }
+    let at = text.len() - rest.len();
+    rest.iter().position(|byte| *byte == END).map_or(text.len(), |end| at + end)
 }
 
 /// Adds the description of the newest task.
