@@ -35,6 +35,7 @@ mod invariants;
 mod kill;
 mod launch;
 mod list;
+mod mcp;
 mod mcp_install;
 mod model_runs;
 mod models;

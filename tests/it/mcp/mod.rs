@@ -1,0 +1,3 @@
+//! `asyncagents mcp`, the server of the Model Context Protocol on standard input and output.
+
+mod library_client;
