@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 
 use super::show;
-use crate::config::{DEFAULT_FILE, Environment, Flags, Settings};
+use crate::config::{Environment, Flags, Settings, default_file};
 
 #[derive(Args)]
 pub(super) struct Configuration {
@@ -32,7 +32,7 @@ enum Verb {
 impl Configuration {
     pub(super) fn run(self, environment: &Environment, flags: &Flags) -> anyhow::Result<ExitCode> {
         match self.verb {
-            Verb::Init { print: true } => show::line(DEFAULT_FILE.trim_end())?,
+            Verb::Init { print: true } => show::line(default_file().trim_end())?,
             Verb::Init { print: false } => init(environment, flags)?,
             Verb::Show => {
                 let settings = Settings::resolve(environment, flags)?;
@@ -52,7 +52,7 @@ fn init(environment: &Environment, flags: &Flags) -> anyhow::Result<()> {
             std::fs::create_dir_all(folder)?;
         }
         let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
-        new.write_all(DEFAULT_FILE.as_bytes())
+        new.write_all(default_file().as_bytes())
     };
     match written() {
         Ok(()) => show::line(&format!("wrote {}", file.display())),

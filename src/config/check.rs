@@ -3,127 +3,31 @@
 
 use toml::{Table, Value};
 
+use super::section::{Key, Rule};
 use super::{Config, Error};
 
-/// Keys in these tables are names of models, so any key is known.
-const MODEL_LIMITS: &str = "limits.active_per_model";
-const MODEL_PRICES: &str = "agent.prices";
-const PRICE_KEYS: [&str; 4] = ["cache_write", "cached_input", "input", "output"];
+const PRICE: Rule = Rule::Between(0.0, 1e6);
 
-/// And here they are names the user gave.
-const SERVERS: &str = "opencode.servers";
-const ALIASES: &str = "agent.aliases";
-const PROVIDERS: &str = "providers";
-const PROVIDER_KEYS: [&str; 4] = ["base_url", "key_command", "key_file", "kind"];
-const PROVIDER_KIND: Rule = Rule::OneOf(&["openai", "openai-responses", "anthropic", "gemini"]);
-
-/// The longest time a key takes: far enough for "never", near enough to be added to a clock.
-const YEAR: f64 = 365.0 * 86_400.0;
-
-/// What a value may be beyond its type. Every number has its range here.
-const RULES: &[(&str, Rule)] = &[
-    ("sandbox", Rule::OneOf(&["auto", "bwrap", "landlock", "off"])),
-    ("supervisor.poll_interval_seconds", Rule::Between(0.05, 3600.0)),
-    ("supervisor.max_depth", Rule::Between(1.0, 10.0)),
-    ("supervisor.stall_seconds", Rule::Between(1.0, YEAR)),
-    ("supervisor.stall_repeats", Rule::Between(2.0, 1_000_000.0)),
-    ("supervisor.result_cache_seconds", Rule::Between(0.0, YEAR)),
-    ("supervisor.settle_seconds", Rule::Between(0.0, 3600.0)),
-    ("supervisor.answer_grace_seconds", Rule::Between(1.0, 3600.0)),
-    ("supervisor.gone_seconds", Rule::Between(1.0, YEAR)),
-    ("supervisor.last_message_characters", Rule::Between(1.0, 10_000.0)),
-    ("limits.active", Rule::Between(0.0, 1_000_000.0)),
-    ("limits.active_per_parent", Rule::Between(1.0, 1000.0)),
-    ("limits.queued_per_parent", Rule::Between(0.0, 1_000_000.0)),
-    (MODEL_LIMITS, Rule::Between(1.0, 1000.0)),
-    (MODEL_PRICES, Rule::Between(0.0, 1e6)),
-    ("fork.method", Rule::OneOf(&["context", "native"])),
-    ("permissions.policy", Rule::OneOf(&["park", "allow", "deny"])),
-    ("permissions.park_seconds", Rule::Between(0.0, YEAR)),
-    ("notices.inline_characters", Rule::Between(0.0, 1_000_000.0)),
-    ("history.max_tasks", Rule::Between(0.0, 1e12)),
-    ("history.max_age_days", Rule::Between(0.0, 36_500.0)),
-    ("history.unread_days", Rule::Between(0.0, 36_500.0)),
-    ("storage.warn_free_bytes", Rule::Between(0.0, 1e15)),
-    ("storage.max_bytes", Rule::Between(0.0, 1e15)),
-    ("agent.max_steps", Rule::Between(1.0, 100_000.0)),
-    ("agent.model_retries", Rule::Between(0.0, 100.0)),
-    ("agent.compact_at_tokens", Rule::Between(1_000.0, 1e12)),
-    ("agent.thinking", Rule::OneOf(&["default", "low", "medium", "high"])),
-    ("agent.silence_seconds", Rule::Between(1.0, 3600.0)),
-    ("agent.answer_bytes", Rule::Between(1_000.0, 1e9)),
-    ("agent.parallel_calls", Rule::Between(1.0, 1_000.0)),
-    ("agent.transcript_bytes", Rule::Between(100_000.0, 1e10)),
-    ("agent.output_bytes", Rule::Between(0.0, 1e12)),
-    ("agent.definition_files", Rule::Between(0.0, 10_000.0)),
-    ("agent.definition_bytes", Rule::Between(0.0, 1e8)),
-    ("agent.definition_folder_bytes", Rule::Between(0.0, 1e9)),
-    ("agent.command_lease_seconds", Rule::Between(1.0, 3600.0)),
-    ("agent.command_network", Rule::OneOf(&["on", "off"])),
-    ("agent.command_caches", Rule::OneOf(&["readable", "writable"])),
-    ("agent.command_readable", Rule::Paths),
-    ("agent.command_writable", Rule::Paths),
-    ("agent.command_processes", Rule::Between(0.0, 1e7)),
-    ("agent.command_memory_bytes", Rule::Between(0.0, 1e15)),
-    ("agent.command_file_bytes", Rule::Between(0.0, 1e15)),
-    ("agent.scratch_bytes", Rule::Between(0.0, 1e15)),
-    ("agent.scratch_days", Rule::Between(0.0, 36_500.0)),
-    ("opencode.gone_seconds", Rule::Between(1.0, YEAR)),
-    (SERVERS, Rule::Filled),
-    (ALIASES, Rule::Filled),
-    ("tools.aliases", Rule::OneOf(&["superagents", "background"])),
-    ("task_tool.offered", Rule::OneOf(&["mcp", "everywhere", "nowhere"])),
-    ("task_tool.timeout_seconds", Rule::Between(1.0, 600.0)),
-    ("task_tool.on_timeout", Rule::OneOf(&["background", "cancel"])),
-    ("task_tool.agent", Rule::Filled),
-    ("task_tool.active_per_parent", Rule::Between(1.0, 1000.0)),
-    ("mcp.longest_call_seconds", Rule::Between(0.0, 600.0)),
-    ("task_tool.cache_ttl_seconds", Rule::Between(0.0, YEAR)),
-    ("api.host", Rule::Filled),
-    ("api.port", Rule::Between(0.0, 65_535.0)),
-    ("api.readers", Rule::OneOf(&["user", "anyone"])),
-    ("api.origins", Rule::Filled),
-    ("api.heartbeat_seconds", Rule::Between(1.0, 3600.0)),
-    ("api.result_characters", Rule::Between(1.0, 1_000_000.0)),
-    ("api.snapshot_tasks", Rule::Between(0.0, 100_000.0)),
-    ("api.max_streams", Rule::Between(0.0, 100_000.0)),
-    ("log.level", Rule::Filled),
-    ("log.keep_days", Rule::Between(1.0, 3650.0)),
-    ("log.max_bytes", Rule::Between(100_000.0, 1e12)),
-];
-
-/// Compares what a file says with the defaults, which have every key and its type.
+/// Compares what a file says with the keys there are.
 pub(super) fn check_table(table: &Table, file: &str) -> Result<(), Error> {
-    check_section("", table, &known_keys(), file)
+    check_section("", table, &Config::keys(), file)
 }
 
-/// `name` and `place` say where the value came from, should it not fit.
-pub(super) fn check_rule(key: &str, value: &Value, name: &str, place: &str) -> Result<(), Error> {
-    match RULES.iter().find(|(ruled, _)| *ruled == key) {
-        Some((_, rule)) if !rule.admits(value) => {
-            Err(unfit(name, place, value, &rule.expectation()))
-        }
-        Some(_) | None => Ok(()),
+/// What a variable says, as its key has it; what does not fit stays text, and is refused.
+pub(super) fn read_variable(key: &Key, variable: &str, text: &str) -> Result<Value, Error> {
+    let value = match key.default {
+        Value::Boolean(_) => text.parse().map(Value::Boolean).ok(),
+        Value::Integer(_) => text.parse().map(Value::Integer).ok(),
+        _ => None,
+    };
+    let value = value.unwrap_or_else(|| Value::from(text));
+    let place = "the environment";
+    // In doubt, `0` and `off` would mean on.
+    if key.default.is_bool() {
+        check_type(variable, &value, &key.default, place)?;
     }
-}
-
-/// The same for a variable that switches something: in doubt, `0` and `off` would mean on.
-pub(super) fn check_switch(key: &str, value: &Value, name: &str, place: &str) -> Result<(), Error> {
-    match default_of(key) {
-        Some(default @ Value::Boolean(_)) => check_type(name, value, &default, place),
-        Some(_) | None => Ok(()),
-    }
-}
-
-pub(super) fn default_of(key: &str) -> Option<Value> {
-    let (section, name) = key.split_once('.').unwrap_or(("", key));
-    let known = known_keys();
-    let section = known.get(section).and_then(Value::as_table);
-    section.unwrap_or(&known).get(name).cloned()
-}
-
-pub(super) fn known_keys() -> Table {
-    Table::try_from(Config::default()).expect("the defaults can be written as TOML")
+    check_rule(&key.rule, &value, variable, place)?;
+    Ok(value)
 }
 
 impl Config {
@@ -150,98 +54,100 @@ fn collect_changes(path: &str, one: &Table, other: &Table, keys: &mut Vec<String
     }
 }
 
-fn check_section(path: &str, found: &Table, known: &Table, file: &str) -> Result<(), Error> {
+fn check_section(path: &str, found: &Table, keys: &[Key], file: &str) -> Result<(), Error> {
     for (name, value) in found {
-        let key = join(path, name);
-        let Some(default) = known.get(name) else {
-            let hint = hint(path, name, known);
-            return Err(Error::UnknownKey { key, file: file.to_owned(), hint });
+        let path_of_key = join(path, name);
+        let Some(key) = keys.iter().find(|key| key.name == name) else {
+            let hint = hint(path, name, keys);
+            return Err(Error::UnknownKey { key: path_of_key, file: file.to_owned(), hint });
         };
-        check_type(&key, value, default, file)?;
-        match (value, default) {
-            (Value::Table(models), _) if key == MODEL_LIMITS => check_limits(models, file)?,
-            (Value::Table(models), _) if key == MODEL_PRICES => check_prices(models, file)?,
-            (Value::Table(servers), _) if key == SERVERS => check_texts(SERVERS, servers, file)?,
-            (Value::Table(models), _) if key == ALIASES => check_texts(ALIASES, models, file)?,
-            (Value::Table(sections), _) if key == PROVIDERS => check_providers(sections, file)?,
-            (Value::Table(found), Value::Table(known)) => check_section(&key, found, known, file)?,
-            _ => check_rule(&key, value, &key, file)?,
-        }
-    }
-    Ok(())
-}
-
-fn check_limits(models: &Table, file: &str) -> Result<(), Error> {
-    for (model, limit) in models {
-        let key = join(MODEL_LIMITS, model);
-        check_type(&key, limit, &Value::Integer(1), file)?;
-        check_rule(MODEL_LIMITS, limit, &key, file)?;
-    }
-    Ok(())
-}
-
-fn check_texts(path: &str, texts: &Table, file: &str) -> Result<(), Error> {
-    for (name, text) in texts {
-        let key = join(path, name);
-        check_type(&key, text, &Value::String(String::new()), file)?;
-        check_rule(path, text, &key, file)?;
-    }
-    Ok(())
-}
-
-fn check_providers(sections: &Table, file: &str) -> Result<(), Error> {
-    let text = || Value::String(String::new());
-    let known: Table = PROVIDER_KEYS.iter().map(|key| ((*key).to_owned(), text())).collect();
-    for (name, section) in sections {
-        let key = join(PROVIDERS, name);
-        let Some(section) = section.as_table() else {
-            return Err(unfit(&key, file, section, "a section of its own"));
-        };
-        check_section(&key, section, &known, file)?;
-        match section.get("kind") {
-            Some(kind) if !PROVIDER_KIND.admits(kind) => {
-                return Err(unfit(&join(&key, "kind"), file, kind, &PROVIDER_KIND.expectation()));
+        check_value(&path_of_key, value, &key.default, &key.rule, file)?;
+        match &key.rule {
+            Rule::NotWith(other) if found.contains_key(*other) => {
+                let only = format!("either this or `{other}`");
+                return Err(unfit(&path_of_key, file, value, &only));
             }
-            Some(_) | None => {}
-        }
-        if let (Some(_), Some(command)) = (section.get("key_file"), section.get("key_command")) {
-            let only = "either this or `key_file`";
-            return Err(unfit(&join(&key, "key_command"), file, command, only));
+            _ => {}
         }
     }
     Ok(())
 }
 
-fn check_prices(models: &Table, file: &str) -> Result<(), Error> {
-    for (model, price) in models {
-        let key = join(MODEL_PRICES, model);
-        let fits = match price {
-            Value::Array(pair) if pair.len() == 2 => {
-                pair.iter().try_for_each(|part| check_price(&key, part, file))?;
-                true
-            }
-            Value::Table(table) => {
-                let number = |name: &&str| ((*name).to_owned(), Value::Float(0.0));
-                check_section(&key, table, &PRICE_KEYS.iter().map(number).collect(), file)?;
-                table
-                    .iter()
-                    .try_for_each(|(name, part)| check_price(&join(&key, name), part, file))?;
-                table.contains_key("input") && table.contains_key("output")
-            }
-            _ => false,
-        };
-        if !fits {
-            let expected = "the prices of input and output in brackets, \
-                            or `{ input = …, output = …, cached_input = …, cache_write = … }`";
-            return Err(unfit(&key, file, price, expected));
+fn check_value(
+    key: &str,
+    value: &Value,
+    like: &Value,
+    rule: &Rule,
+    file: &str,
+) -> Result<(), Error> {
+    check_type(key, value, like, file)?;
+    match (rule, value) {
+        (Rule::Keys(keys), Value::Table(found)) => check_section(key, found, keys, file),
+        (Rule::Each(like, rule), Value::Table(found)) => found
+            .iter()
+            .try_for_each(|(name, value)| check_value(&join(key, name), value, like, rule, file)),
+        (Rule::Prices, Value::Table(models)) => {
+            models.iter().try_for_each(|(model, price)| check_price(&join(key, model), price, file))
         }
+        (rule, value) => check_rule(rule, value, key, file),
     }
-    Ok(())
+}
+
+/// `name` and `place` say where the value came from, should it not fit.
+fn check_rule(rule: &Rule, value: &Value, name: &str, place: &str) -> Result<(), Error> {
+    let (fits, expected) = match rule {
+        Rule::Between(least, most) => {
+            let whole = value.as_integer().map(|number| number as f64);
+            let number = whole.or(value.as_float());
+            let fits = number.is_some_and(|number| (*least..=*most).contains(&number));
+            (fits, format!("a number from {least} to {most}"))
+        }
+        Rule::OneOf(words) => {
+            let is_word = |text: &str| words.contains(&text);
+            (all_texts(value, is_word), quoted(*words, " or "))
+        }
+        Rule::Filled => {
+            let is_filled = |text: &str| !text.trim().is_empty();
+            (all_texts(value, is_filled), "a text that is not empty".to_owned())
+        }
+        Rule::Paths => {
+            let is_path = |text: &str| text.starts_with('/') || text.starts_with("~/");
+            let expected = "a list of paths that begin with `/` or `~/`";
+            (all_texts(value, is_path), expected.to_owned())
+        }
+        Rule::Any | Rule::NotWith(_) | Rule::Keys(_) | Rule::Each(..) | Rule::Prices => {
+            return Ok(());
+        }
+    };
+    if fits { Ok(()) } else { Err(unfit(name, place, value, &expected)) }
+}
+
+/// Whether it is a text that fits, or a list of such.
+fn all_texts(value: &Value, fits: impl Fn(&str) -> bool) -> bool {
+    let members = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    members.iter().all(|member| member.as_str().is_some_and(&fits))
 }
 
 fn check_price(key: &str, price: &Value, file: &str) -> Result<(), Error> {
-    check_type(key, price, &Value::Float(0.0), file)?;
-    check_rule(MODEL_PRICES, price, key, file)
+    let fits = match price {
+        Value::Array(pair) if pair.len() == 2 => {
+            let number = Value::Float(0.0);
+            pair.iter().try_for_each(|part| check_value(key, part, &number, &PRICE, file))?;
+            true
+        }
+        Value::Table(table) => {
+            let names = ["cache_write", "cached_input", "input", "output"];
+            check_section(key, table, &names.map(|name| Key::number(name, PRICE)), file)?;
+            table.contains_key("input") && table.contains_key("output")
+        }
+        _ => false,
+    };
+    if fits {
+        return Ok(());
+    }
+    let expected = "the prices of input and output in brackets, \
+                    or `{ input = …, output = …, cached_input = …, cache_write = … }`";
+    Err(unfit(key, file, price, expected))
 }
 
 fn check_type(key: &str, value: &Value, default: &Value, file: &str) -> Result<(), Error> {
@@ -269,23 +175,26 @@ fn unfit(name: &str, place: &str, value: &Value, expected: &str) -> Error {
 }
 
 /// The way out of an unknown key: a near one, the section it belongs in, or all there are.
-fn hint(path: &str, name: &str, known: &Table) -> String {
-    let distance = |candidate: &&String| strsim::damerau_levenshtein(candidate, name);
+fn hint(path: &str, name: &str, keys: &[Key]) -> String {
+    let mut known: Vec<&str> = keys.iter().map(|key| key.name).collect();
+    known.sort_unstable();
+    let distance = |candidate: &&str| strsim::damerau_levenshtein(candidate, name);
     let close = (name.chars().count() / 3).max(1);
-    let near = known.keys().min_by_key(distance).filter(|near| distance(near) <= close);
+    let near = known.iter().copied().min_by_key(distance).filter(|near| distance(near) <= close);
     match near.map(|near| join(path, near)).or_else(|| find_elsewhere(name)) {
         Some(key) => format!("did you mean `{key}`?"),
-        None => format!("the keys there are {}", quoted(known.keys(), ", ")),
+        None => format!("the keys there are {}", quoted(known, ", ")),
     }
 }
 
 /// The one section that has this key, if only one has.
 fn find_elsewhere(name: &str) -> Option<String> {
-    let known = known_keys();
-    let has = |section: &Value| section.as_table().is_some_and(|keys| keys.contains_key(name));
-    let mut sections = known.iter().filter(|(_, section)| has(section));
+    let all = Config::keys();
+    let has = |keys: &[Key]| keys.iter().any(|key| key.name == name);
+    let mut sections =
+        all.iter().filter(|section| matches!(&section.rule, Rule::Keys(keys) if has(keys)));
     match (sections.next(), sections.next()) {
-        (Some((section, _)), None) => Some(join(section, name)),
+        (Some(section), None) => Some(join(section.name, name)),
         (None | Some(_), _) => None,
     }
 }
@@ -299,93 +208,95 @@ fn quoted(words: impl IntoIterator<Item = impl AsRef<str>>, separator: &str) -> 
     words.collect::<Vec<_>>().join(separator)
 }
 
-enum Rule {
-    Between(f64, f64),
-    /// Of a list: each of its members.
-    OneOf(&'static [&'static str]),
-    Filled,
-    Paths,
-}
-
-impl Rule {
-    fn admits(&self, value: &Value) -> bool {
-        match self {
-            Rule::Between(least, most) => {
-                let whole = value.as_integer().map(|number| number as f64);
-                whole.or(value.as_float()).is_some_and(|number| (*least..=*most).contains(&number))
-            }
-            Rule::OneOf(words) => match value {
-                Value::Array(members) => members.iter().all(|member| is_among(words, member)),
-                other => is_among(words, other),
-            },
-            Rule::Filled => match value {
-                Value::Array(members) => members.iter().all(is_filled),
-                other => is_filled(other),
-            },
-            Rule::Paths => value.as_array().is_some_and(|all| all.iter().all(is_path)),
-        }
-    }
-
-    fn expectation(&self) -> String {
-        match self {
-            Rule::Between(least, most) => format!("a number from {least} to {most}"),
-            Rule::OneOf(words) => quoted(*words, " or "),
-            Rule::Filled => "a text that is not empty".to_owned(),
-            Rule::Paths => "a list of paths that begin with `/` or `~/`".to_owned(),
-        }
-    }
-}
-
-fn is_path(value: &Value) -> bool {
-    value.as_str().is_some_and(|path| path.starts_with('/') || path.starts_with("~/"))
-}
-
-fn is_filled(value: &Value) -> bool {
-    value.as_str().is_some_and(|text| !text.trim().is_empty())
-}
-
-fn is_among(words: &[&str], value: &Value) -> bool {
-    value.as_str().is_some_and(|text| words.contains(&text))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::super::set;
     use super::super::tests::load;
     use super::*;
 
-    #[test]
-    fn every_number_has_a_range_and_every_rule_a_key() {
-        let mut numbers = BTreeSet::new();
-        let mut keys = BTreeSet::new();
-        for (section, value) in known_keys() {
-            keys.insert(section.clone());
-            for (name, value) in value.as_table().into_iter().flatten() {
-                let key = join(&section, name);
-                if value.is_integer() || value.is_float() {
-                    numbers.insert(key.clone());
+    /// All keys of all sections, by their whole names.
+    fn all_keys() -> Vec<(String, Key)> {
+        let mut all = Vec::new();
+        let mut next: Vec<(String, Vec<Key>)> = vec![(String::new(), Config::keys())];
+        while let Some((path, keys)) = next.pop() {
+            for mut key in keys {
+                let name = join(&path, key.name);
+                match std::mem::replace(&mut key.rule, Rule::Any) {
+                    Rule::Keys(keys) => next.push((name, keys)),
+                    rule => all.push((name, Key { rule, ..key })),
                 }
-                keys.insert(key);
             }
         }
-        let ruled: BTreeSet<String> = RULES.iter().map(|(key, _)| (*key).to_owned()).collect();
-        assert_eq!(numbers.difference(&ruled).collect::<Vec<_>>(), [] as [&String; 0]);
-        assert_eq!(ruled.difference(&keys).collect::<Vec<_>>(), [] as [&String; 0]);
+        all
+    }
+
+    #[test]
+    fn every_number_has_a_range_and_no_other_key_has_one() {
+        for (name, key) in all_keys() {
+            let is_number = key.default.is_integer() || key.default.is_float();
+            assert_eq!(is_number, matches!(key.rule, Rule::Between(..)), "{name}");
+        }
     }
 
     #[test]
     fn every_word_a_rule_admits_can_be_read() {
-        for (key, rule) in RULES {
-            let Rule::OneOf(words) = rule else { continue };
-            for word in *words {
+        let mut seen = Vec::new();
+        for (name, key) in all_keys() {
+            let Rule::OneOf(words) = key.rule else { continue };
+            for word in words {
                 let word = Value::from(*word);
-                let value = if *key == "tools.aliases" { Value::Array(vec![word]) } else { word };
+                let value = if key.default.is_array() { Value::Array(vec![word]) } else { word };
                 let mut table = Table::new();
-                set(&mut table, key, value);
+                set(&mut table, &name, value);
                 table.try_into::<Config>().unwrap();
             }
+            seen.push(name);
+        }
+        seen.sort();
+        let words = [
+            "agent.command_caches",
+            "agent.command_network",
+            "agent.thinking",
+            "api.readers",
+            "fork.method",
+            "permissions.policy",
+            "sandbox",
+            "task_tool.offered",
+            "task_tool.on_timeout",
+            "tools.aliases",
+        ];
+        assert_eq!(seen, words);
+    }
+
+    /// Only these modules may know the configuration (`tests/it/layers.rs`).
+    #[test]
+    fn every_key_is_read_by_something() {
+        let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut text = String::new();
+        let mut next: Vec<_> = ["daemon", "mcp", "cli"].map(|name| source.join(name)).into();
+        while let Some(path) = next.pop() {
+            if path.is_dir() {
+                next.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            } else {
+                let file = std::fs::read_to_string(path).unwrap();
+                text.extend(file.lines().map(|line| format!("{}\n", line.trim())));
+            }
+        }
+        // `agent.environment` is for the variables that are resolved here.
+        text += include_str!("mod.rs");
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        let patterns: Vec<&str> = text
+            .split("let config::")
+            .skip(1)
+            .filter_map(|after| after.split_once('{')?.1.split_once('}').map(|(inside, _)| inside))
+            .collect();
+        for (name, key) in all_keys() {
+            let ends = |after: &str| !after.starts_with(is_name);
+            let is_read = text.split(&format!(".{}", key.field)).skip(1).any(ends)
+                || patterns
+                    .iter()
+                    .any(|names| names.split(|c| !is_name(c)).any(|n| n == key.field));
+            assert!(is_read, "nothing reads `{name}`");
         }
     }
 

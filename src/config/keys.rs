@@ -1,117 +1,185 @@
-//! The keys of the config file: its sections with their defaults, and how their values are written.
+//! The keys of the config file, by section: what each means, how it is written, what it may be, and its
+//! default. Nothing else has to be told of a key but what reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use toml::Table;
 
 use super::agent::Agent;
 use super::providers::Provider;
+use super::section::Rule::{self, Between, Filled};
+use super::section::{YEAR, section};
 use super::units::{DAY, count_or_off, days_or_off, fractional_seconds, seconds, seconds_or_off};
+use crate::sandbox::Choice;
+use crate::supervisor::ForkMethod;
+use crate::tools::{Alias, Offered, OnTimeout};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    pub enabled: bool,
-    /// Empty: choose the default.
-    pub host: String,
-    /// `provider/model`, or empty: choose the default.
-    pub model: String,
-    pub sandbox: Sandbox,
-    pub supervisor: Supervisor,
-    pub limits: Limits,
-    pub resume: Resume,
-    pub fork: Fork,
-    pub permissions: Permissions,
-    pub notices: Notices,
-    pub history: History,
-    pub storage: Storage,
-    pub agent: Agent,
-    /// By names of their own, or of a provider that is known.
-    pub providers: BTreeMap<String, Provider>,
-    pub opencode: OpenCode,
-    pub tools: Tools,
-    pub task_tool: TaskTool,
-    pub mcp: Mcp,
-    pub api: Api,
-    pub log: Log,
+section! {
+    pub struct Config {
+        /// When false, no tasks are launched.
+        enabled: bool = true,
+
+        /// Where agents run: "embedded", "opencode", or "scripted:/path/to.sock" for tests. A conversation's
+        /// agents run where the conversation is. Empty: "opencode" if a server is configured below, else
+        /// "embedded". Environment: ASYNCAGENTS_HOST.
+        #[variable("ASYNCAGENTS_HOST")]
+        host: String = String::new(),
+
+        /// The model of tasks that name none, as "provider/model". Empty: the host's own choice.
+        /// Environment: ASYNCAGENTS_MODEL.
+        #[variable("ASYNCAGENTS_MODEL")]
+        model: String = String::new(),
+
+        /// What is around the commands of our own agents (the tool `bash`): "bwrap" (bubblewrap), "landlock" (for
+        /// Linux without user namespaces; it holds less), or "off". "auto" takes the first of them that works.
+        /// `asyncagents doctor` says what is in force and what that does not hold; [agent] says what commands may.
+        sandbox: Choice = Choice::Auto,
+
+        supervisor: Supervisor,
+        limits: Limits,
+        resume: Resume,
+        fork: Fork,
+        permissions: Permissions,
+        notices: Notices,
+
+        /// Old tasks are pruned when the daemon starts and then every hour, as `asyncagents prune` does it at
+        /// once, with their files. A task stays while something is owed: its end to be told or read, its session
+        /// to be stopped, its transcript to be fetched.
+        history: History,
+
+        storage: Storage,
+        agent: Agent,
+
+        /// Servers for models, as "NAME/model". Known without a section, by their own variables: "anthropic",
+        /// "openai" (chat completions), "openai-responses", "gemini", "openrouter" and "ollama" (OLLAMA_HOST); a
+        /// section of that name can give them an address and a key. Both come from one place: the environment of
+        /// the client that launches, this file, or the environment that `asyncagents serve` was started in, in this
+        /// order; a key there and an address here are refused. A key command gets the environment of the daemon
+        /// without the keys of providers. An example:
+        ///     [providers.work]
+        ///     kind = "openai"                        # or "openai-responses", "anthropic", "gemini"
+        ///     base_url = "https://models.example/v1" # with or without its version
+        ///     key_file = "work.key"                  # beside this file, or absolute
+        ///     key_command = "pass show work"         # or this, run by sh; or `asyncagents auth set work`
+        #[rule(Rule::each(Table::new(), Rule::Keys(Provider::keys())))]
+        providers: BTreeMap<String, Provider> = BTreeMap::new(),
+
+        opencode: OpenCode,
+        tools: Tools,
+        mcp: Mcp,
+        task_tool: TaskTool,
+        api: Api,
+        log: Log,
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Supervisor {
-    #[serde(rename = "poll_interval_seconds", with = "fractional_seconds")]
-    pub poll_interval: Duration,
-    pub max_depth: u32,
-    #[serde(rename = "stall_seconds", with = "seconds")]
-    pub stall: Duration,
-    /// The same tool call this often in a row is a stall too.
-    pub stall_repeats: u32,
-    pub cancel_stalled: bool,
-    /// How long a fetched transcript of a live task may be used again.
-    #[serde(rename = "result_cache_seconds", with = "seconds")]
-    pub result_cache: Duration,
-    /// How long an unfinished answer in an idle session is watched before the host counts as
-    /// restarted.
-    #[serde(rename = "settle_seconds", with = "seconds")]
-    pub settle: Duration,
-    /// How long an accepted prompt may stay without any answer in an idle session.
-    #[serde(rename = "answer_grace_seconds", with = "seconds")]
-    pub answer_grace: Duration,
-    #[serde(rename = "gone_seconds", with = "seconds")]
-    pub gone: Duration,
-    pub last_message_characters: usize,
+section! {
+    pub struct Supervisor {
+        /// Events of the host are the fast path; this often it is looked at besides, while tasks are active.
+        #[written("poll_interval_seconds", "fractional_seconds")]
+        #[rule(Between(0.05, 3600.0))]
+        poll_interval: Duration = Duration::from_secs(2),
+
+        /// How deep tasks may launch tasks. With 1 only a conversation may, not a task of its own.
+        #[rule(Between(1.0, 10.0))]
+        max_depth: u32 = 1,
+
+        /// A task without any activity for this long is shown and told as stalled.
+        #[written("stall_seconds", "seconds")]
+        #[rule(Between(1.0, YEAR))]
+        stall: Duration = Duration::from_secs(600),
+
+        /// So is one that makes the same tool call this often in a row.
+        #[rule(Between(2.0, 1_000_000.0))]
+        stall_repeats: u32 = 20,
+
+        /// Whether a stalled task is cancelled, too.
+        cancel_stalled: bool = false,
+
+        /// How long a transcript of a live task that was fetched from an OpenCode server may be shown again, while
+        /// the server tells of nothing new in it. 0 always fetches it anew.
+        #[written("result_cache_seconds", "seconds")]
+        #[rule(Between(0.0, YEAR))]
+        result_cache: Duration = Duration::from_secs(300),
+
+        /// How long an unfinished answer in an idle session is watched before the host counts as restarted.
+        #[written("settle_seconds", "seconds")]
+        #[rule(Between(0.0, 3600.0))]
+        settle: Duration = Duration::from_secs(2),
+
+        /// How long an accepted prompt may stay without any answer in an idle session.
+        #[written("answer_grace_seconds", "seconds")]
+        #[rule(Between(1.0, 3600.0))]
+        answer_grace: Duration = Duration::from_secs(60),
+
+        /// A run whose host cannot be reached, or that cannot go on for another reason that may pass (a disk
+        /// that is full, a file system that does not answer), is tried again for this long and then ends, as soon
+        /// as that can be written down.
+        #[written("gone_seconds", "seconds")]
+        #[rule(Between(1.0, YEAR))]
+        gone: Duration = Duration::from_secs(600),
+
+        /// So much of the end of what an agent said last is shown with its progress (`lastMessage`).
+        #[rule(Between(1.0, 10_000.0))]
+        last_message_characters: usize = 2000,
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Limits {
-    /// Of all parents together; 0 is no limit.
-    pub active: u32,
-    pub active_per_parent: u32,
-    pub queued_per_parent: u32,
-    /// By `provider/model`; a model that is not named has no limit.
-    pub active_per_model: BTreeMap<String, u32>,
+section! {
+    pub struct Limits {
+        /// So many tasks of all parents together work at the same time; 0 is no limit. Parents that wait are
+        /// served by turns.
+        #[rule(Between(0.0, 1_000_000.0))]
+        active: u32 = 0,
+
+        /// So many tasks of one parent work at the same time; the next ones are queued.
+        #[rule(Between(1.0, 1000.0))]
+        active_per_parent: u32 = 10,
+
+        /// So many may wait in the queue of one parent; then a launch or a resume that would have to wait is
+        /// refused. 0 allows no queue.
+        #[rule(Between(0.0, 1_000_000.0))]
+        queued_per_parent: u32 = 1000,
+
+        /// So many tasks work at the same time with one model, also those that do not say which and run on it.
+        /// A model that is not listed has no limit.
+        /// An example, with the name in quotes:
+        ///     "anthropic/claude-sonnet-4-5" = 2
+        #[rule(Rule::each(1, Between(1.0, 1000.0)))]
+        active_per_model: BTreeMap<String, u32> = BTreeMap::new(),
+    }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Resume {
-    pub any_status: bool,
+section! {
+    pub struct Resume {
+        /// By default only completed tasks can be resumed; with true also failed and cancelled ones.
+        any_status: bool = false,
+    }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Fork {
-    pub method: ForkMethod,
+section! {
+    pub struct Fork {
+        /// How a forked task gets the conversation of its parent: "context" hands it over as a text, from the
+        /// latest compaction on, with old tool results cut; "native" has the host copy the session, with all
+        /// of it, where the host can (the embedded one can), and is "context" elsewhere.
+        method: ForkMethod = ForkMethod::Context,
+    }
 }
 
-/// How a forked child gets its parent's conversation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ForkMethod {
-    #[default]
-    Context,
-    Native,
-}
+section! {
+    pub struct Permissions {
+        /// What becomes of a request for permission, or a question, from a task: "park" waits for an answer
+        /// from you, "allow" and "deny" answer at once.
+        policy: Policy = Policy::Park,
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Permissions {
-    pub policy: Policy,
-    /// After this a parked request is denied; `None` is never.
-    #[serde(rename = "park_seconds", with = "seconds_or_off")]
-    pub park: Option<Duration>,
-}
-
-/// What is around the commands of embedded agents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sandbox {
-    Auto,
-    Bwrap,
-    Landlock,
-    Off,
+        /// A parked request is denied after this time, counted from the request, also across restarts. 0 lets it
+        /// wait for ever.
+        #[written("park_seconds", "seconds_or_off")]
+        #[rule(Between(0.0, YEAR))]
+        park: Option<Duration> = Some(Duration::from_secs(3600)),
+    }
 }
 
 /// What becomes of a child's request for permission.
@@ -123,154 +191,172 @@ pub enum Policy {
     Deny,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Notices {
-    /// How much of a result travels with its notice.
-    pub inline_characters: usize,
-    pub toasts: bool,
-}
+section! {
+    pub struct Notices {
+        /// So much of a result is sent along when the parent is told that a task has ended.
+        #[rule(Between(0.0, 1_000_000.0))]
+        inline_characters: usize = 8000,
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct History {
-    #[serde(with = "count_or_off")]
-    pub max_tasks: Option<u64>,
-    #[serde(rename = "max_age_days", with = "days_or_off")]
-    pub max_age: Option<Duration>,
-    /// How long an end that nobody has read keeps its task; `None` is until it is read.
-    #[serde(rename = "unread_days", with = "days_or_off")]
-    pub unread: Option<Duration>,
-}
-
-/// The storage directory and the disk it is on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Storage {
-    #[serde(with = "count_or_off")]
-    pub warn_free_bytes: Option<u64>,
-    #[serde(with = "count_or_off")]
-    pub max_bytes: Option<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct OpenCode {
-    /// Of the one server most people have; empty when there is none.
-    pub url: String,
-    /// How long a server may be gone before its runs count as lost.
-    #[serde(rename = "gone_seconds", with = "seconds")]
-    pub gone: Duration,
-    /// More servers, by names of their own.
-    pub servers: BTreeMap<String, String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Tools {
-    pub aliases: BTreeSet<Alias>,
-}
-
-/// A second prefix under which the tools are offered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Alias {
-    Superagents,
-    Background,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// A level, or directives as `tracing` takes them.
-    pub level: String,
-    pub keep_days: usize,
-    /// All files together.
-    pub max_bytes: u64,
-}
-
-impl Config {
-    /// The whole config as a file that would give it.
-    pub fn to_toml(&self) -> String {
-        toml::to_string(self).expect("a config has only text keys and numbers TOML can hold")
+        /// Short messages on the screen of the host; they take effect with hosts that can show them.
+        toasts: bool = true,
     }
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            enabled: true,
-            host: String::new(),
-            model: String::new(),
-            sandbox: Sandbox::Auto,
-            supervisor: Supervisor::default(),
-            limits: Limits::default(),
-            resume: Resume::default(),
-            fork: Fork::default(),
-            permissions: Permissions::default(),
-            notices: Notices::default(),
-            history: History::default(),
-            storage: Storage::default(),
-            agent: Agent::default(),
-            providers: BTreeMap::new(),
-            opencode: OpenCode::default(),
-            tools: Tools::default(),
-            task_tool: TaskTool::default(),
-            mcp: Mcp::default(),
-            api: Api::default(),
-            log: Log::default(),
-        }
+section! {
+    pub struct History {
+        /// Ended tasks beyond this number are pruned, the oldest first. 0 keeps all.
+        #[written("max_tasks", "count_or_off")]
+        #[rule(Between(0.0, 1e12))]
+        max_tasks: Option<u64> = None,
+
+        /// Tasks that ended more than this many days ago are pruned. 0 keeps all.
+        #[written("max_age_days", "days_or_off")]
+        #[rule(Between(0.0, 36_500.0))]
+        max_age: Option<Duration> = None,
+
+        /// An end that its parent (a client of MCP) has not read keeps its task for this many days. 0 keeps it
+        /// until it is read. Nothing waits for the shell, which has no command that reads its mail.
+        #[written("unread_days", "days_or_off")]
+        #[rule(Between(0.0, 36_500.0))]
+        unread: Option<Duration> = Some(Duration::from_secs(30 * DAY)),
     }
 }
 
-/// The blocking tool `Task`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Mcp {
-    /// 0: as the client is known to allow.
-    #[serde(rename = "longest_call_seconds", with = "seconds")]
-    pub longest_call: Duration,
+section! {
+    /// The storage directory and the disk it is on.
+    pub struct Storage {
+        /// When the disk of the storage directory has less room than this, `doctor` and `daemon status` say so.
+        /// 0 switches that off.
+        #[written("warn_free_bytes", "count_or_off")]
+        #[rule(Between(0.0, 1e15))]
+        warn_free_bytes: Option<u64> = Some(256 << 20),
+
+        /// When the storage directory holds more than this, nothing is launched until some is pruned; what runs
+        /// goes on. 0 sets no limit.
+        #[written("max_bytes", "count_or_off")]
+        #[rule(Between(0.0, 1e15))]
+        max_bytes: Option<u64> = None,
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TaskTool {
-    pub offered: Offered,
-    #[serde(rename = "timeout_seconds", with = "seconds")]
-    pub timeout: Duration,
-    pub on_timeout: OnTimeout,
-    pub agent: String,
-    pub active_per_parent: u32,
-    /// How long the result of an identical call is given again; `None` is never.
-    #[serde(rename = "cache_ttl_seconds", with = "seconds_or_off")]
-    pub cache_ttl: Option<Duration>,
+section! {
+    pub struct OpenCode {
+        /// The address of an OpenCode server, such as "http://127.0.0.1:4096". Environment:
+        /// ASYNCAGENTS_OPENCODE_URL. Its password is taken from OPENCODE_SERVER_PASSWORD (and the name from
+        /// OPENCODE_SERVER_USERNAME), or from the address: "http://opencode:PASSWORD@127.0.0.1:4096".
+        #[variable("ASYNCAGENTS_OPENCODE_URL")]
+        url: String = String::new(),
+
+        /// A task whose server, or whose OpenCode process, has been gone for so long ends as interrupted.
+        #[written("gone_seconds", "seconds")]
+        #[rule(Between(1.0, YEAR))]
+        gone: Duration = Duration::from_secs(600),
+
+        /// More servers, by names you choose. Tasks remember the name, so the address may change. An example:
+        ///     work = "http://127.0.0.1:4097"
+        #[rule(Rule::each("", Filled))]
+        servers: BTreeMap<String, String> = BTreeMap::new(),
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Offered {
-    Mcp,
-    Everywhere,
-    Nowhere,
+section! {
+    pub struct Tools {
+        /// The tools are called asyncagents_…; here they get second names: "superagents", "background".
+        aliases: BTreeSet<Alias> = BTreeSet::new(),
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnTimeout {
-    Background,
-    Cancel,
+section! {
+    pub struct Mcp {
+        /// Calls of MCP clients are answered within so many seconds, with something to go on with. 0 is what the
+        /// client is known to allow: Claude Code 1790, Gemini 590, Codex 290, any other 45. No tool waits for more
+        /// than 600.
+        #[written("longest_call_seconds", "seconds")]
+        #[rule(Between(0.0, 600.0))]
+        longest_call: Duration = Duration::ZERO,
+    }
 }
 
-impl Default for TaskTool {
-    fn default() -> TaskTool {
-        TaskTool {
-            offered: Offered::Mcp,
-            timeout: Duration::from_secs(30),
-            on_timeout: OnTimeout::Background,
-            agent: "general".to_owned(),
-            active_per_parent: 3,
-            cache_ttl: None,
-        }
+section! {
+    /// The blocking tool `Task`.
+    pub struct TaskTool {
+        /// The tool `Task` waits for its agent's answer. Where it is offered: "mcp" to clients of
+        /// `asyncagents mcp`, "everywhere" also in OpenCode, or "nowhere".
+        offered: Offered = Offered::Mcp,
+
+        /// So long it holds its caller, and a client of MCP no longer than mcp.longest_call_seconds.
+        #[written("timeout_seconds", "seconds")]
+        #[rule(Between(1.0, 600.0))]
+        timeout: Duration = Duration::from_secs(30),
+
+        /// What becomes of an agent that takes longer: "background" lets it go on, "cancel" stops it.
+        on_timeout: OnTimeout = OnTimeout::Background,
+
+        /// Which agent does it, for callers that are no agents themselves. With one that only reads, such as
+        /// "explore", MCP clients may run several calls at the same time.
+        #[rule(Filled)]
+        agent: String = "general".to_owned(),
+
+        /// So many of one parent work at the same time; the next ones are queued, and that counts as waiting.
+        #[rule(Between(1.0, 1000.0))]
+        active_per_parent: u32 = 3,
+
+        /// So long the result of an identical call of the same parent is given again. 0 never does that.
+        #[written("cache_ttl_seconds", "seconds_or_off")]
+        #[rule(Between(0.0, YEAR))]
+        cache_ttl: Option<Duration> = None,
+    }
+}
+
+section! {
+    /// The status API on a port of this machine.
+    pub struct Api {
+        /// The status API: tasks, totals and events for other programs, on a port of this machine, with what agents
+        /// were asked and what they answered. Where it listens is in `server.json` in the storage directory.
+        /// Environment: ASYNCAGENTS_API_ENABLED=false.
+        #[variable("ASYNCAGENTS_API_ENABLED")]
+        enabled: bool = true,
+
+        /// An address that other machines can reach takes a token_file. Environment: ASYNCAGENTS_API_HOST.
+        #[variable("ASYNCAGENTS_API_HOST")]
+        #[rule(Filled)]
+        host: String = "127.0.0.1".to_owned(),
+
+        /// When it is taken, the next nine are tried, then any. 0 is any. Environment: ASYNCAGENTS_API_PORT.
+        #[variable("ASYNCAGENTS_API_PORT")]
+        #[rule(Between(0.0, 65_535.0))]
+        port: u16 = 5165,
+
+        /// A file with the token that lets requests change something, readable by you alone. Empty: the file
+        /// `token` in the storage directory, which is made by itself.
+        token_file: String = String::new(),
+
+        /// Who may read without the token: "user" for your own processes, "anyone" for every user of this machine.
+        readers: Readers = Readers::User,
+
+        /// Pages may read that come from this machine (http://localhost:…). More origins, such as
+        /// "https://status.example"; "*" is any.
+        #[rule(Filled)]
+        origins: BTreeSet<String> = BTreeSet::new(),
+
+        /// An event stream says so often that it is alive when there is nothing else to say.
+        #[written("heartbeat_seconds", "seconds")]
+        #[rule(Between(1.0, 3600.0))]
+        heartbeat: Duration = Duration::from_secs(30),
+
+        /// So much of a result is in lists and events, also in those of commands; then `resultTruncated` is true.
+        /// A task by itself has it whole.
+        #[rule(Between(1.0, 1_000_000.0))]
+        result_characters: usize = 8000,
+
+        /// An event stream begins with all live tasks and so many others.
+        #[rule(Between(0.0, 100_000.0))]
+        snapshot_tasks: u64 = 1000,
+
+        /// So many clients may read the event stream at the same time; fewer where the system's limit of open
+        /// files is too low for that.
+        #[rule(Between(0.0, 100_000.0))]
+        max_streams: usize = 1000,
     }
 }
 
@@ -284,105 +370,28 @@ pub enum Readers {
     Anyone,
 }
 
-/// The status API on a port of this machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Api {
-    pub enabled: bool,
-    pub host: String,
-    /// The first that is tried; 0 is any.
-    pub port: u16,
-    /// Empty: a file of the storage directory.
-    pub token_file: String,
-    pub readers: Readers,
-    /// Pages of these may read besides those of this machine; `*` is any.
-    pub origins: BTreeSet<String>,
-    #[serde(rename = "heartbeat_seconds", with = "seconds")]
-    pub heartbeat: Duration,
-    /// Of a result in lists and events.
-    pub result_characters: usize,
-    pub snapshot_tasks: u64,
-    pub max_streams: usize,
-}
+section! {
+    pub struct Log {
+        /// "error", "warn", "info", "debug", "trace", or directives such as "info,asyncagents=debug".
+        /// Environment: ASYNCAGENTS_LOG.
+        #[variable("ASYNCAGENTS_LOG")]
+        #[rule(Filled)]
+        level: String = "info".to_owned(),
 
-impl Default for Api {
-    fn default() -> Api {
-        Api {
-            enabled: true,
-            host: "127.0.0.1".to_owned(),
-            port: 5165,
-            token_file: String::new(),
-            readers: Readers::User,
-            origins: BTreeSet::new(),
-            heartbeat: Duration::from_secs(30),
-            result_characters: 8000,
-            snapshot_tasks: 1000,
-            max_streams: 1000,
-        }
+        /// Log files older than this many days are deleted.
+        #[rule(Between(1.0, 3650.0))]
+        keep_days: usize = 7,
+
+        /// Log files take no more than this, all together; the oldest go first.
+        #[rule(Between(100_000.0, 1e12))]
+        max_bytes: u64 = 64 << 20,
     }
 }
 
-impl Default for OpenCode {
-    fn default() -> OpenCode {
-        OpenCode { url: String::new(), gone: Duration::from_secs(600), servers: BTreeMap::new() }
-    }
-}
-
-impl Default for Supervisor {
-    fn default() -> Supervisor {
-        Supervisor {
-            poll_interval: Duration::from_secs(2),
-            max_depth: 1,
-            stall: Duration::from_secs(600),
-            stall_repeats: 20,
-            cancel_stalled: false,
-            result_cache: Duration::from_secs(300),
-            settle: Duration::from_secs(2),
-            answer_grace: Duration::from_secs(60),
-            gone: Duration::from_secs(600),
-            last_message_characters: 2000,
-        }
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            active: 0,
-            active_per_parent: 10,
-            queued_per_parent: 1000,
-            active_per_model: BTreeMap::new(),
-        }
-    }
-}
-
-impl Default for Permissions {
-    fn default() -> Permissions {
-        Permissions { policy: Policy::Park, park: Some(Duration::from_secs(3600)) }
-    }
-}
-
-impl Default for Notices {
-    fn default() -> Notices {
-        Notices { inline_characters: 8000, toasts: true }
-    }
-}
-
-impl Default for History {
-    fn default() -> History {
-        History { max_tasks: None, max_age: None, unread: Some(Duration::from_secs(30 * DAY)) }
-    }
-}
-
-impl Default for Storage {
-    fn default() -> Storage {
-        Storage { warn_free_bytes: Some(256 << 20), max_bytes: None }
-    }
-}
-
-impl Default for Log {
-    fn default() -> Log {
-        Log { level: "info".to_owned(), keep_days: 7, max_bytes: 64 << 20 }
+impl Config {
+    /// The whole config as a file that would give it.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a config has only text keys and numbers TOML can hold")
     }
 }
 
@@ -391,9 +400,8 @@ mod tests {
     use std::path::Path;
 
     use super::super::agent::Price;
-    use super::super::check::known_keys;
     use super::super::tests::load;
-    use super::super::{DEFAULT_FILE, parse};
+    use super::super::{default_file, parse};
     use super::*;
 
     /// Key lines are `# key = value`; prose and examples do not look like that.
@@ -408,14 +416,15 @@ mod tests {
 
     #[test]
     fn the_default_file_without_its_comment_signs_is_the_default_config() {
-        let text = DEFAULT_FILE.lines().map(uncomment).collect::<Vec<_>>().join("\n");
-        assert_eq!(parse(&text, Path::new("config.toml")).unwrap(), known_keys());
+        let text = default_file().lines().map(uncomment).collect::<Vec<_>>().join("\n");
+        let every_key = Table::try_from(Config::default()).unwrap();
+        assert_eq!(parse(&text, Path::new("config.toml")).unwrap(), every_key);
         assert_eq!(load(&text).unwrap(), Config::default());
     }
 
     #[test]
     fn the_default_file_as_it_stands_changes_nothing() {
-        assert_eq!(load(DEFAULT_FILE).unwrap(), Config::default());
+        assert_eq!(load(&default_file()).unwrap(), Config::default());
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The settings: defaults ← file ← environment ← flags, resolved once. The only place that reads
-//! the process's environment. What each key means is said in `default.toml`.
+//! the process's environment. The keys are in `keys.rs`.
 
 mod agent;
 mod check;
+mod file;
 mod keys;
 mod providers;
+mod section;
 mod units;
 mod user;
 mod variables;
@@ -16,30 +18,18 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-pub use agent::{Agent, Caches, Network, Price, Thinking};
+pub use agent::{Agent, Price, Thinking};
+pub use file::default_file;
 pub use keys::{
-    Alias, Api, Config, Fork, ForkMethod, History, Limits, Log, Notices, Offered, OnTimeout,
-    OpenCode, Permissions, Policy, Readers, Resume, Sandbox, Storage, Supervisor, TaskTool, Tools,
+    Api, Config, Fork, History, Limits, Log, Notices, OpenCode, Permissions, Policy, Readers,
+    Resume, Storage, Supervisor, TaskTool, Tools,
 };
-pub use providers::{Access, Kind, Provider, Providers, Secret};
+pub use providers::{Access, Provider, Providers, Secret};
 pub use user::User;
 pub use variables::Variables;
 
-use check::{check_rule, check_switch, check_table};
-
-/// The commented file that documents every key; as it stands it changes nothing.
-pub const DEFAULT_FILE: &str = include_str!("default.toml");
-
-/// Variables that set a key of the config.
-const VARIABLES: [(&str, &str); 7] = [
-    ("ASYNCAGENTS_HOST", "host"),
-    ("ASYNCAGENTS_MODEL", "model"),
-    ("ASYNCAGENTS_LOG", "log.level"),
-    ("ASYNCAGENTS_OPENCODE_URL", "opencode.url"),
-    ("ASYNCAGENTS_API_ENABLED", "api.enabled"),
-    ("ASYNCAGENTS_API_HOST", "api.host"),
-    ("ASYNCAGENTS_API_PORT", "api.port"),
-];
+use check::{check_table, read_variable};
+use section::{Key, Rule};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -261,23 +251,29 @@ fn parse(text: &str, file: &Path) -> Result<Table, Error> {
 }
 
 fn set_from_environment(table: &mut Table, environment: &Environment) -> Result<(), Error> {
-    for (variable, key) in VARIABLES {
-        let Some(text) = environment.get(variable)? else { continue };
-        let value = typed(key, text);
-        check_switch(key, &value, variable, "the environment")?;
-        check_rule(key, &value, variable, "the environment")?;
-        set(table, key, value);
+    for key in Config::keys() {
+        match &key.rule {
+            Rule::Keys(keys) => keys
+                .iter()
+                .try_for_each(|inner| set_key(table, Some(key.name), inner, environment))?,
+            _ => set_key(table, None, &key, environment)?,
+        }
     }
     Ok(())
 }
 
-/// As the key has it; what does not fit stays text, and is refused.
-fn typed(key: &str, text: &str) -> Value {
-    match check::default_of(key) {
-        Some(Value::Boolean(_)) => text.parse().map_or_else(|_| Value::from(text), Value::Boolean),
-        Some(Value::Integer(_)) => text.parse().map_or_else(|_| Value::from(text), Value::Integer),
-        Some(_) | None => Value::from(text),
-    }
+fn set_key(
+    table: &mut Table,
+    section: Option<&str>,
+    key: &Key,
+    environment: &Environment,
+) -> Result<(), Error> {
+    let Some(variable) = key.variable else { return Ok(()) };
+    let Some(text) = environment.get(variable)? else { return Ok(()) };
+    let value = read_variable(key, variable, text)?;
+    let name = section.map_or(key.name.to_owned(), |section| format!("{section}.{}", key.name));
+    set(table, &name, value);
+    Ok(())
 }
 
 fn set_from_flags(table: &mut Table, flags: &Flags) {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
+use super::section::{Rule, section};
 use super::{Environment, Error};
+use crate::agent::model::provider::Wire;
 
 /// Provider, variables of its key (the first that is set counts), variable of its address.
 const VARIABLES: [(&str, &[&str], &str); 6] = [
@@ -45,28 +45,15 @@ pub struct Access {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
-/// A section of the file. What is empty is not set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Provider {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kind: Option<Kind>,
-    pub base_url: String,
-    /// Absolute, or beside the config file.
-    pub key_file: String,
-    pub key_command: String,
-}
-
-/// What a server speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    #[serde(rename = "openai")]
-    OpenAi,
-    #[serde(rename = "openai-responses")]
-    OpenAiResponses,
-    Anthropic,
-    Gemini,
+section! {
+    /// What is empty is not set. The commented file has an example instead.
+    pub struct Provider {
+        kind: Option<Wire> = None,
+        base_url: String = String::new(),
+        key_file: String = String::new(),
+        #[rule(Rule::NotWith("key_file"))]
+        key_command: String = String::new(),
+    }
 }
 
 impl Providers {

@@ -8,18 +8,18 @@ use anyhow::Context;
 
 use super::home::Home;
 use crate::agent::definition;
-use crate::agent::model::provider::{Access, Key, Provider, Sources, Wire};
+use crate::agent::model::provider::{Access, Key, Provider, Sources};
 use crate::agent::model::{Effort, KeptKey, KeptKeys, Models, Price};
 use crate::agent::turn::Limits;
 use crate::auth::{Auth, Kept};
 use crate::clock::Clock;
-use crate::config::{self, Kind, Settings, Thinking};
+use crate::config::{self, Settings, Thinking};
 use crate::host::AnyHost;
 use crate::host::embedded::{Embedded, Setup};
 use crate::host::opencode::{self, Login, OpenCode};
 use crate::host::scripted::{Remote, Scripted, World};
 use crate::process::{self, Variables};
-use crate::sandbox::{self, Caches, Choice, Network, Sandbox, UserPlaces};
+use crate::sandbox::{self, Sandbox, UserPlaces};
 use crate::store::Store;
 use crate::supervisor::Hosts;
 use crate::trust::Trust;
@@ -122,7 +122,7 @@ fn sources(settings: &Settings, name: &str) -> Sources {
         (None, None) => Key::None,
     };
     Sources {
-        wire: section.kind.map_or(known.wire, wire),
+        wire: section.kind.unwrap_or(known.wire),
         section: Access { key, base_url: given(section.base_url) },
         daemon: Access {
             key: access.key.map_or(Key::None, |key| Key::Text(key.reveal().to_owned())),
@@ -164,15 +164,6 @@ fn effort(thinking: Thinking) -> Option<Effort> {
         Thinking::Low => Some(Effort::Low),
         Thinking::Medium => Some(Effort::Medium),
         Thinking::High => Some(Effort::High),
-    }
-}
-
-fn wire(kind: Kind) -> Wire {
-    match kind {
-        Kind::OpenAi => Wire::OpenAi,
-        Kind::OpenAiResponses => Wire::Responses,
-        Kind::Anthropic => Wire::Anthropic,
-        Kind::Gemini => Wire::Gemini,
     }
 }
 
@@ -252,23 +243,12 @@ pub fn sandbox(settings: &Settings) -> Sandbox {
     let expanded = |paths: &[String]| paths.iter().map(|path| settings.user.expand(path)).collect();
     let config::User { home: user_home, toolchains, path } = settings.user.clone();
     Sandbox::new(sandbox::Settings {
-        choice: match sandbox {
-            config::Sandbox::Auto => Choice::Auto,
-            config::Sandbox::Bwrap => Choice::Bwrap,
-            config::Sandbox::Landlock => Choice::Landlock,
-            config::Sandbox::Off => Choice::Off,
-        },
+        choice: *sandbox,
         program: process::own_program(),
-        network: match agent.command_network {
-            config::Network::On => Network::On,
-            config::Network::Off => Network::Off,
-        },
+        network: agent.command_network,
         readable: expanded(&agent.command_readable),
         writable: expanded(&agent.command_writable),
-        caches: match agent.command_caches {
-            config::Caches::Readable => Caches::Readable,
-            config::Caches::Writable => Caches::Writable,
-        },
+        caches: agent.command_caches,
         limits: sandbox::Limits {
             processes: agent.command_processes,
             memory: agent.command_memory_bytes,

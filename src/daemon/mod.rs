@@ -44,11 +44,11 @@ use crate::feed::{Change, Feed, Kind};
 use crate::http::{self, Api, Peer, Snapshots, Streams, Warnings};
 pub use crate::store::Repaired;
 use crate::store::{Committed, Store, What};
-use crate::supervisor::{self, Asks, ForkMethod, Keep, Supervisor};
+use crate::supervisor::{self, Asks, Keep, Supervisor};
 use crate::task::lifecycle::Resumable;
 use crate::task::queue::Limits;
 use crate::task::view::Brief;
-use crate::tools::{self, Alias, Blocking, Offered, OnTimeout, Toolbox};
+use crate::tools::{self, Blocking, Toolbox};
 
 /// So many reads that take long are made at the same time, if there are as many processors.
 const LONG_READS: usize = 4;
@@ -279,10 +279,7 @@ fn supervisor_settings(config: &config::Config, home: &Path) -> crate::superviso
         limits: Arc::new(limits(config)),
         poll_interval: supervisor.poll_interval,
         max_depth: supervisor.max_depth,
-        fork_method: match fork.method {
-            config::ForkMethod::Context => ForkMethod::Context,
-            config::ForkMethod::Native => ForkMethod::Native,
-        },
+        fork_method: fork.method,
         stall: supervisor.stall,
         stall_repeats: supervisor.stall_repeats,
         cancel_stalled: supervisor.cancel_stalled,
@@ -322,23 +319,12 @@ pub fn mcp_instructions(config: &config::Config) -> String {
 
 fn toolbox(config: &config::Config) -> Toolbox {
     let config::Config { tools, task_tool, .. } = config;
-    let alias = |alias: &config::Alias| match alias {
-        config::Alias::Superagents => Alias::Superagents,
-        config::Alias::Background => Alias::Background,
-    };
     Toolbox {
-        aliases: tools.aliases.iter().map(alias).collect(),
+        aliases: tools.aliases.iter().copied().collect(),
         blocking: Blocking {
-            offered: match task_tool.offered {
-                config::Offered::Mcp => Offered::Mcp,
-                config::Offered::Everywhere => Offered::Everywhere,
-                config::Offered::Nowhere => Offered::Nowhere,
-            },
+            offered: task_tool.offered,
             timeout: task_tool.timeout,
-            on_timeout: match task_tool.on_timeout {
-                config::OnTimeout::Background => OnTimeout::Background,
-                config::OnTimeout::Cancel => OnTimeout::Cancel,
-            },
+            on_timeout: task_tool.on_timeout,
             agent: task_tool.agent.clone(),
             cache: task_tool.cache_ttl,
         },

@@ -35,7 +35,8 @@ use rules::{Rules, Show};
 use serde::{Deserialize, Serialize};
 
 /// What the configuration asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Choice {
     /// The best that works.
     Auto,
@@ -55,7 +56,8 @@ pub enum Level {
 
 /// Whether commands may write into the download caches of package managers. What is written there is
 /// used outside the sandbox later on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Caches {
     Readable,
     Writable,

@@ -21,7 +21,8 @@ pub enum Fork {
 }
 
 /// How a child gets it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ForkMethod {
     /// As a text, cut to what is worth its price.
     Context,

@@ -20,6 +20,7 @@ mod wait;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 pub use blocking::{Blocking, OnTimeout};
@@ -35,7 +36,8 @@ use crate::task::{MAILBOX, Receipt, SHELL, SessionId};
 use crate::wire::{CallerView, HandOverView, MessageFilter, ToolAnswer};
 
 /// The other names the tools can be registered under (`tools.aliases`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Alias {
     Superagents,
     /// Three tools, with milliseconds and `taskId`.
@@ -59,7 +61,8 @@ pub enum Audience {
 }
 
 /// Where the blocking `Task` is offered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Offered {
     #[default]
     Mcp,

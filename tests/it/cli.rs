@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
-use asyncagents::config::{Config, DEFAULT_FILE};
+use asyncagents::config::{Config, default_file};
 use asyncagents::wire::TaskView;
 use serde_json::{Value, json};
 
@@ -639,12 +639,12 @@ fn config_init_writes_the_file_once_and_leaves_an_existing_one_alone() {
     let shell = Shell::new();
     let file = shell.path(".config/asyncagents/config.toml");
     assert_eq!(shell.run(["config", "init"]), said(format!("wrote {}\n", file.display())));
-    assert_eq!(fs::read_to_string(&file).unwrap(), DEFAULT_FILE);
+    assert_eq!(fs::read_to_string(&file).unwrap(), default_file());
     fs::write(&file, "enabled = false\n").unwrap();
     let refused = format!("error: `{}` already exists; it was left as it is\n", file.display());
     assert_eq!(shell.run(["config", "init"]), failed(refused));
     assert_eq!(fs::read_to_string(&file).unwrap(), "enabled = false\n");
-    assert_eq!(shell.run(["config", "init", "--print"]), said(DEFAULT_FILE));
+    assert_eq!(shell.run(["config", "init", "--print"]), said(default_file()));
     assert_eq!(
         shell.run(["run", "x"]),
         failed(

@@ -64,7 +64,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("tools", &["text", "quote", "task", "transcript", "threads", "supervisor", "wire"]),
     ("http", &["task", "feed", "metrics", "threads", "supervisor", "wire", "tools"]),
     ("client", &["wire"]),
-    ("config", &[]),
+    ("config", &["sandbox", "agent", "supervisor", "tools"]),
     (
         "daemon",
         &[

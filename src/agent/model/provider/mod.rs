@@ -5,6 +5,7 @@ mod key;
 mod sources;
 
 use reqwest::Url;
+use serde::{Deserialize, Serialize};
 
 use super::Error;
 
@@ -12,11 +13,13 @@ pub use key::Key;
 pub use sources::{Access, Place, Sources};
 
 /// What a server speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Wire {
     /// OpenAI's chat completions.
     OpenAi,
     /// OpenAI's responses.
+    #[serde(rename = "openai-responses")]
     Responses,
     /// Anthropic's messages.
     Anthropic,

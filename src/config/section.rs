@@ -1,0 +1,171 @@
+//! A section of the config file, declared once: `section!` takes each key with what the file says about
+//! it, its unit, its variable, its rule and its default, and makes the struct, its defaults, and the
+//! list of keys that the checks and the commented file go by.
+
+use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, SeqAccess, Visitor};
+use toml::Value;
+
+/// The longest time a key takes: far enough for "never", near enough to be added to a clock.
+pub(super) const YEAR: f64 = 365.0 * 86_400.0;
+
+/// A key as the file has it.
+pub(super) struct Key {
+    pub(super) name: &'static str,
+    /// What the commented file says about it, line by line. One without is explained with the key before it.
+    pub(super) doc: &'static [&'static str],
+    /// Sets it, too.
+    pub(super) variable: Option<&'static str>,
+    /// Its value has this type.
+    pub(super) default: Value,
+    pub(super) rule: Rule,
+    #[cfg(test)]
+    pub(super) field: &'static str,
+}
+
+/// What a value may be beyond its type. Every number has a range.
+pub(super) enum Rule {
+    Any,
+    Between(f64, f64),
+    /// Of a list: each of its members.
+    OneOf(&'static [&'static str]),
+    /// Of a list: each of its members.
+    Filled,
+    Paths,
+    /// Set beside that other key, it is refused.
+    NotWith(&'static str),
+    /// A section.
+    Keys(Vec<Key>),
+    /// A table whose keys are names that the user gave. Its values are like this one and follow that rule.
+    Each(Value, Box<Rule>),
+    /// A table by names of models.
+    Prices,
+}
+
+impl Rule {
+    pub(super) fn each(like: impl Into<Value>, rule: Rule) -> Rule {
+        Rule::Each(like.into(), Box::new(rule))
+    }
+
+    /// That of a key that says nothing about it: the words of an enum, where its type is one.
+    pub(super) fn of_type<'a, T: Deserialize<'a>>() -> Rule {
+        let mut words = None;
+        // Refused in any case: there is no value to read.
+        let _ = T::deserialize(Words(&mut words));
+        words.map_or(Rule::Any, Rule::OneOf)
+    }
+}
+
+/// `name: Type = default` is a key, `name: Type` a section. Docs are the text of the commented file.
+///
+/// - `#[written("key", "unit")]`: the file's name for it, and the module of `units` that reads and writes it
+/// - `#[variable("NAME")]`: the variable that sets it as well
+/// - `#[rule(…)]`: what it may be; without, an enum is one of its words, and anything else is free
+macro_rules! section {
+    ($(#[$attribute:meta])* pub struct $name:ident { $(
+        $(#[doc = $doc:literal])*
+        $(#[written($key:literal, $unit:literal)])?
+        $(#[variable($variable:literal)])?
+        $(#[rule($rule:expr)])?
+        $field:ident: $type:ty $(= $default:expr)?
+    ),+ $(,)? }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name {$(
+            $(#[serde(rename = $key, with = $unit)])?
+            pub $field: $type,
+        )+}
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name { $($field: section!(@default $type $(, $default)?),)+ }
+            }
+        }
+
+        impl $name {
+            pub(super) fn keys() -> Vec<$crate::config::section::Key> {
+                let mut defaults = toml::Table::try_from($name::default())
+                    .expect("the defaults can be written as TOML");
+                vec![$({
+                    let name = [$($key,)? stringify!($field)][0];
+                    $crate::config::section::Key {
+                        name,
+                        doc: &[$($doc),*],
+                        variable: None$(.or(Some($variable)))?,
+                        // What is not set by default is a text.
+                        default: defaults.remove(name).unwrap_or_else(|| "".into()),
+                        rule: section!(@rule $type, [$($default)?] [$($rule)?]),
+                        #[cfg(test)]
+                        field: stringify!($field),
+                    }
+                }),+]
+            }
+        }
+    };
+    (@default $type:ty) => { <$type>::default() };
+    (@default $type:ty, $default:expr) => { $default };
+    (@rule $type:ty, [] []) => { $crate::config::section::Rule::Keys(<$type>::keys()) };
+    (@rule $type:ty, [$default:expr] []) => { $crate::config::section::Rule::of_type::<$type>() };
+    (@rule $type:ty, [$default:expr] [$rule:expr]) => { $rule };
+}
+pub(super) use section;
+
+/// Holds no value: it hears from a type which words it could be read from, also as a member of a list.
+struct Words<'a>(&'a mut Option<&'static [&'static str]>);
+
+impl<'de> Deserializer<'de> for Words<'_> {
+    type Error = de::value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(de::Error::custom("there is no value"))
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        words: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        *self.0 = Some(words);
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        visitor.visit_seq(self)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct newtype_struct tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+impl<'de> SeqAccess<'de> for Words<'_> {
+    type Error = de::value::Error;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        member: T,
+    ) -> Result<Option<T::Value>, Self::Error> {
+        member.deserialize(Words(self.0)).map(Some)
+    }
+}
+
+impl Key {
+    /// One of a table that is no section of ours.
+    pub(super) fn number(name: &'static str, rule: Rule) -> Key {
+        Key {
+            name,
+            doc: &[],
+            variable: None,
+            default: Value::Float(0.0),
+            rule,
+            #[cfg(test)]
+            field: name,
+        }
+    }
+}
