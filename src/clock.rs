@@ -89,12 +89,9 @@ impl Clock {
         }
     }
 
-    /// Exponential back-off with jitter: doubled with every failed try up to the longest pause, then
-    /// shortened by up to a half, so that many who failed together do not come back together.
-    pub fn backoff(&self, first: Duration, longest: Duration, tries: u32) -> Duration {
-        let pause = first.saturating_mul(2u32.saturating_pow(tries.min(16))).min(longest);
-        let spread = u32::from(dice()[0]) + 1;
-        pause - (pause / 2) * spread / 256
+    /// For jitter.
+    pub fn random(&self) -> u8 {
+        dice()[0]
     }
 
     /// Milliseconds times 4096, counted on within a millisecond.

@@ -1,6 +1,7 @@
 //! Background agents for coding agents. The modules in reading order, lowest first.
 
 // decide: no async, no clock, no IO
+pub mod backoff;
 pub mod quote;
 pub mod task;
 pub mod text;

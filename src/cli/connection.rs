@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::show;
+use crate::backoff::Backoff;
 use crate::client::{Client, Error};
 use crate::config::Settings;
 use crate::daemon::start;
@@ -17,8 +18,8 @@ const TRIES: u32 = 10;
 /// A daemon that served a call for this long was well; its end counts as the first in a row.
 const STEADY: Duration = Duration::from_millis(500);
 
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const PAUSES: Backoff =
+    Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(500) };
 
 /// How long an answer may take beyond the time a call waits, before the daemon counts as frozen.
 const GRACE: Duration = Duration::from_secs(2);
@@ -97,7 +98,7 @@ impl Connection<'_> {
         call: impl AsyncFn(&Client) -> Result<T, Error>,
     ) -> anyhow::Result<T> {
         let began = Instant::now();
-        let mut pause = FIRST_PAUSE;
+        let mut tries = 0;
         loop {
             let error = match self.call(&call).await {
                 Err(error) if has_status(&error, 404) && began.elapsed() < SETTLING => error,
@@ -107,8 +108,8 @@ impl Connection<'_> {
             if Duration::from_secs(health.uptime) > SETTLING {
                 return Err(error);
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(PAUSES.pause(tries)).await;
+            tries += 1;
         }
     }
 
@@ -124,7 +125,6 @@ impl Connection<'_> {
         call: impl AsyncFn(&Client) -> Result<T, Error>,
     ) -> anyhow::Result<T> {
         let mut tries = 0;
-        let mut pause = FIRST_PAUSE;
         loop {
             let began = Instant::now();
             let error = match call(&self.client).await {
@@ -133,7 +133,7 @@ impl Connection<'_> {
             };
             // Only of calls that wait: another one that takes so long may be what the daemon dies of.
             if stopped == WhenStopped::GiveUp && began.elapsed() > STEADY {
-                (tries, pause) = (0, FIRST_PAUSE);
+                tries = 0;
             }
             tries += 1;
             if tries == TRIES {
@@ -144,8 +144,7 @@ impl Connection<'_> {
             }
             self.repeated.set(true);
             start::ensure(self.settings).await?;
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(PAUSES.pause(tries - 1)).await;
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use super::home;
+use crate::backoff::Backoff;
 use crate::client::{self, Client, Stop};
 use crate::config::Settings;
 use crate::process;
@@ -18,6 +19,8 @@ pub const SOMEBODY_WAS_FASTER: u8 = 75;
 
 const LONGEST_START: Duration = Duration::from_secs(30);
 const BETWEEN_STARTS: Duration = Duration::from_millis(200);
+const BETWEEN_GREETINGS: Backoff =
+    Backoff { first: Duration::from_millis(2), longest: Duration::from_millis(50) };
 const LONGEST_STOP: Duration = Duration::from_secs(30);
 
 /// Where the daemon of this directory listens.
@@ -65,7 +68,7 @@ pub async fn ensure(settings: &Settings) -> anyhow::Result<Found> {
     let mut child = spawn(settings)?;
     let started = Instant::now();
     let mut spawned = started;
-    let mut pause = Duration::from_millis(2);
+    let mut tries = 0;
     loop {
         if let Some(found) = greet(&client).await? {
             return Ok(found);
@@ -89,8 +92,8 @@ pub async fn ensure(settings: &Settings) -> anyhow::Result<Found> {
                 settings.home.join("log").display()
             );
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_millis(50));
+        tokio::time::sleep(BETWEEN_GREETINGS.pause(tries)).await;
+        tries += 1;
     }
 }
 

@@ -23,6 +23,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdout};
 use super::protocol::{Cause, Order, Report, Status};
 use super::table::{self, Entry};
 use super::{HAS_SUBREAPERS, KILL_LIMIT, MARKER};
+use crate::backoff::Backoff;
 
 /// Programs that end with the command, but a little later (the `tee` of `> >(tee log)`), have this
 /// long to do so by themselves.
@@ -31,8 +32,8 @@ const GRACE: Duration = Duration::from_millis(200);
 /// or overloaded, the daemon still has time to renew it.
 const TICKS: u32 = 10;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+const PAUSES: Backoff =
+    Backoff { first: Duration::from_millis(1), longest: Duration::from_millis(20) };
 
 /// Between two counts of the command's processes. A fork bomb makes a few thousand in that time.
 const BETWEEN_COUNTS: Duration = Duration::from_millis(50);
@@ -136,13 +137,15 @@ impl Watched {
 
     fn all_end_by_themselves(&mut self) -> bool {
         let started = Instant::now();
-        let mut pause = FIRST_PAUSE;
+        let mut looks = 0;
         while self.reap() == Children::Some {
             let rest = GRACE.saturating_sub(started.elapsed());
-            if rest.is_zero() || matches!(self.events.recv_timeout(pause), Ok(Event::Kill)) {
+            if rest.is_zero()
+                || matches!(self.events.recv_timeout(PAUSES.pause(looks)), Ok(Event::Kill))
+            {
                 return false;
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            looks += 1;
         }
         true
     }
@@ -151,7 +154,7 @@ impl Watched {
     /// and who would not die in time.
     fn kill_descendants(&mut self) -> (usize, Vec<i32>) {
         let started = Instant::now();
-        let mut pause = FIRST_PAUSE;
+        let mut looks = 0;
         let mut killed = BTreeSet::new();
         loop {
             let own = getpid().as_raw_nonzero().get();
@@ -171,8 +174,8 @@ impl Watched {
                 let killed = killed.len().saturating_sub(left.len());
                 return (killed, left.into_iter().chain(unknown).collect());
             }
-            thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            thread::sleep(PAUSES.pause(looks));
+            looks += 1;
         }
     }
 

@@ -8,14 +8,14 @@ use parking_lot::MutexGuard;
 use tokio::task::JoinSet;
 
 use super::{Error, Supervisor};
+use crate::backoff::Backoff;
 use crate::host::{self, Host, Post};
 use crate::notice::{self, Facts, News};
 use crate::store::{MOST_DUE, Owed};
 use crate::task::lifecycle::RunEnd;
 use crate::task::{NoticeId, SessionId, TaskId};
 
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
 /// How many parents are spoken to at once.
 const AT_ONCE: usize = 32;
@@ -36,7 +36,7 @@ impl Supervisor {
             }
             let wait = wait.unwrap_or_else(|error| {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot read the outbox");
-                FIRST_PAUSE
+                PAUSES.first
             });
             tokio::select! {
                 () = self.0.notices.notified() => {}
@@ -49,7 +49,7 @@ impl Supervisor {
                     let parent = speaking.remove(&id);
                     if told.is_err() {
                         tracing::error!(?parent, "panicked while telling a parent");
-                        tokio::time::sleep(FIRST_PAUSE).await;
+                        tokio::time::sleep(PAUSES.first).await;
                     }
                 }
                 () = self.0.stopping.cancelled() => {
@@ -75,7 +75,7 @@ impl Supervisor {
         // Before the notices are read: who hushes one and leaves must not be missed in between.
         let awaited: HashSet<TaskId> = self.awaited().keys().cloned().collect();
         loop {
-            let due = self.0.store.due_notices(now, LONGEST_PAUSE, &aside)?;
+            let due = self.0.store.due_notices(now, PAUSES.longest, &aside)?;
             let all = due.len() < MOST_DUE;
             for owed in due {
                 let parent = &owed.parent_session;
@@ -108,7 +108,7 @@ impl Supervisor {
         }
         // What is due now and not begun waits for somebody who speaks or holds it back: both ring.
         let next = self.0.store.next_due(now)?.map(|due| due.since(now));
-        Ok(next.map_or(Duration::from_secs(3600), |next| next.clamp(FIRST_PAUSE, LONGEST_PAUSE)))
+        Ok(next.map_or(Duration::from_secs(3600), |next| next.clamp(PAUSES.first, PAUSES.longest)))
     }
 
     /// Tells one parent, in order; stops at the first notice that cannot be told now.
@@ -134,7 +134,7 @@ impl Supervisor {
                 Err(error) => {
                     let Some(first) = together.owed().first() else { continue };
                     self.0.metrics.notice_retried();
-                    let pause = (FIRST_PAUSE * 2u32.pow(first.attempts.min(10))).min(LONGEST_PAUSE);
+                    let pause = PAUSES.pause(first.attempts);
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(task = %first.task, error, "cannot tell yet");
                     let noted = self.0.store.postpone(first.id, now.plus(pause));
@@ -161,7 +161,7 @@ impl Supervisor {
         }
         // It is still due: without a pause, it would be tried again and again.
         if unwritten {
-            tokio::time::sleep(FIRST_PAUSE).await;
+            tokio::time::sleep(PAUSES.first).await;
         }
     }
 

@@ -7,13 +7,14 @@ use tokio::task::{Id, JoinSet};
 
 use super::reconcile::Closing;
 use super::{Error, Supervisor, verdict};
+use crate::backoff::Backoff;
 use crate::host::{self, Host, Prompt};
 use crate::store::{Active, FollowUp};
 use crate::task::lifecycle::Report;
 use crate::task::{Task, TaskId};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const PAUSES: Backoff =
+    Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(10) };
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
 
 /// So often it is looked whether there are credentials for those that lack them.
@@ -138,7 +139,7 @@ impl Supervisor {
                 let now = self.0.clock.uptime();
                 let earlier = outgoing.failures.get(&task).copied();
                 let (tries, since) = earlier.map_or((0, now), |f| (f.tries, f.since));
-                let until = now + self.0.clock.backoff(FIRST_PAUSE, LONGEST_PAUSE, tries);
+                let until = now + PAUSES.jittered(tries, self.0.clock.random());
                 outgoing.failures.insert(task, Failing { tries: tries + 1, since, until });
                 true
             }

@@ -10,6 +10,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 
 use super::verdict::{self, Since, Verdict};
 use super::{Asked, Asks, Error, Supervisor};
+use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::host::metered::Metered;
 use crate::host::{self, Activity, Answer, Ask, Host, Observation, Watch};
@@ -22,8 +23,8 @@ use crate::transcript;
 /// No sooner than this does a timer ring that is not needed.
 const NEVER: Duration = Duration::from_secs(86_400);
 
-const BETWEEN_ABORTS: Duration = Duration::from_secs(1);
-const LONGEST_BETWEEN_ABORTS: Duration = Duration::from_secs(60);
+const BETWEEN_ABORTS: Backoff =
+    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
 /// What is remembered between two looks. Losing it costs time, never truth.
 #[derive(Default)]
@@ -425,13 +426,13 @@ impl Supervisor {
     pub(super) fn abort(&self, task: &Task) {
         let (supervisor, task) = (self.clone(), task.clone());
         tokio::spawn(async move {
-            let mut pause = BETWEEN_ABORTS;
+            let mut tries = 0;
             while !supervisor.abort_now(&task, task.run).await {
                 tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
+                    () = tokio::time::sleep(BETWEEN_ABORTS.pause(tries)) => {}
                     () = supervisor.0.stopping.cancelled() => return,
                 }
-                pause = (pause * 2).min(LONGEST_BETWEEN_ABORTS);
+                tries += 1;
             }
         });
     }

@@ -11,13 +11,14 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 
 use super::{Error, Supervisor};
+use crate::backoff::Backoff;
 use crate::host::{self, Host};
 use crate::store::{Kept, OwedTranscript};
 use crate::task::{Task, TaskId};
 
 /// After a host did not answer.
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const PAUSES: Backoff =
+    Backoff { first: Duration::from_secs(5), longest: Duration::from_secs(300) };
 
 /// So many are looked up at a time.
 const AT_ONCE: usize = 64;
@@ -103,23 +104,23 @@ impl Supervisor {
     /// Keeps what is owed to be kept. A host that does not answer is asked again; a session that
     /// is gone has nothing left to keep.
     pub(super) async fn keeper(self) {
-        let mut pause = FIRST_PAUSE;
+        let mut tries = 0;
         loop {
             let wait = match self.keep_owed().await {
                 Ok(Left::Nothing) => {
-                    pause = FIRST_PAUSE;
+                    tries = 0;
                     Duration::MAX
                 }
-                Ok(Left::Something) => pause,
+                Ok(Left::Something) => PAUSES.pause(tries),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "cannot keep transcripts now");
-                    pause
+                    PAUSES.pause(tries)
                 }
             };
             tokio::select! {
                 () = self.0.ends.notified() => {}
-                () = tokio::time::sleep(wait) => pause = (pause * 2).min(LONGEST_PAUSE),
+                () = tokio::time::sleep(wait) => tries += 1,
                 () = self.0.stopping.cancelled() => return,
             }
         }

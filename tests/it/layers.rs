@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("text", &[]),
     ("quote", &[]),
+    ("backoff", &[]),
     ("task", &["text"]),
     ("transcript", &[]),
     ("fork", &["text"]),
@@ -22,14 +23,15 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("private_file", &[]),
     ("auth", &["private_file"]),
     ("trust", &["private_file"]),
-    ("process", &[]),
+    ("process", &["backoff"]),
     ("sandbox", &[]),
     ("claim", &[]),
-    ("agent", &["text", "transcript", "net", "threads", "trust", "process", "sandbox"]),
+    ("agent", &["text", "backoff", "transcript", "net", "threads", "trust", "process", "sandbox"]),
     (
         "host",
         &[
             "text",
+            "backoff",
             "task",
             "transcript",
             "net",
@@ -47,6 +49,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
         "supervisor",
         &[
             "quote",
+            "backoff",
             "task",
             "transcript",
             "fork",
@@ -68,6 +71,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "daemon",
         &[
+            "backoff",
             "task",
             "clock",
             "feed",
@@ -91,8 +95,8 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "text", "quote", "task", "fork", "clock", "auth", "trust", "process", "sandbox",
-            "agent", "host", "wire", "client", "config", "daemon", "mcp",
+            "text", "quote", "backoff", "task", "fork", "clock", "auth", "trust", "process",
+            "sandbox", "agent", "host", "wire", "client", "config", "daemon", "mcp",
         ],
     ),
 ];

@@ -15,6 +15,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::model::{self, Call, Piece, Price};
+use crate::backoff::Backoff;
 use crate::transcript::{
     CallStatus, Failure, FailureName, Finish, Info, Message, Part, Role, ToolState,
 };
@@ -33,6 +34,9 @@ const GO_ON: &str = "Go on with the task from this summary.";
 
 /// A server that asks for more patience than this is asked again all the same.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// Without its word on that.
+const PAUSES: Backoff =
+    Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(32) };
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -429,7 +433,7 @@ impl<M: Mint> Turn<M> {
         if error.is_worth_a_retry() && self.failures < self.limits.retries {
             let pause = match &error {
                 model::Error::Busy { retry_after: Some(pause), .. } => (*pause).min(LONGEST_PAUSE),
-                _ => Duration::from_millis(500) * 2u32.pow(self.failures.min(6)),
+                _ => PAUSES.pause(self.failures),
             };
             self.failures += 1;
             if let Some(at) = self.writing {

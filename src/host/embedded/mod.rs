@@ -27,6 +27,7 @@ use crate::agent::definition::{self, Definition, Missing};
 use crate::agent::model::{Models, Price};
 use crate::agent::tools::Todo;
 use crate::agent::turn::Limits;
+use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::process::{Record, Survivors, Variables};
 use crate::sandbox::Sandbox;
@@ -37,8 +38,7 @@ use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role};
 use crate::trust::{Standing, Trust};
 
 const INSTANCE: &str = "embedded";
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::credentials::FirstModel;
-use super::{Embedded, FIRST_PAUSE, LONGEST_PAUSE, Left, Running, Setup, broken};
+use super::{Embedded, Left, PAUSES, Running, Setup, broken};
 use crate::agent::definition::{Action, Definition, EXTERNAL_DIRECTORY, Source};
 use crate::agent::drive::{Doing, Leave, Permit, Stopped, Surroundings, drive};
 use crate::agent::model::{self, Call, Model, Price, Request};
@@ -139,7 +139,7 @@ impl Embedded {
             let earlier = left.get(session).filter(|left| !left.lacks);
             let earlier = earlier.map(|left| (left.tries, left.first));
             let (tries, first) = earlier.unwrap_or((0, uptime));
-            let pause = self.0.clock.backoff(FIRST_PAUSE, LONGEST_PAUSE, tries);
+            let pause = PAUSES.jittered(tries, self.0.clock.random());
             let now = Left {
                 why: why.clone(),
                 first,
@@ -452,7 +452,7 @@ impl Surrounded {
             };
             self.host.ring();
             tokio::select! {
-                () = clock.sleep(clock.backoff(FIRST_PAUSE, LONGEST_PAUSE, tries)) => {}
+                () = clock.sleep(PAUSES.jittered(tries, clock.random())) => {}
                 () = cancel.cancelled() => return Err(Stopped(why)),
                 () = self.host.0.stop.cancelled() => return Err(Stopped(why)),
             }

@@ -17,6 +17,7 @@ use super::client::{Client, Sick};
 use super::events::Events;
 use super::mirror::{Mirror, Need, Wake};
 use super::translate;
+use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::host::{Activity, Error, Observation, Watch};
 use crate::task::{MessageId, SessionId};
@@ -24,11 +25,11 @@ use crate::transcript::{Figures, Outcome};
 
 /// A server that starts swallows what it is sent, so the first patience is short; a loaded one
 /// answers late, so the last one is long.
-pub(super) const FIRST_PATIENCE: Duration = Duration::from_secs(1);
-pub(super) const LONGEST_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Backoff =
+    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const PAUSES: Backoff =
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
 /// The server sends a heartbeat every 10 seconds.
 const LONGEST_SILENCE: Duration = Duration::from_secs(35);
@@ -148,7 +149,7 @@ impl Instance {
     pub(super) async fn standing(&self) -> Standing {
         let mut standing = self.standing.subscribe();
         let known = standing.wait_for(|standing| *standing != Standing::Looking);
-        let _ = tokio::time::timeout(FIRST_PATIENCE, known).await;
+        let _ = tokio::time::timeout(PATIENCE.first, known).await;
         self.standing.borrow().clone()
     }
 
@@ -191,7 +192,7 @@ impl Instance {
     }
 
     async fn attend_for_ever(&self, wake: &Notify) {
-        let mut pause = FIRST_PAUSE;
+        let mut tries = 0;
         loop {
             self.find().await;
             let begun = self.clock.uptime();
@@ -204,24 +205,24 @@ impl Instance {
                 wake.notify_one();
             }
             // A stream that held is taken up at once, one that breaks again and again is not.
-            let held = self.clock.uptime().saturating_sub(begun) > LONGEST_PAUSE;
-            pause = if held { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+            let held = self.clock.uptime().saturating_sub(begun) > PAUSES.longest;
+            tries = if held { 0 } else { tries + 1 };
             self.answers_meanwhile().await;
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(PAUSES.pause(tries)).await;
         }
     }
 
     /// The stream broke; the server itself may be as well as ever.
     async fn answers_meanwhile(&self) {
-        if let Ok(health) = self.client.health(FIRST_PATIENCE).await {
+        if let Ok(health) = self.client.health(PATIENCE.first).await {
             self.standing.send_replace(Standing::Up { version: health.version });
         }
     }
 
     /// Returns when the server answers.
     async fn find(&self) {
-        let (mut patience, mut pause) = (FIRST_PATIENCE, FIRST_PAUSE);
-        loop {
+        for tries in 0.. {
+            let patience = PATIENCE.pause(tries);
             match self.client.health(patience).await {
                 Ok(health) => {
                     let version = health.version;
@@ -233,7 +234,7 @@ impl Instance {
                     return;
                 }
                 // One that is starting answers soon: whoever waits for it may go on waiting.
-                Err(Sick::Silent(_)) if patience < LONGEST_PATIENCE => {}
+                Err(Sick::Silent(_)) if patience < PATIENCE.longest => {}
                 Err(Sick::Silent(why) | Sick::Down(why)) => {
                     let down = Standing::Down { why: why.clone() };
                     if self.standing.send_replace(down.clone()) != down {
@@ -241,15 +242,13 @@ impl Instance {
                     }
                 }
             }
-            tokio::time::sleep(pause).await;
-            patience = (patience * 2).min(LONGEST_PATIENCE);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(PAUSES.pause(tries)).await;
         }
     }
 
     /// Listens until the stream ends; says why it did.
     async fn hear(&self, wake: &Notify) -> String {
-        let bytes = match tokio::time::timeout(LONGEST_PATIENCE, self.client.events()).await {
+        let bytes = match tokio::time::timeout(PATIENCE.longest, self.client.events()).await {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => return error.to_string(),
             Err(_) => return "no stream in time".into(),

@@ -29,7 +29,7 @@ pub use bridge::{Bridge, Line};
 pub use instance::Standing;
 
 use self::client::Client;
-use self::instance::{FIRST_PATIENCE, Instance, LONGEST_PATIENCE, by_instance};
+use self::instance::{Instance, PATIENCE, by_instance};
 use self::named::NO_LOGIN;
 use self::transport::{Http, Transport};
 use super::{
@@ -199,9 +199,9 @@ impl OpenCode {
     async fn name(&self, bridge: Arc<Bridge>, directory: &str, before: &str) {
         let transport = Transport::Bridge(Arc::clone(&bridge));
         let client = Client::new(transport.clone());
-        let mut patience = FIRST_PATIENCE;
+        let mut tries = 0;
         let state = loop {
-            match client.state_directory(patience).await {
+            match client.state_directory(PATIENCE.pause(tries)).await {
                 Ok(state) => break state,
                 Err(_) if bridge.is_closed() => return,
                 // A process that is starting swallows what it is asked: asked again, it answers.
@@ -209,7 +209,7 @@ impl OpenCode {
                     let pid = bridge.pid;
                     tracing::warn!(pid, %error, "OpenCode's plugin connected, but does not answer");
                     tokio::time::sleep(BETWEEN_QUESTIONS).await;
-                    patience = (patience * 2).min(LONGEST_PATIENCE);
+                    tries += 1;
                 }
             }
         };
