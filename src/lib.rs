@@ -3,6 +3,7 @@
 // decide: no async, no clock, no IO
 pub mod backoff;
 pub mod quote;
+pub mod sse;
 pub mod task;
 pub mod text;
 pub mod transcript;

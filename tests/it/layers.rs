@@ -10,6 +10,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("text", &[]),
     ("quote", &[]),
     ("backoff", &[]),
+    ("sse", &[]),
     ("task", &["text"]),
     ("transcript", &[]),
     ("fork", &["text"]),
@@ -26,12 +27,16 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("process", &["backoff"]),
     ("sandbox", &[]),
     ("claim", &[]),
-    ("agent", &["text", "backoff", "transcript", "net", "threads", "trust", "process", "sandbox"]),
+    (
+        "agent",
+        &["text", "backoff", "sse", "transcript", "net", "threads", "trust", "process", "sandbox"],
+    ),
     (
         "host",
         &[
             "text",
             "backoff",
+            "sse",
             "task",
             "transcript",
             "net",

@@ -1,53 +1,46 @@
-//! The event stream, line by line.
+//! The event stream of a server, event by event. `sse` takes it apart, and says why no library does.
 
 use futures_util::StreamExt;
 
 use super::call::{Bytes, Error};
+use crate::sse::{Frames, TooLong};
 
-/// A line that is longer than this is no event of a server in its right mind.
-const LONGEST_LINE: usize = 256 << 20;
+/// An event that is longer than this is none of a server in its right mind.
+const LONGEST_EVENT: usize = 256 << 20;
 
 pub(super) struct Events {
     bytes: Bytes,
-    buffer: Vec<u8>,
-    /// Where the next line begins, and how far it is known to have no end.
-    start: usize,
-    searched: usize,
+    frames: Frames,
 }
 
 impl Events {
     pub(super) fn new(bytes: Bytes) -> Events {
-        Events { bytes, buffer: Vec::new(), start: 0, searched: 0 }
+        Events { bytes, frames: Frames::new(LONGEST_EVENT) }
     }
 
-    /// The data of the next event; `None` when the stream has ended.
+    /// The data of the next event; `None` when the stream has ended. An event that the end cuts off is
+    /// none: what it told is looked up when the stream is taken up again.
     pub(super) async fn next(&mut self) -> Option<Result<String, Error>> {
         loop {
-            while let Some(line) = self.line() {
-                if let Some(data) = line.strip_prefix("data:") {
-                    return Some(Ok(data.trim_start().to_owned()));
+            match self.frames.next_event() {
+                Ok(Some(data)) => return Some(Ok(text(data))),
+                Ok(None) => {}
+                Err(TooLong) => {
+                    return Some(Err(Error::Broken("an event without an end".into())));
                 }
             }
-            if self.buffer.len() > LONGEST_LINE {
-                return Some(Err(Error::Broken("an event without an end".into())));
-            }
-            self.buffer.drain(..std::mem::take(&mut self.start));
-            self.searched = self.buffer.len();
             match self.bytes.next().await? {
-                Ok(bytes) => self.buffer.extend_from_slice(&bytes),
+                Ok(bytes) => self.frames.add(bytes.into()),
                 Err(error) => return Some(Err(error)),
             }
         }
     }
+}
 
-    fn line(&mut self) -> Option<String> {
-        let end = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n')?;
-        let end = self.searched + end;
-        let line = String::from_utf8_lossy(&self.buffer[self.start..end]).trim_end().to_owned();
-        self.start = end + 1;
-        self.searched = self.start;
-        Some(line)
-    }
+/// One byte that is wrong costs a character and not the stream.
+fn text(data: Vec<u8>) -> String {
+    String::from_utf8(data)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 #[cfg(test)]
@@ -68,5 +61,14 @@ mod tests {
             }
             assert_eq!(seen, ["{\"a\":1}", "{\"b\":\"ü\"}"], "{size}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_byte_that_is_wrong_costs_a_character_and_not_the_stream() {
+        let pieces = [Ok(b"data: a\xff\n\ndata: b\n\n".to_vec())];
+        let mut events = Events::new(stream::iter(pieces).boxed());
+        assert_eq!(events.next().await.unwrap().unwrap(), "a\u{fffd}");
+        assert_eq!(events.next().await.unwrap().unwrap(), "b");
+        assert!(events.next().await.is_none());
     }
 }

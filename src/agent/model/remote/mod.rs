@@ -3,7 +3,6 @@
 
 mod draft;
 mod failure;
-mod frames;
 mod list;
 mod wire;
 
@@ -17,11 +16,11 @@ use reqwest::{Response, Url, redirect};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::failure::Teller;
-use self::frames::{Frames, TooLong};
 use self::wire::{Decoder, Heard};
 use super::provider::{Provider, Wire};
 use super::{Effort, Error, Price, Request, Sink};
 use crate::net;
+use crate::sse::{Frames, TooLong};
 use crate::threads;
 
 pub use self::list::ModelList;
@@ -167,7 +166,7 @@ impl Remote {
         let mut finished_at = None;
         'stream: loop {
             loop {
-                let next = match frames.next().map_err(too_long) {
+                let next = match frames.next_event().map_err(too_long) {
                     Ok(Some(data)) => self.event(&mut decoder, data, sink).await,
                     Ok(None) => break,
                     Err(error) => Err(error),
@@ -193,7 +192,7 @@ impl Remote {
                 Ok(Ok(Some(bytes))) => frames.add(bytes),
                 Ok(Ok(None)) | Ok(Err(_)) | Err(_) if finished => break,
                 Ok(Ok(None)) => {
-                    if let Some(data) = frames.last().map_err(too_long)? {
+                    if let Some(data) = frames.last_event().map_err(too_long)? {
                         self.event(&mut decoder, data, sink).await?;
                     }
                     break;

@@ -1,10 +1,12 @@
-//! Server-sent events from the bytes of a response, whatever they are cut into, each within a bound:
-//! a line that never ends must not fill the memory.
+//! Server-sent events from bytes, whatever they are cut into, each within a bound: a line that never ends
+//! must not fill the memory. This is why no library does it: `sse-stream` 0.3 collects a line and an event
+//! for as long as it gets bytes, refuses a whole stream for one byte that is not UTF-8, and loses an event
+//! that the end of the stream completes.
 
 use bytes::Bytes;
 
 /// Takes bytes in and gives whole events out.
-pub(super) struct Frames {
+pub struct Frames {
     /// Of one event, on the wire.
     most: usize,
     bytes: Bytes,
@@ -17,21 +19,21 @@ pub(super) struct Frames {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooLong;
+pub struct TooLong;
 
 impl Frames {
-    pub(super) fn new(most: usize) -> Frames {
+    pub fn new(most: usize) -> Frames {
         let (line, data) = (Vec::new(), None);
         Frames { most, bytes: Bytes::new(), line, data, after_return: false }
     }
 
-    /// More bytes; only to be given when [`Frames::next`] has nothing left.
-    pub(super) fn add(&mut self, bytes: Bytes) {
+    /// More bytes; only to be given when [`Frames::next_event`] has nothing left.
+    pub fn add(&mut self, bytes: Bytes) {
         self.bytes = bytes;
     }
 
     /// The data of the next event that is whole.
-    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+    pub fn next_event(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         while !self.bytes.is_empty() {
             if std::mem::take(&mut self.after_return) && self.bytes[0] == b'\n' {
                 let _ = self.bytes.split_to(1);
@@ -56,7 +58,7 @@ impl Frames {
     }
 
     /// The stream is over: an event without the empty line behind it counts all the same.
-    pub(super) fn last(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+    pub fn last_event(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         match self.end_line()? {
             Some(data) => Ok(Some(data)),
             None => Ok(self.data.take()),
@@ -106,11 +108,11 @@ mod tests {
         let text_of = |data: Vec<u8>| String::from_utf8(data).unwrap();
         for bit in text.as_bytes().chunks(size) {
             frames.add(Bytes::copy_from_slice(bit));
-            while let Some(data) = frames.next()? {
+            while let Some(data) = frames.next_event()? {
                 events.push(text_of(data));
             }
         }
-        events.extend(frames.last()?.map(text_of));
+        events.extend(frames.last_event()?.map(text_of));
         Ok(events)
     }
 
