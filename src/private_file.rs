@@ -7,6 +7,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+use tempfile::TempPath;
 
 /// A handle; nothing is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,14 +85,28 @@ impl PrivateFile {
 impl Lock<'_> {
     pub fn replace(&self, text: &str) -> io::Result<()> {
         let path = &self.file.path;
-        let new = path.with_extension("new");
-        // One that was left in the middle.
-        let _ = fs::remove_file(&new);
-        let mut file = private().create_new(true).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)
+        replace(path, &path.with_extension("new"), text, File::sync_all)
     }
+}
+
+/// Replaces a file whole or not at all, by way of a new one beside it that its owner alone may open until
+/// `finish` is done with it. Whether the text is on disk before the old one goes is for `finish` to say.
+///
+/// The new one has a name that is known: what a process that was killed has left there is removed by the
+/// next one, and stays among the names that may be in a storage directory.
+pub fn replace(
+    path: &Path,
+    new: &Path,
+    text: &str,
+    finish: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
+    let _ = fs::remove_file(new);
+    let mut file = private().create_new(true).open(new)?;
+    // From here on it is removed should anything fail.
+    let new = TempPath::try_from_path(new)?;
+    file.write_all(text.as_bytes())?;
+    finish(&file)?;
+    Ok(new.persist(path)?)
 }
 
 fn private() -> OpenOptions {
@@ -178,6 +193,20 @@ mod tests {
         fs::remove_file(home.path("kept.json")).unwrap();
         fs::create_dir(home.path("kept.json")).unwrap();
         assert_eq!(home.told(), "it is not a file");
+    }
+
+    #[test]
+    fn a_change_that_fails_leaves_the_old_text_and_nothing_beside_it() {
+        let home = Home::new();
+        home.write("old").unwrap();
+        let (file, new) = (home.path("kept.json"), home.path("kept.new"));
+        let full = |_: &File| Err(io::Error::from(io::ErrorKind::StorageFull));
+        let failed = replace(&file, &new, "half", full).unwrap_err();
+        assert_eq!((failed.kind(), new.exists()), (io::ErrorKind::StorageFull, false));
+        assert_eq!(home.file.read().unwrap().as_deref(), Some("old"));
+        fs::create_dir(home.path("folder")).unwrap();
+        replace(&home.path("folder"), &new, "text", |_| Ok(())).unwrap_err();
+        assert!(!new.exists());
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Files of other programs: read if they are there, written whole or not at all.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::path::Path;
 
 use anyhow::Context;
+
+use crate::private_file;
 
 pub(super) fn read(file: &Path) -> anyhow::Result<Option<String>> {
     match std::fs::read_to_string(file) {
@@ -23,15 +24,14 @@ pub(super) fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let beside = folder.join(format!(".{name}.asyncagents"));
     // There may be keys in it: nobody else reads it before it has the permissions it had.
-    let _ = std::fs::remove_file(&beside);
-    let mut open = std::fs::OpenOptions::new();
-    let opened = open.write(true).create_new(true).mode(0o600).open(&beside);
-    let written = opened.and_then(|mut beside| beside.write_all(text.as_bytes()));
-    written.with_context(|| cannot("write", &beside))?;
-    if let Ok(metadata) = std::fs::metadata(&file) {
-        let _ = std::fs::set_permissions(&beside, metadata.permissions());
-    }
-    std::fs::rename(&beside, &file).with_context(|| cannot("write", &file))
+    let keep_permissions = |new: &File| {
+        if let Ok(metadata) = std::fs::metadata(&file) {
+            let _ = new.set_permissions(metadata.permissions());
+        }
+        Ok(())
+    };
+    private_file::replace(&file, &beside, text, keep_permissions)
+        .with_context(|| cannot("write", &beside))
 }
 
 pub(super) fn cannot(what: &str, path: &Path) -> String {

@@ -9,6 +9,7 @@ use anyhow::Context;
 use rustix::fs::OFlags;
 use tokio::net::UnixListener;
 
+use crate::private_file;
 use crate::wire::ServerView;
 
 /// The kernel's limit on the path of a socket, less its terminator.
@@ -154,16 +155,11 @@ impl Home {
 
     /// Tells other programs where the status API is: wholly or not at all.
     pub(super) fn announce(&self, server: &ServerView) -> anyhow::Result<()> {
-        let new = self.path.join("server.json.new");
         let mut text = serde_json::to_string(server)?;
         text.push('\n');
-        let _ = fs::remove_file(&new);
-        let mut options = OpenOptions::new();
-        // Whatever the umask says.
-        let file = options.write(true).create_new(true).mode(0o600).open(&new);
-        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-        written.with_context(|| unwritable(&self.path))?;
-        fs::rename(&new, self.path.join(SERVER)).with_context(|| unwritable(&self.path))
+        let new = self.path.join("server.json.new");
+        private_file::replace(&self.path.join(SERVER), &new, &text, |_| Ok(()))
+            .with_context(|| unwritable(&self.path))
     }
 
     /// There is no status API here, or none any more.

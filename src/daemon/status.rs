@@ -1,9 +1,9 @@
 //! The status listener: a port of this machine for reading, announced in `server.json`.
 
-use std::fs;
-use std::io::{ErrorKind, Write};
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,6 +32,7 @@ use super::{peer, peers};
 use crate::clock::Clock;
 use crate::config;
 use crate::http::{Door, Reader};
+use crate::private_file;
 use crate::wire::ServerView;
 
 /// The configured port and the next ones; then any.
@@ -215,16 +216,8 @@ fn own_token(path: &Path, clock: &Clock) -> anyhow::Result<String> {
         return read_token(path);
     }
     let token = format!("{}{}", clock.nonce(), clock.nonce());
-    let new = path.with_extension("new");
-    let write = || {
-        let _ = fs::remove_file(&new);
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(&new)?;
-        writeln!(file, "{token}")?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    };
-    write().context("cannot write the token file")?;
+    private_file::replace(path, &path.with_extension("new"), &format!("{token}\n"), File::sync_all)
+        .context("cannot write the token file")?;
     Ok(token)
 }
 
