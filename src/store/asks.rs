@@ -1,7 +1,5 @@
 //! When children asked for something that a person or a policy has to answer.
 
-use rusqlite::OptionalExtension;
-
 use super::{Error, Store};
 use crate::task::{TaskId, Timestamp};
 
@@ -9,8 +7,7 @@ impl Store {
     /// When this was first asked; now, if nobody has seen it before.
     pub fn asked(&self, task: &TaskId, ask: &str, now: Timestamp) -> Result<Timestamp, Error> {
         let known = self.read(|db| {
-            let mut find = db.prepare_cached("SELECT since FROM ask WHERE id = ?1")?;
-            Ok(find.query_row([ask], |row| row.get(0)).optional()?)
+            Ok(db.query_opt("SELECT since FROM ask WHERE id = ?1", [ask], |row| row.get(0))?)
         })?;
         if let Some(since) = known {
             return Ok(Timestamp::from_millis(since));
@@ -18,11 +15,11 @@ impl Store {
         let (task, ask) = (task.clone(), ask.to_owned());
         // When it is lost, the request only waits longer.
         drop(self.write_along(move |db, _| {
-            let mut note = db.prepare_cached(
+            db.execute(
                 "INSERT OR IGNORE INTO ask (id, task, since)
                  SELECT ?1, seq, ?3 FROM task WHERE id = ?2",
+                (&ask, task.as_str(), now.as_millis()),
             )?;
-            note.execute((&ask, task.as_str(), now.as_millis()))?;
             Ok(())
         }));
         Ok(now)
@@ -32,7 +29,7 @@ impl Store {
     pub fn no_longer_asked(&self, asks: Vec<String>) {
         // When it is lost, it goes with its task.
         drop(self.write_along(move |db, _| {
-            let mut forget = db.prepare_cached("DELETE FROM ask WHERE id = ?1")?;
+            let mut forget = db.prepare("DELETE FROM ask WHERE id = ?1")?;
             for ask in &asks {
                 forget.execute([ask])?;
             }

@@ -1,6 +1,6 @@
 //! Which tasks a page shows and in which order, as values and as SQL.
 
-use rusqlite::types::Value;
+use super::sql::Value;
 
 use crate::task::{BatchId, SessionId, Status};
 
@@ -68,20 +68,22 @@ impl Filter {
     }
 
     /// As SQL, all but the search.
-    pub(super) fn condition(&self) -> (String, Vec<Value>) {
+    pub(super) fn condition(&self) -> (String, Vec<Value<'_>>) {
         let Filter { status, agent, parent, batch, listed_only, search: _ } = self;
         let mut terms = vec!["1"];
         let mut values = Vec::new();
-        let mut equal = |term, value: Option<&str>| {
+        let equal = [
+            ("t.status = ?", status.map(Status::name)),
+            ("t.agent = ?", agent.as_deref()),
+            ("t.parent_session = ?", parent.as_ref().map(SessionId::as_str)),
+            ("t.batch = ?", batch.as_ref().map(BatchId::as_str)),
+        ];
+        for (term, value) in equal {
             if let Some(value) = value {
                 terms.push(term);
-                values.push(Value::from(value.to_owned()));
+                values.push(Value::Text(value.as_bytes()));
             }
-        };
-        equal("t.status = ?", status.map(Status::name));
-        equal("t.agent = ?", agent.as_deref());
-        equal("t.parent_session = ?", parent.as_ref().map(SessionId::as_str));
-        equal("t.batch = ?", batch.as_ref().map(BatchId::as_str));
+        }
         if *listed_only {
             terms.push("t.cleared_at IS NULL");
         }

@@ -1,7 +1,6 @@
 //! Servers that were added while the daemon ran, and which process a conversation belongs to.
 
-use rusqlite::{Connection, OptionalExtension};
-
+use super::sqlite::space::erasing;
 use super::{Error, Store, Written};
 use crate::task::{SHELL, SessionId};
 
@@ -9,9 +8,9 @@ impl Store {
     /// Names and addresses.
     pub fn instances(&self) -> Result<Vec<(String, String)>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached("SELECT name, address FROM instance")?;
-            let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            Ok(db.query_all("SELECT name, address FROM instance", (), |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?)
         })
     }
 
@@ -23,7 +22,7 @@ impl Store {
             // so that it is most of what is unread.
             let unread = "SELECT n.task FROM notice n
                           WHERE n.parent_host = 'mailbox' AND n.read_at IS NULL AND n.parent_session";
-            let mut statement = db.prepare_cached(&format!(
+            let unneeded = format!(
                 "SELECT name FROM instance WHERE substr(name, 1, length(?1)) = ?1
                  AND name NOT IN (SELECT host_instance FROM task WHERE slot > 0)
                  AND name NOT IN (SELECT host_instance FROM task WHERE seq IN (
@@ -32,17 +31,15 @@ impl Store {
                    UNION SELECT n.task FROM notice n WHERE n.delivered_at IS NULL
                    UNION {unread} < '{SHELL}' UNION {unread} > '{SHELL}'))
                  ORDER BY name"
-            ))?;
-            let names = statement.query_map([beginning], |row| row.get(0))?;
-            Ok(names.collect::<Result<_, _>>()?)
+            );
+            Ok(db.query_all(&unneeded, [beginning], |row| row.get(0))?)
         })
     }
 
     pub async fn put_instance(&self, name: String, address: String) -> Result<(), Error> {
         let written = self.write(move |db, _| {
             erasing(db, || {
-                db.prepare_cached("INSERT OR REPLACE INTO instance VALUES (?1, ?2)")?
-                    .execute((&name, &address))
+                db.execute("INSERT OR REPLACE INTO instance VALUES (?1, ?2)", (&name, &address))
             })
         });
         written.await?;
@@ -52,9 +49,7 @@ impl Store {
     /// An address may have a password in it: nothing of it stays in the file or its log.
     pub async fn drop_instance(&self, name: String) -> Result<(), Error> {
         let written = self.write(move |db, _| {
-            erasing(db, || {
-                db.prepare_cached("DELETE FROM instance WHERE name = ?1")?.execute([&name])
-            })
+            erasing(db, || db.execute("DELETE FROM instance WHERE name = ?1", [&name]))
         });
         written.await?;
         self.empty_log().await
@@ -62,31 +57,24 @@ impl Store {
 
     pub fn place_of_parent(&self, session: &SessionId) -> Result<Option<String>, Error> {
         self.read(|db| {
-            let mut statement =
-                db.prepare_cached("SELECT instance FROM parent_place WHERE session = ?1")?;
-            Ok(statement.query_row([session.as_str()], |row| row.get(0)).optional()?)
+            Ok(db.query_opt(
+                "SELECT instance FROM parent_place WHERE session = ?1",
+                [session.as_str()],
+                |row| row.get(0),
+            )?)
         })
     }
 
     pub fn put_place_of_parent(&self, session: &SessionId, instance: String) -> Written<()> {
         let session = session.to_string();
         self.write(move |db, _| {
-            db.prepare_cached("INSERT OR REPLACE INTO parent_place VALUES (?1, ?2)")?
-                .execute((&session, &instance))?;
+            db.execute(
+                "INSERT OR REPLACE INTO parent_place VALUES (?1, ?2)",
+                (&session, &instance),
+            )?;
             Ok(())
         })
     }
-}
-
-/// Overwrites what a change deletes or replaces. Only here: elsewhere it would cost a write for every
-/// page that is freed.
-fn erasing(db: &Connection, change: impl FnOnce() -> rusqlite::Result<usize>) -> Result<(), Error> {
-    let switch = |to: &str| db.query_row(&format!("PRAGMA secure_delete = {to}"), [], |_| Ok(()));
-    switch("ON")?;
-    let changed = change();
-    switch("OFF")?;
-    changed?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension, Row};
-
+use super::sql::{self, Row};
 use super::{Error, Store, Written, slots};
 use crate::task::queue::{Limits, Manner};
 use crate::task::{SessionId, Timestamp};
@@ -40,15 +39,16 @@ impl Store {
             if !slots::has_place(db, &intent.parent_session, kind, &limits)? {
                 return Ok(Intended::QueueFull);
             }
-            let mut insert =
-                db.prepare_cached("INSERT OR REPLACE INTO intent VALUES (?1, ?2, ?3, ?4, ?5)")?;
-            insert.execute((
-                &intent.nonce,
-                &intent.host,
-                intent.parent_session.as_str(),
-                intent.created_at.as_millis(),
-                &intent.launch,
-            ))?;
+            db.execute(
+                "INSERT OR REPLACE INTO intent VALUES (?1, ?2, ?3, ?4, ?5)",
+                (
+                    &intent.nonce,
+                    &intent.host,
+                    intent.parent_session.as_str(),
+                    intent.created_at.as_millis(),
+                    &intent.launch,
+                ),
+            )?;
             Ok(Intended::Yes)
         })
     }
@@ -58,41 +58,36 @@ impl Store {
         self.write(move |db, _| {
             let abandon = "UPDATE intent SET launch = json_set(launch, '$.abandoned', json('true'))
                            WHERE nonce = ?1";
-            db.prepare_cached(abandon)?.execute([&nonce])?;
+            db.execute(abandon, [&nonce])?;
             Ok(())
         })
     }
 
     pub fn drop_intent(&self, nonce: String) -> Written<()> {
         self.write(move |db, _| {
-            db.prepare_cached("DELETE FROM intent WHERE nonce = ?1")?.execute([&nonce])?;
+            db.execute("DELETE FROM intent WHERE nonce = ?1", [&nonce])?;
             Ok(())
         })
     }
 
     /// Launches that were cut off, or are under way.
     pub fn intents(&self) -> Result<Vec<Intent>, Error> {
-        self.read(|db| {
-            let mut statement = db.prepare_cached("SELECT * FROM intent ORDER BY created_at")?;
-            let rows = statement.query_map([], intent)?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })
+        self.read(|db| Ok(db.query_all("SELECT * FROM intent ORDER BY created_at", (), intent)?))
     }
 
     pub fn intent(&self, nonce: &str) -> Result<Option<Intent>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached("SELECT * FROM intent WHERE nonce = ?1")?;
-            Ok(statement.query_row([nonce], intent).optional()?)
+            Ok(db.query_opt("SELECT * FROM intent WHERE nonce = ?1", [nonce], intent)?)
         })
     }
 }
 
-fn intent(row: &Row<'_>) -> rusqlite::Result<Intent> {
+fn intent(row: Row<'_>) -> Result<Intent, sql::Error> {
     Ok(Intent {
         nonce: row.get(0)?,
         host: row.get(1)?,
-        parent_session: SessionId::new(row.get::<_, String>(2)?),
-        created_at: Timestamp::from_millis(row.get(3)?),
+        parent_session: row.get(2)?,
+        created_at: row.get(3)?,
         launch: row.get(4)?,
     })
 }

@@ -4,26 +4,23 @@
 //! function here acknowledges is on disk.
 
 mod asks;
-mod copy;
-mod damage;
 mod filter;
 mod inheritance;
 mod instances;
 mod intents;
 mod newest;
 mod news;
-mod open;
 mod outbox;
 mod pages;
 mod processes;
 mod prune;
 mod quarantine;
-mod repair;
 mod rows;
 mod search;
 mod sessions;
 mod slots;
-mod space;
+mod sql;
+mod sqlite;
 mod status;
 mod tasks;
 mod transcripts;
@@ -33,22 +30,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rusqlite::Connection;
 use tokio::sync::watch;
 
 pub use filter::{Direction, Field, Filter, Sort, Window};
 pub use inheritance::Inheritance;
 pub use intents::{Intended, Intent};
 pub use newest::Newest;
-pub use open::Opened;
 pub use outbox::{MOST_DUE, Owed};
 pub use pages::{Page, Resolved, Tally};
 pub use processes::RecordedProcess;
 pub use prune::Keep;
 pub use quarantine::Quarantined;
-pub use repair::{Repaired, repair};
 pub use rows::Run;
 pub use sessions::{Messages, Session};
+pub use sqlite::open::Opened;
+pub use sqlite::repair::{Repaired, repair};
 pub use status::{Group, Snapshot, Totals};
 pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement, Resumed};
 pub use transcripts::{Kept, OwedTranscript};
@@ -56,6 +52,8 @@ pub use writer::{Committed, What, Written};
 
 use crate::task::Task;
 use crate::task::view::{Brief, TaskView};
+use sql::Connection;
+use sqlite::{copy, damage, open};
 use writer::{Haste, News, Writer};
 
 /// Idle reader connections that are kept; each has a page cache.
@@ -85,7 +83,7 @@ pub enum Error {
     #[error("the task store cannot be written; is its directory read-only? nothing was changed")]
     ReadOnly,
     #[error("the task store failed")]
-    Sql(#[source] Arc<rusqlite::Error>),
+    Failed(#[source] sql::Error),
     #[error("the task store failed and took the change back")]
     RolledBack,
     #[error("no short id is free for a new task; prune the history with `asyncagents prune`")]
@@ -236,7 +234,7 @@ impl Store {
             let answer = query(&db);
             let mut readers = self.0.readers.lock();
             // One in a transaction that could not be ended would show an old state for ever.
-            if readers.len() < IDLE_READERS && db.is_autocommit() {
+            if readers.len() < IDLE_READERS && !db.in_transaction() {
                 readers.push(db);
             }
             answer
@@ -255,40 +253,10 @@ impl Store {
         mut query: impl FnMut(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.read(|db| {
-            let moment = Moment::begin(db)?;
-            query(moment.0)
+            let moment = db.begin()?;
+            query(&moment)
         })
     }
-}
-
-/// A transaction that only reads. Not rusqlite's, which parses `BEGIN` and `ROLLBACK` each time: for a
-/// short read that is a tenth of it.
-struct Moment<'db>(&'db Connection);
-
-impl Moment<'_> {
-    fn begin(db: &Connection) -> Result<Moment<'_>, Error> {
-        db.prepare_cached("BEGIN")?.execute([])?;
-        Ok(Moment(db))
-    }
-}
-
-impl Drop for Moment<'_> {
-    fn drop(&mut self) {
-        // SQLite ends it by itself when it cannot read.
-        if self.0.is_autocommit() {
-            return;
-        }
-        let ended = self.0.prepare_cached("ROLLBACK").and_then(|mut end| end.execute([]));
-        if let Err(error) = ended {
-            tracing::error!(%error, "cannot end a read of the store");
-        }
-    }
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }
 
 impl Error {
@@ -304,7 +272,7 @@ impl Error {
         match self {
             Error::DiskFull => Error::DiskFull,
             Error::ReadOnly => Error::ReadOnly,
-            Error::Sql(source) => Error::Sql(Arc::clone(source)),
+            Error::Failed(source) => Error::Failed(source.clone()),
             Error::Closed => Error::Closed,
             Error::Damaged(why) => Error::Damaged(Arc::clone(why)),
             Error::RolledBack
@@ -321,15 +289,15 @@ impl Error {
     }
 }
 
-impl From<rusqlite::Error> for Error {
-    fn from(error: rusqlite::Error) -> Error {
-        match error.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DiskFull) => Error::DiskFull,
-            Some(rusqlite::ErrorCode::ReadOnly) => Error::ReadOnly,
-            Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => {
-                Error::Damaged(error.to_string().into())
+impl From<sql::Error> for Error {
+    fn from(error: sql::Error) -> Error {
+        match error {
+            sql::Error::Full => Error::DiskFull,
+            sql::Error::ReadOnly => Error::ReadOnly,
+            sql::Error::Damaged(why) => Error::Damaged(why),
+            sql::Error::Value { .. } | sql::Error::NoRow | sql::Error::Failed(_) => {
+                Error::Failed(error)
             }
-            Some(_) | None => Error::Sql(Arc::new(error)),
         }
     }
 }

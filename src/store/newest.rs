@@ -16,18 +16,21 @@ pub struct Newest {
 impl Store {
     pub fn newest(&self) -> Result<Newest, Error> {
         self.read(|db| {
-            let mut ids = db.prepare_cached(
+            let ids = db.query_all(
                 "SELECT * FROM (SELECT message_id FROM run ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT * FROM (SELECT message_id FROM notice ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT * FROM (SELECT id FROM message ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT coalesce(r.continue_id, r.nudge_id) FROM task t
                    JOIN run r ON r.task = t.seq AND r.n = t.run
                    WHERE t.slot > 0 AND coalesce(r.continue_id, r.nudge_id) IS NOT NULL",
+                (),
+                |row| row.get(0),
             )?;
-            let ids = ids.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-            let mut last =
-                db.prepare_cached("SELECT coalesce(max(ticket), 0) FROM task WHERE slot > 0")?;
-            let ticket = last.query_row([], |row| row.get::<_, i64>(0))? as u64;
+            let ticket = db.query_one(
+                "SELECT coalesce(max(ticket), 0) FROM task WHERE slot > 0",
+                (),
+                |row| row.get::<i64>(0),
+            )? as u64;
             Ok(Newest { ids, ticket })
         })
     }
@@ -35,11 +38,12 @@ impl Store {
     /// When something was last begun or ended.
     pub fn last_activity(&self) -> Result<Timestamp, Error> {
         self.read(|db| {
-            let mut newest = db.prepare_cached(
+            Ok(Timestamp::from_millis(db.query_one(
                 "SELECT max(coalesce((SELECT max(completed_at) FROM task), 0),
                    coalesce((SELECT started_at FROM run ORDER BY seq DESC LIMIT 1), 0))",
-            )?;
-            Ok(Timestamp::from_millis(newest.query_row([], |row| row.get(0))?))
+                (),
+                |row| row.get(0),
+            )?))
         })
     }
 }

@@ -1,7 +1,6 @@
 //! What follows every change of a task: its JSON for lists is stored, and it is told after the commit.
 
-use rusqlite::Connection;
-
+use super::sql::Connection;
 use super::writer::{News, What};
 use super::{Error, rows};
 use crate::task::{Task, TaskId};
@@ -17,8 +16,10 @@ pub(super) fn publish(
     let Some((seq, task)) = found else { return Ok(None) };
     // Live tasks change too often to be worth it.
     if !task.is_live() {
-        db.prepare_cached("INSERT OR REPLACE INTO view (task, json, schema) VALUES (?1, ?2, ?3)")?
-            .execute((seq, news.brief.view(&task).to_json(), news.brief.schema()))?;
+        db.execute(
+            "INSERT OR REPLACE INTO view (task, json, schema) VALUES (?1, ?2, ?3)",
+            (seq, news.brief.view(&task).to_json(), news.brief.schema()),
+        )?;
     }
     news.changes.push((what, task.clone()));
     Ok(Some(task))

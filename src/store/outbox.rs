@@ -3,9 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Row};
-
 use super::rows::{self, RUN, Run};
+use super::sql::{Connection, Row};
 use super::{Error, Store, Written};
 use crate::task::{
     MAILBOX, MessageId, NoticeId, Receipt, SessionId, ShortId, Task, TaskId, Timestamp,
@@ -43,26 +42,26 @@ const OWED_COLUMNS: usize = 15;
 const JOINED: &str = "JOIN task t ON t.seq = n.task \
     JOIN run r ON r.task = n.task AND r.n = n.run";
 
-fn owed(row: &Row<'_>) -> Result<Owed, Error> {
+fn owed(row: Row<'_>) -> Result<Owed, Error> {
     let task = row.get(14)?;
     decode(row).map_err(|error| rows::unreadable(row, task, error))
 }
 
-fn decode(row: &Row<'_>) -> Result<Owed, Error> {
+fn decode(row: Row<'_>) -> Result<Owed, Error> {
     Ok(Owed {
-        id: NoticeId::new(row.get(0)?),
-        task: TaskId::new(row.get::<_, String>(1)?),
-        short_id: ShortId::new(row.get::<_, String>(2)?),
+        id: row.get(0)?,
+        task: row.get(1)?,
+        short_id: row.get(2)?,
         description: row.get(3)?,
         development: row.get(4)?,
         parent_host: row.get(5)?,
-        parent_session: SessionId::new(row.get::<_, String>(6)?),
+        parent_session: row.get(6)?,
         parent_agent: row.get(7)?,
-        message_id: MessageId::new(row.get::<_, String>(8)?),
+        message_id: row.get(8)?,
         wake: row.get(9)?,
-        batch_ended: row.get::<_, i64>(10)? as u64,
-        batch_total: row.get::<_, i64>(11)? as u64,
-        quiet: row.get::<_, Option<i64>>(12)?.map(|seconds| Duration::from_secs(seconds as u64)),
+        batch_ended: row.get::<i64>(10)? as u64,
+        batch_total: row.get::<i64>(11)? as u64,
+        quiet: row.get::<Option<i64>>(12)?.map(|seconds| Duration::from_secs(seconds as u64)),
         attempts: row.get(13)?,
         run: rows::run(row, OWED_COLUMNS)?,
     })
@@ -94,7 +93,7 @@ impl Store {
         let aside: Vec<&str> = aside.iter().map(SessionId::as_str).collect();
         let aside = serde_json::to_string(&aside).unwrap_or_default();
         self.read(|db| {
-            let mut statement = db.prepare_cached(&due())?;
+            let mut statement = db.prepare(&due())?;
             let furthest = now.plus(furthest).as_millis();
             let mut found = statement.query((now.as_millis(), furthest, &aside))?;
             let mut due = Vec::new();
@@ -108,10 +107,11 @@ impl Store {
     /// When the next undelivered notice may be tried that may not be now.
     pub fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
+            let millis: Option<i64> = db.query_one(
                 "SELECT min(due_at) FROM notice WHERE delivered_at IS NULL AND due_at > ?1",
+                [now.as_millis()],
+                |row| row.get(0),
             )?;
-            let millis: Option<i64> = statement.query_row([now.as_millis()], |row| row.get(0))?;
             Ok(millis.map(Timestamp::from_millis))
         })
     }
@@ -119,10 +119,11 @@ impl Store {
     /// Whether a parent is still to be told something.
     pub fn owes_notices(&self) -> Result<bool, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
+            Ok(db.query_one(
                 "SELECT EXISTS (SELECT 1 FROM notice WHERE delivered_at IS NULL)",
-            )?;
-            Ok(statement.query_row([], |row| row.get(0))?)
+                (),
+                |row| row.get(0),
+            )?)
         })
     }
 
@@ -130,15 +131,17 @@ impl Store {
     pub fn newest_notice(&self) -> Result<NoticeId, Error> {
         self.read(|db| {
             let newest: Option<i64> =
-                db.query_row("SELECT max(seq) FROM notice", [], |row| row.get(0))?;
+                db.query_one("SELECT max(seq) FROM notice", (), |row| row.get(0))?;
             Ok(newest.map_or(NoticeId::NONE, NoticeId::new))
         })
     }
 
     pub fn delivered(&self, notice: NoticeId, at: Timestamp) -> Written<()> {
         self.write_along(move |db, _| {
-            db.prepare_cached("UPDATE notice SET delivered_at = ?2 WHERE seq = ?1")?
-                .execute((notice.number(), at.as_millis()))?;
+            db.execute(
+                "UPDATE notice SET delivered_at = ?2 WHERE seq = ?1",
+                (notice.number(), at.as_millis()),
+            )?;
             Ok(())
         })
     }
@@ -146,20 +149,20 @@ impl Store {
     /// There is nobody left to tell.
     pub fn undeliverable(&self, notice: NoticeId, why: String, at: Timestamp) -> Written<()> {
         self.write(move |db, _| {
-            db.prepare_cached(
+            db.execute(
                 "UPDATE notice SET delivered_at = ?2, undeliverable = ?3 WHERE seq = ?1",
-            )?
-            .execute((notice.number(), at.as_millis(), why))?;
+                (notice.number(), at.as_millis(), why),
+            )?;
             Ok(())
         })
     }
 
     pub fn postpone(&self, notice: NoticeId, until: Timestamp) -> Written<()> {
         self.write(move |db, _| {
-            db.prepare_cached(
+            db.execute(
                 "UPDATE notice SET attempts = attempts + 1, due_at = ?2 WHERE seq = ?1",
-            )?
-            .execute((notice.number(), until.as_millis()))?;
+                (notice.number(), until.as_millis()),
+            )?;
             Ok(())
         })
     }
@@ -167,7 +170,7 @@ impl Store {
     /// The caller has these ends in hand: their notices are recorded without a reply (N3).
     pub fn hush(&self, tasks: Vec<TaskId>) -> Written<()> {
         self.write(move |db, _| {
-            let mut hush = db.prepare_cached(
+            let mut hush = db.prepare(
                 "UPDATE notice SET wake = 0 WHERE delivered_at IS NULL AND nth = 0
                    AND task = (SELECT seq FROM task WHERE id = ?1)",
             )?;
@@ -181,43 +184,40 @@ impl Store {
     /// The unread notice of a task's end in a mailbox, if there is one.
     pub fn unread_end(&self, task: &TaskId) -> Result<Option<NoticeId>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
+            Ok(db.query_opt(
                 "SELECT n.seq FROM notice n JOIN task t ON t.seq = n.task
                  WHERE t.id = ?1 AND n.run = t.run AND n.nth = 0 AND n.parent_host = 'mailbox'
                    AND n.read_at IS NULL",
-            )?;
-            let found = statement.query_row([task.as_str()], |row| row.get(0)).optional()?;
-            Ok(found.map(NoticeId::new))
+                [task.as_str()],
+                |row| row.get(0),
+            )?)
         })
     }
 
     /// The tasks with such a notice, of one parent.
     pub fn ended_unread(&self, parent: &SessionId) -> Result<Vec<TaskId>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
+            Ok(db.query_all(
                 "SELECT t.id FROM notice n INDEXED BY notice_unread JOIN task t ON t.seq = n.task
                  WHERE n.parent_host = 'mailbox' AND n.read_at IS NULL AND n.parent_session = ?1
                    AND n.run = t.run AND n.nth = 0 ORDER BY n.seq",
-            )?;
-            let ids = statement.query_map([parent.as_str()], |row| row.get::<_, String>(0))?;
-            Ok(ids.map(|id| id.map(TaskId::new)).collect::<Result<_, _>>()?)
+                [parent.as_str()],
+                |row| row.get(0),
+            )?)
         })
     }
 
     /// The notices in a mailbox that nobody has read, oldest first, and the tasks they are about.
     pub fn unread(&self, parent: &SessionId) -> Result<Vec<(NoticeId, TaskId)>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
+            Ok(db.query_all(
                 "SELECT n.seq, t.id FROM notice n INDEXED BY notice_unread
                  JOIN task t ON t.seq = n.task
                  WHERE n.parent_host = 'mailbox' AND n.read_at IS NULL AND n.parent_session = ?1
                  ORDER BY n.seq",
-            )?;
-            let unread = statement
-                .query_map([parent.as_str()], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))?;
-            Ok(unread
-                .map(|row| row.map(|(seq, id)| (NoticeId::new(seq), TaskId::new(id))))
-                .collect::<Result<_, _>>()?)
+                [parent.as_str()],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?)
         })
     }
 
@@ -225,20 +225,20 @@ impl Store {
     pub fn unread_parents(&self, stem: &str) -> Result<Vec<SessionId>, Error> {
         self.read(|db| {
             // Names are plain ASCII, so everything that begins like it sorts before this.
-            let mut statement = db.prepare_cached(
+            Ok(db.query_all(
                 "SELECT DISTINCT parent_session FROM notice INDEXED BY notice_unread
                  WHERE parent_host = 'mailbox' AND read_at IS NULL
                    AND parent_session >= ?1 AND parent_session < ?1 || '~'",
-            )?;
-            let names = statement.query_map([stem], |row| row.get::<_, String>(0))?;
-            Ok(names.map(|name| name.map(SessionId::new)).collect::<Result<_, _>>()?)
+                [stem],
+                |row| row.get(0),
+            )?)
         })
     }
 
     /// These notices, in this order.
     pub fn notices(&self, ids: &Receipt) -> Result<Vec<Owed>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(&format!(
+            let mut statement = db.prepare(&format!(
                 "SELECT {OWED}, {RUN} FROM notice n {JOINED} WHERE n.seq = ?1"
             ))?;
             let mut notices = Vec::with_capacity(ids.notices().len());
@@ -254,7 +254,7 @@ impl Store {
 
     pub fn mark_read(&self, receipt: Receipt, at: Timestamp) -> Written<()> {
         self.write(move |db, _| {
-            let mut mark = db.prepare_cached(
+            let mut mark = db.prepare(
                 "UPDATE notice SET read_at = ?2
                  WHERE seq = ?1 AND parent_host = 'mailbox' AND read_at IS NULL",
             )?;
@@ -293,42 +293,44 @@ pub(super) fn owe(
         }
     };
     let (total, live): (i64, i64) = db
-        .prepare_cached("SELECT total, live FROM batch WHERE id = ?1")?
-        .query_row([task.batch.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?
+        .query_opt("SELECT total, live FROM batch WHERE id = ?1", [task.batch.as_str()], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?
         // A batch whose name was damaged is nobody's.
         .unwrap_or((1, 0));
     let at = notice.at.as_millis();
     let delivered = (task.origin.parent.host == MAILBOX).then_some(at);
     // Whose own doing it was need not read about it.
     let read = delivered.filter(|_| !notice.wake);
-    db.prepare_cached(
+    db.execute(
         "INSERT INTO notice (task, run, nth, parent_host, parent_session, message_id, wake,
            batch_ended, batch_total, quiet_seconds, created_at, due_at, delivered_at, read_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13)",
-    )?
-    .execute(rusqlite::params![
-        seq,
-        task.run,
-        nth,
-        task.origin.parent.host,
-        task.origin.parent.session.as_str(),
-        notice.message_id.as_str(),
-        notice.wake,
-        total - live,
-        total,
-        quiet,
-        at,
-        delivered,
-        read,
-    ])?;
+        (
+            seq,
+            task.run,
+            nth,
+            &task.origin.parent.host,
+            task.origin.parent.session.as_str(),
+            notice.message_id.as_str(),
+            notice.wake,
+            total - live,
+            total,
+            quiet,
+            at,
+            delivered,
+            read,
+        ),
+    )?;
     Ok(())
 }
 
 fn stalls_told(db: &Connection, task: i64, run: u32) -> Result<i64, Error> {
-    let mut count =
-        db.prepare_cached("SELECT count(*) FROM notice WHERE task = ?1 AND run = ?2 AND nth > 0")?;
-    Ok(count.query_row((task, run), |row| row.get(0))?)
+    Ok(db.query_one(
+        "SELECT count(*) FROM notice WHERE task = ?1 AND run = ?2 AND nth > 0",
+        (task, run),
+        |row| row.get(0),
+    )?)
 }
 
 #[cfg(test)]

@@ -1,11 +1,9 @@
 //! Looking things up: one task, the live ones, pages of the history, totals. From indexes and
 //! counter rows, so that the size of the history does not matter; only a search goes through all of it.
 
-use rusqlite::types::{Value, ValueRef};
-use rusqlite::{Connection, OptionalExtension, params_from_iter};
-
 use super::filter::{Direction, Filter, Sort, Window};
 use super::rows::{self, TASK};
+use super::sql::{Connection, Value};
 use super::{Error, Run, Store, search};
 use crate::task::Order;
 use crate::task::stats::{Counts, Spent};
@@ -54,7 +52,7 @@ impl Store {
         since: Timestamp,
     ) -> Result<Option<Task>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(&format!(
+            let mut statement = db.prepare(&format!(
                 "SELECT {TASK} FROM task t INDEXED BY task_by_end
                  WHERE t.completed_at >= ?2 AND t.parent_session = ?1 AND t.status = 'completed'
                    AND t.run = 0 AND t.is_forked = 0 AND t.model = ?3 AND t.host = ?4
@@ -64,7 +62,7 @@ impl Store {
             ))?;
             let Order { agent, description, prompt, model, .. } = order;
             let model = model.as_deref().unwrap_or_default();
-            let values = rusqlite::params![
+            let values = (
                 parent.as_str(),
                 since.as_millis(),
                 model,
@@ -72,9 +70,9 @@ impl Store {
                 directory,
                 agent,
                 description,
-                prompt
-            ];
-            let found = statement.query_row(values, |row| Ok(rows::task(row))).optional()?;
+                prompt,
+            );
+            let found = statement.query_opt(values, |row| Ok(rows::task(row)))?;
             Ok(found.transpose()?.map(|(_, task)| task))
         })
     }
@@ -95,7 +93,7 @@ impl Store {
                 db,
                 ANY,
                 "t.id >= ? AND t.id < ? ORDER BY t.id LIMIT 10",
-                vec![reference.to_owned().into(), end.into()],
+                &[reference, &end],
             )?;
             Ok(match tasks.len() {
                 0 => Resolved::None,
@@ -107,7 +105,7 @@ impl Store {
 
     pub fn run(&self, id: &TaskId, n: u32) -> Result<Option<Run>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(&format!(
+            let mut statement = db.prepare(&format!(
                 "SELECT {} FROM run r WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
                 rows::RUN
             ))?;
@@ -180,9 +178,9 @@ impl Store {
                 db,
                 LIVE,
                 "t.slot IN (1, 2, 3) AND t.slot > 0 AND t.parent_session = ? ORDER BY t.seq",
-                vec![parent.as_str().to_owned().into()],
+                &[parent.as_str()],
             ),
-            None => query(db, LIVE, "t.slot > 0 ORDER BY t.seq", Vec::new()),
+            None => query(db, LIVE, "t.slot > 0 ORDER BY t.seq", &[]),
         })
     }
 
@@ -191,47 +189,43 @@ impl Store {
         self.read(|db| {
             let condition = "t.slot IN (1, 2, 3) AND t.slot > 0 AND t.parent_session = ?
                  AND t.blocking <> 1 ORDER BY t.seq";
-            query(db, LIVE, condition, vec![parent.as_str().to_owned().into()])
+            query(db, LIVE, condition, &[parent.as_str()])
         })
     }
 
     /// The parents that have live tasks, with their hosts.
     pub fn live_parents(&self) -> Result<Vec<(String, SessionId)>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
+            Ok(db.query_all(
                 "SELECT DISTINCT parent_host, parent_session FROM task WHERE slot > 0",
-            )?;
-            let rows = statement
-                .query_map([], |row| Ok((row.get(0)?, SessionId::new(row.get::<_, String>(1)?))))?;
-            Ok(rows.collect::<Result<_, _>>()?)
+                (),
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?)
         })
     }
 
     pub fn live_in_batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
         self.read(|db| {
-            let batch = vec![batch.as_str().to_owned().into()];
-            query(db, LIVE, "t.batch = ? AND t.slot > 0 ORDER BY t.seq", batch)
+            query(db, LIVE, "t.batch = ? AND t.slot > 0 ORDER BY t.seq", &[batch.as_str()])
         })
     }
 
     pub fn batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
-        self.read(|db| {
-            query(db, ANY, "t.batch = ? ORDER BY t.seq", vec![batch.as_str().to_owned().into()])
-        })
+        self.read(|db| query(db, ANY, "t.batch = ? ORDER BY t.seq", &[batch.as_str()]))
     }
 
     /// How many of a parent's listed tasks are in each state.
     pub fn listed_counts(&self, parent: &SessionId) -> Result<Counts, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
+            let mut statement = db.prepare(
                 "SELECT status, count(*) FROM task
                  WHERE parent_session = ?1 AND cleared_at IS NULL GROUP BY status",
             )?;
             let mut found = statement.query([parent.as_str()])?;
             let mut counts = Counts::default();
             while let Some(row) = found.next()? {
-                let status = rows::parse_status(row.get_ref(0)?.as_str().unwrap_or_default())?;
-                counts.add(status, row.get::<_, i64>(1)? as u64);
+                let status = rows::parse_status(row.get::<&str>(0).unwrap_or_default())?;
+                counts.add(status, row.get::<i64>(1)? as u64);
             }
             Ok(counts)
         })
@@ -240,15 +234,13 @@ impl Store {
     /// What all descendants of a session have used up, however deep.
     pub fn spent_below(&self, session: &SessionId) -> Result<Spent, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
-                "WITH RECURSIVE below (id, progress) AS (
+            let spent = "WITH RECURSIVE below (id, progress) AS (
                    SELECT id, progress FROM task WHERE parent_session = ?1
                    UNION SELECT t.id, t.progress FROM task t JOIN below ON t.parent_session = below.id)
                  SELECT coalesce(sum(progress ->> 'tokens'), 0), coalesce(sum(progress ->> 'cost'), 0.0)
-                 FROM below",
-            )?;
-            Ok(statement.query_row([session.as_str()], |row| {
-                Ok(Spent { tokens: row.get::<_, i64>(0)? as u64, cost: row.get(1)? })
+                 FROM below";
+            Ok(db.query_one(spent, [session.as_str()], |row| {
+                Ok(Spent { tokens: row.get::<i64>(0)? as u64, cost: row.get(1)? })
             })?)
         })
     }
@@ -260,23 +252,22 @@ impl Store {
 }
 
 pub(super) fn tallies(db: &Connection) -> Result<Vec<Tally>, Error> {
-    let mut statement =
-        db.prepare_cached("SELECT status, agent, n, tool_calls FROM tally WHERE n > 0")?;
-    let mut found = statement.query([])?;
+    let mut statement = db.prepare("SELECT status, agent, n, tool_calls FROM tally WHERE n > 0")?;
+    let mut found = statement.query(())?;
     let mut tallies = Vec::new();
     while let Some(row) = found.next()? {
         tallies.push(Tally {
-            status: rows::parse_status(row.get_ref(0)?.as_str().unwrap_or_default())?,
+            status: rows::parse_status(row.get::<&str>(0).unwrap_or_default())?,
             agent: row.get(1)?,
-            tasks: row.get::<_, i64>(2)? as u64,
-            tool_calls: row.get::<_, i64>(3)? as u64,
+            tasks: row.get::<i64>(2)? as u64,
+            tool_calls: row.get::<i64>(3)? as u64,
         });
     }
     Ok(tallies)
 }
 
 /// Which tasks are on a page.
-enum Selected {
+enum Selected<'a> {
     /// The numbers from the first to the last, both included; the last one first when descending.
     Numbers {
         first: i64,
@@ -286,20 +277,18 @@ enum Selected {
     /// A query for their numbers.
     Query {
         sql: String,
-        values: Vec<Value>,
+        values: Vec<Value<'a>>,
     },
     Found(Vec<i64>),
 }
 
-impl Selected {
+impl Selected<'_> {
     /// In their order.
     fn seqs(self, db: &Connection) -> Result<Vec<i64>, Error> {
         Ok(match self {
             Selected::Numbers { first, last, direction } => numbers(first, last, direction),
             Selected::Query { sql, values } => {
-                let mut statement = db.prepare_cached(&sql)?;
-                let seqs = statement.query_map(params_from_iter(values), |row| row.get(0))?;
-                seqs.collect::<Result<_, _>>()?
+                db.query_all(&sql, values.as_slice(), |row| row.get(0))?
             }
             Selected::Found(seqs) => seqs,
         })
@@ -309,7 +298,7 @@ impl Selected {
     fn json(self, db: &Connection, brief: Brief, answer: &mut Vec<u8>) -> Result<(), Error> {
         match self {
             Selected::Numbers { first, last, direction } => {
-                let mut stored = db.prepare_cached(match direction {
+                let mut stored = db.prepare(match direction {
                     Direction::Ascending => {
                         "SELECT task, json FROM view
                          WHERE task BETWEEN ?1 AND ?2 AND schema = ?3 ORDER BY task"
@@ -326,29 +315,29 @@ impl Selected {
                     for seq in seqs.by_ref().take_while(|seq| *seq != stored) {
                         add(db, brief, seq, None, answer)?;
                     }
-                    add(db, brief, stored, Some(row.get_ref(1)?), answer)?;
+                    add(db, brief, stored, row.get(1).ok(), answer)?;
                 }
                 seqs.try_for_each(|seq| add(db, brief, seq, None, answer))
             }
             Selected::Query { sql, values } => {
                 // Joined to what is on the page, and not to all that is sorted or skipped for it.
-                let mut stored = db.prepare_cached(&format!(
+                let mut stored = db.prepare(&format!(
                     "SELECT t.seq, v.json FROM ({sql}) t
                      LEFT JOIN view v ON v.task = t.seq AND v.schema = {}",
                     brief.schema()
                 ))?;
-                let mut rows = stored.query(params_from_iter(values))?;
+                let mut rows = stored.query(values.as_slice())?;
                 while let Some(row) = rows.next()? {
-                    add(db, brief, row.get(0)?, Some(row.get_ref(1)?), answer)?;
+                    add(db, brief, row.get(0)?, row.get(1).ok(), answer)?;
                 }
                 Ok(())
             }
             Selected::Found(seqs) => {
                 let mut stored =
-                    db.prepare_cached("SELECT json FROM view WHERE task = ?1 AND schema = ?2")?;
+                    db.prepare("SELECT json FROM view WHERE task = ?1 AND schema = ?2")?;
                 for seq in seqs {
                     let mut found = stored.query((seq, brief.schema()))?;
-                    let stored = found.next()?.map(|row| row.get_ref(0)).transpose()?;
+                    let stored = found.next()?.and_then(|row| row.get(0).ok());
                     add(db, brief, seq, stored, answer)?;
                 }
                 Ok(())
@@ -369,13 +358,13 @@ fn add(
     db: &Connection,
     brief: Brief,
     seq: i64,
-    stored: Option<ValueRef<'_>>,
+    stored: Option<&[u8]>,
     answer: &mut Vec<u8>,
 ) -> Result<(), Error> {
     if answer.last() == Some(&b'}') {
         answer.push(b',');
     }
-    match stored.and_then(|json| json.as_bytes().ok()) {
+    match stored {
         Some(json) => answer.extend_from_slice(json),
         None => {
             let built = tasks(db, &[seq], |task| brief.view(&task).to_json())?;
@@ -386,12 +375,12 @@ fn add(
 }
 
 /// Which tasks are on a page, and how many match on all pages.
-fn select(
+fn select<'a>(
     db: &Connection,
-    filter: &Filter,
+    filter: &'a Filter,
     sort: Sort,
     window: Window,
-) -> Result<(Selected, u64), Error> {
+) -> Result<(Selected<'a>, u64), Error> {
     if let Some(text) = filter.text() {
         let (seqs, total) = find(db, filter, text, sort, window)?;
         return Ok((Selected::Found(seqs), total));
@@ -412,7 +401,7 @@ fn select(
         sort.sql()
     );
     let (limit, offset) = window.signed();
-    values.extend([Value::from(limit), Value::from(offset)]);
+    values.extend([limit, offset].map(Value::Integer));
     Ok((Selected::Query { sql, values }, total))
 }
 
@@ -423,11 +412,12 @@ fn by_number(
     direction: Direction,
     total: u64,
     window: Window,
-) -> Result<Option<Selected>, Error> {
-    let mut ends = db.prepare_cached(
+) -> Result<Option<Selected<'static>>, Error> {
+    let (first, last): (i64, i64) = db.query_one(
         "SELECT coalesce((SELECT min(seq) FROM task), 1), coalesce((SELECT max(seq) FROM task), 0)",
+        (),
+        |row| Ok((row.get(0)?, row.get(1)?)),
     )?;
-    let (first, last): (i64, i64) = ends.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     if last - first + 1 != total as i64 {
         return Ok(None);
     }
@@ -465,8 +455,8 @@ fn find(
             Ok(())
         })?;
         let sorted = format!("SELECT t.seq FROM task t WHERE {condition} ORDER BY {}", sort.sql());
-        let mut sorted = db.prepare_cached(&sorted)?;
-        let mut rows = sorted.query(params_from_iter(values))?;
+        let mut sorted = db.prepare(&sorted)?;
+        let mut rows = sorted.query(values.as_slice())?;
         while let Some(row) = rows.next()? {
             let seq = row.get(0)?;
             if matching.binary_search(&seq).is_ok() {
@@ -488,10 +478,15 @@ fn find(
         })?;
     } else {
         let mut admits =
-            db.prepare_cached(&format!("SELECT 1 FROM task t WHERE {condition} AND t.seq = ?"))?;
+            db.prepare(&format!("SELECT 1 FROM task t WHERE {condition} AND t.seq = ?"))?;
+        let mut values = values;
+        values.push(Value::Null);
         search::scan(db, text, sort.direction, |block| {
             for seq in block.tasks() {
-                if admits.exists(params_from_iter(values.iter().cloned().chain([seq.into()])))? {
+                if let Some(last) = values.last_mut() {
+                    *last = Value::Integer(seq);
+                }
+                if admits.query_opt(values.as_slice(), |_| Ok(()))?.is_some() {
                     take(seq);
                 }
             }
@@ -507,8 +502,7 @@ pub(super) fn tasks<T>(
     seqs: &[i64],
     show: impl Fn(Task) -> T,
 ) -> Result<Vec<T>, Error> {
-    let mut statement =
-        db.prepare_cached(&format!("SELECT {TASK} FROM task t WHERE t.seq = ?1"))?;
+    let mut statement = db.prepare(&format!("SELECT {TASK} FROM task t WHERE t.seq = ?1"))?;
     let mut tasks = Vec::with_capacity(seqs.len());
     for seq in seqs {
         let mut found = statement.query([seq])?;
@@ -520,18 +514,20 @@ pub(super) fn tasks<T>(
 }
 
 fn counted(db: &Connection, filter: &Filter) -> Result<u64, Error> {
-    let mut statement = db.prepare_cached(
+    let values = (filter.status.map(Status::name), filter.agent.as_deref());
+    Ok(db.query_one(
         "SELECT coalesce(sum(n), 0) FROM tally
          WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR agent = ?2)",
-    )?;
-    let values = (filter.status.map(Status::name), filter.agent.as_deref());
-    Ok(statement.query_row(values, |row| row.get::<_, i64>(0))? as u64)
+        values,
+        |row| row.get::<i64>(0),
+    )? as u64)
 }
 
-fn count(db: &Connection, condition: &str, values: &[Value]) -> Result<u64, Error> {
-    let mut statement =
-        db.prepare_cached(&format!("SELECT count(*) FROM task t WHERE {condition}"))?;
-    let count = statement.query_row(params_from_iter(values), |row| row.get::<_, i64>(0))?;
+fn count(db: &Connection, condition: &str, values: &[Value<'_>]) -> Result<u64, Error> {
+    let count =
+        db.query_one(&format!("SELECT count(*) FROM task t WHERE {condition}"), values, |row| {
+            row.get::<i64>(0)
+        })?;
     Ok(count as u64)
 }
 
@@ -547,11 +543,10 @@ fn query(
     db: &Connection,
     from: &str,
     condition: &str,
-    values: Vec<Value>,
+    values: &[&str],
 ) -> Result<Vec<Task>, Error> {
-    let mut statement =
-        db.prepare_cached(&format!("SELECT {TASK} FROM {from} WHERE {condition}"))?;
-    let mut found = statement.query(params_from_iter(values))?;
+    let mut statement = db.prepare(&format!("SELECT {TASK} FROM {from} WHERE {condition}"))?;
+    let mut found = statement.query(values)?;
     let mut tasks = Vec::new();
     while let Some(row) = found.next()? {
         tasks.push(rows::task(row)?.1);

@@ -1,7 +1,6 @@
 //! Commands that were started and are not known to be gone (T20).
 
-use rusqlite::Row;
-
+use super::sql::{self, Row};
 use super::{Error, Store, Written};
 use crate::task::{SessionId, Timestamp};
 
@@ -20,18 +19,18 @@ pub struct RecordedProcess {
 impl Store {
     pub fn record_process(&self, process: RecordedProcess) -> Written<()> {
         self.write(move |db, _| {
-            let mut insert = db.prepare_cached(
+            db.execute(
                 "INSERT OR REPLACE INTO process VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                (
+                    &process.marker,
+                    process.session.as_str(),
+                    &process.call,
+                    process.guard_pid,
+                    process.guard_start.cast_signed(),
+                    &process.boot_id,
+                    process.created_at.as_millis(),
+                ),
             )?;
-            insert.execute((
-                &process.marker,
-                process.session.as_str(),
-                &process.call,
-                process.guard_pid,
-                process.guard_start.cast_signed(),
-                &process.boot_id,
-                process.created_at.as_millis(),
-            ))?;
             Ok(())
         })
     }
@@ -40,36 +39,36 @@ impl Store {
     /// with the next commit.
     pub fn forget_process(&self, marker: String) -> Written<()> {
         self.write_along(move |db, _| {
-            db.prepare_cached("DELETE FROM process WHERE marker = ?1")?.execute([&marker])?;
+            db.execute("DELETE FROM process WHERE marker = ?1", [&marker])?;
             Ok(())
         })
     }
 
     pub fn processes(&self) -> Result<Vec<RecordedProcess>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached("SELECT * FROM process ORDER BY created_at")?;
-            let rows = statement.query_map([], process)?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            Ok(db.query_all("SELECT * FROM process ORDER BY created_at", (), process)?)
         })
     }
 
     pub fn processes_of(&self, session: &SessionId) -> Result<Vec<RecordedProcess>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached("SELECT * FROM process WHERE session = ?1")?;
-            let rows = statement.query_map([session.as_str()], process)?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            Ok(db.query_all(
+                "SELECT * FROM process WHERE session = ?1",
+                [session.as_str()],
+                process,
+            )?)
         })
     }
 }
 
-fn process(row: &Row<'_>) -> rusqlite::Result<RecordedProcess> {
+fn process(row: Row<'_>) -> Result<RecordedProcess, sql::Error> {
     Ok(RecordedProcess {
         marker: row.get(0)?,
-        session: SessionId::new(row.get::<_, String>(1)?),
+        session: row.get(1)?,
         call: row.get(2)?,
         guard_pid: row.get(3)?,
-        guard_start: row.get::<_, i64>(4)?.cast_unsigned(),
+        guard_start: row.get::<i64>(4)?.cast_unsigned(),
         boot_id: row.get(5)?,
-        created_at: Timestamp::from_millis(row.get(6)?),
+        created_at: row.get(6)?,
     })
 }

@@ -4,12 +4,11 @@
 
 use std::time::Duration;
 
-use rusqlite::types::{Value, ValueRef};
-use rusqlite::{Connection, OptionalExtension, Params};
-
 use super::news::publish;
 use super::outbox::{NewNotice, NoticeKind, owe};
 use super::rows::{self, RUN, TASK};
+use super::sql::{Connection, Params, Value};
+use super::sqlite::{Column, columns};
 use super::writer::{News, What};
 use super::{Error, Store};
 use crate::task::lifecycle::RunEnd;
@@ -51,10 +50,9 @@ impl Store {
     /// Those that are there.
     pub fn quarantined(&self) -> Result<Vec<Quarantined>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare("SELECT name, field FROM quarantine ORDER BY task")?;
-            let rows = statement
-                .query_map([], |row| Ok(Quarantined { name: row.get(0)?, field: row.get(1)? }))?;
-            Ok(rows.collect::<Result<_, _>>()?)
+            Ok(db.query_all("SELECT name, field FROM quarantine ORDER BY task", (), |row| {
+                Ok(Quarantined { name: row.get(0)?, field: row.get(1)? })
+            })?)
         })
     }
 
@@ -64,13 +62,12 @@ impl Store {
         loop {
             // In slices: a reader that stays keeps the log from being moved into the file.
             let last = self.read(|db| {
-                let mut slice = db.prepare_cached(
-                    "SELECT max(seq) FROM (SELECT seq FROM task WHERE seq > ?1 ORDER BY seq LIMIT 500)",
-                )?;
-                let last: Option<i64> = slice.query_row([after], |row| row.get(0))?;
+                let slice = "SELECT max(seq) FROM
+                             (SELECT seq FROM task WHERE seq > ?1 ORDER BY seq LIMIT 500)";
+                let last: Option<i64> = db.query_one(slice, [after], |row| row.get(0))?;
                 let Some(last) = last else { return Ok(None) };
-                for seq in numbers(db, "SELECT seq FROM task WHERE seq > ?1 AND seq <= ?2", (after, last))?
-                {
+                let in_slice = "SELECT seq FROM task WHERE seq > ?1 AND seq <= ?2";
+                for seq in numbers(db, in_slice, (after, last))? {
                     read(db, seq)?;
                 }
                 Ok(Some(last))
@@ -137,18 +134,18 @@ fn isolate_or_delete(
     seq: i64,
     field: String,
 ) -> Result<Quarantined, Error> {
-    db.execute_batch("SAVEPOINT isolating")?;
+    let savepoint = db.savepoint()?;
     match isolate(db, news, seq, field.clone()) {
         Ok(isolated) => {
-            db.execute_batch("RELEASE isolating")?;
+            savepoint.commit()?;
             Ok(isolated)
         }
         Err(error) if error.damage().is_none() => {
-            db.execute_batch("ROLLBACK TO isolating; RELEASE isolating")?;
+            drop(savepoint);
             let error = &error as &dyn std::error::Error;
             tracing::error!(seq, field, error, "task cannot be read or ended; it was deleted");
             let at = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
-            let at: i64 = db.query_row(at, [], |row| row.get(0))?;
+            let at: i64 = db.query_one(at, (), |row| row.get(0))?;
             keep_original(db, seq, &field, at)?;
             db.execute("DELETE FROM task WHERE seq = ?1", [seq])?;
             Ok(Quarantined { name: format!("number {seq}"), field })
@@ -159,11 +156,14 @@ fn isolate_or_delete(
 
 /// As whoever works with the task would. A live one without its run is of no use either.
 fn read(db: &Connection, seq: i64) -> Result<Option<Task>, Error> {
-    let mut statement = db.prepare_cached(&format!(
-        "SELECT {TASK}, {RUN} FROM task t LEFT JOIN run r ON r.task = t.seq AND r.n = t.run
+    let found = db.query_opt(
+        &format!(
+            "SELECT {TASK}, {RUN} FROM task t LEFT JOIN run r ON r.task = t.seq AND r.n = t.run
          WHERE t.seq = ?1"
-    ))?;
-    let found = statement.query_row([seq], |row| Ok(rows::task_and_run(row))).optional()?;
+        ),
+        [seq],
+        |row| Ok(rows::task_and_run(row)),
+    )?;
     match found.transpose()? {
         Some((task, None)) if task.is_live() => {
             Err(Error::UnreadableTask { seq, field: "run".to_owned() })
@@ -179,10 +179,10 @@ pub(super) fn isolate(
     field: String,
 ) -> Result<Quarantined, Error> {
     let at: i64 =
-        db.query_row("SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)", [], |row| row.get(0))?;
+        db.query_one("SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)", (), |row| row.get(0))?;
     keep_original(db, seq, &field, at)?;
     let was_live: bool =
-        db.query_row("SELECT slot IN (1, 2, 3) FROM task WHERE seq = ?1", [seq], |row| row.get(0))?;
+        db.query_one("SELECT slot IN (1, 2, 3) FROM task WHERE seq = ?1", [seq], |row| row.get(0))?;
     replace_unreadable(db, "task", seq)?;
     for run in numbers(db, "SELECT seq FROM run WHERE task = ?1", [seq])? {
         replace_unreadable(db, "run", run)?;
@@ -245,17 +245,17 @@ fn end(db: &Connection, seq: i64, field: &str, at: i64) -> Result<(), Error> {
         ),
     )?;
     // Triggers count words that nobody knows as well.
-    db.execute("DELETE FROM tally WHERE n <= 0", [])?;
+    db.execute("DELETE FROM tally WHERE n <= 0", ())?;
     Ok(())
 }
 
 /// The end of a live task, unless its parent was told already.
 fn tell(db: &Connection, seq: i64, task: &Task, at: i64) -> Result<(), Error> {
     let told = "SELECT EXISTS (SELECT 1 FROM notice WHERE task = ?1 AND run = ?2 AND nth = 0)";
-    if db.query_row(told, (seq, task.run), |row| row.get(0))? {
+    if db.query_one(told, (seq, task.run), |row| row.get(0))? {
         return Ok(());
     }
-    let dice: Vec<u8> = db.query_row("SELECT randomblob(16)", [], |row| row.get(0))?;
+    let dice: Vec<u8> = db.query_one("SELECT randomblob(16)", (), |row| row.get(0))?;
     let dice: [u8; 16] = dice.try_into().unwrap_or_default();
     let message_id = MessageId::mint((at.max(0) as u64) << 12, &dice);
     let (kind, at) = (NoticeKind::End, Timestamp::from_millis(at));
@@ -266,58 +266,52 @@ fn tell(db: &Connection, seq: i64, task: &Task, at: i64) -> Result<(), Error> {
 const SMALL: i64 = u32::MAX as i64;
 const COUNTS: [&str; 3] = ["depth", "run", "n"];
 
-struct Column {
-    name: String,
-    is_text: bool,
-    required: bool,
-}
-
-fn columns(db: &Connection, table: &str) -> Result<Vec<Column>, Error> {
-    let mut statement =
-        db.prepare_cached("SELECT name, type, \"notnull\" FROM pragma_table_info(?1)")?;
-    let columns = statement.query_map([table], |row| {
-        let is_text = row.get_ref(1)?.as_str().is_ok_and(|kind| kind == "TEXT");
-        Ok(Column { name: row.get(0)?, is_text, required: row.get(2)? })
-    })?;
-    Ok(columns.collect::<Result<_, _>>()?)
+/// What takes the place of a value.
+enum Better {
+    Null,
+    Zero,
+    Text,
 }
 
 /// Values of a type that their column cannot have, and text that is not UTF-8.
 fn replace_unreadable(db: &Connection, table: &str, seq: i64) -> Result<(), Error> {
-    for Column { name, is_text, required } in columns(db, table)? {
+    for Column { name, is_text, required, .. } in columns(db, table)? {
         let select = format!("SELECT {name} FROM {table} WHERE seq = ?1");
-        let better = db.query_row(&select, [seq], |row| {
-            Ok(match row.get_ref(0)? {
-                ValueRef::Text(text) if is_text => match std::str::from_utf8(text) {
-                    Ok(_) => None,
-                    Err(_) => Some(Value::Text(String::from_utf8_lossy(text).into_owned())),
-                },
-                ValueRef::Integer(0..=SMALL) if !is_text => None,
-                ValueRef::Integer(0..) if !is_text && !COUNTS.contains(&name.as_str()) => None,
-                ValueRef::Null if !required => None,
-                ValueRef::Blob(bytes) if is_text => {
-                    Some(Value::Text(String::from_utf8_lossy(bytes).into_owned()))
+        let mut text = String::new();
+        let better = db.query_one(&select, [seq], |row| {
+            Ok(match row.value(0)? {
+                Value::Text(bytes) if is_text && std::str::from_utf8(bytes).is_ok() => None,
+                Value::Text(bytes) | Value::Blob(bytes) if is_text => {
+                    text = String::from_utf8_lossy(bytes).into_owned();
+                    Some(Better::Text)
                 }
-                _ if !required => Some(Value::Null),
-                _ if is_text => Some(Value::Text(String::new())),
-                _ => Some(Value::Integer(0)),
+                Value::Integer(0..=SMALL) if !is_text => None,
+                Value::Integer(0..) if !is_text && !COUNTS.contains(&name.as_str()) => None,
+                Value::Null if !required => None,
+                _ if !required => Some(Better::Null),
+                _ if is_text => Some(Better::Text),
+                _ => Some(Better::Zero),
             })
         })?;
-        if let Some(value) = better {
-            db.execute(&format!("UPDATE {table} SET {name} = ?2 WHERE seq = ?1"), (seq, value))?;
-        }
+        let better = match better {
+            None => continue,
+            Some(Better::Null) => Value::Null,
+            Some(Better::Zero) => Value::Integer(0),
+            Some(Better::Text) => Value::Text(text.as_bytes()),
+        };
+        db.execute(&format!("UPDATE {table} SET {name} = ?2 WHERE seq = ?1"), (seq, better))?;
     }
     Ok(())
 }
 
 fn numbers(db: &Connection, sql: &str, of: impl Params) -> Result<Vec<i64>, Error> {
-    let mut statement = db.prepare_cached(sql)?;
-    let numbers = statement.query_map(of, |row| row.get(0))?;
-    Ok(numbers.collect::<Result<_, _>>()?)
+    Ok(db.query_all(sql, of, |row| row.get(0))?)
 }
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::Connection;
+
     use super::*;
     use crate::store::prune::tests::History;
     use crate::task::{MAILBOX, TaskId};

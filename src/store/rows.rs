@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Row};
-
 use super::Error;
+use super::sql::{self, Connection, FromValue, Row, Value};
 use crate::task::lifecycle::{Rest, RunEnd};
 use crate::task::{
-    BatchId, Manner, MessageId, Order, Origin, Parent, SessionId, ShortId, Slot, State, Status,
-    Task, TaskId, Timestamp,
+    BatchId, Manner, MessageId, NoticeId, Order, Origin, Parent, SessionId, ShortId, Slot, State,
+    Status, Task, Timestamp,
 };
 
 /// One prompt to the agent and what came of it.
@@ -96,85 +95,72 @@ columns! {
 pub(super) const TASK_COLUMNS: usize = Column::Revision as usize + 1;
 
 /// Reads what [`TASK`] selects; the row's `seq` comes along.
-pub(super) fn task(row: &Row<'_>) -> Result<(i64, Task), Error> {
+pub(super) fn task(row: Row<'_>) -> Result<(i64, Task), Error> {
     let seq = row.get(Column::Seq.at(0))?;
     let task = decode(row).map_err(|error| unreadable(row, seq, error))?;
     Ok((seq, task))
 }
 
 /// Whose row it is, when what went wrong is the row's doing.
-pub(super) fn unreadable(row: &Row<'_>, seq: i64, error: Error) -> Error {
-    use rusqlite::Error::{
-        FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error,
-    };
+pub(super) fn unreadable(row: Row<'_>, seq: i64, error: Error) -> Error {
     let column = match &error {
         Error::Unreadable { column } => {
             return Error::UnreadableTask { seq, field: (*column).to_owned() };
         }
-        Error::Sql(source) => match source.as_ref() {
-            FromSqlConversionFailure(column, ..)
-            | IntegralValueOutOfRange(column, _)
-            | InvalidColumnType(column, ..)
-            | Utf8Error(column, _) => *column,
-            _ => return error,
-        },
+        Error::Failed(sql::Error::Value { column, .. }) => *column,
         _ => return error,
     };
-    let field = row.as_ref().column_name(column).unwrap_or("?");
+    let field = row.column_name(column).unwrap_or("?");
     Error::UnreadableTask { seq, field: field.to_owned() }
 }
 
-fn decode(row: &Row<'_>) -> Result<Task, Error> {
+fn decode(row: Row<'_>) -> Result<Task, Error> {
     use Column as Is;
     Ok(Task {
-        id: TaskId::new(string(row, Is::Id)?),
-        short_id: ShortId::new(string(row, Is::ShortId)?),
+        id: row.get(Is::Id.at(0))?,
+        short_id: row.get(Is::ShortId.at(0))?,
         origin: Origin {
             parent: Parent {
-                session: SessionId::new(string(row, Is::ParentSession)?),
-                message: string(row, Is::ParentMessage)?,
-                agent: string(row, Is::ParentAgent)?,
-                host: string(row, Is::ParentHost)?,
+                session: row.get(Is::ParentSession.at(0))?,
+                message: row.get(Is::ParentMessage.at(0))?,
+                agent: row.get(Is::ParentAgent.at(0))?,
+                host: row.get(Is::ParentHost.at(0))?,
             },
-            host: string(row, Is::Host)?,
-            host_instance: string(row, Is::HostInstance)?,
-            directory: string(row, Is::Directory)?,
+            host: row.get(Is::Host.at(0))?,
+            host_instance: row.get(Is::HostInstance.at(0))?,
+            directory: row.get(Is::Directory.at(0))?,
             depth: row.get(Is::Depth.at(0))?,
             is_forked: row.get(Is::IsForked.at(0))?,
         },
         order: Order {
-            description: string(row, Is::Description)?,
-            prompt: row.get::<_, Option<String>>(Is::Prompt.at(0))?.unwrap_or_default(),
-            agent: string(row, Is::Agent)?,
-            model: Some(string(row, Is::Model)?).filter(|model| !model.is_empty()),
-            budget: json("budget", row.get_ref(Is::Budget.at(0))?.as_str().unwrap_or_default())?,
+            description: row.get(Is::Description.at(0))?,
+            prompt: row.get::<Option<String>>(Is::Prompt.at(0))?.unwrap_or_default(),
+            agent: row.get(Is::Agent.at(0))?,
+            model: Some(row.get(Is::Model.at(0))?).filter(|model: &String| !model.is_empty()),
+            budget: json("budget", row.get::<&str>(Is::Budget.at(0)).unwrap_or_default())?,
             // 2 is one that nobody waits for any more.
-            manner: match row.get::<_, i64>(Is::Blocking.at(0))? {
+            manner: match row.get::<i64>(Is::Blocking.at(0))? {
                 0 => Manner::Background,
                 _ => Manner::Blocking,
             },
         },
-        batch: BatchId::new(string(row, Is::Batch)?),
+        batch: row.get(Is::Batch.at(0))?,
         state: state(row)?,
-        started_at: Timestamp::from_millis(row.get(Is::StartedAt.at(0))?),
-        completed_at: moment(row, Is::CompletedAt.at(0))?,
-        result_retrieved_at: moment(row, Is::ResultRetrievedAt.at(0))?,
-        cleared_at: moment(row, Is::ClearedAt.at(0))?,
+        started_at: row.get(Is::StartedAt.at(0))?,
+        completed_at: row.get(Is::CompletedAt.at(0))?,
+        result_retrieved_at: row.get(Is::ResultRetrievedAt.at(0))?,
+        cleared_at: row.get(Is::ClearedAt.at(0))?,
         run: row.get(Is::Run.at(0))?,
         slot: slot(row.get(Is::Slot.at(0))?),
-        progress: json("progress", row.get_ref(Is::Progress.at(0))?.as_str().unwrap_or_default())?,
+        progress: json("progress", row.get::<&str>(Is::Progress.at(0)).unwrap_or_default())?,
         revision: row.get(Is::Revision.at(0))?,
     })
 }
 
-fn string(row: &Row<'_>, column: Column) -> Result<String, Error> {
-    Ok(row.get(column.at(0))?)
-}
-
 /// Reads what [`TASK`] and [`RUN`] select, the run as far as there is one.
-pub(super) fn task_and_run(row: &Row<'_>) -> Result<(Task, Option<Run>), Error> {
+pub(super) fn task_and_run(row: Row<'_>) -> Result<(Task, Option<Run>), Error> {
     let (seq, task) = task(row)?;
-    if row.get_ref(TASK_COLUMNS)? == rusqlite::types::ValueRef::Null {
+    if row.value(TASK_COLUMNS)? == Value::Null {
         return Ok((task, None));
     }
     let run = run(row, TASK_COLUMNS).map_err(|error| unreadable(row, seq, error))?;
@@ -203,32 +189,28 @@ columns! {
 }
 
 /// Reads what [`RUN`] selects, from column `start` on.
-pub(super) fn run(row: &Row<'_>, start: usize) -> Result<Run, Error> {
+pub(super) fn run(row: Row<'_>, start: usize) -> Result<Run, Error> {
     use RunColumn as Is;
-    let time = |column: Is| moment(row, column.at(start));
-    let id = |column: Is| {
-        Ok::<_, Error>(row.get::<_, Option<String>>(column.at(start))?.map(MessageId::new))
-    };
     let ended_as: Option<String> = row.get(Is::EndedAs.at(start))?;
     let open_todos: Option<String> = row.get(Is::OpenTodos.at(start))?;
     Ok(Run {
         n: row.get(Is::N.at(start))?,
-        message_id: MessageId::new(row.get::<_, String>(Is::MessageId.at(start))?),
+        message_id: row.get(Is::MessageId.at(start))?,
         prompt: row.get(Is::Prompt.at(start))?,
-        started_at: Timestamp::from_millis(row.get(Is::StartedAt.at(start))?),
-        sent_at: time(Is::SentAt)?,
-        ended_at: time(Is::EndedAt)?,
+        started_at: row.get(Is::StartedAt.at(start))?,
+        sent_at: row.get(Is::SentAt.at(start))?,
+        ended_at: row.get(Is::EndedAt.at(start))?,
         ended_as: ended_as.as_deref().and_then(RunEnd::parse),
         result: row.get(Is::Result.at(start))?,
         error: row.get(Is::Error.at(start))?,
         // Only counted and shown: none is better than no run.
         open_todos: open_todos.and_then(|todos| json("", &todos).ok()).unwrap_or_default(),
-        nudge_id: id(Is::NudgeId)?,
-        nudge_sent_at: time(Is::NudgeSentAt)?,
-        continue_id: id(Is::ContinueId)?,
-        continue_sent_at: time(Is::ContinueSentAt)?,
+        nudge_id: row.get(Is::NudgeId.at(start))?,
+        nudge_sent_at: row.get(Is::NudgeSentAt.at(start))?,
+        continue_id: row.get(Is::ContinueId.at(start))?,
+        continue_sent_at: row.get(Is::ContinueSentAt.at(start))?,
         stalled: row.get(Is::Stalled.at(start))?,
-        waited: Duration::from_millis(row.get::<_, i64>(Is::Waited.at(start))?.unsigned_abs()),
+        waited: Duration::from_millis(row.get::<i64>(Is::Waited.at(start))?.unsigned_abs()),
     })
 }
 
@@ -238,9 +220,46 @@ pub(super) fn find_task(
     condition: &str,
     value: &str,
 ) -> Result<Option<(i64, Task)>, Error> {
-    let mut statement =
-        db.prepare_cached(&format!("SELECT {TASK} FROM task t WHERE {condition}"))?;
-    statement.query_row([value], |row| Ok(task(row))).optional()?.transpose()
+    db.query_opt(&format!("SELECT {TASK} FROM task t WHERE {condition}"), [value], |row| {
+        Ok(task(row))
+    })?
+    .transpose()
+}
+
+impl FromValue<'_> for SessionId {
+    fn from_value(value: Value<'_>) -> Option<SessionId> {
+        String::from_value(value).map(SessionId::new)
+    }
+}
+
+impl FromValue<'_> for MessageId {
+    fn from_value(value: Value<'_>) -> Option<MessageId> {
+        String::from_value(value).map(MessageId::new)
+    }
+}
+
+impl FromValue<'_> for ShortId {
+    fn from_value(value: Value<'_>) -> Option<ShortId> {
+        String::from_value(value).map(ShortId::new)
+    }
+}
+
+impl FromValue<'_> for BatchId {
+    fn from_value(value: Value<'_>) -> Option<BatchId> {
+        String::from_value(value).map(BatchId::new)
+    }
+}
+
+impl FromValue<'_> for NoticeId {
+    fn from_value(value: Value<'_>) -> Option<NoticeId> {
+        i64::from_value(value).map(NoticeId::new)
+    }
+}
+
+impl FromValue<'_> for Timestamp {
+    fn from_value(value: Value<'_>) -> Option<Timestamp> {
+        i64::from_value(value).map(Timestamp::from_millis)
+    }
 }
 
 pub(super) fn slot_number(slot: Slot) -> i64 {
@@ -265,10 +284,10 @@ pub(super) fn parse_status(word: &str) -> Result<Status, Error> {
     Status::parse(word).ok_or(Error::Unreadable { column: "status" })
 }
 
-fn state(row: &Row<'_>) -> Result<State, Error> {
-    let status = parse_status(row.get_ref(Column::Status.at(0))?.as_str().unwrap_or_default())?;
+fn state(row: Row<'_>) -> Result<State, Error> {
+    let status = parse_status(row.get::<&str>(Column::Status.at(0)).unwrap_or_default())?;
     let error: Option<String> = row.get(Column::Error.at(0))?;
-    let result = row.get_ref(Column::Result.at(0))?.as_str_or_null().unwrap_or_default();
+    let result = row.get::<Option<&str>>(Column::Result.at(0)).unwrap_or_default();
     let result: Option<Arc<str>> = result.map(Arc::from);
     Ok(match status {
         Status::Running => State::Running,
@@ -291,10 +310,6 @@ pub(super) fn json<T: serde::de::DeserializeOwned>(
     text: &str,
 ) -> Result<T, Error> {
     serde_json::from_str(text).map_err(|_| Error::Unreadable { column })
-}
-
-pub(super) fn moment(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>, Error> {
-    Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_millis))
 }
 
 /// As it stands in a column.

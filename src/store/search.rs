@@ -6,10 +6,10 @@
 
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
-use rusqlite::{Connection, OptionalExtension};
 
 use super::Error;
 use super::filter::Direction;
+use super::sql::Connection;
 
 /// Stands behind every description. No text has this byte in it.
 const END: u8 = 0xff;
@@ -41,13 +41,13 @@ pub(super) fn scan(
 ) -> Result<(), Error> {
     let text = fold(text);
     let finder = Finder::new(&text);
-    let mut blocks = db.prepare_cached(match direction {
+    let mut blocks = db.prepare(match direction {
         Direction::Ascending => "SELECT first, text FROM search ORDER BY first",
         Direction::Descending => "SELECT first, text FROM search ORDER BY first DESC",
     })?;
-    let mut blocks = blocks.query([])?;
+    let mut blocks = blocks.query(())?;
     while let Some(row) = blocks.next()? {
-        let (first, text) = (row.get(0)?, row.get_ref(1)?.as_bytes().unwrap_or_default());
+        let (first, text) = (row.get(0)?, row.get::<&[u8]>(1).unwrap_or_default());
         visit(Block { first, text, finder: &finder, direction })?;
     }
     Ok(())
@@ -120,10 +120,10 @@ fn end_after(text: &[u8], from: usize) -> usize {
 /// Adds the description of the newest task.
 pub(super) fn append(db: &Connection, seq: i64, description: &str) -> Result<(), Error> {
     let folded = fold(description);
-    let mut newest =
-        db.prepare_cached("SELECT first, n, text FROM search ORDER BY first DESC LIMIT 1")?;
     let newest: Option<(i64, i64, Vec<u8>)> =
-        newest.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
+        db.query_opt("SELECT first, n, text FROM search ORDER BY first DESC LIMIT 1", (), |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })?;
     let (first, n, mut text) = match newest {
         Some((first, n, text)) if first + n == seq && text.len() + folded.len() < ROOM => {
             (first, n, text)
@@ -132,18 +132,20 @@ pub(super) fn append(db: &Connection, seq: i64, description: &str) -> Result<(),
     };
     text.extend_from_slice(folded.as_bytes());
     text.push(END);
-    db.prepare_cached("INSERT OR REPLACE INTO search (first, n, text) VALUES (?1, ?2, ?3)")?
-        .execute((first, n + 1, text))?;
+    db.execute(
+        "INSERT OR REPLACE INTO search (first, n, text) VALUES (?1, ?2, ?3)",
+        (first, n + 1, text),
+    )?;
     Ok(())
 }
 
 /// Takes the description of a task away, without moving the others.
 pub(super) fn forget(db: &Connection, seq: i64) -> Result<(), Error> {
-    let mut around = db.prepare_cached(
+    let found: Option<(i64, i64, Vec<u8>)> = db.query_opt(
         "SELECT first, n, text FROM search WHERE first <= ?1 ORDER BY first DESC LIMIT 1",
+        [seq],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
     )?;
-    let found: Option<(i64, i64, Vec<u8>)> =
-        around.query_row([seq], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
     let Some((first, n, text)) = found.filter(|(first, n, _)| first + n > seq) else {
         return Ok(());
     };
@@ -152,10 +154,12 @@ pub(super) fn forget(db: &Connection, seq: i64) -> Result<(), Error> {
         *entry = &[GONE, END];
     }
     if kept.iter().all(|entry| *entry == [GONE, END]) {
-        db.prepare_cached("DELETE FROM search WHERE first = ?1")?.execute([first])?;
+        db.execute("DELETE FROM search WHERE first = ?1", [first])?;
     } else {
-        db.prepare_cached("INSERT OR REPLACE INTO search (first, n, text) VALUES (?1, ?2, ?3)")?
-            .execute((first, n, kept.concat()))?;
+        db.execute(
+            "INSERT OR REPLACE INTO search (first, n, text) VALUES (?1, ?2, ?3)",
+            (first, n, kept.concat()),
+        )?;
     }
     Ok(())
 }
@@ -163,13 +167,15 @@ pub(super) fn forget(db: &Connection, seq: i64) -> Result<(), Error> {
 /// Adds what is missing at the end: everything, in a store from before there was a search.
 pub(super) fn catch_up(db: &Connection) -> Result<(), Error> {
     let known = "SELECT coalesce((SELECT first + n FROM search ORDER BY first DESC LIMIT 1), 0)";
-    let mut from: i64 = db.query_row(known, [], |row| row.get(0))?;
+    let mut from: i64 = db.query_one(known, (), |row| row.get(0))?;
     loop {
-        let mut missing = db.prepare_cached(&format!(
-            "SELECT seq, description FROM task WHERE seq >= ?1 ORDER BY seq LIMIT {CHUNK}"
-        ))?;
-        let missing = missing.query_map([from], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let missing = missing.collect::<Result<Vec<(i64, String)>, _>>()?;
+        let missing: Vec<(i64, String)> = db.query_all(
+            &format!(
+                "SELECT seq, description FROM task WHERE seq >= ?1 ORDER BY seq LIMIT {CHUNK}"
+            ),
+            [from],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?;
         let Some((last, _)) = missing.last() else { return Ok(()) };
         from = last + 1;
         for (seq, description) in &missing {
@@ -186,8 +192,8 @@ mod tests {
 
     /// The tables that matter here, with these descriptions in them.
     fn index(descriptions: &[String]) -> Connection {
-        let db = Connection::open_in_memory().unwrap();
-        db.execute_batch(
+        let db = Connection::from(rusqlite::Connection::open_in_memory().unwrap());
+        db.batch(
             "CREATE TABLE search (first INTEGER PRIMARY KEY, n INTEGER, text BLOB);
              CREATE TABLE task (seq INTEGER PRIMARY KEY, description TEXT);",
         )
@@ -260,10 +266,8 @@ mod tests {
         let texts: Vec<String> = (0..1000).map(|n| format!("look at number {n} again")).collect();
         let db = index(&texts);
         let blocks = |db: &Connection| -> Vec<(i64, i64, Vec<u8>)> {
-            let mut blocks = db.prepare("SELECT first, n, text FROM search ORDER BY 1").unwrap();
-            let blocks =
-                blocks.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
-            blocks.collect::<Result<_, _>>().unwrap()
+            let blocks = "SELECT first, n, text FROM search ORDER BY 1";
+            db.query_all(blocks, (), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap()
         };
         let longest = blocks(&db).iter().map(|(_, _, text)| text.len()).max();
         assert!(blocks(&db).len() > 5 && longest <= Some(ROOM), "{longest:?}");

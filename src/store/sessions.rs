@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::sql::Connection;
 use super::{Error, Store, Written, rows};
 use crate::task::{SessionId, Timestamp};
 
@@ -64,7 +64,7 @@ impl Store {
             }
             insert(db, &session)?;
             let mut copy =
-                db.prepare_cached("INSERT INTO message (session, id, body) VALUES (?1, ?2, ?3)")?;
+                db.prepare("INSERT INTO message (session, id, body) VALUES (?1, ?2, ?3)")?;
             for_each_message(db, &of, 0, |_, id, body| {
                 copy.execute((session.id.as_str(), id, body))?;
                 Ok(())
@@ -84,9 +84,7 @@ impl Store {
     /// Sessions that were at work when the last daemon stopped, however it stopped.
     pub fn running_sessions(&self) -> Result<Vec<SessionId>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached("SELECT id FROM session WHERE running = 1")?;
-            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-            Ok(rows.map(|id| id.map(SessionId::new)).collect::<Result<_, _>>()?)
+            Ok(db.query_all("SELECT id FROM session WHERE running = 1", (), |row| row.get(0))?)
         })
     }
 
@@ -102,17 +100,18 @@ impl Store {
     ) -> Written<bool> {
         let session = session.clone();
         self.write(move |db, _| {
-            let mut insert = db.prepare_cached(
+            if db.execute(
                 "INSERT OR IGNORE INTO message (session, id, body) VALUES (?1, ?2, ?3)",
-            )?;
-            if insert.execute((session.as_str(), &message_id, &body))? == 0 {
+                (session.as_str(), &message_id, &body),
+            )? == 0
+            {
                 return Ok(false);
             }
             if work {
-                let mut work = db.prepare_cached(
+                db.execute(
                     "UPDATE session SET running = 1, model = ?2, said = said + 1 WHERE id = ?1",
+                    (session.as_str(), &model),
                 )?;
-                work.execute((session.as_str(), &model))?;
             }
             Ok(true)
         })
@@ -122,13 +121,14 @@ impl Store {
     pub fn save_message(&self, session: &SessionId, id: String, body: String) -> Written<()> {
         let session = session.clone();
         self.write(move |db, _| {
-            let mut save = db.prepare_cached(
+            let seq: i64 = db.query_one(
                 "INSERT INTO message (session, id, body) VALUES (?1, ?2, ?3)
                  ON CONFLICT (session, id) DO UPDATE SET body = excluded.body RETURNING seq",
+                (session.as_str(), &id, &body),
+                |row| row.get(0),
             )?;
-            let seq: i64 = save.query_row((session.as_str(), &id, &body), |row| row.get(0))?;
             // The calls are in the body as they are now.
-            db.prepare_cached("DELETE FROM call WHERE message = ?1")?.execute([seq])?;
+            db.execute("DELETE FROM call WHERE message = ?1", [seq])?;
             Ok(())
         })
     }
@@ -143,11 +143,11 @@ impl Store {
     ) -> Written<()> {
         let session = session.clone();
         self.write(move |db, _| {
-            let mut save = db.prepare_cached(
+            db.execute(
                 "INSERT OR REPLACE INTO call (message, part, state)
                  SELECT seq, ?3, ?4 FROM message WHERE session = ?1 AND id = ?2",
+                (session.as_str(), &message, part as i64, &state),
             )?;
-            save.execute((session.as_str(), &message, part as i64, &state))?;
             Ok(())
         })
     }
@@ -183,10 +183,11 @@ impl Store {
 
     pub fn has_message(&self, session: &SessionId, id: &str) -> Result<bool, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
+            Ok(db.query_one(
                 "SELECT EXISTS (SELECT 1 FROM message WHERE session = ?1 AND id = ?2)",
-            )?;
-            Ok(statement.query_row((session.as_str(), id), |row| row.get(0))?)
+                (session.as_str(), id),
+                |row| row.get(0),
+            )?)
         })
     }
 
@@ -195,9 +196,10 @@ impl Store {
     pub fn session_rests(&self, session: &SessionId, said: i64) -> Written<bool> {
         let session = session.clone();
         self.write(move |db, _| {
-            let mut rest =
-                db.prepare_cached("UPDATE session SET running = 0 WHERE id = ?1 AND said = ?2")?;
-            Ok(rest.execute((session.as_str(), said))? > 0)
+            Ok(db.execute(
+                "UPDATE session SET running = 0 WHERE id = ?1 AND said = ?2",
+                (session.as_str(), said),
+            )? > 0)
         })
     }
 
@@ -209,8 +211,10 @@ impl Store {
     ) -> Written<()> {
         let (session, handed) = (session.clone(), handed_text(handed));
         self.write(move |db, _| {
-            db.prepare_cached("UPDATE session SET handed = ?2 WHERE id = ?1")?
-                .execute((session.as_str(), &handed))?;
+            db.execute(
+                "UPDATE session SET handed = ?2 WHERE id = ?1",
+                (session.as_str(), &handed),
+            )?;
             Ok(())
         })
     }
@@ -218,8 +222,7 @@ impl Store {
     pub fn save_todos(&self, session: &SessionId, todos: String) -> Written<()> {
         let session = session.clone();
         self.write(move |db, _| {
-            db.prepare_cached("UPDATE session SET todos = ?2 WHERE id = ?1")?
-                .execute((session.as_str(), &todos))?;
+            db.execute("UPDATE session SET todos = ?2 WHERE id = ?1", (session.as_str(), &todos))?;
             Ok(())
         })
     }
@@ -227,8 +230,11 @@ impl Store {
     /// The session's todos, as the JSON they were saved as.
     pub fn todos(&self, session: &SessionId) -> Result<String, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached("SELECT todos FROM session WHERE id = ?1")?;
-            let todos = statement.query_row([session.as_str()], |row| row.get(0)).optional()?;
+            let todos = db.query_opt(
+                "SELECT todos FROM session WHERE id = ?1",
+                [session.as_str()],
+                |row| row.get(0),
+            )?;
             Ok(todos.unwrap_or_else(|| "[]".to_owned()))
         })
     }
@@ -236,7 +242,7 @@ impl Store {
     pub fn delete_session(&self, session: &SessionId) -> Written<()> {
         let session = session.clone();
         self.write(move |db, _| {
-            db.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute([session.as_str()])?;
+            db.execute("DELETE FROM session WHERE id = ?1", [session.as_str()])?;
             Ok(())
         })
     }
@@ -247,24 +253,26 @@ fn handed_text(handed: &BTreeMap<String, Timestamp>) -> String {
 }
 
 fn insert(db: &Connection, session: &Session) -> Result<(), Error> {
-    let mut insert = db.prepare_cached(&format!(
-        "INSERT INTO session ({SESSION}, todos)
+    db.execute(
+        &format!(
+            "INSERT INTO session ({SESSION}, todos)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, '[]')"
-    ))?;
-    insert.execute((
-        session.id.as_str(),
-        session.parent.as_ref().map(SessionId::as_str),
-        &session.nonce,
-        &session.title,
-        &session.directory,
-        &session.agent,
-        serde_json::to_string(&session.deny).unwrap_or_else(|_| "[]".into()),
-        &session.model,
-        session.running,
-        session.created_at.as_millis(),
-        session.said,
-        handed_text(&session.handed),
-    ))?;
+        ),
+        (
+            session.id.as_str(),
+            session.parent.as_ref().map(SessionId::as_str),
+            &session.nonce,
+            &session.title,
+            &session.directory,
+            &session.agent,
+            serde_json::to_string(&session.deny).unwrap_or_else(|_| "[]".into()),
+            &session.model,
+            session.running,
+            session.created_at.as_millis(),
+            session.said,
+            handed_text(&session.handed),
+        ),
+    )?;
     Ok(())
 }
 
@@ -282,20 +290,18 @@ fn for_each_message(
     after: i64,
     mut each: impl FnMut(i64, &str, String) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mut messages = db.prepare_cached(
+    let mut messages = db.prepare(
         "SELECT seq, id, body FROM message WHERE session = ?1 AND seq > ?2 ORDER BY seq",
     )?;
-    let mut calls =
-        db.prepare_cached("SELECT part, state FROM call WHERE message = ?1 ORDER BY part")?;
+    let mut calls = db.prepare("SELECT part, state FROM call WHERE message = ?1 ORDER BY part")?;
     let mut found = messages.query((session.as_str(), after))?;
     while let Some(row) = found.next()? {
         let seq: i64 = row.get(0)?;
-        let states =
-            calls.query_map([seq], |row| Ok((row.get::<_, i64>(0)? as usize, row.get(1)?)))?;
-        let states: Vec<(usize, String)> = states.collect::<Result<_, _>>()?;
+        let states: Vec<(usize, String)> =
+            calls.query_all([seq], |row| Ok((row.get::<i64>(0)? as usize, row.get(1)?)))?;
         let body: String = row.get(2)?;
         let body = if states.is_empty() { body } else { with_states(&body, states)? };
-        each(seq, row.get_ref(1)?.as_str().unwrap_or_default(), body)?;
+        each(seq, row.get::<&str>(1).unwrap_or_default(), body)?;
     }
     Ok(())
 }
@@ -314,22 +320,21 @@ fn with_states(body: &str, states: Vec<(usize, String)>) -> Result<String, Error
 }
 
 fn find(db: &Connection, condition: &str, value: &str) -> Result<Option<Session>, Error> {
-    let mut statement =
-        db.prepare_cached(&format!("SELECT {SESSION} FROM session WHERE {condition}"))?;
+    let mut statement = db.prepare(&format!("SELECT {SESSION} FROM session WHERE {condition}"))?;
     let mut found = statement.query([value])?;
     let Some(row) = found.next()? else { return Ok(None) };
     Ok(Some(Session {
-        id: SessionId::new(row.get::<_, String>(0)?),
-        parent: row.get::<_, Option<String>>(1)?.map(SessionId::new),
+        id: row.get(0)?,
+        parent: row.get(1)?,
         nonce: row.get(2)?,
         title: row.get(3)?,
         directory: row.get(4)?,
         agent: row.get(5)?,
-        deny: rows::json("deny", row.get_ref(6)?.as_str().unwrap_or_default())?,
+        deny: rows::json("deny", row.get::<&str>(6).unwrap_or_default())?,
         model: row.get(7)?,
         running: row.get(8)?,
-        created_at: Timestamp::from_millis(row.get(9)?),
+        created_at: row.get(9)?,
         said: row.get(10)?,
-        handed: rows::json("handed", row.get_ref(11)?.as_str().unwrap_or_default())?,
+        handed: rows::json("handed", row.get::<&str>(11).unwrap_or_default())?,
     }))
 }

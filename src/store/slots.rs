@@ -1,17 +1,15 @@
 //! Slots and the queue (T11). A slot in use is a row that holds one, the queue is the rows that wait;
 //! both are read inside the transaction that decides, so that nothing is counted twice or leaks.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-
-use rusqlite::Connection;
 
 use super::news::publish;
 use super::rows::{TASK, text};
+use super::sql::Connection;
 use super::writer::What;
 use super::{Error, Store, Written, quarantine, rows};
 use crate::task::queue::{InUse, Limits, Manner, Queue, Waiting, grant};
-use crate::task::{Phase, Progress, SessionId, Slot, Task, TaskId, Timestamp};
+use crate::task::{Phase, Progress, SessionId, Slot, Task, Timestamp};
 
 impl Store {
     /// Gives the free slots to queued tasks and names those that may start. `ticket` is a place in the
@@ -36,23 +34,25 @@ impl Store {
                     Err(error) => return Err(error),
                 };
                 let progress = starting(task.progress.clone(), Slot::Active, at);
-                db.prepare_cached("UPDATE task SET slot = 2, progress = ?2 WHERE id = ?1")?
-                    .execute((id.as_str(), text(&progress)))?;
+                db.execute(
+                    "UPDATE task SET slot = 2, progress = ?2 WHERE id = ?1",
+                    (id.as_str(), text(&progress)),
+                )?;
                 note_waiting(db, &task, at)?;
                 serve(db, &task.origin.parent.session, ticket + nth as u64)?;
                 started.extend(publish(db, news, What::Updated, &id)?);
             }
             // Who has nothing here any more, and was served before everybody who waits, is as good as
             // new.
-            db.prepare_cached(
+            db.execute(
                 "DELETE FROM served WHERE ticket < ifnull(
                    (SELECT min(ifnull(s.ticket, 0)) FROM task t
                     LEFT JOIN served s ON s.parent = t.parent_session
                     WHERE t.slot = 1 AND t.slot > 0), ?1)
                  AND NOT EXISTS (SELECT 1 FROM task
                    WHERE slot IN (1, 2) AND slot > 0 AND parent_session = served.parent)",
-            )?
-            .execute([i64::MAX])?;
+                [i64::MAX],
+            )?;
             Ok(started)
         })
     }
@@ -63,11 +63,12 @@ impl Store {
         let (id, run) = (task.id.clone(), task.run);
         let progress = Progress { phase: Phase::Queued, last_update: at, ..progress };
         self.write(move |db, news| {
-            let mut park = db.prepare_cached(
+            if db.execute(
                 "UPDATE task SET slot = 3, progress = ?3, tool_calls = ?4
                  WHERE id = ?1 AND run = ?2 AND slot = 2",
-            )?;
-            if park.execute((id.as_str(), run, text(&progress), progress.tool_calls))? > 0 {
+                (id.as_str(), run, text(&progress), progress.tool_calls),
+            )? > 0
+            {
                 publish(db, news, What::Updated, &id)?;
             }
             Ok(())
@@ -77,10 +78,10 @@ impl Store {
     /// Those that were, oldest first.
     pub fn parked(&self) -> Result<Vec<Task>, Error> {
         self.read(|db| {
-            let mut parked = db.prepare_cached(&format!(
+            let mut parked = db.prepare(&format!(
                 "SELECT {TASK} FROM task t WHERE t.slot = 3 AND t.slot > 0 ORDER BY t.seq"
             ))?;
-            let mut rows = parked.query([])?;
+            let mut rows = parked.query(())?;
             let mut tasks = Vec::new();
             while let Some(row) = rows.next()? {
                 tasks.push(rows::task(row)?.1);
@@ -97,10 +98,11 @@ impl Store {
             if !any_queued(db)? {
                 begin_turns(db)?;
             }
-            let mut unpark = db.prepare_cached(
+            if db.execute(
                 "UPDATE task SET slot = 1, progress = ?2 WHERE id = ?1 AND slot = 3",
-            )?;
-            if unpark.execute((id.as_str(), text(&progress)))? > 0 {
+                (id.as_str(), text(&progress)),
+            )? > 0
+            {
                 note_waiting(db, &task, at)?;
                 publish(db, news, What::Updated, &id)?;
             }
@@ -118,11 +120,11 @@ impl Store {
 fn note_waiting(db: &Connection, task: &Task, at: Timestamp) -> Result<(), Error> {
     let waited = at.since(task.progress.last_update).as_millis();
     let waited = i64::try_from(waited).unwrap_or_default();
-    db.prepare_cached(
+    db.execute(
         "UPDATE run SET waited = waited + ?3
          WHERE task = (SELECT seq FROM task WHERE id = ?1) AND n = ?2 AND sent_at IS NOT NULL",
-    )?
-    .execute((task.id.as_str(), task.run, waited))?;
+        (task.id.as_str(), task.run, waited),
+    )?;
     Ok(())
 }
 
@@ -154,12 +156,12 @@ pub(super) fn place(
 
 /// Nobody waited until now, so nobody wrote down whose turn it was: who has a slot has had one.
 fn begin_turns(db: &Connection) -> Result<(), Error> {
-    db.prepare_cached("DELETE FROM served")?.execute([])?;
-    db.prepare_cached(
+    db.execute("DELETE FROM served", ())?;
+    db.execute(
         "INSERT INTO served SELECT parent_session, max(ticket) FROM task
          WHERE slot = 2 AND slot > 0 GROUP BY parent_session",
-    )?
-    .execute([])?;
+        (),
+    )?;
     Ok(())
 }
 
@@ -186,10 +188,10 @@ fn has_room(
         return Ok(false);
     }
     let count = |of: &str| -> Result<usize, Error> {
-        let mut count = db.prepare_cached(&format!(
-            "SELECT count(*) FROM task WHERE slot = 2 AND slot > 0 AND parent_session = ?1 {of}"
-        ))?;
-        Ok(count.query_row([parent.as_str()], |row| row.get::<_, i64>(0))? as usize)
+        let active =
+            "SELECT count(*) FROM task WHERE slot = 2 AND slot > 0 AND parent_session = ?1";
+        let count = format!("{active} {of}");
+        Ok(db.query_one(&count, [parent.as_str()], |row| row.get::<i64>(0))? as usize)
     };
     let only_parents = limits.active_per_model.is_empty() && limits.active.is_none();
     let mut in_use = if only_parents { InUse::default() } else { in_use(db)? };
@@ -209,22 +211,23 @@ fn overtakes(
     blocking: bool,
     limits: &Limits,
 ) -> Result<bool, Error> {
-    let mut own = db.prepare_cached(
+    if db.query_one(
         "SELECT EXISTS (SELECT 1 FROM task
          WHERE slot = 1 AND slot > 0 AND parent_session = ?1 AND (blocking = 1) = ?2)",
-    )?;
-    if own.query_row((parent.as_str(), blocking), |row| row.get(0))? {
+        (parent.as_str(), blocking),
+        |row| row.get(0),
+    )? {
         return Ok(true);
     }
     if limits.active.is_some() && any_queued(db)? {
         return Ok(true);
     }
-    let mut others = db.prepare_cached(
+    let mut others = db.prepare(
         "SELECT EXISTS (SELECT 1 FROM task WHERE slot = 1 AND slot > 0
            AND (model = ?1 OR substr(model, 1, length(?1) + 1) = ?1 || '/'))",
     )?;
     for (name, _) in limits.covering(model) {
-        if others.query_row([name], |row| row.get(0))? {
+        if others.query_one([name], |row| row.get(0))? {
             return Ok(true);
         }
     }
@@ -232,33 +235,35 @@ fn overtakes(
 }
 
 fn any_queued(db: &Connection) -> Result<bool, Error> {
-    let mut any =
-        db.prepare_cached("SELECT EXISTS (SELECT 1 FROM task WHERE slot = 1 AND slot > 0)")?;
-    Ok(any.query_row([], |row| row.get(0))?)
+    Ok(db.query_one(
+        "SELECT EXISTS (SELECT 1 FROM task WHERE slot = 1 AND slot > 0)",
+        (),
+        |row| row.get(0),
+    )?)
 }
 
 fn queued(db: &Connection, parent: &SessionId) -> Result<usize, Error> {
-    let mut count = db.prepare_cached(
+    Ok(db.query_one(
         "SELECT count(*) FROM task WHERE slot = 1 AND slot > 0 AND parent_session = ?1",
-    )?;
-    Ok(count.query_row([parent.as_str()], |row| row.get::<_, i64>(0))? as usize)
+        [parent.as_str()],
+        |row| row.get::<i64>(0),
+    )? as usize)
 }
 
 fn serve(db: &Connection, parent: &SessionId, ticket: u64) -> Result<(), Error> {
-    db.prepare_cached("INSERT OR REPLACE INTO served VALUES (?1, ?2)")?
-        .execute((parent.as_str(), ticket as i64))?;
+    db.execute("INSERT OR REPLACE INTO served VALUES (?1, ?2)", (parent.as_str(), ticket as i64))?;
     Ok(())
 }
 
 fn in_use(db: &Connection) -> Result<InUse, Error> {
-    let mut statement = db.prepare_cached(
+    let mut statement = db.prepare(
         "SELECT parent_session, model, blocking = 1 FROM task WHERE slot = 2 AND slot > 0",
     )?;
-    let mut rows = statement.query([])?;
+    let mut rows = statement.query(())?;
     let mut in_use = InUse::default();
     while let Some(row) = rows.next()? {
-        let parent = SessionId::new(row.get::<_, String>(0)?);
-        let model = row.get_ref(1)?.as_str().unwrap_or_default();
+        let parent = row.get(0)?;
+        let model = row.get::<&str>(1).unwrap_or_default();
         in_use.add(&parent, model, manner(row.get(2)?));
     }
     Ok(in_use)
@@ -270,28 +275,25 @@ fn manner(blocking: bool) -> Manner {
 
 /// Queued tasks by parent and manner, no more of each than could be started; the oldest head first.
 fn queues(db: &Connection, most: usize) -> Result<Vec<Queue>, Error> {
-    let parents: Vec<(String, bool, i64)> = db
-        .prepare_cached(
-            "SELECT t.parent_session, t.blocking = 1, ifnull(max(s.ticket), 0)
+    let parents: Vec<(String, bool, i64)> = db.query_all(
+        "SELECT t.parent_session, t.blocking = 1, ifnull(max(s.ticket), 0)
              FROM task t LEFT JOIN served s ON s.parent = t.parent_session
              WHERE t.slot = 1 AND t.slot > 0
              GROUP BY t.parent_session, t.blocking = 1 ORDER BY min(t.ticket)",
-        )?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
-        .collect::<Result<_, _>>()?;
-    let mut heads = db.prepare_cached(
+        (),
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+    )?;
+    let mut heads = db.prepare(
         "SELECT id, model FROM task WHERE slot = 1 AND slot > 0 AND parent_session = ?1
            AND (blocking = 1) = ?2 ORDER BY ticket LIMIT ?3",
     )?;
     let mut queues = Vec::with_capacity(parents.len());
     for (parent, blocking, served) in parents {
         let manner = manner(blocking);
-        let waiting = heads
-            .query_map((&parent, blocking, most as i64), |row| {
-                let id = TaskId::new(row.get::<_, String>(0)?);
-                Ok(Waiting { id, model: row.get(1)?, manner })
-            })?
-            .collect::<Result<VecDeque<_>, _>>()?;
+        let waiting = heads.query_all((&parent, blocking, most as i64), |row| {
+            let id = row.get(0)?;
+            Ok(Waiting { id, model: row.get(1)?, manner })
+        })?;
         queues.push(Queue { parent: SessionId::new(parent), served: served as u64, waiting });
     }
     Ok(queues)

@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, OptionalExtension};
-
 use super::pages::{self, Tally, tallies};
+use super::sql::Connection;
 use super::{Error, Store, rows};
+use crate::task::BatchId;
 use crate::task::stats::{BatchStats, Counts};
 use crate::task::view::TaskView;
-use crate::task::{BatchId, Timestamp};
 
 /// Over the whole history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,14 +59,13 @@ impl Store {
     pub fn snapshot(&self, others: u64) -> Result<Snapshot, Error> {
         self.read_at_once(|db| {
             let change = counter(db, "change")?;
-            let mut live = db.prepare_cached("SELECT seq FROM task WHERE slot > 0")?;
             let mut seqs: Vec<i64> =
-                live.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-            let mut ended = db
-                .prepare_cached("SELECT seq FROM task WHERE slot = 0 ORDER BY seq DESC LIMIT ?1")?;
-            for seq in ended.query_map([others as i64], |row| row.get(0))? {
-                seqs.push(seq?);
-            }
+                db.query_all("SELECT seq FROM task WHERE slot > 0", (), |row| row.get(0))?;
+            seqs.extend(db.query_all::<i64, Vec<i64>>(
+                "SELECT seq FROM task WHERE slot = 0 ORDER BY seq DESC LIMIT ?1",
+                [others as i64],
+                |row| row.get(0),
+            )?);
             seqs.sort_unstable_by(|one, other| other.cmp(one));
             let tasks = pages::tasks(db, &seqs, |task| self.brief(&task))?;
             Ok(Snapshot { change, tasks, totals: totals(db)? })
@@ -78,10 +76,11 @@ impl Store {
     pub fn group(&self, id: &BatchId) -> Result<Option<(Group, Vec<TaskView>)>, Error> {
         self.read_at_once(|db| {
             let Some(group) = group(db, id.as_str())? else { return Ok(None) };
-            let mut members =
-                db.prepare_cached("SELECT seq FROM task WHERE batch = ?1 ORDER BY seq")?;
-            let seqs: Vec<i64> =
-                members.query_map([id.as_str()], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let seqs: Vec<i64> = db.query_all(
+                "SELECT seq FROM task WHERE batch = ?1 ORDER BY seq",
+                [id.as_str()],
+                |row| row.get(0),
+            )?;
             Ok(Some((group, pages::tasks(db, &seqs, |task| self.brief(&task))?)))
         })
     }
@@ -89,12 +88,10 @@ impl Store {
     /// Those with the newest members first, and how many there are.
     pub fn groups(&self, limit: u64, offset: u64) -> Result<(Vec<Group>, u64), Error> {
         self.read_at_once(|db| {
-            let mut newest = db.prepare_cached(
-                "SELECT id FROM batch ORDER BY newest DESC, id LIMIT ?1 OFFSET ?2",
-            )?;
+            let mut newest =
+                db.prepare("SELECT id FROM batch ORDER BY newest DESC, id LIMIT ?1 OFFSET ?2")?;
             let window = [limit, offset].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
-            let ids: Vec<String> =
-                newest.query_map(window, |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let ids: Vec<String> = newest.query_all(window, |row| row.get(0))?;
             let mut groups = Vec::with_capacity(ids.len());
             for id in ids {
                 groups.extend(group(db, &id)?);
@@ -107,7 +104,7 @@ impl Store {
     pub fn waiting(&self) -> Result<(u64, u64), Error> {
         self.read_at_once(|db| {
             let count = |sql| -> Result<u64, Error> {
-                Ok(db.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0))? as u64)
+                Ok(db.query_one(sql, (), |row| row.get::<i64>(0))? as u64)
             };
             Ok((
                 count("SELECT count(*) FROM task WHERE slot = 1 AND slot > 0")?,
@@ -120,54 +117,51 @@ impl Store {
 }
 
 fn task_count(db: &Connection) -> Result<u64, Error> {
-    let mut sum = db.prepare_cached("SELECT coalesce(sum(n), 0) FROM tally")?;
-    Ok(sum.query_row([], |row| row.get::<_, i64>(0))? as u64)
+    Ok(db.query_one("SELECT coalesce(sum(n), 0) FROM tally", (), |row| row.get::<i64>(0))? as u64)
 }
 
 fn totals(db: &Connection) -> Result<Totals, Error> {
     // One query for four numbers: to begin one takes longer than to find a number.
-    let mut ends = db.prepare_cached(
-        "SELECT (SELECT n FROM counter WHERE name = 'ended'),
+    let ends = "SELECT (SELECT n FROM counter WHERE name = 'ended'),
            (SELECT n FROM counter WHERE name = 'ended_millis'),
            (SELECT max(completed_at - started_at, 0) FROM task INDEXED BY task_by_duration
              WHERE completed_at IS NOT NULL ORDER BY max(completed_at - started_at, 0) DESC LIMIT 1),
            (SELECT max(completed_at - started_at, 0) FROM task INDEXED BY task_by_duration
-             WHERE completed_at IS NOT NULL ORDER BY max(completed_at - started_at, 0) LIMIT 1)",
-    )?;
-    let ends = ends.query_row([], |row| {
-        let number = |column| row.get::<_, Option<i64>>(column).map(|n| n.unwrap_or(0) as u64);
+             WHERE completed_at IS NOT NULL ORDER BY max(completed_at - started_at, 0) LIMIT 1)";
+    let [ended, millis, longest, shortest] = db.query_one(ends, (), |row| {
+        let number = |column| row.get::<Option<i64>>(column).map(|n| n.unwrap_or(0) as u64);
         Ok([number(0)?, number(1)?, number(2)?, number(3)?])
-    });
-    let [ended, millis, longest, shortest] = ends?;
-    let mut tools = db.prepare_cached("SELECT name, n FROM tool_tally WHERE n > 0")?;
-    let tools = tools.query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))?;
+    })?;
+    let tools = db.query_all("SELECT name, n FROM tool_tally WHERE n > 0", (), |row| {
+        Ok((row.get(0)?, row.get::<i64>(1)? as u64))
+    })?;
     Ok(Totals {
         tallies: tallies(db)?,
         ended,
         millis,
         longest,
         shortest,
-        tool_calls_by_name: tools.collect::<Result<_, _>>()?,
+        tool_calls_by_name: tools,
     })
 }
 
 fn counter(db: &Connection, name: &str) -> Result<u64, Error> {
-    let mut statement = db.prepare_cached("SELECT n FROM counter WHERE name = ?1")?;
-    let n: Option<i64> = statement.query_row([name], |row| row.get(0)).optional()?;
+    let n: Option<i64> =
+        db.query_opt("SELECT n FROM counter WHERE name = ?1", [name], |row| row.get(0))?;
     Ok(n.unwrap_or(0) as u64)
 }
 
 fn group(db: &Connection, id: &str) -> Result<Option<Group>, Error> {
-    let mut statement = db.prepare_cached(
+    let mut statement = db.prepare(
         "SELECT status, count(*), sum(tool_calls), min(started_at), max(completed_at)
          FROM task WHERE batch = ?1 GROUP BY status",
     )?;
     let mut found = statement.query([id])?;
     let mut stats: Option<BatchStats> = None;
     while let Some(row) = found.next()? {
-        let status = rows::parse_status(row.get_ref(0)?.as_str().unwrap_or_default())?;
-        let began = Timestamp::from_millis(row.get(3)?);
-        let ended = rows::moment(row, 4)?;
+        let status = rows::parse_status(row.get::<&str>(0).unwrap_or_default())?;
+        let began = row.get(3)?;
+        let ended = row.get(4)?;
         let stats = stats.get_or_insert_with(|| BatchStats {
             counts: Counts::default(),
             tool_calls: 0,
@@ -176,8 +170,8 @@ fn group(db: &Connection, id: &str) -> Result<Option<Group>, Error> {
             began,
             ended: None,
         });
-        stats.counts.add(status, row.get::<_, i64>(1)? as u64);
-        stats.tool_calls += row.get::<_, i64>(2)? as u64;
+        stats.counts.add(status, row.get::<i64>(1)? as u64);
+        stats.tool_calls += row.get::<i64>(2)? as u64;
         stats.began = stats.began.min(began);
         stats.ended = stats.ended.max(ended);
     }
@@ -199,8 +193,5 @@ fn group(db: &Connection, id: &str) -> Result<Option<Group>, Error> {
 
 /// Of a batch, by what the query groups them by.
 fn tool_calls(db: &Connection, sql: &str, batch: &str) -> Result<BTreeMap<String, u64>, Error> {
-    let mut statement = db.prepare_cached(sql)?;
-    let counted = statement
-        .query_map([batch], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())))?;
-    Ok(counted.collect::<Result<_, _>>()?)
+    Ok(db.query_all(sql, [batch], |row| Ok((row.get(0)?, row.get::<i64>(1)?.unsigned_abs())))?)
 }

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, params_from_iter};
-
 use super::news::publish;
 use super::outbox::{NewNotice, NoticeKind, owe};
 use super::rows::{self, RUN, Run, TASK, TASK_COLUMNS, text};
 use super::slots::{self, starting};
+use super::sql::{Connection, ToValue};
 use super::writer::What;
 use super::{Error, Inheritance, Store, Written, inheritance, search};
 use crate::task::lifecycle::{Change, Effect, RunEnd, State};
@@ -102,7 +101,7 @@ impl Store {
     /// Makes the task whole and takes its intent away. Asked twice, it answers with the same task.
     pub fn insert(&self, new: NewTask, limits: Arc<Limits>) -> Written<Task> {
         self.write(move |db, news| {
-            db.prepare_cached("DELETE FROM intent WHERE nonce = ?1")?.execute([&new.nonce])?;
+            db.execute("DELETE FROM intent WHERE nonce = ?1", [&new.nonce])?;
             if let Some((_, task)) = rows::find_task(db, "t.nonce = ?1", &new.nonce)? {
                 return Ok(task);
             }
@@ -149,25 +148,25 @@ impl Store {
                 slots::place(db, &before.origin.parent.session, kind, run.ticket, &limits)?;
             let Some(slot) = placed else { return Ok(Resumed::QueueFull) };
             let progress = starting(before.progress.clone(), slot, run.at);
-            let mut update = db.prepare_cached(
+            let moved = db.execute(
                 "UPDATE task SET status = ?6, error = NULL, completed_at = NULL,
                    result_retrieved_at = NULL, cleared_at = NULL,
                    blocking = min(blocking * 2, 2), run = run + 1, slot = ?3, ticket = ?4,
                    progress = ?5, revision = revision + 1 WHERE id = ?1 AND revision = ?2",
+                (
+                    id.as_str(),
+                    before.revision,
+                    rows::slot_number(slot),
+                    run.ticket as i64,
+                    text(&progress),
+                    change.to.status().name(),
+                ),
             )?;
-            let moved = update.execute((
-                id.as_str(),
-                before.revision,
-                rows::slot_number(slot),
-                run.ticket as i64,
-                text(&progress),
-                change.to.status().name(),
-            ))?;
             if moved == 0 {
                 return Ok(Resumed::Stale);
             }
             let seq = seq_of(db, id)?;
-            db.prepare_cached("DELETE FROM view WHERE task = ?1")?.execute([seq])?;
+            db.execute("DELETE FROM view WHERE task = ?1", [seq])?;
             insert_run(db, seq, before.run + 1, Some(before.status()), &run)?;
             let resumed = publish(db, news, What::Updated, id)?;
             Ok(resumed.map_or(Resumed::Stale, |task| Resumed::Yes(Box::new(task))))
@@ -178,8 +177,10 @@ impl Store {
     pub fn let_go(&self, id: &TaskId) -> Written<()> {
         let id = id.clone();
         self.write(move |db, _| {
-            db.prepare_cached("UPDATE task SET blocking = 2 WHERE id = ?1 AND blocking = 1")?
-                .execute([id.as_str()])?;
+            db.execute(
+                "UPDATE task SET blocking = 2 WHERE id = ?1 AND blocking = 1",
+                [id.as_str()],
+            )?;
             Ok(())
         })
     }
@@ -189,7 +190,7 @@ impl Store {
         self.write(move |db, _| {
             db.execute(
                 "UPDATE task SET blocking = 2 WHERE slot IN (1, 2, 3) AND slot > 0 AND blocking = 1",
-                [],
+                (),
             )?;
             Ok(())
         })
@@ -198,11 +199,12 @@ impl Store {
     /// Whether a run of the task was begun with this key, also when others followed.
     pub fn was_begun_with(&self, id: &TaskId, key: &str) -> Result<bool, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
+            Ok(db.query_one(
                 "SELECT EXISTS (SELECT 1 FROM task t JOIN run r ON r.task = t.seq
                  WHERE t.id = ?1 AND r.key = ?2)",
-            )?;
-            Ok(statement.query_row((id.as_str(), key), |row| row.get(0))?)
+                (id.as_str(), key),
+                |row| row.get(0),
+            )?)
         })
     }
 
@@ -233,11 +235,11 @@ impl Store {
     /// Tasks whose session is still to be stopped, each with the run it was stopped in.
     pub fn owed_aborts(&self) -> Result<Vec<(Task, u32)>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(&format!(
+            let mut statement = db.prepare(&format!(
                 "SELECT {TASK}, r.n FROM run r INDEXED BY run_abort_owed
                  JOIN task t ON t.seq = r.task WHERE r.abort_owed = 1"
             ))?;
-            let mut found = statement.query([])?;
+            let mut found = statement.query(())?;
             let mut owed = Vec::new();
             while let Some(row) = found.next()? {
                 owed.push((rows::task(row)?.1, row.get(TASK_COLUMNS)?));
@@ -250,11 +252,11 @@ impl Store {
     pub fn abort_sent(&self, id: &TaskId, run: u32) -> Written<()> {
         let id = id.clone();
         self.write_along(move |db, _| {
-            db.prepare_cached(
+            db.execute(
                 "UPDATE run SET abort_owed = 0
                  WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
-            )?
-            .execute((id.as_str(), run))?;
+                (id.as_str(), run),
+            )?;
             Ok(())
         })
     }
@@ -263,14 +265,14 @@ impl Store {
     pub fn prompt_lost(&self, task: &Task, prompt: &MessageId) -> Written<()> {
         let (id, run, prompt) = (task.id.clone(), task.run, prompt.clone());
         self.write(move |db, _| {
-            db.prepare_cached(
+            db.execute(
                 "UPDATE run SET sent_at = iif(message_id = ?3, NULL, sent_at),
                    nudge_sent_at = iif(nudge_id = ?3, NULL, nudge_sent_at),
                    continue_sent_at = iif(continue_id = ?3, NULL, continue_sent_at),
                    waited = iif(message_id = ?3, 0, waited)
                  WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
-            )?
-            .execute((id.as_str(), run, prompt.as_str()))?;
+                (id.as_str(), run, prompt.as_str()),
+            )?;
             Ok(())
         })
     }
@@ -293,11 +295,13 @@ impl Store {
         };
         let (id, run) = (task.id.clone(), task.run);
         self.write(move |db, _| {
-            let mut update = db.prepare_cached(&format!(
-                "UPDATE run SET {column} = ?3 WHERE {column} IS NULL AND ended_at IS NULL
+            Ok(db.execute(
+                &format!(
+                    "UPDATE run SET {column} = ?3 WHERE {column} IS NULL AND ended_at IS NULL
                    AND n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)"
-            ))?;
-            Ok(update.execute((id.as_str(), run, message_id.as_str()))? > 0)
+                ),
+                (id.as_str(), run, message_id.as_str()),
+            )? > 0)
         })
     }
 
@@ -312,11 +316,13 @@ impl Store {
     fn set_run_time(&self, column: &'static str, task: &Task, at: Timestamp) -> Written<()> {
         let (id, run) = (task.id.clone(), task.run);
         self.write_along(move |db, _| {
-            let mut update = db.prepare_cached(&format!(
-                "UPDATE run SET {column} = ?3
+            db.execute(
+                &format!(
+                    "UPDATE run SET {column} = ?3
                  WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)"
-            ))?;
-            update.execute((id.as_str(), run, at.as_millis()))?;
+                ),
+                (id.as_str(), run, at.as_millis()),
+            )?;
             Ok(())
         })
     }
@@ -325,12 +331,13 @@ impl Store {
     pub fn set_progress(&self, task: &Task, progress: Progress) -> Written<()> {
         let (id, run) = (task.id.clone(), task.run);
         self.write_along(move |db, news| {
-            let mut update = db.prepare_cached(
+            let values = (id.as_str(), run, text(&progress), progress.tool_calls);
+            if db.execute(
                 "UPDATE task SET progress = ?3, tool_calls = ?4
                  WHERE id = ?1 AND run = ?2 AND slot = 2",
-            )?;
-            let values = (id.as_str(), run, text(&progress), progress.tool_calls);
-            if update.execute(values)? > 0 {
+                values,
+            )? > 0
+            {
                 publish(db, news, What::Updated, &id)?;
             }
             Ok(())
@@ -350,8 +357,10 @@ impl Store {
             if !set_stalled(db, &task, true)? {
                 return Ok(false);
             }
-            db.prepare_cached("UPDATE task SET progress = ?2 WHERE id = ?1")?
-                .execute((task.id.as_str(), text(&progress)))?;
+            db.execute(
+                "UPDATE task SET progress = ?2 WHERE id = ?1",
+                (task.id.as_str(), text(&progress)),
+            )?;
             let seq = seq_of(db, &task.id)?;
             let kind = NoticeKind::Stall { seconds: quiet.as_secs() };
             owe(db, seq, &task, &end.notice(kind))?;
@@ -369,7 +378,7 @@ impl Store {
     /// The first retrieval of a result leaves its time.
     pub fn retrieved(&self, tasks: Vec<TaskId>, at: Timestamp) -> Written<()> {
         self.write(move |db, news| {
-            let mut update = db.prepare_cached(
+            let mut update = db.prepare(
                 "UPDATE task SET result_retrieved_at = ?2 WHERE id = ?1 AND slot = 0
                    AND (result_retrieved_at IS NULL OR result_retrieved_at < completed_at)",
             )?;
@@ -387,13 +396,12 @@ impl Store {
     pub fn clear(&self, parent: &SessionId, at: Timestamp) -> Written<usize> {
         let parent = parent.clone();
         self.write(move |db, news| {
-            let ids: Vec<String> = db
-                .prepare_cached(
-                    "UPDATE task SET cleared_at = ?2
+            let ids: Vec<String> = db.query_all(
+                "UPDATE task SET cleared_at = ?2
                      WHERE parent_session = ?1 AND cleared_at IS NULL AND slot = 0 RETURNING id",
-                )?
-                .query_map((parent.as_str(), at.as_millis()), |row| row.get(0))?
-                .collect::<Result<_, _>>()?;
+                (parent.as_str(), at.as_millis()),
+                |row| row.get(0),
+            )?;
             for id in &ids {
                 publish(db, news, What::Updated, &TaskId::new(id.as_str()))?;
             }
@@ -403,9 +411,8 @@ impl Store {
 }
 
 fn select_active(db: &Connection, from: &str) -> Result<Vec<Active>, Error> {
-    let mut statement =
-        db.prepare_cached(&format!("SELECT {TASK}, {RUN} {from} ORDER BY t.ticket"))?;
-    let mut found = statement.query([])?;
+    let mut statement = db.prepare(&format!("SELECT {TASK}, {RUN} {from} ORDER BY t.ticket"))?;
+    let mut found = statement.query(())?;
     let mut active = Vec::new();
     while let Some(row) = found.next()? {
         if let (task, Some(run)) = rows::task_and_run(row)? {
@@ -480,16 +487,12 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
 }
 
 /// Each value stands beside the name of its column.
-fn insert_row(
-    db: &Connection,
-    table: &str,
-    values: &[(&str, &dyn rusqlite::ToSql)],
-) -> Result<i64, Error> {
+fn insert_row(db: &Connection, table: &str, values: &[(&str, &dyn ToValue)]) -> Result<i64, Error> {
     let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
     let places = vec!["?"; values.len()].join(", ");
-    let sql = format!("INSERT INTO {table} ({}) VALUES ({places})", names.join(", "));
-    let values = params_from_iter(values.iter().map(|(_, value)| *value));
-    Ok(db.prepare_cached(&sql)?.insert(values)?)
+    let sql = format!("INSERT INTO {table} ({}) VALUES ({places}) RETURNING seq", names.join(", "));
+    let values: Vec<&dyn ToValue> = values.iter().map(|(_, value)| *value).collect();
+    Ok(db.query_one(&sql, values.as_slice(), |row| row.get(0))?)
 }
 
 fn insert_run(
@@ -499,13 +502,13 @@ fn insert_run(
     from: Option<Status>,
     run: &NewRun,
 ) -> Result<(), Error> {
-    let mut insert = db.prepare_cached(
-        "INSERT INTO run (task, n, message_id, prompt, came_from, started_at, key)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-    )?;
     let from = from.map(Status::name);
     let at = run.at.as_millis();
-    insert.execute((task, n, run.message_id.as_str(), &run.prompt, from, at, &run.key))?;
+    db.execute(
+        "INSERT INTO run (task, n, message_id, prompt, came_from, started_at, key)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        (task, n, run.message_id.as_str(), &run.prompt, from, at, &run.key),
+    )?;
     Ok(())
 }
 
@@ -521,65 +524,65 @@ fn write_end(
     let result = change.to.result();
     let own_result = how == RunEnd::Completed || result != now.state.result();
     let progress = end.progress.as_ref().unwrap_or(&now.progress);
-    db.prepare_cached(
+    db.execute(
         "UPDATE task SET status = ?2, error = ?3, completed_at = ?4, slot = 0, progress = ?5,
            tool_calls = ?6, result_run = CASE WHEN ?7 THEN run ELSE result_run END,
            revision = revision + 1 WHERE seq = ?1",
-    )?
-    .execute((
-        seq,
-        change.to.status().name(),
-        change.to.error(),
-        end.at.as_millis(),
-        text(progress),
-        progress.tool_calls,
-        own_result,
-    ))?;
+        (
+            seq,
+            change.to.status().name(),
+            change.to.error(),
+            end.at.as_millis(),
+            text(progress),
+            progress.tool_calls,
+            own_result,
+        ),
+    )?;
     let todos = (!end.open_todos.is_empty()).then(|| text(&end.open_todos));
-    db.prepare_cached(
+    db.execute(
         "UPDATE run SET ended_at = ?3, ended_as = ?4, result = ?5, error = ?6, open_todos = ?7,
            abort_owed = ?8, transcript_owed = ?9 WHERE task = ?1 AND n = ?2",
-    )?
-    .execute((
-        seq,
-        now.run,
-        end.at.as_millis(),
-        how.name(),
-        result.filter(|_| own_result),
-        change.to.error(),
-        todos,
-        change.has(Effect::AbortSession),
-        end.transcript,
-    ))?;
+        (
+            seq,
+            now.run,
+            end.at.as_millis(),
+            how.name(),
+            result.filter(|_| own_result),
+            change.to.error(),
+            todos,
+            change.has(Effect::AbortSession),
+            end.transcript,
+        ),
+    )?;
     Ok(())
 }
 
 fn set_stalled(db: &Connection, task: &Task, stalled: bool) -> Result<bool, Error> {
-    let mut update = db.prepare_cached(
+    Ok(db.execute(
         "UPDATE run SET stalled = ?3 WHERE stalled <> ?3 AND ended_at IS NULL AND n = ?2
            AND task = (SELECT seq FROM task WHERE id = ?1)",
-    )?;
-    Ok(update.execute((task.id.as_str(), task.run, stalled))? > 0)
+        (task.id.as_str(), task.run, stalled),
+    )? > 0)
 }
 
 fn current_batch(db: &Connection, parent: &SessionId) -> Result<Option<BatchId>, Error> {
-    let mut newest = db.prepare_cached(
+    let mut newest = db.prepare(
         "SELECT batch FROM task WHERE slot = ?1 AND slot > 0 AND parent_session = ?2
            AND blocking = 0 ORDER BY ticket DESC LIMIT 1",
     )?;
     for slot in [1, 2, 3] {
-        let found = newest.query_row((slot, parent.as_str()), |row| row.get::<_, String>(0));
-        if let Some(batch) = found.optional()? {
-            return Ok(Some(BatchId::new(batch)));
+        let found = newest.query_opt((slot, parent.as_str()), |row| row.get(0))?;
+        if found.is_some() {
+            return Ok(found);
         }
     }
     Ok(None)
 }
 
 fn free_short_id(db: &Connection, candidates: &[ShortId]) -> Result<ShortId, Error> {
-    let mut taken = db.prepare_cached("SELECT EXISTS (SELECT 1 FROM task WHERE short_id = ?1)")?;
+    let mut taken = db.prepare("SELECT EXISTS (SELECT 1 FROM task WHERE short_id = ?1)")?;
     for candidate in candidates {
-        if !taken.query_row([candidate.as_str()], |row| row.get::<_, bool>(0))? {
+        if !taken.query_one([candidate.as_str()], |row| row.get::<bool>(0))? {
             return Ok(candidate.clone());
         }
     }
@@ -587,6 +590,5 @@ fn free_short_id(db: &Connection, candidates: &[ShortId]) -> Result<ShortId, Err
 }
 
 fn seq_of(db: &Connection, id: &TaskId) -> Result<i64, Error> {
-    let mut statement = db.prepare_cached("SELECT seq FROM task WHERE id = ?1")?;
-    Ok(statement.query_row([id.as_str()], |row| row.get(0))?)
+    Ok(db.query_one("SELECT seq FROM task WHERE id = ?1", [id.as_str()], |row| row.get(0))?)
 }

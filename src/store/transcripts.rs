@@ -1,7 +1,5 @@
 //! What sessions held when their runs had ended, so that it can be read when the host is gone.
 
-use rusqlite::OptionalExtension;
-
 use super::{Error, Store, Written};
 use crate::task::TaskId;
 
@@ -30,16 +28,21 @@ impl Store {
     pub fn owed_transcripts(&self, after: i64, most: usize) -> Result<Vec<OwedTranscript>, Error> {
         self.read(|db| {
             // Not the whole task: the sorter would make copies of its result, which may be long.
-            let mut statement = db.prepare_cached(
+            Ok(db.query_all(
                 "SELECT t.seq, t.id, t.host, r.n FROM run r INDEXED BY run_transcript_owed
                  JOIN task t ON t.seq = r.task
                  WHERE r.transcript_owed = 1 AND r.task > ?1 ORDER BY r.task, r.n DESC LIMIT ?2",
-            )?;
-            let owed = statement.query_map((after, most as i64), |row| {
-                let task = TaskId::new(row.get::<_, String>(1)?);
-                Ok(OwedTranscript { seq: row.get(0)?, task, host: row.get(2)?, run: row.get(3)? })
-            })?;
-            Ok(owed.collect::<Result<_, _>>()?)
+                (after, most as i64),
+                |row| {
+                    let task = row.get(1)?;
+                    Ok(OwedTranscript {
+                        seq: row.get(0)?,
+                        task,
+                        host: row.get(2)?,
+                        run: row.get(3)?,
+                    })
+                },
+            )?)
         })
     }
 
@@ -48,19 +51,19 @@ impl Store {
     pub fn keep_transcript(&self, id: &TaskId, run: u32, body: Option<Vec<u8>>) -> Written<()> {
         let id = id.clone();
         self.write_along(move |db, _| {
-            let mut settle = db.prepare_cached(
+            db.execute(
                 "UPDATE run SET transcript_owed = 0
                  WHERE n <= ?2 AND task = (SELECT seq FROM task WHERE id = ?1)
                    AND transcript_owed = 1",
+                (id.as_str(), run),
             )?;
-            settle.execute((id.as_str(), run))?;
             if let Some(body) = body {
-                let mut keep = db.prepare_cached(
+                db.execute(
                     "INSERT INTO transcript SELECT seq, ?2, ?3 FROM task WHERE id = ?1
                      ON CONFLICT DO UPDATE SET run = excluded.run, body = excluded.body
                        WHERE excluded.run >= transcript.run",
+                    (id.as_str(), run, body),
                 )?;
-                keep.execute((id.as_str(), run, body))?;
             }
             Ok(())
         })
@@ -68,12 +71,11 @@ impl Store {
 
     pub fn kept_transcript(&self, id: &TaskId) -> Result<Option<Kept>, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
-                "SELECT run, body FROM transcript WHERE task = (SELECT seq FROM task WHERE id = ?1)",
-            )?;
-            let kept = statement
-                .query_row([id.as_str()], |row| Ok(Kept { run: row.get(0)?, body: row.get(1)? }));
-            Ok(kept.optional()?)
+            let kept = "SELECT run, body FROM transcript
+                        WHERE task = (SELECT seq FROM task WHERE id = ?1)";
+            Ok(db.query_opt(kept, [id.as_str()], |row| {
+                Ok(Kept { run: row.get(0)?, body: row.get(1)? })
+            })?)
         })
     }
 }

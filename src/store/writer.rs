@@ -9,11 +9,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::Error;
-use super::damage::Latch;
+use super::sql::Connection;
+use super::sqlite::damage::Latch;
 use crate::task::Task;
 use crate::task::view::Brief;
 
@@ -192,7 +192,7 @@ impl Writer {
 }
 
 fn run(
-    mut db: Connection,
+    db: Connection,
     waiting: &mpsc::Receiver<Box<dyn Change>>,
     damage: &Latch,
     brief: Brief,
@@ -202,8 +202,7 @@ fn run(
         let mut news = News { changes: Vec::new(), brief };
         let mut batch = vec![first];
         wait_for_company(waiting, &mut batch);
-        let committed =
-            damage.check().and_then(|()| commit(&mut db, waiting, &mut batch, &mut news));
+        let committed = damage.check().and_then(|()| commit(&db, waiting, &mut batch, &mut news));
         let found = batch.iter().filter_map(|change| change.damage()).next();
         if let Some(why) = committed.as_ref().err().and_then(Error::damage).or(found) {
             damage.set(&why);
@@ -244,21 +243,21 @@ fn wait_for_company(waiting: &mpsc::Receiver<Box<dyn Change>>, batch: &mut Vec<B
 
 /// Says which id the newest change had before these.
 fn commit(
-    db: &mut Connection,
+    db: &Connection,
     waiting: &mpsc::Receiver<Box<dyn Change>>,
     batch: &mut Vec<Box<dyn Change>>,
     news: &mut News,
 ) -> Result<u64, Error> {
-    let mut tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let tx = db.begin_write()?;
     let mut done = 0;
     while let Some(change) = batch.get_mut(done) {
         let told = news.changes.len();
         let savepoint = tx.savepoint()?;
-        if change.make(&savepoint, news) {
+        if change.make(&tx, news) {
             savepoint.commit()?;
         } else {
             // A full disk rolls back the whole transaction under our feet; then all have failed.
-            if savepoint.is_autocommit() {
+            if !tx.in_transaction() {
                 return Err(change.why_not());
             }
             drop(savepoint); // rolls back
@@ -279,7 +278,9 @@ fn count_changes(db: &Connection, news: usize) -> Result<u64, Error> {
     if news == 0 {
         return Ok(0);
     }
-    let mut count =
-        db.prepare_cached("UPDATE counter SET n = n + ?1 WHERE name = 'change' RETURNING n - ?1")?;
-    Ok(count.query_row([news as i64], |row| row.get::<_, i64>(0))? as u64)
+    Ok(db.query_one(
+        "UPDATE counter SET n = n + ?1 WHERE name = 'change' RETURNING n - ?1",
+        [news as i64],
+        |row| row.get::<i64>(0),
+    )? as u64)
 }

@@ -300,6 +300,26 @@ fn the_environment_is_read_in_config_and_the_time_in_clock() {
     }
 }
 
+/// What only one engine understands, and the folders of the store that may say it: the façade and the files
+/// for that engine. A test may open the file by itself.
+#[test]
+fn the_engine_is_known_to_the_facade_and_its_own_files_alone() {
+    const ENGINE: &[&str] = &["rusqlite", "PRAGMA", "pragma_", "sqlite_schema", ".driver()"];
+    for source in sources() {
+        let modules = source.modules();
+        let may = [["store", "sql"], ["store", "sqlite"]].iter().any(|folder| {
+            modules.len() >= folder.len() && modules.iter().zip(folder).all(|(one, two)| one == two)
+        });
+        if may || modules.last().is_some_and(|name| name == "tests") {
+            continue;
+        }
+        for line in code(&source).take_while(|line| *line != "mod tests {") {
+            let found = ENGINE.iter().find(|word| line.contains(**word));
+            assert_eq!(found, None, "{}: {line}", source.path.display());
+        }
+    }
+}
+
 fn row(module: &str) -> &'static [&'static str] {
     MAY_KNOW.iter().find(|(name, _)| *name == module).map_or(&[], |(_, below)| below)
 }

@@ -224,7 +224,7 @@ async fn a_change_that_fails_does_not_take_those_with_it_that_share_its_commit()
     let first = first.await.unwrap();
     let made = [one.await.unwrap(), two.await.unwrap(), three.await.unwrap()];
     assert_eq!(made.iter().map(|task| task.id.clone()).collect::<Vec<_>>(), ids);
-    assert!(matches!(same_id.await, Err(Error::Sql(_))));
+    assert!(matches!(same_id.await, Err(Error::Failed(_))));
     assert!(matches!(same_short_id.await, Err(Error::NoShortId)));
     let [one, two, three] = made;
     let stored = [first, one, two, three];

@@ -67,15 +67,16 @@ impl Store {
     /// that is.
     fn first_of_the_newest(&self, ended: u64) -> Result<i64, Error> {
         self.read(|db| {
-            let mut statement = db.prepare_cached(
+            let ended = i64::try_from(ended).unwrap_or(i64::MAX);
+            Ok(db.query_one(
                 "SELECT coalesce(
                    (SELECT seq FROM task WHERE slot = 0 ORDER BY seq LIMIT 1 OFFSET max(0, -?1 +
                      (SELECT coalesce(sum(n), 0) FROM tally
                       WHERE status IN ('completed', 'error', 'cancelled')))),
                    (SELECT max(seq) + 1 FROM task), 0)",
-            )?;
-            let ended = i64::try_from(ended).unwrap_or(i64::MAX);
-            Ok(statement.query_row([ended], |row| row.get(0))?)
+                [ended],
+                |row| row.get(0),
+            )?)
         })
     }
 
@@ -90,8 +91,9 @@ impl Store {
             let chunk = self.write(move |db, _| {
                 // A notice in a mailbox counts as delivered with the end; what its parent has not
                 // read yet is owed all the same. Nothing reads the mail of the shell.
-                let mut delete = db.prepare_cached(&format!(
-                    "DELETE FROM task WHERE seq IN (SELECT seq FROM task
+                let gone: Vec<(i64, String)> = db.query_all(
+                    &format!(
+                        "DELETE FROM task WHERE seq IN (SELECT seq FROM task
                        WHERE slot = 0 AND {column} < ?1
                          AND NOT EXISTS (SELECT 1 FROM notice n
                            WHERE n.task = task.seq AND (n.delivered_at IS NULL
@@ -100,13 +102,13 @@ impl Store {
                          AND NOT EXISTS (SELECT 1 FROM run r
                            WHERE r.task = task.seq AND (r.abort_owed = 1 OR r.transcript_owed = 1))
                        ORDER BY {column} LIMIT {CHUNK}) RETURNING seq, id"
-                ))?;
-                let gone = delete
-                    .query_map([bound, unread_since], |row| Ok((row.get(0)?, row.get(1)?)))?;
-                let gone = gone.collect::<Result<Vec<(i64, String)>, _>>()?;
+                    ),
+                    [bound, unread_since],
+                    |row| Ok((row.get(0)?, row.get(1)?)),
+                )?;
                 // On the embedded host a task's session goes with it.
-                let mut session = db.prepare_cached("DELETE FROM session WHERE id = ?1")?;
-                let mut original = db.prepare_cached("DELETE FROM quarantine WHERE task = ?1")?;
+                let mut session = db.prepare("DELETE FROM session WHERE id = ?1")?;
+                let mut original = db.prepare("DELETE FROM quarantine WHERE task = ?1")?;
                 for (seq, id) in &gone {
                     session.execute([id])?;
                     original.execute([seq])?;

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use rusqlite::Row;
 use tempfile::TempDir;
 
 use super::*;
+use crate::store::sql::{self, Row};
 use crate::store::{End, Filter, NewRun, NewTask, Placement, Resumed, Sort, Window};
 use crate::task::lifecycle::{Report, Request, Resumable};
 use crate::task::queue::Limits;
@@ -99,12 +99,8 @@ impl History {
         self.store.prune(&keep, None, day(today)).await.unwrap()
     }
 
-    fn rows<T>(&self, sql: &str, read: fn(&Row<'_>) -> rusqlite::Result<T>) -> Vec<T> {
-        let query = |db: &rusqlite::Connection| {
-            let mut statement = db.prepare(sql)?;
-            Ok(statement.query_map([], read)?.collect::<Result<_, _>>()?)
-        };
-        self.store.read(query).unwrap()
+    fn rows<T>(&self, sql: &str, read: fn(Row<'_>) -> Result<T, sql::Error>) -> Vec<T> {
+        self.store.read(|db| Ok(db.query_all(sql, (), read)?)).unwrap()
     }
 
     /// The length of the file once these have ended, each with a prompt of 100 kB.
@@ -358,7 +354,7 @@ async fn a_file_from_before_incremental_vacuum_is_rewritten_when_it_is_pruned() 
     assert_eq!(history.prune(tasks(1), 9).await, LONG.len() as u64);
     assert!(history.length() < 2 * few, "{few} bytes, then {many}, now {}", history.length());
     assert_eq!(history.store.check().unwrap(), [""; 0]);
-    let mode = history.rows("PRAGMA auto_vacuum", |row| row.get::<_, i64>(0));
+    let mode = history.rows("PRAGMA auto_vacuum", |row| row.get::<i64>(0));
     assert_eq!(mode, [2], "the next time it shrinks in slices");
     history.finished(&["b"]).await;
     assert_eq!(history.left(), ["n9", "b"]);

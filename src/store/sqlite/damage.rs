@@ -6,18 +6,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use rusqlite::Connection;
+use super::{Connection, Error, with_suffix};
+use crate::store::Store;
 
-use super::{Error, Store, with_suffix};
-
-pub(super) struct Latch {
+pub(in crate::store) struct Latch {
     why: OnceLock<Arc<str>>,
     marker: PathBuf,
 }
 
 impl Latch {
     /// Already set if damage was found before and is still there.
-    pub(super) fn at(path: &Path, db: &Connection) -> Latch {
+    pub(in crate::store) fn at(path: &Path, db: &Connection) -> Latch {
         let latch = Latch { why: OnceLock::new(), marker: marker(path) };
         if latch.marker.exists() {
             match problems(db, 1) {
@@ -31,7 +30,7 @@ impl Latch {
         latch
     }
 
-    pub(super) fn set(&self, why: &str) {
+    pub(in crate::store) fn set(&self, why: &str) {
         if self.why.set(why.into()).is_ok() {
             tracing::error!(why, "task store is damaged; nothing is written to it any more");
             // On a disk that takes nothing, the next daemon finds the damage anew.
@@ -39,7 +38,7 @@ impl Latch {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(in crate::store) fn check(&self) -> Result<(), Error> {
         self.why.get().map_or(Ok(()), |why| Err(Error::Damaged(Arc::clone(why))))
     }
 }
@@ -70,15 +69,16 @@ impl Store {
 }
 
 pub(super) fn problems(db: &Connection, most: u32) -> Result<Vec<String>, Error> {
-    let mut statement = db.prepare(&format!("PRAGMA integrity_check({most})"))?;
-    let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
-    let lines = lines.collect::<Result<Vec<_>, _>>()?;
+    let lines: Vec<_> =
+        db.query_all(&format!("PRAGMA integrity_check({most})"), (), |row| row.get::<String>(0))?;
     Ok(lines.into_iter().filter(|line| line != "ok").collect())
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
+
+    use rusqlite::Connection;
 
     use super::*;
 

@@ -6,10 +6,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 
-use super::{Error, with_suffix};
+use super::{Connection, Error, with_suffix};
+use crate::store::sql;
 
 const BEFORE: &str = ".before-";
 
@@ -24,7 +24,7 @@ pub(super) fn before_migration(path: &Path, db: &Connection, version: i64) -> Re
     Ok(())
 }
 
-pub(super) fn copy(db: &Connection, to: &Path) -> Result<(), Error> {
+pub(in crate::store) fn copy(db: &Connection, to: &Path) -> Result<(), Error> {
     let new = with_suffix(to, ".new");
     let copied = write(db, &new).and_then(|()| Ok(fs::rename(&new, to)?));
     copied.map_err(|error| {
@@ -42,16 +42,21 @@ fn write(db: &Connection, new: &Path) -> Result<(), Error> {
         Ok(()) | Err(_) => {}
     }
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(new)?;
-    let mut copy = Connection::open(new)?;
-    // It counts when it is renamed, and is synced before that.
-    copy.execute_batch("PRAGMA synchronous = OFF;")?;
-    // In one step, so that it is of one moment; writers go on meanwhile.
-    match Backup::new(db, &mut copy)?.step(-1)? {
+    match back_up(db.driver(), new).map_err(sql::Error::from)? {
         StepResult::Done => {}
         // Nothing that is not whole takes the place of a copy.
         _ => return Err(std::io::Error::from(ErrorKind::ResourceBusy).into()),
     }
-    copy.close().map_err(|(_, error)| error)?;
     File::open(new)?.sync_all()?;
     Ok(())
+}
+
+/// In one step, so that it is of one moment; writers go on meanwhile.
+fn back_up(db: &rusqlite::Connection, new: &Path) -> rusqlite::Result<StepResult> {
+    let mut copy = rusqlite::Connection::open(new)?;
+    // It counts when it is renamed, and is synced before that.
+    copy.execute_batch("PRAGMA synchronous = OFF;")?;
+    let step = Backup::new(db, &mut copy)?.step(-1)?;
+    copy.close().map_err(|(_, error)| error)?;
+    Ok(step)
 }

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use rusqlite::Connection;
-
-use super::{Error, Store, open};
+use super::{Connection, Error, open};
+use crate::store::{Store, sql};
 
 /// So many pages are given back in one write, which takes some 20 ms; what others write comes in
 /// between.
@@ -30,7 +29,7 @@ struct Pages {
 impl Pages {
     fn count(db: &Connection) -> Result<Pages, Error> {
         let pragma = |name: &str| -> Result<i64, Error> {
-            Ok(db.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))?)
+            Ok(db.query_one(&format!("PRAGMA {name}"), (), |row| row.get(0))?)
         };
         Ok(Pages {
             all: pragma("page_count")?,
@@ -43,7 +42,7 @@ impl Pages {
 
 impl Store {
     /// Makes the file as small as what is in it.
-    pub(super) async fn give_space_back(&self) -> Result<(), Error> {
+    pub(in crate::store) async fn give_space_back(&self) -> Result<(), Error> {
         let pages = self.read(Pages::count)?;
         if pages.free == 0 {
             return Ok(());
@@ -68,7 +67,7 @@ impl Store {
     }
 
     /// Moves everything from the log into the file, so that nothing old is left in it.
-    pub(super) async fn empty_log(&self) -> Result<(), Error> {
+    pub(in crate::store) async fn empty_log(&self) -> Result<(), Error> {
         let empty = |db: &Connection| -> Result<bool, Error> {
             for _ in 0..CHECKPOINTS {
                 if checkpoint(db)? {
@@ -96,22 +95,36 @@ impl Store {
 
 /// Says how many free pages are left.
 fn free_slice(db: &Connection) -> Result<i64, Error> {
-    let mut vacuum = db.prepare_cached(&format!("PRAGMA incremental_vacuum({SLICE})"))?;
+    let mut vacuum = db.prepare(&format!("PRAGMA incremental_vacuum({SLICE})"))?;
     // It frees one page a step.
-    let mut steps = vacuum.query([])?;
+    let mut steps = vacuum.query(())?;
     while steps.next()?.is_some() {}
-    Ok(db.query_row("PRAGMA freelist_count", [], |row| row.get(0))?)
+    Ok(db.query_one("PRAGMA freelist_count", (), |row| row.get(0))?)
 }
 
 fn rewrite(db: &Connection) -> Result<(), Error> {
-    db.busy_timeout(Duration::from_secs(10))?;
-    db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;")?;
+    open::wait_for_others(db, Duration::from_secs(10))?;
+    db.batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;")?;
     Ok(())
 }
 
 /// `false`: somebody reads what is in the log.
 fn checkpoint(db: &Connection) -> Result<bool, Error> {
-    db.busy_timeout(LONGEST_CHECKPOINT)?;
-    let busy: i64 = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    open::wait_for_others(db, LONGEST_CHECKPOINT)?;
+    let busy: i64 = db.query_one("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0))?;
     Ok(busy == 0)
+}
+
+/// Overwrites what a change deletes or replaces. Only where it is asked for: elsewhere it would cost a write
+/// for every page that is freed.
+pub(in crate::store) fn erasing(
+    db: &Connection,
+    change: impl FnOnce() -> Result<usize, sql::Error>,
+) -> Result<(), Error> {
+    let switch = |to: &str| db.query_one(&format!("PRAGMA secure_delete = {to}"), (), |_| Ok(()));
+    switch("ON")?;
+    let changed = change();
+    switch("OFF")?;
+    changed?;
+    Ok(())
 }

@@ -8,29 +8,30 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::OpenFlags;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
 
-use super::{Error, copy, damage, search, with_suffix};
+use super::{Connection, Error, copy, damage, with_suffix};
+use crate::store::{search, sql};
 
 /// "asag": what tells our databases from others.
 pub(super) const APPLICATION_ID: i64 = 0x6173_6167;
 
 /// Append only: the number of a migration is its place here.
 const MIGRATIONS: &[&str] = &[
-    include_str!("../../migrations/0001_tasks.sql"),
-    include_str!("../../migrations/0002_prune.sql"),
-    include_str!("../../migrations/0003_status.sql"),
-    include_str!("../../migrations/0004_fork.sql"),
-    include_str!("../../migrations/0005_instances.sql"),
-    include_str!("../../migrations/0006_blocking.sql"),
-    include_str!("../../migrations/0007_calls.sql"),
-    include_str!("../../migrations/0008_processes.sql"),
-    include_str!("../../migrations/0009_served.sql"),
-    include_str!("../../migrations/0010_reading.sql"),
-    include_str!("../../migrations/0011_quarantine.sql"),
-    include_str!("../../migrations/0012_handed.sql"),
-    include_str!("../../migrations/0013_waited.sql"),
+    include_str!("../../../migrations/0001_tasks.sql"),
+    include_str!("../../../migrations/0002_prune.sql"),
+    include_str!("../../../migrations/0003_status.sql"),
+    include_str!("../../../migrations/0004_fork.sql"),
+    include_str!("../../../migrations/0005_instances.sql"),
+    include_str!("../../../migrations/0006_blocking.sql"),
+    include_str!("../../../migrations/0007_calls.sql"),
+    include_str!("../../../migrations/0008_processes.sql"),
+    include_str!("../../../migrations/0009_served.sql"),
+    include_str!("../../../migrations/0010_reading.sql"),
+    include_str!("../../../migrations/0011_quarantine.sql"),
+    include_str!("../../../migrations/0012_handed.sql"),
+    include_str!("../../../migrations/0013_waited.sql"),
 ];
 
 /// Stands between the name of a store that was set aside and a number.
@@ -45,7 +46,7 @@ pub enum Opened {
     SetAside(PathBuf),
 }
 
-pub(super) fn open(path: &Path) -> Result<(Connection, Opened), Error> {
+pub(in crate::store) fn open(path: &Path) -> Result<(Connection, Opened), Error> {
     // SQLite deletes a log whose database is empty or gone; there may be tasks in it.
     if is_empty(path)? && is_empty(&with_suffix(path, "-wal"))? {
         return Ok((migrated(path)?, Opened::New));
@@ -61,33 +62,50 @@ pub(super) fn open(path: &Path) -> Result<(Connection, Opened), Error> {
     }
 }
 
-pub(super) fn reader(path: &Path) -> Result<Connection, Error> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(path, flags)?;
-    db.busy_timeout(Duration::from_secs(10))?;
-    db.execute_batch("PRAGMA cache_size = -1024;")?;
+pub(in crate::store) fn reader(path: &Path) -> Result<Connection, Error> {
+    let db = plain(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    wait_for_others(&db, Duration::from_secs(10))?;
+    db.batch("PRAGMA cache_size = -1024;")?;
     keep_plans(&db)?;
-    db.set_prepared_statement_cache_capacity(64);
+    db.driver().set_prepared_statement_cache_capacity(64);
     Ok(db)
 }
 
 /// For work on the file as a whole, beside the writer.
 pub(super) fn maintainer(path: &Path) -> Result<Connection, Error> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Ok(Connection::open_with_flags(path, flags)?)
+    plain(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+}
+
+/// As it is, for somebody who expects damage.
+pub(super) fn damaged_file(path: &Path) -> Result<Connection, Error> {
+    plain(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+}
+
+fn plain(path: &Path, flags: OpenFlags) -> Result<Connection, Error> {
+    let db = rusqlite::Connection::open_with_flags(path, flags).map_err(sql::Error::from)?;
+    Ok(db.into())
+}
+
+/// How long a statement waits for one of another connection.
+pub(super) fn wait_for_others(db: &Connection, longest: Duration) -> Result<(), Error> {
+    Ok(db.driver().busy_timeout(longest).map_err(sql::Error::from)?)
 }
 
 /// An empty store as it was in an earlier version, for what is copied out of a damaged one.
 pub(super) fn blank(path: &Path, version: i64) -> Result<Connection, Error> {
-    let db = Connection::open(path)?;
-    db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; PRAGMA synchronous = OFF;")?;
+    let db = plain(path, OpenFlags::default())?;
+    db.batch("PRAGMA auto_vacuum = INCREMENTAL; PRAGMA synchronous = OFF;")?;
     let migrations = MIGRATIONS.iter().take(usize::try_from(version).unwrap_or_default());
     for migration in migrations {
-        db.execute_batch(migration)?;
+        db.batch(migration)?;
     }
-    db.pragma_update(None, "user_version", version)?;
-    db.pragma_update(None, "application_id", APPLICATION_ID)?;
+    set(&db, "user_version", version)?;
+    set(&db, "application_id", APPLICATION_ID)?;
     Ok(db)
+}
+
+fn set(db: &Connection, pragma: &str, value: i64) -> Result<(), Error> {
+    Ok(db.batch(&format!("PRAGMA {pragma} = {value}"))?)
 }
 
 /// The newest schema this program knows.
@@ -99,54 +117,54 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     // SQLite would make it readable for everybody where the umask lets it; its log and index get the
     // mode of the file. What is wrong with the place, SQLite says next.
     let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut db = Connection::open(path)?;
-    db.busy_timeout(Duration::from_secs(10))?;
+    let db = plain(path, OpenFlags::default())?;
+    wait_for_others(&db, Duration::from_secs(10))?;
     let known = newest();
-    let found: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let owner: i64 = db.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+    let found: i64 = db.query_one("PRAGMA user_version", (), |row| row.get(0))?;
+    let owner: i64 = db.query_one("PRAGMA application_id", (), |row| row.get(0))?;
     if found > known && owner == APPLICATION_ID {
         return Err(Error::TooNew { found, known });
     }
-    let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let tables: i64 = db.query_one("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
     if owner != APPLICATION_ID && tables > 0 {
         return Err(Error::Foreign(path.display().to_string()));
     }
     // Before anything is in the file: later it takes a rewrite of the whole (`space`).
     if tables == 0 {
-        db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL;")?;
+        db.batch("PRAGMA auto_vacuum = INCREMENTAL;")?;
     }
     // Not before we know whose it is: the journal mode is written into the file.
-    db.execute_batch(
+    db.batch(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;
          PRAGMA cache_size = -2048; PRAGMA temp_store = MEMORY;
          PRAGMA journal_size_limit = 16777216;",
     )?;
-    db.set_prepared_statement_cache_capacity(128);
+    db.driver().set_prepared_statement_cache_capacity(128);
     keep_plans(&db)?;
     if (1..known).contains(&found) {
         copy::before_migration(path, &db, known)?;
     }
-    let tx = db.transaction()?;
+    let tx = db.begin()?;
     for (n, migration) in MIGRATIONS.iter().enumerate().skip(found as usize) {
-        tx.execute_batch(migration)?;
-        tx.pragma_update(None, "user_version", n as i64 + 1)?;
+        tx.batch(migration)?;
+        set(&tx, "user_version", n as i64 + 1)?;
     }
     if owner != APPLICATION_ID {
-        tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+        set(&tx, "application_id", APPLICATION_ID)?;
     }
     tx.commit()?;
-    catch_up(path, &mut db)?;
+    catch_up(path, &db)?;
     Ok(db)
 }
 
 /// A file that is known to be damaged is not written. Damage that is found here is no reason to begin a
 /// new store: the latch keeps this one from being written, and what is live in it goes on.
-fn catch_up(path: &Path, db: &mut Connection) -> Result<(), Error> {
+fn catch_up(path: &Path, db: &Connection) -> Result<(), Error> {
     let marker = damage::marker(path);
     if marker.exists() {
         return Ok(());
     }
-    let tx = db.transaction()?;
+    let tx = db.begin()?;
     match search::catch_up(&tx) {
         Ok(()) => Ok(tx.commit()?),
         Err(error) => match error.damage() {
@@ -158,7 +176,8 @@ fn catch_up(path: &Path, db: &mut Connection) -> Result<(), Error> {
 
 /// Otherwise statements are planned anew when the values bound to them change.
 fn keep_plans(db: &Connection) -> Result<(), Error> {
-    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    let keep = db.driver().set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true);
+    keep.map_err(sql::Error::from)?;
     Ok(())
 }
 
@@ -186,7 +205,7 @@ fn is_damage(error: &Error) -> bool {
 }
 
 /// The files that were set aside and are still there.
-pub(super) fn damaged(path: &Path) -> Vec<PathBuf> {
+pub(in crate::store) fn damaged(path: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Vec::new() };
     let mut prefix = name.to_owned();
     prefix.push(DAMAGED);
@@ -238,15 +257,13 @@ mod tests {
     fn a_store_of_every_earlier_version_is_brought_up_to_date() {
         let schema = |db: &Connection| -> Vec<(String, String)> {
             let sql = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name";
-            let mut statement = db.prepare(sql).unwrap();
-            let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-            rows.collect::<Result<_, _>>().unwrap()
+            db.query_all(sql, (), |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
         };
         let directory = tempfile::tempdir().unwrap();
         let new = schema(&migrated(&directory.path().join("new.db")).unwrap());
         for version in 1..=MIGRATIONS.len() {
             let path = directory.path().join(format!("{version}.db"));
-            let old = Connection::open(&path).unwrap();
+            let old = rusqlite::Connection::open(&path).unwrap();
             old.execute_batch(&MIGRATIONS[..version].join("\n")).unwrap();
             old.pragma_update(None, "user_version", version as i64).unwrap();
             old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
@@ -260,7 +277,7 @@ mod tests {
     fn a_field_that_is_added_to_tasks_later_is_there_for_those_that_ended_before() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old.db");
-        let old = Connection::open(&path).unwrap();
+        let old = rusqlite::Connection::open(&path).unwrap();
         old.execute_batch(&MIGRATIONS[..8].join("\n")).unwrap();
         old.execute_batch(
             r#"PRAGMA user_version = 8;
@@ -296,7 +313,7 @@ mod tests {
         let built = store.brief(&task).to_json().into_bytes();
         assert_eq!((page(), opened), ((built, 1), Opened::Existing));
         // Of the version that is written now it is a copy.
-        let db = Connection::open(&path).unwrap();
+        let db = rusqlite::Connection::open(&path).unwrap();
         db.execute("UPDATE view SET schema = ?1", [Brief::default().schema()]).unwrap();
         assert_eq!(page(), (br#"{"sessionID":"ses_1"}"#.to_vec(), 1));
     }
@@ -314,7 +331,7 @@ mod tests {
         };
         let copy = format!("test.db.before-{}", newest());
         assert_eq!(names(), BTreeSet::from(["test.db".to_owned(), copy.clone()]));
-        let db = Connection::open(directory.path().join(&copy)).unwrap();
+        let db = rusqlite::Connection::open(directory.path().join(&copy)).unwrap();
         let version = db.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0));
         assert_eq!(version.unwrap(), newest() - 1);
         drop(db);

@@ -7,12 +7,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rusqlite::types::ToSqlOutput;
-use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
-
-use super::Error;
 use super::damage::{marker, problems};
-use super::{open, with_suffix};
+use super::{Connection, Error, columns, open, with_suffix};
+use crate::store::sql::{self, Row};
 
 /// Kept by triggers, or made anew when the store is opened.
 const DERIVED: [&str; 6] = ["tally", "batch", "counter", "tool_tally", "search", "view"];
@@ -37,7 +34,7 @@ pub enum Repaired {
 
 /// For a store that nobody has open.
 pub fn repair(path: &Path) -> Result<Repaired, Error> {
-    let old = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let old = open::damaged_file(path)?;
     let version = version(&old, path)?;
     if problems(&old, 1).is_ok_and(|problems| problems.is_empty()) {
         drop(old);
@@ -47,9 +44,9 @@ pub fn repair(path: &Path) -> Result<Repaired, Error> {
     let new = with_suffix(path, ".repaired");
     remove(&new)?;
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    let mut db = open::blank(&new, version)?;
-    db.execute_batch("PRAGMA foreign_keys = OFF;")?;
-    let tx = db.transaction()?;
+    let db = open::blank(&new, version)?;
+    db.batch("PRAGMA foreign_keys = OFF;")?;
+    let tx = db.begin()?;
     let mut copied = Copied::default();
     let mut tasks = 0;
     for table in tables(&tx)? {
@@ -62,7 +59,7 @@ pub fn repair(path: &Path) -> Result<Repaired, Error> {
     copied.drop_orphans(&tx)?;
     derive(&old, &tx)?;
     tx.commit()?;
-    db.close().map_err(|(_, error)| error)?;
+    db.close()?;
     File::open(&new)?.sync_all()?;
     drop(old);
     let aside = open::set_aside(path)?;
@@ -73,7 +70,7 @@ pub fn repair(path: &Path) -> Result<Repaired, Error> {
 
 /// The schema to copy into: the newest, when the file cannot say which it has.
 fn version(old: &Connection, path: &Path) -> Result<i64, Error> {
-    let pragma = |name: &str| old.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0));
+    let pragma = |name: &str| old.query_one(&format!("PRAGMA {name}"), (), |row| row.get(0));
     let (found, known): (i64, i64) = (pragma("user_version").unwrap_or(0), open::newest());
     let owner: i64 = pragma("application_id").unwrap_or(open::APPLICATION_ID);
     match found {
@@ -88,7 +85,7 @@ fn version(old: &Connection, path: &Path) -> Result<i64, Error> {
 
 fn rewrite(path: &Path) -> Result<(), Error> {
     let db = open::maintainer(path)?;
-    db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;")?;
+    db.batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;")?;
     remove(&marker(path))
 }
 
@@ -100,10 +97,11 @@ fn remove(path: &Path) -> Result<(), Error> {
 }
 
 fn tables(new: &Connection) -> Result<Vec<String>, Error> {
-    let mut statement = new.prepare(
+    let names: Vec<String> = new.query_all(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'",
+        (),
+        |row| row.get(0),
     )?;
-    let names = statement.query_map([], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
     Ok(names.into_iter().filter(|name| !DERIVED.contains(&name.as_str())).collect())
 }
 
@@ -123,19 +121,15 @@ struct Walk<'a> {
 
 impl Copied {
     fn table(&mut self, old: &Connection, new: &Connection, table: &str) -> Result<(), Error> {
-        let mut info = new.prepare("SELECT name, pk FROM pragma_table_info(?1) ORDER BY cid")?;
-        let columns = info.query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let columns = columns.collect::<Result<Vec<(String, i64)>, _>>()?;
-        let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
+        let columns = columns(new, table)?;
+        let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
         let places = vec!["?"; names.len()].join(", ");
         let columns_of = names.join(", ");
         let insert = format!("INSERT OR IGNORE INTO {table} ({columns_of}) VALUES ({places})");
         let mut insert = new.prepare(&insert)?;
-        let mut keep = |row: &Row<'_>, from: usize| {
-            let values =
-                (from..from + names.len()).map(|n| row.get_ref(n).map(ToSqlOutput::Borrowed));
-            let values = values.collect::<Result<Vec<_>, _>>()?;
-            insert.execute(params_from_iter(values))
+        let mut keep = |row: Row<'_>, from: usize| {
+            let values = (from..from + names.len()).map(|n| row.value(n));
+            insert.execute(values.collect::<Result<Vec<_>, _>>()?.as_slice())
         };
         let walk = Walk { old, table, columns: columns_of.clone(), width: names.len() };
         let numbered = new.prepare(&format!("SELECT rowid FROM {table}")).is_ok();
@@ -144,8 +138,8 @@ impl Copied {
         }
         let keys: Vec<String> = columns
             .iter()
-            .filter(|(_, place)| *place > 0)
-            .map(|(name, _)| format!("{name} DESC"))
+            .filter(|column| column.key > 0)
+            .map(|column| format!("{} DESC", column.name))
             .collect();
         let forward = format!("SELECT {columns_of} FROM {table} NOT INDEXED");
         if !self.along(old, &forward, &mut keep) {
@@ -160,10 +154,10 @@ impl Copied {
         &mut self,
         old: &Connection,
         sql: &str,
-        keep: &mut impl FnMut(&Row<'_>, usize) -> rusqlite::Result<usize>,
+        keep: &mut impl FnMut(Row<'_>, usize) -> Result<usize, sql::Error>,
     ) -> bool {
         let Ok(mut statement) = old.prepare(sql) else { return false };
-        let Ok(mut rows) = statement.query([]) else { return false };
+        let Ok(mut rows) = statement.query(()) else { return false };
         loop {
             match rows.next() {
                 Ok(Some(row)) => self.saved += keep(row, 0).unwrap_or(0) as u64,
@@ -176,7 +170,7 @@ impl Copied {
     fn by_number(
         &mut self,
         walk: &Walk<'_>,
-        keep: &mut impl FnMut(&Row<'_>, usize) -> rusqlite::Result<usize>,
+        keep: &mut impl FnMut(Row<'_>, usize) -> Result<usize, sql::Error>,
     ) -> Result<(), Error> {
         let mut after = 0;
         loop {
@@ -198,7 +192,7 @@ impl Copied {
         &mut self,
         walk: &Walk<'_>,
         after: i64,
-        keep: &mut impl FnMut(&Row<'_>, usize) -> rusqlite::Result<usize>,
+        keep: &mut impl FnMut(Row<'_>, usize) -> Result<usize, sql::Error>,
     ) -> (i64, bool) {
         let Walk { old, table, columns, .. } = walk;
         let mut last = after;
@@ -228,14 +222,15 @@ impl Copied {
     /// What belonged to rows that are gone.
     fn drop_orphans(&mut self, new: &Connection) -> Result<(), Error> {
         for table in tables(new)?.iter().cycle().take(DEPTH * tables(new)?.len()) {
-            let mut keys =
-                new.prepare("SELECT \"table\", \"from\", \"to\" FROM pragma_foreign_key_list(?1)")?;
-            let keys =
-                keys.query_map([table], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-            for (parent, from, to) in keys.collect::<Result<Vec<(String, String, String)>, _>>()? {
+            let keys: Vec<(String, String, String)> = new.query_all(
+                "SELECT \"table\", \"from\", \"to\" FROM pragma_foreign_key_list(?1)",
+                [table],
+                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            )?;
+            for (parent, from, to) in keys {
                 let orphans =
                     format!("DELETE FROM {table} WHERE {from} NOT IN (SELECT {to} FROM {parent})");
-                let gone = new.execute(&orphans, [])? as u64;
+                let gone = new.execute(&orphans, ())? as u64;
                 self.saved -= gone;
                 self.lost += gone;
             }
@@ -267,15 +262,15 @@ impl Walk<'_> {
     }
 
     /// The first row from there on, read whole.
-    fn look(&self, from: i64) -> rusqlite::Result<Option<i64>> {
+    fn look(&self, from: i64) -> Result<Option<i64>, sql::Error> {
         let Walk { old, table, columns, width } = self;
-        let mut statement = old.prepare_cached(&format!(
+        let mut statement = old.prepare(&format!(
             "SELECT rowid, {columns} FROM {table} NOT INDEXED WHERE rowid >= ?1 ORDER BY rowid LIMIT 1"
         ))?;
         let mut rows = statement.query([from])?;
         let Some(row) = rows.next()? else { return Ok(None) };
         for column in 0..=*width {
-            row.get_ref(column)?;
+            row.value(column)?;
         }
         row.get(0).map(Some)
     }
@@ -283,7 +278,7 @@ impl Walk<'_> {
 
 /// What is counted, from what was saved.
 fn derive(old: &Connection, new: &Connection) -> Result<(), Error> {
-    new.execute_batch(
+    new.batch(
         "DELETE FROM tool_tally;
          INSERT INTO tool_tally SELECT tool.key, sum(tool.value) FROM task,
            json_each(iif(json_valid(task.progress), task.progress, '{}'), '$.toolCallsByName') tool
@@ -292,8 +287,8 @@ fn derive(old: &Connection, new: &Connection) -> Result<(), Error> {
     // Ids of changes only grow, or those who listen would miss some. When nobody knows how far they
     // were, the time in milliseconds is certainly further.
     let change = old
-        .query_row("SELECT n FROM counter WHERE name = 'change'", [], |row| row.get::<_, i64>(0))
-        .or_else(|_| new.query_row("SELECT unixepoch() * 1000", [], |row| row.get(0)))?;
+        .query_one("SELECT n FROM counter WHERE name = 'change'", (), |row| row.get::<i64>(0))
+        .or_else(|_| new.query_one("SELECT unixepoch() * 1000", (), |row| row.get(0)))?;
     new.execute("UPDATE counter SET n = max(n, ?1) WHERE name = 'change'", [change])?;
     Ok(())
 }
@@ -323,11 +318,11 @@ mod tests {
             )
             .unwrap();
         }
-        db.execute("UPDATE counter SET n = 7 WHERE name = 'change'", []).unwrap();
+        db.execute("UPDATE counter SET n = 7 WHERE name = 'change'", ()).unwrap();
     }
 
     fn page_of(path: &Path, name: &str) -> (u64, u64) {
-        let db = Connection::open(path).unwrap();
+        let db = rusqlite::Connection::open(path).unwrap();
         let root = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
         let root: i64 = db.query_row(root, [name], |row| row.get(0)).unwrap();
         let size: i64 = db.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
@@ -342,7 +337,7 @@ mod tests {
 
     /// The leaves of a table, in their order.
     fn leaves(path: &Path, name: &str) -> Vec<u64> {
-        let db = Connection::open(path).unwrap();
+        let db = rusqlite::Connection::open(path).unwrap();
         let sql = "SELECT pageno FROM dbstat WHERE name = ?1 AND pagetype = 'leaf' ORDER BY path";
         let mut statement = db.prepare(sql).unwrap();
         let pages = statement.query_map([name], |row| row.get::<_, i64>(0)).unwrap();
@@ -350,7 +345,7 @@ mod tests {
     }
 
     fn count(path: &Path, sql: &str) -> i64 {
-        Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+        rusqlite::Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
     }
 
     #[test]
