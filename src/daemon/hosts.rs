@@ -90,8 +90,8 @@ fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result
     let configured = servers.iter().map(|(name, url)| (name.clone(), url.clone()));
     let first = (!url.is_empty()).then(|| (opencode::DEFAULT.to_owned(), url.clone()));
     let (handed, added): (Vec<_>, Vec<_>) =
-        store.instances()?.into_iter().partition(|(name, _)| OpenCode::is_handed(name));
-    let live = store.live(None)?;
+        store.instances().all()?.into_iter().partition(|(name, _)| OpenCode::is_handed(name));
+    let live = store.tasks().live(None)?;
     for (name, address) in handed {
         if live.iter().any(|task| task.origin.host_instance == name) {
             opencode.put_again(&name, &address)?;

@@ -239,7 +239,7 @@ fn open_store(home: &Home, feed: Feed, config: &config::Api) -> anyhow::Result<S
     let brief = Brief { result_characters: config.result_characters };
     let (store, _) = Store::open_with(&home.database(), brief, publish)?;
     // Not fatal: a store that cannot be written says so with every verb.
-    if let Err(error) = store.quarantine_live() {
+    if let Err(error) = store.integrity().quarantine_live() {
         let error = &error as &dyn std::error::Error;
         tracing::error!(error, "live tasks cannot be looked at");
     }
@@ -249,7 +249,7 @@ fn open_store(home: &Home, feed: Feed, config: &config::Api) -> anyhow::Result<S
 /// After a crash the whole file is read once, while the daemon already works. What is found makes the
 /// store read-only.
 fn check_in_background(store: Store) {
-    tokio::task::spawn_blocking(move || match store.check() {
+    tokio::task::spawn_blocking(move || match store.integrity().check() {
         Ok(problems) if problems.is_empty() => tracing::info!("the task store is sound"),
         Ok(_) => {}
         Err(error) => {

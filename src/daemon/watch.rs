@@ -55,7 +55,7 @@ impl Watch {
                 file.display()
             )
         };
-        let set_aside = self.supervisor.store().set_aside();
+        let set_aside = self.supervisor.store().integrity().set_aside();
         self.warnings.put(SET_ASIDE, set_aside.iter().map(kept).collect());
         let space = Space::look(&self.home, &self.storage);
         self.warnings.put("space", space.warnings);

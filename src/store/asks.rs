@@ -3,10 +3,16 @@
 use super::{Error, Store};
 use crate::task::{TaskId, Timestamp};
 
-impl Store {
+/// What children asked for.
+#[derive(Clone, Copy)]
+pub struct Asks<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Asks<'_> {
     /// When this was first asked; now, if nobody has seen it before.
-    pub fn asked(&self, task: &TaskId, ask: &str, now: Timestamp) -> Result<Timestamp, Error> {
-        let known = self.read(|db| {
+    pub fn since(&self, task: &TaskId, ask: &str, now: Timestamp) -> Result<Timestamp, Error> {
+        let known = self.store.read(|db| {
             Ok(db.query_opt("SELECT since FROM ask WHERE id = ?1", [ask], |row| row.get(0))?)
         })?;
         if let Some(since) = known {
@@ -14,7 +20,7 @@ impl Store {
         }
         let (task, ask) = (task.clone(), ask.to_owned());
         // When it is lost, the request only waits longer.
-        drop(self.write_along(move |db, _| {
+        drop(self.store.write_along(move |db, _| {
             db.execute(
                 "INSERT OR IGNORE INTO ask (id, task, since)
                  SELECT ?1, seq, ?3 FROM task WHERE id = ?2",
@@ -26,9 +32,9 @@ impl Store {
     }
 
     /// It was answered, or is asked no longer. Should its id ever come again, it is another request.
-    pub fn no_longer_asked(&self, asks: Vec<String>) {
+    pub fn forget(&self, asks: Vec<String>) {
         // When it is lost, it goes with its task.
-        drop(self.write_along(move |db, _| {
+        drop(self.store.write_along(move |db, _| {
             let mut forget = db.prepare("DELETE FROM ask WHERE id = ?1")?;
             for ask in &asks {
                 forget.execute([ask])?;

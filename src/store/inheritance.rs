@@ -1,7 +1,8 @@
 //! What forked children inherit: written with their task, read when it is handed over.
 
+use super::Error;
 use super::sql::Connection;
-use super::{Error, Store};
+use super::tasks::Tasks;
 use crate::task::{MessageId, TaskId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,10 +13,10 @@ pub struct Inheritance {
     pub context: String,
 }
 
-impl Store {
+impl Tasks<'_> {
     /// `None` for a task that is not forked, or whose session is a copy.
     pub fn inheritance(&self, task: &TaskId) -> Result<Option<Inheritance>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             Ok(db.query_opt(
                 "SELECT message_id, preamble, context FROM inheritance
                  WHERE task = (SELECT seq FROM task WHERE id = ?1)",

@@ -4,10 +4,16 @@ use super::sqlite::space::erasing;
 use super::{Error, Store, Written};
 use crate::task::{SHELL, SessionId};
 
-impl Store {
+/// Servers that were added, and where parents are.
+#[derive(Clone, Copy)]
+pub struct Instances<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Instances<'_> {
     /// Names and addresses.
-    pub fn instances(&self) -> Result<Vec<(String, String)>, Error> {
-        self.read(|db| {
+    pub fn all(&self) -> Result<Vec<(String, String)>, Error> {
+        self.store.read(|db| {
             Ok(db.query_all("SELECT name, address FROM instance", (), |row| {
                 Ok((row.get(0)?, row.get(1)?))
             })?)
@@ -16,8 +22,8 @@ impl Store {
 
     /// The names that begin like this and that no task needs any more: none that is live, that is still to
     /// be stopped or read there, or whose end was not told or not read.
-    pub fn unneeded_instances(&self, beginning: &'static str) -> Result<Vec<String>, Error> {
-        self.read(|db| {
+    pub fn unneeded(&self, beginning: &'static str) -> Result<Vec<String>, Error> {
+        self.store.read(|db| {
             // Every part has an index without the rest of the history. Nothing reads the mail of the shell,
             // so that it is most of what is unread.
             let unread = "SELECT n.task FROM notice n
@@ -36,27 +42,27 @@ impl Store {
         })
     }
 
-    pub async fn put_instance(&self, name: String, address: String) -> Result<(), Error> {
-        let written = self.write(move |db, _| {
+    pub async fn put(self, name: String, address: String) -> Result<(), Error> {
+        let written = self.store.write(move |db, _| {
             erasing(db, || {
                 db.execute("INSERT OR REPLACE INTO instance VALUES (?1, ?2)", (&name, &address))
             })
         });
         written.await?;
-        self.empty_log().await
+        self.store.empty_log().await
     }
 
     /// An address may have a password in it: nothing of it stays in the file or its log.
-    pub async fn drop_instance(&self, name: String) -> Result<(), Error> {
-        let written = self.write(move |db, _| {
+    pub async fn remove(self, name: String) -> Result<(), Error> {
+        let written = self.store.write(move |db, _| {
             erasing(db, || db.execute("DELETE FROM instance WHERE name = ?1", [&name]))
         });
         written.await?;
-        self.empty_log().await
+        self.store.empty_log().await
     }
 
     pub fn place_of_parent(&self, session: &SessionId) -> Result<Option<String>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             Ok(db.query_opt(
                 "SELECT instance FROM parent_place WHERE session = ?1",
                 [session.as_str()],
@@ -67,7 +73,7 @@ impl Store {
 
     pub fn put_place_of_parent(&self, session: &SessionId, instance: String) -> Written<()> {
         let session = session.to_string();
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             db.execute(
                 "INSERT OR REPLACE INTO parent_place VALUES (?1, ?2)",
                 (&session, &instance),
@@ -95,13 +101,13 @@ mod tests {
             files.map(|file| file.file_name().into_string().unwrap()).collect()
         };
         let put = |name: &str, password: &str| {
-            store.put_instance(name.into(), format!("http://me:{password}@127.0.0.1:4096"))
+            store.instances().put(name.into(), format!("http://me:{password}@127.0.0.1:4096"))
         };
         put("removed", "canary-1").await.unwrap();
         put("changed", "canary-2").await.unwrap();
         put("stays", "canary-3").await.unwrap();
         assert_eq!([found("canary-1"), found("canary-2")], [["test.db"], ["test.db"]]);
-        store.drop_instance("removed".into()).await.unwrap();
+        store.instances().remove("removed".into()).await.unwrap();
         put("changed", "another").await.unwrap();
         let gone: [&str; 0] = [];
         assert_eq!(found("canary-1"), gone);

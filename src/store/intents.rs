@@ -24,7 +24,13 @@ pub enum Intended {
     QueueFull,
 }
 
-impl Store {
+/// Launches under way.
+#[derive(Clone, Copy)]
+pub struct Intents<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Intents<'_> {
     /// The cap counts tasks that wait, not launches under way: some more of those that are begun at
     /// the same time may come to wait.
     pub fn intend(
@@ -34,7 +40,7 @@ impl Store {
         manner: Manner,
         limits: Arc<Limits>,
     ) -> Written<Intended> {
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             let kind = (model.as_deref(), manner);
             if !slots::has_place(db, &intent.parent_session, kind, &limits)? {
                 return Ok(Intended::QueueFull);
@@ -55,7 +61,7 @@ impl Store {
 
     /// The caller was told that it failed: what there may be of it is to be deleted, not adopted.
     pub fn abandon(&self, nonce: String) -> Written<()> {
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             let abandon = "UPDATE intent SET launch = json_set(launch, '$.abandoned', json('true'))
                            WHERE nonce = ?1";
             db.execute(abandon, [&nonce])?;
@@ -63,20 +69,21 @@ impl Store {
         })
     }
 
-    pub fn drop_intent(&self, nonce: String) -> Written<()> {
-        self.write(move |db, _| {
+    pub fn remove(&self, nonce: String) -> Written<()> {
+        self.store.write(move |db, _| {
             db.execute("DELETE FROM intent WHERE nonce = ?1", [&nonce])?;
             Ok(())
         })
     }
 
     /// Launches that were cut off, or are under way.
-    pub fn intents(&self) -> Result<Vec<Intent>, Error> {
-        self.read(|db| Ok(db.query_all("SELECT * FROM intent ORDER BY created_at", (), intent)?))
+    pub fn all(&self) -> Result<Vec<Intent>, Error> {
+        self.store
+            .read(|db| Ok(db.query_all("SELECT * FROM intent ORDER BY created_at", (), intent)?))
     }
 
-    pub fn intent(&self, nonce: &str) -> Result<Option<Intent>, Error> {
-        self.read(|db| {
+    pub fn get(&self, nonce: &str) -> Result<Option<Intent>, Error> {
+        self.store.read(|db| {
             Ok(db.query_opt("SELECT * FROM intent WHERE nonce = ?1", [nonce], intent)?)
         })
     }

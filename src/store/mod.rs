@@ -8,6 +8,7 @@ mod filter;
 mod inheritance;
 mod instances;
 mod intents;
+mod lookups;
 mod newest;
 mod news;
 mod outbox;
@@ -32,22 +33,26 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+pub use asks::Asks;
 pub use filter::{Direction, Field, Filter, Sort, Window};
 pub use inheritance::Inheritance;
-pub use intents::{Intended, Intent};
+pub use instances::Instances;
+pub use intents::{Intended, Intent, Intents};
+pub use lookups::Resolved;
 pub use newest::Newest;
-pub use outbox::{MOST_DUE, Owed};
-pub use pages::{Page, Resolved, Tally};
-pub use processes::RecordedProcess;
-pub use prune::Keep;
-pub use quarantine::Quarantined;
+pub use outbox::{MOST_DUE, Outbox, Owed};
+pub use pages::{Page, Pages};
+pub use processes::{Processes, RecordedProcess};
+pub use prune::{History, Keep};
+pub use quarantine::{Integrity, Quarantined};
 pub use rows::Run;
-pub use sessions::{Messages, Session};
+pub use sessions::{Messages, Session, Sessions};
+pub use slots::Slots;
 pub use sqlite::open::Opened;
 pub use sqlite::repair::{Repaired, repair};
-pub use status::{Group, Snapshot, Totals};
-pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement, Resumed};
-pub use transcripts::{Kept, OwedTranscript};
+pub use status::{Group, Overview, Snapshot, Tally, Totals};
+pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement, Resumed, Tasks};
+pub use transcripts::{Kept, OwedTranscript, Transcripts};
 pub use writer::{Committed, What, Written};
 
 use crate::task::Task;
@@ -173,12 +178,64 @@ impl Store {
     pub fn brief(&self, task: &Task) -> TaskView {
         self.0.brief.view(task)
     }
+}
 
-    /// Damaged stores that were kept here and are still there.
-    pub fn set_aside(&self) -> Vec<PathBuf> {
-        open::damaged(&self.0.path)
+/// The store by subject.
+impl Store {
+    pub fn tasks(&self) -> Tasks<'_> {
+        Tasks { store: self }
     }
 
+    pub fn slots(&self) -> Slots<'_> {
+        Slots { store: self }
+    }
+
+    pub fn outbox(&self) -> Outbox<'_> {
+        Outbox { store: self }
+    }
+
+    pub fn intents(&self) -> Intents<'_> {
+        Intents { store: self }
+    }
+
+    pub fn sessions(&self) -> Sessions<'_> {
+        Sessions { store: self }
+    }
+
+    pub fn transcripts(&self) -> Transcripts<'_> {
+        Transcripts { store: self }
+    }
+
+    pub fn pages(&self) -> Pages<'_> {
+        Pages { store: self }
+    }
+
+    pub fn overview(&self) -> Overview<'_> {
+        Overview { store: self }
+    }
+
+    pub fn processes(&self) -> Processes<'_> {
+        Processes { store: self }
+    }
+
+    pub fn instances(&self) -> Instances<'_> {
+        Instances { store: self }
+    }
+
+    pub fn asks(&self) -> Asks<'_> {
+        Asks { store: self }
+    }
+
+    pub fn history(&self) -> History<'_> {
+        History { store: self }
+    }
+
+    pub fn integrity(&self) -> Integrity<'_> {
+        Integrity { store: self }
+    }
+}
+
+impl Store {
     fn write<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
@@ -212,8 +269,10 @@ impl Store {
         let mut answer = self.read_once(&mut query);
         for _ in 0..MOST_QUARANTINED {
             match &answer {
-                Err(Error::UnreadableTask { seq, .. }) if self.quarantine(Some(*seq)) => {}
-                Err(Error::Unreadable { column: "status" }) if self.quarantine(None) => {}
+                Err(Error::UnreadableTask { seq, .. })
+                    if self.integrity().quarantine(Some(*seq)) => {}
+                Err(Error::Unreadable { column: "status" })
+                    if self.integrity().quarantine(None) => {}
                 Ok(_) | Err(_) => break,
             }
             answer = self.read_once(&mut query);
@@ -244,9 +303,7 @@ impl Store {
         }
         answer
     }
-}
 
-impl Store {
     /// The same for several queries that are to see one state of things.
     fn read_at_once<T>(
         &self,

@@ -1,7 +1,8 @@
 //! What was written last: where a clock goes on that was set back since, and how far one can be believed
 //! that was set forward. Each a look at the end of an index.
 
-use super::{Error, Store};
+use super::Error;
+use super::prune::History;
 use crate::task::Timestamp;
 
 /// The ids that we minted last, each of its kind. Sessions are not among them: hosts have ids of their own,
@@ -13,9 +14,9 @@ pub struct Newest {
     pub ticket: u64,
 }
 
-impl Store {
+impl History<'_> {
     pub fn newest(&self) -> Result<Newest, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             let ids = db.query_all(
                 "SELECT * FROM (SELECT message_id FROM run ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT * FROM (SELECT message_id FROM notice ORDER BY seq DESC LIMIT 1)
@@ -37,7 +38,7 @@ impl Store {
 
     /// When something was last begun or ended.
     pub fn last_activity(&self) -> Result<Timestamp, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             Ok(Timestamp::from_millis(db.query_one(
                 "SELECT max(coalesce((SELECT max(completed_at) FROM task), 0),
                    coalesce((SELECT started_at FROM run ORDER BY seq DESC LIMIT 1), 0))",

@@ -80,11 +80,17 @@ fn due() -> String {
     )
 }
 
-impl Store {
+/// Notices that are owed, and mailboxes.
+#[derive(Clone, Copy)]
+pub struct Outbox<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Outbox<'_> {
     /// Undelivered notices that may be tried now, oldest first; none of a parent whose oldest one is
     /// postponed, and none of the parents `aside`. A due time further away than
     /// `furthest` was set before the clock jumped back and does not count.
-    pub fn due_notices(
+    pub fn due(
         &self,
         now: Timestamp,
         furthest: Duration,
@@ -92,7 +98,7 @@ impl Store {
     ) -> Result<Vec<Owed>, Error> {
         let aside: Vec<&str> = aside.iter().map(SessionId::as_str).collect();
         let aside = serde_json::to_string(&aside).unwrap_or_default();
-        self.read(|db| {
+        self.store.read(|db| {
             let mut statement = db.prepare(&due())?;
             let furthest = now.plus(furthest).as_millis();
             let mut found = statement.query((now.as_millis(), furthest, &aside))?;
@@ -106,7 +112,7 @@ impl Store {
 
     /// When the next undelivered notice may be tried that may not be now.
     pub fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             let millis: Option<i64> = db.query_one(
                 "SELECT min(due_at) FROM notice WHERE delivered_at IS NULL AND due_at > ?1",
                 [now.as_millis()],
@@ -118,7 +124,7 @@ impl Store {
 
     /// Whether a parent is still to be told something.
     pub fn owes_notices(&self) -> Result<bool, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             Ok(db.query_one(
                 "SELECT EXISTS (SELECT 1 FROM notice WHERE delivered_at IS NULL)",
                 (),
@@ -128,8 +134,8 @@ impl Store {
     }
 
     /// The newest notice there is: later ones were certainly never sent by an earlier daemon.
-    pub fn newest_notice(&self) -> Result<NoticeId, Error> {
-        self.read(|db| {
+    pub fn newest(&self) -> Result<NoticeId, Error> {
+        self.store.read(|db| {
             let newest: Option<i64> =
                 db.query_one("SELECT max(seq) FROM notice", (), |row| row.get(0))?;
             Ok(newest.map_or(NoticeId::NONE, NoticeId::new))
@@ -137,7 +143,7 @@ impl Store {
     }
 
     pub fn delivered(&self, notice: NoticeId, at: Timestamp) -> Written<()> {
-        self.write_along(move |db, _| {
+        self.store.write_along(move |db, _| {
             db.execute(
                 "UPDATE notice SET delivered_at = ?2 WHERE seq = ?1",
                 (notice.number(), at.as_millis()),
@@ -148,7 +154,7 @@ impl Store {
 
     /// There is nobody left to tell.
     pub fn undeliverable(&self, notice: NoticeId, why: String, at: Timestamp) -> Written<()> {
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             db.execute(
                 "UPDATE notice SET delivered_at = ?2, undeliverable = ?3 WHERE seq = ?1",
                 (notice.number(), at.as_millis(), why),
@@ -158,7 +164,7 @@ impl Store {
     }
 
     pub fn postpone(&self, notice: NoticeId, until: Timestamp) -> Written<()> {
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             db.execute(
                 "UPDATE notice SET attempts = attempts + 1, due_at = ?2 WHERE seq = ?1",
                 (notice.number(), until.as_millis()),
@@ -169,7 +175,7 @@ impl Store {
 
     /// The caller has these ends in hand: their notices are recorded without a reply (N3).
     pub fn hush(&self, tasks: Vec<TaskId>) -> Written<()> {
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             let mut hush = db.prepare(
                 "UPDATE notice SET wake = 0 WHERE delivered_at IS NULL AND nth = 0
                    AND task = (SELECT seq FROM task WHERE id = ?1)",
@@ -183,7 +189,7 @@ impl Store {
 
     /// The unread notice of a task's end in a mailbox, if there is one.
     pub fn unread_end(&self, task: &TaskId) -> Result<Option<NoticeId>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             Ok(db.query_opt(
                 "SELECT n.seq FROM notice n JOIN task t ON t.seq = n.task
                  WHERE t.id = ?1 AND n.run = t.run AND n.nth = 0 AND n.parent_host = 'mailbox'
@@ -196,7 +202,7 @@ impl Store {
 
     /// The tasks with such a notice, of one parent.
     pub fn ended_unread(&self, parent: &SessionId) -> Result<Vec<TaskId>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             Ok(db.query_all(
                 "SELECT t.id FROM notice n INDEXED BY notice_unread JOIN task t ON t.seq = n.task
                  WHERE n.parent_host = 'mailbox' AND n.read_at IS NULL AND n.parent_session = ?1
@@ -209,7 +215,7 @@ impl Store {
 
     /// The notices in a mailbox that nobody has read, oldest first, and the tasks they are about.
     pub fn unread(&self, parent: &SessionId) -> Result<Vec<(NoticeId, TaskId)>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             Ok(db.query_all(
                 "SELECT n.seq, t.id FROM notice n INDEXED BY notice_unread
                  JOIN task t ON t.seq = n.task
@@ -223,7 +229,7 @@ impl Store {
 
     /// Parents whose names begin like this and that have unread notices.
     pub fn unread_parents(&self, stem: &str) -> Result<Vec<SessionId>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             // Names are plain ASCII, so everything that begins like it sorts before this.
             Ok(db.query_all(
                 "SELECT DISTINCT parent_session FROM notice INDEXED BY notice_unread
@@ -237,7 +243,7 @@ impl Store {
 
     /// These notices, in this order.
     pub fn notices(&self, ids: &Receipt) -> Result<Vec<Owed>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             let mut statement = db.prepare(&format!(
                 "SELECT {OWED}, {RUN} FROM notice n {JOINED} WHERE n.seq = ?1"
             ))?;
@@ -253,7 +259,7 @@ impl Store {
     }
 
     pub fn mark_read(&self, receipt: Receipt, at: Timestamp) -> Written<()> {
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             let mut mark = db.prepare(
                 "UPDATE notice SET read_at = ?2
                  WHERE seq = ?1 AND parent_host = 'mailbox' AND read_at IS NULL",

@@ -1,14 +1,12 @@
-//! Looking things up: one task, the live ones, pages of the history, totals. From indexes and
-//! counter rows, so that the size of the history does not matter; only a search goes through all of it.
+//! Pages of the history. From indexes and counter rows, so that the size of the history does not matter;
+//! only a search goes through all of it.
 
 use super::filter::{Direction, Filter, Sort, Window};
 use super::rows::{self, TASK};
 use super::sql::{Connection, Value};
-use super::{Error, Run, Store, search};
-use crate::task::Order;
-use crate::task::stats::{Counts, Spent};
+use super::{Error, Store, search};
 use crate::task::view::Brief;
-use crate::task::{BatchId, SessionId, Status, Task, TaskId, Timestamp};
+use crate::task::{Status, Task};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
@@ -17,112 +15,22 @@ pub struct Page<T> {
     pub total: u64,
 }
 
-/// What a typed id means.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Resolved {
-    One(Box<Task>),
-    Ambiguous(Vec<Task>),
-    None,
+/// Pages of the history.
+#[derive(Clone, Copy)]
+pub struct Pages<'a> {
+    pub(super) store: &'a Store,
 }
 
-/// A counter row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tally {
-    pub status: Status,
-    pub agent: String,
-    pub tasks: u64,
-    pub tool_calls: u64,
-}
-
-impl Store {
-    pub fn task(&self, id: &TaskId) -> Result<Option<Task>, Error> {
-        self.read(|db| Ok(rows::find_task(db, "t.id = ?1", id.as_str())?.map(|(_, task)| task)))
-    }
-
-    pub fn task_by_nonce(&self, nonce: &str) -> Result<Option<Task>, Error> {
-        self.read(|db| Ok(rows::find_task(db, "t.nonce = ?1", nonce)?.map(|(_, task)| task)))
-    }
-
-    /// The newest task of this parent that was ordered in the same words and completed at once.
-    pub fn earlier(
-        &self,
-        parent: &SessionId,
-        (host, directory): (&str, &str),
-        order: &Order,
-        since: Timestamp,
-    ) -> Result<Option<Task>, Error> {
-        self.read(|db| {
-            let mut statement = db.prepare(&format!(
-                "SELECT {TASK} FROM task t INDEXED BY task_by_end
-                 WHERE t.completed_at >= ?2 AND t.parent_session = ?1 AND t.status = 'completed'
-                   AND t.run = 0 AND t.is_forked = 0 AND t.model = ?3 AND t.host = ?4
-                   AND t.directory = ?5 AND t.agent = ?6 AND t.description = ?7
-                   AND (SELECT prompt FROM run WHERE task = t.seq AND n = 0) = ?8
-                 ORDER BY t.completed_at DESC LIMIT 1"
-            ))?;
-            let Order { agent, description, prompt, model, .. } = order;
-            let model = model.as_deref().unwrap_or_default();
-            let values = (
-                parent.as_str(),
-                since.as_millis(),
-                model,
-                host,
-                directory,
-                agent,
-                description,
-                prompt,
-            );
-            let found = statement.query_opt(values, |row| Ok(rows::task(row)))?;
-            Ok(found.transpose()?.map(|(_, task)| task))
-        })
-    }
-
-    /// The full id, the short id or any unique prefix of the full one.
-    pub fn resolve(&self, reference: &str) -> Result<Resolved, Error> {
-        self.read(|db| {
-            for condition in ["t.id = ?1", "t.short_id = ?1"] {
-                if let Some((_, task)) = rows::find_task(db, condition, reference)? {
-                    return Ok(Resolved::One(Box::new(task)));
-                }
-            }
-            if reference.is_empty() {
-                return Ok(Resolved::None);
-            }
-            let end = format!("{reference}\u{10ffff}");
-            let mut tasks = query(
-                db,
-                ANY,
-                "t.id >= ? AND t.id < ? ORDER BY t.id LIMIT 10",
-                &[reference, &end],
-            )?;
-            Ok(match tasks.len() {
-                0 => Resolved::None,
-                1 => Resolved::One(Box::new(tasks.remove(0))),
-                _ => Resolved::Ambiguous(tasks),
-            })
-        })
-    }
-
-    pub fn run(&self, id: &TaskId, n: u32) -> Result<Option<Run>, Error> {
-        self.read(|db| {
-            let mut statement = db.prepare(&format!(
-                "SELECT {} FROM run r WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
-                rows::RUN
-            ))?;
-            let mut found = statement.query((id.as_str(), n))?;
-            found.next()?.map(|row| rows::run(row, 0)).transpose()
-        })
-    }
-
+impl Pages<'_> {
     /// `show` is called row by row: what it cuts off a long result is never held for a whole page.
-    pub fn page<T>(
+    pub fn get<T>(
         &self,
         filter: &Filter,
         sort: Sort,
         window: Window,
         show: impl Fn(Task) -> T,
     ) -> Result<Page<T>, Error> {
-        self.read_at_once(|db| {
+        self.store.read_at_once(|db| {
             let (selected, total) = select(db, filter, sort, window)?;
             Ok(Page { tasks: tasks(db, &selected.seqs(db)?, &show)?, total })
         })
@@ -131,7 +39,7 @@ impl Store {
     /// The same page as JSON behind what is in `answer`, with commas between the tasks, and how many
     /// match. That of ended tasks is copied from where it was stored with their end: to build a page
     /// from rows takes several times as long as to send it.
-    pub fn page_json(
+    pub fn json(
         &self,
         filter: &Filter,
         sort: Sort,
@@ -139,16 +47,16 @@ impl Store {
         answer: &mut Vec<u8>,
     ) -> Result<u64, Error> {
         let start = answer.len();
-        self.read_at_once(|db| {
+        self.store.read_at_once(|db| {
             answer.truncate(start);
             let (selected, total) = select(db, filter, sort, window)?;
-            selected.json(db, self.0.brief, answer)?;
+            selected.json(db, self.store.0.brief, answer)?;
             Ok(total)
         })
     }
 
     /// The same, if it takes microseconds: totals that are kept by triggers, and no long walk.
-    pub fn page_json_at_once(
+    pub fn json_at_once(
         &self,
         filter: &Filter,
         sort: Sort,
@@ -159,111 +67,17 @@ impl Store {
             return Ok(None);
         }
         let start = answer.len();
-        self.read_at_once(|db| {
+        self.store.read_at_once(|db| {
             answer.truncate(start);
             let (selected, total) = select(db, filter, sort, window)?;
             let is_near = window.limit.saturating_add(window.offset) <= NEAR;
             if !is_near && !matches!(selected, Selected::Numbers { .. }) {
                 return Ok(None);
             }
-            selected.json(db, self.0.brief, answer)?;
+            selected.json(db, self.store.0.brief, answer)?;
             Ok(Some(total))
         })
     }
-
-    /// Queued or active, of this parent; of all parents when there is none. Oldest first.
-    pub fn live(&self, parent: Option<&SessionId>) -> Result<Vec<Task>, Error> {
-        self.read(|db| match parent {
-            Some(parent) => query(
-                db,
-                LIVE,
-                "t.slot IN (1, 2, 3) AND t.slot > 0 AND t.parent_session = ? ORDER BY t.seq",
-                &[parent.as_str()],
-            ),
-            None => query(db, LIVE, "t.slot > 0 ORDER BY t.seq", &[]),
-        })
-    }
-
-    /// A parent's live tasks whose end nobody waits for with a `Task`.
-    pub fn live_in_background(&self, parent: &SessionId) -> Result<Vec<Task>, Error> {
-        self.read(|db| {
-            let condition = "t.slot IN (1, 2, 3) AND t.slot > 0 AND t.parent_session = ?
-                 AND t.blocking <> 1 ORDER BY t.seq";
-            query(db, LIVE, condition, &[parent.as_str()])
-        })
-    }
-
-    /// The parents that have live tasks, with their hosts.
-    pub fn live_parents(&self) -> Result<Vec<(String, SessionId)>, Error> {
-        self.read(|db| {
-            Ok(db.query_all(
-                "SELECT DISTINCT parent_host, parent_session FROM task WHERE slot > 0",
-                (),
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )?)
-        })
-    }
-
-    pub fn live_in_batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
-        self.read(|db| {
-            query(db, LIVE, "t.batch = ? AND t.slot > 0 ORDER BY t.seq", &[batch.as_str()])
-        })
-    }
-
-    pub fn batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
-        self.read(|db| query(db, ANY, "t.batch = ? ORDER BY t.seq", &[batch.as_str()]))
-    }
-
-    /// How many of a parent's listed tasks are in each state.
-    pub fn listed_counts(&self, parent: &SessionId) -> Result<Counts, Error> {
-        self.read(|db| {
-            let mut statement = db.prepare(
-                "SELECT status, count(*) FROM task
-                 WHERE parent_session = ?1 AND cleared_at IS NULL GROUP BY status",
-            )?;
-            let mut found = statement.query([parent.as_str()])?;
-            let mut counts = Counts::default();
-            while let Some(row) = found.next()? {
-                let status = rows::parse_status(row.get::<&str>(0).unwrap_or_default())?;
-                counts.add(status, row.get::<i64>(1)? as u64);
-            }
-            Ok(counts)
-        })
-    }
-
-    /// What all descendants of a session have used up, however deep.
-    pub fn spent_below(&self, session: &SessionId) -> Result<Spent, Error> {
-        self.read(|db| {
-            let spent = "WITH RECURSIVE below (id, progress) AS (
-                   SELECT id, progress FROM task WHERE parent_session = ?1
-                   UNION SELECT t.id, t.progress FROM task t JOIN below ON t.parent_session = below.id)
-                 SELECT coalesce(sum(progress ->> 'tokens'), 0), coalesce(sum(progress ->> 'cost'), 0.0)
-                 FROM below";
-            Ok(db.query_one(spent, [session.as_str()], |row| {
-                Ok(Spent { tokens: row.get::<i64>(0)? as u64, cost: row.get(1)? })
-            })?)
-        })
-    }
-
-    /// The counter rows: few, whatever the size of the history.
-    pub fn tallies(&self) -> Result<Vec<Tally>, Error> {
-        self.read(tallies)
-    }
-}
-
-pub(super) fn tallies(db: &Connection) -> Result<Vec<Tally>, Error> {
-    let mut statement = db.prepare("SELECT status, agent, n, tool_calls FROM tally WHERE n > 0")?;
-    let mut found = statement.query(())?;
-    let mut tallies = Vec::new();
-    while let Some(row) = found.next()? {
-        tallies.push(Tally {
-            status: rows::parse_status(row.get::<&str>(0).unwrap_or_default())?,
-            agent: row.get(1)?,
-            tasks: row.get::<i64>(2)? as u64,
-            tool_calls: row.get::<i64>(3)? as u64,
-        });
-    }
-    Ok(tallies)
 }
 
 /// Which tasks are on a page.
@@ -533,23 +347,3 @@ fn count(db: &Connection, condition: &str, values: &[Value<'_>]) -> Result<u64, 
 
 /// So many rows are walked in no time.
 const NEAR: u64 = 1_000;
-
-/// `task` by any index that serves.
-const ANY: &str = "task t";
-/// Never by walking a parent's or a batch's whole history.
-const LIVE: &str = "task t INDEXED BY task_live";
-
-fn query(
-    db: &Connection,
-    from: &str,
-    condition: &str,
-    values: &[&str],
-) -> Result<Vec<Task>, Error> {
-    let mut statement = db.prepare(&format!("SELECT {TASK} FROM {from} WHERE {condition}"))?;
-    let mut found = statement.query(values)?;
-    let mut tasks = Vec::new();
-    while let Some(row) = found.next()? {
-        tasks.push(rows::task(row)?.1);
-    }
-    Ok(tasks)
-}

@@ -16,9 +16,15 @@ pub struct RecordedProcess {
     pub created_at: Timestamp,
 }
 
-impl Store {
-    pub fn record_process(&self, process: RecordedProcess) -> Written<()> {
-        self.write(move |db, _| {
+/// Commands that were started.
+#[derive(Clone, Copy)]
+pub struct Processes<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Processes<'_> {
+    pub fn record(&self, process: RecordedProcess) -> Written<()> {
+        self.store.write(move |db, _| {
             db.execute(
                 "INSERT OR REPLACE INTO process VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
                 (
@@ -37,21 +43,21 @@ impl Store {
 
     /// A record that comes back after a crash costs one look at the process table, so this goes along
     /// with the next commit.
-    pub fn forget_process(&self, marker: String) -> Written<()> {
-        self.write_along(move |db, _| {
+    pub fn forget(&self, marker: String) -> Written<()> {
+        self.store.write_along(move |db, _| {
             db.execute("DELETE FROM process WHERE marker = ?1", [&marker])?;
             Ok(())
         })
     }
 
-    pub fn processes(&self) -> Result<Vec<RecordedProcess>, Error> {
-        self.read(|db| {
+    pub fn all(&self) -> Result<Vec<RecordedProcess>, Error> {
+        self.store.read(|db| {
             Ok(db.query_all("SELECT * FROM process ORDER BY created_at", (), process)?)
         })
     }
 
-    pub fn processes_of(&self, session: &SessionId) -> Result<Vec<RecordedProcess>, Error> {
-        self.read(|db| {
+    pub fn of(&self, session: &SessionId) -> Result<Vec<RecordedProcess>, Error> {
+        self.store.read(|db| {
             Ok(db.query_all(
                 "SELECT * FROM process WHERE session = ?1",
                 [session.as_str()],

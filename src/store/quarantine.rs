@@ -36,7 +36,13 @@ enum Suspects {
     UnknownStatus,
 }
 
-impl Store {
+/// Whether the store can be read.
+#[derive(Clone, Copy)]
+pub struct Integrity<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Integrity<'_> {
     /// Looks at every live task, so that those who work with them need not expect a bad one.
     pub fn quarantine_live(&self) -> Result<usize, Error> {
         self.inspect(Suspects::Live)
@@ -44,12 +50,12 @@ impl Store {
 
     /// Those that this process put there.
     pub fn newly_quarantined(&self) -> Vec<Quarantined> {
-        self.0.quarantined.lock().clone()
+        self.store.0.quarantined.lock().clone()
     }
 
     /// Those that are there.
     pub fn quarantined(&self) -> Result<Vec<Quarantined>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             Ok(db.query_all("SELECT name, field FROM quarantine ORDER BY task", (), |row| {
                 Ok(Quarantined { name: row.get(0)?, field: row.get(1)? })
             })?)
@@ -61,7 +67,7 @@ impl Store {
         let mut after = 0;
         loop {
             // In slices: a reader that stays keeps the log from being moved into the file.
-            let last = self.read(|db| {
+            let last = self.store.read(|db| {
                 let slice = "SELECT max(seq) FROM
                              (SELECT seq FROM task WHERE seq > ?1 ORDER BY seq LIMIT 500)";
                 let last: Option<i64> = db.query_one(slice, [after], |row| row.get(0))?;
@@ -92,10 +98,10 @@ impl Store {
     }
 
     fn inspect(&self, suspects: Suspects) -> Result<usize, Error> {
-        let inspected = self.write(move |db, news| inspect(db, news, &suspects));
+        let inspected = self.store.write(move |db, news| inspect(db, news, &suspects));
         let found = inspected.wait(LONGEST_WAIT)?;
         let number = found.len();
-        self.0.quarantined.lock().extend(found);
+        self.store.0.quarantined.lock().extend(found);
         Ok(number)
     }
 }
@@ -339,22 +345,22 @@ mod tests {
             assert_eq!(db.execute(&sql, [field]).unwrap(), 1, "{change}");
         }
         let store = &history.store;
-        let live = store.live(None).unwrap();
+        let live = store.tasks().live(None).unwrap();
         assert_eq!(live.iter().map(|task| task.id.as_str()).collect::<Vec<_>>(), ["good"]);
         let named = |(field, _): (&str, &str)| Quarantined {
             name: field.to_owned(),
             field: field.to_owned(),
         };
-        assert_eq!(store.quarantined().unwrap(), cases.map(named));
-        assert_eq!(store.newly_quarantined(), cases.map(named));
+        assert_eq!(store.integrity().quarantined().unwrap(), cases.map(named));
+        assert_eq!(store.integrity().newly_quarantined(), cases.map(named));
         for (field, _) in cases {
-            let task = store.task(&TaskId::new(field)).unwrap().unwrap();
+            let task = store.tasks().get(&TaskId::new(field)).unwrap().unwrap();
             let why = "; what is left of it is shown";
             let why = format!("the record of this task was damaged (`{field}`){why}");
             assert_eq!((task.status(), task.state.error()), (Status::Error, Some(why.as_str())));
-            assert!(store.unread_end(&task.id).unwrap().is_some(), "{field}");
+            assert!(store.outbox().unread_end(&task.id).unwrap().is_some(), "{field}");
         }
-        assert_eq!(store.check().unwrap(), [""; 0]);
-        assert!(store.tallies().is_ok());
+        assert_eq!(store.integrity().check().unwrap(), [""; 0]);
+        assert!(store.overview().tallies().is_ok());
     }
 }

@@ -42,10 +42,16 @@ pub struct Messages {
     pub last: i64,
 }
 
-impl Store {
+/// The sessions of the embedded host.
+#[derive(Clone, Copy)]
+pub struct Sessions<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Sessions<'_> {
     /// One session per nonce: asked again, it answers with the one there is.
-    pub fn open_session(&self, session: Session) -> Written<SessionId> {
-        self.write(move |db, _| {
+    pub fn open(&self, session: Session) -> Written<SessionId> {
+        self.store.write(move |db, _| {
             if let Some(known) = find(db, "nonce = ?1", &session.nonce)? {
                 return Ok(known.id);
             }
@@ -56,9 +62,9 @@ impl Store {
 
     /// The same, with everything that was said in another session. The copies still name the
     /// session they were said in.
-    pub fn copy_session(&self, session: Session, of: &SessionId) -> Written<SessionId> {
+    pub fn copy(&self, session: Session, of: &SessionId) -> Written<SessionId> {
         let of = of.clone();
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             if let Some(known) = find(db, "nonce = ?1", &session.nonce)? {
                 return Ok(known.id);
             }
@@ -73,17 +79,17 @@ impl Store {
         })
     }
 
-    pub fn session(&self, id: &SessionId) -> Result<Option<Session>, Error> {
-        self.read(|db| find(db, "id = ?1", id.as_str()))
+    pub fn get(&self, id: &SessionId) -> Result<Option<Session>, Error> {
+        self.store.read(|db| find(db, "id = ?1", id.as_str()))
     }
 
-    pub fn session_by_nonce(&self, nonce: &str) -> Result<Option<Session>, Error> {
-        self.read(|db| find(db, "nonce = ?1", nonce))
+    pub fn by_nonce(&self, nonce: &str) -> Result<Option<Session>, Error> {
+        self.store.read(|db| find(db, "nonce = ?1", nonce))
     }
 
     /// Sessions that were at work when the last daemon stopped, however it stopped.
-    pub fn running_sessions(&self) -> Result<Vec<SessionId>, Error> {
-        self.read(|db| {
+    pub fn running(&self) -> Result<Vec<SessionId>, Error> {
+        self.store.read(|db| {
             Ok(db.query_all("SELECT id FROM session WHERE running = 1", (), |row| row.get(0))?)
         })
     }
@@ -99,7 +105,7 @@ impl Store {
         work: bool,
     ) -> Written<bool> {
         let session = session.clone();
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             if db.execute(
                 "INSERT OR IGNORE INTO message (session, id, body) VALUES (?1, ?2, ?3)",
                 (session.as_str(), &message_id, &body),
@@ -120,7 +126,7 @@ impl Store {
     /// Saves a message, over an earlier state of it.
     pub fn save_message(&self, session: &SessionId, id: String, body: String) -> Written<()> {
         let session = session.clone();
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             let seq: i64 = db.query_one(
                 "INSERT INTO message (session, id, body) VALUES (?1, ?2, ?3)
                  ON CONFLICT (session, id) DO UPDATE SET body = excluded.body RETURNING seq",
@@ -142,7 +148,7 @@ impl Store {
         state: String,
     ) -> Written<()> {
         let session = session.clone();
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             db.execute(
                 "INSERT OR REPLACE INTO call (message, part, state)
                  SELECT seq, ?3, ?4 FROM message WHERE session = ?1 AND id = ?2",
@@ -154,7 +160,7 @@ impl Store {
 
     /// What was said after this point; after nought it is everything.
     pub fn messages(&self, session: &SessionId, after: i64) -> Result<Messages, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             let mut messages = Messages { bodies: Vec::new(), last: after };
             for_each_message(db, session, after, |seq, _, body| {
                 messages.last = seq;
@@ -167,7 +173,7 @@ impl Store {
 
     /// Everything as one JSON array.
     pub fn transcript(&self, session: &SessionId) -> Result<String, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             let mut array = String::from("[");
             for_each_message(db, session, 0, |_, _, body| {
                 if array.len() > 1 {
@@ -182,7 +188,7 @@ impl Store {
     }
 
     pub fn has_message(&self, session: &SessionId, id: &str) -> Result<bool, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             Ok(db.query_one(
                 "SELECT EXISTS (SELECT 1 FROM message WHERE session = ?1 AND id = ?2)",
                 (session.as_str(), id),
@@ -193,9 +199,9 @@ impl Store {
 
     /// There is nothing left to go on with, for somebody who knows of all that was said `said`
     /// times. `false`: something was said since, and the session goes on.
-    pub fn session_rests(&self, session: &SessionId, said: i64) -> Written<bool> {
+    pub fn rest(&self, session: &SessionId, said: i64) -> Written<bool> {
         let session = session.clone();
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             Ok(db.execute(
                 "UPDATE session SET running = 0 WHERE id = ?1 AND said = ?2",
                 (session.as_str(), said),
@@ -210,7 +216,7 @@ impl Store {
         handed: &BTreeMap<String, Timestamp>,
     ) -> Written<()> {
         let (session, handed) = (session.clone(), handed_text(handed));
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             db.execute(
                 "UPDATE session SET handed = ?2 WHERE id = ?1",
                 (session.as_str(), &handed),
@@ -221,7 +227,7 @@ impl Store {
 
     pub fn save_todos(&self, session: &SessionId, todos: String) -> Written<()> {
         let session = session.clone();
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             db.execute("UPDATE session SET todos = ?2 WHERE id = ?1", (session.as_str(), &todos))?;
             Ok(())
         })
@@ -229,7 +235,7 @@ impl Store {
 
     /// The session's todos, as the JSON they were saved as.
     pub fn todos(&self, session: &SessionId) -> Result<String, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             let todos = db.query_opt(
                 "SELECT todos FROM session WHERE id = ?1",
                 [session.as_str()],
@@ -239,9 +245,9 @@ impl Store {
         })
     }
 
-    pub fn delete_session(&self, session: &SessionId) -> Written<()> {
+    pub fn delete(&self, session: &SessionId) -> Written<()> {
         let session = session.clone();
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             db.execute("DELETE FROM session WHERE id = ?1", [session.as_str()])?;
             Ok(())
         })

@@ -11,11 +11,17 @@ use super::{Error, Store, Written, quarantine, rows};
 use crate::task::queue::{InUse, Limits, Manner, Queue, Waiting, grant};
 use crate::task::{Phase, Progress, SessionId, Slot, Task, Timestamp};
 
-impl Store {
+/// Who may run, and who waits.
+#[derive(Clone, Copy)]
+pub struct Slots<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Slots<'_> {
     /// Gives the free slots to queued tasks and names those that may start. `ticket` is a place in the
     /// queue that would be the last one.
     pub fn admit(&self, limits: Arc<Limits>, at: Timestamp, ticket: u64) -> Written<Vec<Task>> {
-        self.write(move |db, news| {
+        self.store.write(move |db, news| {
             let queues = queues(db, limits.active_per_parent)?;
             if queues.is_empty() {
                 return Ok(Vec::new());
@@ -62,7 +68,7 @@ impl Store {
     pub fn park(&self, task: &Task, progress: Progress, at: Timestamp) -> Written<()> {
         let (id, run) = (task.id.clone(), task.run);
         let progress = Progress { phase: Phase::Queued, last_update: at, ..progress };
-        self.write(move |db, news| {
+        self.store.write(move |db, news| {
             if db.execute(
                 "UPDATE task SET slot = 3, progress = ?3, tool_calls = ?4
                  WHERE id = ?1 AND run = ?2 AND slot = 2",
@@ -77,7 +83,7 @@ impl Store {
 
     /// Those that were, oldest first.
     pub fn parked(&self) -> Result<Vec<Task>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             let mut parked = db.prepare(&format!(
                 "SELECT {TASK} FROM task t WHERE t.slot = 3 AND t.slot > 0 ORDER BY t.seq"
             ))?;
@@ -94,7 +100,7 @@ impl Store {
     pub fn unpark(&self, task: &Task, at: Timestamp) -> Written<()> {
         let task = task.clone();
         let (id, progress) = (task.id.clone(), starting(task.progress.clone(), Slot::Queued, at));
-        self.write(move |db, news| {
+        self.store.write(move |db, news| {
             if !any_queued(db)? {
                 begin_turns(db)?;
             }
@@ -110,9 +116,9 @@ impl Store {
         })
     }
 
-    /// Whether there is anything for [`Store::admit`] to do.
+    /// Whether there is anything for [`Slots::admit`] to do.
     pub fn any_queued(&self) -> Result<bool, Error> {
-        self.read(any_queued)
+        self.store.read(any_queued)
     }
 }
 

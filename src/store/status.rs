@@ -3,12 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use super::pages::{self, Tally, tallies};
+use super::pages;
 use super::sql::Connection;
 use super::{Error, Store, rows};
-use crate::task::BatchId;
 use crate::task::stats::{BatchStats, Counts};
 use crate::task::view::TaskView;
+use crate::task::{BatchId, Status};
+
+/// A counter row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally {
+    pub status: Status,
+    pub agent: String,
+    pub tasks: u64,
+    pub tool_calls: u64,
+}
 
 /// Over the whole history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,24 +49,35 @@ pub struct Snapshot {
     pub totals: Totals,
 }
 
-impl Store {
+/// Totals and groups, and the state that a stream begins with.
+#[derive(Clone, Copy)]
+pub struct Overview<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Overview<'_> {
     pub fn totals(&self) -> Result<Totals, Error> {
-        self.read_at_once(totals)
+        self.store.read_at_once(totals)
+    }
+
+    /// The counter rows: few, whatever the size of the history.
+    pub fn tallies(&self) -> Result<Vec<Tally>, Error> {
+        self.store.read(tallies)
     }
 
     pub fn task_count(&self) -> Result<u64, Error> {
-        self.read(task_count)
+        self.store.read(task_count)
     }
 
     /// The newest change, and how many tasks there are. While both stay the same, so does a snapshot:
     /// every launch, change and end is a change, and pruning takes tasks away.
     pub fn snapshot_key(&self) -> Result<(u64, u64), Error> {
-        self.read_at_once(|db| Ok((counter(db, "change")?, task_count(db)?)))
+        self.store.read_at_once(|db| Ok((counter(db, "change")?, task_count(db)?)))
     }
 
     /// All live tasks, and `others` of the ended ones.
     pub fn snapshot(&self, others: u64) -> Result<Snapshot, Error> {
-        self.read_at_once(|db| {
+        self.store.read_at_once(|db| {
             let change = counter(db, "change")?;
             let mut seqs: Vec<i64> =
                 db.query_all("SELECT seq FROM task WHERE slot > 0", (), |row| row.get(0))?;
@@ -67,27 +87,27 @@ impl Store {
                 |row| row.get(0),
             )?);
             seqs.sort_unstable_by(|one, other| other.cmp(one));
-            let tasks = pages::tasks(db, &seqs, |task| self.brief(&task))?;
+            let tasks = pages::tasks(db, &seqs, |task| self.store.brief(&task))?;
             Ok(Snapshot { change, tasks, totals: totals(db)? })
         })
     }
 
     /// A batch and its tasks, oldest first.
     pub fn group(&self, id: &BatchId) -> Result<Option<(Group, Vec<TaskView>)>, Error> {
-        self.read_at_once(|db| {
+        self.store.read_at_once(|db| {
             let Some(group) = group(db, id.as_str())? else { return Ok(None) };
             let seqs: Vec<i64> = db.query_all(
                 "SELECT seq FROM task WHERE batch = ?1 ORDER BY seq",
                 [id.as_str()],
                 |row| row.get(0),
             )?;
-            Ok(Some((group, pages::tasks(db, &seqs, |task| self.brief(&task))?)))
+            Ok(Some((group, pages::tasks(db, &seqs, |task| self.store.brief(&task))?)))
         })
     }
 
     /// Those with the newest members first, and how many there are.
     pub fn groups(&self, limit: u64, offset: u64) -> Result<(Vec<Group>, u64), Error> {
-        self.read_at_once(|db| {
+        self.store.read_at_once(|db| {
             let mut newest =
                 db.prepare("SELECT id FROM batch ORDER BY newest DESC, id LIMIT ?1 OFFSET ?2")?;
             let window = [limit, offset].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
@@ -102,7 +122,7 @@ impl Store {
 
     /// How many tasks wait for a slot, and how many notices for their delivery.
     pub fn waiting(&self) -> Result<(u64, u64), Error> {
-        self.read_at_once(|db| {
+        self.store.read_at_once(|db| {
             let count = |sql| -> Result<u64, Error> {
                 Ok(db.query_one(sql, (), |row| row.get::<i64>(0))? as u64)
             };
@@ -143,6 +163,21 @@ fn totals(db: &Connection) -> Result<Totals, Error> {
         shortest,
         tool_calls_by_name: tools,
     })
+}
+
+fn tallies(db: &Connection) -> Result<Vec<Tally>, Error> {
+    let mut statement = db.prepare("SELECT status, agent, n, tool_calls FROM tally WHERE n > 0")?;
+    let mut found = statement.query(())?;
+    let mut tallies = Vec::new();
+    while let Some(row) = found.next()? {
+        tallies.push(Tally {
+            status: rows::parse_status(row.get::<&str>(0).unwrap_or_default())?,
+            agent: row.get(1)?,
+            tasks: row.get::<i64>(2)? as u64,
+            tool_calls: row.get::<i64>(3)? as u64,
+        });
+    }
+    Ok(tallies)
 }
 
 fn counter(db: &Connection, name: &str) -> Result<u64, Error> {

@@ -97,10 +97,16 @@ pub enum FollowUp {
     Continue,
 }
 
-impl Store {
+/// The changes of tasks, and look-ups of single ones and of the live ones.
+#[derive(Clone, Copy)]
+pub struct Tasks<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Tasks<'_> {
     /// Makes the task whole and takes its intent away. Asked twice, it answers with the same task.
     pub fn insert(&self, new: NewTask, limits: Arc<Limits>) -> Written<Task> {
-        self.write(move |db, news| {
+        self.store.write(move |db, news| {
             db.execute("DELETE FROM intent WHERE nonce = ?1", [&new.nonce])?;
             if let Some((_, task)) = rows::find_task(db, "t.nonce = ?1", &new.nonce)? {
                 return Ok(task);
@@ -116,7 +122,7 @@ impl Store {
     /// `None` means the task moved on since it was read: the caller's news is stale.
     pub fn end(&self, before: &Task, change: Change, end: End) -> Written<Option<Task>> {
         let (id, revision) = (before.id.clone(), before.revision);
-        self.write(move |db, news| {
+        self.store.write(move |db, news| {
             let Some((seq, now)) = rows::find_task(db, "t.id = ?1", id.as_str())? else {
                 return Ok(None);
             };
@@ -138,7 +144,7 @@ impl Store {
         limits: Arc<Limits>,
     ) -> Written<Resumed> {
         let before = before.clone();
-        self.write(move |db, news| {
+        self.store.write(move |db, news| {
             let id = &before.id;
             if !change.has(Effect::SendPrompt) {
                 return Ok(Resumed::Stale);
@@ -176,7 +182,7 @@ impl Store {
     /// Nobody waits for the task any more: it goes on as one in the background.
     pub fn let_go(&self, id: &TaskId) -> Written<()> {
         let id = id.clone();
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             db.execute(
                 "UPDATE task SET blocking = 2 WHERE id = ?1 AND blocking = 1",
                 [id.as_str()],
@@ -187,7 +193,7 @@ impl Store {
 
     /// The same for all: whoever waited is gone.
     pub fn let_all_go(&self) -> Written<()> {
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             db.execute(
                 "UPDATE task SET blocking = 2 WHERE slot IN (1, 2, 3) AND slot > 0 AND blocking = 1",
                 (),
@@ -198,7 +204,7 @@ impl Store {
 
     /// Whether a run of the task was begun with this key, also when others followed.
     pub fn was_begun_with(&self, id: &TaskId, key: &str) -> Result<bool, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             Ok(db.query_one(
                 "SELECT EXISTS (SELECT 1 FROM task t JOIN run r ON r.task = t.seq
                  WHERE t.id = ?1 AND r.key = ?2)",
@@ -210,7 +216,7 @@ impl Store {
 
     /// Every task that holds a slot, with its current run.
     pub fn active(&self) -> Result<Vec<Active>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             select_active(
                 db,
                 "FROM task t JOIN run r ON r.task = t.seq AND r.n = t.run
@@ -221,7 +227,7 @@ impl Store {
 
     /// Those of them with a prompt that no host has accepted yet.
     pub fn unprompted(&self) -> Result<Vec<Active>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             select_active(
                 db,
                 "FROM task t JOIN run r ON r.task = t.seq AND r.n = t.run
@@ -234,7 +240,7 @@ impl Store {
 
     /// Tasks whose session is still to be stopped, each with the run it was stopped in.
     pub fn owed_aborts(&self) -> Result<Vec<(Task, u32)>, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             let mut statement = db.prepare(&format!(
                 "SELECT {TASK}, r.n FROM run r INDEXED BY run_abort_owed
                  JOIN task t ON t.seq = r.task WHERE r.abort_owed = 1"
@@ -251,7 +257,7 @@ impl Store {
     /// The host has stopped it, or there is nothing left to stop.
     pub fn abort_sent(&self, id: &TaskId, run: u32) -> Written<()> {
         let id = id.clone();
-        self.write_along(move |db, _| {
+        self.store.write_along(move |db, _| {
             db.execute(
                 "UPDATE run SET abort_owed = 0
                  WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
@@ -264,7 +270,7 @@ impl Store {
     /// Forgets that this prompt of the run was sent: the host does not have it.
     pub fn prompt_lost(&self, task: &Task, prompt: &MessageId) -> Written<()> {
         let (id, run, prompt) = (task.id.clone(), task.run, prompt.clone());
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             db.execute(
                 "UPDATE run SET sent_at = iif(message_id = ?3, NULL, sent_at),
                    nudge_sent_at = iif(nudge_id = ?3, NULL, nudge_sent_at),
@@ -294,7 +300,7 @@ impl Store {
             FollowUp::Continue => "continue_id",
         };
         let (id, run) = (task.id.clone(), task.run);
-        self.write(move |db, _| {
+        self.store.write(move |db, _| {
             Ok(db.execute(
                 &format!(
                     "UPDATE run SET {column} = ?3 WHERE {column} IS NULL AND ended_at IS NULL
@@ -315,7 +321,7 @@ impl Store {
 
     fn set_run_time(&self, column: &'static str, task: &Task, at: Timestamp) -> Written<()> {
         let (id, run) = (task.id.clone(), task.run);
-        self.write_along(move |db, _| {
+        self.store.write_along(move |db, _| {
             db.execute(
                 &format!(
                     "UPDATE run SET {column} = ?3
@@ -330,7 +336,7 @@ impl Store {
     /// Writes new figures of a task that is still in the run they belong to.
     pub fn set_progress(&self, task: &Task, progress: Progress) -> Written<()> {
         let (id, run) = (task.id.clone(), task.run);
-        self.write_along(move |db, news| {
+        self.store.write_along(move |db, news| {
             let values = (id.as_str(), run, text(&progress), progress.tool_calls);
             if db.execute(
                 "UPDATE task SET progress = ?3, tool_calls = ?4
@@ -353,7 +359,7 @@ impl Store {
         end: End,
     ) -> Written<bool> {
         let task = task.clone();
-        self.write(move |db, news| {
+        self.store.write(move |db, news| {
             if !set_stalled(db, &task, true)? {
                 return Ok(false);
             }
@@ -372,12 +378,12 @@ impl Store {
     /// The task moves again; the next stall is news again.
     pub fn unstall(&self, task: &Task) -> Written<bool> {
         let task = task.clone();
-        self.write(move |db, _| set_stalled(db, &task, false))
+        self.store.write(move |db, _| set_stalled(db, &task, false))
     }
 
     /// The first retrieval of a result leaves its time.
     pub fn retrieved(&self, tasks: Vec<TaskId>, at: Timestamp) -> Written<()> {
-        self.write(move |db, news| {
+        self.store.write(move |db, news| {
             let mut update = db.prepare(
                 "UPDATE task SET result_retrieved_at = ?2 WHERE id = ?1 AND slot = 0
                    AND (result_retrieved_at IS NULL OR result_retrieved_at < completed_at)",
@@ -395,7 +401,7 @@ impl Store {
     /// launched meanwhile stays on it.
     pub fn clear(&self, parent: &SessionId, at: Timestamp) -> Written<usize> {
         let parent = parent.clone();
-        self.write(move |db, news| {
+        self.store.write(move |db, news| {
             let ids: Vec<String> = db.query_all(
                 "UPDATE task SET cleared_at = ?2
                      WHERE parent_session = ?1 AND cleared_at IS NULL AND slot = 0 RETURNING id",

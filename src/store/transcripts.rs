@@ -23,10 +23,16 @@ pub struct OwedTranscript {
     pub run: u32,
 }
 
-impl Store {
+/// What was said in sessions that hosts may forget.
+#[derive(Clone, Copy)]
+pub struct Transcripts<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl Transcripts<'_> {
     /// The first of the tasks after this one whose session is still to be kept.
-    pub fn owed_transcripts(&self, after: i64, most: usize) -> Result<Vec<OwedTranscript>, Error> {
-        self.read(|db| {
+    pub fn owed(&self, after: i64, most: usize) -> Result<Vec<OwedTranscript>, Error> {
+        self.store.read(|db| {
             // Not the whole task: the sorter would make copies of its result, which may be long.
             Ok(db.query_all(
                 "SELECT t.seq, t.id, t.host, r.n FROM run r INDEXED BY run_transcript_owed
@@ -48,9 +54,9 @@ impl Store {
 
     /// Keeps it in place of what was kept after an earlier run. Without one there is nothing to
     /// be had any more, and what was kept stays.
-    pub fn keep_transcript(&self, id: &TaskId, run: u32, body: Option<Vec<u8>>) -> Written<()> {
+    pub fn keep(&self, id: &TaskId, run: u32, body: Option<Vec<u8>>) -> Written<()> {
         let id = id.clone();
-        self.write_along(move |db, _| {
+        self.store.write_along(move |db, _| {
             db.execute(
                 "UPDATE run SET transcript_owed = 0
                  WHERE n <= ?2 AND task = (SELECT seq FROM task WHERE id = ?1)
@@ -69,8 +75,8 @@ impl Store {
         })
     }
 
-    pub fn kept_transcript(&self, id: &TaskId) -> Result<Option<Kept>, Error> {
-        self.read(|db| {
+    pub fn kept(&self, id: &TaskId) -> Result<Option<Kept>, Error> {
+        self.store.read(|db| {
             let kept = "SELECT run, body FROM transcript
                         WHERE task = (SELECT seq FROM task WHERE id = ?1)";
             Ok(db.query_opt(kept, [id.as_str()], |row| {

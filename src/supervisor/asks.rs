@@ -63,14 +63,14 @@ impl Supervisor {
             !settled.is_empty() || asks.len() > before
         });
         if !settled.is_empty() {
-            self.0.store.no_longer_asked(settled);
+            self.0.store.asks().forget(settled);
         }
         noted
     }
 
     fn first_seen(&self, task: &Task, ask: &Ask, now: Timestamp) -> Asked {
         tracing::info!(task = %task.id, "permission requested; waiting for an answer");
-        let since = self.0.store.asked(&task.id, &ask.id, now).unwrap_or_else(|error| {
+        let since = self.0.store.asks().since(&task.id, &ask.id, now).unwrap_or_else(|error| {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "cannot read since when it is asked; counting from now");
             now
@@ -89,6 +89,6 @@ impl Supervisor {
 
     fn forget_ask(&self, id: &str) {
         self.0.asks.send_if_modified(|asks| asks.remove(id).is_some());
-        self.0.store.no_longer_asked(vec![id.to_owned()]);
+        self.0.store.asks().forget(vec![id.to_owned()]);
     }
 }

@@ -40,11 +40,11 @@ impl Supervisor {
                 let cancelled = self.cancel_one(task, Some(caller), None).await?;
                 return Ok(Cancelled { tasks: vec![cancelled] });
             }
-            Target::All => self.0.store.live(Some(&caller.session))?,
-            Target::Everything => self.0.store.live(None)?,
+            Target::All => self.0.store.tasks().live(Some(&caller.session))?,
+            Target::Everything => self.0.store.tasks().live(None)?,
             Target::Batch(batch) => {
-                let mut live = self.0.store.live_in_batch(&batch)?;
-                let mut all = self.0.store.batch(&batch)?;
+                let mut live = self.0.store.tasks().live_in_batch(&batch)?;
+                let mut all = self.0.store.tasks().batch(&batch)?;
                 let is_own = |task: &Task| self.check_owner(task, caller).is_ok();
                 live.retain(is_own);
                 all.retain(is_own);
@@ -75,7 +75,7 @@ impl Supervisor {
         }
         let mut above = task.origin.parent.session.clone();
         while above != caller.session {
-            match self.0.store.task(&above)? {
+            match self.0.store.tasks().get(&above)? {
                 Some(parent) => above = parent.origin.parent.session,
                 None => return Err(Error::NotYours(task.short_id.to_string())),
             }
@@ -105,7 +105,7 @@ impl Supervisor {
     }
 
     pub(super) async fn cancel_descendants(&self, task: &Task) -> Result<(), Error> {
-        for child in self.0.store.live(Some(&task.id))? {
+        for child in self.0.store.tasks().live(Some(&task.id))? {
             match Box::pin(self.cancel_one(child, None, None)).await {
                 Ok(_) | Err(Error::Refused(Refused::AlreadyOver)) => {}
                 Err(error) => return Err(error),

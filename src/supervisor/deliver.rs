@@ -26,13 +26,13 @@ const MOST_TOGETHER: usize = 128;
 impl Supervisor {
     pub(super) async fn deliverer(self) {
         // What an earlier daemon owed it may also have sent; only newer notices are surely new.
-        let mut surely_new_after = self.0.store.newest_notice().unwrap_or(NoticeId::LAST);
+        let mut surely_new_after = self.0.store.outbox().newest().unwrap_or(NoticeId::LAST);
         let mut parents: JoinSet<SessionId> = JoinSet::new();
         let mut speaking: HashMap<tokio::task::Id, SessionId> = HashMap::new();
         loop {
             let wait = self.tell_due(&mut parents, &mut speaking, surely_new_after);
             if wait.is_err() && surely_new_after == NoticeId::LAST {
-                surely_new_after = self.0.store.newest_notice().unwrap_or(NoticeId::LAST);
+                surely_new_after = self.0.store.outbox().newest().unwrap_or(NoticeId::LAST);
             }
             let wait = wait.unwrap_or_else(|error| {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot read the outbox");
@@ -75,7 +75,7 @@ impl Supervisor {
         // Before the notices are read: who hushes one and leaves must not be missed in between.
         let awaited: HashSet<TaskId> = self.awaited().keys().cloned().collect();
         loop {
-            let due = self.0.store.due_notices(now, PAUSES.longest, &aside)?;
+            let due = self.0.store.outbox().due(now, PAUSES.longest, &aside)?;
             let all = due.len() < MOST_DUE;
             for owed in due {
                 let parent = &owed.parent_session;
@@ -107,7 +107,7 @@ impl Supervisor {
             speaking.insert(telling.id(), parent);
         }
         // What is due now and not begun waits for somebody who speaks or holds it back: both ring.
-        let next = self.0.store.next_due(now)?.map(|due| due.since(now));
+        let next = self.0.store.outbox().next_due(now)?.map(|due| due.since(now));
         Ok(next.map_or(Duration::from_secs(3600), |next| next.clamp(PAUSES.first, PAUSES.longest)))
     }
 
@@ -122,12 +122,13 @@ impl Supervisor {
                 Ok(()) => {
                     for owed in together.owed() {
                         self.0.metrics.notice_delivered();
-                        written.push((owed.id, self.0.store.delivered(owed.id, now)));
+                        written.push((owed.id, self.0.store.outbox().delivered(owed.id, now)));
                     }
                 }
                 Err(Error::Host(error @ host::Error::NoSuchSession(_))) => {
                     for owed in together.owed() {
-                        let noted = self.0.store.undeliverable(owed.id, error.to_string(), now);
+                        let noted =
+                            self.0.store.outbox().undeliverable(owed.id, error.to_string(), now);
                         written.push((owed.id, noted));
                     }
                 }
@@ -137,7 +138,7 @@ impl Supervisor {
                     let pause = PAUSES.pause(first.attempts);
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(task = %first.task, error, "cannot tell yet");
-                    let noted = self.0.store.postpone(first.id, now.plus(pause));
+                    let noted = self.0.store.outbox().postpone(first.id, now.plus(pause));
                     written.push((first.id, noted));
                     break;
                 }

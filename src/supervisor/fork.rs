@@ -76,7 +76,7 @@ impl Supervisor {
 
     /// Puts the context into the child's session, once, however often this is tried.
     pub(super) async fn hand_over(&self, task: &Task) -> Result<(), Error> {
-        let Some(inheritance) = self.0.store.inheritance(&task.id)? else { return Ok(()) };
+        let Some(inheritance) = self.0.store.tasks().inheritance(&task.id)? else { return Ok(()) };
         let host = self.host(&task.origin.host)?;
         if host.posted(&task.id, &inheritance.message_id).await? {
             return Ok(());

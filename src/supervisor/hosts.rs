@@ -33,7 +33,7 @@ pub struct Server {
 impl Supervisor {
     pub async fn hosts(&self) -> Result<Vec<HostShown>, Error> {
         let mut active: BTreeMap<(String, String), usize> = BTreeMap::new();
-        for task in self.0.store.live(None)? {
+        for task in self.0.store.tasks().live(None)? {
             *active.entry((task.origin.host, task.origin.host_instance)).or_default() += 1;
         }
         let on = |host: &str| -> usize {
@@ -75,13 +75,13 @@ impl Supervisor {
             ));
         }
         self.opencode()?.put(name, address.trim()).map_err(bad_address)?;
-        self.0.store.put_instance(name.to_owned(), address.trim().to_owned()).await?;
+        self.0.store.instances().put(name.to_owned(), address.trim().to_owned()).await?;
         self.sweep();
         Ok(())
     }
 
     pub async fn remove_server(&self, name: &str) -> Result<(), Error> {
-        let live = self.0.store.live(None)?.into_iter();
+        let live = self.0.store.tasks().live(None)?.into_iter();
         let live =
             live.filter(|task| task.origin.host == "opencode" && task.origin.host_instance == name);
         match live.count() {
@@ -93,12 +93,12 @@ impl Supervisor {
                 )));
             }
         }
-        if !self.0.store.instances()?.iter().any(|(known, _)| known == name) {
+        if !self.0.store.instances().all()?.iter().any(|(known, _)| known == name) {
             return Err(Error::BadServer(format!(
                 "no server `{name}` was added; those of the configuration file are removed there"
             )));
         }
-        self.0.store.drop_instance(name.to_owned()).await?;
+        self.0.store.instances().remove(name.to_owned()).await?;
         self.opencode()?.remove(name);
         Ok(())
     }

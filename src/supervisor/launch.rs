@@ -120,13 +120,13 @@ impl Supervisor {
         let nonce = key.unwrap_or_else(|| self.0.clock.nonce());
         let turn = self.launching(&nonce).lock_owned().await;
         // What an earlier daemon began under this key is finished or undone first.
-        let is_settled = match self.0.store.intent(&nonce)? {
+        let is_settled = match self.0.store.intents().get(&nonce)? {
             Some(intent) => self.settle(intent).await?,
             None => true,
         };
         // What the daemon before this one had of the caller is gone; the caller has it still.
         self.bring(&caller).await?;
-        if let Some(task) = self.0.store.task_by_nonce(&nonce)? {
+        if let Some(task) = self.0.store.tasks().by_nonce(&nonce)? {
             return Ok(task);
         }
         self.check_space()?;
@@ -178,12 +178,17 @@ impl Supervisor {
         let model = self.check_model(&host, wish, &caller.handed).await;
         let Ok(model) = model else { return Ok(None) };
         let order = Order { model, agent: offer.name, ..order.clone() };
-        Ok(self.0.store.earlier(&caller.session, (&host, &there.directory), &order, since)?)
+        Ok(self.0.store.tasks().earlier(
+            &caller.session,
+            (&host, &there.directory),
+            &order,
+            since,
+        )?)
     }
 
     /// Nobody waits for its end any more: it goes on in the background, told like any other.
     pub async fn let_go(&self, id: &TaskId) -> Result<(), Error> {
-        self.0.store.let_go(id).await?;
+        self.0.store.tasks().let_go(id).await?;
         // It may have held up others that are waited for.
         self.0.prompts.notify_one();
         Ok(())
@@ -193,10 +198,10 @@ impl Supervisor {
     /// waited for.
     pub async fn launched_with(&self, key: &str) -> Result<Option<Task>, Error> {
         let _turn = self.launching(key).lock_owned().await;
-        if let Some(intent) = self.0.store.intent(key)? {
+        if let Some(intent) = self.0.store.intents().get(key)? {
             self.settle(intent).await?;
         }
-        Ok(self.0.store.task_by_nonce(key)?)
+        Ok(self.0.store.tasks().by_nonce(key)?)
     }
 
     /// Whose turn it is with a key. Those that nobody holds are forgotten.
@@ -221,7 +226,7 @@ impl Supervisor {
         };
         let limits = self.limits();
         let Order { model, manner, .. } = begun.wanted.order.clone();
-        match self.0.store.intend(intent, model, manner, limits.clone()).await? {
+        match self.0.store.intents().intend(intent, model, manner, limits.clone()).await? {
             Intended::Yes => Ok(()),
             Intended::QueueFull => Err(Error::QueueFull(limits.queued_per_parent)),
         }
@@ -242,13 +247,13 @@ impl Supervisor {
                     // A full disk may not take the note that it failed. Without its session the
                     // launch is not adopted by the next daemon either.
                     let _ = host.delete(&session).await;
-                    let _ = self.0.store.abandon(nonce).await;
+                    let _ = self.0.store.intents().abandon(nonce).await;
                 }
                 completed
             }
             Err(error) => {
                 // The session may exist all the same; whoever recovers next deletes it.
-                self.0.store.abandon(nonce).await?;
+                self.0.store.intents().abandon(nonce).await?;
                 Err(error.into())
             }
         }
@@ -306,7 +311,7 @@ impl Supervisor {
             at,
             ticket: clock.tick(),
         };
-        let task = self.0.store.insert(new, self.limits()).await?;
+        let task = self.0.store.tasks().insert(new, self.limits()).await?;
         tracing::info!(task = %task.id, parent = %task.origin.parent.session, "launched");
         // Also when it is queued: there may be room, and others that wait were before it.
         self.0.prompts.notify_one();
@@ -315,7 +320,7 @@ impl Supervisor {
 
     /// How deep a child of this session would be; refused when that is too deep (T12).
     fn depth(&self, parent: &SessionId) -> Result<u32, Error> {
-        let depth = self.0.store.task(parent)?.map_or(1, |task| task.origin.depth + 1);
+        let depth = self.0.store.tasks().get(parent)?.map_or(1, |task| task.origin.depth + 1);
         let most = self.0.settings.max_depth;
         if depth > most { Err(Error::TooDeep(most)) } else { Ok(depth) }
     }

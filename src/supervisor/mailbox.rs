@@ -64,9 +64,9 @@ impl Supervisor {
         let mut handed = self.handed();
         handed.retain(|_, at| now.saturating_sub(*at) < HANDED_OUT_FOR);
         // Under the lock, so that two who ask at once do not get the same.
-        let mut unread = self.0.store.unread(&caller.session)?;
+        let mut unread = self.0.store.outbox().unread(&caller.session)?;
         for predecessor in self.gone_predecessors(caller)? {
-            unread.extend(self.0.store.unread(&predecessor)?);
+            unread.extend(self.0.store.outbox().unread(&predecessor)?);
         }
         if unread.is_empty() {
             return Ok(Mail::default());
@@ -77,7 +77,7 @@ impl Supervisor {
         drop(awaited);
         let left = unread.len().saturating_sub(MOST);
         let receipt = unread.into_iter().map(|(notice, _)| notice).take(MOST).collect();
-        let owed = self.0.store.notices(&receipt)?;
+        let owed = self.0.store.outbox().notices(&receipt)?;
         handed.extend(owed.iter().map(|owed| (owed.id, now)));
         let letter = |owed: Owed| {
             let facts = super::deliver::facts(&owed);
@@ -91,7 +91,7 @@ impl Supervisor {
         if caller.heir_of.is_empty() {
             return Ok(Vec::new());
         }
-        let mut names = self.0.store.unread_parents(&caller.heir_of)?;
+        let mut names = self.0.store.outbox().unread_parents(&caller.heir_of)?;
         let home = &self.0.settings.home;
         names.retain(|name| *name != caller.session && !claim::is_held(home, name.as_str()));
         Ok(names)
@@ -103,7 +103,7 @@ impl Supervisor {
         let mut handed = self.handed();
         let mut notices = Vec::new();
         for task in ended {
-            notices.extend(self.0.store.unread_end(task)?);
+            notices.extend(self.0.store.outbox().unread_end(task)?);
         }
         handed.extend(notices.iter().map(|notice| (*notice, now)));
         Ok(notices.into_iter().collect())
@@ -111,12 +111,12 @@ impl Supervisor {
 
     /// A parent's tasks that have ended, as far as it has not been told.
     pub fn ended_unread(&self, parent: &SessionId) -> Result<Vec<TaskId>, Error> {
-        Ok(self.0.store.ended_unread(parent)?)
+        Ok(self.0.store.outbox().ended_unread(parent)?)
     }
 
     /// Whether the parent has been told of this end.
     pub fn is_told(&self, task: &Task) -> Result<bool, Error> {
-        Ok(self.0.store.unread_end(&task.id)?.is_none())
+        Ok(self.0.store.outbox().unread_end(&task.id)?.is_none())
     }
 
     /// They have arrived, and are not handed out again.
@@ -124,7 +124,7 @@ impl Supervisor {
         if receipt.is_empty() {
             return Ok(());
         }
-        self.0.store.mark_read(receipt.clone(), self.0.clock.now()).await?;
+        self.0.store.outbox().mark_read(receipt.clone(), self.0.clock.now()).await?;
         let mut handed = self.handed();
         handed.retain(|notice, _| !receipt.has(*notice));
         Ok(())

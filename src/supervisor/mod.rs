@@ -267,7 +267,7 @@ pub enum Error {
 /// set back while no daemon ran. Hosts and queues sort by them.
 pub fn go_on(store: &Store, clock: &Clock) -> Result<(), Error> {
     let now = clock.tick();
-    let store::Newest { ids, ticket } = store.newest()?;
+    let store::Newest { ids, ticket } = store.history().newest()?;
     let ticks = ids.iter().filter_map(|id| tick_of(id, now));
     let newest = ticks.fold(ticket, u64::max);
     if newest > now {
@@ -414,19 +414,19 @@ impl Supervisor {
 
     /// The session that a command belongs to, by the command's guard; `None` when it is over.
     pub fn session_of_command(&self, guard: i32) -> Option<crate::task::SessionId> {
-        let recorded = self.store().processes().ok()?;
+        let recorded = self.store().processes().all().ok()?;
         recorded.into_iter().find(|process| process.guard_pid == guard).map(|found| found.session)
     }
 
     pub fn task(&self, id: &TaskId) -> Result<Task, Error> {
-        let found = self.0.store.task(id)?;
+        let found = self.0.store.tasks().get(id)?;
         found.ok_or_else(|| Error::NoSuchTask(id.to_string()))
     }
 
     /// The full id, the short id or any unique prefix of the full one (T1).
     pub fn resolve(&self, reference: &str) -> Result<Task, Error> {
         let reference = reference.trim();
-        match self.0.store.resolve(reference)? {
+        match self.0.store.tasks().resolve(reference)? {
             Resolved::One(task) => Ok(*task),
             Resolved::None => Err(Error::NoSuchTask(reference.to_owned())),
             Resolved::Ambiguous(tasks) => Err(Error::Ambiguous {

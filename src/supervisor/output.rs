@@ -48,7 +48,7 @@ impl Supervisor {
         let ids: Vec<TaskId> = tasks.iter().filter(is_news).map(|task| task.id.clone()).collect();
         match ids.is_empty() {
             true => Ok(()),
-            false => Ok(self.0.store.retrieved(ids, self.0.clock.now()).await?),
+            false => Ok(self.0.store.tasks().retrieved(ids, self.0.clock.now()).await?),
         }
     }
 }

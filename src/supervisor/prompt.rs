@@ -73,13 +73,15 @@ impl Supervisor {
             true
         });
         let (limits, now) = (self.limits(), self.0.clock.now());
-        let admitted = match self.0.store.any_queued() {
-            Ok(true) => self.0.store.admit(limits, now, self.0.clock.tick()).await.map(|started| {
-                // One that was put back in the middle of its run is owed no prompt.
-                if !started.is_empty() {
-                    self.0.look.notify_one();
-                }
-            }),
+        let admitted = match self.0.store.slots().any_queued() {
+            Ok(true) => {
+                self.0.store.slots().admit(limits, now, self.0.clock.tick()).await.map(|started| {
+                    // One that was put back in the middle of its run is owed no prompt.
+                    if !started.is_empty() {
+                        self.0.look.notify_one();
+                    }
+                })
+            }
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
@@ -87,7 +89,7 @@ impl Supervisor {
         if let Err(error) = &admitted {
             tracing::error!(error = error as &dyn std::error::Error, "cannot give out slots");
         }
-        let owed = match self.0.store.unprompted() {
+        let owed = match self.0.store.tasks().unprompted() {
             Ok(owed) => owed,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
@@ -185,8 +187,8 @@ impl Supervisor {
             }
             let now = self.0.clock.now();
             let noted = match follow_up {
-                None => self.0.store.prompt_sent(task, now),
-                Some(follow_up) => self.0.store.follow_up_sent(task, follow_up, now),
+                None => self.0.store.tasks().prompt_sent(task, now),
+                Some(follow_up) => self.0.store.tasks().follow_up_sent(task, follow_up, now),
             };
             if noted.await.is_err() {
                 return false;
@@ -198,7 +200,7 @@ impl Supervisor {
 
     /// A cancel may have overtaken the prompt: its abort came before there was anything to abort.
     fn abort_if_over(&self, task: &Task) {
-        let now = self.0.store.task(&task.id);
+        let now = self.0.store.tasks().get(&task.id);
         if let Ok(Some(now)) = now
             && now.run == task.run
             && !now.is_live()

@@ -19,7 +19,7 @@ impl Supervisor {
 
     /// What the caller handed over; a task that launches has what was handed over with its own launch.
     pub(super) fn handed_to(&self, caller: &Caller) -> Result<Handed, Error> {
-        let parent = self.0.store.task(&caller.session)?;
+        let parent = self.0.store.tasks().get(&caller.session)?;
         let host = parent.and_then(|parent| self.0.metered.get(&parent.origin.host));
         let earlier = host.map(|host| host.handed(&caller.session)).unwrap_or_default();
         Ok(caller.handed.over(&earlier))
@@ -40,11 +40,11 @@ impl Supervisor {
         if caller.handed.providers().is_empty() && caller.handed.opencode().is_none() {
             return Ok(());
         }
-        let mut tasks = self.0.store.live(Some(&caller.session))?;
+        let mut tasks = self.0.store.tasks().live(Some(&caller.session))?;
         if !caller.heir_of.is_empty() {
             let of_earlier =
                 |task: &Task| task.origin.parent.session.as_str().starts_with(&caller.heir_of);
-            tasks.extend(self.0.store.parked()?.into_iter().filter(of_earlier));
+            tasks.extend(self.0.store.slots().parked()?.into_iter().filter(of_earlier));
         }
         for task in tasks {
             let Some(host) = self.0.metered.get(&task.origin.host) else { continue };
@@ -64,7 +64,7 @@ impl Supervisor {
     /// Puts back into the queue what has again what it lacked. `true` while others still wait for theirs.
     pub(super) async fn unpark(&self) -> Result<bool, Error> {
         let mut others = false;
-        for task in self.0.store.parked()? {
+        for task in self.0.store.slots().parked()? {
             let lacks = match self.host(&task.origin.host) {
                 Ok(host) => host.lacks(&task.id, task.order.model.clone()).await,
                 // With a slot it is found out what that means for it.
@@ -72,7 +72,7 @@ impl Supervisor {
             };
             match lacks {
                 Ok(None) | Err(host::Error::NoSuchSession(_)) => {
-                    self.0.store.unpark(&task, self.0.clock.now()).await?;
+                    self.0.store.slots().unpark(&task, self.0.clock.now()).await?;
                 }
                 Ok(Some(_)) | Err(_) => others = true,
             }

@@ -18,7 +18,7 @@ impl Supervisor {
     async fn prune_at(&self, keep: &Keep, now: Timestamp) -> Result<u64, Error> {
         let unread = self.0.settings.keep_unread;
         let pruned = tokio::select! {
-            pruned = self.0.store.prune(keep, unread, now) => pruned?,
+            pruned = self.0.store.history().prune(keep, unread, now) => pruned?,
             () = self.0.stopping.cancelled() => return Err(Error::Stopping),
         };
         if pruned > 0 {
@@ -48,7 +48,7 @@ impl Supervisor {
     /// By itself, nothing is deleted because of a clock alone: one that was set forward (a dead battery,
     /// a wrong date) would take the whole history. Ages count from the newest change in the store.
     async fn prune_by_itself(&self, keep: &Keep) -> Result<u64, Error> {
-        let now = self.0.clock.now().min(self.0.store.last_activity()?);
+        let now = self.0.clock.now().min(self.0.store.history().last_activity()?);
         self.prune_at(keep, now).await
     }
 

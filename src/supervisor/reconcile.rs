@@ -112,11 +112,11 @@ impl Supervisor {
 
     /// Begins a look at everything. Says whether there is anything to look at.
     fn look(&self, looks: &mut Looks) -> Result<bool, Error> {
-        let active = self.0.store.active()?;
+        let active = self.0.store.tasks().active()?;
         self.keep_asks_of(|id| active.iter().any(|active| active.task.id == *id));
         let any = !active.is_empty();
         let mut sights: BTreeMap<Place, Sight> = BTreeMap::new();
-        for (host, session) in self.0.store.live_parents()? {
+        for (host, session) in self.0.store.tasks().live_parents()? {
             if host != MAILBOX {
                 let sight = sights.entry(Place::Parents { host });
                 if let Sight::Parents(all) = sight.or_insert(Sight::Parents(Vec::new())) {
@@ -288,7 +288,7 @@ impl Supervisor {
             Verdict::Resend => {
                 let prompt = watched(&active).map(|watch| watch.prompt);
                 let lost = match prompt {
-                    Some(prompt) => self.0.store.prompt_lost(task, &prompt).await,
+                    Some(prompt) => self.0.store.tasks().prompt_lost(task, &prompt).await,
                     None => Ok(()),
                 };
                 self.0.prompts.notify_one();
@@ -324,7 +324,7 @@ impl Supervisor {
     ) -> Result<(), store::Error> {
         tracing::warn!(task = %task.id, why, "put back");
         let progress = Progress { detail: Some(why), ..shown };
-        self.0.store.park(task, progress, self.0.clock.now()).await?;
+        self.0.store.slots().park(task, progress, self.0.clock.now()).await?;
         self.0.prompts.notify_one();
         Ok(())
     }
@@ -378,7 +378,9 @@ impl Supervisor {
     ) -> Result<Option<Task>, Error> {
         let effects = change.effects.clone();
         let end = self.end_now(task, closing);
-        let Some(ended) = self.0.store.end(task, change, end).await? else { return Ok(None) };
+        let Some(ended) = self.0.store.tasks().end(task, change, end).await? else {
+            return Ok(None);
+        };
         tracing::info!(task = %ended.id, status = ended.status().name(), "ended");
         let mut failed = None;
         for effect in effects {
@@ -452,7 +454,7 @@ impl Supervisor {
     /// For whoever holds that turn.
     pub(super) async fn abort_in_turn(&self, task: &Task, run: u32) -> bool {
         // A later run has taken the session over; there is nothing left of this one to stop.
-        let current = self.0.store.task(&task.id).ok().flatten();
+        let current = self.0.store.tasks().get(&task.id).ok().flatten();
         let superseded = current.is_none_or(|now| now.run != run || now.is_live());
         let aborted = match self.host(&task.origin.host) {
             _ if superseded => Ok(()),
@@ -463,7 +465,7 @@ impl Supervisor {
             // A host that is no longer configured has nobody who could be told.
             Ok(())
             | Err(Error::Host(host::Error::NoSuchSession(_)) | Error::UnknownHost { .. }) => {
-                self.0.store.abort_sent(&task.id, run).await.is_ok()
+                self.0.store.tasks().abort_sent(&task.id, run).await.is_ok()
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
@@ -480,7 +482,7 @@ impl Supervisor {
             if same_figures(&task.progress, &progress) && progress.phase != Phase::Blocked {
                 return Ok(());
             }
-            self.0.store.unstall(task).await?;
+            self.0.store.tasks().unstall(task).await?;
         }
         self.show_figures(task, progress).await
     }
@@ -494,7 +496,7 @@ impl Supervisor {
         if progress == task.progress {
             return Ok(());
         }
-        self.0.store.set_progress(task, progress).await
+        self.0.store.tasks().set_progress(task, progress).await
     }
 
     async fn stall(
@@ -509,7 +511,7 @@ impl Supervisor {
         }
         let progress = Progress { last_update: active.task.progress.last_update, ..progress };
         let end = self.end_now(&active.task, Closing::default());
-        if self.0.store.stall(&active.task, progress, since.same, end).await? {
+        if self.0.store.tasks().stall(&active.task, progress, since.same, end).await? {
             tracing::warn!(task = %active.task.id, "stalled");
             self.0.notices.notify_one();
         }
@@ -518,7 +520,7 @@ impl Supervisor {
 
     async fn follow_up(&self, task: &Task, follow_up: FollowUp) -> Result<(), store::Error> {
         let message = self.0.clock.message_id();
-        if self.0.store.owe_follow_up(task, follow_up, message).await? {
+        if self.0.store.tasks().owe_follow_up(task, follow_up, message).await? {
             self.0.prompts.notify_one();
         }
         Ok(())
@@ -558,7 +560,7 @@ impl Supervisor {
 
     async fn parent_is_gone(&self, parent: &SessionId) -> Result<(), Error> {
         let mut failed = None;
-        for task in self.0.store.live(Some(parent))? {
+        for task in self.0.store.tasks().live(Some(parent))? {
             match self.cancel_one(task, None, Some("Parent session deleted")).await {
                 // Or it ended by itself in the meantime.
                 Ok(_) | Err(Error::Refused(Refused::AlreadyOver)) => {}
@@ -566,7 +568,7 @@ impl Supervisor {
                 Err(error) => failed = Some(error),
             }
         }
-        self.0.store.clear(parent, self.0.clock.now()).await?;
+        self.0.store.tasks().clear(parent, self.0.clock.now()).await?;
         failed.map_or(Ok(()), Err)
     }
 }

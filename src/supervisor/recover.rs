@@ -22,9 +22,9 @@ const AT_ONCE: usize = 16;
 impl Supervisor {
     /// Looks at once, and again now and then: hosts may come up later, and launches may fail.
     pub(super) async fn recover(self) {
-        let mut letting_go = Some(self.0.store.let_all_go());
+        let mut letting_go = Some(self.0.store.tasks().let_all_go());
         loop {
-            let intents = self.0.store.intents().unwrap_or_else(|error| {
+            let intents = self.0.store.intents().all().unwrap_or_else(|error| {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot read intents");
                 Vec::new()
             });
@@ -64,7 +64,7 @@ impl Supervisor {
 
     /// Sends the aborts that are still owed, and cancels what a cancelled task left behind.
     async fn stop_what_is_over(&self) -> bool {
-        let owed = self.0.store.owed_aborts().unwrap_or_else(|error| {
+        let owed = self.0.store.tasks().owed_aborts().unwrap_or_else(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot read owed aborts");
             Vec::new()
         });
@@ -81,7 +81,7 @@ impl Supervisor {
 
     /// Read anew: it may have been settled before its turn came.
     async fn settle_again(&self, nonce: &str) -> Result<bool, Error> {
-        match self.0.store.intent(nonce)? {
+        match self.0.store.intents().get(nonce)? {
             Some(intent) => self.settle(intent).await,
             None => Ok(true),
         }
@@ -92,19 +92,19 @@ impl Supervisor {
         // Nobody was told of this launch, and there is nobody left to ask about it.
         let Ok(host) = self.host(&intent.host) else {
             tracing::warn!(host = intent.host, "host is not configured any more; launch dropped");
-            self.0.store.drop_intent(intent.nonce).await?;
+            self.0.store.intents().remove(intent.nonce).await?;
             return Ok(true);
         };
         let Ok(begun) = serde_json::from_str::<Begun>(&intent.launch) else {
             tracing::error!(nonce = intent.nonce, "an intent that cannot be read was dropped");
-            self.0.store.drop_intent(intent.nonce).await?;
+            self.0.store.intents().remove(intent.nonce).await?;
             return Ok(true);
         };
         let mut found = host.find(&begun.session(&intent.nonce)).await?.into_iter();
         match found.next() {
             Some(opened) if begun.abandoned => {
                 host.delete(&opened.session).await?;
-                self.0.store.drop_intent(intent.nonce).await?;
+                self.0.store.intents().remove(intent.nonce).await?;
             }
             Some(opened) => {
                 let task = self.complete(intent.nonce, begun, opened).await?;
@@ -113,7 +113,7 @@ impl Supervisor {
             None if self.0.clock.uptime() < STILL_ON_ITS_WAY => return Ok(false),
             None => {
                 begun.warn_of_a_copy();
-                self.0.store.drop_intent(intent.nonce).await?;
+                self.0.store.intents().remove(intent.nonce).await?;
             }
         }
         // Opened twice: the second one is nobody's.

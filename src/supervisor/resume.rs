@@ -24,7 +24,7 @@ impl Supervisor {
         }
         let prompt = prompt_text(Some(prompt))?;
         if let Some(key) = &key
-            && self.0.store.was_begun_with(id, key)?
+            && self.0.store.tasks().was_begun_with(id, key)?
         {
             return self.task(id);
         }
@@ -46,11 +46,11 @@ impl Supervisor {
         let _turn = self.stopping_of(&task.id).lock_owned().await;
         // The first call with this key may have been on its way until now.
         if let Some(key) = &key
-            && self.0.store.was_begun_with(id, key)?
+            && self.0.store.tasks().was_begun_with(id, key)?
         {
             return self.task(id);
         }
-        for (owed, run) in self.0.store.owed_aborts()? {
+        for (owed, run) in self.0.store.tasks().owed_aborts()? {
             if owed.id == task.id && !self.abort_in_turn(&owed, run).await {
                 return Err(Error::StillStopping(task.short_id.to_string()));
             }
@@ -69,7 +69,7 @@ impl Supervisor {
         let most = limits.queued_per_parent;
         // By itself: a caller that hangs up during the write must not leave the prompt unsent.
         let (resuming, supervisor) =
-            (self.0.store.resume(&task, change, run, limits), self.clone());
+            (self.0.store.tasks().resume(&task, change, run, limits), self.clone());
         let resumed = tokio::spawn(async move {
             let resumed = resuming.await;
             // Also when it is queued: there may be room, and others that wait were before it.

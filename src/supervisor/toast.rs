@@ -63,12 +63,12 @@ impl Supervisor {
 
     /// How far a parent's tasks are; `None` when none is running.
     pub fn progress_line(&self, parent: &SessionId) -> Option<String> {
-        let live = self.0.store.live(Some(parent)).unwrap_or_default();
+        let live = self.0.store.tasks().live(Some(parent)).unwrap_or_default();
         (!live.is_empty()).then(|| line(&live))
     }
 
     fn show_line(&self, parent: &SessionId) {
-        let Ok(live) = self.0.store.live(Some(parent)) else { return };
+        let Ok(live) = self.0.store.tasks().live(Some(parent)) else { return };
         let Some(task) = live.first() else { return };
         let toast = Toast {
             title: "Background tasks".into(),

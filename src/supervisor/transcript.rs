@@ -60,7 +60,7 @@ impl Supervisor {
     /// The host's own messages, as a JSON array. Of an ended task they come from where they are
     /// kept, as soon as they are; of a live one only when its host cannot be asked.
     pub async fn transcript(&self, task: &Task) -> Result<String, Error> {
-        let kept = self.0.store.kept_transcript(&task.id)?;
+        let kept = self.0.store.transcripts().kept(&task.id)?;
         match kept {
             Some(kept) if !task.is_live() && kept.run == task.run => unpack(kept).await,
             kept => match (self.ask_transcript(&task.origin.host, &task.id).await, kept) {
@@ -87,7 +87,7 @@ impl Supervisor {
         let messages = match self.ask_transcript(&task.origin.host, &task.id).await {
             Ok(messages) => messages,
             // It is not asked again: the first time may have taken as long as a caller waits.
-            Err(error) => match self.0.store.kept_transcript(&task.id)? {
+            Err(error) => match self.0.store.transcripts().kept(&task.id)? {
                 Some(kept) => return unpack(kept).await,
                 None => return Err(error),
             },
@@ -130,7 +130,7 @@ impl Supervisor {
         let (mut after, mut left) = (0, Left::Nothing);
         let mut silent: HashSet<String> = HashSet::new();
         loop {
-            let owed = self.0.store.owed_transcripts(after, AT_ONCE)?;
+            let owed = self.0.store.transcripts().owed(after, AT_ONCE)?;
             let Some(last) = owed.last() else { return Ok(left) };
             after = last.seq;
             let mut written = Vec::with_capacity(owed.len());
@@ -149,7 +149,7 @@ impl Supervisor {
                         continue;
                     }
                 };
-                written.push(self.0.store.keep_transcript(&task, run, body));
+                written.push(self.0.store.transcripts().keep(&task, run, body));
             }
             for outcome in written {
                 outcome.await?;

@@ -52,7 +52,7 @@ impl Awaited {
         if own.is_empty() {
             return Ok(Receipt::default());
         }
-        supervisor.0.store.hush(own.clone()).await?;
+        supervisor.0.store.outbox().hush(own.clone()).await?;
         supervisor.hand_out_ends(&own)
     }
 }

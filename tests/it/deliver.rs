@@ -47,7 +47,7 @@ async fn a_notice_that_arrived_although_its_answer_was_lost_is_not_sent_again() 
     world.control(Control::FailPosts { posts: 1, stored: true }).await;
     world.end_of(&parent, "quick").await;
     let store = world.supervisor.store().clone();
-    world.until("nothing is owed", || !store.owes_notices().unwrap()).await;
+    world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
 }
 
@@ -63,7 +63,7 @@ async fn what_was_owed_before_a_crash_is_delivered_after_it_and_only_once() {
     world.end_of(&parent, "again").await;
     assert_eq!(world.posts(&parent, 2).await.len(), 2);
     let store = world.supervisor.store().clone();
-    world.until("nothing is owed", || !store.owes_notices().unwrap()).await;
+    world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
     assert_eq!(world.posts(&parent, 2).await.len(), 2);
 }
 
@@ -93,7 +93,7 @@ async fn a_vanished_parent_does_not_hold_up_the_others() {
     world.end_of(&parent, "quick").await;
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
     let store = world.supervisor.store().clone();
-    world.until("nothing is owed", || !store.owes_notices().unwrap()).await;
+    world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
 }
 
 #[tokio::test]
@@ -121,10 +121,10 @@ async fn however_many_notices_one_parent_keeps_waiting_others_are_told() {
     world.end_of(&parent, "quick").await;
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
     let store = world.supervisor.store().clone();
-    assert!(store.owes_notices().unwrap());
+    assert!(store.outbox().owes_notices().unwrap());
     world.finish(&last, "found").await;
     wait.await.unwrap().unwrap();
-    world.until("nothing is owed", || !store.owes_notices().unwrap()).await;
+    world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
 }
 
 #[tokio::test]

@@ -171,6 +171,7 @@ async fn a_fork_cut_off_in_its_launch_is_adopted_with_its_context() {
     world
         .supervisor
         .store()
+        .intents()
         .intend(intent, None, Manner::Background, settings().limits)
         .await
         .unwrap();
@@ -199,7 +200,7 @@ async fn a_parent_that_cannot_be_read_fails_the_launch_and_creates_nothing() {
     let nothing_was_created = |sessions: &[SessionId]| {
         assert_eq!(world.host.sessions(), sessions);
         assert_eq!(world.supervisor.task_count().unwrap(), 0);
-        assert_eq!(world.supervisor.store().intents().unwrap(), []);
+        assert_eq!(world.supervisor.store().intents().all().unwrap(), []);
     };
     // Gone.
     let gone = SessionId::new("ses_gone");

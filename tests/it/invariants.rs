@@ -240,7 +240,7 @@ impl Run {
                 .map(|task| task.run as usize + 1)
                 .sum();
             let store = self.world.supervisor.store().clone();
-            self.world.until("nothing is owed", || !store.owes_notices().unwrap()).await;
+            self.world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
             let posts = self.world.posts(parent, owed).await;
             let ids: BTreeSet<_> = posts.iter().map(|post| &post.message).collect();
             assert_eq!((posts.len(), ids.len()), (owed, owed), "one notice per run: {posts:#?}");

@@ -143,6 +143,7 @@ async fn intend_on(host: &str, world: &World, parent: &asyncagents::task::Sessio
     world
         .supervisor
         .store()
+        .intents()
         .intend(intent, None, Manner::Background, settings().limits)
         .await
         .unwrap();
@@ -185,7 +186,7 @@ async fn a_host_that_does_not_answer_holds_up_no_launch_that_a_crash_left_on_ano
     let supervisor = world.supervisor.clone();
     world.until("it is adopted", || supervisor.task(&session).is_ok()).await;
     assert_eq!(world.ended(&world.task(&session)).await.state.result(), Some("found"));
-    assert_eq!(supervisor.store().owed_aborts().unwrap().len(), 3);
+    assert_eq!(supervisor.store().tasks().owed_aborts().unwrap().len(), 3);
 }
 
 #[tokio::test]
@@ -205,7 +206,7 @@ async fn a_crash_after_the_session_was_opened_leaves_a_task_that_goes_on() {
         "as it was ordered"
     );
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
-    assert_eq!(world.supervisor.store().intents().unwrap(), []);
+    assert_eq!(world.supervisor.store().intents().all().unwrap(), []);
 }
 
 #[tokio::test]
@@ -216,7 +217,7 @@ async fn a_crash_before_the_session_was_opened_leaves_nothing() {
     world.clock.advance(Duration::from_secs(60));
     world.restart().await;
     let store = world.supervisor.store().clone();
-    world.until("the intent is gone", || store.intents().unwrap().is_empty()).await;
+    world.until("the intent is gone", || store.intents().all().unwrap().is_empty()).await;
     assert_eq!(world.supervisor.task_count().unwrap(), 0);
     assert_eq!(world.host.sessions(), [parent]);
 }
@@ -227,10 +228,10 @@ async fn a_session_of_a_launch_that_was_refused_is_deleted() {
     let parent = world.parent().await;
     intend(&world, &parent, "n1").await;
     open(&world, "n1").await;
-    world.supervisor.store().abandon("n1".into()).await.unwrap();
+    world.supervisor.store().intents().abandon("n1".into()).await.unwrap();
     world.restart().await;
     let store = world.supervisor.store().clone();
-    world.until("the intent is gone", || store.intents().unwrap().is_empty()).await;
+    world.until("the intent is gone", || store.intents().all().unwrap().is_empty()).await;
     assert_eq!(world.host.sessions(), [parent]);
 }
 

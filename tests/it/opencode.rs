@@ -163,7 +163,7 @@ async fn a_host_that_fails_to_show_the_transcript_of_a_live_task_is_asked_once()
     let new = world.launch(&parent, "@hang").await;
     let resumed = world.end_of(&parent, "@say one").await;
     let is_kept = |_: &OpenCode| {
-        let kept = world.supervisor.store().kept_transcript(&resumed.id);
+        let kept = world.supervisor.store().transcripts().kept(&resumed.id);
         kept.unwrap().is_some()
     };
     world.server.until("its transcript is kept", is_kept).await;
@@ -508,7 +508,7 @@ async fn a_notice_whose_answer_got_lost_is_looked_up_before_it_is_sent_again() {
         world.server.finish(task.id.as_str(), "done");
         world.ended(&task).await;
         world.notices(&parent, 1).await;
-        let delivered = |_: &OpenCode| !world.supervisor.store().owes_notices().unwrap();
+        let delivered = |_: &OpenCode| !world.supervisor.store().outbox().owes_notices().unwrap();
         world.server.until("it counts as delivered", delivered).await;
         let notices: Vec<String> = visible(&world.server, &parent);
         assert_eq!(notices.len(), 1, "{fault:?}: {notices:?}");
@@ -658,7 +658,7 @@ async fn a_notice_that_was_accepted_and_not_kept_is_not_taken_for_delivered() {
     world.server.be_slow_to_start(Duration::from_millis(700), Duration::ZERO);
     world.server.finish(task.id.as_str(), "done");
     world.ended(&task).await;
-    let owed = || world.supervisor.store().owes_notices().unwrap();
+    let owed = || world.supervisor.store().outbox().owes_notices().unwrap();
     assert!(owed());
     assert_eq!(world.notices(&parent, 1).await.len(), 1);
     world.server.until("it counts as delivered", |_| !owed()).await;
@@ -742,7 +742,7 @@ async fn ends_at_once_are_told_in_their_order_and_once_whatever_gets_lost() {
     }
     world.server.until("the first is told", |s| !visible(s, &parent).is_empty()).await;
     world.server.spoil("POST /session/{id}/prompt_async", Fault::AnswerLost, 1);
-    let owed = || world.supervisor.store().owes_notices().unwrap();
+    let owed = || world.supervisor.store().outbox().owes_notices().unwrap();
     world.server.until("nothing is owed", |_| !owed()).await;
     let told: Vec<String> = visible(&world.server, &parent);
     let expected: Vec<String> = (1..=8).map(|n| format!("Task Progress: {n}/8")).collect();

@@ -379,7 +379,7 @@ async fn a_session_fails_rather_than_work_beside_a_command_that_cannot_be_killed
         boot_id: "this one".into(),
         created_at: clock.now(),
     };
-    store.record_process(left.clone()).await.unwrap();
+    store.processes().record(left.clone()).await.unwrap();
     let message = clock.message_id();
     let prompt = Prompt {
         session: session.clone(),
@@ -402,7 +402,7 @@ async fn a_session_fails_rather_than_work_beside_a_command_that_cannot_be_killed
     let error = "interrupted: a command of an earlier run is still there: process 7 could not be killed within \
         5 s; end it by hand, then resume";
     assert_eq!(outcome, Outcome::Failed { error: error.into(), partial: None });
-    assert_eq!(store.processes().unwrap(), [left]);
+    assert_eq!(store.processes().all().unwrap(), [left]);
     host.stop().await;
 }
 

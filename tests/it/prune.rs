@@ -73,8 +73,8 @@ async fn ids_and_tickets_go_on_when_the_clock_was_set_back_between_two_daemons()
     let back = at(1_699_000_000_000);
     supervisor::go_on(world.supervisor.store(), &back).unwrap();
     assert!(back.session_id() > queued.id);
-    assert!(back.tick() > world.supervisor.store().newest().unwrap().ticket);
-    let newest = world.supervisor.store().newest().unwrap().ids;
+    assert!(back.tick() > world.supervisor.store().history().newest().unwrap().ticket);
+    let newest = world.supervisor.store().history().newest().unwrap().ids;
     assert!(newest.iter().all(|id| *id < back.message_id().to_string() || id.starts_with("ses_")));
 }
 
@@ -101,11 +101,11 @@ async fn the_address_of_a_server_is_needed_while_a_task_there_is_live_or_its_end
     let shell = without_conversation(SHELL);
     let store = world.supervisor.store();
     let address = || "http://127.0.0.1:1".to_owned();
-    store.put_instance(task.origin.host_instance.clone(), address()).await.unwrap();
-    store.put_instance("other".to_owned(), address()).await.unwrap();
-    let unneeded = || store.unneeded_instances("").unwrap();
+    store.instances().put(task.origin.host_instance.clone(), address()).await.unwrap();
+    store.instances().put("other".to_owned(), address()).await.unwrap();
+    let unneeded = || store.instances().unneeded("").unwrap();
     assert_eq!(unneeded(), ["other"]);
-    assert_eq!(store.unneeded_instances("oh").unwrap(), [""; 0]);
+    assert_eq!(store.instances().unneeded("oh").unwrap(), [""; 0]);
     world.finish(&task, "done").await;
     world.ended(&task).await;
     // Nothing reads the mail of the shell.
@@ -174,9 +174,9 @@ async fn launch(world: &World, caller: &Caller, prompt: &str) -> Task {
 async fn nothing_is_owed(world: &World) {
     let store = world.supervisor.store();
     let owed = || {
-        store.owes_notices().unwrap()
-            || !store.owed_aborts().unwrap().is_empty()
-            || !store.owed_transcripts(0, 1).unwrap().is_empty()
+        store.outbox().owes_notices().unwrap()
+            || !store.tasks().owed_aborts().unwrap().is_empty()
+            || !store.transcripts().owed(0, 1).unwrap().is_empty()
     };
     world.until("nothing is owed", || !owed()).await;
 }

@@ -86,7 +86,7 @@ impl World {
     }
 
     async fn insert(&self) -> Task {
-        self.store.insert(self.new_task(), self.limits.clone()).await.unwrap()
+        self.store.tasks().insert(self.new_task(), self.limits.clone()).await.unwrap()
     }
 
     fn end(&self) -> End {
@@ -106,7 +106,7 @@ impl World {
 
     fn stored(&self) -> Vec<Task> {
         let all = Window { limit: 1000, offset: 0 };
-        self.store.page(&Filter::default(), oldest_first(), all, |task| task).unwrap().tasks
+        self.store.pages().get(&Filter::default(), oldest_first(), all, |task| task).unwrap().tasks
     }
 }
 
@@ -137,7 +137,8 @@ async fn a_change_is_published_when_it_is_on_disk_and_before_its_caller_hears_of
     });
     let task = world.insert().await;
     assert_eq!(world.published(), [Committed { id: 1, what: What::Created, task: task.clone() }]);
-    let ended = world.store.end(&task, finished(&task), world.end()).await.unwrap().unwrap();
+    let ended =
+        world.store.tasks().end(&task, finished(&task), world.end()).await.unwrap().unwrap();
     assert_eq!(
         world.published()[1..],
         [Committed { id: 2, what: What::Ended, task: ended.clone() }]
@@ -153,7 +154,7 @@ async fn changes_are_published_in_the_order_in_which_they_were_made() {
     for _ in 0..300 {
         let new = world.new_task();
         expected.push((What::Created, new.id.clone()));
-        outcomes.push(world.store.insert(new, world.limits.clone()));
+        outcomes.push(world.store.tasks().insert(new, world.limits.clone()));
     }
     let mut tasks = Vec::new();
     for outcome in outcomes {
@@ -162,7 +163,7 @@ async fn changes_are_published_in_the_order_in_which_they_were_made() {
     let mut outcomes = Vec::new();
     for task in tasks.iter().rev() {
         expected.push((What::Ended, task.id.clone()));
-        outcomes.push(world.store.end(task, finished(task), world.end()));
+        outcomes.push(world.store.tasks().end(task, finished(task), world.end()));
     }
     for outcome in outcomes {
         assert!(outcome.await.unwrap().is_some());
@@ -177,15 +178,15 @@ async fn two_writers_of_the_same_end_owe_one_notice() {
     let world = World::new();
     let task = world.insert().await;
     let cancel = task.state.request(Request::Cancel { why: None }).unwrap();
-    let first = world.store.end(&task, finished(&task), world.end());
-    let second = world.store.end(&task, finished(&task), world.end());
-    let third = world.store.end(&task, cancel, world.end());
+    let first = world.store.tasks().end(&task, finished(&task), world.end());
+    let second = world.store.tasks().end(&task, finished(&task), world.end());
+    let third = world.store.tasks().end(&task, cancel, world.end());
     let ended = first.await.unwrap().unwrap();
     assert_eq!((second.await.unwrap(), third.await.unwrap()), (None, None));
     assert_eq!(ended.state.result(), Some("src/auth.rs"));
     assert_eq!(world.stored(), std::slice::from_ref(&ended));
     let now = world.clock.now().plus(Duration::from_secs(1));
-    let owed = world.store.due_notices(now, Duration::from_secs(60), &HashSet::new()).unwrap();
+    let owed = world.store.outbox().due(now, Duration::from_secs(60), &HashSet::new()).unwrap();
     let owed: Vec<_> = owed.into_iter().map(|owed| (owed.task, owed.run.n)).collect();
     assert_eq!(owed, [(ended.id, 0)]);
     assert_eq!(world.published().len(), 2);
@@ -208,9 +209,9 @@ async fn a_change_that_fails_does_not_take_those_with_it_that_share_its_commit()
     });
     let first = world.new_task();
     let (taken, taken_short) = (first.id.clone(), first.short_ids[0].clone());
-    let first = world.store.insert(first, world.limits.clone());
+    let first = world.store.tasks().insert(first, world.limits.clone());
     held.recv().unwrap();
-    let insert = |new: NewTask| world.store.insert(new, world.limits.clone());
+    let insert = |new: NewTask| world.store.tasks().insert(new, world.limits.clone());
     let good = [world.new_task(), world.new_task(), world.new_task()];
     let ids: Vec<TaskId> = good.iter().map(|new| new.id.clone()).collect();
     let [one, two, three] = good;
@@ -241,8 +242,8 @@ async fn a_launch_asked_for_twice_is_one_task() {
     let world = World::new();
     let new = world.new_task();
     let again = NewTask { id: world.clock.session_id(), ..new.clone() };
-    let first = world.store.insert(new, world.limits.clone());
-    let second = world.store.insert(again, world.limits.clone());
+    let first = world.store.tasks().insert(new, world.limits.clone());
+    let second = world.store.tasks().insert(again, world.limits.clone());
     let task = first.await.unwrap();
     assert_eq!(second.await.unwrap(), task);
     assert_eq!(world.stored(), std::slice::from_ref(&task));
@@ -254,8 +255,9 @@ async fn news_that_comes_after_a_resume_belongs_to_the_run_before_and_changes_no
     let world = World::new();
     let task = world.insert().await;
     let late = finished(&task);
-    let ended = world.store.end(&task, finished(&task), world.end()).await.unwrap().unwrap();
-    assert_eq!(world.store.end(&task, late.clone(), world.end()).await.unwrap(), None);
+    let ended =
+        world.store.tasks().end(&task, finished(&task), world.end()).await.unwrap().unwrap();
+    assert_eq!(world.store.tasks().end(&task, late.clone(), world.end()).await.unwrap(), None);
     let run = NewRun {
         message_id: world.clock.message_id(),
         prompt: "And where else?".into(),
@@ -264,11 +266,12 @@ async fn news_that_comes_after_a_resume_belongs_to_the_run_before_and_changes_no
         key: None,
     };
     let change = ended.state.request(Request::Resume(Resumable::Completed)).unwrap();
-    let resumed = world.store.resume(&ended, change.clone(), run.clone(), world.limits.clone());
+    let resumed =
+        world.store.tasks().resume(&ended, change.clone(), run.clone(), world.limits.clone());
     let Resumed::Yes(resumed) = resumed.await.unwrap() else { panic!("it was not resumed") };
-    assert_eq!(world.store.end(&ended, late.clone(), world.end()).await.unwrap(), None);
-    assert_eq!(world.store.end(&task, late, world.end()).await.unwrap(), None);
-    let again = world.store.resume(&ended, change, run, world.limits.clone());
+    assert_eq!(world.store.tasks().end(&ended, late.clone(), world.end()).await.unwrap(), None);
+    assert_eq!(world.store.tasks().end(&task, late, world.end()).await.unwrap(), None);
+    let again = world.store.tasks().resume(&ended, change, run, world.limits.clone());
     assert_eq!(again.await.unwrap(), Resumed::Stale);
     assert_eq!(world.stored(), [*resumed]);
 }
@@ -276,13 +279,14 @@ async fn news_that_comes_after_a_resume_belongs_to_the_run_before_and_changes_no
 #[tokio::test]
 async fn what_was_queued_is_written_when_the_store_is_closed_and_nothing_after() {
     let world = World::new();
-    let outcomes: Vec<_> =
-        (0..50).map(|_| world.store.insert(world.new_task(), world.limits.clone())).collect();
+    let outcomes: Vec<_> = (0..50)
+        .map(|_| world.store.tasks().insert(world.new_task(), world.limits.clone()))
+        .collect();
     world.store.close();
     for outcome in outcomes {
         outcome.await.unwrap();
     }
-    let late = world.store.insert(world.new_task(), world.limits.clone()).await;
+    let late = world.store.tasks().insert(world.new_task(), world.limits.clone()).await;
     assert!(matches!(late, Err(Error::Closed)), "{late:?}");
     let file = world.folder.path().join("tasks.db");
     assert_eq!(count(&file), 50);
@@ -307,15 +311,16 @@ fn a_closed_store_is_one_file() {
 async fn a_store_opened_again_holds_what_it_held() {
     let world = World::new();
     let task = world.insert().await;
-    let ended = world.store.end(&task, finished(&task), world.end()).await.unwrap().unwrap();
+    let ended =
+        world.store.tasks().end(&task, finished(&task), world.end()).await.unwrap().unwrap();
     let live = world.insert().await;
     world.store.close();
     let (store, opened) = Store::open(&world.folder.path().join("tasks.db"), |_| {}).unwrap();
     assert_eq!(opened, Opened::Existing);
-    assert_eq!(store.task(&ended.id).unwrap(), Some(ended));
-    assert_eq!(store.task(&live.id).unwrap(), Some(live));
-    assert_eq!(store.check().unwrap(), [""; 0]);
-    assert_eq!(store.task(&TaskId::new("ses_nobody")).unwrap(), None);
+    assert_eq!(store.tasks().get(&ended.id).unwrap(), Some(ended));
+    assert_eq!(store.tasks().get(&live.id).unwrap(), Some(live));
+    assert_eq!(store.integrity().check().unwrap(), [""; 0]);
+    assert_eq!(store.tasks().get(&TaskId::new("ses_nobody")).unwrap(), None);
 }
 
 #[tokio::test]
@@ -336,19 +341,21 @@ async fn what_is_said_while_a_session_comes_to_rest_keeps_it_at_work() {
         created_at: world.clock.now(),
         handed: Default::default(),
     };
-    world.store.open_session(session).await.unwrap();
-    let say = |message: &str| world.store.say(&id, message.into(), "{}".into(), "m".into(), true);
+    world.store.sessions().open(session).await.unwrap();
+    let say = |message: &str| {
+        world.store.sessions().say(&id, message.into(), "{}".into(), "m".into(), true)
+    };
     let standing = || {
-        let session = world.store.session(&id).unwrap().unwrap();
+        let session = world.store.sessions().get(&id).unwrap().unwrap();
         (session.running, session.said)
     };
     assert!(say("msg_1").await.unwrap());
     // The run has made up its mind that nothing is left, and does not know of the second yet.
     let (_, known) = standing();
     assert!(say("msg_2").await.unwrap());
-    assert!(!world.store.session_rests(&id, known).await.unwrap());
+    assert!(!world.store.sessions().rest(&id, known).await.unwrap());
     assert_eq!(standing(), (true, 2));
-    assert!(world.store.session_rests(&id, 2).await.unwrap());
+    assert!(world.store.sessions().rest(&id, 2).await.unwrap());
     assert_eq!(standing(), (false, 2));
 }
 
@@ -357,9 +364,13 @@ async fn clearing_takes_ended_tasks_off_the_list_and_leaves_one_that_was_just_la
     let world = World::new();
     let (ended, live) = (world.insert().await, world.insert().await);
     let change = ended.state.request(Request::Cancel { why: None }).unwrap();
-    world.store.end(&ended, change, world.end()).await.unwrap().unwrap();
-    assert_eq!(world.store.clear(&live.origin.parent.session, world.clock.now()).await.unwrap(), 1);
-    let cleared = |task: &Task| world.store.task(&task.id).unwrap().unwrap().cleared_at.is_some();
+    world.store.tasks().end(&ended, change, world.end()).await.unwrap().unwrap();
+    assert_eq!(
+        world.store.tasks().clear(&live.origin.parent.session, world.clock.now()).await.unwrap(),
+        1
+    );
+    let cleared =
+        |task: &Task| world.store.tasks().get(&task.id).unwrap().unwrap().cleared_at.is_some();
     assert_eq!((cleared(&ended), cleared(&live)), (true, false));
 }
 
@@ -369,7 +380,7 @@ async fn a_listener_that_panics_does_not_end_the_writer() {
     for _ in 0..2 {
         let (new, limits) = (world.new_task(), world.limits.clone());
         let id = new.id.clone();
-        assert_eq!(world.store.insert(new, limits).await.unwrap().id, id);
+        assert_eq!(world.store.tasks().insert(new, limits).await.unwrap().id, id);
     }
     assert_eq!(world.stored().len(), 2);
 }

@@ -84,7 +84,7 @@ async fn a_waiter_that_fell_behind_the_feed_still_sees_the_end() {
     for n in 0..1_100 {
         let mut progress = busy.progress.clone();
         progress.tool_calls = n;
-        store.set_progress(&busy, progress).await.unwrap();
+        store.tasks().set_progress(&busy, progress).await.unwrap();
     }
     let waited = waiting.await.unwrap();
     assert_eq!(waited.tasks[0].status(), Status::Completed);

@@ -127,7 +127,7 @@ impl Embedded {
         // Memory first: what is noted and not there counts as lost.
         self.keep_handed(session, handed);
         if noted != before {
-            self.0.store.note_handed(session, &noted).await.map_err(broken)?;
+            self.0.store.sessions().note_handed(session, &noted).await.map_err(broken)?;
         }
         self.ring();
         Ok(())
@@ -185,7 +185,8 @@ impl Embedded {
     /// Tasks that run or wait for a slot keep theirs, however many they are, and so do launches under way.
     fn forget_handed_of_ended(&self) {
         let store = &self.0.store;
-        let is_over = |id: &SessionId| matches!(store.task(id), Ok(Some(task)) if !task.is_live());
+        let is_over =
+            |id: &SessionId| matches!(store.tasks().get(id), Ok(Some(task)) if !task.is_live());
         let kept: Vec<SessionId> = self.all_handed().keys().cloned().collect();
         for session in kept.into_iter().filter(is_over) {
             self.forget_handed(&session);

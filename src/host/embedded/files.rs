@@ -18,7 +18,7 @@ const ASIDE: &str = "stale-";
 impl Embedded {
     /// Now, for what a crash left between the two, whenever tasks were pruned, and once a day.
     pub(super) fn sweep_files_in_background(&self) {
-        let (host, mut pruned) = (self.clone(), self.0.store.pruned());
+        let (host, mut pruned) = (self.clone(), self.0.store.history().pruned());
         tokio::spawn(async move {
             loop {
                 let sweeper = host.clone();
@@ -36,7 +36,7 @@ impl Embedded {
 
     fn sweep_files(&self) {
         // The sessions of a store that was set aside may come back when that is repaired.
-        if !self.0.store.set_aside().is_empty() {
+        if !self.0.store.integrity().set_aside().is_empty() {
             return;
         }
         let Setup { overflow, scratch, .. } = &self.0.setup;
@@ -56,12 +56,12 @@ impl Embedded {
 
     /// One that cannot be looked up keeps its files.
     fn is_gone(&self, folder: &DirEntry) -> bool {
-        session(folder).is_some_and(|id| matches!(self.0.store.session(&id), Ok(None)))
+        session(folder).is_some_and(|id| matches!(self.0.store.sessions().get(&id), Ok(None)))
     }
 
     /// The session of a live task keeps its folder, also while it waits for a slot or for credentials.
     fn is_stale(&self, folder: &DirEntry) -> bool {
-        let is_over = |id: SessionId| match self.0.store.task(&id) {
+        let is_over = |id: SessionId| match self.0.store.tasks().get(&id) {
             Ok(task) => task.is_none_or(|task| !task.is_live()),
             Err(_) => false,
         };

@@ -130,10 +130,10 @@ impl Embedded {
             stop: CancellationToken::new(),
         }));
         // Before anything runs: later there are commands of this daemon among them.
-        let mut leftovers = host.0.store.processes()?;
-        for session in host.0.store.running_sessions()? {
+        let mut leftovers = host.0.store.processes().all()?;
+        for session in host.0.store.sessions().running()? {
             // What was stopped before its session heard of it is not taken up again.
-            let task = host.0.store.task(&session)?;
+            let task = host.0.store.tasks().get(&session)?;
             let over = task.as_ref().is_some_and(|task| !task.is_live());
             if task.is_some_and(|task| task.slot == Slot::Parked) {
                 // It has no slot; with the next one it is looked at, and taken up again.
@@ -179,14 +179,14 @@ impl Embedded {
     }
 
     fn session(&self, id: &SessionId) -> Result<Session, Error> {
-        let found = self.0.store.session(id).map_err(broken)?;
+        let found = self.0.store.sessions().get(id).map_err(broken)?;
         found.ok_or_else(|| Error::NoSuchSession(id.clone()))
     }
 
     /// What was said after a point, and the point up to which that is all.
     fn messages(&self, id: &SessionId, after: i64) -> Result<(Vec<Message>, i64), Error> {
         let store::Messages { bodies, last } =
-            self.0.store.messages(id, after).map_err(|error| match error {
+            self.0.store.sessions().messages(id, after).map_err(|error| match error {
                 store::Error::Unreadable { .. } => {
                     Error::Refused(format!("a message of `{id}` cannot be read"))
                 }
@@ -250,7 +250,7 @@ impl Embedded {
         let info = Info::blank(id.to_string(), session.to_string(), Role::User, now);
         let message = Message { info, parts };
         let body = serde_json::to_string(&message).expect("a message is JSON");
-        let said = self.0.store.say(session, id.to_string(), body, model, work);
+        let said = self.0.store.sessions().say(session, id.to_string(), body, model, work);
         if said.await.map_err(broken)? && work {
             self.work(session);
         }
@@ -284,7 +284,7 @@ impl Embedded {
             open_todos: Vec::new(),
             figures: Figures::default(),
         };
-        let Some(session) = self.0.store.session(&watch.session).map_err(broken)? else {
+        let Some(session) = self.0.store.sessions().get(&watch.session).map_err(broken)? else {
             return Ok(gone());
         };
         if session.running {
@@ -326,7 +326,7 @@ impl Embedded {
     }
 
     fn todos(&self, session: &SessionId) -> Result<Vec<Todo>, Error> {
-        let saved = self.0.store.todos(session).map_err(broken)?;
+        let saved = self.0.store.sessions().todos(session).map_err(broken)?;
         Ok(serde_json::from_str(&saved).unwrap_or_default())
     }
 
@@ -350,7 +350,7 @@ fn broken(error: store::Error) -> Error {
 impl Host for Embedded {
     async fn open(&self, new: NewSession) -> Result<Opened, Error> {
         let (handed, noted) = self.noted(&new).await?;
-        let id = self.0.store.open_session(self.blank(new, noted)).await.map_err(broken)?;
+        let id = self.0.store.sessions().open(self.blank(new, noted)).await.map_err(broken)?;
         self.keep_handed(&id, handed);
         Ok(Opened { session: id, instance: INSTANCE.into() })
     }
@@ -366,14 +366,14 @@ impl Host for Embedded {
     async fn fork(&self, of: &SessionId, new: NewSession) -> Result<Opened, Error> {
         self.session(of)?;
         let (handed, noted) = self.noted(&new).await?;
-        let copy = self.0.store.copy_session(self.blank(new, noted), of);
+        let copy = self.0.store.sessions().copy(self.blank(new, noted), of);
         let id = copy.await.map_err(broken)?;
         self.keep_handed(&id, handed);
         Ok(Opened { session: id, instance: INSTANCE.into() })
     }
 
     async fn find(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
-        let found = self.0.store.session_by_nonce(&session.nonce).map_err(broken)?;
+        let found = self.0.store.sessions().by_nonce(&session.nonce).map_err(broken)?;
         let opened = |session: Session| Opened { session: session.id, instance: INSTANCE.into() };
         Ok(found.into_iter().map(opened).collect())
     }
@@ -381,7 +381,7 @@ impl Host for Embedded {
     async fn delete(&self, session: &SessionId) -> Result<(), Error> {
         self.abort(session).await?;
         self.forget_handed(session);
-        self.0.store.delete_session(session).await.map_err(broken)
+        self.0.store.sessions().delete(session).await.map_err(broken)
     }
 
     async fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
@@ -439,7 +439,7 @@ impl Host for Embedded {
     async fn missing(&self, sessions: Vec<SessionId>) -> Result<Vec<SessionId>, Error> {
         let mut missing = Vec::new();
         for id in sessions {
-            if self.0.store.session(&id).map_err(broken)?.is_none() {
+            if self.0.store.sessions().get(&id).map_err(broken)?.is_none() {
                 missing.push(id);
             }
         }
@@ -449,7 +449,8 @@ impl Host for Embedded {
     async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
         self.session(session)?;
         let (host, session) = (self.clone(), session.clone());
-        let read = threads::apart(move || host.0.store.transcript(&session).map_err(broken));
+        let read =
+            threads::apart(move || host.0.store.sessions().transcript(&session).map_err(broken));
         read.await.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
     }
 
@@ -459,7 +460,8 @@ impl Host for Embedded {
             return Ok(());
         }
         // It may wait to be taken up again.
-        let waits = self.0.store.session(session).map_err(broken)?.is_some_and(|s| s.running);
+        let waits =
+            self.0.store.sessions().get(session).map_err(broken)?.is_some_and(|s| s.running);
         if waits { self.settle_aborted(session).await } else { Ok(()) }
     }
 
@@ -475,7 +477,7 @@ impl Host for Embedded {
 
     async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {
         self.session(parent)?;
-        self.0.store.has_message(parent, message.as_str()).map_err(broken)
+        self.0.store.sessions().has_message(parent, message.as_str()).map_err(broken)
     }
 
     async fn objection(&self, directory: &str, agent: &str) -> Result<Option<String>, Error> {

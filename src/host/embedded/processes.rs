@@ -23,7 +23,7 @@ struct CallJournal {
 impl Journal for CallJournal {
     fn record(&self, record: &Record) -> BoxFuture<'static, Result<(), String>> {
         let Record { marker, pid, start, boot } = record.clone();
-        let written = self.store.record_process(RecordedProcess {
+        let written = self.store.processes().record(RecordedProcess {
             marker,
             session: self.session.clone(),
             call: self.call.clone(),
@@ -37,7 +37,7 @@ impl Journal for CallJournal {
 
     fn erase(&self, record: &Record) {
         // Nobody waits for this; the next run of the session would find nothing to kill.
-        drop(self.store.forget_process(record.marker.clone()));
+        drop(self.store.processes().forget(record.marker.clone()));
     }
 }
 
@@ -59,7 +59,7 @@ impl Embedded {
         &self,
         session: &SessionId,
     ) -> Result<Result<(), Survivors>, Error> {
-        let recorded = self.0.store.processes_of(session).map_err(broken)?;
+        let recorded = self.0.store.processes().of(session).map_err(broken)?;
         Ok(self.kill_recorded(recorded).await)
     }
 
@@ -91,7 +91,7 @@ impl Embedded {
         match &swept {
             Ok(()) => {
                 tracing::info!(%session, call, "command of an interrupted run is gone");
-                drop(self.0.store.forget_process(marker));
+                drop(self.0.store.processes().forget(marker));
             }
             Err(Survivors(pids)) => {
                 tracing::error!(%session, call, ?pids, "command cannot be killed; session blocked");

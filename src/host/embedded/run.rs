@@ -240,7 +240,7 @@ impl Embedded {
                     self.end(id, &format!("interrupted: {why}")).await.map_err(stopped)?;
                 }
             }
-            let rests = self.0.store.session_rests(id, said).await;
+            let rests = self.0.store.sessions().rest(id, said).await;
             let rests = rests.map_err(|error| stopped(broken(error)))?;
             self.left().remove(id);
             if rests {
@@ -289,14 +289,14 @@ impl Embedded {
                 }
             }
         }
-        self.0.store.session_rests(id, session.said).await.map_err(broken)?;
+        self.0.store.sessions().rest(id, session.said).await.map_err(broken)?;
         Ok(())
     }
 
     async fn save(&self, session: &SessionId, message: &Message) -> Result<(), Error> {
         let body = threads::in_place(|| serde_json::to_string(message));
         let body = body.expect("a message is JSON");
-        let saved = self.0.store.save_message(session, message.info.id.clone(), body);
+        let saved = self.0.store.sessions().save_message(session, message.info.id.clone(), body);
         saved.await.map_err(broken)
     }
 
@@ -503,7 +503,8 @@ impl Surroundings for Surrounded {
         let store = &self.host.0.store;
         let save = || async {
             let state = serde_json::to_string(state).expect("a state is JSON");
-            let saved = store.save_call(&self.session.id, message.to_owned(), part, state).await;
+            let saved =
+                store.sessions().save_call(&self.session.id, message.to_owned(), part, state).await;
             saved.map_err(broken)
         };
         self.insist(save).await
@@ -586,7 +587,7 @@ impl Surroundings for Surrounded {
         let output = tools::run(&call.name, &call.arguments, &context).await;
         if call.name == "todo" {
             let todos = serde_json::to_string(&self.todos.all()).expect("todos are JSON");
-            let saved = self.host.0.store.save_todos(&self.session.id, todos).await;
+            let saved = self.host.0.store.sessions().save_todos(&self.session.id, todos).await;
             saved.map_err(|error| error.to_string())?;
         }
         output.map(|output| output.text).map_err(|error| error.to_string())

@@ -237,7 +237,7 @@ impl OpenCode {
     }
 
     fn has_live_tasks(&self, stem: &str) -> bool {
-        let live = self.0.store.live(None).unwrap_or_default();
+        let live = self.0.store.tasks().live(None).unwrap_or_default();
         live.iter().any(|task| task.origin.host_instance.starts_with(stem))
     }
 
@@ -249,7 +249,7 @@ impl OpenCode {
         }
         self.remember(session, instance, directory);
         // Should it be lost, the processes are asked.
-        drop(self.0.store.put_place_of_parent(session, instance.to_owned()));
+        drop(self.0.store.instances().put_place_of_parent(session, instance.to_owned()));
     }
 
     fn bridges(&self) -> MutexGuard<'_, HashMap<u64, Arc<Bridge>>> {
@@ -320,7 +320,7 @@ impl OpenCode {
     /// Where a session is: a task's row says it, or it is known, or the servers are asked.
     async fn locate(&self, session: &SessionId) -> Result<(Arc<Instance>, String), Error> {
         // A child is where it was opened, and nowhere else: only there it may be running.
-        if let Some(task) = self.0.store.task(session).ok().flatten() {
+        if let Some(task) = self.0.store.tasks().get(session).ok().flatten() {
             return Ok((self.instance(&task.origin.host_instance)?, task.origin.directory));
         }
         let known = self.places().get(session).cloned();
@@ -332,7 +332,7 @@ impl OpenCode {
         }
         let told = match known {
             Some(place) => Some(place.instance),
-            None => self.0.store.place_of_parent(session).ok().flatten(),
+            None => self.0.store.instances().place_of_parent(session).ok().flatten(),
         };
         let mut all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
         if all.is_empty() && told.is_none() {
@@ -629,7 +629,7 @@ impl Host for OpenCode {
 
     /// Of a task: where others are would have to be asked for.
     fn version(&self, session: &SessionId) -> Option<u64> {
-        let name = self.0.store.task(session).ok().flatten()?.origin.host_instance;
+        let name = self.0.store.tasks().get(session).ok().flatten()?.origin.host_instance;
         self.instance(&name).ok()?.version(session)
     }
 
@@ -639,7 +639,7 @@ impl Host for OpenCode {
     }
 
     async fn abort(&self, session: &SessionId) -> Result<(), Error> {
-        let task = self.0.store.task(session).ok().flatten();
+        let task = self.0.store.tasks().get(session).ok().flatten();
         if let Some(name) = task.map(|task| task.origin.host_instance)
             && name.starts_with(PLUGIN)
             && !self.instance(&name).is_ok_and(|instance| instance.is_up())

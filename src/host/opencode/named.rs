@@ -74,10 +74,10 @@ impl OpenCode {
         }
         // The row may be there and just being erased.
         let _noting = self.0.noting.lock().await;
-        if self.0.store.instances().is_ok_and(is_noted) {
+        if self.0.store.instances().all().is_ok_and(is_noted) {
             return;
         }
-        if let Err(error) = self.0.store.put_instance(name, address).await {
+        if let Err(error) = self.0.store.instances().put(name, address).await {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "server not noted; its tasks are lost with this daemon");
         }
@@ -86,11 +86,11 @@ impl OpenCode {
     /// Forgets the addresses of servers that callers named and that no task needs any more. Those that are
     /// attached stay: a launch may be under way there.
     pub async fn forget_unneeded(&self) -> Result<(), store::Error> {
-        for name in self.0.store.unneeded_instances(HANDED)? {
+        for name in self.0.store.instances().unneeded(HANDED)? {
             // A launch that attaches it after this look puts the address back when it is erased.
             let _noting = self.0.noting.lock().await;
             if !self.instances().contains_key(&name) {
-                self.0.store.drop_instance(name).await?;
+                self.0.store.instances().remove(name).await?;
             }
         }
         Ok(())
@@ -103,7 +103,7 @@ impl OpenCode {
         if instances.keys().filter(|name| handed(name)).count() < MOST_HANDED {
             return Ok(());
         }
-        let live = self.0.store.live(None).unwrap_or_default();
+        let live = self.0.store.tasks().live(None).unwrap_or_default();
         let is_needed = |name: &str| live.iter().any(|task| task.origin.host_instance == name);
         let idle = instances.values().find(|instance| {
             handed(&instance.name) && instance.is_down() && !is_needed(&instance.name)
@@ -153,16 +153,16 @@ mod tests {
         let name = at.1.clone().unwrap();
         let row = vec![(name.clone(), "http://127.0.0.1:9".to_owned())];
         let instance = host.instances().get(&name).cloned().unwrap();
-        store.put_instance(name.clone(), instance.address.clone()).await.unwrap();
+        store.instances().put(name.clone(), instance.address.clone()).await.unwrap();
 
         // The look at what is attached came before the launch, the erasing comes after it.
         let erasing = host.0.noting.lock().await;
         let mut noting = Box::pin(host.note_handed(&instance));
         assert!(poll!(&mut noting).is_pending());
-        store.drop_instance(name.clone()).await.unwrap();
+        store.instances().remove(name.clone()).await.unwrap();
         drop(erasing);
         noting.await;
-        assert_eq!(store.instances().unwrap(), row);
+        assert_eq!(store.instances().all().unwrap(), row);
 
         // The launch comes before the look.
         let detached = host.instances().remove(&name).unwrap();
@@ -172,10 +172,10 @@ mod tests {
         host.instances().insert(name.clone(), detached);
         drop(launching);
         forgetting.await.unwrap();
-        assert_eq!(store.instances().unwrap(), row);
+        assert_eq!(store.instances().all().unwrap(), row);
 
         host.instances().remove(&name);
         host.forget_unneeded().await.unwrap();
-        assert_eq!(store.instances().unwrap(), []);
+        assert_eq!(store.instances().all().unwrap(), []);
     }
 }

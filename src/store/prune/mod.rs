@@ -29,12 +29,18 @@ impl Keep {
     }
 }
 
-impl Store {
+/// How far the history goes, and what of it leaves the store.
+#[derive(Clone, Copy)]
+pub struct History<'a> {
+    pub(super) store: &'a Store,
+}
+
+impl History<'_> {
     /// Deletes, oldest first, the ended tasks that `keep` leaves out, and says how many. Dropped
     /// half-way, it has deleted some of them. What is in a mailbox and younger than `unread` keeps its
     /// task; without that, whatever is unread does.
     pub async fn prune(
-        &self,
+        self,
         keep: &Keep,
         unread: Option<Duration>,
         now: Timestamp,
@@ -49,9 +55,9 @@ impl Store {
             pruned += self.prune_before("completed_at", before(now, age), unread_since).await?;
         }
         if pruned > 0 {
-            self.0.pruned.send_modify(|times| *times += 1);
+            self.store.0.pruned.send_modify(|times| *times += 1);
         }
-        if let Err(error) = self.give_space_back().await {
+        if let Err(error) = self.store.give_space_back().await {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "task store keeps its size; trying again when it is pruned next");
         }
@@ -60,13 +66,13 @@ impl Store {
 
     /// Changes after tasks were pruned, for whoever has files of theirs.
     pub fn pruned(&self) -> watch::Receiver<u64> {
-        self.0.pruned.subscribe()
+        self.store.0.pruned.subscribe()
     }
 
     /// Walks over what is too much and not over what stays: the counter rows know how many
     /// that is.
     fn first_of_the_newest(&self, ended: u64) -> Result<i64, Error> {
-        self.read(|db| {
+        self.store.read(|db| {
             let ended = i64::try_from(ended).unwrap_or(i64::MAX);
             Ok(db.query_one(
                 "SELECT coalesce(
@@ -88,7 +94,7 @@ impl Store {
     ) -> Result<u64, Error> {
         let mut pruned = 0;
         loop {
-            let chunk = self.write(move |db, _| {
+            let chunk = self.store.write(move |db, _| {
                 // A notice in a mailbox counts as delivered with the end; what its parent has not
                 // read yet is owed all the same. Nothing reads the mail of the shell.
                 let gone: Vec<(i64, String)> = db.query_all(

@@ -52,14 +52,14 @@ impl History {
         parent_host: &str,
     ) -> Task {
         let new = new_task(name, agent, batch, parent_host);
-        self.store.insert(new, self.limits.clone()).await.unwrap()
+        self.store.tasks().insert(new, self.limits.clone()).await.unwrap()
     }
 
     /// For a client of MCP, which reads its mail with its next call.
     async fn launch_for_client(&self, name: &str) -> Task {
         let mut new = new_task(name, "general", "batch", MAILBOX);
         new.origin.parent.session = SessionId::new("client");
-        self.store.insert(new, self.limits.clone()).await.unwrap()
+        self.store.tasks().insert(new, self.limits.clone()).await.unwrap()
     }
 
     async fn finish(&self, task: &Task, on: u32) -> Task {
@@ -68,7 +68,7 @@ impl History {
 
     async fn end(&self, task: &Task, on: u32, report: Report) -> Task {
         let change = task.state.report(report).unwrap();
-        self.store.end(task, change, end_of(task, on)).await.unwrap().unwrap()
+        self.store.tasks().end(task, change, end_of(task, on)).await.unwrap().unwrap()
     }
 
     async fn resume(&self, task: &Task) -> Task {
@@ -80,7 +80,7 @@ impl History {
             key: None,
         };
         let change = task.state.request(Request::Resume(Resumable::Completed)).unwrap();
-        let resumed = self.store.resume(task, change, run, self.limits.clone());
+        let resumed = self.store.tasks().resume(task, change, run, self.limits.clone());
         match resumed.await.unwrap() {
             Resumed::Yes(task) => *task,
             other => panic!("{other:?}"),
@@ -96,7 +96,7 @@ impl History {
     }
 
     async fn prune(&self, keep: Keep, today: u32) -> u64 {
-        self.store.prune(&keep, None, day(today)).await.unwrap()
+        self.store.history().prune(&keep, None, day(today)).await.unwrap()
     }
 
     fn rows<T>(&self, sql: &str, read: fn(Row<'_>) -> Result<T, sql::Error>) -> Vec<T> {
@@ -108,7 +108,7 @@ impl History {
         for name in names {
             let mut new = new_task(name, "general", "batch", MAILBOX);
             new.order.prompt = "x".repeat(100_000);
-            let task = self.store.insert(new, self.limits.clone()).await.unwrap();
+            let task = self.store.tasks().insert(new, self.limits.clone()).await.unwrap();
             self.finish(&task, 1).await;
         }
         self.store.empty_log().await.unwrap();
@@ -271,8 +271,8 @@ async fn a_task_that_owes_a_notice_stays_until_it_is_delivered() {
     assert_eq!(history.prune(Keep { tasks: Some(0), age: Some(DAY) }, 9).await, 2);
     assert_eq!(history.left(), ["owing"]);
 
-    let notice = history.store.due_notices(day(9), DAY, &HashSet::new()).unwrap().remove(0);
-    history.store.delivered(notice.id, day(9)).await.unwrap();
+    let notice = history.store.outbox().due(day(9), DAY, &HashSet::new()).unwrap().remove(0);
+    history.store.outbox().delivered(notice.id, day(9)).await.unwrap();
     assert_eq!(history.prune(days(1), 9).await, 1);
     assert_eq!(history.left(), [""; 0]);
 }
@@ -304,13 +304,13 @@ async fn an_end_in_a_mailbox_keeps_its_task_until_it_is_read_or_too_old() {
         history.finish(&task, on).await;
     }
     history.finished(&["of the shell"]).await;
-    let unread = history.store.unread(&SessionId::new("client")).unwrap();
+    let unread = history.store.outbox().unread(&SessionId::new("client")).unwrap();
     let prune = async |unread: Option<u32>| {
         let unread = unread.map(|days| DAY * days);
-        history.store.prune(&tasks(0), unread, day(9)).await.unwrap()
+        history.store.history().prune(&tasks(0), unread, day(9)).await.unwrap()
     };
     assert_eq!((prune(None).await, history.left()), (1, owned(&["old", "read", "new"])));
-    history.store.mark_read(Receipt::from_iter([unread[1].0]), day(9)).await.unwrap();
+    history.store.outbox().mark_read(Receipt::from_iter([unread[1].0]), day(9)).await.unwrap();
     assert_eq!((prune(None).await, history.left()), (1, owned(&["old", "new"])));
     assert_eq!((prune(Some(7)).await, history.left()), (1, owned(&["new"])));
     assert_eq!((prune(Some(1)).await, history.left()), (1, owned(&[])));
@@ -325,13 +325,13 @@ async fn a_task_whose_abort_or_transcript_is_owed_stays_until_that_is_settled() 
         let report = Report::Finished { result: "done".into() };
         let change = if abort { task.state.stop(report) } else { task.state.report(report) };
         let (change, end) = (change.unwrap(), End { transcript, ..end_of(&task, 1) });
-        owing.push(history.store.end(&task, change, end).await.unwrap().unwrap());
+        owing.push(history.store.tasks().end(&task, change, end).await.unwrap().unwrap());
     }
     let keep = Keep { tasks: Some(0), age: Some(DAY) };
     assert_eq!((history.prune(keep, 9).await, history.left().len()), (0, 2));
-    history.store.abort_sent(&owing[0].id, 0).await.unwrap();
+    history.store.tasks().abort_sent(&owing[0].id, 0).await.unwrap();
     assert_eq!((history.prune(keep, 9).await, history.left()), (1, owned(&["transcript"])));
-    history.store.keep_transcript(&owing[1].id, 0, None).await.unwrap();
+    history.store.transcripts().keep(&owing[1].id, 0, None).await.unwrap();
     assert_eq!((history.prune(keep, 9).await, history.left()), (1, owned(&[])));
 }
 
@@ -342,7 +342,7 @@ async fn pruning_gives_disk_space_back() {
     assert!(many > 4 * few, "{few} bytes, then {many}");
     assert_eq!(history.prune(tasks(1), 9).await, LONG.len() as u64);
     assert!(history.length() < 2 * few, "{few} bytes, then {many}, now {}", history.length());
-    assert_eq!(history.store.check().unwrap(), [""; 0]);
+    assert_eq!(history.store.integrity().check().unwrap(), [""; 0]);
 }
 
 #[tokio::test]
@@ -353,7 +353,7 @@ async fn a_file_from_before_incremental_vacuum_is_rewritten_when_it_is_pruned() 
     let many = history.length_with(&LONG).await;
     assert_eq!(history.prune(tasks(1), 9).await, LONG.len() as u64);
     assert!(history.length() < 2 * few, "{few} bytes, then {many}, now {}", history.length());
-    assert_eq!(history.store.check().unwrap(), [""; 0]);
+    assert_eq!(history.store.integrity().check().unwrap(), [""; 0]);
     let mode = history.rows("PRAGMA auto_vacuum", |row| row.get::<i64>(0));
     assert_eq!(mode, [2], "the next time it shrinks in slices");
     history.finished(&["b"]).await;
@@ -404,7 +404,7 @@ async fn a_search_beside_launches_ends_and_pruning_is_always_of_one_moment() {
     let search = |store: &Store, limit: u64| {
         let filter = Filter { search: Some("TASK".to_owned()), ..Filter::default() };
         let window = Window { limit, offset: 0 };
-        let page = store.page(&filter, Sort::default(), window, |task| task).unwrap();
+        let page = store.pages().get(&filter, Sort::default(), window, |task| task).unwrap();
         assert_eq!(page.tasks.len() as u64, page.total.min(limit));
         page.total
     };

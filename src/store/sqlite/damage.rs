@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use super::{Connection, Error, with_suffix};
-use crate::store::Store;
+use super::{Connection, Error, open, with_suffix};
+use crate::store::quarantine::Integrity;
 
 pub(in crate::store) struct Latch {
     why: OnceLock<Arc<str>>,
@@ -47,22 +47,27 @@ pub(super) fn marker(path: &Path) -> PathBuf {
     with_suffix(path, ".damage-found")
 }
 
-impl Store {
+impl Integrity<'_> {
+    /// Damaged stores that were kept here and are still there.
+    pub fn set_aside(&self) -> Vec<PathBuf> {
+        open::damaged(&self.store.0.path)
+    }
+
     /// What is wrong with the file, since it was found: nothing is written to it any more.
     pub fn damage(&self) -> Option<Error> {
-        self.0.damage.check().err()
+        self.store.0.damage.check().err()
     }
 
     /// A thorough look at the whole file. Slow on a large one; it blocks nobody but the caller. What it
     /// finds sets the latch.
     pub fn check(&self) -> Result<Vec<String>, Error> {
-        let problems = match self.read(|db| problems(db, 20)) {
+        let problems = match self.store.read(|db| problems(db, 20)) {
             // So damaged that not even the check gets to its end.
             Err(Error::Damaged(why)) => vec![why.to_string()],
             checked => checked?,
         };
         if !problems.is_empty() {
-            self.0.damage.set(&problems.join("; "));
+            self.store.0.damage.set(&problems.join("; "));
         }
         Ok(problems)
     }
@@ -81,13 +86,14 @@ mod tests {
     use rusqlite::Connection;
 
     use super::*;
+    use crate::store::Store;
 
     fn open_again(path: &Path) -> Store {
         Store::open(path, |_| {}).unwrap().0
     }
 
     async fn put(store: &Store) -> Result<(), Error> {
-        store.put_instance("after".into(), "http://127.0.0.1:2".into()).await
+        store.instances().put("after".into(), "http://127.0.0.1:2".into()).await
     }
 
     #[tokio::test]
@@ -95,7 +101,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("test.db");
         let store = open_again(&path);
-        store.put_instance("before".into(), "http://127.0.0.1:1".into()).await.unwrap();
+        store.instances().put("before".into(), "http://127.0.0.1:1".into()).await.unwrap();
         store.close();
         let sound = fs::read(&path).unwrap();
         let db = Connection::open(&path).unwrap();
@@ -107,19 +113,23 @@ mod tests {
 
         let store = open_again(&path);
         put(&store).await.unwrap();
-        assert_eq!(store.damage().map(|damage| damage.to_string()), None, "not found yet");
-        assert_ne!(store.check().unwrap(), [""; 0]);
+        assert_eq!(
+            store.integrity().damage().map(|damage| damage.to_string()),
+            None,
+            "not found yet"
+        );
+        assert_ne!(store.integrity().check().unwrap(), [""; 0]);
         assert!(matches!(put(&store).await, Err(Error::Damaged(_))));
-        assert_eq!(store.instances().unwrap().len(), 2, "reading goes on");
+        assert_eq!(store.instances().all().unwrap().len(), 2, "reading goes on");
         store.close();
         let store = open_again(&path);
-        assert!(store.damage().is_some(), "known from the start");
+        assert!(store.integrity().damage().is_some(), "known from the start");
         assert!(matches!(put(&store).await, Err(Error::Damaged(_))));
         store.close();
 
         fs::write(&path, sound).unwrap();
         let store = open_again(&path);
-        assert!(store.damage().is_none());
+        assert!(store.integrity().damage().is_none());
         put(&store).await.unwrap();
     }
 }

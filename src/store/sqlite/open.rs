@@ -302,10 +302,10 @@ mod tests {
         let window = Window { limit: 50, offset: 0 };
         let page = || {
             let mut answer = Vec::new();
-            let total = store.page_json(&filter, Sort::default(), window, &mut answer).unwrap();
+            let total = store.pages().json(&filter, Sort::default(), window, &mut answer).unwrap();
             (answer, total)
         };
-        let task = store.task(&TaskId::new("ses_1")).unwrap().unwrap();
+        let task = store.tasks().get(&TaskId::new("ses_1")).unwrap().unwrap();
         assert_eq!(
             (task.order.prompt.as_str(), task.state.result()),
             ("Where is it?", Some("here"))

@@ -1,0 +1,193 @@
+//! Looking tasks up: one, those of a batch, the live ones and what they have spent. From indexes, so that
+//! the size of the history does not matter.
+
+use super::rows::{self, TASK};
+use super::sql::Connection;
+use super::tasks::Tasks;
+use super::{Error, Run};
+use crate::task::stats::{Counts, Spent};
+use crate::task::{BatchId, Order, SessionId, Task, TaskId, Timestamp};
+
+/// What a typed id means.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Resolved {
+    One(Box<Task>),
+    Ambiguous(Vec<Task>),
+    None,
+}
+
+impl Tasks<'_> {
+    pub fn get(&self, id: &TaskId) -> Result<Option<Task>, Error> {
+        self.store
+            .read(|db| Ok(rows::find_task(db, "t.id = ?1", id.as_str())?.map(|(_, task)| task)))
+    }
+
+    pub fn by_nonce(&self, nonce: &str) -> Result<Option<Task>, Error> {
+        self.store.read(|db| Ok(rows::find_task(db, "t.nonce = ?1", nonce)?.map(|(_, task)| task)))
+    }
+
+    /// The newest task of this parent that was ordered in the same words and completed at once.
+    pub fn earlier(
+        &self,
+        parent: &SessionId,
+        (host, directory): (&str, &str),
+        order: &Order,
+        since: Timestamp,
+    ) -> Result<Option<Task>, Error> {
+        self.store.read(|db| {
+            let mut statement = db.prepare(&format!(
+                "SELECT {TASK} FROM task t INDEXED BY task_by_end
+                 WHERE t.completed_at >= ?2 AND t.parent_session = ?1 AND t.status = 'completed'
+                   AND t.run = 0 AND t.is_forked = 0 AND t.model = ?3 AND t.host = ?4
+                   AND t.directory = ?5 AND t.agent = ?6 AND t.description = ?7
+                   AND (SELECT prompt FROM run WHERE task = t.seq AND n = 0) = ?8
+                 ORDER BY t.completed_at DESC LIMIT 1"
+            ))?;
+            let Order { agent, description, prompt, model, .. } = order;
+            let model = model.as_deref().unwrap_or_default();
+            let values = (
+                parent.as_str(),
+                since.as_millis(),
+                model,
+                host,
+                directory,
+                agent,
+                description,
+                prompt,
+            );
+            let found = statement.query_opt(values, |row| Ok(rows::task(row)))?;
+            Ok(found.transpose()?.map(|(_, task)| task))
+        })
+    }
+
+    /// The full id, the short id or any unique prefix of the full one.
+    pub fn resolve(&self, reference: &str) -> Result<Resolved, Error> {
+        self.store.read(|db| {
+            for condition in ["t.id = ?1", "t.short_id = ?1"] {
+                if let Some((_, task)) = rows::find_task(db, condition, reference)? {
+                    return Ok(Resolved::One(Box::new(task)));
+                }
+            }
+            if reference.is_empty() {
+                return Ok(Resolved::None);
+            }
+            let end = format!("{reference}\u{10ffff}");
+            let mut tasks = query(
+                db,
+                ANY,
+                "t.id >= ? AND t.id < ? ORDER BY t.id LIMIT 10",
+                &[reference, &end],
+            )?;
+            Ok(match tasks.len() {
+                0 => Resolved::None,
+                1 => Resolved::One(Box::new(tasks.remove(0))),
+                _ => Resolved::Ambiguous(tasks),
+            })
+        })
+    }
+
+    pub fn run(&self, id: &TaskId, n: u32) -> Result<Option<Run>, Error> {
+        self.store.read(|db| {
+            let mut statement = db.prepare(&format!(
+                "SELECT {} FROM run r WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
+                rows::RUN
+            ))?;
+            let mut found = statement.query((id.as_str(), n))?;
+            found.next()?.map(|row| rows::run(row, 0)).transpose()
+        })
+    }
+
+    /// Queued or active, of this parent; of all parents when there is none. Oldest first.
+    pub fn live(&self, parent: Option<&SessionId>) -> Result<Vec<Task>, Error> {
+        self.store.read(|db| match parent {
+            Some(parent) => query(
+                db,
+                LIVE,
+                "t.slot IN (1, 2, 3) AND t.slot > 0 AND t.parent_session = ? ORDER BY t.seq",
+                &[parent.as_str()],
+            ),
+            None => query(db, LIVE, "t.slot > 0 ORDER BY t.seq", &[]),
+        })
+    }
+
+    /// A parent's live tasks whose end nobody waits for with a `Task`.
+    pub fn live_in_background(&self, parent: &SessionId) -> Result<Vec<Task>, Error> {
+        self.store.read(|db| {
+            let condition = "t.slot IN (1, 2, 3) AND t.slot > 0 AND t.parent_session = ?
+                 AND t.blocking <> 1 ORDER BY t.seq";
+            query(db, LIVE, condition, &[parent.as_str()])
+        })
+    }
+
+    /// The parents that have live tasks, with their hosts.
+    pub fn live_parents(&self) -> Result<Vec<(String, SessionId)>, Error> {
+        self.store.read(|db| {
+            Ok(db.query_all(
+                "SELECT DISTINCT parent_host, parent_session FROM task WHERE slot > 0",
+                (),
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?)
+        })
+    }
+
+    pub fn live_in_batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
+        self.store.read(|db| {
+            query(db, LIVE, "t.batch = ? AND t.slot > 0 ORDER BY t.seq", &[batch.as_str()])
+        })
+    }
+
+    pub fn batch(&self, batch: &BatchId) -> Result<Vec<Task>, Error> {
+        self.store.read(|db| query(db, ANY, "t.batch = ? ORDER BY t.seq", &[batch.as_str()]))
+    }
+
+    /// How many of a parent's listed tasks are in each state.
+    pub fn listed_counts(&self, parent: &SessionId) -> Result<Counts, Error> {
+        self.store.read(|db| {
+            let mut statement = db.prepare(
+                "SELECT status, count(*) FROM task
+                 WHERE parent_session = ?1 AND cleared_at IS NULL GROUP BY status",
+            )?;
+            let mut found = statement.query([parent.as_str()])?;
+            let mut counts = Counts::default();
+            while let Some(row) = found.next()? {
+                let status = rows::parse_status(row.get::<&str>(0).unwrap_or_default())?;
+                counts.add(status, row.get::<i64>(1)? as u64);
+            }
+            Ok(counts)
+        })
+    }
+
+    /// What all descendants of a session have used up, however deep.
+    pub fn spent_below(&self, session: &SessionId) -> Result<Spent, Error> {
+        self.store.read(|db| {
+            let spent = "WITH RECURSIVE below (id, progress) AS (
+                   SELECT id, progress FROM task WHERE parent_session = ?1
+                   UNION SELECT t.id, t.progress FROM task t JOIN below ON t.parent_session = below.id)
+                 SELECT coalesce(sum(progress ->> 'tokens'), 0), coalesce(sum(progress ->> 'cost'), 0.0)
+                 FROM below";
+            Ok(db.query_one(spent, [session.as_str()], |row| {
+                Ok(Spent { tokens: row.get::<i64>(0)? as u64, cost: row.get(1)? })
+            })?)
+        })
+    }
+}
+
+/// `task` by any index that serves.
+const ANY: &str = "task t";
+/// Never by walking a parent's or a batch's whole history.
+const LIVE: &str = "task t INDEXED BY task_live";
+
+fn query(
+    db: &Connection,
+    from: &str,
+    condition: &str,
+    values: &[&str],
+) -> Result<Vec<Task>, Error> {
+    let mut statement = db.prepare(&format!("SELECT {TASK} FROM {from} WHERE {condition}"))?;
+    let mut found = statement.query(values)?;
+    let mut tasks = Vec::new();
+    while let Some(row) = found.next()? {
+        tasks.push(rows::task(row)?.1);
+    }
+    Ok(tasks)
+}
