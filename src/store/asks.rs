@@ -1,13 +1,8 @@
 //! When children asked for something that a person or a policy has to answer.
 
-use super::{Error, Store};
+use super::Error;
+use super::subjects::Asks;
 use crate::task::{TaskId, Timestamp};
-
-/// What children asked for.
-#[derive(Clone, Copy)]
-pub struct Asks<'a> {
-    pub(super) store: &'a Store,
-}
 
 impl Asks<'_> {
     /// When this was first asked; now, if nobody has seen it before.

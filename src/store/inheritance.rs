@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::sql::Connection;
-use super::tasks::Tasks;
+use super::subjects::Tasks;
 use crate::task::{MessageId, TaskId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,9 @@
 //! Servers that were added while the daemon ran, and which process a conversation belongs to.
 
 use super::sqlite::space::erasing;
-use super::{Error, Store, Written};
+use super::subjects::Instances;
+use super::{Error, Written};
 use crate::task::{SHELL, SessionId};
-
-/// Servers that were added, and where parents are.
-#[derive(Clone, Copy)]
-pub struct Instances<'a> {
-    pub(super) store: &'a Store,
-}
 
 impl Instances<'_> {
     /// Names and addresses.
@@ -85,7 +80,7 @@ impl Instances<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::store::Store;
 
     #[tokio::test]
     async fn the_password_of_a_server_that_was_removed_or_changed_is_gone_from_the_file() {

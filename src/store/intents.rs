@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::sql::{self, Row};
-use super::{Error, Store, Written, slots};
+use super::subjects::Intents;
+use super::{Error, Written, slots};
 use crate::task::queue::{Limits, Manner};
 use crate::task::{SessionId, Timestamp};
 
@@ -22,12 +23,6 @@ pub enum Intended {
     Yes,
     /// The parent has as many queued tasks as it may have; nothing was written.
     QueueFull,
-}
-
-/// Launches under way.
-#[derive(Clone, Copy)]
-pub struct Intents<'a> {
-    pub(super) store: &'a Store,
 }
 
 impl Intents<'_> {

@@ -3,7 +3,7 @@
 
 use super::rows::{self, TASK};
 use super::sql::Connection;
-use super::tasks::Tasks;
+use super::subjects::Tasks;
 use super::{Error, Run};
 use crate::task::stats::{Counts, Spent};
 use crate::task::{BatchId, Order, SessionId, Task, TaskId, Timestamp};

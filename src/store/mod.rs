@@ -23,6 +23,7 @@ mod slots;
 mod sql;
 mod sqlite;
 mod status;
+mod subjects;
 mod tasks;
 mod transcripts;
 mod writer;
@@ -33,26 +34,26 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-pub use asks::Asks;
 pub use filter::{Direction, Field, Filter, Sort, Window};
 pub use inheritance::Inheritance;
-pub use instances::Instances;
-pub use intents::{Intended, Intent, Intents};
+pub use intents::{Intended, Intent};
 pub use lookups::Resolved;
-pub use newest::Newest;
-pub use outbox::{MOST_DUE, Outbox, Owed};
-pub use pages::{Page, Pages};
-pub use processes::{Processes, RecordedProcess};
-pub use prune::{History, Keep};
-pub use quarantine::{Integrity, Quarantined};
+pub use outbox::{MOST_DUE, Owed};
+pub use pages::Page;
+pub use processes::RecordedProcess;
+pub use prune::Keep;
+pub use quarantine::Quarantined;
 pub use rows::Run;
-pub use sessions::{Messages, Session, Sessions};
-pub use slots::Slots;
+pub use sessions::{Messages, Session};
 pub use sqlite::open::Opened;
 pub use sqlite::repair::{Repaired, repair};
-pub use status::{Group, Overview, Snapshot, Tally, Totals};
-pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement, Resumed, Tasks};
-pub use transcripts::{Kept, OwedTranscript, Transcripts};
+pub use status::{Group, Snapshot, Tally, Totals};
+pub use subjects::{
+    Asks, History, Instances, Integrity, Intents, Outbox, Overview, Pages, Processes, Sessions,
+    Slots, Tasks, Transcripts,
+};
+pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement, Resumed};
+pub use transcripts::{Kept, OwedTranscript};
 pub use writer::{Committed, What, Written};
 
 use crate::task::Task;
@@ -177,61 +178,6 @@ impl Store {
     /// A task as lists and events show it.
     pub fn brief(&self, task: &Task) -> TaskView {
         self.0.brief.view(task)
-    }
-}
-
-/// The store by subject.
-impl Store {
-    pub fn tasks(&self) -> Tasks<'_> {
-        Tasks { store: self }
-    }
-
-    pub fn slots(&self) -> Slots<'_> {
-        Slots { store: self }
-    }
-
-    pub fn outbox(&self) -> Outbox<'_> {
-        Outbox { store: self }
-    }
-
-    pub fn intents(&self) -> Intents<'_> {
-        Intents { store: self }
-    }
-
-    pub fn sessions(&self) -> Sessions<'_> {
-        Sessions { store: self }
-    }
-
-    pub fn transcripts(&self) -> Transcripts<'_> {
-        Transcripts { store: self }
-    }
-
-    pub fn pages(&self) -> Pages<'_> {
-        Pages { store: self }
-    }
-
-    pub fn overview(&self) -> Overview<'_> {
-        Overview { store: self }
-    }
-
-    pub fn processes(&self) -> Processes<'_> {
-        Processes { store: self }
-    }
-
-    pub fn instances(&self) -> Instances<'_> {
-        Instances { store: self }
-    }
-
-    pub fn asks(&self) -> Asks<'_> {
-        Asks { store: self }
-    }
-
-    pub fn history(&self) -> History<'_> {
-        History { store: self }
-    }
-
-    pub fn integrity(&self) -> Integrity<'_> {
-        Integrity { store: self }
     }
 }
 

@@ -2,22 +2,15 @@
 //! that was set forward. Each a look at the end of an index.
 
 use super::Error;
-use super::prune::History;
+use super::subjects::History;
 use crate::task::Timestamp;
 
-/// The ids that we minted last, each of its kind. Sessions are not among them: hosts have ids of their own,
-/// which may count backwards.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Newest {
-    pub ids: Vec<String>,
-    /// The last place in the queue.
-    pub ticket: u64,
-}
-
 impl History<'_> {
-    pub fn newest(&self) -> Result<Newest, Error> {
+    /// The ids that were minted last, each of its kind. Sessions are not among them: hosts have ids of their
+    /// own, which may count backwards.
+    pub fn newest_ids(&self) -> Result<Vec<String>, Error> {
         self.store.read(|db| {
-            let ids = db.query_all(
+            Ok(db.query_all(
                 "SELECT * FROM (SELECT message_id FROM run ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT * FROM (SELECT message_id FROM notice ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT * FROM (SELECT id FROM message ORDER BY seq DESC LIMIT 1)
@@ -26,25 +19,19 @@ impl History<'_> {
                    WHERE t.slot > 0 AND coalesce(r.continue_id, r.nudge_id) IS NOT NULL",
                 (),
                 |row| row.get(0),
-            )?;
-            let ticket = db.query_one(
-                "SELECT coalesce(max(ticket), 0) FROM task WHERE slot > 0",
-                (),
-                |row| row.get::<i64>(0),
-            )? as u64;
-            Ok(Newest { ids, ticket })
+            )?)
         })
     }
 
     /// When something was last begun or ended.
     pub fn last_activity(&self) -> Result<Timestamp, Error> {
         self.store.read(|db| {
-            Ok(Timestamp::from_millis(db.query_one(
+            Ok(db.query_one(
                 "SELECT max(coalesce((SELECT max(completed_at) FROM task), 0),
                    coalesce((SELECT started_at FROM run ORDER BY seq DESC LIMIT 1), 0))",
                 (),
                 |row| row.get(0),
-            )?))
+            )?)
         })
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::rows::{self, RUN, Run};
 use super::sql::{Connection, Row};
-use super::{Error, Store, Written};
+use super::subjects::Outbox;
+use super::{Error, Written};
 use crate::task::{
     MAILBOX, MessageId, NoticeId, Receipt, SessionId, ShortId, Task, TaskId, Timestamp,
 };
@@ -78,12 +79,6 @@ fn due() -> String {
            AND n.parent_session NOT IN (SELECT value FROM json_each(?3))
          ORDER BY n.seq LIMIT {MOST_DUE}"
     )
-}
-
-/// Notices that are owed, and mailboxes.
-#[derive(Clone, Copy)]
-pub struct Outbox<'a> {
-    pub(super) store: &'a Store,
 }
 
 impl Outbox<'_> {
@@ -344,6 +339,7 @@ mod tests {
     use rusqlite::{Connection, StatementStatus};
 
     use super::*;
+    use crate::store::Store;
 
     /// What SQLite does to find the due ones among so many of one parent.
     fn steps(notices: i64) -> i32 {

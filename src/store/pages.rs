@@ -4,7 +4,8 @@
 use super::filter::{Direction, Filter, Sort, Window};
 use super::rows::{self, TASK};
 use super::sql::{Connection, Value};
-use super::{Error, Store, search};
+use super::subjects::Pages;
+use super::{Error, search};
 use crate::task::view::Brief;
 use crate::task::{Status, Task};
 
@@ -13,12 +14,6 @@ pub struct Page<T> {
     pub tasks: Vec<T>,
     /// How many match, on all pages.
     pub total: u64,
-}
-
-/// Pages of the history.
-#[derive(Clone, Copy)]
-pub struct Pages<'a> {
-    pub(super) store: &'a Store,
 }
 
 impl Pages<'_> {

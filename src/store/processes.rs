@@ -1,7 +1,8 @@
 //! Commands that were started and are not known to be gone (T20).
 
 use super::sql::{self, Row};
-use super::{Error, Store, Written};
+use super::subjects::Processes;
+use super::{Error, Written};
 use crate::task::{SessionId, Timestamp};
 
 /// A command, by the guard it was started through.
@@ -14,12 +15,6 @@ pub struct RecordedProcess {
     pub guard_start: u64,
     pub boot_id: String,
     pub created_at: Timestamp,
-}
-
-/// Commands that were started.
-#[derive(Clone, Copy)]
-pub struct Processes<'a> {
-    pub(super) store: &'a Store,
 }
 
 impl Processes<'_> {

@@ -4,13 +4,14 @@
 
 use std::time::Duration;
 
+use super::Error;
 use super::news::publish;
 use super::outbox::{NewNotice, NoticeKind, owe};
 use super::rows::{self, RUN, TASK};
 use super::sql::{Connection, Params, Value};
 use super::sqlite::{Column, columns};
+use super::subjects::Integrity;
 use super::writer::{News, What};
-use super::{Error, Store};
 use crate::task::lifecycle::RunEnd;
 use crate::task::{Budget, MessageId, Progress, Status, Task, Timestamp};
 
@@ -34,12 +35,6 @@ enum Suspects {
     Live,
     Around(i64),
     UnknownStatus,
-}
-
-/// Whether the store can be read.
-#[derive(Clone, Copy)]
-pub struct Integrity<'a> {
-    pub(super) store: &'a Store,
 }
 
 impl Integrity<'_> {

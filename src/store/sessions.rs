@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::sql::Connection;
-use super::{Error, Store, Written, rows};
+use super::subjects::Sessions;
+use super::{Error, Written, rows};
 use crate::task::{SessionId, Timestamp};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,12 +41,6 @@ pub struct Messages {
     pub bodies: Vec<String>,
     /// The point up to which this is all; nought before the first message.
     pub last: i64,
-}
-
-/// The sessions of the embedded host.
-#[derive(Clone, Copy)]
-pub struct Sessions<'a> {
-    pub(super) store: &'a Store,
 }
 
 impl Sessions<'_> {

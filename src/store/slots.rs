@@ -6,21 +6,15 @@ use std::sync::Arc;
 use super::news::publish;
 use super::rows::{TASK, text};
 use super::sql::Connection;
+use super::subjects::Slots;
 use super::writer::What;
-use super::{Error, Store, Written, quarantine, rows};
+use super::{Error, Written, quarantine, rows};
 use crate::task::queue::{InUse, Limits, Manner, Queue, Waiting, grant};
 use crate::task::{Phase, Progress, SessionId, Slot, Task, Timestamp};
 
-/// Who may run, and who waits.
-#[derive(Clone, Copy)]
-pub struct Slots<'a> {
-    pub(super) store: &'a Store,
-}
-
 impl Slots<'_> {
-    /// Gives the free slots to queued tasks and names those that may start. `ticket` is a place in the
-    /// queue that would be the last one.
-    pub fn admit(&self, limits: Arc<Limits>, at: Timestamp, ticket: u64) -> Written<Vec<Task>> {
+    /// Gives the free slots to queued tasks and names those that may start.
+    pub fn admit(&self, limits: Arc<Limits>, at: Timestamp) -> Written<Vec<Task>> {
         self.store.write(move |db, news| {
             let queues = queues(db, limits.active_per_parent)?;
             if queues.is_empty() {
@@ -28,7 +22,7 @@ impl Slots<'_> {
             }
             let granted = grant(in_use(db)?, queues, &limits);
             let mut started = Vec::with_capacity(granted.len());
-            for (nth, id) in granted.into_iter().enumerate() {
+            for id in granted {
                 let task = match rows::find_task(db, "t.id = ?1", id.as_str()) {
                     Ok(Some((_, task))) => task,
                     Ok(None) => continue,
@@ -39,13 +33,13 @@ impl Slots<'_> {
                     }
                     Err(error) => return Err(error),
                 };
-                let progress = starting(task.progress.clone(), Slot::Active, at);
+                let progress = task.progress.clone().placed(Slot::Active, at);
                 db.execute(
                     "UPDATE task SET slot = 2, progress = ?2 WHERE id = ?1",
                     (id.as_str(), text(&progress)),
                 )?;
                 note_waiting(db, &task, at)?;
-                serve(db, &task.origin.parent.session, ticket + nth as u64)?;
+                serve(db, &task.origin.parent.session, next_ticket(db)?)?;
                 started.extend(publish(db, news, What::Updated, &id)?);
             }
             // Who has nothing here any more, and was served before everybody who waits, is as good as
@@ -99,7 +93,7 @@ impl Slots<'_> {
     /// Back into the queue, at the place it had.
     pub fn unpark(&self, task: &Task, at: Timestamp) -> Written<()> {
         let task = task.clone();
-        let (id, progress) = (task.id.clone(), starting(task.progress.clone(), Slot::Queued, at));
+        let (id, progress) = (task.id.clone(), task.progress.clone().placed(Slot::Queued, at));
         self.store.write(move |db, news| {
             if !any_queued(db)? {
                 begin_turns(db)?;
@@ -141,7 +135,7 @@ pub(super) fn place(
     db: &Connection,
     parent: &SessionId,
     (model, manner): (Option<&str>, Manner),
-    ticket: u64,
+    ticket: i64,
     limits: &Limits,
 ) -> Result<Option<Slot>, Error> {
     let is_contended = any_queued(db)?;
@@ -151,13 +145,19 @@ pub(super) fn place(
         }
         return Ok(Some(Slot::Active));
     }
-    if queued(db, parent)? >= limits.queued_per_parent {
+    if !limits.let_wait(queued(db, parent)?) {
         return Ok(None);
     }
     if !is_contended {
         begin_turns(db)?;
     }
     Ok(Some(Slot::Queued))
+}
+
+/// A place in the queue behind all others, also behind those whose turn it was.
+pub(super) fn next_ticket(db: &Connection) -> Result<i64, Error> {
+    let count = "UPDATE counter SET n = n + 1 WHERE name = 'ticket' RETURNING n";
+    Ok(db.query_one(count, (), |row| row.get(0))?)
 }
 
 /// Nobody waited until now, so nobody wrote down whose turn it was: who has a slot has had one.
@@ -178,7 +178,7 @@ pub(super) fn has_place(
     (model, manner): (Option<&str>, Manner),
     limits: &Limits,
 ) -> Result<bool, Error> {
-    Ok(queued(db, parent)? < limits.queued_per_parent
+    Ok(limits.let_wait(queued(db, parent)?)
         || has_room(db, parent, model.unwrap_or_default(), manner, limits)?)
 }
 
@@ -256,8 +256,8 @@ fn queued(db: &Connection, parent: &SessionId) -> Result<usize, Error> {
     )? as usize)
 }
 
-fn serve(db: &Connection, parent: &SessionId, ticket: u64) -> Result<(), Error> {
-    db.execute("INSERT OR REPLACE INTO served VALUES (?1, ?2)", (parent.as_str(), ticket as i64))?;
+fn serve(db: &Connection, parent: &SessionId, ticket: i64) -> Result<(), Error> {
+    db.execute("INSERT OR REPLACE INTO served VALUES (?1, ?2)", (parent.as_str(), ticket))?;
     Ok(())
 }
 
@@ -303,12 +303,4 @@ fn queues(db: &Connection, most: usize) -> Result<Vec<Queue>, Error> {
         queues.push(Queue { parent: SessionId::new(parent), served: served as u64, waiting });
     }
     Ok(queues)
-}
-
-pub(super) fn starting(progress: Progress, slot: Slot, at: Timestamp) -> Progress {
-    let phase = match slot {
-        Slot::Queued | Slot::Parked => Phase::Queued,
-        Slot::Active | Slot::None => Phase::Starting,
-    };
-    Progress { phase, last_update: at, detail: None, ..progress }
 }

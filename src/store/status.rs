@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use super::pages;
 use super::sql::Connection;
-use super::{Error, Store, rows};
+use super::subjects::Overview;
+use super::{Error, rows};
 use crate::task::stats::{BatchStats, Counts};
 use crate::task::view::TaskView;
 use crate::task::{BatchId, Status};
@@ -47,12 +48,6 @@ pub struct Snapshot {
     /// The live tasks and the newest others, newest first.
     pub tasks: Vec<TaskView>,
     pub totals: Totals,
-}
-
-/// Totals and groups, and the state that a stream begins with.
-#[derive(Clone, Copy)]
-pub struct Overview<'a> {
-    pub(super) store: &'a Store,
 }
 
 impl Overview<'_> {

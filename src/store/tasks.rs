@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::news::publish;
 use super::outbox::{NewNotice, NoticeKind, owe};
 use super::rows::{self, RUN, Run, TASK, TASK_COLUMNS, text};
-use super::slots::{self, starting};
+use super::slots;
 use super::sql::{Connection, ToValue};
+use super::subjects::Tasks;
 use super::writer::What;
-use super::{Error, Inheritance, Store, Written, inheritance, search};
+use super::{Error, Inheritance, Written, inheritance, search};
 use crate::task::lifecycle::{Change, Effect, RunEnd, State};
 use crate::task::queue::{Limits, Manner};
 use crate::task::{
@@ -31,7 +32,6 @@ pub struct NewTask {
     pub development: bool,
     pub message_id: MessageId,
     pub at: Timestamp,
-    pub ticket: u64,
 }
 
 /// Which batch a new task joins (T10).
@@ -47,7 +47,6 @@ pub struct NewRun {
     pub message_id: MessageId,
     pub prompt: String,
     pub at: Timestamp,
-    pub ticket: u64,
     /// The same key begins the same run.
     pub key: Option<String>,
 }
@@ -97,12 +96,6 @@ pub enum FollowUp {
     Continue,
 }
 
-/// The changes of tasks, and look-ups of single ones and of the live ones.
-#[derive(Clone, Copy)]
-pub struct Tasks<'a> {
-    pub(super) store: &'a Store,
-}
-
 impl Tasks<'_> {
     /// Makes the task whole and takes its intent away. Asked twice, it answers with the same task.
     pub fn insert(&self, new: NewTask, limits: Arc<Limits>) -> Written<Task> {
@@ -150,10 +143,10 @@ impl Tasks<'_> {
                 return Ok(Resumed::Stale);
             }
             let kind = (before.order.model.as_deref(), Manner::Background);
-            let placed =
-                slots::place(db, &before.origin.parent.session, kind, run.ticket, &limits)?;
+            let ticket = slots::next_ticket(db)?;
+            let placed = slots::place(db, &before.origin.parent.session, kind, ticket, &limits)?;
             let Some(slot) = placed else { return Ok(Resumed::QueueFull) };
-            let progress = starting(before.progress.clone(), slot, run.at);
+            let progress = before.progress.clone().placed(slot, run.at);
             let moved = db.execute(
                 "UPDATE task SET status = ?6, error = NULL, completed_at = NULL,
                    result_retrieved_at = NULL, cleared_at = NULL,
@@ -163,7 +156,7 @@ impl Tasks<'_> {
                     id.as_str(),
                     before.revision,
                     rows::slot_number(slot),
-                    run.ticket as i64,
+                    ticket,
                     text(&progress),
                     change.to.status().name(),
                 ),
@@ -433,7 +426,8 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
     let parent = &origin.parent;
     let kind = (order.model.as_deref(), order.manner);
     // Whether there is room to wait was asked before its session was opened.
-    let placed = slots::place(db, &parent.session, kind, new.ticket, limits)?;
+    let ticket = slots::next_ticket(db)?;
+    let placed = slots::place(db, &parent.session, kind, ticket, limits)?;
     let slot = placed.unwrap_or(Slot::Queued);
     let batch = match &new.placement {
         Placement::Named(batch) => batch.clone(),
@@ -441,7 +435,7 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
             current_batch(db, &parent.session)?.unwrap_or_else(|| fresh.clone())
         }
     };
-    let progress = starting(Progress::new(new.at), slot, new.at);
+    let progress = Progress::new(new.at).placed(slot, new.at);
     let short_id = free_short_id(db, &new.short_ids)?;
     let seq = insert_row(
         db,
@@ -470,7 +464,7 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
             ("started_at", &new.at.as_millis()),
             ("run", &0),
             ("slot", &rows::slot_number(slot)),
-            ("ticket", &(new.ticket as i64)),
+            ("ticket", &ticket),
             ("progress", &text(&progress)),
             ("tool_calls", &0),
             ("revision", &0),
@@ -480,7 +474,6 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
         message_id: new.message_id.clone(),
         prompt: order.prompt.clone(),
         at: new.at,
-        ticket: new.ticket,
         key: None,
     };
     insert_run(db, seq, 0, None, &run)?;
@@ -526,9 +519,8 @@ fn write_end(
     how: RunEnd,
     end: &End,
 ) -> Result<(), Error> {
-    // An unchanged text is the result of an earlier run; it stays where it is.
-    let result = change.to.result();
-    let own_result = how == RunEnd::Completed || result != now.state.result();
+    // That of an earlier run stays where it is.
+    let own_result = change.brings_result(&now.state);
     let progress = end.progress.as_ref().unwrap_or(&now.progress);
     db.execute(
         "UPDATE task SET status = ?2, error = ?3, completed_at = ?4, slot = 0, progress = ?5,
@@ -553,7 +545,7 @@ fn write_end(
             now.run,
             end.at.as_millis(),
             how.name(),
-            result.filter(|_| own_result),
+            change.to.result().filter(|_| own_result),
             change.to.error(),
             todos,
             change.has(Effect::AbortSession),

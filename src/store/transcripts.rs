@@ -1,6 +1,7 @@
 //! What sessions held when their runs had ended, so that it can be read when the host is gone.
 
-use super::{Error, Store, Written};
+use super::subjects::Transcripts;
+use super::{Error, Written};
 use crate::task::TaskId;
 
 /// A transcript as it was kept.
@@ -21,12 +22,6 @@ pub struct OwedTranscript {
     pub host: String,
     /// The run that has ended.
     pub run: u32,
-}
-
-/// What was said in sessions that hosts may forget.
-#[derive(Clone, Copy)]
-pub struct Transcripts<'a> {
-    pub(super) store: &'a Store,
 }
 
 impl Transcripts<'_> {

@@ -309,7 +309,6 @@ impl Supervisor {
             development: caller.development,
             message_id: clock.message_id(),
             at,
-            ticket: clock.tick(),
         };
         let task = self.0.store.tasks().insert(new, self.limits()).await?;
         tracing::info!(task = %task.id, parent = %task.origin.parent.session, "launched");

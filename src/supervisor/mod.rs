@@ -263,13 +263,12 @@ pub enum Error {
     Store(#[from] store::Error),
 }
 
-/// Before anything is minted: ids and tickets go on after those in the store, also when the clock was
-/// set back while no daemon ran. Hosts and queues sort by them.
+/// Before anything is minted: ids go on after those in the store, also when the clock was set back while no
+/// daemon ran. Hosts sort by them.
 pub fn go_on(store: &Store, clock: &Clock) -> Result<(), Error> {
     let now = clock.tick();
-    let store::Newest { ids, ticket } = store.history().newest()?;
-    let ticks = ids.iter().filter_map(|id| tick_of(id, now));
-    let newest = ticks.fold(ticket, u64::max);
+    let ids = store.history().newest_ids()?;
+    let newest = ids.iter().filter_map(|id| tick_of(id, now)).fold(0, u64::max);
     if newest > now {
         tracing::warn!("the clock is behind what was stored; ids go on from there");
     }

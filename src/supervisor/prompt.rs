@@ -75,7 +75,7 @@ impl Supervisor {
         let (limits, now) = (self.limits(), self.0.clock.now());
         let admitted = match self.0.store.slots().any_queued() {
             Ok(true) => {
-                self.0.store.slots().admit(limits, now, self.0.clock.tick()).await.map(|started| {
+                self.0.store.slots().admit(limits, now).await.map(|started| {
                     // One that was put back in the middle of its run is owed no prompt.
                     if !started.is_empty() {
                         self.0.look.notify_one();

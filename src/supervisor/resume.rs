@@ -58,13 +58,8 @@ impl Supervisor {
         // Somebody may have been faster while the host was asked.
         let task = self.task(id)?;
         let change = task.state.request(request)?;
-        let run = NewRun {
-            message_id: self.0.clock.message_id(),
-            prompt,
-            at: self.0.clock.now(),
-            ticket: self.0.clock.tick(),
-            key,
-        };
+        let run =
+            NewRun { message_id: self.0.clock.message_id(), prompt, at: self.0.clock.now(), key };
         let limits = self.limits();
         let most = limits.queued_per_parent;
         // By itself: a caller that hangs up during the write must not leave the prompt unsent.

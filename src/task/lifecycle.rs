@@ -218,6 +218,12 @@ impl Change {
         })
     }
 
+    /// Whether the result is that of the run this ends: an unchanged text is that of an earlier one, unless
+    /// the run was completed with it.
+    pub fn brings_result(&self, before: &State) -> bool {
+        self.run_end() == Some(RunEnd::Completed) || self.to.result() != before.result()
+    }
+
     pub fn has(&self, effect: Effect) -> bool {
         self.effects.contains(&effect)
     }

@@ -6,6 +6,7 @@ use serde::de::{IntoDeserializer, value};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use super::queue::Slot;
 use super::time::Timestamp;
 
 /// What else there is to say about a live task (T2).
@@ -71,6 +72,15 @@ fn known_or_waiting<'de, D: Deserializer<'de>>(from: D) -> Result<Phase, D::Erro
 }
 
 impl Progress {
+    /// What it is when its task got this place, or is about to begin in it.
+    pub fn placed(self, slot: Slot, at: Timestamp) -> Progress {
+        let phase = match slot {
+            Slot::Queued | Slot::Parked => Phase::Queued,
+            Slot::Active | Slot::None => Phase::Starting,
+        };
+        Progress { phase, last_update: at, detail: None, ..self }
+    }
+
     pub fn new(at: Timestamp) -> Progress {
         Progress {
             tool_calls: 0,

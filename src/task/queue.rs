@@ -64,6 +64,11 @@ pub struct Waiting {
 }
 
 impl Limits {
+    /// Whether one more of a parent's tasks may wait, when so many do.
+    pub fn let_wait(&self, queued: usize) -> bool {
+        queued < self.queued_per_parent
+    }
+
     /// The limits by model that count a task with this one.
     pub fn covering(&self, model: &str) -> impl Iterator<Item = (&str, usize)> {
         let all = self.active_per_model.iter().map(|(name, limit)| (name.as_str(), *limit));

@@ -15,6 +15,7 @@ mod cannot_go_on;
 mod clear;
 mod cli;
 mod commands;
+mod conformance;
 mod daemon;
 mod damage;
 mod deliver;

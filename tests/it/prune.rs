@@ -65,7 +65,7 @@ async fn a_clock_that_was_set_forward_does_not_take_the_history_along() {
 }
 
 #[tokio::test]
-async fn ids_and_tickets_go_on_when_the_clock_was_set_back_between_two_daemons() {
+async fn ids_go_on_when_the_clock_was_set_back_between_two_daemons() {
     let at = |millis| Clock::manual(Timestamp::from_millis(millis));
     let world = World::at(settings(), at(1_700_000_000_000)).await;
     let parent = world.parent().await;
@@ -73,8 +73,7 @@ async fn ids_and_tickets_go_on_when_the_clock_was_set_back_between_two_daemons()
     let back = at(1_699_000_000_000);
     supervisor::go_on(world.supervisor.store(), &back).unwrap();
     assert!(back.session_id() > queued.id);
-    assert!(back.tick() > world.supervisor.store().history().newest().unwrap().ticket);
-    let newest = world.supervisor.store().history().newest().unwrap().ids;
+    let newest = world.supervisor.store().history().newest_ids().unwrap();
     assert!(newest.iter().all(|id| *id < back.message_id().to_string() || id.starts_with("ses_")));
 }
 

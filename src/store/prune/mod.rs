@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{Error, Store, search};
+use super::subjects::History;
+use super::{Error, search};
 use crate::task::{MAILBOX, SHELL, Timestamp};
 
 /// So many tasks are deleted in one write, which takes some 20 ms; what others write comes in
@@ -27,12 +28,6 @@ impl Keep {
     pub fn is_everything(&self) -> bool {
         *self == Keep::default()
     }
-}
-
-/// How far the history goes, and what of it leaves the store.
-#[derive(Clone, Copy)]
-pub struct History<'a> {
-    pub(super) store: &'a Store,
 }
 
 impl History<'_> {

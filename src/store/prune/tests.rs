@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::store::sql::{self, Row};
-use crate::store::{End, Filter, NewRun, NewTask, Placement, Resumed, Sort, Window};
+use crate::store::{End, Filter, NewRun, NewTask, Placement, Resumed, Sort, Store, Window};
 use crate::task::lifecycle::{Report, Request, Resumable};
 use crate::task::queue::Limits;
 use crate::task::{
@@ -76,7 +76,6 @@ impl History {
             message_id: MessageId::new(format!("{}-prompt-{}", task.id, task.run + 1)),
             prompt: "and then?".to_owned(),
             at: day(0),
-            ticket: 0,
             key: None,
         };
         let change = task.state.request(Request::Resume(Resumable::Completed)).unwrap();
@@ -184,7 +183,6 @@ fn new_task(name: &str, agent: &str, batch: &str, parent_host: &str) -> NewTask 
         development: false,
         message_id: MessageId::new(format!("{name}-prompt")),
         at: day(0),
-        ticket: 0,
     }
 }
 

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use super::{Connection, Error, open, with_suffix};
-use crate::store::quarantine::Integrity;
+use super::{Connection, Error, with_suffix};
+use crate::store::subjects::Integrity;
 
 pub(in crate::store) struct Latch {
     why: OnceLock<Arc<str>>,
@@ -48,11 +48,6 @@ pub(super) fn marker(path: &Path) -> PathBuf {
 }
 
 impl Integrity<'_> {
-    /// Damaged stores that were kept here and are still there.
-    pub fn set_aside(&self) -> Vec<PathBuf> {
-        open::damaged(&self.store.0.path)
-    }
-
     /// What is wrong with the file, since it was found: nothing is written to it any more.
     pub fn damage(&self) -> Option<Error> {
         self.store.0.damage.check().err()

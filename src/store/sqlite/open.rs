@@ -12,6 +12,7 @@ use rusqlite::OpenFlags;
 use rusqlite::config::DbConfig;
 
 use super::{Connection, Error, copy, damage, with_suffix};
+use crate::store::subjects::Integrity;
 use crate::store::{search, sql};
 
 /// "asag": what tells our databases from others.
@@ -32,6 +33,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/0011_quarantine.sql"),
     include_str!("../../../migrations/0012_handed.sql"),
     include_str!("../../../migrations/0013_waited.sql"),
+    include_str!("../../../migrations/0014_tickets.sql"),
 ];
 
 /// Stands between the name of a store that was set aside and a number.
@@ -204,8 +206,14 @@ fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Damaged(_))
 }
 
-/// The files that were set aside and are still there.
-pub(in crate::store) fn damaged(path: &Path) -> Vec<PathBuf> {
+impl Integrity<'_> {
+    /// Damaged stores that were kept here and are still there.
+    pub fn set_aside(&self) -> Vec<PathBuf> {
+        damaged(&self.store.0.path)
+    }
+}
+
+fn damaged(path: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Vec::new() };
     let mut prefix = name.to_owned();
     prefix.push(DAMAGED);

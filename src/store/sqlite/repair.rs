@@ -290,6 +290,15 @@ fn derive(old: &Connection, new: &Connection) -> Result<(), Error> {
         .query_one("SELECT n FROM counter WHERE name = 'change'", (), |row| row.get::<i64>(0))
         .or_else(|_| new.query_one("SELECT unixepoch() * 1000", (), |row| row.get(0)))?;
     new.execute("UPDATE counter SET n = max(n, ?1) WHERE name = 'change'", [change])?;
+    // So do places in the queue; those that are taken say how far they were at least.
+    let ticket = old
+        .query_one("SELECT n FROM counter WHERE name = 'ticket'", (), |row| row.get::<i64>(0))
+        .unwrap_or(0);
+    new.execute(
+        "UPDATE counter SET n = max(n, ?1, (SELECT coalesce(max(ticket), 0) FROM task))
+         WHERE name = 'ticket'",
+        [ticket],
+    )?;
     Ok(())
 }
 
