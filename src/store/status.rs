@@ -52,7 +52,7 @@ pub struct Snapshot {
 
 impl Overview<'_> {
     pub fn totals(&self) -> Result<Totals, Error> {
-        self.store.read_at_once(totals)
+        self.store.read(totals)
     }
 
     /// The counter rows: few, whatever the size of the history.
@@ -135,29 +135,37 @@ fn task_count(db: &Connection) -> Result<u64, Error> {
     Ok(db.query_one("SELECT coalesce(sum(n), 0) FROM tally", (), |row| row.get::<i64>(0))? as u64)
 }
 
+/// One statement for all figures: they belong to one moment without a transaction around them, and to
+/// begin a query takes longer than to read a counter row.
+const TOTALS: &str = "SELECT 'tally', status, agent, n, tool_calls FROM tally WHERE n > 0
+ UNION ALL SELECT 'tool', '', name, n, 0 FROM tool_tally WHERE n > 0
+ UNION ALL SELECT 'ended', '', '', coalesce((SELECT n FROM counter WHERE name = 'ended'), 0),
+   coalesce((SELECT n FROM counter WHERE name = 'ended_millis'), 0)
+ UNION ALL SELECT 'extremes', '', '',
+   coalesce((SELECT max(completed_at - started_at, 0) FROM task INDEXED BY task_by_duration
+     WHERE completed_at IS NOT NULL ORDER BY max(completed_at - started_at, 0) DESC LIMIT 1), 0),
+   coalesce((SELECT max(completed_at - started_at, 0) FROM task INDEXED BY task_by_duration
+     WHERE completed_at IS NOT NULL ORDER BY max(completed_at - started_at, 0) LIMIT 1), 0)";
+
 fn totals(db: &Connection) -> Result<Totals, Error> {
-    // One query for four numbers: to begin one takes longer than to find a number.
-    let ends = "SELECT (SELECT n FROM counter WHERE name = 'ended'),
-           (SELECT n FROM counter WHERE name = 'ended_millis'),
-           (SELECT max(completed_at - started_at, 0) FROM task INDEXED BY task_by_duration
-             WHERE completed_at IS NOT NULL ORDER BY max(completed_at - started_at, 0) DESC LIMIT 1),
-           (SELECT max(completed_at - started_at, 0) FROM task INDEXED BY task_by_duration
-             WHERE completed_at IS NOT NULL ORDER BY max(completed_at - started_at, 0) LIMIT 1)";
-    let [ended, millis, longest, shortest] = db.query_one(ends, (), |row| {
-        let number = |column| row.get::<Option<i64>>(column).map(|n| n.unwrap_or(0) as u64);
-        Ok([number(0)?, number(1)?, number(2)?, number(3)?])
-    })?;
-    let tools = db.query_all("SELECT name, n FROM tool_tally WHERE n > 0", (), |row| {
-        Ok((row.get(0)?, row.get::<i64>(1)? as u64))
-    })?;
-    Ok(Totals {
-        tallies: tallies(db)?,
-        ended,
-        millis,
-        longest,
-        shortest,
-        tool_calls_by_name: tools,
-    })
+    let mut statement = db.prepare(TOTALS)?;
+    let mut found = statement.query(())?;
+    let mut totals = Totals::default();
+    while let Some(row) = found.next()? {
+        let [first, second] = [row.get::<i64>(3)? as u64, row.get::<i64>(4)? as u64];
+        match row.get::<&str>(0)? {
+            "tally" => totals.tallies.push(Tally {
+                status: rows::parse_status(row.get::<&str>(1).unwrap_or_default())?,
+                agent: row.get(2)?,
+                tasks: first,
+                tool_calls: second,
+            }),
+            "tool" => drop(totals.tool_calls_by_name.insert(row.get(2)?, first)),
+            "ended" => (totals.ended, totals.millis) = (first, second),
+            _ => (totals.longest, totals.shortest) = (first, second),
+        }
+    }
+    Ok(totals)
 }
 
 fn tallies(db: &Connection) -> Result<Vec<Tally>, Error> {
