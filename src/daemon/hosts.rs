@@ -11,7 +11,7 @@ use crate::agent::definition;
 use crate::agent::model::provider::{Access, Key, Provider, Sources, Wire};
 use crate::agent::model::{Effort, KeptKey, KeptKeys, Models, Price};
 use crate::agent::turn::Limits;
-use crate::auth::{Auth, Kept};
+use crate::auth::{Auth, Credential};
 use crate::clock::Clock;
 use crate::config::{self, Kind, Settings, Thinking};
 use crate::host::AnyHost;
@@ -139,8 +139,8 @@ fn kept_keys(settings: &Settings, home: &Home) -> KeptKeys {
     Arc::new(move |name| {
         let key = match auth.get(name).map_err(|error| error.to_string())? {
             None => Key::None,
-            Some(Kept::Key(key)) => Key::Text(key),
-            Some(Kept::Command(command)) => Key::Command(command, Arc::clone(&variables)),
+            Some(Credential::Key(key)) => Key::Text(key),
+            Some(Credential::Command(command)) => Key::Command(command, Arc::clone(&variables)),
         };
         Ok(KeptKey { key, changed_at: auth.changed_at() })
     })

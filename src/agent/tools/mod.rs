@@ -33,9 +33,9 @@ pub use self::todo::{Todo, TodoStatus, Todos};
 pub use self::workspace::Workspace;
 use self::workspace::{Place, resolve};
 use crate::process::Launcher;
-use crate::sandbox::{self, Cell, Hidden, HiddenPlaces};
+use crate::sandbox::{self, Cell, HiddenKind, HiddenPlaces};
 use crate::text::clip;
-use crate::threads::{self, Stuck};
+use crate::threads;
 
 /// How long a tool that works on files may take before it says what it has so far.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -232,8 +232,8 @@ impl Context {
         if access == Access::Write && sandbox::is_protected(self.workspace.root(), &place.path) {
             return Err(Error::Protected { path: place.shown });
         }
-        let hidden = self.is_hidden(&place, access);
-        if hidden == Some(Hidden::Own) {
+        let hidden = self.hidden_kind(&place, access);
+        if hidden == Some(HiddenKind::Own) {
             return Err(Error::Own { path: place.shown });
         }
         match self.outside(&place, access) {
@@ -250,18 +250,18 @@ impl Context {
     fn outside(&self, place: &Place, access: Access) -> Option<String> {
         let in_workspace = place.path.starts_with(self.workspace.root());
         let path = place.path.display();
-        match self.is_hidden(place, access) {
-            Some(Hidden::Credentials) if in_workspace => Some(format!("{CREDENTIALS} {path}")),
+        match self.hidden_kind(place, access) {
+            Some(HiddenKind::Credentials) if in_workspace => Some(format!("{CREDENTIALS} {path}")),
             // Closed, so there is nothing to be asked.
-            Some(Hidden::Own) => None,
-            Some(Hidden::Credentials) | None => (!in_workspace && !self.is_kept(place, access))
+            Some(HiddenKind::Own) => None,
+            Some(HiddenKind::Credentials) | None => (!in_workspace && !self.is_kept(place, access))
                 .then(|| format!("external_directory {path}")),
         }
     }
 
     /// Whether it is, or is in, a place that agents do not see unasked.
-    fn is_hidden(&self, place: &Place, access: Access) -> Option<Hidden> {
-        let hidden = || self.hidden().is_hidden(&place.path);
+    fn hidden_kind(&self, place: &Place, access: Access) -> Option<HiddenKind> {
+        let hidden = || self.hidden().kind_of(&place.path);
         if self.is_kept(place, access) { None } else { hidden() }
     }
 
@@ -300,7 +300,7 @@ async fn in_thread<A: Send + 'static>(
     let halt = Halt::after(LONGEST, context.cancel.clone());
     match threads::within(LONGEST + GRACE, move || run(arguments, &context, &halt)).await {
         Ok(done) => done,
-        Err(stuck @ Stuck::Panicked) => Err(Error::Broken { reason: stuck.to_string() }),
-        Err(Stuck::Silent(after)) => Err(Error::TimedOut { after }),
+        Err(panic @ threads::Error::Panicked) => Err(Error::Broken { reason: panic.to_string() }),
+        Err(threads::Error::TimedOut(after)) => Err(Error::TimedOut { after }),
     }
 }

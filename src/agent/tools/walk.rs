@@ -109,7 +109,7 @@ impl Walk<'_> {
         depth: usize,
     ) -> ControlFlow<()> {
         let path = path.join(&name);
-        if self.ignores.cover(&path, kind) || self.hidden.is_hidden(&path).is_some() {
+        if self.ignores.cover(&path, kind) || self.hidden.kind_of(&path).is_some() {
             return ControlFlow::Continue(());
         }
         (self.visit)(&Entry { directory, name: &name, path: &path, kind })?;

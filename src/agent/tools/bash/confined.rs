@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::super::{Context, Error};
 use super::Arguments;
 use crate::process::{Cause, Report, Status};
-use crate::sandbox::{Cell, Level, Plan, Tidied};
+use crate::sandbox::{Cell, Level, Plan, RepairOutcome};
 use crate::threads;
 
 /// What programs say when the sandbox is in their way.
@@ -40,7 +40,7 @@ pub(in super::super) fn leaves(arguments: &Value, context: &Context) -> Option<S
 
 /// Where there is no sandbox, there is no outside.
 fn is_confined(context: &Context) -> bool {
-    !context.cell.sandbox.found().is_ok_and(|found| found.level == Level::Off)
+    !context.cell.sandbox.detected().is_ok_and(|found| found.level == Level::Off)
 }
 
 fn permission(command: &str) -> String {
@@ -92,20 +92,20 @@ pub(super) fn not_set_up(level: Level, text: &str, status: Option<Status>) -> Op
 }
 
 /// Whatever ended the command, what it did to protected paths is put right; the model is told what.
-pub(super) async fn tidy(plan: Plan, report: &Report) -> String {
-    let by_the_guard = !plan.afterwards.is_empty() && report.cause != Cause::GuardLost;
-    let tidied = match by_the_guard {
-        true => Tidied::read(&report.finished),
+pub(super) async fn repair(plan: Plan, report: &Report) -> String {
+    let by_the_guard = !plan.repairs.is_empty() && report.cause != Cause::GuardLost;
+    let outcomes = match by_the_guard {
+        true => RepairOutcome::read(&report.cleanup),
         false => {
-            let tidied = threads::within(threads::LIMIT, move || plan.tidy()).await;
-            tidied.unwrap_or_default()
+            let outcomes = threads::within(threads::LIMIT, move || plan.repair()).await;
+            outcomes.unwrap_or_default()
         }
     };
-    tidied.iter().map(said).collect()
+    outcomes.iter().map(said).collect()
 }
 
-fn said(Tidied { path, left }: &Tidied) -> String {
-    match left {
+fn said(RepairOutcome { path, failure }: &RepairOutcome) -> String {
+    match failure {
         None => format!("\n(`{path}` was put back as it was: agents may not change it)"),
         Some(why) => {
             // The next command finds it there, and takes it for the person's own.

@@ -81,7 +81,7 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
     let limit = Duration::from_secs_f64(seconds);
     let (end, mut report) = follow(&mut process, &mut pipe, &mut capture, limit, context).await;
     confined::without_its_own(&plan, &mut report);
-    let (level, put_right) = (plan.level, confined::tidy(plan, &report).await);
+    let (level, repairs) = (plan.level, confined::repair(plan, &report).await);
     if end == End::Cancelled {
         return Err(Error::Cancelled);
     }
@@ -106,7 +106,7 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
     }
     let hint = confined::hint(level, &text, report.status);
     let room = confined::room(level, &context.cell).await;
-    text.push_str(&format!("({said}){}{put_right}{hint}{room}", leftovers(&report)));
+    text.push_str(&format!("({said}){}{repairs}{hint}{room}", leftovers(&report)));
     if abnormal {
         return Err(Error::Killed { text });
     }
@@ -132,7 +132,7 @@ fn start(plan: &Plan, context: &Context) -> Result<(Process, pipe::Receiver), Er
         environment,
         output: writer.into(),
         processes: plan.processes,
-        afterwards: plan.afterwards.clone(),
+        cleanup: plan.repairs.clone(),
     };
     let process = context.launcher.start(command);
     let process = process.map_err(|error| match error.source() {
@@ -225,7 +225,7 @@ mod tests {
             status: Some(Status::Code(0)),
             killed,
             left: left.to_vec(),
-            finished: Vec::new(),
+            cleanup: Vec::new(),
         };
         for (report, expected) in [
             (report(Cause::Exited, 0, &[]), ""),
