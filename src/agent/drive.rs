@@ -15,7 +15,7 @@ use crate::transcript::{Message, ToolState};
 
 /// How long tools may take to clean up behind themselves: a command's processes are killed and seen
 /// gone, which the kernel may take seconds for.
-const FAREWELL: Duration = Duration::from_secs(8);
+const CLEANUP_LIMIT: Duration = Duration::from_secs(8);
 
 /// What a run needs from the place where it runs.
 pub trait Surroundings: Send + Sync + 'static {
@@ -72,17 +72,17 @@ pub enum Doing {
 pub struct Stopped(pub String);
 
 /// News of a tool. Its sender waits until they are on disk.
-struct Note {
+struct ToolNote {
     event: Event,
-    noted: oneshot::Sender<()>,
+    saved: oneshot::Sender<()>,
 }
 
 struct Work {
     pieces: Option<mpsc::Receiver<Piece>>,
     model: Option<JoinHandle<Result<(), model::Error>>>,
     tools: JoinSet<()>,
-    notes: mpsc::Receiver<Note>,
-    to_notes: mpsc::Sender<Note>,
+    notes: mpsc::Receiver<ToolNote>,
+    to_notes: mpsc::Sender<ToolNote>,
     retry_at: Option<tokio::time::Instant>,
     /// Stops the tools that still run when the run is over.
     tools_over: CancellationToken,
@@ -110,7 +110,7 @@ pub async fn drive<M: Mint, S: Surroundings>(
                 return Err(stopped);
             }
         }
-        let (event, noted) = tokio::select! {
+        let (event, saved) = tokio::select! {
             event = work.next() => event,
             () = cancel.cancelled(), if !cancelled => {
                 cancelled = true;
@@ -142,14 +142,14 @@ pub async fn drive<M: Mint, S: Surroundings>(
             surroundings.show(doing, turn.messages());
         }
         // What a tool does next waits for this to be on disk.
-        if let Some(noted) = noted {
+        if let Some(saved) = saved {
             let (saves, others): (Vec<_>, Vec<_>) = effects.into_iter().partition(is_save);
             if let Err(stopped) = work.carry_out(saves, &mut turn, &surroundings).await {
-                drop(noted);
+                drop(saved);
                 work.finish().await;
                 return Err(stopped);
             }
-            let _ = noted.send(());
+            let _ = saved.send(());
             effects = others;
         }
     }
@@ -235,8 +235,8 @@ impl Work {
         let tell = move |event| {
             let notes = notes.clone();
             async move {
-                let (noted, on_disk) = oneshot::channel();
-                if notes.send(Note { event, noted }).await.is_ok() {
+                let (saved, on_disk) = oneshot::channel();
+                if notes.send(ToolNote { event, saved }).await.is_ok() {
                     let _ = on_disk.await;
                 }
             }
@@ -298,7 +298,7 @@ impl Work {
                     (Event::ModelFailed(self.why_the_model_ended().await), None)
                 }
             },
-            Some(Note { event, noted }) = self.notes.recv() => (event, Some(noted)),
+            Some(ToolNote { event, saved }) = self.notes.recv() => (event, Some(saved)),
             () = retry => {
                 self.retry_at = None;
                 (Event::Retry, None)
@@ -321,7 +321,7 @@ impl Work {
     async fn finish(mut self) {
         self.tools_over.cancel();
         drop(self.notes);
-        let _ = tokio::time::timeout(FAREWELL, async {
+        let _ = tokio::time::timeout(CLEANUP_LIMIT, async {
             while self.tools.join_next().await.is_some() {}
         })
         .await;

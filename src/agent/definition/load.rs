@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::parse::{Parsed, parse};
+use super::parse::{AgentFile, parse};
 use super::walk::{is_markdown, walk};
 use super::{BUILT_IN, Definition, Error, Source, builtin};
 use crate::trust::Workspace;
@@ -37,7 +37,7 @@ pub struct Folder {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
+pub struct AgentSet {
     pub agents: BTreeMap<String, Definition>,
     /// What folders that are not trusted would define. Never used, only shown.
     pub untrusted: BTreeMap<String, Definition>,
@@ -64,26 +64,26 @@ pub fn folders(config_dir: &Path, workspace: &Workspace) -> Vec<Folder> {
 }
 
 /// Agents of later folders replace those of earlier ones; none takes the name of a built-in one.
-pub fn load(folders: &[Folder], bounds: Bounds) -> Loaded {
+pub fn load(folders: &[Folder], bounds: Bounds) -> AgentSet {
     let agents = builtin().into_iter().map(|agent| (agent.name.clone(), agent)).collect();
-    let mut loaded = Loaded { agents, untrusted: BTreeMap::new(), problems: Vec::new() };
+    let mut loaded = AgentSet { agents, untrusted: BTreeMap::new(), problems: Vec::new() };
     for folder in folders {
         loaded.add(folder, bounds);
     }
     loaded
 }
 
-impl Loaded {
+impl AgentSet {
     fn add(&mut self, folder: &Folder, bounds: Bounds) {
         let found = walk(&folder.path, bounds.files);
         let mut room = bounds.folder_bytes;
         for file in found.files {
             let agents = if folder.trusted { &mut self.agents } else { &mut self.untrusted };
             match read_agent(&folder.path, &file, bounds, &mut room) {
-                Ok(Parsed::Agent(agent)) => {
+                Ok(AgentFile::Agent(agent)) => {
                     agents.insert(agent.name.clone(), agent);
                 }
-                Ok(Parsed::Disabled { name }) => {
+                Ok(AgentFile::Disabled { name }) => {
                     agents.remove(&name);
                 }
                 Err(error) => self.report(&file, &error),
@@ -105,12 +105,12 @@ fn read_agent(
     file: &Path,
     bounds: Bounds,
     room: &mut usize,
-) -> Result<Parsed, Error> {
+) -> Result<AgentFile, Error> {
     let name = name(folder, file)?;
     let text = read_text(file, bounds.file_bytes)?;
     *room = room.checked_sub(text.len()).ok_or(Error::NoRoom(bounds.folder_bytes))?;
     let parsed = parse(&text, &name, Source::File(file.to_owned()))?;
-    let (Parsed::Agent(Definition { name, .. }) | Parsed::Disabled { name }) = &parsed;
+    let (AgentFile::Agent(Definition { name, .. }) | AgentFile::Disabled { name }) = &parsed;
     // A file called `explore` or `Explore` must not pass for the agent that only reads.
     let lowered = name.to_lowercase();
     match BUILT_IN.iter().any(|(built_in, _)| *built_in == lowered) {
@@ -183,11 +183,11 @@ mod tests {
         }
 
         /// As if it were trusted.
-        fn load(&self) -> Loaded {
+        fn load(&self) -> AgentSet {
             self.load_as(Standing::Trusted)
         }
 
-        fn load_as(&self, standing: Standing) -> Loaded {
+        fn load_as(&self, standing: Standing) -> AgentSet {
             let workspace = Workspace { path: self.0.path().to_owned(), standing };
             load(&folders(&self.0.path().join("config"), &workspace), BOUNDS)
         }

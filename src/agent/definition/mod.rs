@@ -17,11 +17,11 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-pub use load::{Bounds, Folder, Loaded, Problem, folders, load};
+pub use load::{AgentSet, Bounds, Folder, Problem, folders, load};
 pub use missing::{Missing, find, way_out};
 pub use parse::is_invisible;
 
-use parse::Parsed;
+use parse::AgentFile;
 use pattern::Cover;
 use shell::Command;
 
@@ -107,8 +107,8 @@ fn built_in(name: &str) -> Option<Definition> {
 
 fn read_built_in(name: &str, text: &str) -> Definition {
     match parse::parse(text, name, Source::BuiltIn) {
-        Ok(Parsed::Agent(definition)) => definition,
-        Ok(Parsed::Disabled { .. }) | Err(_) => unreachable!("a test reads all of them"),
+        Ok(AgentFile::Agent(definition)) => definition,
+        Ok(AgentFile::Disabled { .. }) | Err(_) => unreachable!("a test reads all of them"),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::text;
 
 const LONGEST_NAME: usize = 100;
 
-pub(super) enum Parsed {
+pub(super) enum AgentFile {
     Agent(Definition),
     /// Takes away an agent of that name from somewhere else.
     Disabled {
@@ -17,7 +17,7 @@ pub(super) enum Parsed {
 }
 
 /// `file_name` is the agent's name unless the front matter has one.
-pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<Parsed, Error> {
+pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<AgentFile, Error> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (front, body) = split(text)?;
     let front = front.map_or(Ok(Yaml::Nothing), Yaml::read).map_err(Error::Syntax)?;
@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<Parse
     let name = front.text("name")?.unwrap_or_else(|| file_name.to_owned());
     check_name(&name)?;
     if front.flag("disable")? || front.flag("disabled")? {
-        return Ok(Parsed::Disabled { name });
+        return Ok(AgentFile::Disabled { name });
     }
     let prompt = body.trim().replace("\r\n", "\n");
     if prompt.is_empty() {
@@ -36,7 +36,16 @@ pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<Parse
     let description = front.text("description")?.unwrap_or_else(|| first_line(&prompt));
     let (tools, rules) = read_permissions(&front)?;
     let (model, grants) = (model_of(&front), read_grants(&front)?);
-    Ok(Parsed::Agent(Definition { name, description, prompt, model, tools, rules, grants, source }))
+    Ok(AgentFile::Agent(Definition {
+        name,
+        description,
+        prompt,
+        model,
+        tools,
+        rules,
+        grants,
+        source,
+    }))
 }
 
 /// The front matter, if there is any, and what follows it.
@@ -97,14 +106,14 @@ mod tests {
     use super::super::{Action, Grants, Rule, Tools};
     use super::*;
 
-    fn read(text: &str) -> Result<Parsed, String> {
+    fn read(text: &str) -> Result<AgentFile, String> {
         parse(text, "file", Source::BuiltIn).map_err(|error| error.to_string())
     }
 
     fn agent(text: &str) -> Definition {
         match read(text) {
-            Ok(Parsed::Agent(agent)) => agent,
-            Ok(Parsed::Disabled { .. }) => panic!("disabled: {text}"),
+            Ok(AgentFile::Agent(agent)) => agent,
+            Ok(AgentFile::Disabled { .. }) => panic!("disabled: {text}"),
             Err(error) => panic!("{error}: {text}"),
         }
     }
@@ -166,7 +175,7 @@ mod tests {
         assert_eq!(agent(&with("mode: primary")).name, "file");
         assert_eq!(agent(&with("disable: false")).name, "file");
         for text in ["---\ndisable: true\n---", "---\nname: x\ndisabled: true\n---\nDo it."] {
-            assert!(matches!(read(text), Ok(Parsed::Disabled { .. })), "{text}");
+            assert!(matches!(read(text), Ok(AgentFile::Disabled { .. })), "{text}");
         }
     }
 

@@ -14,19 +14,19 @@ const DEEPEST: usize = 8;
 const MOST_NAMED: usize = 10;
 
 /// Files in order of their paths, and what was left out.
-pub(super) struct Found {
+pub(super) struct AgentFiles {
     pub(super) files: Vec<PathBuf>,
     pub(super) problems: Vec<(PathBuf, Error)>,
 }
 
 /// All Markdown files below. Folders that are links are not entered: they may lead anywhere, and in
 /// circles.
-pub(super) fn walk(root: &Path, most_files: usize) -> Found {
+pub(super) fn walk(root: &Path, most_files: usize) -> AgentFiles {
     walk_within(root, MOST_ENTRIES, most_files)
 }
 
-fn walk_within(root: &Path, most_entries: usize, most_files: usize) -> Found {
-    let mut found = Found { files: Vec::new(), problems: Vec::new() };
+fn walk_within(root: &Path, most_entries: usize, most_files: usize) -> AgentFiles {
+    let mut found = AgentFiles { files: Vec::new(), problems: Vec::new() };
     let mut folders = vec![(root.to_owned(), 0)];
     let mut room = most_entries;
     while let Some((folder, depth)) = folders.pop() {
@@ -43,7 +43,7 @@ fn walk_within(root: &Path, most_entries: usize, most_files: usize) -> Found {
             // not come and go with the order of a directory.
             Ok(None) => {
                 let problem = (root.to_owned(), Error::TooManyEntries(most_entries));
-                return Found { files: Vec::new(), problems: vec![problem] };
+                return AgentFiles { files: Vec::new(), problems: vec![problem] };
             }
             Err(error) => found.problems.push((folder, error)),
         }
@@ -52,7 +52,7 @@ fn walk_within(root: &Path, most_entries: usize, most_files: usize) -> Found {
     found
 }
 
-impl Found {
+impl AgentFiles {
     fn order(&mut self, root: &Path, most_files: usize) {
         self.files.sort();
         self.problems.sort_by(|one, other| one.0.cmp(&other.0));

@@ -53,8 +53,8 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     let place = context.reach(&arguments.path, Access::Write)?;
     let trouble = |error| context.workspace.trouble("edit", &place, error);
     let _alone = alone();
-    let slot = place.slot().map_err(trouble)?;
-    let file = slot.open(OFlags::RDWR).map_err(trouble)?;
+    let target = place.target().map_err(trouble)?;
+    let file = target.open(OFlags::RDWR).map_err(trouble)?;
     let size = regular(&file, &place)?;
     if size > LARGEST {
         return Err(Error::TooLarge { path: place.shown, size, most: LARGEST });
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     if halt.reached() == Some(Reason::Cancelled) {
         return Err(Error::Cancelled);
     }
-    slot.put(edited.text.as_bytes(), Some(&metadata)).map_err(trouble)?;
+    target.put(edited.text.as_bytes(), Some(&metadata)).map_err(trouble)?;
     let places = count(edited.places, "place");
     let text = format!("edited `{}` in {places}, first in line {}", place.shown, edited.line);
     Ok(Output { text, title: place.shown })
@@ -81,13 +81,13 @@ pub(super) fn alone() -> MutexGuard<'static, ()> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Edited {
+struct Replacement {
     text: String,
     places: usize,
     line: usize,
 }
 
-fn replace(text: &str, arguments: &Arguments, path: &str) -> Result<Edited, Error> {
+fn replace(text: &str, arguments: &Arguments, path: &str) -> Result<Replacement, Error> {
     let path = path.to_owned();
     let (old, new) = with_line_ends_of(text, &arguments.old, &arguments.new);
     let Some(at) = text.find(&*old) else {
@@ -100,7 +100,7 @@ fn replace(text: &str, arguments: &Arguments, path: &str) -> Result<Edited, Erro
         return Err(Error::Ambiguous { path, count: places.max(2) });
     }
     let line = text[..at].matches('\n').count() + 1;
-    Ok(Edited { text: text.replace(&*old, &new), places, line })
+    Ok(Replacement { text: text.replace(&*old, &new), places, line })
 }
 
 /// Models see and write `\n`; in a file with `\r\n` throughout that is what they mean.
@@ -135,7 +135,7 @@ mod tests {
         };
         let edited = replace(text, &arguments(None), "f");
         let expected =
-            expected.map(|(text, places, line)| Edited { text: text.into(), places, line });
+            expected.map(|(text, places, line)| Replacement { text: text.into(), places, line });
         assert_eq!(edited, expected, "{old:?} in {text:?}");
         if let Err(Error::Ambiguous { .. }) = edited {
             let all = replace(text, &arguments(Some(true)), "f").unwrap();

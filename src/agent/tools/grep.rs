@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::glob;
-use super::halt::{Halt, Reason, Watched};
+use super::halt::{Halt, InterruptibleFile, Reason};
 use super::read::regular;
 use super::text::lossy;
 use super::walk::{Gaps, below, walk};
@@ -131,7 +131,7 @@ impl Search<'_> {
         if !file.metadata()?.is_file() {
             return Ok(());
         }
-        let reader = Watched { file, halt: self.halt };
+        let reader = InterruptibleFile { file, halt: self.halt };
         let lines = &mut self.lines;
         let sink = sinks::Bytes(|number, line| {
             let line = lossy(line);

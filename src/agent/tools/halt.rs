@@ -35,12 +35,12 @@ impl Halt {
 }
 
 /// A file whose reading ends with an error when it is time.
-pub(super) struct Watched<'a> {
+pub(super) struct InterruptibleFile<'a> {
     pub(super) file: File,
     pub(super) halt: &'a Halt,
 }
 
-impl Read for Watched<'_> {
+impl Read for InterruptibleFile<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.halt.reached() {
             // Not `Interrupted`, which readers take for "try again".

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::halt::{Halt, Reason, Watched};
+use super::halt::{Halt, InterruptibleFile, Reason};
 use super::text::lossy;
 use super::workspace::Place;
 use super::{Access, Context, Error, Output};
@@ -58,7 +58,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     };
     let file = place.open().map_err(trouble)?;
     let size = regular(&file, &place)?;
-    let mut reader = BufReader::with_capacity(64 * 1024, Watched { file, halt });
+    let mut reader = BufReader::with_capacity(64 * 1024, InterruptibleFile { file, halt });
     let start = reader.fill_buf().map_err(trouble)?;
     if let Some(kind) = binary(&start[..start.len().min(SNIFFED)]) {
         return Err(Error::Binary { path: place.shown, kind, size });

@@ -125,20 +125,20 @@ impl Place {
 
     /// Opens what is there for reading, be it a file or a directory.
     pub(super) fn open(&self) -> io::Result<File> {
-        match self.slot() {
-            Ok(slot) => slot.open(OFlags::RDONLY),
+        match self.target() {
+            Ok(target) => target.open(OFlags::RDONLY),
             Err(error) if error.kind() == ErrorKind::IsADirectory => Ok(self.directory()?.into()),
             Err(error) => Err(error),
         }
     }
 
-    pub(super) fn slot(&self) -> io::Result<Slot> {
+    pub(super) fn target(&self) -> io::Result<Target> {
         let (parent, name) = self.split()?;
-        Ok(Slot { directory: open_directory(parent)?, name: name.to_owned() })
+        Ok(Target { directory: open_directory(parent)?, name: name.to_owned() })
     }
 
-    /// As [`Place::slot`], with the directories on the way made where they are missing.
-    pub(super) fn make_slot(&self) -> io::Result<Slot> {
+    /// As [`Place::target`], with the directories on the way made where they are missing.
+    pub(super) fn make_target(&self) -> io::Result<Target> {
         let (parent, name) = self.split()?;
         let mut directory = open_directory(Path::new("/"))?;
         for name in parent.iter().skip(1) {
@@ -152,7 +152,7 @@ impl Place {
                 entered => entered?,
             };
         }
-        Ok(Slot { directory, name: name.to_owned() })
+        Ok(Target { directory, name: name.to_owned() })
     }
 
     fn split(&self) -> io::Result<(&Path, &OsStr)> {
@@ -162,12 +162,12 @@ impl Place {
 }
 
 /// A name in an open directory: where a file is or will be.
-pub(super) struct Slot {
+pub(super) struct Target {
     directory: OwnedFd,
     name: OsString,
 }
 
-impl Slot {
+impl Target {
     pub(super) fn open(&self, access: OFlags) -> io::Result<File> {
         open_file(&self.directory, &self.name, access)
     }

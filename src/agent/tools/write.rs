@@ -36,9 +36,9 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     let place = context.reach(&arguments.path, Access::Write)?;
     let trouble = |error| context.workspace.trouble("write", &place, error);
     let _alone = alone();
-    let slot = place.make_slot().map_err(trouble)?;
+    let target = place.make_target().map_err(trouble)?;
     // Opened for writing only to hear whether that is allowed; the name gets a new file.
-    let replaced = match slot.open(OFlags::RDWR) {
+    let replaced = match target.open(OFlags::RDWR) {
         Ok(file) => {
             regular(&file, &place)?;
             Some(file.metadata().map_err(trouble)?)
@@ -49,7 +49,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     if halt.reached() == Some(Reason::Cancelled) {
         return Err(Error::Cancelled);
     }
-    slot.put(arguments.content.as_bytes(), replaced.as_ref()).map_err(trouble)?;
+    target.put(arguments.content.as_bytes(), replaced.as_ref()).map_err(trouble)?;
     let done = if replaced.is_some() { "replaced" } else { "made" };
     let lines = count(arguments.content.lines().count(), "line");
     Ok(Output { text: format!("{done} `{}` ({lines})", place.shown), title: place.shown })

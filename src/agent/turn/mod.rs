@@ -130,7 +130,7 @@ pub struct Turn<M> {
     /// How long that answer is.
     written: usize,
     /// An answer that was asked for before a crash and never came; the next one takes its place.
-    begun: Option<String>,
+    abandoned: Option<String>,
     /// Calls that were handed out and are not answered.
     handed_out: HashSet<String>,
     purpose: Purpose,
@@ -156,7 +156,7 @@ impl<M: Mint> Turn<M> {
             failures: 0,
             writing: None,
             written: 0,
-            begun: None,
+            abandoned: None,
             handed_out: HashSet::new(),
             purpose: Purpose::Answer,
             over: false,
@@ -202,7 +202,7 @@ impl<M: Mint> Turn<M> {
     }
 
     fn begin(&mut self) -> Vec<Effect> {
-        let mut effects = self.give_up_begun();
+        let mut effects = self.give_up_unanswered();
         let session = self.session.clone();
         let Some(last) = self.messages.last() else { return self.done() };
         let (is_user, is_summary) = (last.info.role == Role::User, last.is_summary());
@@ -227,7 +227,7 @@ impl<M: Mint> Turn<M> {
 
     /// An answer that was asked for and never came: asked for again in its place, or, when something
     /// was said after it, marked as one that will not come.
-    fn give_up_begun(&mut self) -> Vec<Effect> {
+    fn give_up_unanswered(&mut self) -> Vec<Effect> {
         let now = self.mint.now();
         let last = self.messages.len().saturating_sub(1);
         let Some(at) = self.answer_index() else { return Vec::new() };
@@ -236,7 +236,7 @@ impl<M: Mint> Turn<M> {
             return Vec::new();
         }
         if at == last {
-            self.begun = self.messages.pop().map(|message| message.info.id);
+            self.abandoned = self.messages.pop().map(|message| message.info.id);
             return Vec::new();
         }
         info.error = Some(Failure::new(FailureName::Interrupted, "interrupted by a restart"));
@@ -525,12 +525,12 @@ impl<M: Mint> Turn<M> {
 
     /// What has an answer already keeps it.
     fn end_from_outside(&mut self, name: FailureName, error: &str, of_calls: &str) -> Vec<Effect> {
-        let mut effects = self.give_up_begun();
+        let mut effects = self.give_up_unanswered();
         let is_answered = self.messages.last().is_none_or(|last| {
             let open = last.tool_states().any(|state| state.status.is_open());
             let wants_calls = last.info.finish == Some(Finish::ToolCalls);
             last.info.role == Role::Assistant
-                && self.begun.is_none()
+                && self.abandoned.is_none()
                 && (last.info.error.is_some() || !open && !wants_calls)
         });
         if !is_answered {
@@ -637,8 +637,8 @@ impl<M: Mint> Turn<M> {
     /// Begins an answer, in the place of one that never came if there is one. Says where.
     fn push_answer(&mut self) -> usize {
         let mut answer = self.blank();
-        if let Some(begun) = self.begun.take() {
-            answer.info.id = begun;
+        if let Some(id) = self.abandoned.take() {
+            answer.info.id = id;
         }
         self.messages.push(answer);
         self.messages.len() - 1

@@ -204,7 +204,7 @@ fn a_failing_model_is_asked_again_and_then_believed() {
     assert_eq!(line(turn.message("m1").unwrap()), "m1:  -> ");
     let pause = Some(Duration::from_millis(33));
     let busy = model::Error::Busy { message: "later".into(), retry_after: pause };
-    let why = "model server is not able to answer now: later";
+    let why = "model server cannot answer now: later";
     assert_eq!(on(&mut turn, Event::ModelFailed(busy)), wait(33, why));
     on(&mut turn, Event::Retry);
     on(&mut turn, Event::Piece(Piece::Text("half".into())));

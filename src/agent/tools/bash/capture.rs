@@ -26,10 +26,10 @@ pub(super) struct Capture {
     tail: Vec<u8>,
     tail_is_cut: bool,
     total: u64,
-    kept: Kept,
+    storage: Storage,
 }
 
-enum Kept {
+enum Storage {
     InMemory,
     InFile { file: File, path: PathBuf, kept: u64, whole: bool },
     Lost { reason: String },
@@ -45,7 +45,7 @@ impl Capture {
             tail: Vec::new(),
             tail_is_cut: false,
             total: 0,
-            kept: Kept::InMemory,
+            storage: Storage::InMemory,
         }
     }
 
@@ -60,7 +60,7 @@ impl Capture {
         self.total += bytes.len() as u64;
         let room = (HEAD_BYTES - self.head.len()).min(bytes.len());
         let (early, late) = bytes.split_at(room);
-        if let (Kept::InMemory, false) = (&self.kept, late.is_empty()) {
+        if let (Storage::InMemory, false) = (&self.storage, late.is_empty()) {
             self.spill().await;
         }
         self.keep(bytes).await;
@@ -77,12 +77,13 @@ impl Capture {
             (lossy(&self.head), lossy(&self.tail))
         } else {
             let whole = lossy(&[self.head.as_slice(), &self.tail].concat());
-            if whole.chars().count() <= MOST_CHARACTERS && matches!(self.kept, Kept::InMemory) {
+            if whole.chars().count() <= MOST_CHARACTERS && matches!(self.storage, Storage::InMemory)
+            {
                 return whole;
             }
             (whole.clone(), whole)
         };
-        if let Kept::InMemory = self.kept {
+        if let Storage::InMemory = self.storage {
             self.spill().await;
         }
         let where_to = self.where_to().await;
@@ -96,9 +97,9 @@ impl Capture {
 
     /// Begins a file with what there is so far.
     async fn spill(&mut self) {
-        self.kept = match create(&self.overflow).await {
-            Ok((path, file)) => Kept::InFile { file, path, kept: 0, whole: true },
-            Err(error) => Kept::Lost { reason: error.to_string() },
+        self.storage = match create(&self.overflow).await {
+            Ok((path, file)) => Storage::InFile { file, path, kept: 0, whole: true },
+            Err(error) => Storage::Lost { reason: error.to_string() },
         };
         let head = std::mem::take(&mut self.head);
         self.keep(&head).await;
@@ -106,33 +107,33 @@ impl Capture {
     }
 
     async fn keep(&mut self, bytes: &[u8]) {
-        let Kept::InFile { file, kept, whole, .. } = &mut self.kept else { return };
+        let Storage::InFile { file, kept, whole, .. } = &mut self.storage else { return };
         let length = if *whole { self.room.take(bytes.len()) } else { 0 };
         *kept += length as u64;
         *whole &= length == bytes.len();
         if let Err(error) = file.write_all(&bytes[..length]).await {
-            self.kept = Kept::Lost { reason: error.to_string() };
+            self.storage = Storage::Lost { reason: error.to_string() };
         }
     }
 
     async fn where_to(&mut self) -> String {
-        let flushed = match &mut self.kept {
-            Kept::InFile { file, .. } => file.flush().await,
-            Kept::InMemory | Kept::Lost { .. } => Ok(()),
+        let flushed = match &mut self.storage {
+            Storage::InFile { file, .. } => file.flush().await,
+            Storage::InMemory | Storage::Lost { .. } => Ok(()),
         };
         if let Err(error) = flushed {
-            self.kept = Kept::Lost { reason: error.to_string() };
+            self.storage = Storage::Lost { reason: error.to_string() };
         }
-        match &self.kept {
-            Kept::InFile { path, kept, whole: false, .. } => format!(
+        match &self.storage {
+            Storage::InFile { path, kept, whole: false, .. } => format!(
                 "the first {kept} are in `{}`; there is no room for more (`agent.output_bytes`)",
                 path.display()
             ),
-            Kept::InFile { path, .. } => {
+            Storage::InFile { path, .. } => {
                 format!("all is in `{}`, for `read` and `grep`", path.display())
             }
-            Kept::Lost { reason } => format!("the rest could not be kept: {reason}"),
-            Kept::InMemory => "the rest was not kept".to_owned(),
+            Storage::Lost { reason } => format!("the rest could not be kept: {reason}"),
+            Storage::InMemory => "the rest was not kept".to_owned(),
         }
     }
 }

@@ -1,36 +1,39 @@
-//! Server-sent events from the bytes of a response, whatever they are cut into, each within a bound:
-//! a line that never ends must not fill the memory.
+//! A parser for server-sent events: bytes in, in chunks of any size; the data of whole events out. The
+//! size of an event is bounded, because a line that never ends must not fill the memory. Event names, ids
+//! and `retry` are ignored.
 
 use bytes::Bytes;
 
-/// Takes bytes in and gives whole events out.
-pub(super) struct Frames {
-    /// Of one event, on the wire.
+/// The state of the parser between two chunks.
+pub(super) struct SseParser {
+    /// The most bytes of one event.
     most: usize,
     bytes: Bytes,
-    /// The line that is not whole yet.
+    /// The current line, as far as it has come.
     line: Vec<u8>,
-    /// What the event has as its data so far.
+    /// The data of the current event so far; lines are joined by a newline.
     data: Option<Vec<u8>>,
-    /// The last line ended with a carriage return; a line feed right after it belongs to it.
+    /// The last line ended with a carriage return. A line feed right after it, perhaps in the next chunk,
+    /// belongs to the same line end.
     after_return: bool,
 }
 
+/// An event is longer than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
-impl Frames {
-    pub(super) fn new(most: usize) -> Frames {
+impl SseParser {
+    pub(super) fn new(most: usize) -> SseParser {
         let (line, data) = (Vec::new(), None);
-        Frames { most, bytes: Bytes::new(), line, data, after_return: false }
+        SseParser { most, bytes: Bytes::new(), line, data, after_return: false }
     }
 
-    /// More bytes; only to be given when [`Frames::next`] has nothing left.
+    /// Adds a chunk. Only when [`SseParser::next`] has returned `None`: what is left would be lost.
     pub(super) fn add(&mut self, bytes: Bytes) {
         self.bytes = bytes;
     }
 
-    /// The data of the next event that is whole.
+    /// The data of the next complete event; `None` when more bytes are needed.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         while !self.bytes.is_empty() {
             if std::mem::take(&mut self.after_return) && self.bytes[0] == b'\n' {
@@ -55,7 +58,8 @@ impl Frames {
         Ok(None)
     }
 
-    /// The stream is over: an event without the empty line behind it counts all the same.
+    /// The event at the end of the stream. The specification discards an event without an empty line
+    /// after it; some servers leave that out after the last one, so it counts here.
     pub(super) fn last(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         match self.end_line()? {
             Some(data) => Ok(Some(data)),
@@ -72,7 +76,7 @@ impl Frames {
         Ok(())
     }
 
-    /// An empty line ends an event; lines that are no data (comments, names, ids) are passed over.
+    /// Ends the current line. An empty line ends the event; lines other than `data` are skipped.
     fn end_line(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let mut line = std::mem::take(&mut self.line);
         if line.is_empty() {
@@ -85,7 +89,7 @@ impl Frames {
                 data.push(b'\n');
                 data.extend_from_slice(&line[skip..]);
             }
-            // The usual case, without a second copy of what may be long.
+            // The usual case, one line: reuse its buffer instead of copying what may be megabytes.
             None => {
                 line.drain(..skip);
                 self.data = Some(line);
@@ -101,16 +105,16 @@ mod tests {
 
     /// All events of a text, cut into bits of this size.
     fn events(text: &str, size: usize, most: usize) -> Result<Vec<String>, TooLong> {
-        let mut frames = Frames::new(most);
+        let mut parser = SseParser::new(most);
         let mut events = Vec::new();
         let text_of = |data: Vec<u8>| String::from_utf8(data).unwrap();
         for bit in text.as_bytes().chunks(size) {
-            frames.add(Bytes::copy_from_slice(bit));
-            while let Some(data) = frames.next()? {
+            parser.add(Bytes::copy_from_slice(bit));
+            while let Some(data) = parser.next()? {
                 events.push(text_of(data));
             }
         }
-        events.extend(frames.last()?.map(text_of));
+        events.extend(parser.last()?.map(text_of));
         Ok(events)
     }
 
