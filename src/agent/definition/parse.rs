@@ -1,4 +1,5 @@
-//! From the text of a file to an agent. Unknown keys are ignored.
+//! Parses the text of an agent file: front matter between lines of `---`, then the prompt. Unknown keys
+//! are ignored, because the files are written for other programs as well.
 
 use super::grants::read_grants;
 use super::permission::read_permissions;
@@ -8,9 +9,10 @@ use crate::text;
 
 const LONGEST_NAME: usize = 100;
 
+/// What a file defines.
 pub(super) enum AgentFile {
     Agent(Definition),
-    /// Takes away an agent of that name from somewhere else.
+    /// Removes the agent of that name that another directory defines.
     Disabled {
         name: String,
     },
@@ -48,7 +50,7 @@ pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<Agent
     }))
 }
 
-/// The front matter, if there is any, and what follows it.
+/// Splits off the front matter, if there is any.
 fn split(text: &str) -> Result<(Option<&str>, &str), Error> {
     let mut lines = text.split_inclusive('\n');
     let opening = lines.next().unwrap_or_default();
@@ -66,7 +68,7 @@ fn split(text: &str) -> Result<(Option<&str>, &str), Error> {
     Err(Error::Unclosed)
 }
 
-/// A name is typed in a shell, shown in a terminal and may be put into a path.
+/// Checks an agent's name: it is typed in a shell, shown in a terminal, and may become a part of a path.
 fn check_name(name: &str) -> Result<(), Error> {
     let is_fit = |word: &str| !["", ".", ".."].contains(&word) && word.trim() == word;
     let is_odd = |c: char| c.is_control() || is_invisible(c) || c == '\\';
@@ -78,8 +80,8 @@ fn check_name(name: &str) -> Result<(), Error> {
     Err(Error::BadName(text::head(name, LONGEST_NAME).escape_debug().to_string()))
 }
 
-/// Characters without a shape, some of which turn the text around them. Two names that differ in
-/// these only look the same.
+/// Characters without a visible shape, some of which reorder the text around them. Two names that differ
+/// only in these look the same.
 pub fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{3164}')
         || matches!(c, '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}')
@@ -92,7 +94,7 @@ fn first_line(prompt: &str) -> String {
     line.trim_start_matches('#').trim().to_owned()
 }
 
-/// With its provider, or a short name; `inherit` asks for the model that would be used anyway.
+/// The model, as `provider/model` or an alias. `inherit` (Claude) means the default.
 fn model_of(front: &Yaml) -> Option<String> {
     let Some(Yaml::Text(model)) = front.get("model") else { return None };
     let model = model.trim();

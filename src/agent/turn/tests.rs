@@ -505,7 +505,7 @@ fn a_summary_that_came_to_nothing_ends_the_run_and_hides_nothing() {
         on(&mut turn, Event::ToolEnded { call: "a".into(), result: Ok("ok".into()) });
         on(&mut turn, Event::Piece(Piece::Thought("hm".into())));
         assert_eq!(rest(&on(&mut turn, end(finish))), [Effect::Done]);
-        let error = "the summary of the conversation came to nothing".to_owned();
+        let error = "the model returned an empty summary of the conversation".to_owned();
         assert_eq!(outcome(&turn), Outcome::Failed { error, partial: None });
         assert_eq!(visible(turn.messages())[0].info.id, "p1");
     }

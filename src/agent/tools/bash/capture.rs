@@ -1,4 +1,6 @@
-//! What a command prints: its beginning and its end in memory, all of it in a file when it is long.
+//! Captures the output of a command in bounded memory: its beginning and its end, and the whole in an
+//! overflow file once it is too long to show. The file is bounded by what the session may still store; if
+//! it cannot be written, the command goes on and the model is told what is missing.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,23 +14,27 @@ use crate::agent::tools::OutputRoom;
 use crate::agent::tools::text::lossy;
 use crate::text;
 
+/// What the model is shown at most.
 const MOST_CHARACTERS: usize = 30_000;
 const HALF: usize = MOST_CHARACTERS / 2;
-/// So many characters fit into so many bytes, whatever they are.
+/// A character has at most four bytes, so these hold enough of the beginning and the end.
 const HEAD_BYTES: usize = 4 * MOST_CHARACTERS;
 const TAIL_BYTES: usize = 4 * HALF;
 
+/// The output so far.
 pub(super) struct Capture {
+    /// The directory of the overflow file.
     overflow: PathBuf,
     room: OutputRoom,
     head: Vec<u8>,
-    /// What came after `head`, or the end of it.
+    /// What came after `head`, or the last part of that.
     tail: Vec<u8>,
     tail_is_cut: bool,
     total: u64,
     storage: Storage,
 }
 
+/// Where the whole output is.
 enum Storage {
     InMemory,
     InFile { file: File, path: PathBuf, kept: u64, whole: bool },
@@ -36,7 +42,7 @@ enum Storage {
 }
 
 impl Capture {
-    /// What is too long goes there, as far as there is room.
+    /// Long output goes to a file in `overflow`, as far as there is room.
     pub(super) fn new(overflow: &Path, room: OutputRoom) -> Capture {
         Capture {
             overflow: overflow.to_owned(),
@@ -49,6 +55,7 @@ impl Capture {
         }
     }
 
+    /// Reads until the end of the pipe.
     pub(super) async fn drain(&mut self, pipe: &mut pipe::Receiver) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
@@ -66,12 +73,14 @@ impl Capture {
         self.keep(bytes).await;
         self.head.extend_from_slice(early);
         self.tail.extend_from_slice(late);
+        // Trimmed only at twice its size, so that moving the bytes stays linear in the output.
         if self.tail.len() > 2 * TAIL_BYTES {
             self.tail.drain(..self.tail.len() - TAIL_BYTES);
             self.tail_is_cut = true;
         }
     }
 
+    /// The output as the model is shown it.
     pub(super) async fn finish(mut self) -> String {
         let (head, tail) = if self.tail_is_cut {
             (lossy(&self.head), lossy(&self.tail))
@@ -95,7 +104,7 @@ impl Capture {
         )
     }
 
-    /// Begins a file with what there is so far.
+    /// Starts the overflow file with what is in memory so far.
     async fn spill(&mut self) {
         self.storage = match create(&self.overflow).await {
             Ok((path, file)) => Storage::InFile { file, path, kept: 0, whole: true },
@@ -106,6 +115,7 @@ impl Capture {
         self.head = head;
     }
 
+    /// Appends to the overflow file, if there is one and there is room.
     async fn keep(&mut self, bytes: &[u8]) {
         let Storage::InFile { file, kept, whole, .. } = &mut self.storage else { return };
         let length = if *whole { self.room.take(bytes.len()) } else { 0 };
