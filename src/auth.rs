@@ -1,6 +1,7 @@
-//! Keys of providers that `asyncagents auth set` keeps: one JSON file in the storage directory that its
-//! owner alone may read. It is read anew at every use, so that a key that was set or removed holds at
-//! once, without a word to the daemon.
+//! The credential store behind `asyncagents auth set`: API keys of model providers in one JSON file of
+//! the storage directory, mode 0600. The file is read anew at every use, so a key that was set or
+//! removed takes effect at once, without a restart of the daemon. A file that others can read, or that
+//! is damaged, is refused as a whole, and no error text ever repeats its contents.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,25 +13,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::private_file::{self, PrivateFile};
 
-/// Hundreds of keys. What is larger is not ours.
+/// Room for hundreds of keys. A larger file was not written by us and is not read.
 const LARGEST: usize = 1024 * 1024;
+/// Far above any real key; catches a file that was piped in by mistake.
 const LONGEST_KEY: usize = 16 * 1024;
 
-/// A handle; cloning it is cheap.
+/// A handle to the store; nothing is cached, and cloning it is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auth {
     file: PrivateFile,
 }
 
-/// What is kept for a provider. Not `Debug`: it may be the secret itself.
+/// How to get the key of one provider. Not `Debug`: it may be the secret itself.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kept {
+pub enum Credential {
     Key(String),
-    /// A line for `sh` that prints the key.
+    /// A command line for `sh` that prints the key, such as one of a password manager.
     Command(String),
 }
 
+/// Why a key is refused or the store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the key is empty; give the key alone, in one line")]
@@ -38,28 +41,29 @@ pub enum Error {
     #[error("the key is longer than {LONGEST_KEY} bytes; give the key alone, in one line")]
     TooLong,
     #[error("the key has spaces or control characters in it; give the key alone, in one line")]
-    NoKey,
+    NotAKey,
     #[error("cannot read the keys in `{file}`: {why}; repair or delete it, then set them again")]
     Unreadable { file: String, why: String },
     #[error(
         "the keys in `{file}` can be read by others, so none of them is used; `chmod 600 {file}`, and \
          replace the keys if others have seen them"
     )]
-    Open { file: String },
+    Exposed { file: String },
     #[error("cannot write `{file}`: {error}; make its directory writable")]
     Unwritable { file: String, error: io::Error },
 }
 
-/// Fields of a later version are kept out of the way rather than lost: such a file is not read.
+/// The format of the file. Unknown fields are an error: rewriting the file would drop what a later
+/// version put there.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entries {
-    providers: BTreeMap<String, Kept>,
+    providers: BTreeMap<String, Credential>,
 }
 
-impl Kept {
-    /// The key as it came from a person or a pipe, with its line end.
-    pub fn key(text: &str) -> Result<Kept, Error> {
+impl Credential {
+    /// A key as it was typed or piped in; surrounding white space is removed.
+    pub fn key(text: &str) -> Result<Credential, Error> {
         let key = text.trim();
         if key.is_empty() {
             return Err(Error::Empty);
@@ -67,9 +71,10 @@ impl Kept {
         if key.len() > LONGEST_KEY {
             return Err(Error::TooLong);
         }
+        // It will be the value of an HTTP header, and `NAME=value` lines are a common mistake.
         match key.chars().any(|c| c.is_whitespace() || c.is_control()) {
-            true => Err(Error::NoKey),
-            false => Ok(Kept::Key(key.to_owned())),
+            true => Err(Error::NotAKey),
+            false => Ok(Credential::Key(key.to_owned())),
         }
     }
 }
@@ -83,37 +88,39 @@ impl Auth {
         self.file.path()
     }
 
-    pub fn get(&self, provider: &str) -> Result<Option<Kept>, Error> {
+    pub fn get(&self, provider: &str) -> Result<Option<Credential>, Error> {
         Ok(self.read()?.providers.remove(provider))
     }
 
-    /// When a key was last set or removed, in milliseconds; nought when none ever was.
+    /// When a key was last set or removed, in milliseconds since 1970: the modification time of the
+    /// file. 0 when there is no file.
     pub fn changed_at(&self) -> i64 {
         let changed = fs::symlink_metadata(self.file()).and_then(|metadata| metadata.modified());
         let changed = changed.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         changed.map_or(0, |at| i64::try_from(at.as_millis()).unwrap_or(i64::MAX))
     }
 
-    pub fn set(&self, provider: &str, kept: Kept) -> Result<(), Error> {
+    pub fn set(&self, provider: &str, kept: Credential) -> Result<(), Error> {
         self.change(|entries| {
             entries.providers.insert(provider.to_owned(), kept);
         })
     }
 
-    /// `false` when there was none.
+    /// `false` when no key was stored for the provider.
     pub fn remove(&self, provider: &str) -> Result<bool, Error> {
         let mut was_there = false;
         self.change(|entries| was_there = entries.providers.remove(provider).is_some())?;
         Ok(was_there)
     }
 
-    /// The providers with something kept.
+    /// The providers with a stored credential.
     pub fn names(&self) -> Result<Vec<String>, Error> {
         Ok(self.read()?.providers.into_keys().collect())
     }
 
     fn change(&self, change: impl FnOnce(&mut Entries)) -> Result<(), Error> {
         let unwritable = |error| Error::Unwritable { file: self.name(), error };
+        // Read under the lock: two `auth set` at once must not lose each other's key.
         let lock = self.file.lock().map_err(unwritable)?;
         let mut entries = self.read()?;
         change(&mut entries);
@@ -123,17 +130,17 @@ impl Auth {
     }
 
     fn read(&self) -> Result<Entries, Error> {
-        // The reason never repeats what is in the file.
+        // Only line and column of a parse error are told: serde's message may quote a key.
         let unreadable = |why: String| Error::Unreadable { file: self.name(), why };
         let text = match self.file.read() {
             Ok(Some(text)) => text,
             Ok(None) => return Ok(Entries::default()),
-            Err(private_file::Error::Exposed) => return Err(Error::Open { file: self.name() }),
+            Err(private_file::Error::Exposed) => return Err(Error::Exposed { file: self.name() }),
             Err(private_file::Error::Io(error)) => return Err(unreadable(error.to_string())),
         };
         serde_json::from_str(&text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
-            unreadable(format!("line {line}, column {column} is not what we write"))
+            unreadable(format!("line {line}, column {column} is not in the format that `asyncagents auth set` writes"))
         })
     }
 
@@ -158,10 +165,10 @@ mod tests {
     fn a_key_is_kept_in_a_file_of_its_owner_until_it_is_removed() {
         let (_home, auth) = auth();
         assert!(auth.get("openai").unwrap().is_none());
-        auth.set("openai", Kept::key(" sk-1\n").unwrap()).unwrap();
-        auth.set("work", Kept::Command("pass show work".into())).unwrap();
+        auth.set("openai", Credential::key(" sk-1\n").unwrap()).unwrap();
+        auth.set("work", Credential::Command("pass show work".into())).unwrap();
         assert_eq!(fs::metadata(auth.file()).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(auth.get("openai").unwrap() == Some(Kept::Key("sk-1".into())));
+        assert!(auth.get("openai").unwrap() == Some(Credential::Key("sk-1".into())));
         assert_eq!(auth.names().unwrap(), ["openai", "work"]);
         assert!(auth.remove("openai").unwrap());
         assert!(!auth.remove("openai").unwrap());
@@ -181,14 +188,14 @@ mod tests {
                 "the key is longer than 16384 bytes; give the key alone, in one line",
             ),
         ] {
-            assert_eq!(Kept::key(text).err().unwrap().to_string(), told);
+            assert_eq!(Credential::key(text).err().unwrap().to_string(), told);
         }
     }
 
     #[test]
     fn a_file_that_others_can_read_or_that_is_damaged_is_not_used_and_not_repeated() {
         let (_home, auth) = auth();
-        auth.set("openai", Kept::key("sk-1").unwrap()).unwrap();
+        auth.set("openai", Credential::key("sk-1").unwrap()).unwrap();
         fs::set_permissions(auth.file(), fs::Permissions::from_mode(0o640)).unwrap();
         let file = auth.name();
         let told = auth.get("openai").err().unwrap().to_string();
@@ -199,9 +206,9 @@ mod tests {
         assert_eq!(told, open);
         fs::set_permissions(auth.file(), fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(auth.file(), "{\"providers\": \"sk-1\"}").unwrap();
-        let told = auth.set("openai", Kept::key("sk-2").unwrap()).err().unwrap().to_string();
+        let told = auth.set("openai", Credential::key("sk-2").unwrap()).err().unwrap().to_string();
         let damaged = format!(
-            "cannot read the keys in `{file}`: line 1, column 20 is not what we write; repair or \
+            "cannot read the keys in `{file}`: line 1, column 20 is not in the format that `asyncagents auth set` writes; repair or \
              delete it, then set them again"
         );
         assert_eq!(told, damaged);

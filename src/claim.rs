@@ -1,18 +1,21 @@
-//! Names that living processes hold: a locked file each. The kernel lets go of the lock with the process,
-//! however it ends, so whether somebody is still there needs no heartbeat and no process id.
+//! Liveness by lock files: a client holds an advisory lock on a file with its name for as long as it
+//! lives. The kernel releases the lock however the process ends, so whether a client is still there
+//! needs no heartbeat and no process id (which would be reused). Files of killed processes stay behind;
+//! they are removed by whoever looks next.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The folder in the storage directory.
+/// The directory of lock files, in the storage directory.
 const FOLDER: &str = "clients";
 
-/// A new file can be taken for one that was left behind, between its creation and its lock.
+/// Between creating its file and locking it, a claim can be taken for a leftover and removed; then it
+/// starts over, this often.
 const TRIES: usize = 10;
 
-/// A name, held until this is dropped.
+/// A name, held by this process until this is dropped.
 #[derive(Debug)]
 pub struct Claim {
     file: PathBuf,
@@ -20,7 +23,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Names are made of letters, digits, `-` and `_`.
+    /// Claims a name, which must consist of letters, digits, `-` and `_`: it becomes a file name. Fails
+    /// with `ResourceBusy` while another process, or this one, holds it.
     pub fn hold(home: &Path, name: &str) -> io::Result<Claim> {
         let folder = home.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -32,7 +36,8 @@ impl Claim {
                 TryLockError::Error(error) => error,
                 TryLockError::WouldBlock => io::ErrorKind::ResourceBusy.into(),
             })?;
-            // Whoever tidies up may have removed it in between: then the lock is on nothing.
+            // [`is_held`] may have removed the file between `open` and the lock. Then the lock is on an
+            // unlinked inode, and the next process would create and lock another file of this name.
             let inode = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
             if fs::metadata(&file).map(inode).ok() == Some(inode(lock.metadata()?)) {
                 return Ok(Claim { file, _lock: lock });
@@ -48,10 +53,10 @@ impl Drop for Claim {
     }
 }
 
-/// Whether a living process holds the name. What a killed one left behind is tidied up.
+/// Whether a living process holds the name. Removes the file of one that was killed.
 pub fn is_held(home: &Path, name: &str) -> bool {
     let file = home.join(FOLDER).join(name);
-    // What cannot be looked at may be held: nobody takes anything from it.
+    // When in doubt the name counts as held, so nothing is taken away from a client that may be alive.
     let lock = match File::options().write(true).open(&file) {
         Ok(lock) => lock,
         Err(error) => return error.kind() != io::ErrorKind::NotFound,
@@ -63,7 +68,7 @@ pub fn is_held(home: &Path, name: &str) -> bool {
     !is_free
 }
 
-/// Removes what killed processes left behind, so that it does not pile up.
+/// Removes the files that killed processes left behind, so that they do not pile up.
 pub fn tidy(home: &Path) {
     let Ok(entries) = fs::read_dir(home.join(FOLDER)) else { return };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {

@@ -1,21 +1,23 @@
-//! Where HTTP clients come from. reqwest's own builder panics without a provider of cryptography,
-//! and reads the system's certificates for every client, even for one that only talks to a socket.
+//! The factory for HTTP clients; clippy forbids reqwest's own constructors. Without a crypto provider
+//! those panic, and they load the system's certificates for every client, even for one that only talks
+//! to a Unix socket.
 
 use std::net::IpAddr;
 
 use reqwest::{Client, ClientBuilder, Url};
 
-/// Speaks plain HTTP: to sockets, and to servers on this machine or in its network.
+/// For plain HTTP only, to Unix sockets and servers on this machine or its network. Loads no
+/// certificates, so every TLS connection fails.
 pub fn plain() -> ClientBuilder {
     builder().tls_certs_only([])
 }
 
-/// Speaks TLS as well, and trusts whom the system trusts.
+/// For TLS as well, with the system's certificate store.
 pub fn public() -> ClientBuilder {
     builder()
 }
 
-/// Whether an address leads to this machine, as far as it says.
+/// Whether the address names this machine. Names other than `localhost` are not resolved.
 pub fn is_loopback(address: &Url) -> bool {
     let Some(host) = address.host_str() else { return false };
     let host = host.trim_matches(['[', ']']);
@@ -24,7 +26,7 @@ pub fn is_loopback(address: &Url) -> bool {
 
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 fn builder() -> ClientBuilder {
-    // Refused when it was done before, which is just as well.
+    // An error means that a provider is installed already, which is all we want.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder()
 }

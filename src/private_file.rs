@@ -1,5 +1,7 @@
-//! A small text file that its owner alone may write: replaced whole, by one process at a time. It follows
-//! no links, so that nobody can have another file read or written in its place.
+//! A small text file that only its owner may write, replaced atomically (write a new file, `fsync`,
+//! rename) under an advisory lock. Symlinks are never followed, so that another local user cannot have
+//! a different file read or overwritten in its place. A crash leaves the old contents or the new ones,
+//! and at worst a `.new` file that the next writer removes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -9,26 +11,27 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use tempfile::TempPath;
 
-/// A handle; nothing is open.
+/// A handle to the file; nothing is held open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrivateFile {
     path: PathBuf,
-    /// The bits of its mode that make it useless.
+    /// Permission bits that must not be set, or the file is refused.
     forbidden: u32,
-    /// What is larger is not ours.
+    /// In bytes; a larger file was not written by us and is refused.
     largest: usize,
 }
 
-/// The right to replace the file, until it is dropped. Who changes the file reads it after taking this;
-/// who only reads needs none.
+/// The exclusive right to replace the file, until it is dropped. A read-modify-write must read after
+/// taking it; a plain read needs no lock, because the file is only ever replaced as a whole.
 pub struct Lock<'a> {
     file: &'a PrivateFile,
     _held: File,
 }
 
+/// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Others may do with it what they must not.
+    /// Other users have permissions on it that they must not have.
     #[error("others have permissions on it")]
     Exposed,
     #[error(transparent)]
@@ -36,12 +39,12 @@ pub enum Error {
 }
 
 impl PrivateFile {
-    /// For secrets: others may not even read it.
+    /// For secrets: group and others have no permission at all.
     pub fn secret(path: PathBuf, largest: usize) -> PrivateFile {
         PrivateFile { path, forbidden: 0o077, largest }
     }
 
-    /// Others may not write it.
+    /// For settings: group and others may read it, but not write.
     pub fn own(path: PathBuf, largest: usize) -> PrivateFile {
         PrivateFile { path, forbidden: 0o022, largest }
     }
@@ -52,12 +55,13 @@ impl PrivateFile {
 
     /// `None`: there is no such file.
     pub fn read(&self) -> Result<Option<String>, Error> {
-        // A pipe without a writer would keep us for ever.
+        // Opening a FIFO without a writer would block for ever.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let file = match OpenOptions::new().read(true).custom_flags(flags).open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
+        // Asked of the open file, not of the path, which may name something else by now.
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::other("it is not a file").into());
@@ -73,8 +77,8 @@ impl PrivateFile {
         Ok(Some(text))
     }
 
-    /// Waits for whoever has it. Another file is locked than the one that is replaced: that is a new one
-    /// after every change.
+    /// Blocks until the lock is free. It is taken on a separate `.lock` file: the file itself is another
+    /// inode after every change, so two writers could each lock a different one.
     pub fn lock(&self) -> io::Result<Lock<'_>> {
         let held = private().create(true).open(self.path.with_extension("lock"))?;
         held.lock()?;
@@ -83,6 +87,7 @@ impl PrivateFile {
 }
 
 impl Lock<'_> {
+    /// Replaces the whole contents; readers see the old ones or the new ones.
     pub fn replace(&self, text: &str) -> io::Result<()> {
         let path = &self.file.path;
         replace(path, &path.with_extension("new"), text, File::sync_all)

@@ -1,38 +1,43 @@
-//! Server-sent events from bytes, whatever they are cut into, each within a bound: a line that never ends
-//! must not fill the memory. This is why no library does it: `sse-stream` 0.3 collects a line and an event
-//! for as long as it gets bytes, refuses a whole stream for one byte that is not UTF-8, and loses an event
-//! that the end of the stream completes.
+//! A parser for server-sent events: bytes in, in chunks of any size; the data of whole events out. The
+//! size of an event is bounded, because a line that never ends must not fill the memory. Event names, ids
+//! and `retry` are ignored.
+//!
+//! That bound is why no library does it: `sse-stream` 0.3 buffers a line and an event for as long as it gets
+//! bytes, rejects a whole stream for one byte that is not UTF-8, and drops an event that only the end of the
+//! stream completes.
 
 use bytes::Bytes;
 
-/// Takes bytes in and gives whole events out.
-pub struct Frames {
-    /// Of one event, on the wire.
+/// The state of the parser between two chunks.
+pub struct SseParser {
+    /// The most bytes of one event.
     most: usize,
     bytes: Bytes,
-    /// The line that is not whole yet.
+    /// The current line, as far as it has come.
     line: Vec<u8>,
-    /// What the event has as its data so far.
+    /// The data of the current event so far; lines are joined by a newline.
     data: Option<Vec<u8>>,
-    /// The last line ended with a carriage return; a line feed right after it belongs to it.
+    /// The last line ended with a carriage return. A line feed right after it, perhaps in the next chunk,
+    /// belongs to the same line end.
     after_return: bool,
 }
 
+/// An event is longer than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong;
 
-impl Frames {
-    pub fn new(most: usize) -> Frames {
+impl SseParser {
+    pub fn new(most: usize) -> SseParser {
         let (line, data) = (Vec::new(), None);
-        Frames { most, bytes: Bytes::new(), line, data, after_return: false }
+        SseParser { most, bytes: Bytes::new(), line, data, after_return: false }
     }
 
-    /// More bytes; only to be given when [`Frames::next_event`] has nothing left.
+    /// Adds a chunk. Only when [`SseParser::next_event`] has returned `None`: what is left would be lost.
     pub fn add(&mut self, bytes: Bytes) {
         self.bytes = bytes;
     }
 
-    /// The data of the next event that is whole.
+    /// The data of the next complete event; `None` when more bytes are needed.
     pub fn next_event(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         while !self.bytes.is_empty() {
             if std::mem::take(&mut self.after_return) && self.bytes[0] == b'\n' {
@@ -57,7 +62,8 @@ impl Frames {
         Ok(None)
     }
 
-    /// The stream is over: an event without the empty line behind it counts all the same.
+    /// The event at the end of the stream. The specification discards an event without an empty line
+    /// after it; some servers leave that out after the last one, so it counts here.
     pub fn last_event(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         match self.end_line()? {
             Some(data) => Ok(Some(data)),
@@ -74,7 +80,7 @@ impl Frames {
         Ok(())
     }
 
-    /// An empty line ends an event; lines that are no data (comments, names, ids) are passed over.
+    /// Ends the current line. An empty line ends the event; lines other than `data` are skipped.
     fn end_line(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let mut line = std::mem::take(&mut self.line);
         if line.is_empty() {
@@ -87,7 +93,7 @@ impl Frames {
                 data.push(b'\n');
                 data.extend_from_slice(&line[skip..]);
             }
-            // The usual case, without a second copy of what may be long.
+            // The usual case, one line: reuse its buffer instead of copying what may be megabytes.
             None => {
                 line.drain(..skip);
                 self.data = Some(line);
@@ -103,16 +109,16 @@ mod tests {
 
     /// All events of a text, cut into bits of this size.
     fn events(text: &str, size: usize, most: usize) -> Result<Vec<String>, TooLong> {
-        let mut frames = Frames::new(most);
+        let mut parser = SseParser::new(most);
         let mut events = Vec::new();
         let text_of = |data: Vec<u8>| String::from_utf8(data).unwrap();
         for bit in text.as_bytes().chunks(size) {
-            frames.add(Bytes::copy_from_slice(bit));
-            while let Some(data) = frames.next_event()? {
+            parser.add(Bytes::copy_from_slice(bit));
+            while let Some(data) = parser.next_event()? {
                 events.push(text_of(data));
             }
         }
-        events.extend(frames.last_event()?.map(text_of));
+        events.extend(parser.last_event()?.map(text_of));
         Ok(events)
     }
 

@@ -1,4 +1,5 @@
-//! Long texts cut, by characters: Unicode scalar values, none of which is split.
+//! Truncation of long texts. Lengths are counted in characters (Unicode scalar values), so no cut can
+//! split one and panic; a grapheme made of several characters may still be cut in two.
 
 /// The first `most` characters.
 pub fn head(text: &str, most: usize) -> &str {
@@ -13,7 +14,7 @@ pub fn tail(text: &str, most: usize) -> &str {
     }
 }
 
-/// The first `most` characters, with a mark if that is not all.
+/// The first `most` characters, followed by `…` if anything was cut off.
 pub fn clip(text: &str, most: usize) -> String {
     let head = head(text, most);
     if head.len() == text.len() { text.to_owned() } else { format!("{head}…") }

@@ -1,62 +1,66 @@
-//! Work that may block, on threads of its own and with a time limit. A file system can hang for ever
-//! (a network mount whose server is gone), and a thread that waits for it cannot be stopped: the
-//! caller gets its answer in time, and the thread is given up.
+//! Blocking work off the async runtime's two worker threads, with a time limit. A file system can hang
+//! for ever (a network mount whose server is gone), and a thread that waits for it cannot be stopped:
+//! the caller gets its error in time and the thread is abandoned. A semaphore bounds how many can hang.
 
 use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
-/// How long a look at files may take where nothing else is said.
+/// The default time limit for reading a few files.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// Threads that hang hold their permit, so that a dead mount can never use up all threads of the
-/// runtime (512), which also compress, parse and resolve names.
+/// Permits for [`within`]. An abandoned thread keeps its permit until it wakes up, so that a dead mount
+/// can never use up tokio's whole blocking pool (512), which also compresses, parses and resolves names.
 static ROOM: Semaphore = Semaphore::const_new(128);
 
+/// Why work on a blocking thread brought no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Stuck {
+pub enum Error {
     #[error("the file system did not answer within {} s", .0.as_secs())]
-    Silent(Duration),
+    TimedOut(Duration),
     #[error("internal error: it panicked")]
     Panicked,
 }
 
-/// Runs this on a thread that may block, for at most so long.
+/// Runs `work` on a blocking thread and waits for it for at most `limit`. After that the thread may
+/// still be running: `work` must be harmless if it finishes late.
 pub async fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Stuck> {
+) -> Result<T, Error> {
+    // One deadline for both waits: a caller behind 128 hung threads waits no longer than any other.
     let deadline = tokio::time::Instant::now() + limit;
     let Ok(Ok(permit)) = tokio::time::timeout_at(deadline, ROOM.acquire()).await else {
-        return Err(Stuck::Silent(limit));
+        return Err(Error::TimedOut(limit));
     };
     let thread = tokio::task::spawn_blocking(move || {
         let done = work();
+        // Released here and not by the caller, which may have given up long ago.
         drop(permit);
         done
     });
     match tokio::time::timeout_at(deadline, thread).await {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err(_)) => Err(Stuck::Panicked),
-        Err(_) => Err(Stuck::Silent(limit)),
+        Ok(Err(_)) => Err(Error::Panicked),
+        Err(_) => Err(Error::TimedOut(limit)),
     }
 }
 
-/// Runs this on a thread of the same kind, however long it takes: for work on our own disk and in
-/// memory that is too long for the two threads that serve everybody.
+/// Runs `work` on a blocking thread without a limit: for work on our own disk and in memory that would
+/// hold up everybody else on one of the two worker threads.
 pub async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Stuck> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| Stuck::Panicked)
+) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Panicked)
 }
 
-/// Runs this here, and has another thread serve everybody meanwhile: for work in memory that borrows
-/// what is too large to be copied for a thread of its own.
+/// Runs `work` on this thread while tokio moves the other tasks to another one: for work in memory that
+/// borrows something too large to be copied for [`apart`].
 pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        // Tests: there is no other thread.
+        // A single-threaded runtime (tests): `block_in_place` would panic, there is no other thread.
         Ok(_) | Err(_) => work(),
     }
 }
@@ -72,7 +76,7 @@ mod tests {
         let (release, held) = mpsc::channel::<()>();
         let limit = Duration::from_millis(50);
         let hung = within(limit, move || held.recv().is_ok()).await;
-        assert_eq!(hung, Err(Stuck::Silent(limit)));
+        assert_eq!(hung, Err(Error::TimedOut(limit)));
         assert_eq!(within(LIMIT, || 7).await, Ok(7));
         drop(release);
     }
@@ -87,6 +91,6 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_an_answer() {
-        assert_eq!(within::<()>(LIMIT, || panic!("on purpose")).await, Err(Stuck::Panicked));
+        assert_eq!(within::<()>(LIMIT, || panic!("on purpose")).await, Err(Error::Panicked));
     }
 }

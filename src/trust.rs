@@ -1,10 +1,11 @@
 //! Workspace trust: which directories may define agents by the files in them (X1). One JSON file in
 //! the storage directory, read anew at every use, so that a decision needs no daemon and no restart.
 //!
-//! Trust belongs to a path, freed of symlinks, and to that directory alone: one below it is another
-//! workspace. It is not tied to the contents, which every `git pull` changes, nor to an inode, which
-//! file systems reuse. It is tied to the owner of the directory: under a path such as `/tmp/x`,
-//! somebody else could otherwise take the place of a directory that was deleted.
+//! Trust belongs to a canonical path and to that directory alone: one below it is another workspace. It
+//! is not tied to the contents, which every `git pull` changes, nor to an inode, which file systems
+//! reuse. It is tied to the owner of the directory: under a path such as `/tmp/x`, another user could
+//! otherwise put their own directory where a trusted one was deleted. A list that cannot be read, or
+//! that others may write, means that nothing is trusted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,55 +17,58 @@ use serde::{Deserialize, Serialize};
 
 use crate::private_file::{self, PrivateFile};
 
-/// Thousands of entries. A list that is larger is not ours.
+/// Room for thousands of entries. A larger file was not written by us and is not read.
 const LARGEST_LIST: usize = 1024 * 1024;
 
-/// The list; cloning the handle is cheap.
+/// A handle to the trust list; nothing is cached, and cloning it is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
     file: PrivateFile,
 }
 
+/// What the user answered when asked about a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
     Trusted,
-    /// Not trusted, and nobody is asked about it again.
+    /// Not trusted, and the question is not asked again.
     Declined,
 }
 
 /// A directory, and whether the agents its files define may be used.
 #[derive(Debug)]
 pub struct Workspace {
-    /// Without symlinks, unless it cannot be resolved.
+    /// The canonical path, or the path as given if it cannot be resolved.
     pub path: PathBuf,
     pub standing: Standing,
 }
 
+/// What the list says about a workspace now.
 #[derive(Debug)]
 pub enum Standing {
     Trusted,
     Declined,
     Undecided,
-    /// The list cannot be read, which means that nothing is trusted.
+    /// The list cannot be read; treated as not trusted.
     Unknown(Error),
 }
 
-/// A line of the list.
+/// A line of the list, for `asyncagents trust --list`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Listed {
+pub struct ListEntry {
     pub path: String,
     pub state: State,
 }
 
+/// What a recorded decision is worth now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Trusted,
     Declined,
-    /// There was a decision, and there is no such directory now.
+    /// The directory no longer exists.
     Missing,
-    /// There was a decision, and the directory belongs to somebody else now.
+    /// The directory has another owner now, so the decision does not hold.
     Replaced,
 }
 
@@ -90,7 +94,8 @@ pub enum Error {
     Full { file: String },
 }
 
-/// The file. Keys that are not known may narrow a decision, so they are not ignored.
+/// The format of the file. Unknown keys are an error: a later version may use one to narrow a decision,
+/// and ignoring it would widen the trust.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct List {
@@ -101,7 +106,7 @@ struct List {
 #[serde(deny_unknown_fields)]
 struct Entry {
     decision: Decision,
-    /// The user id that owned the directory when it was decided about.
+    /// The user id that owned the directory at the time of the decision.
     owner: u32,
 }
 
@@ -110,9 +115,10 @@ impl Trust {
         Trust { file: PrivateFile::own(home.join("trust.json"), LARGEST_LIST) }
     }
 
+    /// Looks a workspace up. Never fails: whatever goes wrong is a [`Standing`] that is not trusted.
     pub fn look(&self, directory: &Path) -> Workspace {
         let Ok(place) = Place::of(directory) else {
-            // Nothing can have been decided about what is not there.
+            // Entries are keyed by canonical path, and this has none.
             return Workspace { path: directory.to_owned(), standing: Standing::Undecided };
         };
         let standing = match self.read() {
@@ -122,7 +128,7 @@ impl Trust {
         Workspace { path: place.path.into(), standing }
     }
 
-    /// Returns the path that was decided about.
+    /// Records a decision and returns the canonical path that it is stored under.
     pub fn decide(&self, directory: &Path, decision: Decision) -> Result<String, Error> {
         let Place { path, owner } = Place::of(directory)?;
         self.change(|list| {
@@ -131,14 +137,15 @@ impl Trust {
         Ok(path)
     }
 
-    /// Takes a path off the list, as it is written there: the directory may be gone.
+    /// Removes an entry, by the path as it is listed: the directory itself may be gone. `false` when
+    /// there was no such entry.
     pub fn forget(&self, path: &str) -> Result<bool, Error> {
         let mut was_there = false;
         self.change(|list| was_there = list.workspaces.remove(path).is_some())?;
         Ok(was_there)
     }
 
-    pub fn list(&self) -> Result<Vec<Listed>, Error> {
+    pub fn list(&self) -> Result<Vec<ListEntry>, Error> {
         let list = self.read()?;
         let listed = |(path, entry): (String, Entry)| {
             let state = match (fs::metadata(&path), entry.decision) {
@@ -147,18 +154,20 @@ impl Trust {
                 (Ok(now), Decision::Declined) if now.is_dir() => State::Declined,
                 (Ok(_) | Err(_), Decision::Trusted | Decision::Declined) => State::Missing,
             };
-            Listed { path, state }
+            ListEntry { path, state }
         };
         Ok(list.workspaces.into_iter().map(listed).collect())
     }
 
     fn change(&self, change: impl FnOnce(&mut List)) -> Result<(), Error> {
         let unwritable = |error| Error::Unwritable { file: self.name(), error };
+        // Read under the lock: two `asyncagents trust` at once must not drop each other's entry.
         let lock = self.file.lock().map_err(unwritable)?;
         let mut list = self.read()?;
         change(&mut list);
         let mut text = serde_json::to_string_pretty(&list).expect("a list of paths is JSON");
         text.push('\n');
+        // Checked before writing: a larger list could never be read again.
         if text.len() > LARGEST_LIST {
             return Err(Error::Full { file: self.name() });
         }
@@ -173,6 +182,7 @@ impl Trust {
             Err(private_file::Error::Exposed) => return Err(Error::Writable { file: self.name() }),
             Err(private_file::Error::Io(error)) => return Err(unreadable(error.to_string())),
         };
+        // Unlike with keys, the parser's message may quote the file: paths are no secret here.
         serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))
     }
 
@@ -190,7 +200,7 @@ impl Workspace {
     }
 }
 
-/// What a directory is called in the list.
+/// A directory by what identifies it in the list.
 struct Place {
     path: String,
     owner: u32,
@@ -212,6 +222,7 @@ impl Place {
 
     fn standing(&self, list: &List) -> Standing {
         match list.workspaces.get(&self.path) {
+            // Another user's directory under a path that was once trusted: ask again.
             Some(entry) if entry.owner != self.owner => Standing::Undecided,
             Some(Entry { decision: Decision::Trusted, .. }) => Standing::Trusted,
             Some(Entry { decision: Decision::Declined, .. }) => Standing::Declined,

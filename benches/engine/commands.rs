@@ -52,7 +52,7 @@ pub(crate) async fn measure(scale: &Scale, table: &mut Table) -> anyhow::Result<
             environment: Vec::new(),
             output: std::fs::File::create("/dev/null")?.into(),
             processes: 0,
-            afterwards: String::new(),
+            cleanup: String::new(),
         })?;
         let report = process.report().await;
         let ended = (report.cause, report.status);
@@ -84,7 +84,7 @@ async fn sandboxed(scale: &Scale, table: &mut Table, launcher: &Launcher) -> any
     std::fs::create_dir_all(workspace.join(".git"))?;
     std::fs::write(workspace.join(".git/config"), "")?;
     let cell = cell(place.path().join("scratch"));
-    if cell.sandbox.found().is_err() {
+    if cell.sandbox.detected().is_err() {
         table.note("commands: there is no bubblewrap here, so its cost is not measured".to_owned());
         return Ok(());
     }
@@ -119,7 +119,7 @@ async fn sandboxed(scale: &Scale, table: &mut Table, launcher: &Launcher) -> any
             environment: Vec::new(),
             output: std::fs::File::create("/dev/null")?.into(),
             processes: plan.processes,
-            afterwards: plan.afterwards.clone(),
+            cleanup: plan.repairs.clone(),
         })?;
         let report = process.report().await;
         let ended = (report.cause, report.status);

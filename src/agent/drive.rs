@@ -1,5 +1,7 @@
-//! Drives a turn: carries out its effects and feeds back what happened. All IO of the loop is
-//! here, none of its decisions.
+//! The driver of the agent loop: carries out the effects of a [`Turn`] and feeds back what happened. All
+//! IO of the loop is here, none of its decisions. Whatever changes the conversation is on disk before the
+//! next thing happens (write-ahead), so after a crash a new `Turn` goes on from the saved messages, and a
+//! tool that had started is known to have started.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,13 +15,13 @@ use super::model::{self, Call, Model, Piece, Request};
 use super::turn::{Effect, Event, Mint, Purpose, Turn};
 use crate::transcript::{Message, ToolState};
 
-/// How long tools may take to clean up behind themselves: a command's processes are killed and seen
-/// gone, which the kernel may take seconds for.
-const FAREWELL: Duration = Duration::from_secs(8);
+/// How long tools may take to stop when the run is over: the processes of a command are killed and waited
+/// for, which may take the kernel seconds.
+const CLEANUP_LIMIT: Duration = Duration::from_secs(8);
 
-/// What a run needs from the place where it runs.
+/// What a run needs from the host that it runs in.
 pub trait Surroundings: Send + Sync + 'static {
-    /// Puts a message on disk. Nothing happens after it before it is there.
+    /// Puts a message on disk. Resolves when it is there; nothing else happens before.
     fn save(&self, message: &Message) -> impl Future<Output = Result<(), Stopped>> + Send;
     /// Puts the state of one call of a saved message on disk.
     fn save_call(
@@ -28,36 +30,39 @@ pub trait Surroundings: Send + Sync + 'static {
         part: usize,
         state: &ToolState,
     ) -> impl Future<Output = Result<(), Stopped>> + Send;
-    /// What was said to the session since this was last asked.
+    /// The messages that were sent to the session since the last call.
     fn hear(&self) -> impl Future<Output = Result<Vec<Message>, Stopped>> + Send;
-    /// The model that is asked next: its key may have changed since it was asked last.
+    /// The model for the next request. Looked up every time, because its key may have changed.
     fn model(&self) -> impl Future<Output = Result<Model, model::Error>> + Send;
-    /// Everything the model is told, for these messages.
+    /// The request to the model, for these messages.
     fn request(&self, messages: &[Message], purpose: Purpose) -> Request;
-    /// May take as long as somebody takes to answer.
+    /// Decides whether a call may run. May take as long as a person takes to answer.
     fn permit(&self, call: &Call) -> impl Future<Output = Permit> + Send;
+    /// Runs a call. Both results are text for the model. It must stop when `cancel` is.
     fn run_tool(
         &self,
         call: &Call,
         permit: Leave,
         cancel: CancellationToken,
     ) -> impl Future<Output = Result<String, String>> + Send;
-    /// For whoever watches.
+    /// Reports progress.
     fn show(&self, doing: Doing, messages: &[Message]);
 }
 
+/// The decision about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Permit {
     Yes(Leave),
-    /// A rule forbids it: the model is told and may do something else.
+    /// A rule forbids it: the model is told why and goes on.
     Forbidden(String),
-    /// Somebody said no to this: the run ends.
+    /// A person refused it: the run ends.
     Refused(String),
 }
 
-/// The place outside the workspace that a call may go to, if any.
+/// What a call may reach beyond the workspace or the sandbox, if it was permitted to.
 pub type Leave = Option<String>;
 
+/// What a run is doing, for progress reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Doing {
     Asking,
@@ -66,29 +71,31 @@ pub enum Doing {
     Retrying(String),
 }
 
-/// The run was left as it is and can be gone on with.
+/// The run was suspended: what is on disk is complete, and a new `Turn` can resume it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the run was left where it is: {0}")]
+#[error("the run was suspended and can be resumed: {0}")]
 pub struct Stopped(pub String);
 
-/// News of a tool. Its sender waits until they are on disk.
-struct Note {
+/// An event of a tool. Its sender waits until the event is on disk.
+struct ToolNote {
     event: Event,
-    noted: oneshot::Sender<()>,
+    saved: oneshot::Sender<()>,
 }
 
+/// The work in flight: at most one request to the model, the running tools, a timer.
 struct Work {
     pieces: Option<mpsc::Receiver<Piece>>,
     model: Option<JoinHandle<Result<(), model::Error>>>,
     tools: JoinSet<()>,
-    notes: mpsc::Receiver<Note>,
-    to_notes: mpsc::Sender<Note>,
+    notes: mpsc::Receiver<ToolNote>,
+    to_notes: mpsc::Sender<ToolNote>,
     retry_at: Option<tokio::time::Instant>,
-    /// Stops the tools that still run when the run is over.
+    /// Cancels the tools that are still running when the run is over.
     tools_over: CancellationToken,
 }
 
-/// Goes on until the run is over, somebody cancels it, or the daemon stops.
+/// Runs a turn to its end. `cancel` ends the run (the turn records that it was aborted); `stop` suspends
+/// it as it is, for the next daemon. Returns `Err` only if the run is suspended.
 pub async fn drive<M: Mint, S: Surroundings>(
     mut turn: Turn<M>,
     surroundings: Arc<S>,
@@ -110,7 +117,7 @@ pub async fn drive<M: Mint, S: Surroundings>(
                 return Err(stopped);
             }
         }
-        let (event, noted) = tokio::select! {
+        let (event, saved) = tokio::select! {
             event = work.next() => event,
             () = cancel.cancelled(), if !cancelled => {
                 cancelled = true;
@@ -121,7 +128,8 @@ pub async fn drive<M: Mint, S: Surroundings>(
                 return Err(Stopped("the daemon is stopping".into()));
             }
         };
-        // What it has said and done stays as it is on disk, for the run that goes on with other credentials.
+        // No event for the turn: what is on disk stays as it is, and the run is resumed once somebody
+        // brings credentials again.
         if let Event::ModelFailed(model::Error::Lost(why)) = event {
             work.finish().await;
             return Err(Stopped(why));
@@ -141,21 +149,23 @@ pub async fn drive<M: Mint, S: Surroundings>(
         if let Some(doing) = doing.filter(|_| effects.iter().all(is_save)) {
             surroundings.show(doing, turn.messages());
         }
-        // What a tool does next waits for this to be on disk.
-        if let Some(noted) = noted {
+        // The tool waits for this: it must not start before "started" is on disk. After a crash it would
+        // otherwise be run again although it may have done half of its work.
+        if let Some(saved) = saved {
             let (saves, others): (Vec<_>, Vec<_>) = effects.into_iter().partition(is_save);
             if let Err(stopped) = work.carry_out(saves, &mut turn, &surroundings).await {
-                drop(noted);
+                // Not confirmed, but not left waiting either; `finish` cancels it.
+                drop(saved);
                 work.finish().await;
                 return Err(stopped);
             }
-            let _ = noted.send(());
+            let _ = saved.send(());
             effects = others;
         }
     }
 }
 
-/// What is left to do after some effects.
+/// Whether the run goes on after some effects.
 enum Step {
     GoesOn,
     Over,
@@ -175,6 +185,8 @@ impl Work {
         }
     }
 
+    /// Carries out effects in order. Hearing new messages can lead to further effects, which come after
+    /// the others.
     async fn carry_out<M: Mint, S: Surroundings>(
         &mut self,
         effects: Vec<Effect>,
@@ -220,6 +232,7 @@ impl Work {
         Ok(Step::GoesOn)
     }
 
+    /// Starts a request to the model; its pieces come through a bounded channel (back-pressure).
     fn ask<S: Surroundings>(&mut self, request: Request, surroundings: Arc<S>) {
         let (sink, pieces) = mpsc::channel(64);
         self.pieces = Some(pieces);
@@ -229,26 +242,28 @@ impl Work {
             ));
     }
 
+    /// Starts a tool call: permission, then "started" on disk, then the tool.
     fn run<S: Surroundings>(&mut self, call: Call, surroundings: Arc<S>) {
         let cancel = self.tools_over.clone();
         let notes = self.to_notes.clone();
         let tell = move |event| {
             let notes = notes.clone();
             async move {
-                let (noted, on_disk) = oneshot::channel();
-                if notes.send(Note { event, noted }).await.is_ok() {
+                let (saved, on_disk) = oneshot::channel();
+                if notes.send(ToolNote { event, saved }).await.is_ok() {
                     let _ = on_disk.await;
                 }
             }
         };
         self.tools.spawn(async move {
             let id = call.id.clone();
-            // In a task of its own: a panic is the call's answer, not the end of the run.
+            // In a task of its own, so that a panic becomes the result of the call and not the end of
+            // the run.
             let say = tell.clone();
             let made = tokio::spawn(async move {
                 let permit = tokio::select! {
                     permit = surroundings.permit(&call) => permit,
-                    // The run is over; nobody has to answer any more.
+                    // The run is over while a person is still being asked.
                     () = cancel.cancelled() => Permit::Forbidden("aborted".to_owned()),
                 };
                 let leave = match permit {
@@ -270,7 +285,7 @@ impl Work {
         });
     }
 
-    /// The next thing that happens.
+    /// Waits for the next event, and for events of tools returns the confirmation they wait for.
     async fn next(&mut self) -> (Event, Option<oneshot::Sender<()>>) {
         let pieces = async {
             match &mut self.pieces {
@@ -298,7 +313,7 @@ impl Work {
                     (Event::ModelFailed(self.why_the_model_ended().await), None)
                 }
             },
-            Some(Note { event, noted }) = self.notes.recv() => (event, Some(noted)),
+            Some(ToolNote { event, saved }) = self.notes.recv() => (event, Some(saved)),
             () = retry => {
                 self.retry_at = None;
                 (Event::Retry, None)
@@ -306,6 +321,7 @@ impl Work {
         }
     }
 
+    /// The error behind a stream of pieces that ended without [`Piece::End`].
     async fn why_the_model_ended(&mut self) -> model::Error {
         match self.model.take() {
             Some(model) => match model.await {
@@ -317,11 +333,13 @@ impl Work {
         }
     }
 
-    /// Tools that were told to stop get a moment to do so; whoever does not is dropped.
+    /// Cancels the tools and waits for them for a while; those that do not stop are dropped. The request
+    /// to the model ends by itself, because its channel is closed.
     async fn finish(mut self) {
         self.tools_over.cancel();
+        // Tools that wait for a confirmation wake up and see that they are cancelled.
         drop(self.notes);
-        let _ = tokio::time::timeout(FAREWELL, async {
+        let _ = tokio::time::timeout(CLEANUP_LIMIT, async {
             while self.tools.join_next().await.is_some() {}
         })
         .await;

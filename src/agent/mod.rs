@@ -1,4 +1,6 @@
-//! The embedded agent: a loop around a model and its tools. It has never heard of tasks.
+//! The embedded agent runtime: an agent loop around a model and its tools. It knows nothing of tasks,
+//! parents or hosts: `turn` decides (pure), `drive` does the IO, `model` talks to providers, `tools` are
+//! what the model can call, and `definition` says which of them an agent may use.
 
 pub mod definition;
 pub mod drive;

@@ -12,7 +12,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{show, trust};
-use crate::agent::definition::{self, Definition, Folder, Loaded, Rule, Source, TOOLS};
+use crate::agent::definition::{self, AgentSet, Definition, Folder, Rule, Source, TOOLS};
 use crate::config::Settings;
 use crate::daemon::definition_bounds;
 use crate::quote;
@@ -69,7 +69,7 @@ pub(super) struct Agents {
 /// The agents of a directory, and where they come from.
 pub(super) struct Scene {
     pub(super) workspace: Workspace,
-    pub(super) loaded: Loaded,
+    pub(super) loaded: AgentSet,
     folders: Vec<Folder>,
 }
 

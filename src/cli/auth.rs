@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{connect, show};
 use crate::agent::model::provider::Provider;
-use crate::auth::{Auth as Keys, Kept};
+use crate::auth::{Auth as Keys, Credential};
 use crate::config::Settings;
 use crate::daemon::{hand_over, make_private};
 use crate::wire::{ProviderView, ProvidersRequest};
@@ -82,13 +82,13 @@ async fn set(settings: &Settings, provider: &str, command: Option<String>) -> an
         Some(command) if command.trim().is_empty() => {
             anyhow::bail!("the command is empty; give one that prints the key")
         }
-        Some(command) => Kept::Command(command),
-        None if std::io::stdin().is_terminal() => Kept::key(&ask(provider).await?)?,
+        Some(command) => Credential::Command(command),
+        None if std::io::stdin().is_terminal() => Credential::key(&ask(provider).await?)?,
         None => {
             let mut text = String::new();
             let read = std::io::stdin().take(MOST_INPUT).read_to_string(&mut text);
             read.context("cannot read the key from standard input")?;
-            Kept::key(&text)?
+            Credential::key(&text)?
         }
     };
     make_private(&settings.home)?;

@@ -13,9 +13,7 @@ pub fn guard(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> 
     let verb = arguments.nth(1)?;
     if verb == process::VERB {
         // Standard error belongs to the command, and nobody is there to read it.
-        return Some(
-            guard::run(sandbox::put_right).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
-        );
+        return Some(guard::run(sandbox::repair).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS));
     }
     if verb != sandbox::VERB {
         return None;

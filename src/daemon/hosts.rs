@@ -9,9 +9,9 @@ use anyhow::Context;
 use super::home::Home;
 use crate::agent::definition;
 use crate::agent::model::provider::{Access, Key, Provider, Sources};
-use crate::agent::model::{Effort, KeptKey, KeptKeys, Models, Price};
+use crate::agent::model::{Effort, Models, Price, StoredKey, StoredKeys};
 use crate::agent::turn::Limits;
-use crate::auth::{Auth, Kept};
+use crate::auth::{Auth, Credential};
 use crate::clock::Clock;
 use crate::config::{self, Settings, Thinking};
 use crate::host::AnyHost;
@@ -133,16 +133,16 @@ fn sources(settings: &Settings, name: &str) -> Sources {
 }
 
 /// As they are in the file at the moment.
-fn kept_keys(settings: &Settings, home: &Home) -> KeptKeys {
+fn kept_keys(settings: &Settings, home: &Home) -> StoredKeys {
     let auth = Auth::in_home(home.path());
     let variables = key_variables(settings);
     Arc::new(move |name| {
         let key = match auth.get(name).map_err(|error| error.to_string())? {
             None => Key::None,
-            Some(Kept::Key(key)) => Key::Text(key),
-            Some(Kept::Command(command)) => Key::Command(command, Arc::clone(&variables)),
+            Some(Credential::Key(key)) => Key::Text(key),
+            Some(Credential::Command(command)) => Key::Command(command, Arc::clone(&variables)),
         };
-        Ok(KeptKey { key, changed_at: auth.changed_at() })
+        Ok(StoredKey { key, changed_at: auth.changed_at() })
     })
 }
 
@@ -200,7 +200,7 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         default_model: config.model.clone(),
         output_bytes: config.agent.output_bytes,
         models: Models::new(providers(settings), config.agent.silence, config.agent.answer_bytes)
-            .with_kept_keys(kept_keys(settings, home))
+            .with_stored_keys(kept_keys(settings, home))
             .with_aliases(config.agent.aliases.clone())
             .with_effort(effort(config.agent.thinking)),
         prices: config.agent.prices.iter().map(priced).collect(),

@@ -1,20 +1,21 @@
-//! A message as the child reads it: who said it, what was said, and each call with its arguments
-//! and its result.
+//! Renders a message as the child reads it: the role, the texts, and each tool call with its arguments
+//! and its result, truncated by its tier.
 
 use super::cut::{self, LONGEST_NOTE, Method};
-use super::read::{Call, Message, Outcome, Part, Role};
+use super::read::{Call, Message, Part, Role, ToolResult};
 use super::text::{one_line, text};
 
-/// What hosts put in the place of a result that is no longer shown.
+/// OpenCode's own placeholder for a result that it has cleared.
 pub(super) const CLEARED: &str = "[Old tool result content cleared]";
 
 const RESULT: &str = "\n[Tool result]\n";
 const NO_RESULT: &str = "\n[No tool result]";
 const UNKNOWN_RESULT: &str = "\n[Tool result]\n[empty, or in a form that is not understood]";
 
-/// More than the line about parts that are left out ever takes.
+/// An upper bound for the line about parts that are left out.
 const LONGEST_OMISSION: usize = 80;
 
+/// The whole message.
 pub(super) fn block(message: &Message<'_>) -> String {
     let mut block = role(message).to_owned();
     for part in &message.parts {
@@ -24,7 +25,8 @@ pub(super) fn block(message: &Message<'_>) -> String {
     block
 }
 
-/// The same in so many characters at most: the newest parts that fit, the one before them cut.
+/// The message in at most `characters` characters: its newest parts that fit, and the part before those
+/// cut to what is left.
 pub(super) fn block_within(message: &Message<'_>, characters: usize) -> String {
     let mut left = characters.saturating_sub(role(message).len() + LONGEST_OMISSION);
     let mut newest_first: Vec<String> = Vec::new();
@@ -49,7 +51,7 @@ pub(super) fn block_within(message: &Message<'_>, characters: usize) -> String {
     block
 }
 
-/// `None` when not even the name and the id of a call fit.
+/// A part in at most `characters` characters. `None` when not even the name and id of a call fit.
 fn part_within(part: &Part<'_>, characters: usize) -> Option<String> {
     let mut cut = String::from("\n");
     let around = match part {
@@ -60,16 +62,18 @@ fn part_within(part: &Part<'_>, characters: usize) -> Option<String> {
             head.chars().count() + RESULT.len()
         }
     };
+    // The note about the cut counts as well, or the result would exceed the budget.
     let room = characters.checked_sub(around + LONGEST_NOTE)?;
     push_part(&mut cut, part, room);
     Some(cut)
 }
 
-/// `most` bounds the text or the result, whatever else bounds them.
+/// Appends a part. `most` limits its text or its result, in addition to the tier.
 fn push_part(out: &mut String, part: &Part<'_>, most: usize) {
     match part {
         Part::Text(raw) => cut::push(out, &text(raw), most, || Method::HeadAndTail),
         Part::Unknown(kind) => {
+            // The kind comes from the host: bounded, and on one line.
             let kind: String = kind.chars().filter(|c| !c.is_control()).take(40).collect();
             let kind = if kind.is_empty() { "unknown" } else { &kind };
             out.push_str(&format!(
@@ -80,12 +84,12 @@ fn push_part(out: &mut String, part: &Part<'_>, most: usize) {
             push_call(out, call);
             match &call.result {
                 None => out.push_str(NO_RESULT),
-                Some(Outcome::Unknown) => out.push_str(UNKNOWN_RESULT),
-                Some(Outcome::Cleared) => {
+                Some(ToolResult::Unknown) => out.push_str(UNKNOWN_RESULT),
+                Some(ToolResult::Cleared) => {
                     out.push_str(RESULT);
                     out.push_str(CLEARED);
                 }
-                Some(Outcome::Said(raw)) => {
+                Some(ToolResult::Content(raw)) => {
                     out.push_str(RESULT);
                     push_result(out, call, &text(raw), most);
                 }
@@ -94,7 +98,7 @@ fn push_part(out: &mut String, part: &Part<'_>, most: usize) {
     }
 }
 
-/// Name and id are never cut.
+/// Appends a call. Its name and id are never cut: by them the child can refer to it.
 fn push_call(out: &mut String, call: &Call<'_>) {
     let name = if call.name.is_empty() { "unknown" } else { &*call.name };
     out.push_str("[Tool: ");

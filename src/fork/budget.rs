@@ -1,32 +1,35 @@
-//! The third stage: what is too much is dropped, oldest first (F5). It works from the newest message
-//! backwards, so that nobody looks at what is dropped.
+//! The third stage: a budget of characters; the oldest messages over it are dropped (F5). It renders from
+//! the newest message backwards and stops at the budget, so the dropped part, which may be most of a
+//! long conversation, is never rendered.
 
 use super::block::{block, block_within};
 use super::read::{Message, Part};
 use super::tiers::PerTier;
 
-/// The most a context has. Up to here nothing is dropped, so the lower bound of 120,000 up to which
-/// nothing may be dropped needs no rule of its own.
+/// The budget of a context. Up to here nothing is dropped, so the specification's lower bound (nothing
+/// may be dropped up to 120,000) needs no rule of its own.
 pub const MOST_CHARACTERS: usize = 200_000;
 
-/// An oversize message is cut to what is left of the budget, if that is at least so much.
+/// A message that is larger than the whole budget is cut to what is left of it, if at least this much is.
 const WORTH_CUTTING: usize = 1_000;
 
 const BETWEEN: &str = "\n\n";
 
+/// The messages that fit.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct Selection {
     /// Newest first.
     pub(super) blocks: Vec<String>,
-    /// With what stands between them.
+    /// Their length, with the separators.
     pub(super) characters: usize,
     pub(super) results: PerTier,
     /// How many messages were dropped.
     pub(super) removed: usize,
 }
 
-pub(super) fn keep(messages: &[Message<'_>]) -> Kept {
-    let mut kept = Kept::default();
+/// Selects the newest messages that fit.
+pub(super) fn select(messages: &[Message<'_>]) -> Selection {
+    let mut kept = Selection::default();
     let mut newest_first = messages.iter().rev().filter(|message| !message.parts.is_empty());
     while let Some(message) = newest_first.next() {
         let whole = block(message);
@@ -37,7 +40,11 @@ pub(super) fn keep(messages: &[Message<'_>]) -> Kept {
             kept.add(message, whole, between + length);
             continue;
         }
+        // The first message that does not fit ends the selection, even if an older one would fit: what
+        // is dropped is always the oldest part, without gaps.
         kept.removed = newest_first.clone().count();
+        // A message that would not fit even into an empty budget is cut instead: dropped, one such
+        // message as the newest would leave nothing at all.
         if length > MOST_CHARACTERS && left >= WORTH_CUTTING {
             let cut = block_within(message, left - between);
             let length = cut.chars().count();
@@ -50,7 +57,7 @@ pub(super) fn keep(messages: &[Message<'_>]) -> Kept {
     kept
 }
 
-impl Kept {
+impl Selection {
     fn add(&mut self, message: &Message<'_>, block: String, characters: usize) {
         for part in &message.parts {
             match part {

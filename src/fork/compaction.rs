@@ -1,11 +1,14 @@
-//! The first stage: what a compaction stands for is left behind (F2).
+//! The first stage: everything before the summary of the latest compaction is left out (F2), because the
+//! summary stands for it. A compaction is a marker (a user message) and a summary (an assistant message)
+//! after it; one that failed or was cut off has no summary and does not count.
 
 use super::read::Message;
 
-/// Keeps everything from the summary of the latest compaction on, and says whether there was one.
-/// A marker that no summary follows is none.
+/// Keeps everything from the summary of the latest compaction on, and returns whether there was one.
 pub(super) fn slice(mut messages: Vec<Message<'_>>) -> (Vec<Message<'_>>, bool) {
     let mut summary = None;
+    // Backwards: the first marker with a summary somewhere after it decides. `summary` ends up as the
+    // earliest one after that marker.
     for (at, message) in messages.iter().enumerate().rev() {
         if message.is_summary {
             summary = Some(at);

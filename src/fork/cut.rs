@@ -1,16 +1,18 @@
-//! Cutting texts (F4). A cut keeps as many characters as it may, then says how many are gone; no
-//! cut splits a character.
+//! Truncation of texts and tool results (F4): keeps a number of characters from the beginning, or from
+//! the beginning and the end, and notes how many are gone. No cut splits a character.
 
 use crate::text::{head, tail};
 
-/// Their output ends with what matters.
+/// Tools whose output is cut in the middle, because it ends with what matters. Matched anywhere in the
+/// tool's name (`my_bash_tool`).
 const SHELLS: [&str; 3] = ["bash", "pty", "exec"];
 const ERROR_WORDS: [&str; 7] =
     ["error", "Error", "ERROR", "failed", "FAILED", "exception", "traceback"];
 
-/// More than a cut ever says about itself.
+/// An upper bound for the note that a cut leaves.
 pub(super) const LONGEST_NOTE: usize = 48;
 
+/// Which part of a text survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     Head,
@@ -18,6 +20,7 @@ pub(super) enum Method {
     HeadAndTail,
 }
 
+/// How the result of a tool is cut: errors and shell output keep their end.
 pub(super) fn method(tool: &str, result: &str) -> Method {
     let is_shell = SHELLS.iter().any(|shell| tool.contains(shell));
     match is_shell || ERROR_WORDS.iter().any(|word| result.contains(word)) {
@@ -26,12 +29,13 @@ pub(super) fn method(tool: &str, result: &str) -> Method {
     }
 }
 
-/// Whether there are more characters than this. Long texts are not counted to their end.
+/// Whether the text has more characters than this, without counting a long one to its end.
 pub(super) fn exceeds(text: &str, characters: usize) -> bool {
     text.len() > characters && text.char_indices().nth(characters).is_some()
 }
 
-/// Adds `text` to `out`, cut to so many characters. `method` is asked only when it has to be.
+/// Appends `text`, cut to so many characters. `method` is called only if it is cut, because it searches
+/// the whole text.
 pub(super) fn push(
     out: &mut String,
     text: &str,

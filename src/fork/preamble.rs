@@ -1,4 +1,5 @@
-//! What a forked child is told before its parent's conversation: what was done to it (F7).
+//! The preamble that a forked child reads before its parent's conversation: how it was shortened (F7), so
+//! that the child reads a file again instead of trusting a cut result.
 
 use super::{Counts, MOST_CHARACTERS};
 

@@ -1,5 +1,7 @@
-//! Messages as far as a child inherits them, from the host's JSON. Texts stay where they are: one
-//! that is dropped later is never copied.
+//! Reads the host's JSON into the messages that a child inherits, zero-copy: texts stay `RawValue`s
+//! borrowed from the document, so what a later stage drops is never unescaped or copied. A first pass
+//! reads everything strictly; if any part has an unexpected shape, a second one reads part by part and
+//! replaces those it cannot read, so that one odd part does not cost the whole conversation.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,7 +11,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Parts a child has no use for: thoughts, files, and the host's own bookkeeping.
+/// Kinds of parts that a child has no use for: thoughts, files, and the host's own bookkeeping. They are
+/// dropped silently; kinds that are not listed leave a note.
 const NOT_INHERITED: [&str; 17] = [
     "text",
     "reasoning",
@@ -30,12 +33,13 @@ const NOT_INHERITED: [&str; 17] = [
     "",
 ];
 
+/// A message with the parts that are inherited.
 #[derive(Debug)]
 pub(super) struct Message<'a> {
     pub(super) role: Role,
-    /// A person or the host asked for a compaction here.
+    /// The user or the host asked for a compaction here.
     pub(super) is_marker: bool,
-    /// What a compaction wrote; one that failed is none.
+    /// The summary of a compaction that succeeded.
     pub(super) is_summary: bool,
     pub(super) parts: Vec<Part<'a>>,
 }
@@ -51,22 +55,22 @@ pub(super) enum Role {
 pub(super) enum Part<'a> {
     Text(&'a RawValue),
     Call(Call<'a>),
-    /// Something we do not know how to read; the child is told that it is missing.
+    /// A part of a kind we do not know; the child is told that it is left out.
     Unknown(Cow<'a, str>),
 }
 
-/// A call and its result are one unit (F6).
+/// A tool call with its result: the two are one unit and are kept or dropped together (F6).
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     /// Empty when only the result is there.
     pub(super) name: Cow<'a, str>,
     pub(super) id: Cow<'a, str>,
     pub(super) arguments: Option<&'a RawValue>,
-    pub(super) result: Option<Outcome<'a>>,
+    pub(super) result: Option<ToolResult<'a>>,
     pub(super) tier: Tier,
 }
 
-/// How much of a result and of its call's arguments is kept.
+/// How much of a result, and of its call's arguments, is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tier {
     /// The newest results.
@@ -77,42 +81,44 @@ pub(super) enum Tier {
     Short,
 }
 
+/// The result of a tool call.
 #[derive(Debug)]
-pub(super) enum Outcome<'a> {
-    /// The host shows its model no more of it than that there was something.
+pub(super) enum ToolResult<'a> {
+    /// The host has cleared it to save room: its own model is only shown that there was one.
     Cleared,
-    /// There is a result without anything in it, as far as we understand it.
+    /// There is a result, but nothing in it that we understand.
     Unknown,
-    Said(&'a RawValue),
+    Content(&'a RawValue),
 }
 
+/// Reads a whole transcript.
 pub(super) fn messages(transcript: &str) -> Result<Vec<Message<'_>>, serde_json::Error> {
-    let heard: Vec<Heard<'_>> = match serde_json::from_str(transcript) {
-        Ok(heard) => heard,
+    let raw: Vec<RawMessage<'_>> = match serde_json::from_str(transcript) {
+        Ok(raw) => raw,
         Err(error) => one_by_one(transcript).ok_or(error)?,
     };
-    let mut messages = heard.into_iter().map(message).collect::<Result<Vec<_>, _>>()?;
+    let mut messages = raw.into_iter().map(message).collect::<Result<Vec<_>, _>>()?;
     join_results(&mut messages);
     Ok(messages)
 }
 
-/// A part that cannot be read must not cost the whole conversation: slower, and only when it is
-/// needed, each is read by itself.
-fn one_by_one(transcript: &str) -> Option<Vec<Heard<'_>>> {
+/// The fallback: reads every message and part by itself. Slower, so it only runs when the strict reading
+/// failed.
+fn one_by_one(transcript: &str) -> Option<Vec<RawMessage<'_>>> {
     let messages: Vec<&RawValue> = serde_json::from_str(transcript).ok()?;
-    messages.into_iter().map(|raw| heard_loosely(raw.get())).collect()
+    messages.into_iter().map(|raw| read_loosely(raw.get())).collect()
 }
 
-/// `None` for what is no message at all.
-fn heard_loosely(message: &str) -> Option<Heard<'_>> {
-    if let Ok(heard) = serde_json::from_str(message) {
-        return Some(heard);
+/// `None` for a value that is no message at all.
+fn read_loosely(message: &str) -> Option<RawMessage<'_>> {
+    if let Ok(raw) = serde_json::from_str(message) {
+        return Some(raw);
     }
-    Some(serde_json::from_str::<HeardLoosely<'_>>(message).ok()?.read())
+    Some(serde_json::from_str::<LooseMessage<'_>>(message).ok()?.read())
 }
 
-fn message(heard: Heard<'_>) -> Result<Message<'_>, serde_json::Error> {
-    let Heard { info, role, parts, content } = heard;
+fn message(raw: RawMessage<'_>) -> Result<Message<'_>, serde_json::Error> {
+    let RawMessage { info, role, parts, content } = raw;
     let mut parts = parts;
     if let Some(content) = content {
         match content.get().starts_with('[') {
@@ -134,7 +140,8 @@ fn message(heard: Heard<'_>) -> Result<Message<'_>, serde_json::Error> {
     })
 }
 
-/// Results that came in a message of their own go to their calls; those without one stay.
+/// Moves results that came in a message of their own into their calls. A result without a call stays
+/// where it is.
 fn join_results<'a>(messages: &mut [Message<'a>]) {
     let mut open: HashMap<Cow<'a, str>, (usize, usize)> = HashMap::new();
     for at in 0..messages.len() {
@@ -146,12 +153,14 @@ fn join_results<'a>(messages: &mut [Message<'a>]) {
                 }
                 continue;
             }
+            // A call takes one result: ids may be used again by a later call.
             let Some((asked_at, asked)) = open.remove(&call.id) else { continue };
             let result = call.result.take();
             if let Part::Call(asked) = &mut messages[asked_at].parts[asked] {
                 asked.result = result;
             }
         }
+        // What is left of a result that was moved is an empty shell.
         messages[at].parts.retain(|part| match part {
             Part::Text(_) | Part::Unknown(_) => true,
             Part::Call(call) => !call.name.is_empty() || call.result.is_some(),
@@ -164,8 +173,10 @@ fn text(raw: &RawValue) -> Option<Part<'_>> {
     (!empty).then_some(Part::Text(raw))
 }
 
+/// A message as hosts write it, in either of the two shapes.
 #[derive(Deserialize)]
-struct Heard<'a> {
+#[serde(expecting = "a message")]
+struct RawMessage<'a> {
     #[serde(borrow, default)]
     info: Info<'a>,
     #[serde(borrow, default)]
@@ -176,9 +187,9 @@ struct Heard<'a> {
     content: Option<&'a RawValue>,
 }
 
-/// The same with parts that are not looked into yet.
+/// The same with its parts unread, for the fallback.
 #[derive(Deserialize)]
-struct HeardLoosely<'a> {
+struct LooseMessage<'a> {
     #[serde(borrow, default)]
     info: Info<'a>,
     #[serde(borrow, default)]
@@ -187,8 +198,8 @@ struct HeardLoosely<'a> {
     parts: Vec<&'a RawValue>,
 }
 
-impl<'a> HeardLoosely<'a> {
-    fn read(self) -> Heard<'a> {
+impl<'a> LooseMessage<'a> {
+    fn read(self) -> RawMessage<'a> {
         let mut parts = Parts::default();
         for raw in self.parts {
             match serde_json::from_str(raw.get()) {
@@ -196,7 +207,7 @@ impl<'a> HeardLoosely<'a> {
                 Err(_) => parts.kept.push(Part::Unknown(Cow::Borrowed(""))),
             }
         }
-        Heard { info: self.info, role: self.role, parts, content: None }
+        RawMessage { info: self.info, role: self.role, parts, content: None }
     }
 }
 
@@ -204,14 +215,14 @@ impl<'a> HeardLoosely<'a> {
 struct Info<'a> {
     #[serde(borrow, default)]
     role: Cow<'a, str>,
-    /// `true`, or on user messages something else.
+    /// `true` on the summary of a compaction; on user messages hosts put other things here.
     #[serde(borrow)]
     summary: Option<&'a RawValue>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
 }
 
-/// The parts that matter; the others are gone as soon as they are read.
+/// The parts that are inherited; others are dropped while they are read.
 #[derive(Default)]
 struct Parts<'a> {
     kept: Vec<Part<'a>>,
@@ -219,28 +230,30 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn add(&mut self, heard: HeardPart<'a>) {
-        match &*heard.kind {
-            "text" if !heard.ignored => self.kept.extend(heard.text.and_then(text)),
+    fn add(&mut self, raw: RawPart<'a>) {
+        match &*raw.kind {
+            "text" if !raw.ignored => self.kept.extend(raw.text.and_then(text)),
             "compaction" => self.compaction = true,
-            "tool" => self.kept.push(Part::Call(opencode_call(heard))),
+            "tool" => self.kept.push(Part::Call(opencode_call(raw))),
             "tool_use" => self.kept.push(Part::Call(Call {
-                name: named(heard.name),
-                id: heard.id,
-                arguments: heard.input,
+                name: named(raw.name),
+                id: raw.id,
+                arguments: raw.input,
                 result: None,
                 tier: Tier::Whole,
             })),
             "tool_result" => self.kept.push(Part::Call(Call {
                 name: Cow::Borrowed(""),
-                id: heard.tool_use_id,
+                id: raw.tool_use_id,
                 arguments: None,
-                // Some write the result's text as they write a text.
-                result: Some(heard.content.or(heard.text).map_or(Outcome::Unknown, Outcome::Said)),
+                // Some hosts put the result's text into `text`, as in a text part.
+                result: Some(
+                    raw.content.or(raw.text).map_or(ToolResult::Unknown, ToolResult::Content),
+                ),
                 tier: Tier::Whole,
             })),
             known if NOT_INHERITED.contains(&known) => {}
-            _ => self.kept.push(Part::Unknown(heard.kind)),
+            _ => self.kept.push(Part::Unknown(raw.kind)),
         }
     }
 
@@ -250,28 +263,29 @@ impl<'a> Parts<'a> {
     }
 }
 
-fn opencode_call(heard: HeardPart<'_>) -> Call<'_> {
-    let State { input, output, error, time } = heard.state.unwrap_or_default();
+fn opencode_call(raw: RawPart<'_>) -> Call<'_> {
+    let State { input, output, error, time } = raw.state.unwrap_or_default();
     let result = match time.compacted {
-        Some(_) => Some(Outcome::Cleared),
-        None => output.or(error).map(Outcome::Said),
+        Some(_) => Some(ToolResult::Cleared),
+        None => output.or(error).map(ToolResult::Content),
     };
-    let name = named(heard.tool);
-    Call { name, id: heard.call, arguments: input, result, tier: Tier::Whole }
+    let name = named(raw.tool);
+    Call { name, id: raw.call, arguments: input, result, tier: Tier::Whole }
 }
 
 fn named(name: Cow<'_, str>) -> Cow<'_, str> {
     if name.is_empty() { Cow::Borrowed("unknown") } else { name }
 }
 
-/// Every kind of part in one: a `match` on `type` while reading would have all of it copied.
+/// The fields of all kinds of parts in one struct. An internally tagged enum would be the natural type,
+/// but serde buffers those and would copy every text.
 #[derive(Deserialize)]
-struct HeardPart<'a> {
+struct RawPart<'a> {
     #[serde(rename = "type", borrow, default)]
     kind: Cow<'a, str>,
     #[serde(borrow)]
     text: Option<&'a RawValue>,
-    /// Shown to people and not to the model.
+    /// Shown to users and not to the model.
     #[serde(default)]
     ignored: bool,
     #[serde(rename = "callID", borrow, default)]
@@ -306,7 +320,7 @@ struct State<'a> {
 
 #[derive(Default, Deserialize)]
 struct Times<'a> {
-    /// When the host stopped showing the result to its model.
+    /// Set when the host has cleared the result for its own model.
     #[serde(borrow)]
     compacted: Option<&'a RawValue>,
 }
@@ -322,11 +336,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Parts<'a> {
                 f.write_str("a list of parts")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut heard: A) -> Result<Parts<'de>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut raw: A) -> Result<Parts<'de>, A::Error> {
                 let mut parts = Parts::default();
-                while let Some(part) = heard.next_element()? {
+                while let Some(part) = raw.next_element()? {
                     parts.add(part);
                 }
+                // A long conversation has many messages of one part each; `Vec` would keep room for four.
                 parts.kept.shrink_to_fit();
                 Ok(parts)
             }

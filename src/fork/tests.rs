@@ -326,7 +326,7 @@ fn what_is_no_list_of_messages_is_refused() {
     };
     check("", "EOF while parsing a value at line 1 column 0");
     check("{}", "invalid type: map, expected a sequence at line 1 column 0");
-    check("[1]", "invalid type: integer `1`, expected struct Heard at line 1 column 2");
+    check("[1]", "invalid type: integer `1`, expected a message at line 1 column 2");
     check(
         "[{\"parts\": 1}]",
         "invalid type: integer `1`, expected a list of parts at line 1 column 12",

@@ -1,5 +1,6 @@
-//! What a JSON value says as text. Without escapes it is borrowed; half a pair of surrogates, which
-//! programs in JavaScript send when they cut a text, becomes a replacement character.
+//! The text of a raw JSON value. Strings without escapes are borrowed, not copied. Lone surrogates
+//! (`\ud83e` without its other half, which JavaScript programs produce when they cut a string) become
+//! U+FFFD: serde_json would refuse them, and with them the whole conversation.
 
 use std::borrow::Cow;
 
@@ -7,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A text, the texts of a list of blocks, or the JSON itself.
+/// The text of a string, the joined texts of a list of content blocks, or else the JSON itself.
 pub(super) fn text(raw: &RawValue) -> Cow<'_, str> {
     let json = raw.get();
     let inside = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
@@ -20,11 +21,11 @@ pub(super) fn text(raw: &RawValue) -> Cow<'_, str> {
     }
 }
 
-/// Arguments in one line, in the order in which the model wrote them.
+/// Arguments as JSON on one line, in the order in which the model wrote them.
 pub(super) fn one_line(raw: &RawValue) -> Cow<'_, str> {
     match serde_json::from_str::<Value>(raw.get()) {
         Ok(value) => Cow::Owned(value.to_string()),
-        // Nested too deep, or with half a character in it.
+        // Nested too deep for serde_json, or with a lone surrogate in it.
         Err(_) => Cow::Borrowed(raw.get()),
     }
 }
@@ -44,7 +45,8 @@ fn blocks(json: &str) -> Cow<'_, str> {
     }
 }
 
-/// Of the inside of a JSON string that was read before, so its escapes are whole.
+/// Resolves the escapes of a JSON string without its quotes. The string was parsed before, so none of
+/// its escapes is incomplete.
 fn unescape(inside: &str) -> String {
     let mut text = String::with_capacity(inside.len());
     let mut rest = inside;
@@ -71,7 +73,7 @@ fn unescape(inside: &str) -> String {
     text
 }
 
-/// What `\u` stands for, and what comes after it.
+/// The character after `\u`, joined from a surrogate pair if it is one, and the rest of the text.
 fn code_point(digits: &str) -> (char, &str) {
     let Some((first, rest)) = hexadecimal(digits) else {
         return (char::REPLACEMENT_CHARACTER, digits);
@@ -79,6 +81,7 @@ fn code_point(digits: &str) -> (char, &str) {
     if let Some(letter) = char::from_u32(first) {
         return (letter, rest);
     }
+    // Only surrogates are left: a high one (below DC00) needs a low one right behind it.
     let low = rest.strip_prefix("\\u").and_then(hexadecimal);
     match low {
         Some((low @ 0xDC00..=0xDFFF, rest)) if first < 0xDC00 => {

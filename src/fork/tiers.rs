@@ -1,8 +1,11 @@
-//! The second stage: the older a tool result is, the less of it is kept (F3).
+//! The second stage: tiers by age. The older a tool result is, the less of it is kept (F3). Only the
+//! tier is assigned here; the cut happens when a message is rendered.
 
 use super::read::{Message, Part, Tier};
 
+/// How many of the newest results are kept whole.
 const WHOLE: usize = 5;
+/// How many after those are kept long.
 const LONG: usize = 10;
 
 /// How many results are in each tier, newest first.
@@ -14,7 +17,7 @@ pub struct PerTier {
 }
 
 impl Tier {
-    /// Of the result that has so many newer ones.
+    /// The tier of a result with this many newer ones.
     fn of(newer: usize) -> Tier {
         match newer {
             n if n < WHOLE => Tier::Whole,
@@ -50,7 +53,8 @@ impl PerTier {
     }
 }
 
-/// Gives every call its tier. One without a result is in the tier of the next older result.
+/// Assigns a tier to every call. One without a result gets the tier that the next older result has, and
+/// does not count.
 pub(super) fn assign(messages: &mut [Message<'_>]) {
     let mut newer = 0;
     for part in messages.iter_mut().rev().flat_map(|message| message.parts.iter_mut().rev()) {

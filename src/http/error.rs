@@ -53,7 +53,7 @@ impl ApiError {
         ApiError::internal(&error)
     }
 
-    pub(super) fn stuck(error: threads::Stuck) -> ApiError {
+    pub(super) fn stuck(error: threads::Error) -> ApiError {
         ApiError::internal(&error)
     }
 

@@ -1,6 +1,8 @@
-//! The guard: a process between the daemon and one command. It is the command's session leader and
-//! *child subreaper*, so whatever the command leaves behind (double forks, `setsid`, `nohup`) becomes
-//! the guard's child instead of init's, and `wait` says exactly when nothing is left.
+//! The guard: a supervisor process between the daemon and one command. It is the command's session
+//! leader and *child subreaper*, so whatever the command leaves behind (double forks, `setsid`, `nohup`)
+//! is reparented to the guard instead of init, and `wait` tells exactly when nothing is left. The main
+//! thread waits for events; three others report renewals of the lease, the exit of the command and too
+//! many processes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -25,35 +27,42 @@ use super::table::{self, Entry};
 use super::{HAS_SUBREAPERS, KILL_LIMIT, MARKER};
 use crate::backoff::Backoff;
 
-/// Programs that end with the command, but a little later (the `tee` of `> >(tee log)`), have this
-/// long to do so by themselves.
+/// How long programs that end a little after the command (the `tee` of `> >(tee log)`) have to do so by
+/// themselves before they are killed.
 const GRACE: Duration = Duration::from_millis(200);
-/// The lease is counted in ticks that the guard was awake for: after the whole machine was suspended
-/// or overloaded, the daemon still has time to renew it.
+/// The lease is counted in this many ticks during which the guard was awake, not by the clock: after the
+/// whole machine was suspended or overloaded, the daemon still has time to renew it.
 const TICKS: u32 = 10;
 
+/// Between two looks for processes to disappear.
 const PAUSES: Backoff =
     Backoff { first: Duration::from_millis(1), longest: Duration::from_millis(20) };
 
 /// Between two counts of the command's processes. A fork bomb makes a few thousand in that time.
 const BETWEEN_COUNTS: Duration = Duration::from_millis(50);
-/// Counting takes this share of a core at most.
+/// The pause after a count is at least this many times as long as the count took, so that counting
+/// takes at most a fiftieth of a core.
 const SHARE_OF_COUNTING: u32 = 50;
 
+/// What the helper threads report to the main thread.
 enum Event {
+    /// The daemon renewed the lease.
     Renewed,
+    /// The daemon closed the stream: it wants the command killed, or it is dead.
     Kill,
+    /// The command's main process exited.
     Exited,
     TooManyProcesses,
 }
 
-/// A command that was started, and how it ended, once that is known.
-struct Watched {
+/// A started command, and its exit status once that is known.
+struct GuardedCommand {
     main: Pid,
     status: Option<Status>,
     events: Receiver<Event>,
 }
 
+/// Whether the guard has children.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Children {
     Some,
@@ -61,30 +70,33 @@ enum Children {
     None,
 }
 
-/// Reads an order from standard input, carries it out and reports. Fails when standard input is
-/// nothing the daemon made, or the daemon died before it had said everything. `finish` gets what the order
-/// has for it when nothing of the command is left: here and not in the daemon, because a daemon that was
-/// killed in the middle cannot do it, and the next one would not know what a person has changed since.
-pub fn run(finish: fn(&str) -> Vec<String>) -> io::Result<()> {
+/// Reads an order from standard input, carries it out and reports. Fails when standard input is not a
+/// socket that the daemon made, or the daemon died before the order was complete.
+///
+/// `clean_up` is called with the order's `cleanup` when no process of the command is left. This happens
+/// in the guard and not in the daemon: a daemon killed in the middle could not do it, and the next one
+/// would not know what a person has changed since.
+pub fn run(clean_up: fn(&str) -> Vec<String>) -> io::Result<()> {
     super::keep_descriptors_from_children();
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let order = Order::read(&socket)?;
-    let report = match Watched::start(&order, &socket) {
+    let report = match GuardedCommand::start(&order, &socket) {
         Ok(watched) => {
             let report = watched.watch(&order);
-            Report { finished: finish(&order.afterwards), ..report }
+            Report { cleanup: clean_up(&order.cleanup), ..report }
         }
         Err(error) => Report::of(Cause::NotStarted(reason(&order, &error))),
     };
     (&socket).write_all(&report.encode())
 }
 
-impl Watched {
-    fn start(order: &Order, socket: &UnixStream) -> io::Result<Watched> {
-        // Already a session leader if it was started so; else its own session, away from terminals.
+impl GuardedCommand {
+    fn start(order: &Order, socket: &UnixStream) -> io::Result<GuardedCommand> {
+        // A session of its own, away from terminals. Fails if it is a session leader already: fine.
         let _ = setsid();
         become_subreaper()?;
-        // Everything that can fail comes before the command: a guard must not give up beside one.
+        // Everything that can fail comes before the command: a guard that gave up after starting it
+        // would leave it unwatched.
         let (to_events, events) = mpsc::channel();
         let (to_exits, to_counts) = (to_events.clone(), to_events.clone());
         let listening = socket.try_clone()?;
@@ -105,7 +117,7 @@ impl Watched {
         let_go_of_the_output();
         let main = Pid::from_child(&child);
         let _ = to_waiter.send(main);
-        Ok(Watched { main, status: None, events })
+        Ok(GuardedCommand { main, status: None, events })
     }
 
     fn watch(mut self, order: &Order) -> Report {
@@ -118,6 +130,7 @@ impl Watched {
         Report { status: self.status, killed, left, ..Report::of(cause) }
     }
 
+    /// Returns when the command has exited or has to be killed, and why.
     fn wait_for_the_end(&mut self, order: &Order) -> Cause {
         let mut silent_ticks = 0;
         loop {
@@ -131,10 +144,12 @@ impl Watched {
             if silent_ticks > TICKS {
                 return Cause::LeaseExpired;
             }
+            // Orphans of the command end up here, and as zombies they would fill the process table.
             self.reap();
         }
     }
 
+    /// Whether everything the command left behind ends within [`GRACE`].
     fn all_end_by_themselves(&mut self) -> bool {
         let started = Instant::now();
         let mut looks = 0;
@@ -150,8 +165,8 @@ impl Watched {
         true
     }
 
-    /// Kills until there is nobody left, because forks race with looking. Says how many there were,
-    /// and who would not die in time.
+    /// Kills in a loop until no child is left, because processes fork while the table is read. Returns
+    /// how many were killed, and the ids of those that did not die in time.
     fn kill_descendants(&mut self) -> (usize, Vec<i32>) {
         let started = Instant::now();
         let mut looks = 0;
@@ -161,6 +176,7 @@ impl Watched {
             let entries = table::read().unwrap_or_default();
             let alive = table::descendants(&entries, own).into_iter().filter(|entry| entry.alive);
             let alive: Vec<Entry> = alive.collect();
+            // Groups first: that stops a fork bomb in one step, where killing one by one would lose.
             self.kill_groups(&entries, own);
             alive.iter().for_each(Entry::kill);
             killed.extend(alive.iter().map(|entry| (entry.pid, entry.start)));
@@ -169,7 +185,8 @@ impl Watched {
             }
             if started.elapsed() > KILL_LIMIT {
                 let left: Vec<i32> = alive.iter().map(|entry| entry.pid).collect();
-                // There are children, even if the process table could not be read.
+                // `wait` says that there are children even if the process table could not be read, so
+                // the report must not be empty: the daemon would erase its record.
                 let unknown = left.is_empty().then_some(self.main.as_raw_nonzero().get());
                 let killed = killed.len().saturating_sub(left.len());
                 return (killed, left.into_iter().chain(unknown).collect());
@@ -179,8 +196,8 @@ impl Watched {
         }
     }
 
-    /// A group is killed in one step, so not even a fork bomb gets away. Only groups with a child of
-    /// ours in them: until we reap that, its group's id cannot be given to anybody else.
+    /// Kills whole process groups, each in one step that no fork can race with. Only groups with a child
+    /// of ours in them: until that child is reaped, its group id cannot be reused by a stranger.
     fn kill_groups(&self, entries: &[Entry], own: i32) {
         let children = entries.iter().filter(|entry| entry.parent == own);
         let mut groups: BTreeSet<i32> = children.map(|child| child.group).collect();
@@ -193,7 +210,7 @@ impl Watched {
         }
     }
 
-    /// Takes note of every child that has ended.
+    /// Reaps all children that have exited and notes the status of the main process.
     fn reap(&mut self) -> Children {
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -209,7 +226,8 @@ impl Watched {
     }
 }
 
-/// The reader of the output is to see its end when the command's last process is gone, not the guard.
+/// Closes the guard's copies of the output pipe, so that its reader sees the end of the stream when the
+/// command's last process is gone, and not only when the guard is.
 fn let_go_of_the_output() {
     if let Ok(null) = File::open("/dev/null") {
         let _ = dup2_stdout(&null);
@@ -217,6 +235,7 @@ fn let_go_of_the_output() {
     }
 }
 
+/// Turns what comes from the daemon into events: any byte renews the lease, the end of the stream kills.
 fn listen(mut socket: UnixStream, events: &Sender<Event>) {
     let mut bytes = [0; 64];
     loop {
@@ -232,7 +251,8 @@ fn listen(mut socket: UnixStream, events: &Sender<Event>) {
     }
 }
 
-/// Leaves the child to be reaped by somebody else, who may also be faster.
+/// Reports the exit of the main process without reaping it: that is done by [`GuardedCommand::reap`],
+/// which may also be faster (then `waitid` fails, and the event is right all the same).
 fn wait_for(started: &Receiver<Pid>, events: &Sender<Event>) {
     let Ok(main) = started.recv() else { return };
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -240,9 +260,9 @@ fn wait_for(started: &Receiver<Pid>, events: &Sender<Event>) {
     let _ = events.send(Event::Exited);
 }
 
-/// Where no limit of the kernel holds (`RLIMIT_NPROC` does not bind root, and would count everything
-/// else of a user), the guard looks itself. Not a control group: those need a delegated one, which
-/// many machines do not have.
+/// The process limit where the kernel's own does not help: `RLIMIT_NPROC` does not bind root, and
+/// outside a user namespace it would count everything else of the user. So the guard polls. Not a
+/// cgroup: creating one needs a delegated parent, which many machines do not have.
 fn count(limit: u64, events: &Sender<Event>) {
     let own = getpid().as_raw_nonzero().get();
     loop {

@@ -1,5 +1,6 @@
-//! The daemon's side of a guard: start it, write it down, give it its order, renew its lease, and see
-//! to it that nothing is left, also when the guard itself is killed.
+//! The daemon's side of a guard: start it, record it in a journal on disk (before the command exists, so
+//! that the next daemon can find it after a crash), send it its order, renew its lease and wait for its
+//! report. A guard that dies or does not react is swept: everything below it is killed from here.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,21 +18,21 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::peer::Counted;
+use super::peer::GuardCount;
 use super::protocol::{Cause, Order, RENEWAL, Report};
 use super::sweep::{Record, sweep};
 use super::{KILL_LIMIT, VERB};
 
-/// A lease is renewed this often before it would expire.
+/// How many renewals are sent per lease: five may be lost or late before it expires.
 const RENEWALS: u32 = 6;
-/// A guard that was told to kill and says nothing for so long is stopped or stuck.
+/// A guard that was told to kill and has not reported after this long is stopped (SIGSTOP) or stuck.
 const PATIENCE: Duration = KILL_LIMIT.saturating_add(Duration::from_secs(1));
 
-/// Where guards are written down, so that the next daemon can finish what this one could not.
+/// The journal of running guards, so that the next daemon can kill what this one could not.
 pub trait Journal: Send + Sync {
     /// Resolves when the record is on disk. The command is not started before that.
     fn record(&self, record: &Record) -> BoxFuture<'static, Result<(), String>>;
-    /// Everything is gone.
+    /// Called when no process of the command is left.
     fn erase(&self, record: &Record);
 }
 
@@ -44,27 +45,28 @@ pub struct Launcher {
     journal: Arc<dyn Journal>,
 }
 
-/// Names and values.
+/// Environment variables: names and values.
 pub type Variables = Arc<Vec<(OsString, OsString)>>;
 
+/// What to run.
 #[derive(Debug)]
 pub struct Command {
     pub program: String,
     pub arguments: Vec<String>,
     pub directory: PathBuf,
-    /// Added to what every command gets.
+    /// In addition to the launcher's environment.
     pub environment: Vec<(String, String)>,
     /// Takes standard output and standard error.
     pub output: OwnedFd,
-    /// The guard ends the command when it has more processes and threads than this, which takes a moment;
-    /// 0 is no limit. For where the kernel's own limit does not hold.
+    /// The guard kills the command when it has more processes and threads than this; 0 is no limit. It
+    /// polls, so the limit can be exceeded for a moment. For where the kernel's own limit does not hold.
     pub processes: u64,
-    /// Given to whoever finishes the command in its guard ([`super::guard::run`]) when nothing of it is
-    /// left, also when the daemon is gone by then. Empty is nothing.
-    pub afterwards: String,
+    /// Passed to the clean-up function of the guard ([`super::guard::run`]) when no process of the
+    /// command is left, even if the daemon is gone by then. Empty for none.
+    pub cleanup: String,
 }
 
-/// A command under a guard. Dropping it kills everything.
+/// A running command under its guard. Dropping it kills everything the command started.
 #[derive(Debug)]
 pub struct Process {
     kill: CancellationToken,
@@ -72,6 +74,7 @@ pub struct Process {
     _kill_on_drop: DropGuard,
 }
 
+/// Why no guard could be started. That the command itself cannot be started is in its [`Report`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the directory `{}` does not exist", .0.display())]
@@ -88,8 +91,9 @@ pub enum Error {
 }
 
 impl Launcher {
-    /// `program` is this program, or another one that becomes a guard when its argument is [`VERB`].
-    /// `environment` is all that commands get of it: nothing is inherited.
+    /// `program` is this binary, or another that becomes a guard when its argument is [`VERB`].
+    /// `environment` is the whole environment of commands: nothing is inherited from the daemon, which
+    /// has keys in its own.
     pub fn new(
         program: PathBuf,
         lease: Duration,
@@ -101,15 +105,15 @@ impl Launcher {
 
     /// Returns at once; whether the command could be started is in the report.
     pub fn start(&self, command: Command) -> Result<Process, Error> {
-        // Before there is anything to be looked for.
-        let counted = Counted::one();
+        // Before the guard exists: `commands_run` must never miss a command that can connect already.
+        let counted = GuardCount::one();
         let (guard, socket) =
             self.spawn(&command).map_err(|source| match command.directory.is_dir() {
                 false => Error::NoDirectory(command.directory.clone()),
                 true => Error::NoGuard { program: self.program.clone(), source },
             })?;
-        let Command { program, arguments, output, processes, afterwards, .. } = command;
-        // Else we would keep whoever reads it from seeing its end.
+        let Command { program, arguments, output, processes, cleanup, .. } = command;
+        // While we hold a writer, the reader of the pipe would never see its end.
         drop(output);
         let kill = CancellationToken::new();
         let (reporting, report) = oneshot::channel();
@@ -119,9 +123,9 @@ impl Launcher {
             marker: String::new(),
             lease: self.lease,
             processes,
-            afterwards,
+            cleanup,
         };
-        let mut started = Started {
+        let mut started = RunningGuard {
             _counted: counted,
             guard,
             socket,
@@ -129,19 +133,20 @@ impl Launcher {
             lease: self.lease,
             journal: Arc::clone(&self.journal),
         };
-        // A task of its own, because it has to be finished whoever stops waiting for it.
+        // A detached task: dropping `Process` only cancels `kill`, and the clean-up must go on.
         tokio::spawn(async move {
             let _ = reporting.send(started.run(order).await);
-            // A guard that was given no order waits for the end of the stream.
+            // A guard that got no order is still reading; the end of the stream makes it exit.
             drop(started.socket);
-            // Reaped last: as long as the guard is a zombie, its id still names its session.
+            // Reaped last: while the guard is a zombie its process id cannot be reused, so the sweep's
+            // comparison of session ids cannot hit a stranger.
             let _ = tokio::time::timeout(PATIENCE, started.guard.wait()).await;
         });
         Ok(Process { _kill_on_drop: kill.clone().drop_guard(), kill, report })
     }
 
-    /// Both ends of the socket are close-on-exec, and the command gets another standard input: no one
-    /// but the daemon can keep the guard from seeing the end of the stream.
+    /// Both ends of the socket are close-on-exec, and the command gets another standard input: so no
+    /// process but the daemon holds our end open, and its death is the end of the stream for the guard.
     fn spawn(&self, command: &Command) -> io::Result<(Child, tokio::net::UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -163,21 +168,22 @@ impl fmt::Debug for Launcher {
 }
 
 impl Process {
-    /// Everything the command started is killed; [`Process::report`] resolves when it is gone.
+    /// Kills everything the command started; [`Process::report`] resolves when all of it is gone.
     pub fn kill(&self) {
         self.kill.cancel();
     }
 
-    /// Resolves when the command has ended and nothing it started is left, or nothing that could be
-    /// killed in time. To be awaited once.
+    /// Resolves when the command has ended and nothing it started is left, except for processes that
+    /// could not be killed in time. Must be awaited only once.
     pub async fn report(&mut self) -> Report {
         let lost = |_| Report::of(Cause::GuardLost);
         (&mut self.report).await.unwrap_or_else(lost)
     }
 }
 
-struct Started {
-    _counted: Counted,
+/// A guard process, from its start until it is reaped.
+struct RunningGuard {
+    _counted: GuardCount,
     guard: Child,
     socket: tokio::net::UnixStream,
     kill: CancellationToken,
@@ -185,7 +191,7 @@ struct Started {
     journal: Arc<dyn Journal>,
 }
 
-impl Started {
+impl RunningGuard {
     async fn run(&mut self, mut order: Order) -> Report {
         let not_started = |why: String| Report::of(Cause::NotStarted(why));
         let pid = self.guard.id().unwrap_or_default().cast_signed();
@@ -206,15 +212,22 @@ impl Started {
         };
         match report.left.as_slice() {
             [] => self.journal.erase(&record),
-            left => tracing::error!(pids = ?left, "command cannot be killed; it stays on record"),
+            left => tracing::error!(
+                guard = pid,
+                pids = ?left,
+                "command processes survived SIGKILL; the record is kept and the next daemon start \
+                 tries again"
+            ),
         }
         report
     }
 
-    /// `None` when the guard ended without a report, or does not react any more.
+    /// Sends the order and waits for the report. `None` when the guard ended without one, or no longer
+    /// reacts after it was told to kill.
     async fn follow(&mut self, order: &Order) -> Option<Report> {
         let order = order.encode();
         let sent = tokio::select! {
+            // Cancelled before the order was out: then the command is never started.
             biased;
             () = self.kill.cancelled() => false,
             sent = self.socket.write_all(&order) => sent.is_ok(),
@@ -242,7 +255,8 @@ impl Started {
                 }
                 () = &mut patience, if killing => return None,
                 _ = renewal.tick(), if !killing => {
-                    // A full buffer means that the guard is stopped; it will find enough of them.
+                    // A full buffer means that the guard is stopped; what it finds there when it goes on
+                    // renews the lease as well.
                     let _ = self.socket.try_write(&[RENEWAL]);
                 }
             }
@@ -250,6 +264,7 @@ impl Started {
     }
 }
 
+/// Kills what is left of a command whose guard is lost. On a blocking thread: it polls `/proc`.
 async fn remove(record: Record) -> Report {
     let pid = record.pid;
     let swept = tokio::task::spawn_blocking(move || sweep(&record)).await;

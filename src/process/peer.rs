@@ -1,5 +1,8 @@
-//! Whether a connection comes from a command of an agent (X3). The process table says so: whatever a
-//! command starts, in whichever namespace, stays below its guard, and guards are children of the daemon.
+//! Peer identification: whether a connection to the daemon comes from a command of an agent (X3), which
+//! must not approve its own requests. The process table tells: whatever a command starts, in whichever
+//! namespace, stays a descendant of its guard, and guards are children of the daemon. A Unix socket
+//! names its peer; for TCP the owner of the client's socket is looked up in `/proc`. When in doubt the
+//! answer is [`Origin::Unknown`], and callers refuse.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,51 +14,54 @@ use rustix::process::geteuid;
 use super::table::{self, Entry};
 use super::{HAS_SUBREAPERS, MARKER};
 
-/// Parents can change while they are followed; this often it is begun anew.
+/// Processes are reparented while their chain of parents is followed; then it is followed again, this
+/// often.
 const MOST_TRIES: usize = 5;
-/// No real chain is as long.
+/// No real chain of parents is as long; a table read while it changes can show a cycle.
 const MOST_ANCESTORS: usize = 10_000;
 
-/// Guards of this process. While there are none, nobody has to be looked for.
+/// How many guards this process has. While there are none, no connection has to be looked up.
 static GUARDS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts a guard as long as it exists.
+/// Counts one guard until it is dropped.
 #[derive(Debug)]
-pub(super) struct Counted(());
+pub(super) struct GuardCount(());
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody of ours.
+    /// Not a command of ours.
     Elsewhere,
     /// A command, by the process id of its guard; `None` when its guard is gone.
     Agent(Option<i32>),
-    /// It cannot be told, perhaps because the process has ended, while commands of agents run.
+    /// Commands are running and it cannot be ruled out that this is one, perhaps because the process
+    /// has ended.
     Unknown,
 }
 
-impl Counted {
-    pub(super) fn one() -> Counted {
+impl GuardCount {
+    pub(super) fn one() -> GuardCount {
         GUARDS.fetch_add(1, Ordering::SeqCst);
-        Counted(())
+        GuardCount(())
     }
 }
 
-impl Drop for Counted {
+impl Drop for GuardCount {
     fn drop(&mut self) {
         GUARDS.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Whether this process has guards at the moment. Where there is no process table to be read, nobody can
-/// be recognised.
+/// Whether this process has guards at the moment. Always `false` on systems without `/proc`, where no
+/// peer can be recognised.
 pub fn commands_run() -> bool {
     HAS_SUBREAPERS && GUARDS.load(Ordering::SeqCst) > 0
 }
 
-/// Of the process that connected to a Unix socket, as the kernel names it.
+/// The origin of a connection to a Unix socket, from its peer credentials (`SO_PEERCRED`).
 pub fn of_process(pid: i32) -> Origin {
-    // A process that we cannot see is in no namespace below ours, so it is no command.
+    // The kernel reports 0 for a process outside our PID namespace and those below it, and commands are
+    // always inside.
     if !commands_run() || pid <= 0 {
         return Origin::Elsewhere;
     }
@@ -63,18 +69,18 @@ pub fn of_process(pid: i32) -> Origin {
     for _ in 0..MOST_TRIES {
         let Some(entry) = table::find(pid) else { return Origin::Unknown };
         match guard_above(entry, own, table::find) {
-            Above::Guard(guard) => return Origin::Agent(Some(guard)),
-            Above::Nobody if entry.has_variable(MARKER) => return Origin::Agent(None),
-            Above::Nobody => return Origin::Elsewhere,
-            Above::Changed => {}
+            Ancestor::Guard(guard) => return Origin::Agent(Some(guard)),
+            Ancestor::Nobody if entry.has_variable(MARKER) => return Origin::Agent(None),
+            Ancestor::Nobody => return Origin::Elsewhere,
+            Ancestor::Changed => {}
         }
     }
     Origin::Unknown
 }
 
-/// Of whoever holds the other end of a TCP connection on this machine: `peer` is its address. While
-/// commands run, it takes a process outside of them that holds the socket to be `Elsewhere`: a command
-/// can hide its own end from us, in a message between two sockets for one.
+/// The origin of a TCP connection whose other end has the address `peer`. While commands run, the answer
+/// is `Elsewhere` only if a process that is no command is found to hold the socket: a command can hide
+/// its own end from us, for one by sending the descriptor through another socket and closing it.
 pub fn of_connection(peer: SocketAddr, local: SocketAddr) -> Origin {
     if !commands_run() || !is_of_this_machine(peer) {
         return Origin::Elsewhere;
@@ -82,20 +88,21 @@ pub fn of_connection(peer: SocketAddr, local: SocketAddr) -> Origin {
     let (Some(socket), Ok(entries)) = (socket(peer, local), table::read()) else {
         return Origin::Unknown;
     };
-    // Commands have our user, and only root can become another one.
+    // Commands run as our user, and only root could have changed to another one.
     let user = geteuid();
     if !user.is_root() && user.as_raw() != socket.user {
         return Origin::Elsewhere;
     }
     let link = format!("socket:[{}]", socket.inode);
     let own = std::process::id().cast_signed();
+    // Descendants first, and all of their threads: a thread can have a descriptor table of its own.
     let below = table::descendants(&entries, own);
     let alive = |entry: &&Entry| entry.alive;
     if let Some(entry) = below.iter().filter(alive).find(|entry| entry.holds_in_a_thread(&link)) {
         let find = |pid| entries.iter().find(|entry| entry.pid == pid).copied();
         return match guard_above(*entry, own, find) {
-            Above::Guard(guard) => Origin::Agent(Some(guard)),
-            Above::Nobody | Above::Changed => Origin::Agent(None),
+            Ancestor::Guard(guard) => Origin::Agent(Some(guard)),
+            Ancestor::Nobody | Ancestor::Changed => Origin::Agent(None),
         };
     }
     let mut others = entries.iter().filter(alive).filter(|entry| !below.contains(entry));
@@ -106,18 +113,19 @@ pub fn of_connection(peer: SocketAddr, local: SocketAddr) -> Origin {
     }
 }
 
-/// Also by an address of the machine that is not loopback: a client can choose its own.
+/// Whether the address belongs to this machine. Not only loopback: a client may bind its end to any of
+/// the machine's addresses.
 fn is_of_this_machine(address: SocketAddr) -> bool {
     let mut address = canonical(address);
     if address.ip().is_loopback() {
         return true;
     }
-    // Only an address of this machine can be bound.
+    // Binding succeeds only for addresses of this machine; other errors leave it open, so it counts as ours.
     address.set_port(0);
     !UdpSocket::bind(address).is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
 }
 
-/// IPv4 as such, also where it came as IPv6.
+/// An IPv4-mapped IPv6 address as IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
@@ -125,39 +133,41 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-enum Above {
-    /// The child of `own` that is above the process, or is the process.
+/// What following the chain of parents led to.
+enum Ancestor {
+    /// The child of `own` that is above the process, or is the process itself.
     Guard(i32),
     Nobody,
-    /// Somebody ended meanwhile, whose children have other parents now.
+    /// A process on the way has exited and its children were reparented: the chain is out of date.
     Changed,
 }
 
-fn guard_above(entry: Entry, own: i32, find: impl Fn(i32) -> Option<Entry>) -> Above {
+fn guard_above(entry: Entry, own: i32, find: impl Fn(i32) -> Option<Entry>) -> Ancestor {
     let mut entry = entry;
     for _ in 0..MOST_ANCESTORS {
         if entry.parent == own {
-            return Above::Guard(entry.pid);
+            return Ancestor::Guard(entry.pid);
         }
         if entry.parent <= 1 || entry.pid == own {
-            return Above::Nobody;
+            return Ancestor::Nobody;
         }
         match find(entry.parent) {
             Some(parent) => entry = parent,
-            None => return Above::Changed,
+            None => return Ancestor::Changed,
         }
     }
-    Above::Changed
+    Ancestor::Changed
 }
 
+/// A line of `/proc/net/tcp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Socket {
     inode: u64,
     user: u32,
 }
 
-/// The other end, from the kernel's tables of connections. `None` when it is closed. A client that uses
-/// IPv4 may have a socket of either kind.
+/// The client's socket, from the kernel's tables of connections. `None` when it is closed. A client that
+/// connects over IPv4 may have opened an IPv6 socket, which is in the other table.
 fn socket(peer: SocketAddr, local: SocketAddr) -> Option<Socket> {
     let (peer, local) = (canonical(peer), canonical(local));
     let look = |file: &str, peer: SocketAddr, local: SocketAddr| {
@@ -183,7 +193,7 @@ fn find_socket(table: &str, peer: &str, local: &str) -> Option<Socket> {
     })
 }
 
-/// As the kernel writes it: each 32 bits of the address in the machine's byte order.
+/// An address as the kernel prints it there: each 32 bits in the machine's byte order, in hexadecimal.
 fn shown(address: SocketAddr) -> String {
     let words: Vec<u8> = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -207,9 +217,9 @@ mod tests {
             let entries: Vec<Entry> = pairs.iter().copied().map(entry).collect();
             let find = |pid| entries.iter().find(|entry| entry.pid == pid).copied();
             let found = match guard_above(entries[0], 7, find) {
-                Above::Guard(guard) => Some(guard),
-                Above::Nobody => None,
-                Above::Changed => Some(-1),
+                Ancestor::Guard(guard) => Some(guard),
+                Ancestor::Nobody => None,
+                Ancestor::Changed => Some(-1),
             };
             assert_eq!(found, expected, "{pairs:?}");
         };

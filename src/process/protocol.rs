@@ -1,17 +1,17 @@
-//! What the daemon and a guard say to each other, over the socket that is the guard's standard
-//! input: one order with its length in front, then a byte for every renewal of the lease. The end of
-//! the stream means "kill", so that a dead daemon says it too. The guard answers with one report, a
-//! line of JSON.
+//! The protocol between the daemon and a guard, over the socket that is the guard's standard input: one
+//! length-prefixed order in JSON, then one byte for every renewal of the lease. The end of the stream
+//! means "kill", so that a crashed daemon sends it as well. The guard answers with one report, a line of
+//! JSON.
 
 use std::io::{self, Read};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Any byte after the order.
+/// Renews the lease; any byte after the order does.
 pub(super) const RENEWAL: u8 = b'.';
 
-/// What the guard is to start, and for how long it may go on without hearing of the daemon.
+/// What the guard is to run, and the lease: how long it may go on without hearing from the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) program: String,
@@ -19,26 +19,27 @@ pub(super) struct Order {
     /// Put into the command's environment under [`super::MARKER`].
     pub(super) marker: String,
     pub(super) lease: Duration,
-    /// The command is ended when it has more processes and threads than this; 0 is no limit.
+    /// The command is killed when it has more processes and threads than this; 0 is no limit.
     pub(super) processes: u64,
-    /// For whoever finishes the command when nothing of it is left; the guard does not read it.
-    pub(super) afterwards: String,
+    /// For the clean-up function when no process of the command is left; opaque to the guard.
+    pub(super) cleanup: String,
 }
 
 /// How a command ended, and what became of everything it started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     pub cause: Cause,
-    /// Of the command's main process.
+    /// The exit status of the command's main process.
     pub status: Option<Status>,
-    /// How many programs were still running when the main process had exited, and were killed.
+    /// How many processes were still running after the main process had exited, and were killed.
     pub killed: usize,
-    /// Processes that could not be killed in time.
+    /// The ids of processes that could not be killed in time.
     pub left: Vec<i32>,
-    /// What had to be done afterwards.
-    pub finished: Vec<String>,
+    /// What the clean-up function reported.
+    pub cleanup: Vec<String>,
 }
 
+/// Why a command ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
     /// The main process exited by itself.
@@ -49,11 +50,13 @@ pub enum Cause {
     LeaseExpired,
     /// It had more processes and threads than this, its limit.
     TooManyProcesses(u64),
-    /// The guard itself ended without a report. Only the daemon says so.
+    /// The guard itself ended without a report. Never sent; the daemon fills it in.
     GuardLost,
+    /// The command could not be started, and why.
     NotStarted(String),
 }
 
+/// How a process exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Status {
     Code(i32),
@@ -78,7 +81,7 @@ impl Order {
 
 impl Report {
     pub(super) fn of(cause: Cause) -> Report {
-        Report { cause, status: None, killed: 0, left: Vec::new(), finished: Vec::new() }
+        Report { cause, status: None, killed: 0, left: Vec::new(), cleanup: Vec::new() }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -87,7 +90,7 @@ impl Report {
         line
     }
 
-    /// `None` while it is not there to its end.
+    /// `None` until the whole line has arrived.
     pub(super) fn decode(bytes: &[u8]) -> Option<Report> {
         serde_json::from_slice(bytes.strip_suffix(b"\n")?).ok()
     }
@@ -105,7 +108,7 @@ mod tests {
             marker: "1-2-3".into(),
             lease: Duration::from_millis(1_500),
             processes: 64,
-            afterwards: "[\"x\"]".into(),
+            cleanup: "[\"x\"]".into(),
         };
         let mut sent = order.encode();
         let whole = sent.len();
@@ -127,7 +130,7 @@ mod tests {
                 status: Some(Status::Code(3)),
                 killed: 2,
                 left: vec![7, 8],
-                finished: vec!["a b".into()],
+                cleanup: vec!["a b".into()],
             },
             Report { status: Some(Status::Signal(9)), ..Report::of(Cause::Killed) },
         ] {

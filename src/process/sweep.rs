@@ -1,5 +1,6 @@
-//! Killing what is left of a command whose guard is dead, stopped or of an earlier daemon: the guard's
-//! descendants and session while there is a guard, and whoever carries the marker in its environment.
+//! The sweep: killing what is left of a command whose guard is dead, stopped, or of an earlier daemon.
+//! While the guard exists, its descendants and its session are killed; and always every process with the
+//! marker in its environment. A process that outlived its guard and emptied its environment is missed.
 
 use std::io;
 use std::thread;
@@ -9,18 +10,19 @@ use super::table::{self, Entry};
 use super::{HAS_SUBREAPERS, KILL_LIMIT, MARKER};
 
 const PAUSE: Duration = Duration::from_millis(5);
-/// A guard whose daemon is gone kills its command and finishes it, and then ends by itself. Nobody else
-/// knows what is to be done in the workspace afterwards, so that it has time to.
+/// How long a guard whose daemon is gone has to end by itself. It kills its command and then cleans up
+/// in the workspace, which nobody else can do: the order is gone with the daemon.
 const GUARD_GRACE: Duration = Duration::from_secs(10);
 
-/// A guard as it is written down before it starts anything. Id, start time and boot name one process
-/// for ever; together they are the marker, which is therefore unique.
+/// A guard as the journal has it, written before the guard starts anything. Process id, start time and
+/// boot id together identify one process for ever; joined they are the marker, which is thereby unique.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub marker: String,
     pub pid: i32,
     /// In clock ticks since the boot.
     pub start: u64,
+    /// The boot id: after a reboot nothing of the command is left, and its process id is a stranger's.
     pub boot: String,
 }
 
@@ -30,7 +32,7 @@ pub struct Record {
 pub struct Survivors(pub Vec<i32>);
 
 impl Record {
-    /// Of a process that is there now.
+    /// The record of a process that is running now.
     pub(super) fn of(pid: i32) -> io::Result<Record> {
         let gone = || io::Error::other("it ended at once");
         let (start, boot) = match HAS_SUBREAPERS {
@@ -52,12 +54,14 @@ pub fn sweep(record: &Record) -> Result<(), Survivors> {
     }
     let started = Instant::now();
     let mut killing = started;
+    // In a loop, because processes fork while the table is read.
     loop {
         let left = match table::read() {
             Ok(entries) => {
                 let guard = entries.iter().find(|entry| record.is_of(entry));
                 let remains = remains(record, guard, &entries);
-                // The guard last: as long as it is there, its descendants can be told from strangers.
+                // The guard last: while it is there, the command's processes are its descendants and
+                // can be told from strangers.
                 let guard = guard.filter(|guard| guard.alive && remains.is_empty());
                 if started.elapsed() < GUARD_GRACE && guard.is_some_and(|guard| !guard.is_stopped())
                 {
@@ -67,7 +71,7 @@ pub fn sweep(record: &Record) -> Result<(), Survivors> {
                 }
                 kill(remains.iter().chain(guard))
             }
-            // Too many open files, say: nobody knows.
+            // The table cannot be read (too many open files, for one), so nothing is known to be gone.
             Err(_) => vec![record.pid],
         };
         if left.is_empty() {
@@ -80,12 +84,12 @@ pub fn sweep(record: &Record) -> Result<(), Survivors> {
     }
 }
 
-/// Who was killed and has to be seen gone.
+/// Kills them and returns their ids: they count as left until the next look no longer finds them.
 fn kill<'a>(all: impl Iterator<Item = &'a Entry>) -> Vec<i32> {
     all.inspect(|entry| entry.kill()).map(|entry| entry.pid).collect()
 }
 
-/// What still runs of a command, without its guard.
+/// What is still running of a command, without its guard.
 fn remains(record: &Record, guard: Option<&Entry>, entries: &[Entry]) -> Vec<Entry> {
     let below = guard.map(|guard| table::descendants(entries, guard.pid)).unwrap_or_default();
     let variable = format!("{MARKER}={}", record.marker);
@@ -93,7 +97,8 @@ fn remains(record: &Record, guard: Option<&Entry>, entries: &[Entry]) -> Vec<Ent
         !record.is_of(entry)
             && (below.contains(entry)
                 || guard.is_some_and(|guard| entry.session == guard.pid)
-                // Nobody who carries the marker is older than the guard: no need to look.
+                // The marker contains the guard's start time, so no older process can carry it; that
+                // saves reading the environment of almost every process on the machine.
                 || entry.start >= record.start && entry.has_in_environment(&variable))
     };
     entries.iter().filter(|entry| entry.alive).filter(belongs).copied().collect()

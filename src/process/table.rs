@@ -1,5 +1,6 @@
-//! The kernel's process table, as far as it is needed to find and kill what a command started. A
-//! process is named by its id and its start time: ids are reused, on small machines within minutes.
+//! The kernel's process table (`/proc`), as far as it is needed to find and kill what a command started.
+//! A process is identified by its id and its start time: ids are reused, on small machines within
+//! minutes. Reading the table is never atomic; callers loop until it no longer changes.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -8,7 +9,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-/// One line of the process table.
+/// One process, as `/proc/<pid>/stat` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) pid: i32,
@@ -17,11 +18,11 @@ pub(super) struct Entry {
     pub(super) session: i32,
     /// In clock ticks since the machine was booted.
     pub(super) start: u64,
-    /// `false` for zombies: they run no code and wait only for somebody to reap them.
+    /// `false` for zombies: they run no code and only wait to be reaped.
     pub(super) alive: bool,
 }
 
-/// All processes. Not a snapshot: what forks or exits meanwhile can be missing, so callers look
+/// All processes. Not a snapshot: what forks or exits while it is read can be missing, so callers read
 /// again until nothing changes.
 pub(super) fn read() -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
@@ -38,18 +39,19 @@ pub(super) fn find(pid: i32) -> Option<Entry> {
     look(pid).ok().flatten()
 }
 
-/// `None` for one that is not there, which is not the same as one that could not be looked at.
+/// `None` only for a process that does not exist; one whose file cannot be read is an error, because
+/// taking it for gone would leave it running.
 fn look(pid: i32) -> io::Result<Option<Entry>> {
     match fs::read(format!("/proc/{pid}/stat")) {
         Ok(stat) => Ok(parse(&String::from_utf8_lossy(&stat))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        // It ended between opening and reading.
+        // ESRCH: it exited between `open` and `read`.
         Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Changes with every boot, so that ids and start times of another boot are not taken for ours.
+/// The boot id, which tells process ids and start times of this boot from those of an earlier one.
 pub(super) fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
@@ -60,7 +62,7 @@ pub(super) fn descendants(entries: &[Entry], of: i32) -> Vec<Entry> {
     let mut parents = vec![of];
     while let Some(parent) = parents.pop() {
         let children = entries.iter().filter(|entry| entry.parent == parent);
-        // A table that was read while it changed could show a circle.
+        // A table read while ids are reused can show a cycle of parents.
         let new = |entry: &&Entry| entry.pid != of && !found.iter().any(|f| f.pid == entry.pid);
         let children: Vec<Entry> = children.filter(new).copied().collect();
         parents.extend(children.iter().map(|child| child.pid));
@@ -70,7 +72,7 @@ pub(super) fn descendants(entries: &[Entry], of: i32) -> Vec<Entry> {
 }
 
 /// How many threads the processes below this one have, at any depth, counted up to a little above
-/// `enough`. Reads nothing of other processes, so it can be asked often.
+/// `enough`. It follows `children` files instead of reading the whole table, so it is cheap to poll.
 pub(super) fn threads_below(pid: i32, enough: u64) -> u64 {
     let mut count = 0;
     let mut parents = vec![pid];
@@ -78,7 +80,7 @@ pub(super) fn threads_below(pid: i32, enough: u64) -> u64 {
         if count > enough {
             break;
         }
-        // A child belongs to the thread that started it.
+        // The kernel lists children by the thread that forked them, so every thread has to be asked.
         let threads = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
         for thread in threads {
             count += u64::from(parent != pid);
@@ -94,28 +96,28 @@ impl Entry {
         (self.pid, self.start) == (other.pid, other.start)
     }
 
-    /// By a signal or a debugger: it does nothing until it is let go on.
+    /// Whether it is stopped by a signal or a debugger, and so does nothing until it is continued.
     pub(super) fn is_stopped(&self) -> bool {
         let stat = fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let stat = String::from_utf8_lossy(&stat);
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
     }
 
-    /// Whether the process was started with this in its environment. What it may not read of another
-    /// user's process, it does not know.
+    /// Whether the process was started with this `NAME=value` in its environment. `false` for processes
+    /// of other users, whose environment cannot be read.
     pub(super) fn has_in_environment(&self, variable: &str) -> bool {
         let environment = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
     }
 
-    /// Whether it was started with a variable of this name.
+    /// Whether it was started with a variable of this name, whatever its value.
     pub(super) fn has_variable(&self, name: &str) -> bool {
         let environment = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
         let name = format!("{name}=");
         environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(name.as_bytes()))
     }
 
-    /// Whether one of its descriptors is this, as far as they can be seen.
+    /// Whether one of its descriptors is this (`socket:[inode]`), as far as they may be read.
     pub(super) fn holds(&self, link: &str) -> bool {
         has_descriptor(format!("/proc/{}", self.pid).as_ref(), link)
     }
@@ -126,8 +128,8 @@ impl Entry {
         threads.into_iter().flatten().flatten().any(|thread| has_descriptor(&thread.path(), link))
     }
 
-    /// SIGKILL, to this very process: the descriptor is opened first and compared then, so that the
-    /// signal cannot reach one that was given the same id in between.
+    /// Sends SIGKILL to this very process: the pidfd is opened first and compared then, so that the
+    /// signal cannot reach another process that got the same id in between.
     #[cfg(target_os = "linux")]
     pub(super) fn kill(&self) {
         use rustix::process::{PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
@@ -139,7 +141,7 @@ impl Entry {
         }
         let _ = match pidfd {
             Ok(pidfd) => pidfd_send_signal(&pidfd, Signal::KILL),
-            // Before Linux 5.3.
+            // Linux before 5.3 has no pidfds; the comparison above leaves a race of microseconds.
             Err(Errno::NOSYS) => kill_process(pid, Signal::KILL),
             Err(gone) => Err(gone),
         };
@@ -157,13 +159,14 @@ fn has_descriptor(process: &Path, link: &str) -> bool {
     files.into_iter().any(|file| is_it(file.path()))
 }
 
-/// `/proc/<pid>/stat`. The second field is the program's name in parentheses, with anything in it.
+/// Parses `/proc/<pid>/stat` (proc(5)). The second field is the program's name in parentheses, which may
+/// itself contain spaces and parentheses, so fields are counted from the last `)`.
 fn parse(stat: &str) -> Option<Entry> {
     let (pid, _) = stat.split_once(' ')?;
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let number = |field: usize| fields.get(field)?.parse::<i32>().ok();
-    // A main thread that has ended looks like a zombie while other threads of it go on.
+    // A process whose main thread has exited looks like a zombie while its other threads go on.
     let threads = number(17)?;
     Some(Entry {
         pid: pid.parse().ok()?,

@@ -1,13 +1,16 @@
-//! bubblewrap's command line, from the rules. No IO.
+//! The command line of bubblewrap (`bwrap`), from the mount rules. Pure. Two things bubblewrap does not
+//! do are done by the shell inside: resource limits (`ulimit`) and a check that nobody exchanged a
+//! protected path between planning and mounting.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::mount_table::Expected;
-use super::rules::{Rules, Show};
+use super::mount_table::MountCheck;
+use super::rules::{MountKind, Rules};
 use super::{Error, Level, Limits};
 
+/// Whether commands share the host's network or have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
@@ -24,9 +27,10 @@ impl Network {
     }
 }
 
-/// Always: bubblewrap as root keeps all capabilities, and with them `mount -o remount,rw /` leads out.
-/// `--new-session` keeps commands from typing into a terminal. `--die-with-parent` is left out on
-/// purpose: it would cut off what ends a moment after the shell; the guard kills what does not.
+/// Set for every command, also for root: run as root, bubblewrap would otherwise keep all capabilities,
+/// and `mount -o remount,rw /` leads out of the sandbox. `--new-session` keeps commands from injecting
+/// input into a terminal (`TIOCSTI`). `--die-with-parent` is left out on purpose: it would cut off
+/// programs that end a moment after the shell; the guard kills those that do not.
 pub(super) const NAMESPACES: [&str; 8] = [
     "--unshare-user",
     "--unshare-pid",
@@ -38,10 +42,10 @@ pub(super) const NAMESPACES: [&str; 8] = [
     "--new-session",
 ];
 
-/// Read-only: everything. What must not be seen is mounted over after that. bubblewrap covers what it
-/// finds writable in `/proc`, but asks about the directories alone: to the files in them, the root of a
-/// user namespace is still the owner, and could set `kernel.core_pattern`, a program that the kernel
-/// runs outside. Not every kernel has the last three.
+/// The whole file system read-only; what must not be seen is mounted over after that. bubblewrap covers
+/// what is writable in `/proc`, but checks only directories: the root of a user namespace still owns the
+/// files in them and could set `kernel.core_pattern`, a program that the kernel runs outside of any
+/// sandbox. Not every kernel has the last three, hence `-try`.
 pub(super) const SYSTEM: [&str; 19] = [
     "--ro-bind",
     "/",
@@ -64,11 +68,12 @@ pub(super) const SYSTEM: [&str; 19] = [
     "/proc/pressure",
 ];
 
-/// bubblewrap binds by name what was looked at before, and a command of another session may have put a
-/// link there meanwhile. So the shell looks, before the command, whether the mount table has what was
-/// planned: nobody can exchange a mount point. It does so by itself, because a program such as `stat`
-/// takes longer than all mounts of a workspace; that is for what the table does not tell. Its message is
-/// as if bubblewrap had said it.
+/// A time-of-check/time-of-use guard. bubblewrap binds paths by name after we have looked at them, and a
+/// command of another session may have put a symlink there in between. So the shell compares the mount
+/// table with what was planned before it runs the command: a mount point itself cannot be exchanged any
+/// more. It uses shell built-ins, because one `stat` takes longer than all mounts of a workspace; `stat`
+/// is only for what the table does not tell. The message has bubblewrap's prefix, so that it is reported
+/// as a sandbox that could not be set up.
 const CHECK: &str = "IFS= read -rd '' < /proc/self/mountinfo; while (($#)); do case $1 in \
     ' '*) [[ $REPLY == *\"$1\"* ]];; \
     *) [[ $(stat -c '%d:%i %n' -- \"${1#* }\" 2>/dev/null) == \"$1\" ]];; \
@@ -80,7 +85,7 @@ pub(super) fn arguments(
     network: Network,
     directory: &Path,
     command: &str,
-    bound: &[Expected],
+    bound: &[MountCheck],
 ) -> Result<Vec<String>, Error> {
     let mut all: Vec<String> = NAMESPACES.iter().chain(&SYSTEM).map(|&a| a.to_owned()).collect();
     if network == Network::Off {
@@ -90,22 +95,26 @@ pub(super) fn arguments(
     for rule in &mounts {
         let path = text(&rule.path)?;
         let mut say = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
-        match &rule.show {
-            Show::HiddenDirectory | Show::Blank => say(&["--tmpfs", path]),
-            Show::HiddenFile => say(&["--ro-bind", "/dev/null", path]),
-            Show::Private(source) | Show::Writable(source) => say(&["--bind", text(source)?, path]),
-            Show::Readable(source) => say(&["--ro-bind", text(source)?, path]),
+        match &rule.kind {
+            MountKind::HiddenDirectory | MountKind::Blank => say(&["--tmpfs", path]),
+            MountKind::HiddenFile => say(&["--ro-bind", "/dev/null", path]),
+            MountKind::Private(source) | MountKind::Writable(source) => {
+                say(&["--bind", text(source)?, path])
+            }
+            MountKind::Readable(source) => say(&["--ro-bind", text(source)?, path]),
         }
     }
-    // Last, because what is shown in a hidden directory needs a place in it to be mounted on.
-    for rule in mounts.iter().filter(|rule| rule.show == Show::HiddenDirectory) {
+    // Hidden directories become read-only last: mount points for what is shown inside one have to be
+    // created in it first.
+    for rule in mounts.iter().filter(|rule| rule.kind == MountKind::HiddenDirectory) {
         all.extend(["--remount-ro", text(&rule.path)?].map(str::to_owned));
     }
     let rest = ["--setenv", "TMPDIR", "/tmp", "--chdir", text(directory)?, "--", "bash", "-c"];
     all.extend(rest.map(str::to_owned));
     match bound {
         [] => all.push(command.to_owned()),
-        // Each by itself after the shell's own name: one argument holds no more than 128 KiB.
+        // As separate arguments after the shell's own name: one argument holds at most 128 KiB
+        // (MAX_ARG_STRLEN).
         _ => {
             all.extend([format!("{CHECK}{command}"), "bash".to_owned()]);
             all.extend(bound.iter().map(said));
@@ -114,25 +123,26 @@ pub(super) fn arguments(
     Ok(all)
 }
 
-/// For [`CHECK`].
-fn said(expected: &Expected) -> String {
+/// The argument that [`CHECK`] compares: a line of the mount table begins with a space, an inode does not.
+fn said(expected: &MountCheck) -> String {
     match expected {
-        Expected::Line(line) => line.clone(),
-        Expected::Inode(inode) => inode.clone(),
-        // No inode: what is there now is not what was planned.
-        Expected::Gone => "gone".to_owned(),
+        MountCheck::Line(line) => line.clone(),
+        MountCheck::Inode(inode) => inode.clone(),
+        // Matches nothing, so the command is refused: what is there now is not what was planned.
+        MountCheck::Gone => "gone".to_owned(),
     }
 }
 
-/// Limits are set by the shell that runs the command, in its first line, which costs no other process.
-/// The number of processes is counted in the new user namespace, so it must be set inside; it does not
-/// bind root, whose processes the guard counts. Memory is counted as data: address space is reserved in terabytes by Node and others.
+/// Resource limits, set by the shell itself before the command, which costs no extra process. The number
+/// of processes must be set inside: the kernel counts it per user namespace. It does not bind root,
+/// whose processes the guard counts instead. Memory is limited as data (`-d`) and not as address space
+/// (`-v`), of which Node and others reserve terabytes.
 pub(super) fn prelude(limits: Limits, level: Level) -> String {
     let processes = if level == Level::BwrapUser { limits.processes } else { 0 };
     let kib = |bytes: u64| bytes.div_ceil(1024);
     let set = [('u', processes), ('d', kib(limits.memory)), ('f', kib(limits.file))];
     let set = set.into_iter().filter(|(_, value)| *value > 0);
-    // One that is lower already cannot be raised, which is fine.
+    // A hard limit that is already lower cannot be raised; the error is silenced and the lower one holds.
     set.map(|(name, value)| format!("ulimit -{name} {value} 2>/dev/null; ")).collect()
 }
 
@@ -147,13 +157,13 @@ mod tests {
     #[test]
     fn every_command_has_namespaces_of_its_own_and_no_capabilities() {
         let mut rules = Rules::default();
-        rules.add("/w", Show::Writable("/w".into()));
-        rules.add("/w/.git/config", Show::Readable("/w/.git/config".into()));
-        rules.add("/tmp", Show::Private("/s/tmp".into()));
-        rules.add("/run", Show::Blank);
-        rules.add("/secret", Show::HiddenDirectory);
-        rules.add("/secret/shown", Show::Readable("/secret/shown".into()));
-        rules.add("/etc/shadow", Show::HiddenFile);
+        rules.add("/w", MountKind::Writable("/w".into()));
+        rules.add("/w/.git/config", MountKind::Readable("/w/.git/config".into()));
+        rules.add("/tmp", MountKind::Private("/s/tmp".into()));
+        rules.add("/run", MountKind::Blank);
+        rules.add("/secret", MountKind::HiddenDirectory);
+        rules.add("/secret/shown", MountKind::Readable("/secret/shown".into()));
+        rules.add("/etc/shadow", MountKind::HiddenFile);
         let check = |network, net: &str| {
             let said = arguments(&rules, network, Path::new("/w"), "echo 'a b'", &[]);
             let said = said.unwrap().join(" ");
@@ -184,14 +194,14 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         let inode = std::fs::metadata(&path).unwrap().ino();
         let device = std::fs::metadata(&path).unwrap().dev();
-        let by_inode = |inode| Expected::Inode(format!("{device}:{inode} {}", path.display()));
+        let by_inode = |inode| MountCheck::Inode(format!("{device}:{inode} {}", path.display()));
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let proc = table.lines().find(|line| line.contains(" /proc ")).unwrap();
         let proc: Vec<&str> = proc.split(' ').skip(2).take(3).collect();
-        let line = Expected::Line(format!(" {} ", proc.join(" ")));
-        let other = Expected::Line(" 0:0 /it's /nowhere ".to_owned());
+        let line = MountCheck::Line(format!(" {} ", proc.join(" ")));
+        let other = MountCheck::Line(" 0:0 /it's /nowhere ".to_owned());
         let many = vec![line.clone(); 5_000];
-        let check = |bound: &[Expected], runs: bool| {
+        let check = |bound: &[MountCheck], runs: bool| {
             let command = "echo \"$0 ran with $# ${REPLY-}\"";
             let all = arguments(&Rules::default(), Network::On, Path::new("/w"), command, bound);
             let all = all.unwrap();
@@ -213,7 +223,7 @@ mod tests {
         check(&many, true);
         check(&[line.clone(), by_inode(inode + 1)], false);
         check(&[by_inode(inode), other], false);
-        check(&[line, Expected::Gone], false);
+        check(&[line, MountCheck::Gone], false);
     }
 
     #[test]

@@ -1,28 +1,30 @@
-//! From settings and what is on this machine to the rules of one command. Looks at the file system.
+//! Builds the mount rules of one command, from the settings and from what exists on this machine. Order
+//! matters: of two rules for one path the later wins, so secrets come after tools, and our own files
+//! after everything that a user or an agent file may grant. Blocking: it looks at the file system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::git::Protected;
+use super::git::ProtectedPaths;
 use super::places::{
     BLANK, CACHES, HOMES, HOST_KEYS, NEEDED_IN_RUN, READ_CACHES, SECRETS, SYSTEM_SECRETS, TOOLS,
     around_programs,
 };
-use super::rules::{Rules, Show};
+use super::rules::{MountKind, Rules};
 use super::{Caches, Cell, Settings};
 
-/// The later ones win where two are about the same path.
+/// All rules of one command. `shown` are readable in any case, such as the session's saved output.
 pub(super) fn rules(
     settings: &Settings,
     cell: &Cell,
     workspace: &Path,
     shown: &[&Path],
-    protected: &Protected,
+    protected: &ProtectedPaths,
 ) -> Rules {
     let mut rules = Rules::default();
     system(&mut rules, cell);
     if let Some(home) = settings.user.home.as_deref().and_then(canonical) {
-        rules.add(&home, Show::Private(cell.home()));
+        rules.add(&home, MountKind::Private(cell.home()));
         tools(&mut rules, settings, &home);
         for secret in SECRETS {
             hide(&mut rules, &home.join(secret));
@@ -30,31 +32,35 @@ pub(super) fn rules(
     }
     let home = settings.user.home.as_deref();
     for path in settings.readable.iter().chain(granted(cell, home, &cell.grants.readable).iter()) {
-        grant(&mut rules, settings, path, Show::Readable);
+        grant(&mut rules, settings, path, MountKind::Readable);
     }
     for path in settings.writable.iter().chain(granted(cell, home, &cell.grants.writable).iter()) {
-        grant(&mut rules, settings, path, Show::Writable);
+        grant(&mut rules, settings, path, MountKind::Writable);
     }
+    // After all grants: nobody can open our storage directory.
     for own in &settings.own {
         hide(&mut rules, own);
     }
     for path in shown {
-        show(&mut rules, path, Show::Readable);
+        show(&mut rules, path, MountKind::Readable);
     }
-    rules.add(workspace, Show::Writable(workspace.to_owned()));
-    // In a workspace that is the home, `.claude` and its like are credentials first.
+    rules.add(workspace, MountKind::Writable(workspace.to_owned()));
+    // In a workspace that is the home directory, `.claude` and the like hold credentials: they stay
+    // hidden, although the same names are only protected from writing in other workspaces.
     let hidden = rules.clone();
     let is_shown = |path: &&PathBuf| !hidden.hide_in(workspace, path);
+    // Pins before the read-only mounts inside them.
     for path in protected.writable.iter().filter(is_shown) {
-        rules.add(path, Show::Writable(path.clone()));
+        rules.add(path, MountKind::Writable(path.clone()));
     }
     for path in protected.read_only.iter().filter(is_shown) {
-        rules.add(path, Show::Readable(path.clone()));
+        rules.add(path, MountKind::Readable(path.clone()));
     }
     rules
 }
 
-/// What of an agent's wishes is granted, with `~` for the home.
+/// The paths of an agent file that are granted, with `~` expanded. A file that came with the workspace
+/// gets no credentials: whoever wrote the repository would choose what its agents read.
 fn granted(cell: &Cell, home: Option<&Path>, wishes: &[PathBuf]) -> Vec<PathBuf> {
     let expanded = wishes.iter().filter_map(|wish| match wish.strip_prefix("~") {
         Ok(below) => Some(home?.join(below)),
@@ -63,6 +69,7 @@ fn granted(cell: &Cell, home: Option<&Path>, wishes: &[PathBuf]) -> Vec<PathBuf>
     let secrets: Vec<PathBuf> =
         home.map(|home| SECRETS.map(|secret| home.join(secret)).to_vec()).unwrap_or_default();
     let is_secret = |path: &PathBuf| {
+        // A path that cannot be resolved cannot be told apart from a secret; it could not be shown either.
         let Some(path) = canonical(path) else { return true };
         let mut secrets = secrets.iter().filter_map(|secret| canonical(secret));
         secrets.any(|secret| path.starts_with(secret))
@@ -70,25 +77,26 @@ fn granted(cell: &Cell, home: Option<&Path>, wishes: &[PathBuf]) -> Vec<PathBuf>
     expanded.filter(|path| !(cell.grants.from_workspace && is_secret(path))).collect()
 }
 
-/// Nothing of ours, whoever asks for it.
-fn grant(rules: &mut Rules, settings: &Settings, path: &Path, how: fn(PathBuf) -> Show) {
+/// Adds a granted path, unless it is one of our own directories or inside one.
+fn grant(rules: &mut Rules, settings: &Settings, path: &Path, how: fn(PathBuf) -> MountKind) {
     let own = |path: &Path| settings.own.iter().any(|own| Some(path) == canonical(own).as_deref());
     if canonical(path).is_some_and(|path| !path.ancestors().any(own)) {
         show(rules, path, how);
     }
 }
 
+/// Rules for the system's own directories: private `/tmp`, empty `/run` and homes, hidden secrets.
 fn system(rules: &mut Rules, cell: &Cell) {
-    rules.add("/tmp", Show::Private(cell.temporary()));
+    rules.add("/tmp", MountKind::Private(cell.temporary()));
     for path in BLANK.iter().chain(&HOMES).filter_map(|path| canonical(Path::new(path))) {
-        rules.add(path, Show::Blank);
+        rules.add(path, MountKind::Blank);
     }
     for path in NEEDED_IN_RUN {
-        show(rules, Path::new(path), Show::Readable);
+        show(rules, Path::new(path), MountKind::Readable);
     }
     let keys = fs::read_dir(HOST_KEYS).into_iter().flatten().flatten().map(|entry| entry.path());
     let keys = keys.filter(|path| path.to_string_lossy().ends_with("_key"));
-    // What we cannot read ourselves needs no mount, and each takes its time.
+    // Commands have our rights, so what we cannot read needs no mount, and every mount costs time.
     for path in SYSTEM_SECRETS.iter().map(PathBuf::from).chain(keys) {
         if fs::File::open(&path).is_ok() {
             hide(rules, &path);
@@ -96,30 +104,34 @@ fn system(rules: &mut Rules, cell: &Cell) {
     }
 }
 
+/// Rules for the programs and caches in the home directory.
 fn tools(rules: &mut Rules, settings: &Settings, home: &Path) {
     for tool in TOOLS {
-        show(rules, &home.join(tool), Show::Readable);
+        show(rules, &home.join(tool), MountKind::Readable);
     }
     for tool in &settings.user.toolchains {
-        show(rules, tool, Show::Readable);
+        show(rules, tool, MountKind::Readable);
     }
     for directory in &settings.user.path {
         if directory.starts_with(home) || HOMES.iter().any(|home| directory.starts_with(home)) {
-            show(rules, &around_programs(home, directory, Path::exists), Show::Readable);
+            show(rules, &around_programs(home, directory, Path::exists), MountKind::Readable);
         }
     }
     match settings.caches {
         Caches::Readable => {
-            CACHES[..READ_CACHES].iter().for_each(|c| show(rules, &home.join(c), Show::Readable));
+            CACHES[..READ_CACHES]
+                .iter()
+                .for_each(|c| show(rules, &home.join(c), MountKind::Readable));
         }
         Caches::Writable => {
-            CACHES.iter().for_each(|cache| show(rules, &home.join(cache), Show::Writable));
+            CACHES.iter().for_each(|cache| show(rules, &home.join(cache), MountKind::Writable));
         }
     }
 }
 
-/// At the name it has, also when that is a link to another place. What is not there cannot be shown.
-fn show(rules: &mut Rules, path: &Path, how: fn(PathBuf) -> Show) {
+/// Shows a path under the name it has, even if that is a symlink to another place: programs look for
+/// `~/.nvm`, not for where it leads. What does not exist cannot be mounted.
+fn show(rules: &mut Rules, path: &Path, how: fn(PathBuf) -> MountKind) {
     if is_missing(path) {
         return;
     }
@@ -136,11 +148,12 @@ fn hide(rules: &mut Rules, path: &Path) {
         return;
     }
     let Some(path) = canonical(path) else { return };
-    let show = if path.is_dir() { Show::HiddenDirectory } else { Show::HiddenFile };
-    rules.add(path, show);
+    let kind = if path.is_dir() { MountKind::HiddenDirectory } else { MountKind::HiddenFile };
+    rules.add(path, kind);
 }
 
-/// Most places of the lists are, for every command, and one call says so; resolving links takes ten.
+/// A fast path: most entries of the lists do not exist, and one `lstat` says so, where resolving the
+/// path takes ten system calls. This runs for every command.
 fn is_missing(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err()
 }
@@ -167,16 +180,16 @@ mod tests {
         let found = rules(&settings, &Cell::off(), &home, &[], &protected(&home, false)).mounts();
         let shown = |path: &str| {
             let path = home.join(path);
-            found.iter().find(|rule| rule.path == path).map(|rule| rule.show.clone())
+            found.iter().find(|rule| rule.path == path).map(|rule| rule.kind.clone())
         };
         let same = |path: &str| home.join(path);
         for (path, expected) in [
-            ("", Some(Show::Writable(same("")))),
-            (".claude", Some(Show::HiddenDirectory)),
+            ("", Some(MountKind::Writable(same("")))),
+            (".claude", Some(MountKind::HiddenDirectory)),
             (".claude/commands", None),
-            (".codex", Some(Show::HiddenDirectory)),
-            (".opencode", Some(Show::Writable(same(".opencode")))),
-            (".opencode/plugin", Some(Show::Readable(same(".opencode/plugin")))),
+            (".codex", Some(MountKind::HiddenDirectory)),
+            (".opencode", Some(MountKind::Writable(same(".opencode")))),
+            (".opencode/plugin", Some(MountKind::Readable(same(".opencode/plugin")))),
         ] {
             assert_eq!(shown(path), expected, "{path}");
         }

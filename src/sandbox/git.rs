@@ -1,17 +1,21 @@
-//! What of a workspace commands must not write: files that make git, an agent or an editor run something
-//! for the person later (`.git/hooks`, `.git/config`, agent definitions, settings of the programs that
-//! parents are), and where the real git directory is.
+//! Protected paths of a workspace: files through which a command could make git, an agent or an editor
+//! run something outside the sandbox later (`.git/hooks`, `.git/config`, agent definitions, settings of
+//! coding agents). Those that exist are mounted read-only, and the directories around them are pinned by
+//! mounting them on themselves, because a mount point cannot be renamed but a directory around one can.
+//! What does not exist yet cannot be mounted over and is repaired afterwards. A `.git` file may lead to
+//! a git directory elsewhere (worktrees, submodules); it is believed only if that leads back.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
-use super::after::{Afterwards, Anchor};
+use super::repair::{Anchor, Repair};
 
-/// Folders of a workspace whose files define agents.
+/// Directories of a workspace whose files define agents.
 const DEFINITIONS: [&str; 3] = [".claude/agents", ".opencode/agent", ".opencode/agents"];
 
-/// What the programs that people talk to execute, or start, when they are opened in a workspace.
+/// Files and directories that coding agents and editors execute, or read commands from, when they are
+/// opened in the workspace.
 const EXECUTED: [&str; 20] = [
     ".claude/settings.json",
     ".claude/settings.local.json",
@@ -35,29 +39,32 @@ const EXECUTED: [&str; 20] = [
     ".codex",
 ];
 
+/// Git's configuration files, which can name programs to run (`core.fsmonitor`, `core.sshCommand`).
 const SETTINGS: [&str; 2] = ["config", "config.worktree"];
 const HOOKS: &str = "hooks";
-/// Leads git to the configuration of another directory.
+/// Makes git use the configuration of another directory.
 const COMMON: &str = "commondir";
-/// In the directory of a worktree: leads back to it.
+/// In the git directory of a worktree: the path back to the worktree.
 const BACK: &str = "gitdir";
 
-/// Submodules, their submodules and worktrees; more than this are not looked for.
+/// Submodules (nested ones too) and worktrees; more than this are not looked for.
 const MOST_MODULES: usize = 256;
 
-/// All paths are free of links and inside the workspace or a git directory that leads to it: what a
-/// command has put there, a link above all, must not decide what the next command sees.
+/// The protected paths of one workspace. All are canonical and inside the workspace or a git directory
+/// that leads back to it: a symlink that one command has put there must not decide what is mounted for
+/// the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Protected {
-    /// Mounted on themselves, so that they cannot be renamed away from under what is in them; a git
-    /// directory outside the workspace is among them.
+pub(super) struct ProtectedPaths {
+    /// Pinned: mounted on themselves, so that they cannot be renamed away together with the read-only
+    /// mounts inside. A git directory outside the workspace is among them.
     pub(super) writable: Vec<PathBuf>,
     pub(super) read_only: Vec<PathBuf>,
-    /// What cannot be mounted over.
-    pub(super) after: Vec<Afterwards>,
+    /// What cannot be mounted over and is checked after the command.
+    pub(super) after: Vec<Repair>,
 }
 
-/// Whether the tools that write files must leave this one alone. `path` is free of links.
+/// Whether the file tools must not write this path, which must be canonical. Stricter than the mounts:
+/// it holds at any depth (a nested repository, too) and ignores case, as some file systems do.
 pub fn is_protected(workspace: &Path, path: &Path) -> bool {
     let inside = path.strip_prefix(workspace).unwrap_or(path);
     let names: Vec<String> = inside
@@ -84,18 +91,22 @@ pub fn is_protected(workspace: &Path, path: &Path) -> bool {
     of_git || all.any(|path| joined.contains(&format!("/{path}/")))
 }
 
-/// Makes the folders of a trusted workspace that are missing, so that they can be mounted over.
-pub(super) fn protected(workspace: &Path, trusted: bool) -> Protected {
-    let mut found = Protected::default();
-    // One that cannot be opened by its name cannot be bound by it either.
+/// Finds the protected paths. In a trusted workspace, missing directories for agent definitions are
+/// created, so that they can be mounted over: there a definition counts at once, also for an agent that
+/// starts while the command still runs.
+pub(super) fn protected(workspace: &Path, trusted: bool) -> ProtectedPaths {
+    let mut found = ProtectedPaths::default();
+    // If it cannot be opened, bubblewrap cannot bind it either, and the command fails anyway.
     let Ok(anchor) = Anchor::at(workspace) else { return found };
     for folder in DEFINITIONS.map(|folder| workspace.join(folder)) {
         let parent = folder.parent().unwrap_or(workspace);
         if trusted && !is_link(parent) && !is_link(&folder) {
-            // What cannot be made cannot be made by the command either.
+            // If we cannot create it, neither can the command.
             let _ = fs::create_dir_all(&folder);
         }
     }
+    // Each parent (`.claude`, `.opencode`, …) once: a symlink is restored afterwards, a real directory
+    // is pinned, or a command could rename it away with the mounts inside and put another in its place.
     let mut parents: Vec<PathBuf> = Vec::new();
     for path in DEFINITIONS.iter().chain(&EXECUTED).map(|path| workspace.join(path)) {
         let parent = path.parent().unwrap_or(workspace);
@@ -112,6 +123,7 @@ pub(super) fn protected(workspace: &Path, trusted: bool) -> Protected {
     let git = workspace.join(".git");
     found.keep_link(&anchor, &git);
     match fs::symlink_metadata(&git) {
+        // A worktree or a submodule: the file itself is protected, and what it leads to.
         Ok(kind) if kind.is_file() => {
             found.read_only.push(git.clone());
             for real in real_directories(workspace, &git) {
@@ -121,6 +133,7 @@ pub(super) fn protected(workspace: &Path, trusted: bool) -> Protected {
             }
         }
         Ok(_) => match git.canonicalize() {
+            // A link that leads outside is not followed: what it leads to is not writable anyway.
             Ok(real) if real.starts_with(workspace) => found.git_directory(&anchor, &real),
             Ok(_) | Err(_) => {}
         },
@@ -129,14 +142,16 @@ pub(super) fn protected(workspace: &Path, trusted: bool) -> Protected {
     found
 }
 
-impl Protected {
-    /// `root` is free of links, and below the anchor or the anchor itself.
+impl ProtectedPaths {
+    /// Protects one path, by a mount if it exists, else by a repair. `root` is canonical, and the anchor
+    /// or below it.
     fn add(&mut self, anchor: &Anchor, root: &Path, path: PathBuf) {
-        // The usual case, and a cheap one: this is done for every command.
+        // One `lstat` decides the usual case (nothing there): this is done for every command.
         match fs::symlink_metadata(&path) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                // Behind a link of the person's own, which is kept as it is.
+                // A symlinked parent is the user's own and is kept as it is; removing something behind
+                // it would delete outside the workspace.
                 if !path.parent().is_some_and(is_link) {
                     self.after.extend(anchor.without(&path));
                 }
@@ -152,14 +167,14 @@ impl Protected {
                 self.read_only.push(real);
             }
             Ok(_) => {}
-            // Behind a link of the person's own, which is kept as it is.
+            // As above: the link itself is restored, and nothing behind it is touched.
             Err(_) if is_link(&path) || path.parent().is_some_and(is_link) => {}
             Err(_) => self.after.extend(anchor.without(&path)),
         }
     }
 
-    /// Of a path that cannot be looked at, because what it should be in is a file, or closed to its owner.
-    /// That is the person's own: nothing in its place, or in it, is for us to remove.
+    /// For a path that cannot be examined because its parent is a file, or a directory closed to its
+    /// owner. That parent is the user's own, so it is made read-only, and nothing in it is ever removed.
     fn keep_parent(&mut self, anchor: &Anchor, root: &Path, path: &Path) {
         let Some(parent) = path.parent().filter(|parent| !is_link(parent)) else { return };
         let real = parent.canonicalize().ok().filter(|real| real.starts_with(root));
@@ -171,18 +186,19 @@ impl Protected {
         }
     }
 
+    /// If the path is a symlink, has it restored after the command.
     fn keep_link(&mut self, anchor: &Anchor, path: &Path) {
         let link = anchor.with_link(path).filter(|link| !self.after.contains(link));
         self.after.extend(link);
     }
 
-    /// Free of links.
+    /// Protects a git directory and those of its submodules and worktrees. `git` is canonical.
     fn git_directory(&mut self, anchor: &Anchor, git: &Path) {
         self.one_git_directory(anchor, git, &mut { MOST_MODULES });
     }
 
     fn one_git_directory(&mut self, anchor: &Anchor, git: &Path, left: &mut usize) {
-        // Made where they are missing: git does not mind, and then they can be mounted over.
+        // Created if missing, so that it can be mounted over; git does not mind an empty one.
         let _ = fs::create_dir(git.join(HOOKS));
         if !self.writable.iter().any(|path| path == git) {
             self.writable.push(git.to_owned());
@@ -194,10 +210,10 @@ impl Protected {
         self.worktrees(anchor, git, left);
     }
 
-    /// What leads git from a worktree to its settings: `commondir` to another repository's would make it
-    /// run what that one says.
+    /// Protects the files through which git finds a worktree's configuration: a changed `commondir`
+    /// would make git use, and execute, that of another repository.
     fn worktrees(&mut self, anchor: &Anchor, git: &Path, left: &mut usize) {
-        for worktree in Protected::folders(&git.join("worktrees"), left) {
+        for worktree in ProtectedPaths::folders(&git.join("worktrees"), left) {
             for name in [COMMON, BACK, SETTINGS[1]] {
                 self.add(anchor, git, worktree.join(name));
             }
@@ -205,7 +221,8 @@ impl Protected {
         }
     }
 
-    /// A mount point cannot be renamed, but a directory around one can, and another be put in its place.
+    /// Pins all directories between the anchor and `path`: a mount point cannot be renamed, but a
+    /// directory around one can, and another could be put in its place.
     fn pin_above(&mut self, anchor: &Anchor, path: &Path) {
         let between = path.ancestors().skip(1).take_while(|above| *above != anchor.path());
         let mut between: Vec<PathBuf> = between.map(Path::to_owned).collect();
@@ -213,7 +230,7 @@ impl Protected {
         self.writable.extend(between.into_iter().rev());
     }
 
-    /// The directories in a folder.
+    /// The subdirectories of a directory, symlinks aside, taken off the number that is `left`.
     fn folders(folder: &Path, left: &mut usize) -> Vec<PathBuf> {
         if is_link(folder) {
             return Vec::new();
@@ -225,9 +242,9 @@ impl Protected {
         found
     }
 
-    /// Git directories of submodules, which may be nested in folders and in each other.
+    /// Protects the git directories of submodules, which may be nested in directories and in each other.
     fn modules(&mut self, anchor: &Anchor, folder: &Path, left: &mut usize) {
-        for path in Protected::folders(folder, left) {
+        for path in ProtectedPaths::folders(folder, left) {
             match path.join("HEAD").exists() {
                 true => self.one_git_directory(anchor, &path, left),
                 false => self.modules(anchor, &path, left),
@@ -240,8 +257,9 @@ fn is_link(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|kind| kind.is_symlink())
 }
 
-/// What a `.git` file leads to: the worktree's own directory and the one it shares. Only when that
-/// directory leads back here, so that a file that came with an archive opens nothing else.
+/// The git directory that a `.git` file leads to: the shared one of a worktree, or the own one of a
+/// submodule. Only if that leads back here: a `.git` file from an unpacked archive could otherwise make
+/// any directory of the user's writable.
 fn real_directories(workspace: &Path, file: &Path) -> Vec<PathBuf> {
     let Some(own) = link(file, "gitdir:", workspace) else { return Vec::new() };
     let back = fs::read_to_string(own.join("gitdir")).ok();
@@ -253,7 +271,8 @@ fn real_directories(workspace: &Path, file: &Path) -> Vec<PathBuf> {
         path.is_some_and(|path| same(&own.join(path.trim()), workspace))
     };
     if is_worktree {
-        // The worktree's own directory is `worktrees/NAME` in the shared one. Any other would be made up.
+        // Git keeps a worktree's directory as `worktrees/NAME` in the shared one. Any other layout is
+        // made up, to have a directory above it mounted writable.
         let shared = own.parent().filter(|parent| parent.ends_with("worktrees"));
         let shared = shared.and_then(Path::parent).map(Path::to_owned);
         let named = link(&own.join(COMMON), "", &own);
@@ -377,7 +396,7 @@ mod tests {
         let (secret, workspace) = (top.join("secret"), top.join("workspace"));
         file(&secret.join("agents/HEAD"), "");
         file(&secret.join("config"), "");
-        let inside = |found: &Protected| {
+        let inside = |found: &ProtectedPaths| {
             let all = found.writable.iter().chain(&found.read_only);
             assert!(all.into_iter().all(|path| path.starts_with(&workspace)), "{found:?}");
         };
@@ -445,7 +464,7 @@ mod tests {
             let missing = [".mcp.json", "opencode.json", "opencode.jsonc", ".gemini", ".codex"];
             let after = missing.map(|name| anchor.without(&top.join(name)).unwrap()).to_vec();
             let read_only = files.to_vec();
-            assert_eq!(found, Protected { writable: Vec::new(), read_only, after });
+            assert_eq!(found, ProtectedPaths { writable: Vec::new(), read_only, after });
         }
     }
 }

@@ -1,45 +1,47 @@
-//! What of a file system agents do not see unasked, wherever their workspace is: our own files and the
-//! credentials of the user. For the tools that work on files; commands have mounts.
+//! The deny list of the file tools: our own files and the user's credentials, which agents do not see
+//! unasked even if they lie inside the workspace. Commands have mounts for the same purpose.
 
 use std::path::{Path, PathBuf};
 
 use super::places::{SECRETS, SYSTEM_SECRETS};
 use super::{Sandbox, Settings};
 
+/// Why a path is hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hidden {
-    /// Token, tasks, conversations, keys: closed, whoever permits it.
+pub enum HiddenKind {
+    /// It belongs to asyncagents (token, tasks, conversations, keys): no permission opens it.
     Own,
-    /// A person may permit it.
+    /// It holds credentials of the user, who may permit access.
     Credentials,
 }
 
-/// The places that are hidden in a workspace, free of links.
+/// The canonical paths that are hidden from agents of one workspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HiddenPlaces(Vec<(PathBuf, Hidden)>);
+pub struct HiddenPlaces(Vec<(PathBuf, HiddenKind)>);
 
 impl Sandbox {
-    /// A place that the workspace is in was chosen by whoever launched the agent there.
+    /// What is hidden from agents of this workspace. A place that contains the workspace is not: the
+    /// user chose to launch an agent there.
     pub fn hidden_from(&self, workspace: &Path) -> HiddenPlaces {
         let Settings { own, user, .. } = &self.0.settings;
         let home = user.home.iter();
         let secrets = home.flat_map(|home| SECRETS.iter().map(|secret| home.join(secret)));
         let secrets = secrets.chain(SYSTEM_SECRETS.iter().map(PathBuf::from));
-        let all = own.iter().cloned().map(|path| (path, Hidden::Own));
-        let all = all.chain(secrets.map(|path| (path, Hidden::Credentials)));
+        let all = own.iter().cloned().map(|path| (path, HiddenKind::Own));
+        let all = all.chain(secrets.map(|path| (path, HiddenKind::Credentials)));
         let real = all.filter_map(|(path, why)| Some((path.canonicalize().ok()?, why)));
         HiddenPlaces(real.filter(|(path, _)| !workspace.starts_with(path)).collect())
     }
 }
 
 impl HiddenPlaces {
-    /// `path` is free of links.
-    pub fn is_hidden(&self, path: &Path) -> Option<Hidden> {
+    /// Whether a canonical path is hidden or inside a hidden place, and why.
+    pub fn kind_of(&self, path: &Path) -> Option<HiddenKind> {
         let mut places = self.0.iter();
         places.find(|(place, _)| path.starts_with(place)).map(|(_, why)| *why)
     }
 
-    /// Those that whoever goes through a directory comes across.
+    /// Only the places strictly below a directory: those that a walk through it can meet.
     pub fn below(mut self, directory: &Path) -> HiddenPlaces {
         self.0.retain(|(place, _)| place.starts_with(directory) && place != directory);
         self
@@ -63,15 +65,15 @@ mod tests {
         settings.user.home = Some(home.clone());
         settings.own = vec![home.join(".store"), home.join("missing")];
         let sandbox = Sandbox::new(settings);
-        let check = |workspace: &str, path: &str, expected: Option<Hidden>| {
+        let check = |workspace: &str, path: &str, expected: Option<HiddenKind>| {
             let places = sandbox.hidden_from(&home.join(workspace));
-            assert_eq!(places.is_hidden(&home.join(path)), expected, "{workspace} {path}");
+            assert_eq!(places.kind_of(&home.join(path)), expected, "{workspace} {path}");
         };
-        check("", ".store/token", Some(Hidden::Own));
-        check("", ".ssh", Some(Hidden::Credentials));
-        check("", ".ssh/id", Some(Hidden::Credentials));
+        check("", ".store/token", Some(HiddenKind::Own));
+        check("", ".ssh", Some(HiddenKind::Credentials));
+        check("", ".ssh/id", Some(HiddenKind::Credentials));
         check("", ".sshd", None);
-        check("work", ".store/token", Some(Hidden::Own));
+        check("work", ".store/token", Some(HiddenKind::Own));
         check(".ssh", ".ssh/config", None);
         let below = |path: &str| sandbox.hidden_from(&home).below(&home.join(path)).0.len();
         assert_eq!((below(""), below("work"), below(".ssh")), (2, 0, 0));

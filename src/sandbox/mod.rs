@@ -1,17 +1,19 @@
 //! The sandbox around commands of embedded agents (X2): a policy in, a command line out. bubblewrap where
-//! it works, else Landlock, else nothing and a warning. What each level holds is data, in `holds.rs`.
+//! it works, else Landlock, else nothing and a warning. What each level guarantees is a table, in
+//! `guarantees.rs`. The sandbox starts no process itself; what it cannot prevent by mounts it repairs
+//! after the command, in the command's guard (`repair.rs`).
 
-mod after;
 mod bwrap;
 mod gather;
 mod git;
+mod guarantees;
 mod hidden;
-mod holds;
 mod landlock;
 mod mount_table;
 mod places;
 mod probe;
 mod remove;
+mod repair;
 mod rules;
 mod scratch;
 
@@ -21,17 +23,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use bwrap::Network;
 pub use git::is_protected;
-pub use hidden::{Hidden, HiddenPlaces};
-pub use holds::{HOLDS, Held, Property, Row, table};
+pub use guarantees::{GUARANTEES, Guarantee, Property, Row, table};
+pub use hidden::{HiddenKind, HiddenPlaces};
 pub use landlock::{VERB, confine};
 pub use places::UserPlaces;
 pub use remove::remove_all;
 
-use after::Afterwards;
-use git::Protected;
+use git::ProtectedPaths;
 use landlock::Confinement;
-use mount_table::{Expected, MountTable};
-use rules::{Rules, Show};
+use mount_table::{MountCheck, MountTable};
+use repair::Repair;
+use rules::{MountKind, Rules};
 use serde::{Deserialize, Serialize};
 
 /// What the configuration asks for.
@@ -45,7 +47,7 @@ pub enum Choice {
     Off,
 }
 
-/// What is in force. bubblewrap is two levels, because root is bound by less.
+/// What is in force. bubblewrap counts as two levels, because some limits do not bind root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     BwrapUser,
@@ -54,8 +56,8 @@ pub enum Level {
     Off,
 }
 
-/// Whether commands may write into the download caches of package managers. What is written there is
-/// used outside the sandbox later on.
+/// Whether commands may write to the download caches of package managers. A poisoned cache would be used
+/// outside the sandbox later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Caches {
@@ -63,24 +65,24 @@ pub enum Caches {
     Writable,
 }
 
-/// What one command may use; 0 is no limit.
+/// Resource limits of one command; 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub processes: u64,
-    /// Of each process.
+    /// Bytes of data of each process.
     pub memory: u64,
-    /// Of each file.
+    /// Bytes of each file.
     pub file: u64,
-    /// Of all files in a session's private `/tmp` and home. Nothing stops a command there; the model is
-    /// told.
+    /// Bytes of all files in a session's private `/tmp` and home. Not enforced: the model is told to
+    /// clean up.
     pub scratch: u64,
 }
 
-/// What holds for all commands of a daemon.
+/// The policy for all commands of a daemon.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub choice: Choice,
-    /// This program: with Landlock it confines itself and becomes the command.
+    /// This binary: with Landlock it restricts itself and executes the command.
     pub program: PathBuf,
     pub network: Network,
     pub readable: Vec<PathBuf>,
@@ -92,78 +94,81 @@ pub struct Settings {
     pub own: Vec<PathBuf>,
 }
 
-/// The level that was found by trying, and why it is not a better one.
+/// The level that was detected, and why it is not a better one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Detection {
     pub level: Level,
     pub because: Option<String>,
-    /// The version of Landlock here; 0 when there is none.
+    /// The ABI version of Landlock on this system; 0 when there is none, or bubblewrap is used.
     pub landlock: i32,
 }
 
-/// A handle; clones share what was found.
+/// A handle; clones share the detected level and the table of busy workspaces.
 #[derive(Clone, Debug)]
 pub struct Sandbox(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     settings: Settings,
-    found: OnceLock<Result<Found, Error>>,
-    /// Workspaces in which commands run, how many, and what all of them have mounted over. It is looked
-    /// up when none runs: one that does could put a link in its place before the next is set up.
-    busy: Mutex<HashMap<PathBuf, (usize, Arc<Protected>)>>,
+    found: OnceLock<Result<Detection, Error>>,
+    /// Workspaces in which commands run: how many, and the protected paths that all of them use. These
+    /// are looked up only when no command runs: a running one could put a symlink in the place of a path
+    /// before the next one is set up.
+    busy: Mutex<HashMap<PathBuf, (usize, Arc<ProtectedPaths>)>>,
 }
 
-/// A command's share of a busy workspace.
+/// A command's reference to a busy workspace; dropping the last one lets the paths be looked up again.
 #[derive(Debug)]
 struct Share {
     sandbox: Sandbox,
     workspace: PathBuf,
-    protected: Arc<Protected>,
+    protected: Arc<ProtectedPaths>,
 }
 
-/// The sandbox as one session has it.
+/// The sandbox of one session.
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub sandbox: Sandbox,
-    /// Keeps the session's private `/tmp` and home from one command to the next.
+    /// The directory of the session's private `/tmp` and home, kept from one command to the next.
     pub scratch: PathBuf,
-    /// Besides what the configuration says.
+    /// In addition to what the configuration allows.
     pub grants: Grants,
-    /// Agent definitions of the workspace count, so that its folders for them are made if they are
-    /// missing: a folder that is not there cannot be mounted over.
+    /// The workspace is trusted, so agent definitions in it count. Missing directories for them are
+    /// created, because one that does not exist cannot be mounted over.
     pub trusted: bool,
 }
 
-/// What an agent's own definition asks for.
+/// What an agent's definition asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
     pub readable: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
     pub network: Option<Network>,
-    /// The definition came with the workspace: it opens no credentials, and no network that is off.
+    /// The definition came with the workspace: it can neither open credentials nor switch on a network
+    /// that the configuration has off.
     pub from_workspace: bool,
 }
 
-/// A command line that runs a shell command at some level. To be kept until the command is gone.
+/// A command line that runs a shell command at some level. Must be kept until the command is gone: it
+/// keeps the workspace marked as busy.
 #[derive(Debug)]
 pub struct Plan {
     pub level: Level,
     pub program: String,
     pub arguments: Vec<String>,
-    /// How many processes and threads the guard is to allow; 0 is any number.
+    /// How many processes and threads the guard allows; 0 is any number.
     pub processes: u64,
-    /// For [`put_right`], in the guard, when nothing of the command is left.
-    pub afterwards: String,
+    /// For [`repair`], in the guard, when no process of the command is left.
+    pub repairs: String,
     share: Option<Share>,
 }
 
-/// A protected path that a command has changed.
+/// A protected path that a command has changed, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tidied {
+pub struct RepairOutcome {
     pub path: String,
-    /// Why it could not be put back as it was.
-    pub left: Option<String>,
+    /// Why it could not be put back as it was; `None` if it was.
+    pub failure: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -184,7 +189,7 @@ impl Sandbox {
         Sandbox(Arc::new(Inner { settings, found: OnceLock::new(), busy: Mutex::default() }))
     }
 
-    /// One that confines nothing.
+    /// A sandbox that confines nothing.
     pub fn off() -> Sandbox {
         Sandbox::new(Settings {
             choice: Choice::Off,
@@ -199,14 +204,16 @@ impl Sandbox {
         })
     }
 
-    /// What is in force, found by running a program in it. The first call takes as long as that.
-    pub fn found(&self) -> Result<Found, Error> {
+    /// The level in force. The first call detects it by running a program, and blocks meanwhile.
+    pub fn detected(&self) -> Result<Detection, Error> {
         let Inner { settings, found, .. } = &*self.0;
         found.get_or_init(|| probe::find(settings.choice, &settings.program)).clone()
     }
 
+    /// Marks the workspace as busy for one more command.
     fn share(&self, workspace: &Path, trusted: bool) -> Share {
-        // Looked up without the lock: a file system that hangs must not hold up other workspaces.
+        // The file system is read without the lock: one that hangs must not hold up other workspaces.
+        // If two commands start at once, `or_insert` below keeps the paths of the first.
         let known = self.busy().get(workspace).map(|(_, protected)| Arc::clone(protected));
         let found = known.unwrap_or_else(|| Arc::new(git::protected(workspace, trusted)));
         let mut busy = self.busy();
@@ -216,14 +223,14 @@ impl Sandbox {
         Share { sandbox: self.clone(), workspace, protected }
     }
 
-    fn busy(&self) -> MutexGuard<'_, HashMap<PathBuf, (usize, Arc<Protected>)>> {
+    fn busy(&self) -> MutexGuard<'_, HashMap<PathBuf, (usize, Arc<ProtectedPaths>)>> {
         self.0.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a person has to know, if anything.
+    /// What the user has to know about the sandbox, if anything.
     pub fn warnings(&self) -> Vec<String> {
-        match self.found() {
-            Ok(Found { level: Level::Off, because: Some(why), .. }) => vec![format!(
+        match self.detected() {
+            Ok(Detection { level: Level::Off, because: Some(why), .. }) => vec![format!(
                 "commands of agents run without a sandbox: {why}; install `bubblewrap`, or set \
                  `sandbox = \"off\"` if that is meant"
             )],
@@ -234,7 +241,7 @@ impl Sandbox {
 }
 
 impl Cell {
-    /// One that confines nothing.
+    /// A cell that confines nothing.
     pub fn off() -> Cell {
         Cell {
             sandbox: Sandbox::off(),
@@ -244,9 +251,10 @@ impl Cell {
         }
     }
 
-    /// Reads directories, and makes those that the sandbox needs.
+    /// Plans one shell command. `shown` are readable in addition. Blocking: it reads directories and
+    /// creates those that the sandbox needs.
     pub fn plan(&self, workspace: &Path, shown: &[&Path], command: &str) -> Result<Plan, Error> {
-        let level = self.sandbox.found()?.level;
+        let level = self.sandbox.detected()?.level;
         if level == Level::Off {
             return Ok(Plan::bare(command));
         }
@@ -266,19 +274,20 @@ impl Cell {
                 (bwrap::text(&settings.program)?, confinement.arguments(&command))
             }
         };
-        // A path that is no text cannot be said this way; then it is left to `tidy`.
-        let afterwards = serde_json::to_string(&share.protected.after).unwrap_or_default();
+        // Fails only for paths that are not UTF-8; then the daemon does it, in `Plan::repair`.
+        let repairs = serde_json::to_string(&share.protected.after).unwrap_or_default();
         let program = program.to_owned();
         let processes = match level {
-            // The kernel counts them, in the command's own user namespace.
+            // The kernel enforces it, per user namespace (`ulimit -u` in the prelude).
             Level::BwrapUser | Level::Off => 0,
             Level::BwrapRoot | Level::Landlock => settings.limits.processes,
         };
-        Ok(Plan { level, program, arguments, processes, afterwards, share: Some(share) })
+        Ok(Plan { level, program, arguments, processes, repairs, share: Some(share) })
     }
 }
 
 impl Grants {
+    /// The network an agent gets; a definition from the workspace can only switch it off.
     fn network(&self, configured: Network) -> Network {
         match (self.network, configured) {
             (Some(Network::On), Network::Off) if self.from_workspace => Network::Off,
@@ -296,26 +305,29 @@ impl Plan {
             program: "bash".to_owned(),
             arguments: vec!["-c".to_owned(), command.to_owned()],
             processes: 0,
-            afterwards: String::new(),
+            repairs: String::new(),
             share: None,
         }
     }
 
-    /// To be called when the command is gone and its guard, which does the same, did not say so.
-    pub fn tidy(&self) -> Vec<Tidied> {
-        self.share.iter().flat_map(|share| after::put_right(&share.protected.after)).collect()
+    /// Repairs protected paths from the daemon. Only for when the command is gone and its guard, which
+    /// does the same, did not report.
+    pub fn repair(&self) -> Vec<RepairOutcome> {
+        self.share.iter().flat_map(|share| repair::apply(&share.protected.after)).collect()
     }
 }
 
-/// Puts right what a command did to protected paths that could not be mounted over: `.git/commondir`,
-/// for one, would lead git to another configuration. Says which, for [`Tidied::read`].
-pub fn put_right(afterwards: &str) -> Vec<String> {
-    let all = serde_json::from_str::<Vec<Afterwards>>(afterwards).unwrap_or_default();
-    after::put_right(&all).iter().filter_map(|one| serde_json::to_string(one).ok()).collect()
+/// Undoes what a command did to protected paths that could not be mounted over: a new `.git/commondir`,
+/// for one, would lead git to another configuration. `repairs` is [`Plan::repairs`]; returns one line of
+/// JSON per changed path, for [`RepairOutcome::read`].
+pub fn repair(repairs: &str) -> Vec<String> {
+    let all = serde_json::from_str::<Vec<Repair>>(repairs).unwrap_or_default();
+    repair::apply(&all).iter().filter_map(|one| serde_json::to_string(one).ok()).collect()
 }
 
-impl Tidied {
-    pub fn read(said: &[String]) -> Vec<Tidied> {
+impl RepairOutcome {
+    /// What [`repair`] returned, as it came back in the guard's report.
+    pub fn read(said: &[String]) -> Vec<RepairOutcome> {
         said.iter().filter_map(|one| serde_json::from_str(one).ok()).collect()
     }
 }
@@ -332,12 +344,15 @@ impl Drop for Share {
     }
 }
 
-/// Of what is mounted on itself in the workspace: by what the command's shell knows it again.
-fn once_bound(rules: &Rules, protected: &Protected) -> Vec<Expected> {
-    let mounts = rules.mounts().into_iter().filter(|rule| match &rule.show {
-        Show::Writable(_) => protected.writable.contains(&rule.path),
-        Show::Readable(_) => protected.read_only.contains(&rule.path),
-        Show::HiddenDirectory | Show::HiddenFile | Show::Blank | Show::Private(_) => false,
+/// The checks for all protected paths that bubblewrap binds on themselves.
+fn once_bound(rules: &Rules, protected: &ProtectedPaths) -> Vec<MountCheck> {
+    let mounts = rules.mounts().into_iter().filter(|rule| match &rule.kind {
+        MountKind::Writable(_) => protected.writable.contains(&rule.path),
+        MountKind::Readable(_) => protected.read_only.contains(&rule.path),
+        MountKind::HiddenDirectory
+        | MountKind::HiddenFile
+        | MountKind::Blank
+        | MountKind::Private(_) => false,
     });
     let paths: Vec<PathBuf> = mounts.map(|rule| rule.path).collect();
     if paths.is_empty() {
@@ -355,14 +370,14 @@ mod tests {
 
     #[test]
     fn a_sandbox_that_fell_to_nothing_is_said_aloud_and_one_that_was_switched_off_is_not() {
-        let check = |found: Result<Found, Error>, expected: &[&str]| {
+        let check = |found: Result<Detection, Error>, expected: &[&str]| {
             let settings = Sandbox::off().0.settings.clone();
             let sandbox = Sandbox::new(settings);
             sandbox.0.found.set(found).unwrap();
             assert_eq!(sandbox.warnings(), expected);
         };
         let found = |level, because: Option<&str>| {
-            Ok(Found { level, because: because.map(str::to_owned), landlock: 0 })
+            Ok(Detection { level, because: because.map(str::to_owned), landlock: 0 })
         };
         check(found(Level::Off, None), &[]);
         check(found(Level::BwrapUser, None), &[]);

@@ -1,60 +1,64 @@
-//! Where a path is in the mount table: which directory of which file system is mounted there. It tells what
-//! bubblewrap has bound from what was planned, and a shell can read it without starting a program.
+//! The kernel's mount table (`/proc/self/mountinfo`): it shows which directory of which file system is
+//! mounted at a path. From it we predict the line that bubblewrap's bind mount will have; the command's
+//! shell compares, and finds out that way whether a path was exchanged before it was bound. Where no
+//! line can tell (NFS, names that are not UTF-8), inodes are compared.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use super::after;
+use super::repair;
 
-/// NFS prints `/` for the directory, whichever it is.
+/// File systems whose lines do not tell: NFS prints `/` as the directory, whichever is mounted.
 const SILENT: [&str; 2] = ["nfs", "nfs4"];
 
 /// The mounts of this process, as the kernel prints them (proc(5), `/proc/pid/mountinfo`).
 pub(super) struct MountTable(String);
 
-/// By what a path is known again once it is bound on itself.
+/// How the command's shell recognizes a path that bubblewrap has bound on itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Expected {
-    /// How the line of its mount begins after the two ids: device, directory in the file system, mount
-    /// point.
+pub(super) enum MountCheck {
+    /// The line of its mount must contain this, after the two ids: device, directory within the file
+    /// system, mount point.
     Line(String),
-    /// Device and inode, where no line can tell: `8:27 /path`. A shell needs a program to compare them.
+    /// Device and inode, where no line can tell: `8:27 /path`. The shell needs `stat` to compare them.
     Inode(String),
-    /// There is nothing at the path, or a link on the way.
+    /// There is nothing at the path any more, or a symlink on the way: the command is refused.
     Gone,
 }
 
 impl MountTable {
-    /// Without the table, inodes are compared.
+    /// If the table cannot be read it is empty, and inodes are compared.
     pub(super) fn read() -> MountTable {
         MountTable::parse(&fs::read("/proc/self/mountinfo").unwrap_or_default())
     }
 
-    /// A mount elsewhere on the machine may have a name that is no text.
+    /// Lossy: a mount elsewhere on the machine may have a name that is not UTF-8.
     fn parse(bytes: &[u8]) -> MountTable {
         MountTable(String::from_utf8_lossy(bytes).into_owned())
     }
 
-    pub(super) fn once_bound(&self, path: &Path) -> Expected {
-        let Ok(opened) = after::open_entry(path) else { return Expected::Gone };
+    /// The check for a path, as it will look once the path is bound on itself.
+    pub(super) fn once_bound(&self, path: &Path) -> MountCheck {
+        let Ok(opened) = repair::open_entry(path) else { return MountCheck::Gone };
         let line = mount_id(&opened).and_then(|id| self.line_once_bound(id, path));
-        match (line, after::identity(&opened)) {
-            (Some(line), _) => Expected::Line(line),
+        match (line, repair::identity(&opened)) {
+            (Some(line), _) => MountCheck::Line(line),
             (None, Ok((device, inode))) => {
-                Expected::Inode(format!("{device}:{inode} {}", path.display()))
+                MountCheck::Inode(format!("{device}:{inode} {}", path.display()))
             }
-            (None, Err(_)) => Expected::Gone,
+            (None, Err(_)) => MountCheck::Gone,
         }
     }
 
-    /// By its id, not by the longest mount point that is a prefix: that one may itself be covered.
+    /// The mount is found by its id and not as the longest mount point that is a prefix of the path: that
+    /// one may itself be covered by another mount.
     fn line_once_bound(&self, id: u64, path: &Path) -> Option<String> {
         let id = id.to_string();
         let mut lines = self.0.lines().map(|line| line.split(' '));
         let mut fields = lines.find_map(|mut line| (line.next() == Some(&id)).then_some(line))?;
         let (device, root, point) = (fields.nth(1)?, fields.next()?, fields.next()?);
-        // Optional fields come before the hyphen.
+        // A varying number of optional fields ends with a hyphen (proc(5)).
         let kind = fields.skip_while(|field| *field != "-").nth(1)?;
         if SILENT.contains(&kind) || !root.starts_with('/') {
             return None;
@@ -76,7 +80,7 @@ fn mount_id(opened: &OwnedFd) -> Option<u64> {
     id.trim().parse().ok()
 }
 
-/// As the kernel does it in this table.
+/// Escapes a path as the kernel does in this table: space, tab, newline and backslash as octal.
 fn escaped(path: &Path) -> Option<String> {
     let escape = |letter: char| match letter {
         ' ' | '\t' | '\n' | '\\' => format!("\\{:03o}", u32::from(letter)),
@@ -144,11 +148,11 @@ mod tests {
         std::os::unix::fs::symlink("real", top.join("link")).unwrap();
         let about = fs::metadata(&path).unwrap();
         let inode = format!("{}:{} {}", about.dev(), about.ino(), path.display());
-        assert_eq!(MountTable::parse(b"").once_bound(&path), Expected::Inode(inode));
+        assert_eq!(MountTable::parse(b"").once_bound(&path), MountCheck::Inode(inode));
         let table = MountTable::read();
-        assert!(matches!(table.once_bound(&path), Expected::Line(_)));
+        assert!(matches!(table.once_bound(&path), MountCheck::Line(_)));
         for path in ["link", "link/below", "gone"] {
-            assert_eq!(table.once_bound(&top.join(path)), Expected::Gone, "{path}");
+            assert_eq!(table.once_bound(&top.join(path)), MountCheck::Gone, "{path}");
         }
     }
 }

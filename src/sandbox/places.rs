@@ -1,5 +1,6 @@
-//! Which places of a user's home are tools, which are caches and which are secrets. The rest of a home
-//! is not shown at all, so the list of secrets matters where a workspace or a granted path holds them.
+//! Lists of well-known paths: which parts of a home directory are tools, which are caches and which are
+//! secrets. The home is an allow list (what is not listed is not mounted), so the list of secrets only
+//! matters where a workspace, a granted path or a tool's directory contains one.
 
 use std::path::{Path, PathBuf};
 
@@ -13,14 +14,14 @@ pub struct UserPlaces {
     pub path: Vec<PathBuf>,
 }
 
-/// Of every user; private ones take their place.
+/// Where homes of all users are; replaced by empty directories.
 pub(super) const HOMES: [&str; 2] = ["/home", "/root"];
 
-/// Sockets of services (Docker, D-Bus, SSH agents) and files of everybody.
+/// Replaced by empty directories: sockets of services (Docker, D-Bus, SSH agents) and shared files.
 pub(super) const BLANK: [&str; 2] = ["/run", "/var/tmp"];
 
-/// What of `/run` programs cannot do without: name resolution (`/etc/resolv.conf` leads there) and
-/// NixOS.
+/// The parts of `/run` that programs need: name resolution (`/etc/resolv.conf` is often a symlink to it)
+/// and the system profile of NixOS.
 pub(super) const NEEDED_IN_RUN: [&str; 5] = [
     "/run/systemd/resolve",
     "/run/resolvconf",
@@ -29,7 +30,7 @@ pub(super) const NEEDED_IN_RUN: [&str; 5] = [
     "/run/opengl-driver",
 ];
 
-/// Readable by root, who may be the one that runs this.
+/// Readable by root only, and the daemon may run as root.
 pub(super) const SYSTEM_SECRETS: [&str; 8] = [
     "/etc/shadow",
     "/etc/shadow-",
@@ -41,6 +42,7 @@ pub(super) const SYSTEM_SECRETS: [&str; 8] = [
     "/etc/security/opasswd",
 ];
 
+/// Where the private keys of the SSH server are, as `*_key`.
 pub(super) const HOST_KEYS: &str = "/etc/ssh";
 
 /// In a home: programs and their settings. Readable.
@@ -91,8 +93,8 @@ pub(super) const TOOLS: [&str; 44] = [
     "go",
 ];
 
-/// In a home: what package managers downloaded. Those that work without theirs (npm, pip) have an empty
-/// one of their own in the private home unless caches are writable.
+/// In a home: the download caches of package managers. Managers that work without theirs (npm, pip) get
+/// an empty one in the private home unless caches are writable.
 pub(super) const CACHES: [&str; 12] = [
     ".cargo/registry",
     ".cargo/git",
@@ -108,7 +110,7 @@ pub(super) const CACHES: [&str; 12] = [
     ".local/share/pnpm/store",
 ];
 
-/// Which of those are useful for reading alone.
+/// The first this many of [`CACHES`] are also useful read-only.
 pub(super) const READ_CACHES: usize = 6;
 
 /// In a home: never shown.
@@ -169,11 +171,11 @@ pub(super) const SECRETS: [&str; 54] = [
     ".psql_history",
 ];
 
-/// What lies beside the `bin` of a toolchain, and seldom beside another one.
+/// Files found beside the `bin` of a toolchain, and seldom beside another `bin`.
 pub(super) const BESIDE_PROGRAMS: [&str; 3] = ["pyvenv.cfg", "lib", "include"];
 
-/// What belongs to a directory of `PATH` below a home: for `…/bin` also what is around it, where that is a
-/// toolchain, which programs there need. `~/work/bin` does not open `~/work`.
+/// What to show for a directory of `PATH` inside a home: for the `bin` of a toolchain its parent, because
+/// programs need the libraries beside them; else the directory itself. `~/work/bin` must not open `~/work`.
 pub(super) fn around_programs(
     home: &Path,
     directory: &Path,

@@ -1,5 +1,6 @@
-//! Which level works here, found by running a program in it: a file that is there proves nothing, because
-//! systems forbid user namespaces in several ways.
+//! Detects which sandbox level works on this machine, by running a program in it. That `bwrap` is
+//! installed proves nothing: distributions forbid user namespaces in several ways (sysctls, AppArmor,
+//! seccomp in containers).
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,13 +8,14 @@ use std::process::{Command, Stdio};
 use rustix::process::geteuid;
 
 use super::bwrap::{NAMESPACES, SYSTEM};
-use super::{Choice, Error, Found, Level, landlock};
+use super::{Choice, Detection, Error, Level, landlock};
 
-/// `program` is this one, which confines itself to find out about Landlock.
-pub(super) fn find(choice: Choice, program: &Path) -> Result<Found, Error> {
+/// `program` is this binary, which confines a process of its own to find out about Landlock. A level that
+/// the configuration asks for by name is never replaced by a weaker one; it is an error.
+pub(super) fn find(choice: Choice, program: &Path) -> Result<Detection, Error> {
     let unavailable = |choice, why| Error::Unavailable { choice, why };
-    let found = |level| Found { level, because: None, landlock: 0 };
-    let confined = |version| Found { landlock: version, ..found(Level::Landlock) };
+    let found = |level| Detection { level, because: None, landlock: 0 };
+    let confined = |version| Detection { landlock: version, ..found(Level::Landlock) };
     match choice {
         Choice::Off => Ok(found(Level::Off)),
         Choice::Bwrap => bwrap().map(found).map_err(|why| unavailable("bwrap", why)),
@@ -23,15 +25,16 @@ pub(super) fn find(choice: Choice, program: &Path) -> Result<Found, Error> {
         Choice::Auto => Ok(match bwrap() {
             Ok(level) => found(level),
             Err(why) => match landlock::version(program) {
-                Ok(version) => Found { because: Some(why), ..confined(version) },
+                Ok(version) => Detection { because: Some(why), ..confined(version) },
                 Err(also) => {
-                    Found { because: Some(format!("{why}, and {also}")), ..found(Level::Off) }
+                    Detection { because: Some(format!("{why}, and {also}")), ..found(Level::Off) }
                 }
             },
         }),
     }
 }
 
+/// Runs `true` with the same namespaces and mounts as commands get.
 fn bwrap() -> Result<Level, String> {
     let mut command = Command::new("bwrap");
     command.args(NAMESPACES).args(SYSTEM).args(["--tmpfs", "/tmp", "--", "true"]);
@@ -42,7 +45,7 @@ fn bwrap() -> Result<Level, String> {
         }),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.lines().next().unwrap_or("without a word");
+            let said = said.lines().next().unwrap_or("it printed no error");
             Err(format!("bubblewrap fails here ({said})"))
         }
         Err(_) => Err("there is no `bwrap` in `PATH`".to_owned()),

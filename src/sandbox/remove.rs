@@ -1,6 +1,7 @@
-//! Removing what commands have made, whatever they did to its permissions: a directory without write or
-//! search permission keeps its entries from everybody but root, and its owner can give that back. No link
-//! is followed: everything is reached by descriptors of directories.
+//! Recursive removal of what commands have made, whatever they did to it. A directory without write or
+//! search permission is first given them back (we are its owner); symlinks are never followed, because
+//! everything is reached by descriptors of open directories; and nesting thousands of levels deep needs
+//! neither stack nor descriptors, because directories are moved up to the top before they are emptied.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,20 +12,20 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Whatever it is, as long as it is no link to something else. On Linux not for reading: a directory may
-/// be one that can be passed and not listed.
+/// How an entry is opened: anything but a symlink. With `O_PATH` on Linux, which needs no read
+/// permission: a directory may be one that can be passed and not listed.
 #[cfg(target_os = "linux")]
 pub(super) const ENTRY: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::PATH);
 #[cfg(not(target_os = "linux"))]
 pub(super) const ENTRY: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// A directory, to reach what is in it.
+/// How a directory is opened to reach what is in it.
 pub(super) const PASS: OFlags = ENTRY.union(OFlags::DIRECTORY);
 
-/// Somebody else may remove or add something meanwhile.
+/// How often to start over when another process adds or removes entries in between.
 const TRIES: usize = 3;
 
-/// Removes a directory of ours, or a file, with all that is in it.
+/// Removes a file, or a directory of ours with all that is in it.
 pub fn remove_all(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
@@ -57,8 +58,8 @@ fn remove_once(directory: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     insist(directory, || rustix::fs::unlinkat(directory, name, kind))
 }
 
-/// Moves directories up to the top before it looks into them. However deep they are nested, that takes
-/// three descriptors and no stack.
+/// Empties a directory. Subdirectories are moved up to the top before they are looked into: however deep
+/// they are nested, that takes three descriptors and no recursion.
 fn empty(top: &OwnedFd) -> Result<(), Errno> {
     let mut moved = 0;
     let mut left = names(top)?;
@@ -69,7 +70,8 @@ fn empty(top: &OwnedFd) -> Result<(), Errno> {
                 rustix::fs::unlinkat(top, &name, AtFlags::empty())?;
                 continue;
             }
-            // An empty directory that another one was moved onto, under its name: that is done already.
+            // `rename` replaces an empty directory, so `move_up` may have moved another one onto this
+            // name; it was handled under its own entry in the list.
             Err(Errno::NOENT) => continue,
             Err(error) => return Err(error),
         }
@@ -85,14 +87,14 @@ fn empty(top: &OwnedFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// To a name that is free, which is returned.
+/// Moves a directory to a free name at the top, and returns that name.
 fn move_up(
     folder: &OwnedFd,
     name: &OsStr,
     top: &OwnedFd,
     moved: &mut u64,
 ) -> Result<OsString, Errno> {
-    // Its entry for the directory above changes, and for that it has to be writable itself.
+    // Moving a directory changes its own `..` entry, for which it must be writable itself.
     open_up(&enter(folder, name)?)?;
     loop {
         *moved += 1;
@@ -104,7 +106,7 @@ fn move_up(
     }
 }
 
-/// All in a directory that is to be emptied.
+/// The names in a directory that is to be emptied; makes it readable first.
 fn names(directory: &OwnedFd) -> Result<Vec<OsString>, Errno> {
     open_up(directory)?;
     let listed = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -119,12 +121,12 @@ fn names(directory: &OwnedFd) -> Result<Vec<OsString>, Errno> {
     Ok(names)
 }
 
-/// The directory of that name in another.
+/// Opens a subdirectory, without following a symlink.
 pub(super) fn pass(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, name, PASS, Mode::empty())
 }
 
-/// The same, also where a command has closed the way.
+/// The same, also where a command has taken away the search permission of `directory`.
 pub(super) fn enter(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     insist(directory, || pass(directory, name))
 }
@@ -134,8 +136,8 @@ pub(super) fn is_directory(directory: &OwnedFd, name: &OsStr) -> Result<bool, Er
     Ok(FileType::from_raw_mode(insist(directory, look)?.st_mode).is_dir())
 }
 
-/// Does something in a directory, and once more with the permissions of its owner given back if it is
-/// for want of them that it fails.
+/// Attempts something in a directory; if permission is denied, gives the owner's permissions back and
+/// attempts it once more.
 pub(super) fn insist<T>(
     directory: &OwnedFd,
     attempt: impl Fn() -> Result<T, Errno>,
@@ -149,7 +151,7 @@ pub(super) fn insist<T>(
     }
 }
 
-/// Lets the owner of a directory list, change and pass it.
+/// Gives the owner of a directory all permissions on it (`u+rwx`).
 fn open_up(directory: &OwnedFd) -> Result<(), Errno> {
     let mode = Mode::from_raw_mode(rustix::fs::fstat(directory)?.st_mode);
     if mode.contains(Mode::RWXU) {
@@ -158,8 +160,8 @@ fn open_up(directory: &OwnedFd) -> Result<(), Errno> {
     set_mode(directory, mode | Mode::RWXU)
 }
 
-/// By its name among our descriptors, which leads to the directory itself: `fchmod` takes none that was
-/// opened for passing, and one without read permission can be opened for nothing else.
+/// Through `/proc/self/fd`, which leads to the directory itself: `fchmod` does not accept `O_PATH`
+/// descriptors, and a directory without read permission can only be opened with `O_PATH`.
 #[cfg(target_os = "linux")]
 fn set_mode(directory: &OwnedFd, mode: Mode) -> Result<(), Errno> {
     rustix::fs::chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), mode)

@@ -1,4 +1,6 @@
-//! A session's private `/tmp` and home: made for its first command, kept from one command to the next.
+//! Scratch directories: a session's private `/tmp` and home, created for its first command and kept from
+//! one command to the next. Their size is limited only by a warning to the model: there is no portable
+//! quota for a directory, and only a command of the model's can clean up.
 
 use std::fs;
 use std::io;
@@ -25,15 +27,16 @@ impl Cell {
                 why: error.to_string(),
             })?;
         }
-        // By this it is known how long ago the last command was; if it fails, it seems longer.
+        // The time stamp tells how long ago the last command was, for the removal of unused directories.
+        // If setting it fails, the directory only seems older than it is.
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
         let _ = rustix::fs::utimensat(CWD, &self.scratch, &times, AtFlags::empty());
         Ok(())
     }
 
-    /// The limit, if the session keeps more than that in its private places. Looks at each of its files,
-    /// which are few for most sessions, but never at more than it takes to know.
+    /// The limit, if the session's scratch directories hold more than that. Looks at every file, which
+    /// are few in most sessions, and stops as soon as the limit is exceeded.
     pub fn is_over(&self) -> Option<u64> {
         let limit = self.sandbox.0.settings.limits.scratch;
         (limit > 0 && holds_more_than(&self.scratch, limit)).then_some(limit)
@@ -44,7 +47,7 @@ fn private_directory(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// In blocks on the disk; a file with holes can be larger than any disk. Links are not followed.
+/// Counted in blocks on the disk: a sparse file can be longer than any disk. Symlinks are not followed.
 fn holds_more_than(top: &Path, limit: u64) -> bool {
     let mut used: u64 = 0;
     let mut folders = vec![top.to_owned()];

@@ -1,5 +1,7 @@
-//! Messages, parts and tool calls, the same for every host (the shape is OpenCode's), and what a
-//! run's part of a transcript says about its end. Pure: it reads messages, it fetches none.
+//! Transcripts: messages, parts and tool calls in one shape for every host (OpenCode's), the outcome of
+//! a run as its part of the transcript tells it, and the figures of a task (tool calls, tokens, cost).
+//! Pure: it fetches nothing. Whether a session is still working is not in a transcript; the outcome is
+//! only meaningful while the session is idle.
 
 #[cfg(test)]
 mod tests;
@@ -13,13 +15,15 @@ use serde_json::{Value, json};
 
 pub use words::{CallStatus, FailureName, Finish};
 
-/// The last message is copied with every look at a run while it grows, so only its end is (T19). What
-/// `lastMessage` shows of that, the configuration says; it allows no more than this.
+/// How many characters of the last message are copied into the figures (T19). It is copied every time a
+/// run is observed and may grow to megabytes, so only its end is. The configuration limits what
+/// `lastMessage` shows further; it allows no more than this.
 const MOST_OF_LAST_MESSAGE: usize = 10_000;
 
-/// How a result ends whose answer was cut off (T6).
+/// The last line of a result whose answer was cut off (T6).
 pub const CUT_OFF: &str = "[cut off: the model reached its output limit]";
 
+/// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     pub info: Info,
@@ -33,6 +37,7 @@ pub enum Role {
     Assistant,
 }
 
+/// Everything about a message but its contents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Info {
     pub id: String,
@@ -66,10 +71,11 @@ pub struct Time {
     pub completed: Option<i64>,
 }
 
+/// The tokens of one answer. The counts do not overlap, so their sum is what was used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tokens {
-    /// Without what was read from, or written to, the provider's prompt cache.
+    /// Without those read from, or written to, the provider's prompt cache.
     pub input: u64,
     pub output: u64,
     pub reasoning: u64,
@@ -77,7 +83,8 @@ pub struct Tokens {
     pub cache: Cache,
 }
 
-/// The part of a prompt that a provider had in its cache, or put there: it has prices of its own.
+/// Tokens of the prompt that the provider read from its prompt cache or wrote to it; they have prices of
+/// their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cache {
@@ -85,6 +92,7 @@ pub struct Cache {
     pub write: u64,
 }
 
+/// The error that ended a message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
     pub name: FailureName,
@@ -92,6 +100,7 @@ pub struct Failure {
     pub data: Value,
 }
 
+/// A piece of a message's contents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Part {
@@ -117,29 +126,31 @@ pub enum Part {
         #[serde(default)]
         auto: bool,
     },
-    /// Anything we have no use for: files, steps, snapshots.
+    /// Anything we have no use for: files, steps, snapshots. Its contents are not kept.
     #[serde(other)]
     Other,
 }
 
-/// What a provider wants to see again, unchanged, beside a thought or the call that follows it: a
-/// signature, or the thought itself in a form that only the provider can read.
+/// Opaque data that a provider must get back unchanged with a thought or the call that follows it: a
+/// signature, or the thought itself, encrypted. Without it some providers refuse the conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seal {
-    /// The `provider/model` that made it; nobody else takes it.
+    /// The `provider/model` that made it; any other refuses it.
     pub by: String,
     pub kind: SealKind,
     pub data: String,
 }
 
+/// What the data of a seal is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SealKind {
     Signature,
-    /// Stands for a thought that is not shown.
+    /// A thought that is not shown to us.
     Encrypted,
 }
 
+/// A tool call's arguments, and its result once it has one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolState {
     pub status: CallStatus,
@@ -151,14 +162,14 @@ pub struct ToolState {
     pub error: Option<String>,
 }
 
-/// What a transcript says about one run. Only meaningful while the session is idle.
+/// How a run ended, as the transcript tells it. Only meaningful while the session is idle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
     /// The run's prompt is not in the conversation.
     PromptMissing,
-    /// The prompt is there and no answer has begun.
+    /// The prompt is there and no answer was started.
     Unanswered,
-    /// The last answer was begun and neither finished nor failed.
+    /// The last answer was started and neither finished nor failed.
     Unfinished {
         partial: Option<Arc<str>>,
     },
@@ -169,7 +180,8 @@ pub enum Outcome {
         error: String,
         partial: Option<Arc<str>>,
     },
-    /// Ended after tool calls that were to be followed by more: something was refused.
+    /// It ended after tool calls, where the model would have gone on: a permission or question was
+    /// refused.
     Refused {
         what: String,
         partial: Option<Arc<str>>,
@@ -177,7 +189,7 @@ pub enum Outcome {
     Aborted,
 }
 
-/// What can be counted in a transcript.
+/// The figures of a run: what can be counted in a transcript.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     pub tool_calls: u32,
@@ -187,12 +199,13 @@ pub struct Figures {
     pub last_message_at: Option<i64>,
     pub tokens: Option<u64>,
     pub cost: Option<f64>,
-    /// How often the newest tool call stands at the end in a row, arguments and all (T14).
+    /// How many times in a row the newest tool call was made with the same arguments (T14): an agent
+    /// that goes in circles.
     pub repeated: u32,
 }
 
 impl Info {
-    /// A message nothing is known of but who says it.
+    /// The minimal metadata of a new message.
     pub fn blank(id: String, session: String, role: Role, created: i64) -> Info {
         Info {
             id,
@@ -217,7 +230,7 @@ impl Cache {
 }
 
 impl Tokens {
-    /// Everything the model was shown.
+    /// The tokens of the whole prompt, cached or not.
     pub fn prompt(&self) -> u64 {
         let Cache { read, write } = self.cache;
         self.input.saturating_add(read).saturating_add(write)
@@ -233,7 +246,7 @@ impl ToolState {
         ToolState { status: CallStatus::Pending, input, output: None, error: None }
     }
 
-    /// Answers the call with an error.
+    /// Gives the call an error as its result.
     pub fn fail(&mut self, error: impl Into<String>) {
         self.status = CallStatus::Error;
         self.output = None;
@@ -254,12 +267,12 @@ impl Message {
         texts.collect::<Vec<_>>().join("\n")
     }
 
-    /// The summary of a compaction, which stands for everything before it.
+    /// Whether this is the summary of a compaction, which stands for everything before it.
     pub fn is_summary(&self) -> bool {
         self.info.role == Role::Assistant && self.info.summary == Some(Value::Bool(true))
     }
 
-    /// The call at this place among the parts.
+    /// The state of the call that is this part; `None` if the part is no call.
     pub fn tool_state(&self, part: usize) -> Option<&ToolState> {
         self.parts.get(part).and_then(Part::tool_state)
     }
@@ -297,9 +310,9 @@ impl Failure {
     }
 }
 
-/// The answer of a run is the last assistant message after its prompt and before the next run's
-/// prompt that is not a compaction summary (T6): merged prompts and auto-compaction answer a
-/// later message than ours, so `parentID` does not decide.
+/// The outcome of a run: that of the last assistant message between its prompt and the next run's prompt
+/// that is not a compaction summary (T6). `parentID` does not decide: with merged prompts and after an
+/// automatic compaction, an answer names a later message than our prompt as its parent.
 pub fn outcome(messages: &[Message], prompt: &str, next_prompt: Option<&str>) -> Outcome {
     let Some(start) = messages.iter().position(|message| message.info.id == prompt) else {
         return Outcome::PromptMissing;
@@ -313,7 +326,7 @@ pub fn outcome(messages: &[Message], prompt: &str, next_prompt: Option<&str>) ->
     }
 }
 
-/// The text of a run's last message in a host's transcript, whatever became of the run.
+/// The text of a run's last answer that has any, whatever became of the run.
 pub fn said(messages: &str, prompt: &str) -> Option<String> {
     let messages: Vec<Message> = serde_json::from_str(messages).ok()?;
     let start = messages.iter().position(|message| message.info.id == prompt)?;
@@ -321,6 +334,8 @@ pub fn said(messages: &str, prompt: &str) -> Option<String> {
     answers.map(Message::text).find(|text| !text.is_empty())
 }
 
+/// The outcome that an answer stands for. The error decides first, then the finish reason together with
+/// whether the host has marked the message as completed.
 fn judge(answer: &Message) -> Outcome {
     let Info { finish, error, time, .. } = &answer.info;
     let partial = Some(answer.text()).filter(|text| !text.is_empty()).map(Arc::from);
@@ -338,6 +353,8 @@ fn judge(answer: &Message) -> Outcome {
     let is_waiting = answer.tool_states().any(|state| state.status.is_open());
     match (finish, time.completed) {
         (Some(Finish::ToolCalls), _) if is_waiting => Outcome::Unfinished { partial },
+        // All calls have results, and yet the model was not asked again: the host stopped there because
+        // a permission or question was refused.
         (Some(Finish::ToolCalls), _) => Outcome::Refused { what: refused(answer), partial },
         (Some(Finish::Length), Some(_)) if is_waiting => Outcome::Failed {
             error: "the answer was cut off (`length`) inside a tool call".into(),
@@ -357,13 +374,13 @@ fn judge(answer: &Message) -> Outcome {
         (Some(Finish::Stop | Finish::Other(_)), Some(_)) => {
             Outcome::Answered { text: partial.unwrap_or_else(|| "".into()) }
         }
-        // Completed without a finish: aborted while the host was waiting to retry.
+        // OpenCode completes a message without a finish reason when it is aborted while waiting to retry.
         (None, Some(_)) => Outcome::Aborted,
         (_, None) => Outcome::Unfinished { partial },
     }
 }
 
-/// The last call that did not succeed, as `tool: why`.
+/// What was refused: the last call that did not succeed, as `tool: error`.
 fn refused(answer: &Message) -> String {
     let failed = answer.parts.iter().rev().find_map(|part| match part {
         Part::Tool { tool, state, .. } if state.status != CallStatus::Completed => {
@@ -382,8 +399,9 @@ fn refused(answer: &Message) -> String {
     }
 }
 
-/// Counts distinct calls, not events: hosts update a tool part several times. A call is known by its
-/// message and its id, because some providers begin to count their ids anew in every answer.
+/// Counts the figures of these messages. Calls are counted once, however often a host has written their
+/// part. A call is identified by its message and its id, because some providers start their ids over in
+/// every answer (`name:0`).
 pub fn figures(messages: &[Message]) -> Figures {
     let mut figures = Figures::default();
     let mut seen = HashSet::new();
@@ -422,16 +440,17 @@ pub fn figures(messages: &[Message]) -> Figures {
             }
         }
     }
+    // Only the last three are shown (T19).
     let surplus = figures.last_tools.len().saturating_sub(3);
     figures.last_tools.drain(..surplus);
     figures.last_message = last_message.map(|text| newest_part(text, MOST_OF_LAST_MESSAGE));
     figures
 }
 
-/// What is shown of a text that may be long and may still grow: its end, of so many characters and at
-/// least one.
+/// The end of a text that may be long and still growing: at most so many characters, `…` included.
 pub fn newest_part(text: &str, characters: usize) -> String {
-    // Counting characters of megabytes at every look would cost what cutting is to save.
+    // A character has at most four bytes, so only that much of the end is counted: counting megabytes
+    // at every observation would cost what the cut is meant to save.
     let bytes = text.len().saturating_sub(characters.saturating_mul(4));
     let start = (bytes..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(bytes);
     let tail = &text[start..];

@@ -1,6 +1,6 @@
-//! The words hosts use in messages, as types. Hosts are other people's programs and learn new words,
-//! so each set has an `Other` that keeps the word as it came; nothing is lost by reading and
-//! writing a message.
+//! The vocabulary of hosts (statuses, finish reasons, error names) as enums. Hosts are other people's
+//! programs and add values with their releases, so each enum has an `Other` that keeps an unknown value
+//! as it came: reading and writing a message loses nothing.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum CallStatus {
-    /// Asked for and not begun.
+    /// Not started: it is safe to run it.
     Pending,
-    /// Begun: whatever it does may have been done in part.
+    /// Started: after a crash it may have been done in part, so it is not run again.
     Running,
     Completed,
     Error,
@@ -22,13 +22,13 @@ pub enum CallStatus {
 #[serde(from = "String", into = "String")]
 pub enum Finish {
     Stop,
-    /// There are calls to be made before it goes on.
+    /// It waits for the results of its tool calls.
     ToolCalls,
     /// The output limit was reached: the end is missing.
     Length,
-    /// The provider took (a part of) the answer away.
+    /// The provider withheld the answer or a part of it.
     ContentFilter,
-    /// In the host's or the provider's word.
+    /// The host's or the provider's own value.
     Other(String),
 }
 
@@ -42,7 +42,7 @@ pub enum FailureName {
     TurnLimit,
     /// A permission or question was refused, and the run ended with it.
     Refused,
-    /// The answer ended before its end: cut off, filtered or over a bound.
+    /// The answer is incomplete: cut off, filtered or longer than allowed.
     CutOff,
     /// The run cannot go on: its workspace, its agent or its model is gone.
     Interrupted,
@@ -60,8 +60,8 @@ impl CallStatus {
         }
     }
 
-    /// The call has no answer yet. A status we do not know is taken for an answer: waiting for it
-    /// could be for ever.
+    /// The call has no result yet. An unknown status counts as a result: otherwise a run could wait for
+    /// it for ever.
     pub fn is_open(&self) -> bool {
         match self {
             CallStatus::Pending | CallStatus::Running => true,

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 
 use asyncagents::clock::Clock;
 use asyncagents::sandbox::{
-    self, Caches, Cell, Choice, Grants, HOLDS, Level, Limits, Property, Sandbox, Settings,
+    self, Caches, Cell, Choice, GUARANTEES, Grants, Level, Limits, Property, Sandbox, Settings,
     UserPlaces, VERB,
 };
 use asyncagents::wire::TaskView;
@@ -284,7 +284,7 @@ impl Drop for Place {
 
 fn said(told: &str) -> BTreeSet<Property> {
     let words = told.lines().filter_map(|line| line.strip_prefix("broken "));
-    let property = |word: &str| HOLDS.iter().find(|row| format!("{:?}", row.property) == word);
+    let property = |word: &str| GUARANTEES.iter().find(|row| format!("{:?}", row.property) == word);
     words.map(|word| property(word).unwrap_or_else(|| panic!("no {word}")).property).collect()
 }
 
@@ -319,7 +319,7 @@ async fn check(level: Level, choice: &'static str, who: Who) {
         let mut broken = tokio::task::spawn_blocking(|| place.broken()).await.unwrap();
         broken.retain(|property| is_about(network, *property));
         let landlock = landlock_version();
-        let rows = HOLDS.iter().filter(|row| is_about(network, row.property));
+        let rows = GUARANTEES.iter().filter(|row| is_about(network, row.property));
         let open = rows.filter(|row| !row.at(level).holds(landlock)).map(|row| row.property);
         let open: BTreeSet<Property> = open.collect();
         // A normal user cannot do all that root can where nothing is held.

@@ -85,7 +85,7 @@ fn too_long() -> String {
 #[test]
 fn garbage_and_odd_ways_to_stream_end_in_a_truthful_state() {
     let place = Place::build(60);
-    let unreadable = "model server is not able to answer now: its answer is not readable";
+    let unreadable = "model server cannot answer now: its answer is not readable";
     place.check(&[
         ("@garbage", "error", "", unreadable),
         ("@bytes-that-are-no-text", "error", "", unreadable),
@@ -99,7 +99,7 @@ fn garbage_and_odd_ways_to_stream_end_in_a_truthful_state() {
     assert_eq!(place.server.asked("@no-done"), 1);
     let redirects = "model server refused (307): it redirects to `http://127.0.0.1:1/elsewhere`; \
                      set `OPENAI_BASE_URL` to the address that answers itself";
-    let refusal = format!("model server is not able to answer now: {}…", "x".repeat(500));
+    let refusal = format!("model server cannot answer now: {}…", "x".repeat(500));
     place.check(&[
         ("@redirect", "error", "", redirects),
         ("@refusal", "error", "", &refusal),

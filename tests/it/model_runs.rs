@@ -78,7 +78,7 @@ async fn every_way_a_model_behaves_ends_in_a_truthful_state() {
         place.check("@hang", "error", "", "the model said nothing for 1 s");
         let refused = "model server refused (400): no such thing";
         place.check("@status 400 | say no such thing", "error", "", refused);
-        let busy = "model server is not able to answer now: on fire";
+        let busy = "model server cannot answer now: on fire";
         place.check("@status 500 | say on fire", "error", "", busy);
         let circles = "@call glob {\"pattern\": \"*\"}\n".repeat(5);
         let limit = "turn limit reached: 4 answers of the model";

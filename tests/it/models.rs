@@ -298,7 +298,7 @@ async fn what_cannot_be_sent_is_not_repeated() {
     let key = provider("openai", Some("sk-\nsecret"), None);
     let told = "`OPENAI_API_KEY` cannot be sent as it is; set it to the key alone";
     assert_eq!(Remote::new(&key, LONG).err(), Some(Error::Unusable(told.to_owned())));
-    let told = "`OPENAI_BASE_URL` is no address; set it to one like `http://127.0.0.1:11434/v1`";
+    let told = "`OPENAI_BASE_URL` is not a URL; set it to one like `http://127.0.0.1:11434/v1`";
     for wrong in ["127.0.0.1:1234", "ftp://user:secret@host/", "http://"] {
         let url = provider("openai", None, Some(wrong));
         assert_eq!(Remote::new(&url, LONG).err(), Some(Error::Unusable(told.to_owned())));

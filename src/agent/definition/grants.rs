@@ -1,4 +1,5 @@
-//! What an agent's file asks of the sandbox: `network`, `readable`, `writable`.
+//! The sandbox grants of an agent file: the keys `network`, `readable` and `writable`. What of them is
+//! given is decided by the sandbox; a file from a workspace gets less.
 
 use std::path::PathBuf;
 
@@ -19,6 +20,7 @@ pub(super) fn read_grants(front: &Yaml) -> Result<Grants, Error> {
     Ok(Grants { readable, writable, network, from_workspace: false })
 }
 
+/// Paths in a list, or in one text with commas; each must be absolute or below `~`.
 fn paths(front: &Yaml, key: &str) -> Result<Vec<PathBuf>, Error> {
     let unfit = || front.unfit_at(key, PATHS);
     let texts: Vec<&str> = match front.get(key) {

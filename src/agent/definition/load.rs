@@ -1,6 +1,7 @@
-//! Agents from folders. A file that is no agent is reported and hides nothing: what it would have
-//! replaced stays. Workspaces come from anywhere, so what lies in them counts only once the user has
-//! trusted them, and is read within bounds even then. Blocking, and without state of its own.
+//! Loads agent files from the configuration directory and the workspace. A file that is no valid agent is
+//! reported and replaces nothing. A workspace may come from anywhere (a cloned repository), so its agents
+//! count only once the user has trusted it, and reading is bounded in files and bytes in any case.
+//! Blocking; nothing is cached.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -10,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::parse::{Parsed, parse};
+use super::parse::{AgentFile, parse};
 use super::walk::{is_markdown, walk};
 use super::{BUILT_IN, Definition, Error, Source, builtin};
 use crate::trust::Workspace;
 
-/// How much is read.
+/// How much is read at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Of one folder and everything below it.
@@ -26,32 +27,34 @@ pub struct Bounds {
     pub folder_bytes: usize,
 }
 
-/// A place where files of agents may be; it need not exist.
+/// A directory that may have agent files; it need not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder {
     pub path: PathBuf,
-    /// What listings call it.
+    /// Its name in listings.
     pub origin: &'static str,
-    /// What is in it may define agents.
+    /// Whether its files may define agents that can be used.
     pub trusted: bool,
 }
 
+/// All agents that are defined somewhere, by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
+pub struct AgentSet {
     pub agents: BTreeMap<String, Definition>,
-    /// What folders that are not trusted would define. Never used, only shown.
+    /// What files in untrusted directories would define. Never used, only shown.
     pub untrusted: BTreeMap<String, Definition>,
     pub problems: Vec<Problem>,
 }
 
+/// A file or directory that could not be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub file: PathBuf,
-    /// Goes on from the file's name: "is not UTF-8 text; …".
+    /// Continues a sentence that begins with the file's name: "is not UTF-8 text; …".
     pub why: String,
 }
 
-/// The usual folders, those that win last.
+/// The directories that are searched, in ascending precedence.
 pub fn folders(config_dir: &Path, workspace: &Workspace) -> Vec<Folder> {
     let own = Folder { path: config_dir.join("agents"), origin: "<config>/agents", trusted: true };
     let of_workspace = |origin| Folder {
@@ -63,27 +66,28 @@ pub fn folders(config_dir: &Path, workspace: &Workspace) -> Vec<Folder> {
     [own].into_iter().chain(usual.map(of_workspace)).collect()
 }
 
-/// Agents of later folders replace those of earlier ones; none takes the name of a built-in one.
-pub fn load(folders: &[Folder], bounds: Bounds) -> Loaded {
+/// Loads all agents. Those of later directories replace those of earlier ones; none can replace a
+/// built-in one.
+pub fn load(folders: &[Folder], bounds: Bounds) -> AgentSet {
     let agents = builtin().into_iter().map(|agent| (agent.name.clone(), agent)).collect();
-    let mut loaded = Loaded { agents, untrusted: BTreeMap::new(), problems: Vec::new() };
+    let mut loaded = AgentSet { agents, untrusted: BTreeMap::new(), problems: Vec::new() };
     for folder in folders {
         loaded.add(folder, bounds);
     }
     loaded
 }
 
-impl Loaded {
+impl AgentSet {
     fn add(&mut self, folder: &Folder, bounds: Bounds) {
         let found = walk(&folder.path, bounds.files);
         let mut room = bounds.folder_bytes;
         for file in found.files {
             let agents = if folder.trusted { &mut self.agents } else { &mut self.untrusted };
             match read_agent(&folder.path, &file, bounds, &mut room) {
-                Ok(Parsed::Agent(agent)) => {
+                Ok(AgentFile::Agent(agent)) => {
                     agents.insert(agent.name.clone(), agent);
                 }
-                Ok(Parsed::Disabled { name }) => {
+                Ok(AgentFile::Disabled { name }) => {
                     agents.remove(&name);
                 }
                 Err(error) => self.report(&file, &error),
@@ -99,19 +103,20 @@ impl Loaded {
     }
 }
 
-/// Takes its size off the `room` that is left.
+/// Reads one file and takes its size off the `room` that is left for the directory.
 fn read_agent(
     folder: &Path,
     file: &Path,
     bounds: Bounds,
     room: &mut usize,
-) -> Result<Parsed, Error> {
+) -> Result<AgentFile, Error> {
     let name = name(folder, file)?;
     let text = read_text(file, bounds.file_bytes)?;
     *room = room.checked_sub(text.len()).ok_or(Error::NoRoom(bounds.folder_bytes))?;
     let parsed = parse(&text, &name, Source::File(file.to_owned()))?;
-    let (Parsed::Agent(Definition { name, .. }) | Parsed::Disabled { name }) = &parsed;
-    // A file called `explore` or `Explore` must not pass for the agent that only reads.
+    let (AgentFile::Agent(Definition { name, .. }) | AgentFile::Disabled { name }) = &parsed;
+    // A repository with an agent `explore` (or `Explore`) that may run commands must not pass for the
+    // built-in one that only reads.
     let lowered = name.to_lowercase();
     match BUILT_IN.iter().any(|(built_in, _)| *built_in == lowered) {
         true => Err(Error::BuiltInName(name.clone())),
@@ -119,7 +124,7 @@ fn read_agent(
     }
 }
 
-/// `folder/name` of `folder/name.md`.
+/// The agent's name by its path: `folder/name` for `folder/name.md`.
 fn name(folder: &Path, file: &Path) -> Result<String, Error> {
     let path = file.strip_prefix(folder).unwrap_or(file).with_extension("");
     let words = path.iter().map(|word| word.to_str());
@@ -128,14 +133,16 @@ fn name(folder: &Path, file: &Path) -> Result<String, Error> {
     Ok(words.ok_or_else(bad)?.join("/"))
 }
 
+/// Reads a Markdown file of at most so many bytes.
 fn read_text(file: &Path, most_bytes: usize) -> Result<String, Error> {
-    // A link in a workspace may lead to a secret, whose text would then be sent to a model.
+    // A symlink in a workspace may lead to a secret, whose text would become a prompt and be sent to a
+    // model. So what it leads to must be Markdown as well.
     let target = fs::canonicalize(file).map_err(Error::Unreadable)?;
     if !is_markdown(&target) {
         return Err(Error::NotMarkdown);
     }
-    // Opening a pipe would wait for a writer, for ever. What was opened is asked what it is, not
-    // the path, which may lead elsewhere by now.
+    // Without blocking: opening a FIFO would wait for a writer for ever. Whether it is a file is asked of
+    // the descriptor, not of the path, which may lead elsewhere by now.
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(&target);
     let file = match file {
@@ -183,11 +190,11 @@ mod tests {
         }
 
         /// As if it were trusted.
-        fn load(&self) -> Loaded {
+        fn load(&self) -> AgentSet {
             self.load_as(Standing::Trusted)
         }
 
-        fn load_as(&self, standing: Standing) -> Loaded {
+        fn load_as(&self, standing: Standing) -> AgentSet {
             let workspace = Workspace { path: self.0.path().to_owned(), standing };
             load(&folders(&self.0.path().join("config"), &workspace), BOUNDS)
         }

@@ -1,4 +1,5 @@
-//! Looking up one agent, and what is said when it cannot be had.
+//! Looks up one agent by name, and explains why it cannot be used: it does not exist, or it is defined in
+//! a workspace that is not trusted.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +19,8 @@ pub enum Missing {
     Untrusted { name: String, workspace: PathBuf, way_out: String },
 }
 
-/// The agent of this name in a directory. Files cannot change the built-in ones, so for those none
-/// is read.
+/// The agent of this name in a directory. Files cannot replace built-in agents, so for those no file is
+/// read.
 pub fn find(
     config_dir: &Path,
     trust: &Trust,
@@ -42,7 +43,7 @@ pub fn find(
     Err(Missing::Untrusted { name: name.to_owned(), workspace: workspace.path, way_out })
 }
 
-/// What is to be done so that the agents of a workspace can be used.
+/// What the user can do so that the agents of a workspace can be used.
 pub fn way_out(workspace: &Workspace) -> String {
     match &workspace.standing {
         Standing::Unknown(error) => error.to_string(),
@@ -52,8 +53,8 @@ pub fn way_out(workspace: &Workspace) -> String {
     }
 }
 
-/// The path as a word for a shell, because it is there to be copied, and a directory may be named
-/// `$(…)`. For one that cannot be shown on a line, the word for whoever stands in it.
+/// The path quoted for a shell: it is there to be copied, and a directory may be named `$(…)`. A path that
+/// cannot be shown on one line becomes `.`, for a user who is in it.
 fn quote(path: &Path) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+@%:,=".contains(c);
     match path.to_str() {
@@ -65,7 +66,7 @@ fn quote(path: &Path) -> String {
     }
 }
 
-/// The path on one line, whatever is in it.
+/// The path on one line, control and invisible characters escaped.
 fn shown(path: &Path) -> String {
     let mut shown = String::new();
     for c in path.display().to_string().chars() {

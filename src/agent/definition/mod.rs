@@ -1,5 +1,7 @@
-//! What an agent is: a name, a prompt, and what it may do. Read from Markdown files with front
-//! matter, in our dialect, OpenCode's and Claude's; five agents are built in, in the same format.
+//! Agent definitions: a name, a system prompt, tools and permission rules. Read from Markdown files with
+//! YAML front matter, in our dialect, OpenCode's and Claude's; five agents are built in, in the same
+//! format. The last rule that matches a call decides; shell lines are parsed, and the strictest of their
+//! commands decides. What a command can reach once it runs is bounded by the sandbox, not by rules.
 
 mod grants;
 mod load;
@@ -17,20 +19,20 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-pub use load::{Bounds, Folder, Loaded, Problem, folders, load};
+pub use load::{AgentSet, Bounds, Folder, Problem, folders, load};
 pub use missing::{Missing, find, way_out};
 pub use parse::is_invisible;
 
-use parse::Parsed;
+use parse::AgentFile;
 use pattern::Cover;
 use shell::Command;
 
 use crate::sandbox::Grants;
 
-/// The tools there are, in the order they are listed.
+/// All tools, in the order in which they are listed.
 pub const TOOLS: [&str; 8] = ["read", "list", "glob", "grep", "edit", "write", "bash", "todo"];
 
-/// What rules call a path outside the workspace, whichever tool it is for.
+/// The name in rules for access to a path outside the workspace, whichever tool it is for.
 pub const EXTERNAL_DIRECTORY: &str = "external_directory";
 
 const BUILT_IN: [(&str, &str); 5] = [
@@ -41,6 +43,7 @@ const BUILT_IN: [(&str, &str); 5] = [
     ("oracle", include_str!("oracle.md")),
 ];
 
+/// An agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Definition {
     pub name: String,
@@ -50,27 +53,28 @@ pub struct Definition {
     /// `provider/model`
     pub model: Option<String>,
     pub tools: Tools,
-    /// The last one that matches decides.
+    /// Permission rules; the last one that matches decides.
     pub rules: Vec<Rule>,
-    /// What its commands may reach besides.
+    /// What its commands may reach in addition to the sandbox's defaults.
     pub grants: Grants,
     pub source: Source,
 }
 
-/// Some of the [`TOOLS`].
+/// A subset of [`TOOLS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tools(BTreeSet<&'static str>);
 
+/// A permission rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rule {
     /// One of the [`TOOLS`], [`EXTERNAL_DIRECTORY`], or `*` for all of these.
     pub tool: String,
-    /// What the call is about: a path, or a command. `*` is any text, slashes and all.
+    /// Matches the subject of a call: a path, or a command. `*` is any text, slashes included.
     pub pattern: String,
     pub action: Action,
 }
 
-/// From the mildest to the strictest.
+/// What happens to a call; ordered from the mildest to the strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
@@ -95,7 +99,7 @@ pub enum Source {
     File(PathBuf),
 }
 
-/// The agents that are always there.
+/// The built-in agents.
 pub fn builtin() -> Vec<Definition> {
     BUILT_IN.iter().map(|(name, text)| read_built_in(name, text)).collect()
 }
@@ -107,13 +111,13 @@ fn built_in(name: &str) -> Option<Definition> {
 
 fn read_built_in(name: &str, text: &str) -> Definition {
     match parse::parse(text, name, Source::BuiltIn) {
-        Ok(Parsed::Agent(definition)) => definition,
-        Ok(Parsed::Disabled { .. }) | Err(_) => unreachable!("a test reads all of them"),
+        Ok(AgentFile::Agent(definition)) => definition,
+        Ok(AgentFile::Disabled { .. }) | Err(_) => unreachable!("a test reads all of them"),
     }
 }
 
 impl Definition {
-    /// Whether the tool is worth offering: there are calls of it that would not be denied.
+    /// Whether the tool is worth offering to the model: some calls of it would not be denied.
     pub fn may_use(&self, tool: &str) -> bool {
         let mut allowed = true;
         for rule in self.rules_of(tool) {
@@ -127,13 +131,13 @@ impl Definition {
         allowed && self.tools.contains(tool)
     }
 
-    /// Whether it has no tool that could change something.
+    /// Whether it has no tool that could change anything.
     pub fn reads_only(&self) -> bool {
         !["edit", "write", "bash"].into_iter().any(|tool| self.may_use(tool))
     }
 
-    /// What is to happen to a call about `subject`: a path as the tool has resolved it, within the
-    /// workspace relative to it; for `bash`, the whole line.
+    /// What happens to a call about `subject`: the path as the tool has resolved it, relative if it is in
+    /// the workspace; for `bash`, the whole line.
     pub fn action(&self, tool: &str, subject: &str) -> Action {
         match tool {
             EXTERNAL_DIRECTORY => self.decide(tool, subject),
@@ -143,6 +147,7 @@ impl Definition {
         }
     }
 
+    /// The last matching rule, or the default: ask for paths outside the workspace, allow the rest.
     fn decide(&self, tool: &str, subject: &str) -> Action {
         let default = match tool {
             EXTERNAL_DIRECTORY => Action::Ask,
@@ -151,8 +156,9 @@ impl Definition {
         self.rules_of(tool).rfind(|rule| rule.covers(subject)).map_or(default, |rule| rule.action)
     }
 
-    /// As strict as its strictest command. A line that cannot be taken apart for certain is treated
-    /// like a command no rule has in mind, and asked about if rules have any in mind.
+    /// Decides about a shell line: as strict as its strictest command. If the line cannot be parsed with
+    /// certainty, the general rule counts as well, and it is at least asked about if there are rules for
+    /// particular commands: one of those may be hidden in it.
     fn decide_line(&self, line: &str) -> Action {
         let general = self.decide("bash", "");
         let mut particular = self.rules_of("bash").filter(|rule| !rule.is_general()).peekable();
@@ -165,13 +171,14 @@ impl Definition {
         if is_uncertain {
             action = action.max(general).max(Action::Ask);
         }
-        // A rule may have the whole line in mind, as `* | sh` does.
+        // A rule may be about the whole line, as `* | sh` is.
         let of_line = particular.rfind(|rule| rule.covers(line)).map(|rule| rule.action);
         action.max(of_line.unwrap_or(Action::Allow))
     }
 
-    /// Rules that forbid see through quotes, assignments and commands like `sudo`; one that allows
-    /// vouches for the words it names and nothing else.
+    /// Decides about one command. Rules that forbid see through quotes, assignments and wrappers such as
+    /// `sudo`; a rule that allows vouches only for the exact words it names. A rule that forbids what the
+    /// command may turn out to be at run time makes it `Ask` at least.
     fn decide_command(&self, command: &Command) -> Action {
         let mut least = Action::Allow;
         for rule in self.rules_of("bash").rev() {
@@ -248,7 +255,8 @@ impl FromIterator<&'static str> for Tools {
     }
 }
 
-/// Why a file is no agent, or a folder is not read.
+/// Why a file is no agent, or a directory is not read. Each text continues a sentence that begins with the
+/// file's name.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("cannot be read: {0}")]
@@ -295,8 +303,15 @@ enum Error {
     TooManyEntries(usize),
     #[error("is nested more than {0} folders deep, so nothing in it is read; move it up")]
     TooDeep(usize),
-    #[error("has {0} more folders that are not read")]
+    #[error("has {}", more_folders(*.0))]
     MoreFolders(usize),
+}
+
+fn more_folders(number: usize) -> String {
+    match number {
+        1 => "1 more folder that is not read".to_owned(),
+        _ => format!("{number} more folders that are not read"),
+    }
 }
 
 #[cfg(test)]

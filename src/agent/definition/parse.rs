@@ -1,4 +1,5 @@
-//! From the text of a file to an agent. Unknown keys are ignored.
+//! Parses the text of an agent file: front matter between lines of `---`, then the prompt. Unknown keys
+//! are ignored, because the files are written for other programs as well.
 
 use super::grants::read_grants;
 use super::permission::read_permissions;
@@ -8,16 +9,17 @@ use crate::text;
 
 const LONGEST_NAME: usize = 100;
 
-pub(super) enum Parsed {
+/// What a file defines.
+pub(super) enum AgentFile {
     Agent(Definition),
-    /// Takes away an agent of that name from somewhere else.
+    /// Removes the agent of that name that another directory defines.
     Disabled {
         name: String,
     },
 }
 
 /// `file_name` is the agent's name unless the front matter has one.
-pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<Parsed, Error> {
+pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<AgentFile, Error> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (front, body) = split(text)?;
     let front = front.map_or(Ok(Yaml::Nothing), Yaml::read).map_err(Error::Syntax)?;
@@ -27,7 +29,7 @@ pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<Parse
     let name = front.text("name")?.unwrap_or_else(|| file_name.to_owned());
     check_name(&name)?;
     if front.flag("disable")? || front.flag("disabled")? {
-        return Ok(Parsed::Disabled { name });
+        return Ok(AgentFile::Disabled { name });
     }
     let prompt = body.trim().replace("\r\n", "\n");
     if prompt.is_empty() {
@@ -36,10 +38,19 @@ pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<Parse
     let description = front.text("description")?.unwrap_or_else(|| first_line(&prompt));
     let (tools, rules) = read_permissions(&front)?;
     let (model, grants) = (model_of(&front), read_grants(&front)?);
-    Ok(Parsed::Agent(Definition { name, description, prompt, model, tools, rules, grants, source }))
+    Ok(AgentFile::Agent(Definition {
+        name,
+        description,
+        prompt,
+        model,
+        tools,
+        rules,
+        grants,
+        source,
+    }))
 }
 
-/// The front matter, if there is any, and what follows it.
+/// Splits off the front matter, if there is any.
 fn split(text: &str) -> Result<(Option<&str>, &str), Error> {
     let mut lines = text.split_inclusive('\n');
     let opening = lines.next().unwrap_or_default();
@@ -57,7 +68,7 @@ fn split(text: &str) -> Result<(Option<&str>, &str), Error> {
     Err(Error::Unclosed)
 }
 
-/// A name is typed in a shell, shown in a terminal and may be put into a path.
+/// Checks an agent's name: it is typed in a shell, shown in a terminal, and may become a part of a path.
 fn check_name(name: &str) -> Result<(), Error> {
     let is_fit = |word: &str| !["", ".", ".."].contains(&word) && word.trim() == word;
     let is_odd = |c: char| c.is_control() || is_invisible(c) || c == '\\';
@@ -69,8 +80,8 @@ fn check_name(name: &str) -> Result<(), Error> {
     Err(Error::BadName(text::head(name, LONGEST_NAME).escape_debug().to_string()))
 }
 
-/// Characters without a shape, some of which turn the text around them. Two names that differ in
-/// these only look the same.
+/// Characters without a visible shape, some of which reorder the text around them. Two names that differ
+/// only in these look the same.
 pub fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{3164}')
         || matches!(c, '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}')
@@ -83,7 +94,7 @@ fn first_line(prompt: &str) -> String {
     line.trim_start_matches('#').trim().to_owned()
 }
 
-/// With its provider, or a short name; `inherit` asks for the model that would be used anyway.
+/// The model, as `provider/model` or an alias. `inherit` (Claude) means the default.
 fn model_of(front: &Yaml) -> Option<String> {
     let Some(Yaml::Text(model)) = front.get("model") else { return None };
     let model = model.trim();
@@ -97,14 +108,14 @@ mod tests {
     use super::super::{Action, Grants, Rule, Tools};
     use super::*;
 
-    fn read(text: &str) -> Result<Parsed, String> {
+    fn read(text: &str) -> Result<AgentFile, String> {
         parse(text, "file", Source::BuiltIn).map_err(|error| error.to_string())
     }
 
     fn agent(text: &str) -> Definition {
         match read(text) {
-            Ok(Parsed::Agent(agent)) => agent,
-            Ok(Parsed::Disabled { .. }) => panic!("disabled: {text}"),
+            Ok(AgentFile::Agent(agent)) => agent,
+            Ok(AgentFile::Disabled { .. }) => panic!("disabled: {text}"),
             Err(error) => panic!("{error}: {text}"),
         }
     }
@@ -166,7 +177,7 @@ mod tests {
         assert_eq!(agent(&with("mode: primary")).name, "file");
         assert_eq!(agent(&with("disable: false")).name, "file");
         for text in ["---\ndisable: true\n---", "---\nname: x\ndisabled: true\n---\nDo it."] {
-            assert!(matches!(read(text), Ok(Parsed::Disabled { .. })), "{text}");
+            assert!(matches!(read(text), Ok(AgentFile::Disabled { .. })), "{text}");
         }
     }
 

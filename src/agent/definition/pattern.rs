@@ -1,25 +1,26 @@
-//! Patterns of permission rules: `*` is any text, slashes and all, `?` one character, `**/` any
-//! folders or none; everything else stands for itself. The whole text has to match. For commands,
-//! a rule that allows is taken at its narrowest and one that forbids at its widest.
+//! Wildcard patterns of permission rules: `*` is any text, slashes included, `?` one character, `**/` any
+//! directories or none; everything else is literal, and the whole text has to match. For commands, a rule
+//! that allows is taken at its narrowest and one that forbids at its widest. Matching simulates all ways
+//! through the text at once (an NFA), so no pattern takes exponential time.
 
 use super::shell::Word;
 
-/// How much of what a command may turn out to be a pattern covers.
+/// How much of what a command may turn out to be at run time is covered by a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cover {
     None,
-    /// Some of it, depending on a value that only a running shell knows.
+    /// Some of it, depending on a value that is only known at run time.
     Some,
     All,
 }
 
-/// `git *` also means a bare `git`.
+/// Whether a pattern matches a text. `git *` also matches a bare `git`.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {
     let text: Vec<Symbol> = text.chars().map(Symbol::One).collect();
     covers(pattern, &text, Reading::Certain)
 }
 
-/// For rules that forbid: the words as one text, so that `git push*` is also about `git pushy`.
+/// For rules that forbid: the words are matched as one text, so `git push*` also covers `git pushy`.
 pub(super) fn cover(pattern: &str, words: &[Word]) -> Cover {
     let pattern = unquoted(pattern);
     if covers(&pattern, &symbols(words, Reading::Certain), Reading::Certain) {
@@ -31,10 +32,10 @@ pub(super) fn cover(pattern: &str, words: &[Word]) -> Cover {
     }
 }
 
-/// For rules that allow: word by word. A `*` within a word stays within it. One at the end stands
-/// for any more words, and for the rest of this one only if it is not glued to a letter or a digit:
-/// `git diff*` is about `git diff --stat` and not about `git difftool`, `make test-*` is about
-/// `make test-unit`.
+/// For rules that allow: matched word by word. A `*` inside a word stays inside it. One at the end stands
+/// for any further words, and for the rest of its own word only if it does not follow a letter or digit:
+/// `git diff*` allows `git diff --stat` and not `git difftool` (which runs any program), `make test-*`
+/// allows `make test-unit`.
 pub(super) fn permits(pattern: &str, words: &[Word]) -> bool {
     let pattern = unquoted(pattern);
     let mut elements: Vec<Element> = pattern.split_whitespace().map(Element::of).collect();
@@ -51,7 +52,7 @@ pub(super) fn permits(pattern: &str, words: &[Word]) -> bool {
     let mut reached = vec![false; words.len() + 1];
     reached[0] = true;
     for (n, element) in elements.iter().enumerate() {
-        // In between, a `*` stands for something; at the end it may also stand for nothing.
+        // A `*` in the middle stands for at least one word; at the end it may stand for none.
         let least = usize::from(n != last);
         reached = element.step(&reached, words, least);
     }
@@ -70,7 +71,7 @@ impl<'a> Element<'a> {
         if word == "*" { Element::Any } else { Element::One(word) }
     }
 
-    /// From the places between words that are reached before it to those reached after it.
+    /// One step of the simulation: from the positions reached before this element to those after it.
     fn step(self, reached: &[bool], words: &[Word], least: usize) -> Vec<bool> {
         let fits = |pattern: &str, word: &Word| match word {
             Word::Literal(text) | Word::Glob(text) => matches(pattern, text),
@@ -91,25 +92,26 @@ impl<'a> Element<'a> {
     }
 }
 
-/// Patterns were written for lines as they are typed; words have no quotes left.
+/// A pattern without quotes: it was written for lines as they are typed, and parsed words have none left.
 fn unquoted(pattern: &str) -> String {
     pattern.replace(['\'', '"', '\\'], "")
 }
 
-/// What is matched: a character, or a text that only a running shell knows.
+/// What is matched: a character, or a text that is only known at run time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Symbol {
     One(char),
     Unknown,
 }
 
-/// Whether a pattern has to match whatever a text is at run time, or something that it can be.
+/// Whether a pattern has to match whatever an unknown text turns out to be, or anything it can be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Certain,
     Possible,
 }
 
+/// The words as one sequence of symbols, with spaces between them.
 fn symbols(words: &[Word], reading: Reading) -> Vec<Symbol> {
     let mut symbols = Vec::new();
     for (n, word) in words.iter().enumerate() {
@@ -126,7 +128,9 @@ fn symbols(words: &[Word], reading: Reading) -> Vec<Symbol> {
     symbols
 }
 
+/// A token of a pattern.
 enum Token {
+    /// `**/`
     Folders,
     AnyText,
     AnyOne,
@@ -138,7 +142,8 @@ fn covers(pattern: &str, text: &[Symbol], reading: Reading) -> bool {
     walk(pattern, text, reading) || bare.is_some_and(|bare| walk(bare, text, reading))
 }
 
-/// Walks all ways through the text at once, so that no pattern takes exponential time.
+/// The simulation: keeps the set of positions in the text that some way through the pattern reaches, so
+/// that the time is the product of both lengths.
 fn walk(pattern: &str, text: &[Symbol], reading: Reading) -> bool {
     let mut reached = vec![false; text.len() + 1];
     reached[0] = true;
@@ -166,7 +171,7 @@ fn tokens(pattern: &str) -> Vec<Token> {
     tokens
 }
 
-/// From the places in the text that are reached before the token to those reached after it.
+/// One step: from the positions reached before a token to those reached after it.
 fn step(token: &Token, reached: &[bool], text: &[Symbol], reading: Reading) -> Vec<bool> {
     let may_be_slash = |symbol: Symbol| match symbol {
         Symbol::One(c) => c == '/',
@@ -178,7 +183,7 @@ fn step(token: &Token, reached: &[bool], text: &[Symbol], reading: Reading) -> V
         let came_by = |fits: &dyn Fn(char) -> bool| {
             let before = place > 0 && reached[place - 1];
             let one = before && matches!(text[place - 1], Symbol::One(c) if fits(c));
-            // An unknown text can hold any character, and go on.
+            // An unknown text can contain any character, and more after it.
             one || reading == Reading::Possible
                 && reached[place]
                 && text.get(place) == Some(&Symbol::Unknown)
@@ -194,7 +199,7 @@ fn step(token: &Token, reached: &[bool], text: &[Symbol], reading: Reading) -> V
     after
 }
 
-/// An unknown text can be empty.
+/// An unknown text can also be empty, so the position after it is reached as well.
 fn skip_unknown(reached: &mut [bool], text: &[Symbol], reading: Reading) {
     if reading == Reading::Certain {
         return;

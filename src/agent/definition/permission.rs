@@ -1,15 +1,17 @@
-//! What an agent may do, from its front matter. Three dialects differ in the shape of `tools` and
-//! `permission`, so the shape decides and nobody has to say which one it is. Unknown tools are
-//! ignored; what would forbid something and cannot be understood is an error.
+//! Reads tools and permission rules from front matter. Three dialects (ours, OpenCode's, Claude's) differ
+//! in the shape of `tools` and `permission`, so the shape decides and no file has to say which one it is.
+//! Unknown tools are ignored; something that would forbid and cannot be understood is an error, because
+//! ignoring it would allow.
 
 use super::yaml::Yaml;
 use super::{Action, EXTERNAL_DIRECTORY, Error, Rule, TOOLS, Tools, pattern};
 
-/// Matching takes time in proportion to it.
+/// In bytes; the time for matching grows with it.
 const LONGEST_PATTERN: usize = 1000;
 
 const ACTIONS: &str = "`allow`, `ask` or `deny`";
 
+/// The tools of an agent and its rules, in order of precedence.
 pub(super) fn read_permissions(front: &Yaml) -> Result<(Tools, Vec<Rule>), Error> {
     let (mut tools, mut rules) = match front.get("tools") {
         None => (Tools::all(), Vec::new()),
@@ -36,8 +38,8 @@ pub(super) fn read_permissions(front: &Yaml) -> Result<(Tools, Vec<Rule>), Error
     Ok((tools, rules))
 }
 
-/// OpenCode's `{write: false, "mcp_*": false}`. There, `edit` and `write` are one permission; here
-/// each goes with the other unless it is named itself.
+/// OpenCode's switches, `{write: false, "mcp_*": false}`. There `edit` and `write` are one permission;
+/// here a switch for one also sets the other, unless that has its own.
 fn switched(switches: &[(String, Yaml)]) -> Result<Tools, Error> {
     let mut tools = Tools::all();
     let mut named = Tools::default();
@@ -58,13 +60,13 @@ fn switched(switches: &[(String, Yaml)]) -> Result<Tools, Error> {
     Ok(tools)
 }
 
-/// `Read` or `Bash(git diff:*)`.
+/// An entry of Claude's lists: `Read` or `Bash(git diff:*)`.
 struct Entry {
     tool: &'static str,
     only: Option<String>,
 }
 
-/// A list, or a text with commas.
+/// The entries of a list, or of a text with commas.
 fn entries(key: &str, names: &Yaml) -> Result<Vec<Entry>, Error> {
     let expected = "names of tools, in a list or with commas between them";
     let mut found = Vec::new();
@@ -92,7 +94,7 @@ fn entries(key: &str, names: &Yaml) -> Result<Vec<Entry>, Error> {
     Ok(found)
 }
 
-/// Those within parentheses do not count.
+/// Splits at commas outside of parentheses.
 fn split_at_commas(words: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     let between = words.split(move |c| {
@@ -106,13 +108,13 @@ fn split_at_commas(words: &str) -> impl Iterator<Item = &str> {
     between.map(str::trim).filter(|word| !word.is_empty())
 }
 
-/// Claude's way of saying what a call may be about, as a pattern of ours.
+/// What stands in Claude's parentheses, as a pattern of ours; `None` if it limits nothing.
 fn only(tool: &str, limits: &str) -> Option<String> {
     let limits = limits.trim();
     let pattern = match (tool, limits.strip_suffix(":*")) {
         ("bash", Some(start)) => format!("{start}*"),
         ("bash", None) => limits.to_owned(),
-        // `//a` is absolute there, `/a` and `./a` are within the workspace.
+        // In Claude's files `//a` is absolute, while `/a` and `./a` are relative to the workspace.
         _ => match limits.strip_prefix("//") {
             Some(absolute) => format!("/{absolute}"),
             None => limits.trim_start_matches("./").trim_start_matches('/').to_owned(),
@@ -121,7 +123,7 @@ fn only(tool: &str, limits: &str) -> Option<String> {
     Some(pattern).filter(|pattern| !["", "*", "**"].contains(&pattern.as_str()))
 }
 
-/// A tool that is only granted with limits is denied beyond them.
+/// Claude's list of granted tools. One that is granted only with limits is denied beyond them.
 fn granted(entries: &[Entry]) -> (Tools, Vec<Rule>) {
     let tools: Tools = entries.iter().map(|entry| entry.tool).collect();
     let mut rules = Vec::new();
@@ -135,8 +137,8 @@ fn granted(entries: &[Entry]) -> (Tools, Vec<Rule>) {
     (tools, rules)
 }
 
-/// OpenCode's `permission`: an action for all, actions by tool, actions by tool and pattern, or the
-/// newer list of rules.
+/// OpenCode's `permission`: one action for all tools, an action per tool, actions per tool and pattern, or
+/// the newer list of rules.
 fn add_rules(key: &str, value: &Yaml, rules: &mut Vec<Rule>) -> Result<(), Error> {
     match value {
         Yaml::Text(_) => rules.push(Rule::new("*", "*", action(key, value)?)),
@@ -184,8 +186,8 @@ fn add_rule(tools: &[&str], pattern: &str, action: Action, rules: &mut Vec<Rule>
     }
 }
 
-/// Where the home is, is not known here. A rule that forbids holds for anybody's; one that allows
-/// stays as it is and matches none.
+/// `~` and `$HOME` in a pattern. The home directory is not known here, so a rule that forbids holds for
+/// any user's; one that allows stays literal and matches nothing.
 fn at_home(pattern: &str, action: Action) -> String {
     let rest = pattern.strip_prefix('~').or_else(|| pattern.strip_prefix("$HOME"));
     match rest {
@@ -205,7 +207,7 @@ fn action(key: &str, value: &Yaml) -> Result<Action, Error> {
     }
 }
 
-/// What a key of `permission` is about; nothing for tools that are not ours.
+/// The tools that a key of `permission` governs; none for tools that are not ours.
 fn governed(key: &str) -> Vec<&'static str> {
     match known(key) {
         _ if key == "*" => vec!["*"],
@@ -220,7 +222,7 @@ fn wildcard(key: &str) -> impl Iterator<Item = &'static str> {
     TOOLS.into_iter().filter(move |tool| key.contains('*') && pattern::matches(key, tool))
 }
 
-/// Our name of a tool by any of its names.
+/// Our name of a tool, by its name in any dialect.
 fn known(name: &str) -> Option<&'static str> {
     let name = name.trim().to_ascii_lowercase();
     let ours = match name.as_str() {

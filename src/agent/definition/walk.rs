@@ -1,5 +1,5 @@
-//! Finding the agent files of a folder, within bounds: a workspace comes from anywhere, and its
-//! folders are read whenever one of its agents is asked for.
+//! Finds the agent files below a directory, bounded in entries and depth: a workspace may come from
+//! anywhere, and its directories are read whenever one of its agents is looked up.
 
 use std::fs;
 use std::io;
@@ -10,23 +10,23 @@ use super::Error;
 /// Of one folder and everything below it.
 const MOST_ENTRIES: usize = 10_000;
 const DEEPEST: usize = 8;
-/// Beyond these, folders that were left out are counted, not named.
+/// How many skipped directories are reported by name; the others are only counted.
 const MOST_NAMED: usize = 10;
 
-/// Files in order of their paths, and what was left out.
-pub(super) struct Found {
+/// The files, sorted by path, and what was left out.
+pub(super) struct AgentFiles {
     pub(super) files: Vec<PathBuf>,
     pub(super) problems: Vec<(PathBuf, Error)>,
 }
 
-/// All Markdown files below. Folders that are links are not entered: they may lead anywhere, and in
-/// circles.
-pub(super) fn walk(root: &Path, most_files: usize) -> Found {
+/// All Markdown files below a directory. Symlinks to directories are not followed: they may lead anywhere,
+/// and in circles.
+pub(super) fn walk(root: &Path, most_files: usize) -> AgentFiles {
     walk_within(root, MOST_ENTRIES, most_files)
 }
 
-fn walk_within(root: &Path, most_entries: usize, most_files: usize) -> Found {
-    let mut found = Found { files: Vec::new(), problems: Vec::new() };
+fn walk_within(root: &Path, most_entries: usize, most_files: usize) -> AgentFiles {
+    let mut found = AgentFiles { files: Vec::new(), problems: Vec::new() };
     let mut folders = vec![(root.to_owned(), 0)];
     let mut room = most_entries;
     while let Some((folder, depth)) = folders.pop() {
@@ -39,11 +39,11 @@ fn walk_within(root: &Path, most_entries: usize, most_files: usize) -> Found {
                 found.files.extend(files);
                 folders.extend(below.into_iter().map(|folder| (folder, depth + 1)));
             }
-            // Which part of it was seen is up to the file system, so none of it counts: agents must
-            // not come and go with the order of a directory.
+            // Which entries come first is up to the file system, so none of them counts: agents must not
+            // come and go with the order of a directory listing.
             Ok(None) => {
                 let problem = (root.to_owned(), Error::TooManyEntries(most_entries));
-                return Found { files: Vec::new(), problems: vec![problem] };
+                return AgentFiles { files: Vec::new(), problems: vec![problem] };
             }
             Err(error) => found.problems.push((folder, error)),
         }
@@ -52,7 +52,7 @@ fn walk_within(root: &Path, most_entries: usize, most_files: usize) -> Found {
     found
 }
 
-impl Found {
+impl AgentFiles {
     fn order(&mut self, root: &Path, most_files: usize) {
         self.files.sort();
         self.problems.sort_by(|one, other| one.0.cmp(&other.0));
@@ -75,8 +75,8 @@ struct Entries {
     folders: Vec<PathBuf>,
 }
 
-/// What is hidden is nobody's agent. Takes what it sees off the `room` that is left; `None` if that
-/// does not suffice.
+/// The entries of a directory, without dot files. Takes their number off the `room` that is left; `None`
+/// if there is not enough.
 fn entries(folder: &Path, room: &mut usize) -> Result<Option<Entries>, Error> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

@@ -1,5 +1,6 @@
-//! Front matter as an untyped tree: its shapes differ from dialect to dialect, and maps keep the
-//! order they are written in, because the last matching rule wins.
+//! YAML front matter as an untyped tree, because its shapes differ between dialects. Maps keep the order
+//! in which they are written: the last matching rule wins. Files that are not quite YAML, as many written
+//! for Claude are, are repaired and read again; the size of the tree is bounded.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_saphyr::{Error, UserMessageFormatter};
 
-/// Keys that may follow a description; those we read are among them.
+/// Keys that may follow a description of several lines, in any dialect; by these its end is recognized.
 const KEYS: [&str; 19] = [
     "name",
     "tools",
@@ -30,19 +31,20 @@ const KEYS: [&str; 19] = [
     "writable",
 ];
 
+/// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Yaml {
     Nothing,
     Flag(bool),
-    /// Numbers too: no key of ours takes one.
+    /// Also numbers: no key of ours takes one.
     Text(String),
     List(Vec<Yaml>),
     Map(Vec<(String, Yaml)>),
 }
 
 impl Yaml {
-    /// An error is one line of text and counts the file's lines, of which `text` begins at the
-    /// second.
+    /// Parses front matter. The error is one line of text; its line numbers are those of the file, where
+    /// `text` begins at line 2.
     pub(super) fn read(text: &str) -> Result<Yaml, String> {
         read_strictly(text).or_else(|error| {
             let quoted = quote_plain_values(text);
@@ -50,14 +52,14 @@ impl Yaml {
         })
     }
 
-    /// A key that has no value counts as absent.
+    /// The value of a key; one without a value counts as absent.
     pub(super) fn get(&self, key: &str) -> Option<&Yaml> {
         let Yaml::Map(entries) = self else { return None };
         let found = entries.iter().find(|(name, _)| name == key);
         found.map(|(_, value)| value).filter(|value| **value != Yaml::Nothing)
     }
 
-    /// An empty text counts as absent, too.
+    /// The text of a key; an empty one counts as absent.
     pub(super) fn text(&self, key: &str) -> Result<Option<String>, super::Error> {
         let text = match self.get(key) {
             None => return Ok(None),
@@ -83,7 +85,7 @@ impl Yaml {
         }
     }
 
-    /// About the value of one of its keys.
+    /// The error that the value of a key is not what is expected.
     pub(super) fn unfit_at(&self, key: &str, expected: &'static str) -> super::Error {
         self.get(key).unwrap_or(&Yaml::Nothing).unfit(key, expected)
     }
@@ -93,7 +95,7 @@ impl Yaml {
     }
 }
 
-/// For messages: what a reader would recognise in the file.
+/// For error texts: what the user would recognize in the file.
 impl fmt::Display for Yaml {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -106,8 +108,8 @@ impl fmt::Display for Yaml {
     }
 }
 
-/// The limits are far above any front matter: workspaces come from anywhere, and a few lines of
-/// YAML can stand for gigabytes.
+/// Parses strict YAML. The limits are far above any real front matter; without them a few lines with
+/// aliases can stand for gigabytes ("billion laughs").
 fn read_strictly(text: &str) -> Result<Yaml, Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_nodes: 4_000, max_depth: 16 },
@@ -124,8 +126,9 @@ fn explain(error: &Error) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Files written for Claude often say `description: Use it when: …`, over several lines that look
-/// like keys, or `tools: *`. That is not YAML, and what is meant is the text as it stands.
+/// Quotes plain values that are not valid YAML. Files written for Claude often have
+/// `description: Use it when: …`, over several lines that look like keys, or `tools: *`; what is meant is
+/// the text as it stands.
 fn quote_plain_values(text: &str) -> String {
     let mut quoted = String::new();
     let mut lines = text.lines().peekable();
@@ -147,7 +150,7 @@ fn quote_plain_values(text: &str) -> String {
     quoted
 }
 
-/// A key and its value, unless that is in quotes or goes on in a way of its own.
+/// A key and its plain value; `None` for a value in quotes or in another YAML style.
 fn plain_value(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once(": ")?;
     let value = value.trim();

@@ -1,19 +1,21 @@
-//! Short names of models. They mean the same in an agent file and in a call.
+//! Model aliases: short names such as `sonnet` and bare model names, resolved to `provider/model`. The
+//! same in an agent file, in a call and in the configuration.
 
 use std::collections::BTreeMap;
 
-/// What agent files of other programs call these models.
+/// The short names that Claude's agent files use.
 const ALIASES: [(&str, &str); 3] = [
     ("haiku", "anthropic/claude-haiku-5-5"),
     ("opus", "anthropic/claude-opus-5-5"),
     ("sonnet", "anthropic/claude-sonnet-5-5"),
 ];
 
-/// A name that begins like this belongs to one provider only.
+/// Prefixes of model names that belong to one provider only.
 const FAMILIES: [(&str, &str); 3] =
     [("claude-", "anthropic"), ("gemini-", "gemini"), ("gpt-", "openai")];
 
-/// A name as `provider/model`; `None` when nobody knows whose it is. `own` are the user's.
+/// A name as `provider/model`; `None` when its provider cannot be told. `own` are the user's aliases,
+/// which come first.
 pub(super) fn resolve(name: &str, own: &BTreeMap<String, String>) -> Option<String> {
     if let Some(model) = own.get(name) {
         return Some(model.clone());

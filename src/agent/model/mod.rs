@@ -1,4 +1,7 @@
-//! Models, behind one small interface: a request in, pieces of an answer out.
+//! Models behind one small interface: a request in, a stream of pieces out. [`Models`] is the registry:
+//! it resolves names, decides whose key is used, and keeps an LRU cache of connections per provider, one
+//! for each key and address. A key is read when a connection is opened; a connection whose key was
+//! refused is opened again, because the key may have been replaced.
 
 mod alias;
 mod offline;
@@ -25,7 +28,7 @@ pub use self::price::Price;
 pub use self::standing::{Look, Standing, Standings};
 pub use crate::transcript::Finish;
 
-/// What a model is asked. `messages` is what it is to see, oldest first.
+/// A request to a model: everything it is to see, oldest message first.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The name within its provider, as in `openai/<this>`.
@@ -35,20 +38,21 @@ pub struct Request {
     pub tools: Vec<Spec>,
 }
 
-/// A part of an answer, as it comes.
+/// One piece of a streamed answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
     Text(String),
     Thought(String),
-    /// Belongs to the thought before it, or to the call behind it.
+    /// Belongs to the thought before it, or to the call after it.
     Seal(Seal),
-    /// A whole call; models may make several in one answer.
+    /// A complete call; models may make several in one answer.
     Call(Call),
     Usage(Tokens),
-    /// The last piece of a whole answer.
+    /// The last piece of a complete answer. A stream that ends without it was cut off.
     End(Finish),
 }
 
+/// A tool call that the model asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Call {
     pub id: String,
@@ -64,22 +68,25 @@ pub enum Effort {
     High,
 }
 
+/// Why a model gave no answer, or only a part of one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
+    /// The provider or its settings cannot be used as they are.
     #[error("{0}")]
     Unusable(String),
-    /// Whether a key is kept cannot be told now, which says nothing about one that was found before.
+    /// The credential store cannot be read now. Says nothing about a key that was found there before.
     #[error("{0}")]
     KeysUnreadable(String),
-    /// The run is to wait for somebody who brings its credentials again.
+    /// The run's credentials came with a call and are lost (a restart); it waits until they are brought
+    /// again.
     #[error("{0}")]
     Lost(String),
     #[error("the daemon has no key for `{provider}`: {way_out}")]
     NoKey { provider: String, way_out: String },
     #[error("model server refused ({status}): {message}")]
     Refused { status: u16, message: String },
-    /// Worth trying again, after this long if the server said so.
-    #[error("model server is not able to answer now: {message}")]
+    /// Worth a retry, after `retry_after` if the server asked for that.
+    #[error("model server cannot answer now: {message}")]
     Busy { message: String, retry_after: Option<Duration> },
     #[error("model server cannot be reached: {0}")]
     Unreachable(String),
@@ -94,6 +101,7 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the same request may succeed later: rate limits, server errors and network trouble.
     pub fn is_worth_a_retry(&self) -> bool {
         match self {
             Error::Busy { .. } | Error::Unreachable(_) | Error::Truncated | Error::Silent(_) => {
@@ -109,13 +117,13 @@ impl Error {
     }
 }
 
-/// Where the pieces go. A receiver that is gone means: stop.
+/// Where the pieces go. A dropped receiver cancels the request.
 pub type Sink = mpsc::Sender<Piece>;
 
-/// The model that needs nothing.
+/// The built-in model that needs no server and no key.
 pub const OFFLINE: &str = "offline/explorer";
 
-/// A model that can be asked.
+/// A model that requests can be sent to.
 #[derive(Clone)]
 pub enum Model {
     /// `offline/explorer`
@@ -124,98 +132,105 @@ pub enum Model {
     Remote(Arc<Remote>),
 }
 
-/// All models that can be reached, by their names.
+/// The registry of all providers. Clones share the connections.
 #[derive(Clone)]
 pub struct Models {
     silence: Duration,
     answer_bytes: usize,
-    providers: Arc<BTreeMap<String, Known>>,
-    kept: KeptKeys,
+    providers: Arc<BTreeMap<String, KnownProvider>>,
+    kept: StoredKeys,
     aliases: Arc<BTreeMap<String, String>>,
     effort: Option<Effort>,
 }
 
-/// The key that was set for a provider by command, as it is now; an error says why it cannot be told.
-pub type KeptKeys = Arc<dyn Fn(&str) -> Result<KeptKey, String> + Send + Sync>;
+/// Looks up the key that `asyncagents auth set` stored for a provider, as it is now; an error says why the
+/// store cannot be read.
+pub type StoredKeys = Arc<dyn Fn(&str) -> Result<StoredKey, String> + Send + Sync>;
 
+/// A key from the credential store; [`Key::None`] when there is none.
 #[derive(Clone, Default)]
-pub struct KeptKey {
+pub struct StoredKey {
     pub key: Key,
-    /// When a key was last set or removed, in milliseconds.
+    /// When any key was last set or removed, in milliseconds since 1970.
     pub changed_at: i64,
 }
 
-struct Known {
+/// A provider with its cached connections.
+struct KnownProvider {
     sources: Sources,
-    /// The last used last: one for each key and address, which are few.
+    /// An LRU cache, most recently used last: one for each key and address, which are few.
     connections: Mutex<Vec<Arc<Connection>>>,
 }
 
+/// A connection to a provider with one key and address.
 struct Connection {
     provider: Provider,
-    made: Mutex<Made>,
+    state: Mutex<ConnectionState>,
 }
 
-/// Of one provider; those that were used longest ago are made again when they are needed.
+/// The capacity of the cache, per provider.
 const MOST_CONNECTIONS: usize = 16;
 
-/// Made when it is first needed: it reads the key and the system's certificates. A provider that cannot be
-/// used is tried anew each time, unless that takes long: then those who wait for the lock, each on one of
-/// the few threads that may block, are told the same.
+/// A connection is opened when it is first needed: that reads the key and the system's certificates. A
+/// failure is normally not cached, so that a repaired key works at once. But if opening was slow (a key
+/// command that hangs), the error is remembered for a while: callers wait for the lock on blocking
+/// threads, of which there are few, and each would repeat the slow attempt.
 #[derive(Default)]
-enum Made {
+enum ConnectionState {
     #[default]
-    NotYet,
-    Yes(Arc<Remote>),
+    Unopened,
+    Open(Arc<Remote>),
     Failed(Error, Instant),
 }
 
+/// An attempt that took this long is slow.
 const SLOW: Duration = Duration::from_secs(1);
+/// How long the error of a slow attempt is remembered.
 const REMEMBERED: Duration = Duration::from_secs(30);
 
 impl Models {
-    /// A server that says nothing for as long as `silence` is given up, and so is an answer that is
-    /// longer than this.
+    /// A request fails when the server sends nothing for as long as `silence`, or an answer longer than
+    /// `answer_bytes`.
     pub fn new(
         providers: impl IntoIterator<Item = Sources>,
         silence: Duration,
         answer_bytes: usize,
     ) -> Models {
         let known = |sources: Sources| {
-            (sources.name.clone(), Known { sources, connections: Mutex::default() })
+            (sources.name.clone(), KnownProvider { sources, connections: Mutex::default() })
         };
         Models {
             silence,
             answer_bytes,
             providers: Arc::new(providers.into_iter().map(known).collect()),
-            kept: Arc::new(|_| Ok(KeptKey::default())),
+            kept: Arc::new(|_| Ok(StoredKey::default())),
             aliases: Arc::default(),
             effort: None,
         }
     }
 
-    /// With keys that are kept elsewhere. They are looked up at every use, so that a new one holds at once.
-    pub fn with_kept_keys(self, kept: KeptKeys) -> Models {
+    /// With a credential store. It is asked at every use, so that a new key takes effect at once.
+    pub fn with_stored_keys(self, kept: StoredKeys) -> Models {
         Models { kept, ..self }
     }
 
-    /// With how much they are to think, where that is said.
+    /// With a reasoning effort for all models; without one, each uses its own default.
     pub fn with_effort(self, effort: Option<Effort>) -> Models {
         Models { effort, ..self }
     }
 
-    /// With short names of the user's own.
+    /// With the user's own aliases.
     pub fn with_aliases(self, aliases: BTreeMap<String, String>) -> Models {
         Models { aliases: Arc::new(aliases), ..self }
     }
 
-    /// A name in full; `None` when nobody knows whose model it is.
+    /// A name as `provider/model`; `None` when its provider cannot be told.
     pub fn resolve(&self, name: &str) -> Option<String> {
         alias::resolve(name, &self.aliases)
     }
 
-    /// `name` is `provider/model`; `call` is what the caller's environment says of providers. Call it on a
-    /// thread that may block: a key may have to be read.
+    /// The model `name` (`provider/model`). `call` is what the caller's environment says about providers.
+    /// Blocking: it may read a key from a file or a command.
     pub fn find(&self, name: &str, call: &BTreeMap<String, Access>) -> Result<Model, Error> {
         if name == OFFLINE {
             return Ok(Model::Offline);
@@ -243,17 +258,17 @@ impl Models {
         sources.choose(call, kept.key)
     }
 
-    /// Whether what this caller says of a provider is what would be used.
+    /// Whether the key or address from this caller's environment is what would be used.
     pub fn uses_call(&self, provider: &str, call: &Access) -> bool {
         let known = self.providers.get(provider);
         let chosen = known.and_then(|known| self.choose(&known.sources, call).ok());
         chosen.is_some_and(|chosen| chosen.place == Place::Call)
     }
 
-    /// For somebody whose own key or address came with a call at `since` and is lost: a key that was set by
-    /// command after that is meant for it, what others have configured or started us with is not. `None`
-    /// when there is no such key.
-    pub fn find_kept(&self, name: &str, since: i64) -> Result<Option<Model>, Error> {
+    /// The model for a run whose own key or address came with a call at `since` and is lost. Only a key
+    /// that was stored after that is meant for it; what is configured, or in the daemon's environment, may
+    /// be somebody else's account. `None` when there is no such key.
+    pub fn find_stored(&self, name: &str, since: i64) -> Result<Option<Model>, Error> {
         let (provider, _) = name.split_once('/').unwrap_or_default();
         let known = self.providers.get(provider).ok_or_else(|| self.unknown(name))?;
         let kept = (self.kept)(provider).map_err(Error::KeysUnreadable)?;
@@ -265,26 +280,30 @@ impl Models {
         self.connect(&known.connection(chosen)).map(|remote| Some(Model::Remote(remote)))
     }
 
+    /// Opens a connection, or returns the open one. Holds its lock meanwhile, so that many runs that
+    /// start at once run a key command once.
     fn connect(&self, connection: &Connection) -> Result<Arc<Remote>, Error> {
-        let mut made = connection.made.lock();
-        match &*made {
-            Made::Yes(remote) if !remote.is_stale() => return Ok(remote.clone()),
-            Made::Failed(error, at) if at.elapsed() < REMEMBERED => return Err(error.clone()),
-            Made::Yes(_) | Made::Failed(..) | Made::NotYet => {}
+        let mut state = connection.state.lock();
+        match &*state {
+            ConnectionState::Open(remote) if !remote.is_stale() => return Ok(remote.clone()),
+            ConnectionState::Failed(error, at) if at.elapsed() < REMEMBERED => {
+                return Err(error.clone());
+            }
+            ConnectionState::Open(_) | ConnectionState::Failed(..) | ConnectionState::Unopened => {}
         }
         let began = Instant::now();
         match Remote::new(&connection.provider, self.silence) {
             Ok(remote) => {
                 let remote = Arc::new(remote.bounded(self.answer_bytes).thinking(self.effort));
-                *made = Made::Yes(remote.clone());
+                *state = ConnectionState::Open(remote.clone());
                 Ok(remote)
             }
             Err(error) => {
                 let is_slow = began.elapsed() >= SLOW;
-                *made = if is_slow {
-                    Made::Failed(error.clone(), Instant::now())
+                *state = if is_slow {
+                    ConnectionState::Failed(error.clone(), Instant::now())
                 } else {
-                    Made::NotYet
+                    ConnectionState::Unopened
                 };
                 Err(error)
             }
@@ -292,14 +311,16 @@ impl Models {
     }
 }
 
-impl Known {
+impl KnownProvider {
+    /// The cached connection for this key and address, or a new one, as the most recently used.
     fn connection(&self, provider: Provider) -> Arc<Connection> {
         let mut connections = self.connections.lock();
         let made = connections.iter().position(|connection| connection.provider == provider);
         let connection = match made {
             Some(place) => connections.remove(place),
-            None => Arc::new(Connection { provider, made: Mutex::default() }),
+            None => Arc::new(Connection { provider, state: Mutex::default() }),
         };
+        // Evicts the least recently used; runs that still use it keep it alive by their own `Arc`.
         if connections.len() == MOST_CONNECTIONS {
             connections.remove(0);
         }
@@ -309,7 +330,7 @@ impl Known {
 }
 
 impl Model {
-    /// Sends the pieces of an answer as they come; the last one is its end.
+    /// Streams an answer into `sink`; its last piece is [`Piece::End`].
     pub async fn answer(&self, request: Request, sink: Sink) -> Result<(), Error> {
         match self {
             Model::Offline => {

@@ -12,7 +12,7 @@ use crate::agent::turn::INTERRUPTED;
 use crate::text::clip;
 use crate::transcript::{Message, Part, Role, Tokens};
 
-/// What it knows how to use.
+/// The tools it knows how to use.
 const TOOLS: [&str; 5] = ["read", "list", "glob", "grep", "todo"];
 
 const MOST_WORDS: usize = 4;
@@ -20,7 +20,7 @@ const MOST_FILES: usize = 3;
 const MOST_FINDINGS: usize = 12;
 const LONGEST_LINE: usize = 120;
 
-/// Words that say nothing about where to look.
+/// Stop words: they say nothing about where to look.
 const EMPTY_WORDS: &[&str] = &[
     "about",
     "after",
@@ -107,7 +107,7 @@ const EMPTY_WORDS: &[&str] = &[
     "your",
 ];
 
-/// What a place in a file has to do with the task.
+/// A line of a file that contains a word of the task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hit {
     path: String,
@@ -116,6 +116,8 @@ struct Hit {
     word: String,
 }
 
+/// The next answer: two rounds of tool calls (search, then read), then the report. It has no state; which
+/// round comes next is read from the conversation, so it goes on after a restart like any model.
 pub(super) fn answer(request: &Request) -> Vec<Piece> {
     let task = Task::of(&request.messages);
     let can = |name: &str| request.tools.iter().any(|tool| tool.name == name);
@@ -134,15 +136,17 @@ pub(super) fn answer(request: &Request) -> Vec<Piece> {
     } else {
         let what = match task.stage() {
             0 => format!("Searching for: {}.", words.join(", ")),
-            _ => "Reading the places that fit best.".to_owned(),
+            _ => "Reading the best matches.".to_owned(),
         };
         pieces.push(Piece::Text(what));
+        // Ids must be unique in the conversation.
         let round = format!("{}-{}", request.messages.len(), task.rounds.len());
         pieces.extend(calls.into_iter().enumerate().map(|(n, (name, arguments))| {
             Piece::Call(Call { id: format!("call-{round}-{n}"), name: name.into(), arguments })
         }));
         Finish::ToolCalls
     };
+    // A rough estimate, so that limits and compaction have something to work with.
     pieces.push(Piece::Usage(Tokens {
         input: size(&request.messages) / 4,
         output: pieces.len() as u64,
@@ -152,10 +156,10 @@ pub(super) fn answer(request: &Request) -> Vec<Piece> {
     pieces
 }
 
-/// The last thing that was asked, and what was done about it so far.
+/// The last prompt, and what was done about it so far.
 struct Task {
     prompt: String,
-    /// The calls of each round with their results.
+    /// The calls of each round: tool, arguments, result.
     rounds: Vec<Vec<(String, Value, String)>>,
 }
 
@@ -173,12 +177,13 @@ impl Task {
         }
     }
 
-    /// How many rounds are done: one that was cut off is done with the next.
+    /// How many rounds are done. One with an interrupted call does not count; its calls are made again.
     fn stage(&self) -> usize {
         self.rounds.iter().filter(|round| !round.iter().any(is_cut_off)).count()
     }
 
-    /// The calls of the last round that have to be made again.
+    /// The calls of the last round that were interrupted by a restart and have to be made again. Its tools
+    /// only read, so that is safe.
     fn cut_off(&self) -> Vec<(&'static str, Value)> {
         let last = self.rounds.last().map(Vec::as_slice).unwrap_or_default().iter();
         let known = |name: &str| TOOLS.into_iter().find(|tool| *tool == name);
@@ -213,7 +218,7 @@ fn calls(message: &Message) -> Vec<(String, Value, String)> {
     calls.collect()
 }
 
-/// `path:line: text`
+/// Parses a line of `grep`'s output, `path:line: text`.
 fn parse_hit(line: &str, word: &str) -> Option<Hit> {
     let (path, rest) = line.split_once(':')?;
     let (number, text) = rest.split_once(':')?;
@@ -225,7 +230,7 @@ fn parse_hit(line: &str, word: &str) -> Option<Hit> {
     })
 }
 
-/// The words of the task that are worth a search: longest first, at most a handful.
+/// The words of the task that are worth a search: longest first, because longer words are rarer.
 fn words(prompt: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in prompt.split(|c: char| !(c.is_alphanumeric() || c == '_')) {
@@ -253,7 +258,7 @@ fn search(
         calls.push(("list", json!({ "path": "." })));
     }
     if can("grep") {
-        // Agents for documentation look there first.
+        // By its system prompt this is an agent for documentation (`librarian`): search only that.
         let docs = system.contains("documentation").then_some("*.{md,toml,json,txt,yml,yaml}");
         for word in words {
             let mut arguments = json!({ "pattern": word, "case_insensitive": true });
@@ -292,7 +297,8 @@ fn todos(search: &str, report: &str) -> Value {
     ] })
 }
 
-/// The first good line of each file, files with the most different words first.
+/// The best line of each file. Files are ranked by how many different words they contain, then by
+/// definitions, then by matches; ties by path, so that the answer is always the same.
 fn best(hits: &[Hit], words: &[String]) -> Vec<Hit> {
     let mut files: BTreeMap<&str, Vec<&Hit>> = BTreeMap::new();
     for hit in hits {
@@ -314,7 +320,7 @@ fn best(hits: &[Hit], words: &[String]) -> Vec<Hit> {
     files.iter().filter_map(|(_, hits)| first(hits)).collect()
 }
 
-/// Where something is made is a better place to look than where it is used.
+/// Whether a line looks like a definition, which is a better place to look than a use.
 fn is_definition(line: &str) -> bool {
     const MAKERS: [&str; 12] = [
         "fn ",
@@ -344,13 +350,16 @@ fn report(task: &Task, words: &[String]) -> String {
         });
     } else {
         let files = best.len();
-        lines.push(format!("{} lines in {files} files fit. The best places:", hits.len()));
+        let matches = counted(hits.len(), "match", "matches");
+        let in_files = counted(files, "file", "files");
+        lines.push(format!("{matches} in {in_files}. The best places:"));
         lines.push(String::new());
         for hit in best.iter().take(MOST_FINDINGS) {
             lines.push(format!("- {}:{}: {}", hit.path, hit.line, clip(&hit.text, LONGEST_LINE)));
         }
         if files > MOST_FINDINGS {
-            lines.push(format!("- … and {} more files", files - MOST_FINDINGS));
+            let more = counted(files - MOST_FINDINGS, "more file", "more files");
+            lines.push(format!("- … and {more}"));
         }
     }
     let named = task.rounds.iter().flatten().filter(|(tool, _, _)| tool == "glob");
@@ -371,7 +380,12 @@ fn report(task: &Task, words: &[String]) -> String {
     lines.join("\n")
 }
 
-/// As a server would stream it.
+fn counted(number: usize, one: &str, many: &str) -> String {
+    let noun = if number == 1 { one } else { many };
+    format!("{number} {noun}")
+}
+
+/// Line by line, as a server would stream it.
 fn in_pieces(text: &str) -> Vec<Piece> {
     text.split_inclusive('\n').map(|line| Piece::Text(line.to_owned())).collect()
 }
@@ -479,7 +493,7 @@ mod tests {
         let third = answer(&request(vec![prompt, searched, read]));
         assert_eq!(
             said(&third),
-            "3 lines in 2 files fit. The best places:\n\n\
+            "3 matches in 2 files. The best places:\n\n\
              - b.rs:12: pub fn login() {\n- a.rs:3: let session = 1;\n\n\
              Files named like it: src/login.rs\n\n\
              (By the offline explorer: a search by rules for session, login, not the judgement of \

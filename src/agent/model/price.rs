@@ -1,15 +1,16 @@
-//! What models cost, in dollars for a million tokens. The table has few models, whose providers list
-//! one price for each kind of token; the configuration can add others and overrule these.
+//! The price list of models, in US dollars per million tokens. Only models whose provider lists one price
+//! for each kind of token are in it; the configuration can add others and override these. A model that is
+//! not listed has no price, and its runs no cost.
 
 use crate::transcript::{Cache, Tokens};
 
-/// What a million tokens cost.
+/// The price of a million tokens of each kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Price {
     pub input: f64,
-    /// Thinking is paid like output.
+    /// Reasoning is billed as output.
     pub output: f64,
-    /// Read from the provider's cache.
+    /// Read from the provider's prompt cache.
     pub cached_input: f64,
     pub cache_write: f64,
 }
@@ -24,7 +25,7 @@ const ANTHROPIC: [(&str, [f64; 4]); 7] = [
     ("claude-sonnet-4-6", [3.0, 15.0, 0.3, 3.75]),
     ("claude-sonnet-5", [2.0, 10.0, 0.2, 2.5]),
 ];
-/// Nothing is paid for writing to the cache there.
+/// OpenAI does not charge for cache writes: those tokens cost as much as input.
 const OPENAI: [(&str, [f64; 4]); 8] = [
     ("gpt-4.1", [2.0, 8.0, 0.5, 2.0]),
     ("gpt-4.1-mini", [0.4, 1.6, 0.1, 0.4]),
@@ -39,11 +40,12 @@ const OPENAI: [(&str, [f64; 4]); 8] = [
 impl Price {
     pub const FREE: Price = Price { input: 0.0, output: 0.0, cached_input: 0.0, cache_write: 0.0 };
 
-    /// Where nothing is known about its cache, that is paid like any input.
+    /// A price without a discount for cached tokens: they cost as much as other input.
     pub fn flat(input: f64, output: f64) -> Price {
         Price { input, output, cached_input: input, cache_write: input }
     }
 
+    /// What these tokens cost, in dollars.
     pub fn of(self, tokens: Tokens) -> f64 {
         let Tokens { input, output, reasoning, cache: Cache { read, write } } = tokens;
         let dollars = self.input * input as f64
@@ -53,7 +55,7 @@ impl Price {
         dollars / 1e6
     }
 
-    /// The price of a model at its own provider.
+    /// The listed price of a model at its own provider.
     pub(super) fn known(provider: &str, model: &str) -> Option<Price> {
         let table: &[(&str, [f64; 4])] = match provider {
             "anthropic" => &ANTHROPIC,
@@ -67,7 +69,8 @@ impl Price {
     }
 }
 
-/// A model of a certain day costs what the model costs: `-20250929` or `-2025-08-07` is no name.
+/// The model's name without its release date (`-20250929` or `-2025-08-07`): a dated snapshot costs what
+/// the model costs.
 fn without_date(model: &str) -> &str {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let mut rest = model;

@@ -1,4 +1,5 @@
-//! What is known of providers, for people: where a key comes from and where it is sent, never the key.
+//! The status of providers, for `doctor` and `asyncagents auth list`: where a key comes from and where it
+//! is sent, never the key itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,40 +10,41 @@ use super::provider::{Access, Key, Place, Provider};
 use super::remote::{ModelList, Remote};
 use super::{Error, Models};
 
-/// A provider that somebody has said something about.
+/// The status of one provider that is configured in any way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     pub name: String,
     /// Where its key comes from; `None` when there is none.
     pub key: Option<String>,
-    /// Without a login; `None` when there is none.
+    /// Without user name and password; `None` when it has no address.
     pub address: Option<String>,
     /// Why it cannot be used.
     pub problem: Option<String>,
-    /// The models it offers, when it was asked.
+    /// The models it offers, if it was asked for them.
     pub models: Option<ModelList>,
 }
 
-/// How closely to look.
+/// How closely to look at the providers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// At what is said, without reading keys.
+    /// Only at the settings, without reading keys.
     Glance,
-    /// Keys are read, and commands run for them.
+    /// Read the keys, which may run commands.
     Closely,
-    /// The providers are asked for their models, too.
+    /// Also ask the providers for their models.
     Online,
 }
 
-/// Of all providers, with those that can be asked.
+/// The status of all providers, with connections to those that can be asked.
 pub struct Standings(Vec<(Standing, Option<Arc<Remote>>)>);
 
 impl Standings {
+    /// Without asking the providers.
     pub fn told(self) -> Vec<Standing> {
         self.0.into_iter().map(|(standing, _)| standing).collect()
     }
 
-    /// Asks all of them at the same time.
+    /// Asks all of them for their models, concurrently.
     pub async fn ask(self) -> Vec<Standing> {
         let asked = self.0.into_iter().map(|(standing, remote)| async move {
             match remote {
@@ -58,8 +60,8 @@ impl Standings {
 }
 
 impl Models {
-    /// All that somebody has said something about, and `also` this one. Unless it is a [`Look::Glance`],
-    /// call it on a thread that may block.
+    /// The status of every provider that has a key or an address from anywhere, and of the one named
+    /// `also`. Blocking, unless it is a [`Look::Glance`].
     pub fn standings(&self, call: &BTreeMap<String, Access>, also: &str, look: Look) -> Standings {
         let none = Access::default();
         let mut standings = Vec::new();
@@ -110,13 +112,14 @@ impl Standing {
     }
 }
 
+/// Where the key comes from, in words.
 fn key_source(provider: &Provider) -> Option<String> {
     let told = match (provider.place, &provider.key) {
         (_, Key::None) => return None,
         (Place::Call, _) => "handed over by the client".to_owned(),
         (Place::Daemon, _) => "environment of the daemon".to_owned(),
-        (Place::Kept, Key::Command(..)) => "command (asyncagents auth)".to_owned(),
-        (Place::Kept, Key::Text(_) | Key::File(_)) => "file (asyncagents auth)".to_owned(),
+        (Place::Stored, Key::Command(..)) => "command (asyncagents auth)".to_owned(),
+        (Place::Stored, Key::Text(_) | Key::File(_)) => "file (asyncagents auth)".to_owned(),
         (Place::Section, Key::File(file)) => format!("file ({})", file.display()),
         (Place::Section, Key::Command(..) | Key::Text(_)) => "command (configuration)".to_owned(),
     };

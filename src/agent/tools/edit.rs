@@ -1,4 +1,5 @@
-//! `edit`: replaces text in a file by other text, and nothing else in it.
+//! The `edit` tool: replaces an exact, unique text in a file. The file is replaced atomically and keeps
+//! its permissions and line ends.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -13,6 +14,7 @@ use super::read::regular;
 use super::text::count;
 use super::{Access, Context, Error, Output};
 
+/// It is read into memory as a whole.
 const LARGEST: u64 = 16 << 20;
 
 pub(super) const DESCRIPTION: &str = "\
@@ -53,8 +55,8 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     let place = context.reach(&arguments.path, Access::Write)?;
     let trouble = |error| context.workspace.trouble("edit", &place, error);
     let _alone = alone();
-    let slot = place.slot().map_err(trouble)?;
-    let file = slot.open(OFlags::RDWR).map_err(trouble)?;
+    let target = place.target().map_err(trouble)?;
+    let file = target.open(OFlags::RDWR).map_err(trouble)?;
     let size = regular(&file, &place)?;
     if size > LARGEST {
         return Err(Error::TooLarge { path: place.shown, size, most: LARGEST });
@@ -68,26 +70,28 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     if halt.reached() == Some(Reason::Cancelled) {
         return Err(Error::Cancelled);
     }
-    slot.put(edited.text.as_bytes(), Some(&metadata)).map_err(trouble)?;
+    target.put(edited.text.as_bytes(), Some(&metadata)).map_err(trouble)?;
     let places = count(edited.places, "place");
     let text = format!("edited `{}` in {places}, first in line {}", place.shown, edited.line);
     Ok(Output { text, title: place.shown })
 }
 
-/// One edit at a time: between reading and writing a file nobody else's edit may get lost.
+/// The lock for read-modify-write on files, one for the whole daemon: two parallel edits of a file must
+/// not lose one of them, and edits are short.
 pub(super) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock()
 }
 
+/// The edited text, how many places were replaced, and the line of the first.
 #[derive(Debug, PartialEq, Eq)]
-struct Edited {
+struct Replacement {
     text: String,
     places: usize,
     line: usize,
 }
 
-fn replace(text: &str, arguments: &Arguments, path: &str) -> Result<Edited, Error> {
+fn replace(text: &str, arguments: &Arguments, path: &str) -> Result<Replacement, Error> {
     let path = path.to_owned();
     let (old, new) = with_line_ends_of(text, &arguments.old, &arguments.new);
     let Some(at) = text.find(&*old) else {
@@ -95,15 +99,16 @@ fn replace(text: &str, arguments: &Arguments, path: &str) -> Result<Edited, Erro
     };
     let places = text.matches(&*old).count();
     let replace_all = arguments.replace_all.unwrap_or(false);
-    // The last one may overlap the first one, which does not count as a second match.
+    // `matches` does not count overlapping occurrences (`aa` in `aaa`), but they are ambiguous, too.
     if !replace_all && text.rfind(&*old) != Some(at) {
         return Err(Error::Ambiguous { path, count: places.max(2) });
     }
     let line = text[..at].matches('\n').count() + 1;
-    Ok(Edited { text: text.replace(&*old, &new), places, line })
+    Ok(Replacement { text: text.replace(&*old, &new), places, line })
 }
 
-/// Models see and write `\n`; in a file with `\r\n` throughout that is what they mean.
+/// `old` and `new` with the file's line ends: models see and write `\n`, also for a file that has `\r\n`
+/// throughout.
 fn with_line_ends_of<'a>(text: &str, old: &'a str, new: &'a str) -> (Cow<'a, str>, Cow<'a, str>) {
     let ends = text.matches("\r\n").count();
     let throughout = ends > 0 && ends == text.matches('\n').count();
@@ -113,6 +118,7 @@ fn with_line_ends_of<'a>(text: &str, old: &'a str, new: &'a str) -> (Cow<'a, str
     (old.replace('\n', "\r\n").into(), new.replace('\n', "\r\n").into())
 }
 
+/// The line of the file that is like the first line of `old`, white space aside, as a hint for the model.
 fn like_first_line(text: &str, old: &str) -> Option<usize> {
     let wanted = old.lines().map(str::trim).find(|line| !line.is_empty())?;
     text.lines().position(|line| line.trim() == wanted).map(|index| index + 1)
@@ -135,7 +141,7 @@ mod tests {
         };
         let edited = replace(text, &arguments(None), "f");
         let expected =
-            expected.map(|(text, places, line)| Edited { text: text.into(), places, line });
+            expected.map(|(text, places, line)| Replacement { text: text.into(), places, line });
         assert_eq!(edited, expected, "{old:?} in {text:?}");
         if let Err(Error::Ambiguous { .. }) = edited {
             let all = replace(text, &arguments(Some(true)), "f").unwrap();

@@ -1,10 +1,11 @@
-//! What models read when a tool could not do what it was asked: what is wrong and the way out.
+//! Errors of tools, as the model reads them: what is wrong, and what to do instead.
 
 use std::fmt::Display;
 use std::time::Duration;
 
 use super::ALL;
 
+/// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("no tool `{name}`; there are: {}", ALL.map(|tool| tool.name()).join(", "))]
@@ -12,17 +13,17 @@ pub enum Error {
     #[error("the arguments of `{tool}` do not fit: {reason}")]
     Arguments { tool: &'static str, reason: String },
     #[error(
-        "`{path}` is outside the workspace `{root}` and nobody permitted that; use a path inside"
+        "`{path}` is outside the workspace `{root}`, and access was not permitted; use a path inside"
     )]
     Outside { path: String, root: String },
-    #[error("`{path}` holds credentials and nobody permitted to open it; do without it")]
+    #[error("`{path}` holds credentials, and access was not permitted; do without it")]
     Credentials { path: String },
     #[error(
         "`{path}` belongs to asyncagents itself (token, tasks, conversations) and is closed to agents; \
          do without it"
     )]
     Own { path: String },
-    #[error("nobody permitted to run this outside the sandbox; run it without `outside`")]
+    #[error("running this outside the sandbox was not permitted; run it without `outside`")]
     InSandbox,
     #[error(
         "`{path}` cannot be changed by agents: git or agents run by a person would run what is in it; \
@@ -39,7 +40,7 @@ pub enum Error {
     Special { path: String },
     #[error("`{path}` is binary ({kind}, {size} bytes); look at it with a program, through `bash`")]
     Binary { path: String, kind: &'static str, size: u64 },
-    #[error("`{path}` has only {lines} lines; pass a smaller `offset`")]
+    #[error("`{path}` has only {}; pass a smaller `offset`", lines_of(*.lines))]
     PastTheEnd { path: String, lines: u64 },
     #[error("`{path}` has {size} bytes and can be edited up to {most}; change it through `bash`")]
     TooLarge { path: String, size: u64, most: u64 },
@@ -59,15 +60,14 @@ pub enum Error {
     Pattern { reason: String },
     #[error("cannot {doing} `{path}`: {reason}")]
     Failed { doing: &'static str, path: String, reason: String },
-    /// A command that neither ended by itself nor was stopped by its caller: what it had printed, and
-    /// why it was killed.
+    /// A command that was killed neither by its caller nor by its time limit: its output, and why.
     #[error("{text}")]
     Killed { text: String },
     #[error("cancelled")]
     Cancelled,
     #[error("no answer from the file system after {} s; try something smaller", .after.as_secs())]
     TimedOut { after: Duration },
-    #[error("the tool itself failed, which is a defect: {reason}")]
+    #[error("the tool itself failed, which is a bug in asyncagents: {reason}")]
     Broken { reason: String },
 }
 
@@ -75,6 +75,10 @@ impl Error {
     pub(super) fn failed(doing: &'static str, path: &str, reason: impl Display) -> Error {
         Error::Failed { doing, path: path.to_owned(), reason: reason.to_string() }
     }
+}
+
+fn lines_of(lines: u64) -> String {
+    if lines == 1 { "1 line".to_owned() } else { format!("{lines} lines") }
 }
 
 fn suggestion(near: &[String]) -> String {

@@ -1,4 +1,4 @@
-//! `glob`: files of a tree by their names.
+//! The `glob` tool: finds files by name patterns. Symlinks count as files and are not followed.
 
 use std::ops::ControlFlow;
 
@@ -64,13 +64,14 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     Ok(Output { text, title: format!("{}: {}", arguments.pattern, count(found, "file")) })
 }
 
-/// Matches paths relative to where a search starts.
+/// Compiles a pattern, which matches paths relative to where the search starts.
 pub(super) fn matcher(pattern: &str) -> Result<GlobMatcher, Error> {
     let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
     if pattern.starts_with('/') || pattern.split('/').any(|part| part == "..") {
         let reason = format!("`{pattern}` is not relative; pass the directory as `path`");
         return Err(Error::Pattern { reason });
     }
+    // Like .gitignore: a pattern without a slash matches names at any depth.
     let anywhere = if pattern.contains('/') { pattern.to_owned() } else { format!("**/{pattern}") };
     let glob = GlobBuilder::new(&anywhere).literal_separator(true).build();
     Ok(glob.map_err(|error| Error::Pattern { reason: error.to_string() })?.compile_matcher())

@@ -1,4 +1,5 @@
-//! `grep`: lines of a tree's files that match a regular expression.
+//! The `grep` tool: searches files with a regular expression, using ripgrep's libraries. It stops at a
+//! number of matches, at a time limit (telling the model so) and when it is cancelled.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::glob;
-use super::halt::{Halt, Reason, Watched};
+use super::halt::{Halt, InterruptibleFile, Reason};
 use super::read::regular;
 use super::text::lossy;
 use super::walk::{Gaps, below, walk};
@@ -22,7 +23,7 @@ use crate::text::clip;
 
 const MOST_MATCHES: usize = 200;
 const LONGEST_LINE: usize = 300;
-/// A file with a longer line than this is not searched further.
+/// The line buffer. A file with a longer line is not searched further.
 const MOST_MEMORY: usize = 8 << 20;
 
 pub(super) const DESCRIPTION: &str = "\
@@ -82,6 +83,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     Ok(Output { text, title: format!("{}: {matches}", clip(&arguments.pattern, 80)) })
 }
 
+/// A search in progress.
 struct Search<'a> {
     searcher: Searcher,
     matcher: RegexMatcher,
@@ -91,6 +93,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    /// Searches a file, or all files below a directory.
     fn all(
         &mut self,
         start: &Place,
@@ -127,11 +130,12 @@ impl Search<'_> {
         Ok(gaps)
     }
 
+    /// Searches one file; does nothing for a pipe or a device.
     fn one(&mut self, file: File, shown: &str) -> io::Result<()> {
         if !file.metadata()?.is_file() {
             return Ok(());
         }
-        let reader = Watched { file, halt: self.halt };
+        let reader = InterruptibleFile { file, halt: self.halt };
         let lines = &mut self.lines;
         let sink = sinks::Bytes(|number, line| {
             let line = lossy(line);

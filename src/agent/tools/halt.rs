@@ -1,4 +1,5 @@
-//! When work in a thread is to end early: threads cannot be stopped from outside.
+//! Cooperative cancellation for work on blocking threads, which cannot be stopped from outside: the work
+//! asks regularly whether it was cancelled or has run out of time.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -6,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+/// A cancellation token with a deadline.
 #[derive(Clone, Debug)]
 pub(super) struct Halt {
     cancel: CancellationToken,
@@ -23,6 +25,7 @@ impl Halt {
         Halt { cancel, deadline: Instant::now() + limit }
     }
 
+    /// Why the work has to stop, if it has to. Cancellation comes first.
     pub(super) fn reached(&self) -> Option<Reason> {
         if self.cancel.is_cancelled() {
             Some(Reason::Cancelled)
@@ -34,16 +37,16 @@ impl Halt {
     }
 }
 
-/// A file whose reading ends with an error when it is time.
-pub(super) struct Watched<'a> {
+/// A reader that fails when the work has to stop, for libraries that read to the end by themselves.
+pub(super) struct InterruptibleFile<'a> {
     pub(super) file: File,
     pub(super) halt: &'a Halt,
 }
 
-impl Read for Watched<'_> {
+impl Read for InterruptibleFile<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.halt.reached() {
-            // Not `Interrupted`, which readers take for "try again".
+            // Not `Interrupted`: readers take that for EINTR and try again.
             Some(_) => Err(ErrorKind::TimedOut.into()),
             None => self.file.read(buffer),
         }

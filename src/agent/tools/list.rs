@@ -1,4 +1,4 @@
-//! `list`: what is in one directory.
+//! The `list` tool: the entries of one directory, without those that .gitignore excludes.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

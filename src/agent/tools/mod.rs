@@ -1,5 +1,7 @@
-//! The tools of embedded agents. Each is a file: its description, its arguments, what it does.
-//! Paths cannot leave the workspace without a permission, whatever they are made of.
+//! The tools of embedded agents, one file each: description, arguments, implementation. No path leaves
+//! the workspace without a permission, whatever symlinks and `..` it contains: a path is resolved once,
+//! checked, and then opened without following any link (`workspace.rs`). File tools run on blocking
+//! threads with a time limit.
 
 mod bash;
 mod edit;
@@ -33,56 +35,56 @@ pub use self::todo::{Todo, TodoStatus, Todos};
 pub use self::workspace::Workspace;
 use self::workspace::{Place, resolve};
 use crate::process::Launcher;
-use crate::sandbox::{self, Cell, Hidden, HiddenPlaces};
+use crate::sandbox::{self, Cell, HiddenKind, HiddenPlaces};
 use crate::text::clip;
-use crate::threads::{self, Stuck};
+use crate::threads;
 
-/// How long a tool that works on files may take before it says what it has so far.
+/// How long a file tool may take before it returns what it has so far.
 const LONGEST: Duration = Duration::from_secs(30);
-/// A file system that does not answer is given up after this much more.
+/// A file system that hangs is given up after this much more.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A tool as models are told of it.
+/// A tool as it is described to models.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
     pub name: &'static str,
     pub description: &'static str,
-    /// A JSON schema of an object.
+    /// The JSON schema of its arguments, an object.
     pub schema: Value,
 }
 
-/// What a call works with. Clones share the list of todos.
+/// The context of a call. Clones share the todo list.
 #[derive(Clone, Debug)]
 pub struct Context {
     pub workspace: Workspace,
     pub todos: Todos,
-    /// Where output goes that is too long to show. It may be read, but not written, like the workspace.
+    /// The directory for output that is too long to show. The file tools may read it, but not write.
     pub overflow: PathBuf,
     pub output_room: OutputRoom,
     pub cancel: CancellationToken,
-    /// What [`leaves`] said of this call, if that was permitted. Only the very place that was shown
-    /// is opened, also when a link has been turned elsewhere since.
+    /// What [`leaves`] returned for this call, if that was permitted. Only that very place is opened, even
+    /// if a symlink has been changed since a person was asked.
     pub may_leave: Option<String>,
-    /// Starts the processes of this call.
+    /// Starts commands.
     pub launcher: Launcher,
-    /// What is around them.
+    /// The sandbox around them.
     pub cell: Cell,
 }
 
-/// How much a session may still keep of what its commands print, shared by all of them: what prints
-/// without end must not fill the disk.
+/// A disk quota for saved output, shared by all commands of a session: one that prints without end must
+/// not fill the disk.
 #[derive(Clone, Debug)]
 pub struct OutputRoom(Arc<AtomicU64>);
 
 impl OutputRoom {
-    /// What is left of so many bytes, beside what is in this folder already.
+    /// What is left of `most` bytes, given the files that are already in this directory.
     pub fn left(most: u64, folder: &Path) -> OutputRoom {
         let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let used: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
         OutputRoom(Arc::new(AtomicU64::new(most.saturating_sub(used))))
     }
 
-    /// As much of so many bytes as there is room for.
+    /// Reserves up to `wanted` bytes, and returns how many.
     fn take(&self, wanted: usize) -> usize {
         let wanted = wanted as u64;
         let rest = |left: u64| Some(left - left.min(wanted));
@@ -91,7 +93,7 @@ impl OutputRoom {
     }
 }
 
-/// A tool's answer: for the model, and a few words for whoever watches.
+/// The result of a call: the text for the model, and a short title for progress reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     pub text: String,
@@ -103,11 +105,11 @@ pub fn specs() -> Vec<Spec> {
     ALL.into_iter().map(Tool::spec).collect()
 }
 
-/// What a permission for credentials in a workspace begins with. No rule gives it.
+/// The prefix of a permission for credentials inside the workspace. No rule can give it, only a person.
 pub const CREDENTIALS: &str = "credentials";
 
-/// What the call would need a permission for, as `external_directory <path>`, `credentials <path>` or
-/// `outside_sandbox <command>`; `None` if nothing.
+/// The permission that a call would need, as `external_directory <path>`, `credentials <path>` or
+/// `outside_sandbox <command>`; `None` if it needs none.
 pub fn leaves(name: &str, arguments: &Value, context: &Context) -> Option<String> {
     let tool = Tool::named(name)?;
     if tool == Tool::Bash {
@@ -118,7 +120,7 @@ pub fn leaves(name: &str, arguments: &Value, context: &Context) -> Option<String
     context.outside(&place, access)
 }
 
-/// What a call is about, for rules and people: a path as it resolves, or a command.
+/// The subject of a call, for rules and for people: the resolved path, or the command.
 pub fn subject(name: &str, arguments: &Value, context: &Context) -> String {
     let text = |key: &str| arguments.get(key).and_then(Value::as_str).unwrap_or_default();
     match name {
@@ -130,6 +132,7 @@ pub fn subject(name: &str, arguments: &Value, context: &Context) -> String {
     }
 }
 
+/// Runs a call whose permissions have been decided.
 pub async fn run(name: &str, arguments: &Value, context: &Context) -> Result<Output, Error> {
     let tool = Tool::named(name).ok_or_else(|| Error::NoSuchTool { name: name.to_owned() })?;
     if context.cancel.is_cancelled() {
@@ -226,14 +229,14 @@ impl Tool {
 }
 
 impl Context {
-    /// The place a call is about, unless it would need a permission that was not given.
+    /// Resolves the path of a call and checks that it may be accessed.
     fn reach(&self, path: &str, access: Access) -> Result<Place, Error> {
         let place = self.workspace.place(path)?;
         if access == Access::Write && sandbox::is_protected(self.workspace.root(), &place.path) {
             return Err(Error::Protected { path: place.shown });
         }
-        let hidden = self.is_hidden(&place, access);
-        if hidden == Some(Hidden::Own) {
+        let hidden = self.hidden_kind(&place, access);
+        if hidden == Some(HiddenKind::Own) {
             return Err(Error::Own { path: place.shown });
         }
         match self.outside(&place, access) {
@@ -247,21 +250,22 @@ impl Context {
         }
     }
 
+    /// The permission that access to a place needs, if any.
     fn outside(&self, place: &Place, access: Access) -> Option<String> {
         let in_workspace = place.path.starts_with(self.workspace.root());
         let path = place.path.display();
-        match self.is_hidden(place, access) {
-            Some(Hidden::Credentials) if in_workspace => Some(format!("{CREDENTIALS} {path}")),
-            // Closed, so there is nothing to be asked.
-            Some(Hidden::Own) => None,
-            Some(Hidden::Credentials) | None => (!in_workspace && !self.is_kept(place, access))
+        match self.hidden_kind(place, access) {
+            Some(HiddenKind::Credentials) if in_workspace => Some(format!("{CREDENTIALS} {path}")),
+            // No permission opens these, so nobody is asked; `reach` refuses.
+            Some(HiddenKind::Own) => None,
+            Some(HiddenKind::Credentials) | None => (!in_workspace && !self.is_kept(place, access))
                 .then(|| format!("external_directory {path}")),
         }
     }
 
-    /// Whether it is, or is in, a place that agents do not see unasked.
-    fn is_hidden(&self, place: &Place, access: Access) -> Option<Hidden> {
-        let hidden = || self.hidden().is_hidden(&place.path);
+    /// Why the place is hidden from agents, if it is.
+    fn hidden_kind(&self, place: &Place, access: Access) -> Option<HiddenKind> {
+        let hidden = || self.hidden().kind_of(&place.path);
         if self.is_kept(place, access) { None } else { hidden() }
     }
 
@@ -269,7 +273,7 @@ impl Context {
         self.cell.sandbox.hidden_from(self.workspace.root())
     }
 
-    /// Output that was too long to show, which is kept among our own files.
+    /// Whether the place is saved output, which agents may read although it is among our own files.
     fn is_kept(&self, place: &Place, access: Access) -> bool {
         let overflow = || resolve(Path::new("/"), &self.overflow);
         access == Access::Read
@@ -285,12 +289,12 @@ fn parse<T: DeserializeOwned>(tool: Tool, arguments: &Value) -> Result<T, Error>
     };
     serde_json::from_value(arguments).map_err(|error| Error::Arguments {
         tool: tool.name(),
-        // It quotes what it was given.
+        // serde's message quotes the arguments, which may be long.
         reason: clip(&error.to_string(), 500),
     })
 }
 
-/// File systems block, so they are spoken to from a thread that may.
+/// Runs a file tool on a blocking thread.
 async fn in_thread<A: Send + 'static>(
     run: fn(A, &Context, &Halt) -> Result<Output, Error>,
     arguments: A,
@@ -300,7 +304,7 @@ async fn in_thread<A: Send + 'static>(
     let halt = Halt::after(LONGEST, context.cancel.clone());
     match threads::within(LONGEST + GRACE, move || run(arguments, &context, &halt)).await {
         Ok(done) => done,
-        Err(stuck @ Stuck::Panicked) => Err(Error::Broken { reason: stuck.to_string() }),
-        Err(Stuck::Silent(after)) => Err(Error::TimedOut { after }),
+        Err(panic @ threads::Error::Panicked) => Err(Error::Broken { reason: panic.to_string() }),
+        Err(threads::Error::TimedOut(after)) => Err(Error::TimedOut { after }),
     }
 }

@@ -1,4 +1,5 @@
-//! `read`: lines of a file, numbered. Never more of a file in memory than one line's worth.
+//! The `read` tool: numbered lines of a text file. It streams, so that memory is bounded by one line
+//! whatever the size of the file; long lines are cut, and binary files are refused.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -6,7 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::halt::{Halt, Reason, Watched};
+use super::halt::{Halt, InterruptibleFile, Reason};
 use super::text::lossy;
 use super::workspace::Place;
 use super::{Access, Context, Error, Output};
@@ -14,10 +15,10 @@ use crate::text::clip;
 
 const MOST_LINES: u64 = 2_000;
 const LONGEST_LINE: usize = 2_000;
-/// More bytes than so many characters can have.
+/// An upper bound for the bytes of that many characters.
 const LINE_BYTES: u64 = 4 * LONGEST_LINE as u64 + 4;
 const MOST_CHARACTERS: usize = 100_000;
-/// How much is looked at to tell text from anything else.
+/// How many bytes are looked at to tell text from binary data.
 const SNIFFED: usize = 8 * 1024;
 
 pub(super) const DESCRIPTION: &str = "\
@@ -58,7 +59,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     };
     let file = place.open().map_err(trouble)?;
     let size = regular(&file, &place)?;
-    let mut reader = BufReader::with_capacity(64 * 1024, Watched { file, halt });
+    let mut reader = BufReader::with_capacity(64 * 1024, InterruptibleFile { file, halt });
     let start = reader.fill_buf().map_err(trouble)?;
     if let Some(kind) = binary(&start[..start.len().min(SNIFFED)]) {
         return Err(Error::Binary { path: place.shown, kind, size });
@@ -80,7 +81,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     }
 }
 
-/// `None` when there is no line at `offset`.
+/// Up to `limit` lines from line `offset` on; `None` when the file ends before that.
 fn numbered(reader: &mut impl BufRead, offset: u64, limit: u64) -> std::io::Result<Option<String>> {
     let mut text = String::new();
     let mut room = MOST_CHARACTERS;
@@ -94,6 +95,7 @@ fn numbered(reader: &mut impl BufRead, offset: u64, limit: u64) -> std::io::Resu
             text.push_str(&format!("(binary data from line {number} on; it is not shown)\n"));
             return Ok(Some(text));
         }
+        // The rest of a line that is longer than we read of it.
         if line.last() != Some(&b'\n') {
             reader.skip_until(b'\n')?;
         }
@@ -123,7 +125,7 @@ fn more(next: u64) -> String {
     format!("(there is more; go on with `offset: {next}`)\n")
 }
 
-/// The size of a file that is one.
+/// The size of a regular file; an error for anything else.
 pub(super) fn regular(file: &File, place: &Place) -> Result<u64, Error> {
     let metadata = file.metadata().map_err(|error| Error::failed("read", &place.shown, error))?;
     let path = place.shown.clone();
@@ -136,7 +138,7 @@ pub(super) fn regular(file: &File, place: &Place) -> Result<u64, Error> {
     }
 }
 
-/// What kind of file begins like this, if it is none to be read as text.
+/// The kind of a binary file, by its first bytes; `None` if it looks like text.
 fn binary(start: &[u8]) -> Option<&'static str> {
     const KNOWN: [(&[u8], &str); 18] = [
         (b"\x89PNG", "PNG image"),
@@ -159,7 +161,8 @@ fn binary(start: &[u8]) -> Option<&'static str> {
         (b"\xfe\xff", "UTF-16 text"),
     ];
     let known = || KNOWN.iter().find(|(magic, _)| start.starts_with(magic)).map(|(_, kind)| *kind);
-    // Text may begin like some of these; it has no NUL and nearly no other control characters.
+    // Text may begin like some of these (`BZh`, `MZ`), so they only name the kind. What decides are NULs
+    // and many control characters.
     let odd = start.iter().filter(|byte| matches!(byte, 0..=6 | 14..=26 | 28..=31)).count();
     (start.contains(&0) || odd * 10 > start.len() || start.starts_with(b"%PDF-"))
         .then(|| known().unwrap_or("of unknown kind"))

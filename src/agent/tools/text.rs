@@ -1,6 +1,6 @@
-//! Bytes and numbers as text.
+//! Bytes and counts as text for the model.
 
-/// As text, whatever it was; without NUL, which not everybody can carry.
+/// Bytes as UTF-8, invalid ones replaced. Without NUL, which not every consumer can handle.
 pub(super) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).replace('\0', "\u{fffd}")
 }

@@ -1,4 +1,5 @@
-//! `todo`: the list an agent keeps of what it has to do. Whoever runs the agent reads it too.
+//! The `todo` tool: the agent's own list of steps, kept in memory. The host reads it as well: a run with
+//! open entries is not finished.
 
 use std::sync::Arc;
 
@@ -35,6 +36,7 @@ pub(super) fn properties() -> Value {
     })
 }
 
+/// One entry of the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Todo {
@@ -51,7 +53,7 @@ pub enum TodoStatus {
     Cancelled,
 }
 
-/// A list that its clones share.
+/// The list; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Todos(Arc<Mutex<Vec<Todo>>>);
 

@@ -1,6 +1,7 @@
-//! Goes through a directory and what is below it, by open directories and never through a link, so
-//! that nothing swapped in meanwhile leads outside. What `.gitignore` and its like name is left out,
-//! with or without a repository; files with a dot are not, `.git`, credentials and our own files are.
+//! A directory walk that cannot be led outside: it descends by open descriptors and never through a
+//! symlink, so that nothing swapped in meanwhile is followed. Skipped are files that `.gitignore`,
+//! `.ignore` and `.git/info/exclude` name (with or without a repository), `.git`, credentials and our own
+//! files; dot files are not. What could not be read is counted and reported.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -18,12 +19,13 @@ use super::workspace::{Kind, Place, Workspace, enter, names, open_directory, ope
 use super::{Context, Error};
 use crate::sandbox::HiddenPlaces;
 
-/// One open directory each; deeper is a mistake, or meant to break us.
+/// Each level holds a descriptor open; a deeper tree is a mistake, or meant to exhaust them.
 const DEEPEST: usize = 100;
-/// The files with what to leave out; in one directory a later one overrides an earlier one.
+/// The ignore files; in one directory a later one overrides an earlier one.
 const IGNORE_FILES: [&[&str]; 3] = [&[".git", "info", "exclude"], &[".gitignore"], &[".ignore"]];
 const LONGEST_IGNORE_FILE: u64 = 1 << 20;
 
+/// What a visitor gets: the open directory and the name in it, so that it can open the file safely.
 pub(super) struct Entry<'a> {
     pub(super) directory: &'a OwnedFd,
     pub(super) name: &'a OsStr,
@@ -39,7 +41,8 @@ pub(super) struct Gaps {
     pub(super) out_of_time: bool,
 }
 
-/// Visits everything below a directory, by name, parents first, until told to stop.
+/// Visits everything below a directory, sorted by name, parents first, until the visitor breaks, time is
+/// up or the call is cancelled.
 pub(super) fn walk(
     start: &Place,
     context: &Context,
@@ -51,7 +54,7 @@ pub(super) fn walk(
     let directory = start.directory().map_err(|error| workspace.trouble("open", start, error))?;
     let ignores = Ignores::above(start, workspace);
     let mut walk = Walk { halt, ignores, hidden, gaps: Gaps::default(), visit };
-    // Where to stop was the visitor's choice, which knows it.
+    // A break is the visitor's own choice, or time is up, which `gaps` says.
     let _ = walk.descend(&directory, &start.path, 0);
     match halt.reached() {
         Some(Reason::Cancelled) => Err(Error::Cancelled),
@@ -60,15 +63,17 @@ pub(super) fn walk(
 }
 
 impl Gaps {
+    /// Tells the model what is missing from a result.
     pub(super) fn add_to(&self, text: &mut String) {
         if self.out_of_time {
             text.push_str("\n… stopped, it took too long; narrow it with `path`");
         }
         if self.unreadable > 0 {
-            text.push_str(&format!("\n… {} in it could not be read", self.unreadable));
+            let noun = if self.unreadable == 1 { "entry" } else { "entries" };
+            text.push_str(&format!("\n… {} {noun} could not be read", self.unreadable));
         }
         if self.too_deep > 0 {
-            let left_out = format!("\n… more than {DEEPEST} levels deep was left out");
+            let left_out = format!("\n… directories more than {DEEPEST} levels deep were left out");
             text.push_str(&left_out);
         }
     }
@@ -109,7 +114,7 @@ impl Walk<'_> {
         depth: usize,
     ) -> ControlFlow<()> {
         let path = path.join(&name);
-        if self.ignores.cover(&path, kind) || self.hidden.is_hidden(&path).is_some() {
+        if self.ignores.cover(&path, kind) || self.hidden.kind_of(&path).is_some() {
             return ControlFlow::Continue(());
         }
         (self.visit)(&Entry { directory, name: &name, path: &path, kind })?;
@@ -130,13 +135,14 @@ impl Walk<'_> {
     }
 }
 
-/// What is to be left out, one level per directory, the deepest last.
+/// A stack of ignore rules, one level per directory, the deepest last.
 pub(super) struct Ignores {
     levels: Vec<Gitignore>,
 }
 
 impl Ignores {
-    /// Of the directories above `start`: from the top of its repository, else of the workspace.
+    /// The rules of the directories above `start`, from the top of its repository, or else of the
+    /// workspace.
     pub(super) fn above(start: &Place, workspace: &Workspace) -> Ignores {
         let root = workspace.root();
         let base = if start.path.starts_with(root) { root } else { &start.path };
@@ -157,7 +163,7 @@ impl Ignores {
         let mut builder = GitignoreBuilder::new(path);
         for file in IGNORE_FILES {
             for line in small_file(directory, file).unwrap_or_default().lines() {
-                // A line that makes no sense is left out, as git does.
+                // Invalid lines are ignored, as git does.
                 let _ = builder.add_line(None, line);
             }
         }
@@ -168,6 +174,7 @@ impl Ignores {
         self.levels.pop();
     }
 
+    /// Whether a path is ignored. The deepest level with a matching rule decides.
     pub(super) fn cover(&self, path: &Path, kind: Kind) -> bool {
         if path.file_name() == Some(OsStr::new(".git")) {
             return true;
@@ -183,6 +190,7 @@ impl Ignores {
     }
 }
 
+/// A small file in an open directory, read without following symlinks.
 fn small_file(directory: &OwnedFd, path: &[&str]) -> Option<String> {
     let (name, parents) = path.split_last()?;
     let mut entered: Option<OwnedFd> = None;
@@ -199,7 +207,7 @@ fn small_file(directory: &OwnedFd, path: &[&str]) -> Option<String> {
     Some(lossy(&bytes))
 }
 
-/// A path below `start` as people write it, for globs.
+/// A path relative to `start`, for matching globs.
 pub(super) fn below(path: &Path, start: &Place) -> PathBuf {
     path.strip_prefix(&start.path).unwrap_or(path).to_owned()
 }

@@ -1,6 +1,7 @@
-//! Where an agent works, and how its files are opened. A path is freed of its symlinks, compared with
-//! the workspace, and then opened one directory after the other without following any link: whatever
-//! is swapped in between, nothing but the place that was compared is reached. The same on every Unix.
+//! The workspace and race-free file access in it. A path is resolved (all symlinks replaced), compared
+//! with the workspace, and then opened one directory at a time with `O_NOFOLLOW`: whatever is swapped in
+//! between (TOCTOU), only the place that was compared can be reached. Works the same on every Unix, so
+//! without Linux's `openat2`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, Permissions};
@@ -16,22 +17,23 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use super::Error;
 use crate::text::clip;
 
-/// The kernel follows no more than this either.
+/// As in the kernel (ELOOP).
 const MOST_LINKS: usize = 40;
 const LONGEST_PATH: usize = 4096;
 const MOST_SUGGESTIONS: usize = 3;
-/// Enough to find a mistyped name, little enough for any directory.
+/// How many names are compared with a mistyped one; keeps suggestions fast in huge directories.
 const MOST_COMPARED: usize = 20_000;
 
 const SAFELY: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 
-/// On Linux a directory that may be passed but not listed can be opened so.
+/// How a directory is opened on the way to something. With `O_PATH` on Linux, which works for directories
+/// that may be passed but not listed.
 #[cfg(target_os = "linux")]
 const PASS: OFlags = SAFELY.union(OFlags::DIRECTORY).union(OFlags::PATH);
 #[cfg(not(target_os = "linux"))]
 const PASS: OFlags = SAFELY.union(OFlags::DIRECTORY);
 
-/// A directory an agent works in.
+/// The directory that an agent works in, canonical.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workspace {
     root: PathBuf,
@@ -50,7 +52,7 @@ impl Workspace {
         &self.root
     }
 
-    /// What `path` stands for now, inside or not.
+    /// Resolves a path as it is now; it may be outside of the workspace.
     pub(super) fn place(&self, path: &str) -> Result<Place, Error> {
         if path.len() > LONGEST_PATH {
             let shown = clip(path, 80);
@@ -61,7 +63,7 @@ impl Workspace {
         Ok(Place { shown: self.show(&resolved), path: resolved })
     }
 
-    /// Relative to the workspace where it can be.
+    /// A path as it is shown to the model: relative to the workspace if it is inside.
     pub(super) fn show(&self, path: &Path) -> String {
         match path.strip_prefix(&self.root) {
             Ok(path) if path.as_os_str().is_empty() => ".".to_owned(),
@@ -70,7 +72,7 @@ impl Workspace {
         }
     }
 
-    /// An error about a place, with names that were perhaps meant.
+    /// Makes an error about a place; a missing file comes with similar names.
     pub(super) fn trouble(&self, doing: &'static str, place: &Place, error: io::Error) -> Error {
         let path = place.shown.clone();
         match error.kind() {
@@ -80,7 +82,7 @@ impl Workspace {
         }
     }
 
-    /// Names like the first one that is missing, from the directory where it is missing.
+    /// Names similar to the first missing component of the path, from the directory where it is missing.
     fn near(&self, place: &Place) -> Vec<String> {
         let Ok(below) = place.path.strip_prefix(&self.root) else { return Vec::new() };
         let mut path = self.root.clone();
@@ -111,7 +113,7 @@ impl Workspace {
     }
 }
 
-/// An absolute path without links, as it was when it was looked at. Opening it follows none.
+/// An absolute path without symlinks, as it was when it was resolved. Opening it follows none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) path: PathBuf,
@@ -125,20 +127,21 @@ impl Place {
 
     /// Opens what is there for reading, be it a file or a directory.
     pub(super) fn open(&self) -> io::Result<File> {
-        match self.slot() {
-            Ok(slot) => slot.open(OFlags::RDONLY),
+        match self.target() {
+            Ok(target) => target.open(OFlags::RDONLY),
             Err(error) if error.kind() == ErrorKind::IsADirectory => Ok(self.directory()?.into()),
             Err(error) => Err(error),
         }
     }
 
-    pub(super) fn slot(&self) -> io::Result<Slot> {
+    /// Opens the parent directory.
+    pub(super) fn target(&self) -> io::Result<Target> {
         let (parent, name) = self.split()?;
-        Ok(Slot { directory: open_directory(parent)?, name: name.to_owned() })
+        Ok(Target { directory: open_directory(parent)?, name: name.to_owned() })
     }
 
-    /// As [`Place::slot`], with the directories on the way made where they are missing.
-    pub(super) fn make_slot(&self) -> io::Result<Slot> {
+    /// As [`Place::target`], creating missing directories on the way.
+    pub(super) fn make_target(&self) -> io::Result<Target> {
         let (parent, name) = self.split()?;
         let mut directory = open_directory(Path::new("/"))?;
         for name in parent.iter().skip(1) {
@@ -152,7 +155,7 @@ impl Place {
                 entered => entered?,
             };
         }
-        Ok(Slot { directory, name: name.to_owned() })
+        Ok(Target { directory, name: name.to_owned() })
     }
 
     fn split(&self) -> io::Result<(&Path, &OsStr)> {
@@ -161,26 +164,27 @@ impl Place {
     }
 }
 
-/// A name in an open directory: where a file is or will be.
-pub(super) struct Slot {
+/// A name in an open directory: where a file is or will be created.
+pub(super) struct Target {
     directory: OwnedFd,
     name: OsString,
 }
 
-impl Slot {
+impl Target {
     pub(super) fn open(&self, access: OFlags) -> io::Result<File> {
         open_file(&self.directory, &self.name, access)
     }
 
-    /// Puts a file here, whole or not at all, with the rights of the one it replaces.
+    /// Writes a file atomically (temporary file, `fsync`, rename), with the owner and permissions of the
+    /// one it replaces.
     pub(super) fn put(&self, content: &[u8], replaced: Option<&Metadata>) -> io::Result<()> {
         let (name, mut file) = self.temporary(replaced)?;
         let put = (|| {
             file.write_all(content)?;
             if let Some(replaced) = replaced {
-                // Only root may give files away; whoever may not keeps what they wrote.
+                // Only root may change the owner; for others this fails, and the file is theirs.
                 let _ = fchown(&file, Some(replaced.uid()), Some(replaced.gid()));
-                // New content does not inherit set-user-id, as with any write.
+                // Without set-user-id and the like: the kernel clears those on any write, too.
                 file.set_permissions(Permissions::from_mode(replaced.mode() & 0o777))?;
             }
             file.sync_all()?;
@@ -193,7 +197,8 @@ impl Slot {
         put
     }
 
-    /// Nobody else may read what replaces a private file, not even for a moment.
+    /// Creates the temporary file. If it replaces another, it is private until the permissions are copied:
+    /// nobody else may read the contents of a private file, not even for a moment.
     fn temporary(&self, replaced: Option<&Metadata>) -> io::Result<(String, File)> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mode = Mode::from_raw_mode(if replaced.is_some() { 0o600 } else { 0o666 });
@@ -224,16 +229,17 @@ pub(super) fn enter(directory: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(directory, name, PASS, Mode::empty())?)
 }
 
-/// Pipes and devices are opened without waiting for their other end; the caller looks what it is.
+/// Opens a file without following a symlink, and without blocking on a pipe or device; the caller checks
+/// what it is.
 pub(super) fn open_file(directory: impl AsFd, name: &OsStr, access: OFlags) -> io::Result<File> {
     let flags = access | SAFELY | OFlags::NONBLOCK | OFlags::NOCTTY;
     Ok(rustix::fs::openat(directory, name, flags, Mode::empty())?.into())
 }
 
-/// The entries of a directory, at most so many, in no order.
+/// The entries of a directory, at most `most`, in no particular order.
 pub(super) fn names(directory: &OwnedFd, most: usize) -> io::Result<Vec<(OsString, Kind)>> {
     let mut names = Vec::new();
-    // Opened again: what was opened to pass through cannot be read.
+    // Opened again, because an `O_PATH` descriptor cannot be listed.
     let flags = SAFELY | OFlags::DIRECTORY;
     for entry in Dir::new(rustix::fs::openat(directory, ".", flags, Mode::empty())?)? {
         let entry = entry?;
@@ -245,7 +251,7 @@ pub(super) fn names(directory: &OwnedFd, most: usize) -> io::Result<Vec<(OsStrin
             break;
         }
         let kind = match entry.file_type() {
-            // Some file systems do not say.
+            // Some file systems leave `d_type` unset.
             FileType::Unknown => {
                 match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(stat) => FileType::from_raw_mode(stat.st_mode),
@@ -270,13 +276,15 @@ impl From<FileType> for Kind {
     }
 }
 
-/// `path` must be absolute and free of links; one that has been put in its way is an error.
+/// Opens a directory one component at a time. `path` must be absolute and resolved; a symlink that was
+/// put in its way since is an error.
 pub(super) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     let start = rustix::fs::open("/", PASS, Mode::empty())?;
     path.iter().skip(1).try_fold(start, |directory, name| enter(&directory, name))
 }
 
-/// Replaces links by what they point to, missing or not. `base` must be absolute and free of links.
+/// Replaces all symlinks in a path. Unlike `canonicalize` it works for files that do not exist (yet).
+/// `base` must be absolute and resolved.
 pub(super) fn resolve(base: &Path, path: &Path) -> io::Result<PathBuf> {
     let mut resolved = base.to_owned();
     let mut ahead: Vec<OsString> = parts(path);
@@ -304,7 +312,7 @@ pub(super) fn resolve(base: &Path, path: &Path) -> io::Result<PathBuf> {
     Ok(resolved)
 }
 
-/// Last first.
+/// The components of a path, last first, as a stack.
 fn parts(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
 }

@@ -1,4 +1,4 @@
-//! `write`: a whole file, new or in place of another, with the directories it needs.
+//! The `write` tool: creates or replaces a whole file, atomically, and creates missing directories.
 
 use std::io::ErrorKind;
 
@@ -13,7 +13,7 @@ use super::text::count;
 use super::{Access, Context, Error, Output};
 
 pub(super) const DESCRIPTION: &str = "\
-Write a file, whole: it is made, or replaced if it is there, and missing directories are made. Use \
+Write a whole file: it is created, or replaced if it exists, and missing directories are created. Use \
 `edit` to change a part of a file.";
 
 pub(super) const REQUIRED: &[&str] = &["path", "content"];
@@ -21,7 +21,7 @@ pub(super) const REQUIRED: &[&str] = &["path", "content"];
 pub(super) fn properties() -> Value {
     json!({
         "path": { "type": "string", "description": "The file, relative to the workspace." },
-        "content": { "type": "string", "description": "All that is to be in it." },
+        "content": { "type": "string", "description": "The whole content of the file." },
     })
 }
 
@@ -36,9 +36,10 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     let place = context.reach(&arguments.path, Access::Write)?;
     let trouble = |error| context.workspace.trouble("write", &place, error);
     let _alone = alone();
-    let slot = place.make_slot().map_err(trouble)?;
-    // Opened for writing only to hear whether that is allowed; the name gets a new file.
-    let replaced = match slot.open(OFlags::RDWR) {
+    let target = place.make_target().map_err(trouble)?;
+    // Opened only to check that writing is permitted; `put` renames a new file over it, which would
+    // replace even a read-only one.
+    let replaced = match target.open(OFlags::RDWR) {
         Ok(file) => {
             regular(&file, &place)?;
             Some(file.metadata().map_err(trouble)?)
@@ -49,8 +50,8 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     if halt.reached() == Some(Reason::Cancelled) {
         return Err(Error::Cancelled);
     }
-    slot.put(arguments.content.as_bytes(), replaced.as_ref()).map_err(trouble)?;
-    let done = if replaced.is_some() { "replaced" } else { "made" };
+    target.put(arguments.content.as_bytes(), replaced.as_ref()).map_err(trouble)?;
+    let done = if replaced.is_some() { "replaced" } else { "created" };
     let lines = count(arguments.content.lines().count(), "line");
     Ok(Output { text: format!("{done} `{}` ({lines})", place.shown), title: place.shown })
 }

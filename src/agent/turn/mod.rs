@@ -1,10 +1,13 @@
-//! The agent's loop as a state machine: an event in, effects out. The conversation is its whole
-//! state, so a loop that was cut off goes on from its last saved message. No model, no tool, no
-//! disk is touched here.
+//! The agent loop as a pure state machine: an event in, effects out. The conversation is its whole state,
+//! so after a crash the loop goes on from the last saved message. It touches no model, tool or disk.
 //!
 //! An answer is in the conversation from the moment the model is asked for it, empty at first. Saving
-//! it shows that the store can be written before anybody pays for the answer, and keeps its place: what
-//! is said to the session meanwhile comes after it.
+//! that proves that the store can be written before anybody pays for the answer, and reserves its place:
+//! what is said to the session meanwhile comes after it.
+//!
+//! What a crash can leave behind: an answer that never came (asked for again in its place), calls that
+//! had not started (run now), calls that had (marked as interrupted and never run again, because they may
+//! have done a part of their work), and a compaction without a summary (asked for again).
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +23,7 @@ use crate::transcript::{
     CallStatus, Failure, FailureName, Finish, Info, Message, Part, Role, ToolState,
 };
 
-/// What the answer to a call that was cut off says.
+/// The result of a call that was running when the daemon died.
 pub const INTERRUPTED: &str = "interrupted: the tool was cut off and may have done a part of it";
 
 const NOT_RUN: &str = "not run: another call of the same answer was refused, which ended the run";
@@ -32,48 +35,52 @@ const COMPACTION_PROMPT: &str = "Sum up this conversation so that somebody else 
     the task, what was done and found (with files and lines), what is left to do.";
 const GO_ON: &str = "Go on with the task from this summary.";
 
-/// A server that asks for more patience than this is asked again all the same.
+/// The longest pause before a retry, even if a server's `Retry-After` asks for more.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Without its word on that.
 const PAUSES: Backoff =
     Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(32) };
 
+/// The limits of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Answers of the model in one run.
+    /// Answers of the model.
     pub steps: u32,
+    /// Failed requests in a row that are retried.
     pub retries: u32,
-    /// Tokens of one request from which on the conversation is summed up first.
+    /// If the last request had this many tokens, the conversation is compacted before the next.
     pub compact_at: u64,
-    /// Of one answer: its text, thoughts and arguments.
+    /// Bytes of one answer: its text, thoughts and arguments.
     pub answer_bytes: usize,
     /// Calls of one answer that run at the same time.
     pub parallel_calls: usize,
-    /// Of a whole conversation; beyond, no further answer is asked for.
+    /// Bytes of a whole conversation; beyond that the run fails.
     pub transcript_bytes: usize,
 }
 
 /// What happened.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Look at the conversation and do what is to be done next.
+    /// Start, or resume after a crash: the conversation says what comes next.
     Begin,
-    /// What was said to the session since it was last looked at, possibly nothing.
+    /// The messages that were sent to the session since the last [`Effect::Hear`], possibly none.
     Heard(Vec<Message>),
+    /// A piece of the answer.
     Piece(Piece),
-    /// The model has no more pieces, or never had.
+    /// The request to the model failed, before or during the answer.
     ModelFailed(model::Error),
-    /// It is time to try again.
+    /// The pause before a retry is over.
     Retry,
-    /// The call may run.
+    /// The call was permitted and is about to run.
     Started {
         call: String,
     },
+    /// The call has a result, or an error for the model.
     ToolEnded {
         call: String,
         result: Result<String, String>,
     },
-    /// The call was refused, and the run ends with it.
+    /// A person refused the call, which ends the run.
     Refused {
         call: String,
         what: String,
@@ -81,45 +88,41 @@ pub enum Event {
     Cancel,
 }
 
-/// What is to be done about it, in this order.
+/// What the driver has to do about it, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Put the message with this id on disk, over an earlier state of it. Nothing else is done
-    /// before.
+    /// Put the message with this id on disk, replacing its earlier state, before anything else.
     Save(String),
-    /// The same for one call of it. A message with many calls and long outputs must not be written
-    /// again whole whenever one of them moves.
-    SaveCall {
-        message: String,
-        part: usize,
-    },
-    /// Look whether something was said to the session, and report it as [`Event::Heard`].
+    /// The same for the state of one call only: rewriting a message with many calls and long outputs
+    /// whenever one of them changes would be quadratic.
+    SaveCall { message: String, part: usize },
+    /// Fetch messages that were sent to the session, and report them as [`Event::Heard`].
     Hear,
+    /// Send the conversation to the model.
     AskModel(Purpose),
-    /// All at once. Each is answered by an event.
+    /// Run these calls concurrently. Each ends with an event.
     RunTools(Vec<Call>),
-    /// Ask again after a while.
-    Wait {
-        pause: Duration,
-        why: String,
-    },
+    /// Back off, then report [`Event::Retry`].
+    Wait { pause: Duration, why: String },
     /// The run is over; the conversation says how.
     Done,
 }
 
+/// What the model is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Answer,
-    /// Sum up what was said, without tools.
+    /// A summary of the conversation, without tools (compaction).
     Summary,
 }
 
-/// Everything that is new: ids and times come from outside.
+/// The source of message ids and times, so that the state machine itself is deterministic.
 pub trait Mint {
     fn message_id(&mut self) -> String;
     fn now(&mut self) -> i64;
 }
 
+/// The state of one run.
 pub struct Turn<M> {
     messages: Vec<Message>,
     session: String,
@@ -129,19 +132,20 @@ pub struct Turn<M> {
     mint: M,
     steps: u32,
     failures: u32,
-    /// Where the answer that is being written stands. Only its empty beginning is on disk.
+    /// The index of the answer that is being streamed. Only its empty beginning is on disk.
     writing: Option<usize>,
-    /// How long that answer is.
+    /// The bytes of that answer so far.
     written: usize,
-    /// An answer that was asked for before a crash and never came; the next one takes its place.
-    begun: Option<String>,
-    /// Calls that were handed out and are not answered.
+    /// The id of an answer that was asked for before a crash and never came; the next one takes it over.
+    abandoned: Option<String>,
+    /// Calls that were given to the driver and have no result yet.
     handed_out: HashSet<String>,
     purpose: Purpose,
     over: bool,
 }
 
 impl<M: Mint> Turn<M> {
+    /// A run over a saved conversation, which ends with a new prompt or wherever a crash left it.
     pub fn new(
         session: &str,
         agent: &str,
@@ -160,14 +164,14 @@ impl<M: Mint> Turn<M> {
             failures: 0,
             writing: None,
             written: 0,
-            begun: None,
+            abandoned: None,
             handed_out: HashSet::new(),
             purpose: Purpose::Answer,
             over: false,
         }
     }
 
-    /// With what its model costs, where that is known.
+    /// With the price of its model, if it is known.
     pub fn priced(self, price: Option<Price>) -> Turn<M> {
         Turn { price, ..self }
     }
@@ -180,11 +184,12 @@ impl<M: Mint> Turn<M> {
         self.messages.iter().rev().find(|message| message.info.id == id)
     }
 
-    /// What comes before the answer that is being written.
+    /// The messages before the answer that is being streamed: what the model is to answer.
     pub fn asked(&self) -> &[Message] {
         &self.messages[..self.writing.unwrap_or(self.messages.len())]
     }
 
+    /// The transition function. Events that come after the end have no effect.
     pub fn on(&mut self, event: Event) -> Vec<Effect> {
         if self.over {
             return Vec::new();
@@ -205,8 +210,9 @@ impl<M: Mint> Turn<M> {
         }
     }
 
+    /// Decides from the saved conversation what comes next.
     fn begin(&mut self) -> Vec<Effect> {
-        let mut effects = self.give_up_begun();
+        let mut effects = self.give_up_unanswered();
         let session = self.session.clone();
         let Some(last) = self.messages.last() else { return self.done() };
         let (is_user, is_summary) = (last.info.role == Role::User, last.is_summary());
@@ -214,6 +220,8 @@ impl<M: Mint> Turn<M> {
         let wants_calls = answer.is_some_and(|answer| {
             answer.info.finish == Some(Finish::ToolCalls) && answer.info.error.is_none()
         });
+        // A forked session begins with a copy of another's messages. Open calls in it are the original's
+        // and must not be run twice.
         let is_own = self.answer_mut().is_some_and(|answer| answer.info.session == session);
         if wants_calls && is_own {
             effects.extend(self.cut_running());
@@ -229,9 +237,9 @@ impl<M: Mint> Turn<M> {
         effects
     }
 
-    /// An answer that was asked for and never came: asked for again in its place, or, when something
-    /// was said after it, marked as one that will not come.
-    fn give_up_begun(&mut self) -> Vec<Effect> {
+    /// Deals with an answer that was asked for before a crash and never came. If it is the last message,
+    /// it is asked for again under the same id; if something was said after it, it is marked as failed.
+    fn give_up_unanswered(&mut self) -> Vec<Effect> {
         let now = self.mint.now();
         let last = self.messages.len().saturating_sub(1);
         let Some(at) = self.answer_index() else { return Vec::new() };
@@ -240,7 +248,7 @@ impl<M: Mint> Turn<M> {
             return Vec::new();
         }
         if at == last {
-            self.begun = self.messages.pop().map(|message| message.info.id);
+            self.abandoned = self.messages.pop().map(|message| message.info.id);
             return Vec::new();
         }
         info.error = Some(Failure::new(FailureName::Interrupted, "interrupted by a restart"));
@@ -248,7 +256,8 @@ impl<M: Mint> Turn<M> {
         vec![Effect::Save(info.id.clone())]
     }
 
-    /// What ran when the daemon died may have done a part of its work, so it is not run again.
+    /// Marks calls that were running when the daemon died as interrupted. They may have done a part of
+    /// their work, so they are not run again; the model decides.
     fn cut_running(&mut self) -> Vec<Effect> {
         let Some(answer) = self.answer_mut() else { return Vec::new() };
         let id = answer.info.id.clone();
@@ -262,7 +271,8 @@ impl<M: Mint> Turn<M> {
         effects
     }
 
-    /// Before every answer: what was said meanwhile is to be seen by it.
+    /// Goes on to the next answer, within the limits. New messages are fetched first, so that the answer
+    /// sees them.
     fn next_step(&mut self) -> Vec<Effect> {
         if self.steps >= self.limits.steps {
             let why = format!("turn limit reached: {} answers of the model", self.limits.steps);
@@ -280,7 +290,7 @@ impl<M: Mint> Turn<M> {
         vec![Effect::Hear]
     }
 
-    /// Asks for the next answer, or for a summary when there is too much to show.
+    /// Asks for the next answer, or for a summary if the conversation has become too long for the model.
     fn heard(&mut self, messages: Vec<Message>) -> Vec<Effect> {
         for message in messages {
             if self.message(&message.info.id).is_none() {
@@ -290,7 +300,7 @@ impl<M: Mint> Turn<M> {
         let is_marker = |part: &Part| matches!(part, Part::Compaction { .. });
         let marked = self.messages.last().is_some_and(|last| last.parts.iter().any(is_marker));
         if marked {
-            // A crash cut the summary off.
+            // The compaction was requested before a crash, and its summary never came.
             self.purpose = Purpose::Summary;
         } else if self.last_request_tokens() >= self.limits.compact_at
             && self.purpose == Purpose::Answer
@@ -300,6 +310,7 @@ impl<M: Mint> Turn<M> {
         self.ask()
     }
 
+    /// Saves the empty answer, then asks the model. A retry uses the same message.
     fn ask(&mut self) -> Vec<Effect> {
         self.written = 0;
         let at = match self.writing {
@@ -311,6 +322,7 @@ impl<M: Mint> Turn<M> {
         vec![Effect::Save(id), Effect::AskModel(self.purpose)]
     }
 
+    /// Starts a compaction: a marker with the request for a summary.
     fn compact(&mut self) -> Vec<Effect> {
         self.purpose = Purpose::Summary;
         let marker = self.user(vec![
@@ -322,14 +334,16 @@ impl<M: Mint> Turn<M> {
         effects
     }
 
+    /// Has the model go on after a compaction, with a prompt of our own.
     fn go_on_after_summary(&mut self) -> Vec<Effect> {
         self.purpose = Purpose::Answer;
         let go_on =
             self.user(vec![Part::Text { id: String::new(), text: GO_ON.into(), synthetic: true }]);
-        // Something may have been said while the summary was written.
+        // Messages may have come while the summary was written.
         vec![go_on, Effect::Hear]
     }
 
+    /// Adds a piece to the answer, as far as it fits. Nothing is saved before the answer is complete.
     fn add(&mut self, piece: Piece) -> Vec<Effect> {
         let (most, price) = (self.limits.answer_bytes, self.price);
         let room = most.saturating_sub(self.written);
@@ -391,8 +405,8 @@ impl<M: Mint> Turn<M> {
         Vec::new()
     }
 
-    /// The answer is whole. With whole calls in it there is more to do, whatever word the model
-    /// used; calls that were cut off or filtered are not made.
+    /// The answer is complete. If it has calls, they are made, whatever finish reason the provider gave,
+    /// except for calls that were cut off (their arguments are not JSON) or filtered.
     fn close(&mut self, finish: Finish) -> Vec<Effect> {
         let Some(at) = self.writing.take() else { return Vec::new() };
         let now = self.mint.now();
@@ -408,10 +422,13 @@ impl<M: Mint> Turn<M> {
                 Finish::Length => all_whole,
                 Finish::ContentFilter => false,
             };
+        // An empty summary would stand for the whole conversation and lose it.
         if summary && message.text().is_empty() {
             self.writing = Some(at);
-            return self
-                .fail(FailureName::CutOff, "the summary of the conversation came to nothing");
+            return self.fail(
+                FailureName::CutOff,
+                "the model returned an empty summary of the conversation",
+            );
         }
         message.info.finish = Some(match (makes_calls, finish) {
             (true, _) => Finish::ToolCalls,
@@ -429,6 +446,7 @@ impl<M: Mint> Turn<M> {
         effects
     }
 
+    /// Retries with exponential back-off (or when the server asks for it), or fails the run.
     fn model_failed(&mut self, error: model::Error) -> Vec<Effect> {
         if error.is_worth_a_retry() && self.failures < self.limits.retries {
             let pause = match &error {
@@ -436,6 +454,7 @@ impl<M: Mint> Turn<M> {
                 _ => PAUSES.pause(self.failures),
             };
             self.failures += 1;
+            // The next attempt starts the answer over; half of this one must not stay in front of it.
             if let Some(at) = self.writing {
                 self.messages[at].parts.clear();
             }
@@ -456,6 +475,7 @@ impl<M: Mint> Turn<M> {
         self.fail(name, &error.to_string())
     }
 
+    /// Records the result of a call, and goes on when it was the last.
     fn tool_ended(&mut self, call: &str, result: Result<String, String>) -> Vec<Effect> {
         self.handed_out.remove(call);
         let mut effects = self.set_call(call, |state| match result {
@@ -465,13 +485,15 @@ impl<M: Mint> Turn<M> {
             }
             Err(error) => state.fail(error),
         });
+        // Empty for a late result of a call that was settled otherwise.
         if !effects.is_empty() {
             effects.extend(self.after_tools());
         }
         effects
     }
 
-    /// Hands out what has not run yet, as far as there is room; when all is answered, goes on.
+    /// Starts open calls up to the limit of parallel ones; when all have results, goes on to the next
+    /// answer.
     fn after_tools(&mut self) -> Vec<Effect> {
         let waiting = self.waiting_calls();
         if waiting.is_empty() {
@@ -488,12 +510,13 @@ impl<M: Mint> Turn<M> {
         vec![Effect::RunTools(calls)]
     }
 
-    /// Every open call is settled together with the refusal and saved in one write: a crash can
-    /// neither come in between nor find a call to go on with after a person said no.
+    /// Ends the run because a person refused a call. All open calls are settled together with the refusal
+    /// and saved in one write: otherwise a crash in between would leave open calls, and the run would be
+    /// resumed although a person said no.
     fn refused(&mut self, call: &str, what: &str) -> Vec<Effect> {
         let Some(answer) = self.answer_mut() else { return self.done() };
         let is_refused = |id: &str, state: &ToolState| id == call && state.status.is_open();
-        // Late news of a call that has its answer settles nothing.
+        // A late refusal of a call that already has a result changes nothing.
         if !tool_calls(answer).any(|(_, id, state)| is_refused(id, state)) {
             return Vec::new();
         }
@@ -517,24 +540,24 @@ impl<M: Mint> Turn<M> {
         self.stop(FailureName::Aborted, "aborted", "aborted")
     }
 
-    /// Ends a run that cannot go on, for this reason.
+    /// Ends a run that cannot go on, from outside of the loop.
     pub fn interrupt(&mut self, why: &str) -> Vec<Effect> {
         self.end_from_outside(FailureName::Interrupted, why, INTERRUPTED)
     }
 
-    /// Ends a run that was aborted while nobody was at it.
+    /// Ends a run that was aborted while it was suspended.
     pub fn abort(&mut self) -> Vec<Effect> {
         self.end_from_outside(FailureName::Aborted, "aborted", "aborted")
     }
 
-    /// What has an answer already keeps it.
+    /// Ends the run unless it is already complete: an answer that is there is kept.
     fn end_from_outside(&mut self, name: FailureName, error: &str, of_calls: &str) -> Vec<Effect> {
-        let mut effects = self.give_up_begun();
+        let mut effects = self.give_up_unanswered();
         let is_answered = self.messages.last().is_none_or(|last| {
             let open = last.tool_states().any(|state| state.status.is_open());
             let wants_calls = last.info.finish == Some(Finish::ToolCalls);
             last.info.role == Role::Assistant
-                && self.begun.is_none()
+                && self.abandoned.is_none()
                 && (last.info.error.is_some() || !open && !wants_calls)
         });
         if !is_answered {
@@ -543,14 +566,14 @@ impl<M: Mint> Turn<M> {
         effects
     }
 
-    /// Answers all open calls with this error and ends the run with another.
+    /// Settles all open calls with the error `of_calls` and ends the run with `error`.
     fn stop(&mut self, name: FailureName, error: &str, of_calls: &str) -> Vec<Effect> {
         let mut effects = self.settle_calls(of_calls);
         effects.extend(self.fail(name, error));
         effects
     }
 
-    /// Answers all open calls with this error.
+    /// Gives all open calls this error as their result, in one write.
     fn settle_calls(&mut self, error: &str) -> Vec<Effect> {
         let Some(answer) = self.answer_mut() else { return Vec::new() };
         let mut cut = false;
@@ -563,7 +586,8 @@ impl<M: Mint> Turn<M> {
         saved.into_iter().collect()
     }
 
-    /// Ends the run with an error, keeping what was said so far.
+    /// Ends the run with an error, keeping the text so far. Calls of an incomplete answer are dropped:
+    /// they were never made, and must not look as if they could be.
     fn fail(&mut self, name: FailureName, error: &str) -> Vec<Effect> {
         let now = self.mint.now();
         let at = match self.writing.take() {
@@ -584,6 +608,7 @@ impl<M: Mint> Turn<M> {
         vec![Effect::Done]
     }
 
+    /// Changes the state of an open call and saves it; no effect if the call already has a result.
     fn set_call(&mut self, call: &str, set: impl FnOnce(&mut ToolState)) -> Vec<Effect> {
         let Some(answer) = self.answer_mut() else { return Vec::new() };
         let message = answer.info.id.clone();
@@ -593,6 +618,7 @@ impl<M: Mint> Turn<M> {
         vec![Effect::SaveCall { message, part }]
     }
 
+    /// The open calls of the newest answer.
     fn waiting_calls(&self) -> Vec<Call> {
         let answer = self.answer_index().map(|at| &self.messages[at]);
         let parts = answer.map(|message| message.parts.as_slice());
@@ -609,7 +635,7 @@ impl<M: Mint> Turn<M> {
         calls.collect()
     }
 
-    /// The newest answer. Something may have been said after it.
+    /// The newest answer; user messages may come after it.
     fn answer_index(&self) -> Option<usize> {
         self.messages.iter().rposition(|message| message.info.role == Role::Assistant)
     }
@@ -618,6 +644,8 @@ impl<M: Mint> Turn<M> {
         self.answer_index().map(|at| &mut self.messages[at])
     }
 
+    /// The size of the conversation in tokens, as the last answer reported it. 0 right after a summary,
+    /// whose own tokens are those of the conversation before it.
     fn last_request_tokens(&self) -> u64 {
         match self.answer_index().map(|at| &self.messages[at]) {
             Some(message) if !message.is_summary() => message
@@ -628,6 +656,7 @@ impl<M: Mint> Turn<M> {
         }
     }
 
+    /// Appends a user message of our own.
     fn user(&mut self, parts: Vec<Part>) -> Effect {
         let mut message = self.blank();
         message.info.role = Role::User;
@@ -638,11 +667,11 @@ impl<M: Mint> Turn<M> {
         Effect::Save(id)
     }
 
-    /// Begins an answer, in the place of one that never came if there is one. Says where.
+    /// Appends an empty answer, under the id of one that never came if there is one. Returns its index.
     fn push_answer(&mut self) -> usize {
         let mut answer = self.blank();
-        if let Some(begun) = self.begun.take() {
-            answer.info.id = begun;
+        if let Some(id) = self.abandoned.take() {
+            answer.info.id = id;
         }
         self.messages.push(answer);
         self.messages.len() - 1
@@ -657,8 +686,9 @@ impl<M: Mint> Turn<M> {
     }
 }
 
-/// An answer names the last message it knows of. What was said after that and saved before the answer's
-/// place was comes after it: it is still to be answered.
+/// Restores the logical order of saved messages. An answer names as its parent the last message that it
+/// has seen. A user message that was saved between the two (it came in before the answer's place was on
+/// disk) is moved behind the answer, because it still has to be answered.
 fn in_order(mut messages: Vec<Message>) -> Vec<Message> {
     for at in 1..messages.len() {
         let Info { role: Role::Assistant, parent: Some(parent), .. } = &messages[at].info else {
@@ -674,7 +704,7 @@ fn in_order(mut messages: Vec<Message>) -> Vec<Message> {
     messages
 }
 
-/// What the model is to see: from the newest summary on.
+/// What the model is shown: everything from the newest summary on.
 pub fn visible(messages: &[Message]) -> &[Message] {
     let newest = messages.iter().rposition(Message::is_summary).unwrap_or(0);
     &messages[newest..]
@@ -691,7 +721,7 @@ fn tool_states(message: &mut Message) -> impl Iterator<Item = (usize, &mut ToolS
     tool_calls(message).map(|(at, _, state)| (at, state))
 }
 
-/// As much of a text as fits into so many bytes.
+/// The longest prefix of at most so many bytes that does not split a character.
 fn head(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]

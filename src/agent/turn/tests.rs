@@ -204,7 +204,7 @@ fn a_failing_model_is_asked_again_and_then_believed() {
     assert_eq!(line(turn.message("m1").unwrap()), "m1:  -> ");
     let pause = Some(Duration::from_millis(33));
     let busy = model::Error::Busy { message: "later".into(), retry_after: pause };
-    let why = "model server is not able to answer now: later";
+    let why = "model server cannot answer now: later";
     assert_eq!(on(&mut turn, Event::ModelFailed(busy)), wait(33, why));
     on(&mut turn, Event::Retry);
     on(&mut turn, Event::Piece(Piece::Text("half".into())));
@@ -505,7 +505,7 @@ fn a_summary_that_came_to_nothing_ends_the_run_and_hides_nothing() {
         on(&mut turn, Event::ToolEnded { call: "a".into(), result: Ok("ok".into()) });
         on(&mut turn, Event::Piece(Piece::Thought("hm".into())));
         assert_eq!(rest(&on(&mut turn, end(finish))), [Effect::Done]);
-        let error = "the summary of the conversation came to nothing".to_owned();
+        let error = "the model returned an empty summary of the conversation".to_owned();
         assert_eq!(outcome(&turn), Outcome::Failed { error, partial: None });
         assert_eq!(visible(turn.messages())[0].info.id, "p1");
     }

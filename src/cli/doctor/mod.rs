@@ -126,7 +126,7 @@ fn workspace(settings: &Settings) -> Option<Finding> {
 
 /// What is around the commands of embedded agents, and what that does not hold.
 fn sandbox(settings: &Settings) -> Vec<Finding> {
-    let found = match daemon::sandbox(settings).found() {
+    let found = match daemon::sandbox(settings).detected() {
         Ok(found) => found,
         Err(error) => return vec![Wrong(format!("sandbox: {error}"))],
     };

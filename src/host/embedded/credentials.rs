@@ -61,7 +61,7 @@ impl Embedded {
         };
         match session.handed.get(provider) {
             Some(since) if !handed.providers().contains_key(provider) => {
-                let kept = models.find_kept(name, since.as_millis()).map_err(refused)?;
+                let kept = models.find_stored(name, since.as_millis()).map_err(refused)?;
                 kept.ok_or_else(|| Error::NoCredentials(lost(provider)))
             }
             Some(_) | None => models.find(name, handed.providers()).map_err(refused),

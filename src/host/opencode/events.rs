@@ -3,26 +3,26 @@
 use futures_util::StreamExt;
 
 use super::call::{Bytes, Error};
-use crate::sse::{Frames, TooLong};
+use crate::sse::{SseParser, TooLong};
 
 /// An event that is longer than this is none of a server in its right mind.
 const LONGEST_EVENT: usize = 256 << 20;
 
 pub(super) struct Events {
     bytes: Bytes,
-    frames: Frames,
+    parser: SseParser,
 }
 
 impl Events {
     pub(super) fn new(bytes: Bytes) -> Events {
-        Events { bytes, frames: Frames::new(LONGEST_EVENT) }
+        Events { bytes, parser: SseParser::new(LONGEST_EVENT) }
     }
 
     /// The data of the next event; `None` when the stream has ended. An event that the end cuts off is
     /// none: what it told is looked up when the stream is taken up again.
     pub(super) async fn next(&mut self) -> Option<Result<String, Error>> {
         loop {
-            match self.frames.next_event() {
+            match self.parser.next_event() {
                 Ok(Some(data)) => return Some(Ok(text(data))),
                 Ok(None) => {}
                 Err(TooLong) => {
@@ -30,7 +30,7 @@ impl Events {
                 }
             }
             match self.bytes.next().await? {
-                Ok(bytes) => self.frames.add(bytes.into()),
+                Ok(bytes) => self.parser.add(bytes.into()),
                 Err(error) => return Some(Err(error)),
             }
         }

@@ -1,4 +1,5 @@
-//! The system calls of Landlock.
+//! Applies a Landlock ruleset to this process. Best effort by design: older kernels restrict less, and
+//! which ABI version was in effect is returned, so that `doctor` can tell what is missing.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -11,20 +12,20 @@ use landlock::{
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use super::Confinement;
-use crate::sandbox::after::open_entry;
+use crate::sandbox::repair::open_entry;
 
-/// The newest version whose rules are written here; older ones hold less.
+/// The newest ABI version whose access rights are used here.
 const NEWEST: ABI = ABI::V6;
 
-/// Root gets its capabilities back with every program it starts, unless they are out of bounds. A normal
-/// user has none, and may not do this.
+/// Empties the capability bounding set: root would otherwise regain all capabilities with the next
+/// `exec`. For other users this fails, and they have none.
 pub(super) fn drop_capabilities() {
     for capability in CapabilitySet::all().iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }
 }
 
-/// Says which version was there to do it; 0 is none.
+/// Restricts this process for good and returns the ABI version in effect; 0 means no Landlock.
 pub(super) fn restrict(confinement: &Confinement) -> Result<i32, String> {
     try_to_restrict(confinement).map_err(|error| error.to_string())
 }
@@ -53,8 +54,9 @@ fn allow(
     access: BitFlags<AccessFs>,
 ) -> Result<RulesetCreated, RulesetError> {
     for path in paths {
-        // Planned paths are free of links, so one on the way was put there meanwhile by a command of
-        // another session, and must not decide what this one may write. What is gone stays closed, too.
+        // Planned paths are canonical, so a symlink on the way was put there since by a command of
+        // another session and must not decide what this one may write: the path stays closed, as does
+        // one that is gone.
         let Ok(file) = open_entry(path) else { continue };
         let access =
             if is_directory(&file) { access } else { access & AccessFs::from_file(NEWEST) };

@@ -1,5 +1,7 @@
-//! Landlock, for systems without user namespaces: this program confines itself and then becomes the
-//! command. It is an allow list of files: what no rule names cannot be opened.
+//! Landlock, the fallback for systems without user namespaces: a process of this binary restricts itself
+//! and then executes the command. Landlock is an allow list of paths; it cannot except a part of an
+//! allowed directory, so a directory with something hidden inside is allowed entry by entry, and new
+//! files beside the hidden ones cannot be opened.
 
 #[cfg(target_os = "linux")]
 mod kernel;
@@ -12,14 +14,14 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 
 use super::Network;
-use super::rules::{Rule, Rules, Show};
+use super::rules::{MountKind, Rule, Rules};
 
-/// The argument that makes this program confine itself.
+/// The subcommand that makes this binary confine itself.
 pub const VERB: &str = "__confine";
-/// In place of a policy: only says which version there is.
+/// In place of a policy: only print the ABI version.
 const QUESTION: &str = "?";
 
-/// Of `/dev`, where root could also open disks.
+/// The allowed devices. Not all of `/dev`: root could open disks there.
 const DEVICES: [&str; 9] = [
     "/dev/null",
     "/dev/zero",
@@ -32,7 +34,7 @@ const DEVICES: [&str; 9] = [
     "/dev/shm",
 ];
 
-/// What a command may open.
+/// The policy: what a command may open. Passed on the command line as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Confinement {
     readable: Vec<PathBuf>,
@@ -48,16 +50,21 @@ impl Confinement {
         let mut covered: Vec<&Path> = mounts.iter().map(|mount| mount.path.as_path()).collect();
         covered.push(Path::new("/dev"));
         let mut readable = Vec::new();
-        // Links of the system itself; those are resolved here, because no other is followed later.
+        // Some of these are symlinks on some systems. They are resolved here, because no symlink is
+        // followed when the rules are applied.
         let fixed = DEVICES.iter().map(PathBuf::from).chain([temporary.clone()]);
         let mut writable: Vec<PathBuf> =
             fixed.filter_map(|path| path.canonicalize().ok()).collect();
+        // The root is readable but for what has a rule, as it is with bubblewrap.
         open_around(Path::new("/"), &covered, &mut readable);
         for mount in &mounts {
-            match &mount.show {
-                Show::Readable(source) => open_around(source, &covered, &mut readable),
-                Show::Writable(source) => open_around(source, &hidden(&mounts), &mut writable),
-                Show::HiddenDirectory | Show::HiddenFile | Show::Blank | Show::Private(_) => {}
+            match &mount.kind {
+                MountKind::Readable(source) => open_around(source, &covered, &mut readable),
+                MountKind::Writable(source) => open_around(source, &hidden(&mounts), &mut writable),
+                MountKind::HiddenDirectory
+                | MountKind::HiddenFile
+                | MountKind::Blank
+                | MountKind::Private(_) => {}
             }
         }
         Confinement { readable, writable, network: network == Network::On, temporary }
@@ -69,15 +76,16 @@ impl Confinement {
     }
 }
 
-/// What must not be opened along with a directory around it.
+/// The paths that must stay closed when a directory around them is opened.
 fn hidden(mounts: &[Rule]) -> Vec<&Path> {
-    let is_hidden =
-        |show: &Show| matches!(show, Show::HiddenDirectory | Show::HiddenFile | Show::Blank);
-    let hidden = mounts.iter().filter(|mount| is_hidden(&mount.show));
+    let is_hidden = |kind: &MountKind| {
+        matches!(kind, MountKind::HiddenDirectory | MountKind::HiddenFile | MountKind::Blank)
+    };
+    let hidden = mounts.iter().filter(|mount| is_hidden(&mount.kind));
     hidden.map(|mount| mount.path.as_path()).collect()
 }
 
-/// A directory with something in it that has a rule of its own is opened entry by entry.
+/// Allows a path as a whole, or, if something inside has a rule of its own, entry by entry around that.
 fn open_around(path: &Path, covered: &[&Path], opened: &mut Vec<PathBuf>) {
     let is_whole = !covered.iter().any(|other| other.starts_with(path) && *other != path);
     if is_whole {
@@ -86,7 +94,7 @@ fn open_around(path: &Path, covered: &[&Path], opened: &mut Vec<PathBuf>) {
     }
     for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
         let below = entry.path();
-        // What a link leads to is opened under its own name, or not.
+        // Where a symlink leads is allowed under its own path, or not at all.
         let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
         if !is_link && !covered.contains(&below.as_path()) {
             open_around(&below, covered, opened);
@@ -94,7 +102,8 @@ fn open_around(path: &Path, covered: &[&Path], opened: &mut Vec<PathBuf>) {
     }
 }
 
-/// The version of Landlock here, found by a process of `program` that confines itself.
+/// The ABI version of Landlock on this system. Asked in a child process, because a restriction cannot be
+/// taken back.
 pub(super) fn version(program: &Path) -> Result<i32, String> {
     let mut command = Command::new(program);
     command.arg0("asyncagents").args([VERB, QUESTION]);
@@ -107,8 +116,8 @@ pub(super) fn version(program: &Path) -> Result<i32, String> {
     }
 }
 
-/// Confines this process and becomes the command. Returns when that fails, with the reason, or with the
-/// version that was asked for.
+/// Restricts this process and executes the command. Returns only the ABI version if that was the
+/// question, or the reason why it failed: a command never runs unconfined.
 pub fn confine(mut arguments: impl Iterator<Item = OsString>) -> Result<i32, String> {
     let policy = arguments.next().and_then(|policy| policy.into_string().ok()).unwrap_or_default();
     if policy == QUESTION {
@@ -122,6 +131,7 @@ pub fn confine(mut arguments: impl Iterator<Item = OsString>) -> Result<i32, Str
     }
     let confinement: Confinement =
         serde_json::from_str(&policy).map_err(|_| "its policy cannot be read".to_owned())?;
+    // Landlock restricts paths and scopes; it takes no capability away from root.
     kernel::drop_capabilities();
     if kernel::restrict(&confinement)? == 0 {
         return Err("this system has no Landlock".to_owned());

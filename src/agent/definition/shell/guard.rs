@@ -1,5 +1,6 @@
-//! Keeps lines from the parser that it could not finish. It backtracks, so that its time doubles with
-//! every bracket, it recurses, and its tokenizer can allocate without end.
+//! Protects the parser from lines it could not finish: it backtracks, so that its time doubles with every
+//! bracket; it recurses; and its tokenizer can allocate without end. A line that is refused here is
+//! treated as uncertain.
 
 use brush_parser::{Token, uncached_tokenize_str};
 
@@ -10,25 +11,25 @@ const LONGEST_LINE: usize = 64 * 1024;
 /// The tokenizer returns the same token for ever on some here-documents.
 pub(super) const HERE_DOCUMENT: &str = "<<";
 
-/// The tokenizer recurses for each of these.
+/// Expansions, for each of which the tokenizer recurses.
 const EXPANSIONS: [&str; 3] = ["$(", "${", "$["];
 const MOST_EXPANSIONS: usize = 64;
 
-/// Of brackets, in which the parser's time is exponential.
+/// The parser's time is exponential in the number of brackets.
 const MOST_BRACKETS: usize = 8;
 
-/// Of words that open something, for which the parser recurses.
+/// Words that open a compound command, for which the parser recurses.
 const OPENING: [&str; 12] =
     ["{", "[[", "case", "coproc", "do", "elif", "else", "for", "function", "if", "until", "while"];
 const MOST_OPENING: usize = 32;
 
-/// `case` is parsed three times over.
+/// The parser tries each `case` three times, so nested ones multiply.
 const MOST_CASES: usize = 3;
 
-/// Numbers up to this length fit into those of the parser.
+/// Longer numbers may not fit into those of the parser.
 const LONGEST_NUMBER: usize = 9;
 
-/// The line's tokens; none if it is not to be parsed, or cannot be.
+/// The tokens of a line; `None` if it must not be parsed, or cannot be.
 pub(super) fn tokens(line: &str) -> Option<Vec<Token>> {
     let expansions: usize = EXPANSIONS.iter().map(|opening| line.matches(opening).count()).sum();
     let is_short = line.len() <= LONGEST_LINE && expansions <= MOST_EXPANSIONS;
@@ -62,7 +63,7 @@ fn is_quoted_whole(word: &str) -> bool {
     inner.is_some_and(|inner| !inner.contains('\''))
 }
 
-/// `name[`, which could become an assignment.
+/// `name[…`, which the parser tries to read as an assignment to an array element.
 fn is_subscripted(word: &str) -> bool {
     let name = word.split_once('[').map(|(name, _)| name);
     name.is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))

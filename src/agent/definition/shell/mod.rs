@@ -1,6 +1,8 @@
-//! What a shell line will run, as far as that can be told without running it. The grammar is that
-//! of `brush-parser`; whatever it leaves open makes the line uncertain. Whether a command is allowed
-//! is decided elsewhere.
+//! Static analysis of a shell line: the commands it will run, as far as that can be told without running
+//! it. Parsing is done by `brush-parser`, which is not built for hostile input (it backtracks, recurses
+//! and may panic), so lines are checked first and panics caught. Whatever stays open (substitutions,
+//! `eval`, a line that does not parse) makes the line uncertain. Whether a command is allowed is decided
+//! elsewhere.
 
 mod guard;
 #[cfg(test)]
@@ -13,26 +15,28 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use brush_parser::{ParserOptions, parse_tokens};
 
-/// A line taken apart.
+/// The commands of a line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) commands: Vec<Command>,
-    /// Some of it is known at run time only, or did not parse: other commands may run than these.
+    /// Some of it is only known at run time, or did not parse: other commands than these may run.
     pub(super) is_uncertain: bool,
 }
 
-/// A simple command, or a file that is written to as the command `> file`.
+/// A simple command. A file that is written to counts as the command `> file`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Command {
-    /// As it stands, and as it is without what comes before it: `A=1 sudo rm`, `sudo rm`, `rm`.
+    /// As it is written, and with what comes before the actual command stripped step by step:
+    /// `A=1 sudo rm`, `sudo rm`, `rm`.
     pub(super) forms: Vec<Form>,
 }
 
+/// One way to read a command, for rules to match.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Form {
     pub(super) words: Vec<Word>,
-    /// Nothing was left out of it that changes what these words do. Rules that allow must look at
-    /// whole forms only: `git diff` is harmless, `GIT_EXTERNAL_DIFF=./x git diff` runs `./x`.
+    /// Nothing was stripped that changes what these words do. Rules that allow look at whole forms only:
+    /// `git diff` is harmless, `GIT_EXTERNAL_DIFF=./x git diff` runs `./x`.
     pub(super) is_whole: bool,
 }
 
@@ -40,9 +44,9 @@ pub(super) struct Form {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     Literal(String),
-    /// `*.rs`, `~/x`: other words wherever there are files of such names.
+    /// `*.rs`, `~/x`: expands to other words, depending on the files there are.
     Glob(String),
-    /// Only a running shell can tell.
+    /// Only known at run time.
     Unknown,
 }
 
@@ -64,13 +68,13 @@ impl Word {
     }
 }
 
-/// Takes a line apart, in time that its length bounds. It does not panic, whatever is in the line.
+/// Parses a line, in time bounded by its length. Never panics, whatever is in the line.
 pub(super) fn parse(line: &str) -> Line {
     let (text, is_cut) = match line.contains(guard::HERE_DOCUMENT) {
         true => (before_documents(line), true),
         false => (line.to_owned(), false),
     };
-    // The parser unwraps in places where it may be wrong to.
+    // The parser has `unwrap`s that hostile input can reach.
     let parsed = catch_unwind(AssertUnwindSafe(|| parse_plainly(&text)));
     let parsed = parsed.ok().flatten();
     let is_certain = parsed.is_some() && !is_cut && !line.contains(is_odd);
@@ -78,8 +82,8 @@ pub(super) fn parse(line: &str) -> Line {
     Line { commands, is_uncertain: is_uncertain || !is_certain }
 }
 
-/// Here-documents are not parsed. This much is seen of the commands that get them: the first line,
-/// as if they read a file.
+/// What is parsed of a line with here-documents: its first line, as if the commands read a file instead.
+/// The rest makes the line uncertain.
 fn before_documents(line: &str) -> String {
     let joined = line.replace("\\\n", "");
     let first = joined.lines().next().unwrap_or_default();
@@ -92,8 +96,8 @@ fn parse_plainly(line: &str) -> Option<Line> {
     Some(walk::commands(&program))
 }
 
-/// As in `bash -c`, where `extglob` is off. Tildes are left to us, because the parser panics on
-/// `~99999999999999999999`.
+/// The parser's options: as in `bash -c`, where `extglob` is off. Tildes are handled by us, because the
+/// parser panics on `~99999999999999999999`.
 fn options() -> ParserOptions {
     ParserOptions {
         enable_extended_globbing: false,
@@ -102,7 +106,7 @@ fn options() -> ParserOptions {
     }
 }
 
-/// Control characters and spaces beyond ASCII: parsers disagree on whether they separate words.
+/// Control characters and non-ASCII spaces: bash and the parser disagree on whether they separate words.
 fn is_odd(c: char) -> bool {
     c.is_control() && !['\t', '\n'].contains(&c) || c.is_whitespace() && !c.is_ascii()
 }

@@ -1,4 +1,6 @@
-//! The simple commands in a syntax tree, wherever they stand in it.
+//! Collects the simple commands of a syntax tree, however deep they are nested: in compound commands,
+//! functions, substitutions and tests. Every construct that evaluates text at run time makes the line
+//! uncertain.
 
 use brush_parser::ast::{
     AndOr, Assignment, AssignmentName, AssignmentValue, Command as Node,
@@ -10,12 +12,13 @@ use brush_parser::ast::{
 use super::wrapper::{self, Inner};
 use super::{Command, Form, Line, Word, parse_plainly, word};
 
-/// What is written there is gone.
+/// Writing to this needs no permission.
 const NOWHERE: &str = "/dev/null";
 
-/// Each of them is a copy of the command.
+/// How many nested wrappers are stripped; each form is a copy of the command.
 const MOST_WRAPPERS: usize = 8;
 
+/// All commands of a program.
 pub(super) fn commands(program: &Program) -> Line {
     let mut walk = Walk { line: Line::default() };
     program.complete_commands.iter().for_each(|list| walk.list(list));
@@ -31,7 +34,7 @@ struct Walk {
 struct Parts {
     assignments: Vec<Word>,
     words: Vec<Word>,
-    /// Of files that are read.
+    /// Redirections of files that are read.
     read: Vec<Word>,
 }
 
@@ -57,7 +60,7 @@ impl Walk {
                 self.redirects(function.body.1.as_ref());
             }
             Node::ExtendedTest(test, redirects) => {
-                // It evaluates subscripts, and those run commands.
+                // `[[ … ]]` evaluates array subscripts, which can run commands.
                 self.line.is_uncertain = true;
                 self.test(&test.expr);
                 self.redirects(redirects.as_ref());
@@ -104,7 +107,7 @@ impl Walk {
         }
     }
 
-    /// A loop assigns, and its variable could be `PATH`: rules see it as a command `for x in a b`.
+    /// A loop. It assigns a variable, which could be `PATH`, so rules see it as a command `for x in a b`.
     fn for_clause(&mut self, clause: &ForClauseCommand) {
         let mut words = ["for", clause.variable_name.as_str(), "in"].map(literal).to_vec();
         words.extend(clause.values.iter().flatten().map(|value| self.word(value)));
@@ -136,7 +139,7 @@ impl Walk {
         match item {
             Item::IoRedirect(redirect) => parts.read.extend(self.redirect(redirect)),
             Item::Word(word) => parts.words.push(self.word(word)),
-            // `export A=1`: an argument like any other.
+            // `export A=1`: after the name of the command it is an argument like any other.
             Item::AssignmentWord(assignment, _) => {
                 let word = self.assignment(assignment);
                 parts.words.push(word);
@@ -148,7 +151,7 @@ impl Walk {
         }
     }
 
-    /// Adds the command in all forms in which rules look for it.
+    /// Adds the command in all forms that rules are matched against.
     fn finish(&mut self, Parts { assignments, words, read }: Parts) {
         let typed: Vec<Word> = assignments.iter().chain(&words).chain(&read).cloned().collect();
         if typed.is_empty() {
@@ -180,11 +183,11 @@ impl Walk {
         self.line.commands.push(Command { forms });
     }
 
-    /// As a word, `A=1`.
+    /// An assignment as a word, `A=1`.
     fn assignment(&mut self, assignment: &Assignment) -> Word {
         let name = match &assignment.name {
             AssignmentName::VariableName(name) => name.clone(),
-            // A subscript is evaluated, and may run commands.
+            // A subscript is evaluated, which can run commands.
             AssignmentName::ArrayElementName(name, index) => {
                 self.text(index);
                 name.clone()
@@ -237,7 +240,8 @@ impl Walk {
                 if target.literal().is_some_and(is_descriptor) {
                     return Vec::new();
                 }
-                // Of a file that is named here, bash takes the quotes off twice.
+                // `>&word` with a file name: bash removes the quotes of `word` twice, so which file that
+                // is stays uncertain.
                 self.line.is_uncertain = true;
                 target
             }
@@ -294,7 +298,7 @@ impl Walk {
         value.word
     }
 
-    /// Text that is expanded without being a word: arithmetic, or a document.
+    /// Text that is expanded without being a word, such as arithmetic.
     fn text(&mut self, text: &str) {
         self.line.is_uncertain = true;
         self.substitutions(&word::substitutions(text));
@@ -309,7 +313,7 @@ impl Walk {
     }
 }
 
-/// `1`, `-` or `1-`.
+/// A descriptor in `>&…`: `1`, `-` (close) or `1-` (move).
 fn is_descriptor(target: &str) -> bool {
     let digits = target.strip_suffix('-').unwrap_or(target);
     !target.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())

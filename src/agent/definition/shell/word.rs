@@ -1,15 +1,18 @@
-//! The value of a word, where it does not depend on a running shell.
+//! Evaluates a shell word (quotes, escapes) as far as its value does not depend on a running shell, and
+//! collects the command substitutions in it.
 
 use brush_parser::word::{WordPiece, WordPieceWithSource, parse, parse_heredoc};
 
 use super::{Word, options};
 
+/// The value of a word.
 pub(super) struct Value {
     pub(super) word: Word,
-    /// The commands whose output goes into it.
+    /// The source of commands whose output goes into it.
     pub(super) substitutions: Vec<String>,
 }
 
+/// Evaluates the source of a word.
 pub(super) fn read(source: &str) -> Value {
     let Ok(pieces) = parse(source, &options()) else {
         return Value { word: Word::Unknown, substitutions: Vec::new() };
@@ -17,6 +20,7 @@ pub(super) fn read(source: &str) -> Value {
     let mut reader = Reader { is_known: true, ..Reader::default() };
     reader.pieces(source, &pieces, Quotes::None);
     let Reader { text, is_known, is_glob, has_brace, substitutions } = reader;
+    // Brace expansion (`{a,b}`, `{1..9}`), which makes several words of one.
     let is_expanded =
         has_brace && (text.contains(',') || text.contains("..") || is_variable(&text));
     let word = match (is_known && !is_expanded, is_glob && text != "[") {
@@ -27,13 +31,13 @@ pub(super) fn read(source: &str) -> Value {
     Value { word, substitutions }
 }
 
-/// `{name}`, which before a redirection is no argument but a variable for the new descriptor.
+/// `{name}`: before a redirection it is not an argument, but a variable that gets the new descriptor.
 fn is_variable(text: &str) -> bool {
     text.len() > 2 && text.starts_with('{') && text.ends_with('}')
 }
 
-/// What the parser does not know as an expansion, it takes for text. Bash knows more of them:
-/// `${ command; }` runs one. A dollar at the end stands for itself.
+/// Whether a piece that the parser takes for text contains an expansion that bash would perform: bash
+/// knows more of them than the parser, and `${ command; }` runs one. A dollar at the end is literal.
 fn is_unread_expansion(piece: &WordPiece, rest: &str) -> bool {
     let WordPiece::Text(text) = piece else { return false };
     let is_last = rest.is_empty() || rest.starts_with('"');
@@ -41,7 +45,7 @@ fn is_unread_expansion(piece: &WordPiece, rest: &str) -> bool {
     text.contains(['$', '`'])
 }
 
-/// The commands whose output goes into a text, in which quotes are like other characters.
+/// The command substitutions in a text where quotes have no meaning, such as arithmetic.
 pub(super) fn substitutions(text: &str) -> Vec<String> {
     let mut reader = Reader::default();
     if let Ok(pieces) = parse_heredoc(text, &options()) {
@@ -72,7 +76,7 @@ impl Reader {
                 WordPiece::DoubleQuotedSequence(inner) => {
                     self.pieces(source, inner, Quotes::Double)
                 }
-                // What a translation would make of it is not looked up.
+                // `$"…"` is translated by the locale's message catalogue.
                 WordPiece::GettextDoubleQuotedSequence(inner) => {
                     self.is_known = false;
                     self.pieces(source, inner, Quotes::Double);
@@ -91,7 +95,8 @@ impl Reader {
         match piece {
             WordPiece::Text(text) => {
                 if quotes == Quotes::None {
-                    // A tilde counts at the start of a word, and after `=` and `:` in some.
+                    // A tilde expands at the start of a word, in some also after `=` and `:`; anywhere
+                    // counts.
                     self.is_glob |= text.contains(['*', '?', '[', '~']);
                     self.has_brace |= text.contains('{');
                 }
@@ -101,7 +106,7 @@ impl Reader {
             WordPiece::EscapeSequence(sequence) => {
                 self.text.push_str(sequence.strip_prefix('\\').unwrap_or(sequence));
             }
-            // Its escapes are a language of their own.
+            // `$'…'` has escapes of its own, which are not evaluated here.
             WordPiece::AnsiCQuotedText(_)
             | WordPiece::TildeExpansion(_)
             | WordPiece::DoubleQuotedSequence(_)

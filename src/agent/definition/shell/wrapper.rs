@@ -1,30 +1,32 @@
-//! Commands that run another one: `sudo -n git push` is a `git push`.
+//! Wrappers: commands that run another command (`sudo -n git push` is a `git push`), and commands that
+//! run something which cannot be told from their words (`eval`, `source`, `sh -c`). A wrapper with an
+//! option that is not in the table is uncertain: it might take the next word as its value.
 
 use super::Word;
 
-/// What a command runs.
+/// What a command actually runs.
 pub(super) enum Inner {
-    /// Itself.
+    /// Itself: it is no wrapper.
     Same,
-    /// The command behind it. `changes_nothing` if it does there what it would do alone.
+    /// The command after it. `changes_nothing` if that does the same as it would do alone.
     Command { words: Vec<Word>, changes_nothing: bool },
     /// Something that cannot be told from its words.
     Uncertain,
 }
 
-/// A command that runs the words behind its own.
+/// A command that runs the words after its own.
 struct Wrapper {
     name: &'static str,
-    /// Options that stand alone, with spaces between them.
+    /// Options without a value, separated by spaces.
     options: &'static str,
-    /// Options that come with another word.
+    /// Options that take the next word as their value.
     valued: &'static str,
-    /// Words of its own before the command.
+    /// How many operands of its own come before the command (`timeout 5 …`).
     operands: usize,
     takes_assignments: bool,
-    /// It runs the command with more words than are written here.
+    /// It appends words to the command that are not written here (`xargs`).
     adds_words: bool,
-    /// Without options it does what the command alone would.
+    /// Without options, the command does the same as it would do alone.
     changes_nothing: bool,
 }
 
@@ -72,8 +74,8 @@ const WRAPPERS: [Wrapper; 13] = [
     },
 ];
 
-/// They run what they are given as text, in files or on standard input, or change what the names
-/// of commands mean.
+/// Built-ins that run their arguments as code, run files or standard input, or change what the names of
+/// commands mean.
 const EVALUATING: &[&str] = &[
     ".",
     "alias",
@@ -92,18 +94,21 @@ const EVALUATING: &[&str] = &[
     "trap",
 ];
 
-/// They evaluate subscripts in their words, and those may run commands.
+/// Built-ins that evaluate array subscripts in their arguments, which can run commands:
+/// `test -v 'a[$(id)]'`.
 const SUBSCRIPTING: &[&str] = &[
     "[", "declare", "export", "local", "printf", "read", "readonly", "test", "typeset", "unset",
     "wait",
 ];
 
-/// They are as clear as other commands when they run a script file.
+/// Shells. With a script file they are commands like any other; with `-c` or standard input they run
+/// unknown text.
 const SHELLS: &[&str] = &["ash", "bash", "dash", "fish", "ksh", "mksh", "sh", "zsh"];
 
+/// Unwraps one level.
 pub(super) fn unwrap(words: &[Word]) -> Inner {
     let Some((name, arguments)) = words.split_first() else { return Inner::Same };
-    // A name that a glob decides about, or an option where a name should be.
+    // The name depends on files (a glob), or is an option: not a command we understand.
     let Some(typed) = name.literal().filter(|name| !name.starts_with('-')) else {
         return Inner::Uncertain;
     };
@@ -121,7 +126,7 @@ pub(super) fn unwrap(words: &[Word]) -> Inner {
             false => Inner::Uncertain,
         };
     }
-    // `command -v git` runs nothing.
+    // `command -v git` only prints a path.
     if name == "command" && matches!(arguments.first().and_then(Word::literal), Some("-v" | "-V")) {
         return Inner::Same;
     }
@@ -131,7 +136,7 @@ pub(super) fn unwrap(words: &[Word]) -> Inner {
     }
 }
 
-/// `/bin/rm x` as `rm x`.
+/// The command without the path of its program: `/bin/rm x` as `rm x`.
 pub(super) fn without_path(words: &[Word]) -> Option<Vec<Word>> {
     let (name, arguments) = words.split_first()?;
     let name = name.literal().filter(|name| base(name) != *name)?;

@@ -1,5 +1,6 @@
-//! Where a key comes from. A file is read and a command run when the provider is first used; the
-//! result stays in memory.
+//! API keys and where they come from: a text, a file, or a command such as a password manager's. A file
+//! is read and a command run when a connection is opened; the result stays in memory. Errors never repeat
+//! what was read, because it may be the key. Blocking, with a time limit for commands.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -16,25 +17,27 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::agent::model::Error;
 use crate::process::Variables;
 
-/// Keys are short; a wrong file may be anything.
+/// Keys are short; a file named by mistake may be anything.
 const MOST_BYTES: u64 = 16 * 1024;
+/// How much of the error output of a command is repeated.
 const LONGEST_COMPLAINT: usize = 200;
-/// Less than what a launch may wait for files.
+/// The time limit of a command. Less than the time limit for blocking work (`threads::LIMIT`), so that
+/// the error names the command.
 const COMMAND: Duration = Duration::from_secs(8);
 
-/// Not `Debug`: it may be the secret itself.
+/// A key, or how to get it. Not `Debug`: it may be the secret itself.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Key {
     #[default]
     None,
     Text(String),
     File(PathBuf),
-    /// A line for `sh`, and the environment it gets.
+    /// A command line for `sh`, and its whole environment.
     Command(String, Variables),
 }
 
 impl Key {
-    /// An empty variable is one that was not set.
+    /// Whether there is one. An empty variable counts as not set.
     pub fn is_given(&self) -> bool {
         match self {
             Key::None => false,
@@ -43,7 +46,7 @@ impl Key {
         }
     }
 
-    /// How the configuration calls it.
+    /// Its name in the configuration.
     pub(super) fn field(&self) -> &'static str {
         match self {
             Key::None | Key::Text(_) | Key::File(_) => "key_file",
@@ -51,7 +54,7 @@ impl Key {
         }
     }
 
-    /// `setting` is what the user would have to change.
+    /// Reads the key; `None` when there is none. `setting` names what the user would have to change.
     pub(super) fn read(&self, setting: &str) -> Result<Option<String>, Error> {
         let told = |why: String| Error::Unusable(format!("{why}; see `{setting}`"));
         let key = match self {
@@ -65,18 +68,18 @@ impl Key {
             }
         };
         match key.trim() {
-            "" => Err(told("there is no key where it should be".to_owned())),
+            "" => Err(told("the key is empty".to_owned())),
             key => Ok(Some(key.to_owned())),
         }
     }
 }
 
 fn read(file: &Path) -> io::Result<String> {
-    // A pipe without a writer would keep us for ever.
+    // Opening a FIFO without a writer would block for ever.
     let flags = OFlags::NONBLOCK.bits() as i32;
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
     if !opened.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     bounded(opened)
 }
@@ -90,11 +93,11 @@ fn bounded(from: impl Read) -> io::Result<String> {
     Ok(text)
 }
 
-/// What a command prints. Nothing of that is repeated: it may hold the key. Of its complaints the first line
-/// is, when it fails.
+/// Runs a command and returns its output. In errors the output is never repeated, because it may contain
+/// the key; if the command fails, the first line of its error output is.
 fn run(command: &str, environment: &Variables, limit: Duration) -> Result<String, String> {
     let mut shell = Command::new("sh");
-    // Without the keys of other providers.
+    // A clean environment: the daemon's own has the keys of other providers.
     shell.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
     let started = shell
         .args(["-c", command])
@@ -106,6 +109,8 @@ fn run(command: &str, environment: &Variables, limit: Duration) -> Result<String
     let mut child = started.map_err(|error| format!("the key command cannot be run: {error}"))?;
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let (output, complaints) = (child.stdout.take(), child.stderr.take());
+    // Both pipes are drained on threads, so that neither can fill up and block the command, and so that
+    // this one can give up waiting.
     let complaint = std::thread::spawn(move || complaints.map(first_line).unwrap_or_default());
     let (done, heard) = mpsc::channel();
     std::thread::spawn(move || {
@@ -118,10 +123,12 @@ fn run(command: &str, environment: &Variables, limit: Duration) -> Result<String
         let _ = done.send((text, status, complaint));
     });
     match heard.recv_timeout(limit) {
-        Ok((Err(error), _, _)) => Err(format!("what the key command prints is no key: {error}")),
+        Ok((Err(error), _, _)) => {
+            Err(format!("the key command printed something that is not a key: {error}"))
+        }
         Ok((Ok(text), Ok(status), _)) if status.success() => Ok(text),
         Ok((Ok(text), Ok(status), complaint)) => {
-            // Some programs say on both what they have.
+            // Some programs print the same on both outputs: then the error output contains the key.
             let key = text.trim();
             let is_told = !complaint.is_empty() && (key.is_empty() || !complaint.contains(key));
             let complaint = if is_told { format!(": {complaint}") } else { String::new() };
@@ -129,15 +136,15 @@ fn run(command: &str, environment: &Variables, limit: Duration) -> Result<String
         }
         Ok((Ok(_), Err(error), _)) => Err(format!("the key command cannot be waited for: {error}")),
         Err(_) => {
-            // The whole group, or a program that it waits for would stay.
+            // The whole process group: killing only the shell would leave the program it waits for.
             let _ = group.map(|group| kill_process_group(group, Signal::KILL));
             Err(format!("the key command took longer than {} s", limit.as_secs()))
         }
     }
 }
 
-/// The first line that is not empty, as far as it fits, without what a terminal would obey. The rest is
-/// read, too, so that nobody is stopped by a full pipe.
+/// The first non-empty line, truncated and without control characters. The rest is read and dropped, so
+/// that the command never blocks on a full pipe.
 fn first_line(mut from: impl Read) -> String {
     let mut beginning = Vec::new();
     let _ = from.by_ref().take(MOST_BYTES).read_to_end(&mut beginning);
@@ -169,7 +176,7 @@ mod tests {
         check(Key::Text(" sk-1\n".into()), Ok(Some("sk-1")));
         check(Key::Text(" ".into()), Ok(None));
         check(Key::File(file("key", "sk-2\n")), Ok(Some("sk-2")));
-        let nothing = || Err("there is no key where it should be".to_owned());
+        let nothing = || Err("the key is empty".to_owned());
         check(Key::File(file("empty", "\n")), nothing());
         let long = file("long", &"x".repeat(MOST_BYTES as usize + 1));
         let told = format!(
@@ -185,7 +192,8 @@ mod tests {
         check(command("echo; echo 'gpg: no agent' >&2; echo more >&2; exit 2"), Err(failed));
         let failed = "the key command failed (exit status: 1)".to_owned();
         check(command("echo sk-4; echo it is sk-4 >&2; exit 1"), Err(failed));
-        let told = "what the key command prints is no key: it is longer than 16384 bytes";
+        let told =
+            "the key command printed something that is not a key: it is longer than 16384 bytes";
         check(command("head -c 20000 /dev/zero"), Err(told.to_owned()));
     }
 

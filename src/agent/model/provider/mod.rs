@@ -1,5 +1,6 @@
-//! Providers by name: where they are, what they speak and where their keys come from. What is known of
-//! a provider is a row of `KNOWN`; the configuration can add others.
+//! Providers: the address, wire format and key of each. Built-in ones are rows of `KNOWN`; the
+//! configuration can add others. Addresses come in many spellings (with or without the API version, with
+//! the endpoint, `OLLAMA_HOST` as a bare port) and are normalized here.
 
 mod key;
 mod sources;
@@ -12,7 +13,7 @@ use super::Error;
 pub use key::Key;
 pub use sources::{Access, Place, Sources};
 
-/// What a server speaks.
+/// The wire format that a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wire {
@@ -27,64 +28,65 @@ pub enum Wire {
     Gemini,
 }
 
-/// A server, or many, behind one name, with the one key that is to be used there.
+/// A provider with the one key and address that are to be used.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Provider {
     pub name: String,
     pub wire: Wire,
-    /// Unless it is the provider's own.
+    /// `None` for the provider's public address.
     pub base_url: Option<String>,
     pub key: Key,
-    /// Where both were found.
+    /// Where both came from.
     pub place: Place,
 }
 
-struct Known {
+/// A built-in provider.
+struct KnownProvider {
     name: &'static str,
     wire: Wire,
     base_url: &'static str,
-    /// The provider's own variables. One without a key needs none.
+    /// The environment variable for its key; `None` if it needs no key.
     key_variable: Option<&'static str>,
     url_variable: &'static str,
 }
 
-const KNOWN: [Known; 6] = [
-    Known {
+const KNOWN: [KnownProvider; 6] = [
+    KnownProvider {
         name: "anthropic",
         wire: Wire::Anthropic,
         base_url: "https://api.anthropic.com",
         key_variable: Some("ANTHROPIC_API_KEY"),
         url_variable: "ANTHROPIC_BASE_URL",
     },
-    Known {
+    KnownProvider {
         name: "gemini",
         wire: Wire::Gemini,
         base_url: "https://generativelanguage.googleapis.com",
         key_variable: Some("GEMINI_API_KEY"),
         url_variable: "GEMINI_BASE_URL",
     },
-    Known {
+    KnownProvider {
         name: "ollama",
         wire: Wire::OpenAi,
         base_url: "http://127.0.0.1:11434",
         key_variable: None,
         url_variable: "OLLAMA_HOST",
     },
-    Known {
+    KnownProvider {
         name: "openai",
         wire: Wire::OpenAi,
         base_url: "https://api.openai.com/v1",
         key_variable: Some("OPENAI_API_KEY"),
         url_variable: "OPENAI_BASE_URL",
     },
-    Known {
+    KnownProvider {
         name: "openai-responses",
         wire: Wire::Responses,
         base_url: "https://api.openai.com/v1",
         key_variable: Some("OPENAI_API_KEY"),
         url_variable: "OPENAI_BASE_URL",
     },
-    Known {
+    KnownProvider {
         name: "openrouter",
         wire: Wire::OpenAi,
         base_url: "https://openrouter.ai/api/v1",
@@ -93,12 +95,12 @@ const KNOWN: [Known; 6] = [
     },
 ];
 
-fn known(name: &str) -> Option<&'static Known> {
+fn known(name: &str) -> Option<&'static KnownProvider> {
     KNOWN.iter().find(|known| known.name == name)
 }
 
 impl Wire {
-    /// The version of its API, which addresses may leave out.
+    /// The version segment of its API, which addresses may leave out.
     pub(in crate::agent::model) fn version(self) -> &'static str {
         match self {
             Wire::OpenAi | Wire::Responses | Wire::Anthropic => "v1",
@@ -106,51 +108,51 @@ impl Wire {
         }
     }
 
-    /// Where an answer is asked for, below the version.
+    /// The path of the endpoint, below the version.
     pub(in crate::agent::model) fn endpoint(self) -> Option<&'static str> {
         match self {
             Wire::OpenAi => Some("/chat/completions"),
             Wire::Responses => Some("/responses"),
             Wire::Anthropic => Some("/messages"),
-            // It has the model's name in it.
+            // Its path contains the model's name.
             Wire::Gemini => None,
         }
     }
 }
 
 impl Provider {
-    /// The ones that need no configuration but their variables.
+    /// The built-in providers, which need no configuration besides their variables.
     pub fn known_names() -> impl Iterator<Item = &'static str> {
         KNOWN.iter().map(|known| known.name)
     }
 
-    /// A provider as it is known, or else one that speaks as most do.
+    /// A built-in provider, or one that speaks OpenAI's chat completions, as most servers do.
     pub fn named(name: &str) -> Provider {
         let wire = known(name).map_or(Wire::OpenAi, |known| known.wire);
         let name = name.to_owned();
         Provider { name, wire, base_url: None, key: Key::None, place: Place::Daemon }
     }
 
-    /// Whether it is reached where everybody reaches it: only there its prices are known.
+    /// Whether it is a built-in provider at its public address. Only there its listed prices apply.
     pub(super) fn is_public(&self) -> bool {
         self.base_url.is_none() && known(&self.name).is_some()
     }
 
-    /// What sets its address.
+    /// The setting or variable that its address comes from, for error texts.
     pub(super) fn url_setting(&self) -> String {
         match (known(&self.name), self.place) {
             (Some(known), Place::Call | Place::Daemon) => known.url_variable.to_owned(),
-            (Some(_), Place::Kept | Place::Section) | (None, _) => {
+            (Some(_), Place::Stored | Place::Section) | (None, _) => {
                 format!("providers.{}.base_url", self.name)
             }
         }
     }
 
-    /// What sets its key.
+    /// The setting, variable or command that its key comes from, for error texts.
     fn key_setting(&self) -> String {
         let variable = known(&self.name).and_then(|known| known.key_variable);
         match (self.place, variable) {
-            (Place::Kept, _) => format!("asyncagents auth set {}", self.name),
+            (Place::Stored, _) => format!("asyncagents auth set {}", self.name),
             (Place::Call | Place::Daemon, Some(variable)) => variable.to_owned(),
             (Place::Section, _) | (_, None) => {
                 format!("providers.{}.{}", self.name, self.key.field())
@@ -158,7 +160,7 @@ impl Provider {
         }
     }
 
-    /// Its address with the version of its API.
+    /// Its base address, with the version of its API and a slash at the end.
     pub(super) fn url(&self) -> Result<Url, Error> {
         let own = known(&self.name).map(|known| known.base_url);
         let Some(text) = self.base_url.as_deref().or(own) else {
@@ -167,17 +169,18 @@ impl Provider {
         };
         let text = if self.name == "ollama" { ollama(text) } else { text.to_owned() };
         let url = Url::parse(&text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
-        // The value is not repeated: it may hold a password.
+        // The value is not repeated in the error: it may contain a password.
         let url = url.ok_or_else(|| {
             let setting = self.url_setting();
             Error::Unusable(format!(
-                "`{setting}` is no address; set it to one like `http://127.0.0.1:11434/v1`"
+                "`{setting}` is not a URL; set it to one like `http://127.0.0.1:11434/v1`"
             ))
         })?;
         Ok(with_version(url, self.wire))
     }
 
-    /// Reads a file or runs a command, where the key is there: call it on a thread that may block.
+    /// Reads the key; `None` if the provider needs none, which is assumed of every address that is not
+    /// the public one. Blocking: it may read a file or run a command.
     pub(super) fn read_key(&self) -> Result<Option<String>, Error> {
         let setting = self.key_setting();
         if let Some(key) = self.key.read(&setting)? {
@@ -198,14 +201,15 @@ impl Provider {
         }
     }
 
+    /// The key contains characters that cannot be in an HTTP header.
     pub(super) fn unsendable_key(&self) -> Error {
         let setting = self.key_setting();
         Error::Unusable(format!("`{setting}` cannot be sent as it is; set it to the key alone"))
     }
 }
 
-/// Addresses come with and without the version. One that ends where answers are asked for is meant as
-/// it is: not every server has a version.
+/// Adds the API version to an address that has none. An address that ends with the endpoint is taken as
+/// it is, without the endpoint: not every server has a version in its paths.
 fn with_version(mut url: Url, wire: Wire) -> Url {
     let path = url.path().trim_end_matches('/');
     let is_version = |segment: &str| {
@@ -217,12 +221,13 @@ fn with_version(mut url: Url, wire: Wire) -> Url {
         None if path.split('/').any(is_version) => format!("{path}/"),
         None => format!("{path}/{}/", wire.version()),
     };
-    // Joining replaces what follows the last slash, so there has to be one at the end.
+    // `Url::join` replaces everything after the last slash, so the path has to end with one.
     url.set_path(&path);
     url
 }
 
-/// `OLLAMA_HOST` may be a host, a port or both, and says where to listen as well as where to ask.
+/// Normalizes `OLLAMA_HOST`, which may be a host, a port or both. Ollama uses the same variable for the
+/// address it listens on, so `0.0.0.0` means this machine.
 fn ollama(host: &str) -> String {
     let (scheme, rest) = host.split_once("://").unwrap_or(("http", host));
     let (place, path) = rest.split_once('/').unwrap_or((rest, ""));

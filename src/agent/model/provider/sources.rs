@@ -1,31 +1,32 @@
-//! Where the key and the address of a provider come from: always both from one place, so that a key is
-//! never sent to a server that somebody named for another key.
+//! Precedence of credentials: the caller's environment, the credential store, the configuration, the
+//! daemon's environment. Key and address always come from the same place, so that a key is never sent to
+//! a server that was named for another key; a key from one place and an address from another is an error.
 
 use super::Wire;
 use super::{Key, Provider, known};
 use crate::agent::model::Error;
 
-/// What one place says about a provider.
+/// The key and address that one place has for a provider.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Access {
     pub key: Key,
     pub base_url: Option<String>,
 }
 
-/// Where a key was found, or the address of a server that needs none.
+/// Where a key came from, or the address of a server that needs none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the environment of the client that launches.
+    /// The environment of the client that launches.
     Call,
-    /// Kept by `asyncagents auth set`.
-    Kept,
-    /// In `[providers.NAME]` of the configuration file.
+    /// The credential store of `asyncagents auth set`.
+    Stored,
+    /// `[providers.NAME]` in the configuration file.
     Section,
-    /// In the environment of the daemon.
+    /// The environment of the daemon.
     Daemon,
 }
 
-/// Everything that is known of a provider before somebody calls.
+/// What is known of a provider without a caller.
 #[derive(Clone)]
 pub struct Sources {
     pub name: String,
@@ -34,8 +35,9 @@ pub struct Sources {
     pub daemon: Access,
 }
 
+/// Which of key and address a place has.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Given {
+enum AccessParts {
     Nothing,
     Key,
     Address,
@@ -44,15 +46,15 @@ enum Given {
 
 impl Access {
     pub fn is_empty(&self) -> bool {
-        self.given() == Given::Nothing
+        self.given() == AccessParts::Nothing
     }
 
-    fn given(&self) -> Given {
+    fn given(&self) -> AccessParts {
         match (self.key.is_given(), self.base_url.is_some()) {
-            (false, false) => Given::Nothing,
-            (true, false) => Given::Key,
-            (false, true) => Given::Address,
-            (true, true) => Given::Both,
+            (false, false) => AccessParts::Nothing,
+            (true, false) => AccessParts::Key,
+            (false, true) => AccessParts::Address,
+            (true, true) => AccessParts::Both,
         }
     }
 }
@@ -61,7 +63,7 @@ impl Place {
     fn describe(self) -> &'static str {
         match self {
             Place::Call => "your environment",
-            Place::Kept => "`asyncagents auth`",
+            Place::Stored => "`asyncagents auth`",
             Place::Section => "the configuration file",
             Place::Daemon => "the environment of the daemon",
         }
@@ -69,7 +71,7 @@ impl Place {
 }
 
 impl Sources {
-    /// A provider as it is known, or else one that speaks as most do.
+    /// A built-in provider, or one that speaks OpenAI's chat completions, as most servers do.
     pub fn named(name: &str) -> Sources {
         let wire = known(name).map_or(Wire::OpenAi, |known| known.wire);
         Sources {
@@ -80,13 +82,13 @@ impl Sources {
         }
     }
 
-    /// The caller's environment comes before the configuration, and that before the environment of the
-    /// daemon, which counts only for callers that say nothing: it is that of whoever happened to start
-    /// it. A configuration with key and address comes before half of that in the caller's environment,
-    /// which may be there for other programs. Two halves are not put together: nobody has said that the
-    /// one is meant for the other.
+    /// Chooses the key and address to use. The caller's environment comes before the configuration, and
+    /// that before the daemon's environment, which counts only for callers that have nothing set: it is
+    /// that of whoever happened to start the daemon. A complete configuration comes before only a key or
+    /// only an address in the caller's environment, which may be set for other programs. A key from one
+    /// place is never combined with an address from another: nobody said that they belong together.
     pub fn choose(&self, call: &Access, kept: Key) -> Result<Provider, Error> {
-        let place = if kept.is_given() { Place::Kept } else { Place::Section };
+        let place = if kept.is_given() { Place::Stored } else { Place::Section };
         let key = if kept.is_given() { kept } else { self.section.key.clone() };
         let configured = (place, Access { key, base_url: self.section.base_url.clone() });
         let (first, second) = match call.is_empty() {
@@ -94,22 +96,29 @@ impl Sources {
             true => (configured, (Place::Daemon, self.daemon.clone())),
         };
         let (place, access) = match (first.1.given(), second.1.given()) {
-            (Given::Nothing, _) => second,
-            (_, Given::Nothing) | (Given::Both, _) => first,
-            (Given::Key | Given::Address, Given::Both) if second.0 == Place::Daemon => first,
-            (Given::Key | Given::Address, Given::Both) => second,
-            (Given::Key, Given::Key) | (Given::Address, Given::Address) => first,
-            (Given::Key, Given::Address) => return Err(self.torn(first.0, second.0)),
-            (Given::Address, Given::Key) => return Err(self.torn(second.0, first.0)),
+            (AccessParts::Nothing, _) => second,
+            (_, AccessParts::Nothing) | (AccessParts::Both, _) => first,
+            (AccessParts::Key | AccessParts::Address, AccessParts::Both)
+                if second.0 == Place::Daemon =>
+            {
+                first
+            }
+            (AccessParts::Key | AccessParts::Address, AccessParts::Both) => second,
+            (AccessParts::Key, AccessParts::Key) | (AccessParts::Address, AccessParts::Address) => {
+                first
+            }
+            (AccessParts::Key, AccessParts::Address) => return Err(self.torn(first.0, second.0)),
+            (AccessParts::Address, AccessParts::Key) => return Err(self.torn(second.0, first.0)),
         };
         let Access { key, base_url } = access;
         Ok(Provider { name: self.name.clone(), wire: self.wire, base_url, key, place })
     }
 
+    /// The error for a key and an address from different places.
     fn torn(&self, key: Place, address: Place) -> Error {
         let name = &self.name;
-        // What `auth` keeps goes with the section, also when that says nothing but the address.
-        let address = if address == Place::Kept { Place::Section } else { address };
+        // A stored key goes together with the section's address, so the address is the section's.
+        let address = if address == Place::Stored { Place::Section } else { address };
         let (key, address) = (key.describe(), address.describe());
         let variables = known(name).and_then(|known| {
             let key = known.key_variable?;

@@ -1,6 +1,7 @@
-//! An answer as far as it has come, whatever format it comes in. Nothing a server sends is believed to
-//! be small or sensible: calls are counted, and what is held back until the end (arguments,
-//! signatures) is bounded.
+//! The draft: an answer under assembly, in any wire format. Text and thoughts are passed on as they come;
+//! tool calls arrive in fragments and are held back until the stream ends, because servers interleave
+//! them and disagree on how fragments are matched. Nothing a server sends is trusted to be small or
+//! sensible: calls are counted, and the bytes, values and depth of what is held back are bounded.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,54 +10,58 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::failure::Teller;
+use super::failure::ErrorMapper;
 use crate::agent::model::{Call, Error, Piece};
 use crate::transcript::{Finish, Message, Part, Seal, SealKind, Tokens};
 
-/// Nobody means more than this by one answer.
+/// More calls than this in one answer are an error.
 const MOST_CALLS: usize = 1_000;
-/// Values in arguments. One takes two bytes on the wire and thirty in memory.
+/// Values in the arguments of a call. One takes two bytes on the wire and thirty in memory.
 const MOST_VALUES: usize = 100_000;
 
-/// Of a finish reason that nobody knows.
+/// How many characters of an unknown finish reason are kept.
 const LONGEST_WORD: usize = 100;
-/// They are kept within messages, and JSON that is 128 deep cannot be read back.
+/// Nesting of arguments. They are stored inside messages, and serde_json cannot read back JSON that is
+/// 128 levels deep.
 const DEEPEST: usize = 64;
-/// Nobody pays for more tokens than this, whatever a server says.
+/// A larger token count is nonsense; the limit keeps sums from overflowing.
 const MOST_TOKENS: f64 = 1e12;
 
+/// An answer under assembly.
 pub(super) struct Draft {
-    teller: Teller,
+    errors: ErrorMapper,
     /// The `provider/model` that answers.
     by: String,
-    /// Of everything that is held together.
+    /// The most bytes that may be held back.
     most: usize,
+    /// The bytes that are held back: arguments, names, ids, signatures.
     held: usize,
-    calls: Vec<CallSoFar>,
+    calls: Vec<PartialCall>,
     retry_after: Option<Duration>,
     pub(super) usage: Option<Tokens>,
-    /// The model has said why it stopped: whatever happens now, the answer is whole.
+    /// Set once the model has said why it stopped: whatever happens after that, the answer is complete.
     pub(super) finish: Option<Finish>,
 }
 
-/// A bit of a call. Bits belong together by their index, or by their id where a server gives every
-/// call of an answer the same index, or follow each other.
+/// A fragment of a call. Fragments are matched by index; by id where a server gives every call of an
+/// answer the same index; and else each belongs to the call before it.
 #[derive(Default)]
-pub(super) struct CallBit {
+pub(super) struct CallFragment {
     pub(super) index: Option<u64>,
     pub(super) id: String,
     pub(super) name: String,
     pub(super) arguments: String,
-    /// What the provider wants to see again with this call.
+    /// What the provider must get back with this call.
     pub(super) signature: String,
 }
 
-type CallSoFar = CallBit;
+/// The fragments of one call so far, joined.
+type PartialCall = CallFragment;
 
 impl Draft {
-    pub(super) fn new(teller: Teller, by: &str, most: usize) -> Draft {
+    pub(super) fn new(errors: ErrorMapper, by: &str, most: usize) -> Draft {
         Draft {
-            teller,
+            errors,
             by: by.to_owned(),
             most,
             held: 0,
@@ -67,16 +72,17 @@ impl Draft {
         }
     }
 
-    /// How long to wait before another try, as the head of the response has it.
+    /// The pause before a retry, from the response headers. An error inside the stream has none itself.
     pub(super) fn set_retry_after(&mut self, pause: Option<Duration>) {
         self.retry_after = pause;
     }
 
-    /// How much of it is held back until its end.
+    /// How many bytes are held back until the end.
     pub(super) fn held(&self) -> usize {
         self.held
     }
 
+    /// Counts bytes that are held back; an error once there are too many.
     pub(super) fn hold(&mut self, bytes: usize) -> Result<(), Error> {
         self.held += bytes;
         if self.held > self.most { Err(Error::TooLong(self.most)) } else { Ok(()) }
@@ -87,19 +93,22 @@ impl Draft {
         let is_small = error.get().len() <= super::REFUSAL_BYTES;
         let body = is_small.then(|| serde_json::from_str(error.get()).ok()).flatten();
         let body = body.unwrap_or(Value::Null);
-        self.teller.tell_reported(&body, self.retry_after)
+        self.errors.in_stream(&body, self.retry_after)
     }
 
     pub(super) fn seal(&self, kind: SealKind, data: String) -> Piece {
         Piece::Seal(Seal { by: self.by.clone(), kind, data })
     }
 
-    pub(super) fn add_call(&mut self, bit: CallBit) -> Result<(), Error> {
-        let CallBit { index, id, name, arguments, signature } = bit;
+    /// Adds a fragment to its call, or starts a new one.
+    pub(super) fn add_call(&mut self, bit: CallFragment) -> Result<(), Error> {
+        let CallFragment { index, id, name, arguments, signature } = bit;
         self.hold(id.len() + name.len() + arguments.len() + signature.len())?;
-        let is_another = |call: &CallSoFar| match (id.is_empty(), call.id.is_empty()) {
+        // Some servers send index 0 for every call of an answer, so the same index does not mean the same
+        // call.
+        let is_another = |call: &PartialCall| match (id.is_empty(), call.id.is_empty()) {
             (false, false) => id != call.id,
-            // Whole calls without ids that all have the same index.
+            // Without ids: a fragment with a name starts another call if the arguments so far are complete.
             (true, true) => {
                 let is_whole = || serde_json::from_str::<IgnoredAny>(&call.arguments).is_ok();
                 !name.is_empty() && !call.name.is_empty() && is_whole()
@@ -120,7 +129,7 @@ impl Draft {
                 return Err(Error::Unusable(told));
             }
             None => {
-                self.calls.push(CallSoFar { index, ..CallSoFar::default() });
+                self.calls.push(PartialCall { index, ..PartialCall::default() });
                 self.calls.last_mut().expect("one was just added")
             }
         };
@@ -135,20 +144,24 @@ impl Draft {
         Ok(())
     }
 
-    /// Whether the call with this index has arguments already.
+    /// Whether fragments of arguments have come for the call with this index.
     pub(super) fn has_arguments(&self, index: u64) -> bool {
         let call = self.calls.iter().rfind(|call| call.index == Some(index));
         call.is_some_and(|call| !call.arguments.is_empty())
     }
 
-    /// What the end of a stream still brings: calls, usage and why it ended.
+    /// The pieces that the end of a stream brings: calls, usage and the finish reason. `messages` is the
+    /// conversation so far, whose call ids are taken.
     pub(super) fn ending(self, messages: &[Message]) -> Result<Vec<Piece>, Error> {
+        // The stream broke off: its calls may be incomplete, and running half of a command is worse than
+        // asking again.
         let Some(finish) = self.finish else { return Err(Error::Truncated) };
         let finish = match finish {
             Finish::ToolCalls if self.calls.is_empty() => {
                 let told = "the model server announced tool calls and sent none that can be read";
                 return Err(Error::Unusable(told.to_owned()));
             }
+            // Some servers say `stop` although there are calls: what is there counts, not the word.
             Finish::Stop | Finish::ToolCalls if self.calls.is_empty() => Finish::Stop,
             Finish::Stop | Finish::ToolCalls => Finish::ToolCalls,
             other @ (Finish::Length | Finish::ContentFilter) => other,
@@ -168,20 +181,26 @@ impl Draft {
     }
 }
 
-/// A text that is not empty; anything else is passed over.
+/// A non-empty string; `None` for anything else. Servers send null, or another type, where a string is
+/// documented.
 pub(super) fn text(raw: &RawValue) -> Option<String> {
     let is_text = raw.get().starts_with('"');
     let text = is_text.then(|| serde_json::from_str::<String>(raw.get()).ok()).flatten();
     text.filter(|text| !text.is_empty())
 }
 
-/// Counts are numbers, sometimes null and sometimes nonsense.
+/// A token count. Servers send numbers, sometimes null, sometimes negative or fractional ones.
 pub(super) fn count(tokens: Option<f64>) -> u64 {
     tokens.unwrap_or(0.0).clamp(0.0, MOST_TOKENS) as u64
 }
 
-/// Gives every call an id of its own: some servers send none, or count anew in every answer.
-fn name_apart(calls: Vec<CallSoFar>, messages: &[Message], finish: &Finish) -> Vec<(Call, String)> {
+/// Makes the ids of calls unique in the conversation: some servers send none, or start over in every
+/// answer (`name:0`), and a result would be matched to the wrong call.
+fn name_apart(
+    calls: Vec<PartialCall>,
+    messages: &[Message],
+    finish: &Finish,
+) -> Vec<(Call, String)> {
     let parts = messages.iter().flat_map(|message| &message.parts);
     let mut taken: HashSet<String> = parts
         .filter_map(|part| match part {
@@ -199,7 +218,8 @@ fn name_apart(calls: Vec<CallSoFar>, messages: &[Message], finish: &Finish) -> V
             id = format!("{wish}_{number}");
             number += 1;
         }
-        // Cut off right after its name, a call is not one without arguments.
+        // A call that was cut off right after its name must not pass for one without arguments and run:
+        // a string is no object, and `Turn` makes no such call.
         let is_cut = *finish == Finish::Length && call.arguments.trim().is_empty();
         let arguments = if is_cut { Value::String(String::new()) } else { parsed(call.arguments) };
         (Call { id, name: call.name, arguments }, call.signature)
@@ -207,7 +227,8 @@ fn name_apart(calls: Vec<CallSoFar>, messages: &[Message], finish: &Finish) -> V
     calls.collect()
 }
 
-/// Arguments that are not JSON stay the text they are. None at all are none.
+/// Arguments as JSON. Those that are not valid, or too large or deep to be kept, stay a string; no
+/// arguments are an empty object.
 fn parsed(arguments: String) -> Value {
     if arguments.trim().is_empty() {
         return json!({});
@@ -219,7 +240,7 @@ fn parsed(arguments: String) -> Value {
     serde_json::from_str(&arguments).unwrap_or(Value::String(arguments))
 }
 
-/// How many values there are at least, and how deep, without making them.
+/// A lower bound for the number of values in some JSON, and its depth, without allocating them.
 pub(super) fn measure(json: &str) -> (usize, usize) {
     let (mut values, mut in_text, mut escaped) = (1, false, false);
     let (mut depth, mut deepest) = (0_usize, 0);
@@ -249,13 +270,13 @@ mod tests {
 
     fn draft(most: usize) -> Draft {
         let url = Url::parse("http://127.0.0.1:1/v1/").unwrap();
-        let teller = Teller::new(&url, "OPENAI_BASE_URL", "none", Duration::from_secs(1));
-        Draft::new(teller, "openai/test", most)
+        let errors = ErrorMapper::new(&url, "OPENAI_BASE_URL", "none", Duration::from_secs(1));
+        Draft::new(errors, "openai/test", most)
     }
 
-    fn bit(index: u64, id: &str, arguments: &str) -> CallBit {
+    fn bit(index: u64, id: &str, arguments: &str) -> CallFragment {
         let (id, arguments) = (id.to_owned(), arguments.to_owned());
-        CallBit { index: Some(index), id, arguments, ..CallBit::default() }
+        CallFragment { index: Some(index), id, arguments, ..CallFragment::default() }
     }
 
     #[test]
@@ -282,9 +303,10 @@ mod tests {
     #[test]
     fn a_signature_comes_right_before_its_call() {
         let mut draft = draft(100);
-        let signed = CallBit { signature: "s".into(), name: "read".into(), ..CallBit::default() };
+        let signed =
+            CallFragment { signature: "s".into(), name: "read".into(), ..CallFragment::default() };
         draft.add_call(signed).unwrap();
-        draft.add_call(CallBit { name: "grep".into(), ..CallBit::default() }).unwrap();
+        draft.add_call(CallFragment { name: "grep".into(), ..CallFragment::default() }).unwrap();
         draft.finish = Some(Finish::Stop);
         let call = |id: &str, name: &str| {
             Piece::Call(Call { id: id.into(), name: name.into(), arguments: json!({}) })

@@ -1,5 +1,6 @@
-//! What went wrong, in our words: from the status, headers and text of a server, or from the
-//! network. No text holds the key.
+//! Maps failures of a model server (status, headers, error body, network errors) to our errors, and says
+//! which are worth a retry and when. Every text is redacted: servers echo headers and URLs, and with them
+//! the key or password.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -16,27 +17,30 @@ use serde_json::Value;
 use crate::agent::model::Error;
 use crate::text::clip;
 
-/// Of what a server says; some answer with a whole page.
+/// How much of a server's message is repeated; some answer with a whole HTML page.
 const TEXT_CHARACTERS: usize = 500;
-/// Anything shorter is a stand-in, such as `none`, and may be a word of the message.
+/// Secrets shorter than this are not redacted: they are placeholders such as `none`, which may be a word
+/// of the message.
 const SECRET_CHARACTERS: usize = 8;
 const UNREADABLE: &str = "its answer is not readable";
 
-/// Knows what it must not tell. Cloning it is cheap.
+/// Makes errors from failures, without the secrets it knows. Cloning it is cheap.
 #[derive(Clone)]
-pub(super) struct Teller(Arc<Facts>);
+pub(super) struct ErrorMapper(Arc<ErrorContext>);
 
-struct Facts {
-    /// The server, without passwords and parameters.
+/// What errors of one provider have in common.
+struct ErrorContext {
+    /// The server's address, without login and query.
     place: String,
-    /// What sets its address.
+    /// The setting that its address comes from.
     setting: String,
-    /// The key and the login of the address, also as they are sent.
+    /// The key and the login of the address, plain and as they are sent (base64).
     secrets: Vec<String>,
     silence: Duration,
 }
 
-/// What providers call their errors within a stream, where there is no status.
+/// The error types that providers send inside a stream, where there is no status, and the status each
+/// would have had.
 const WORDS: [(&str, u16); 13] = [
     ("overloaded_error", 529),
     ("timeout_error", 504),
@@ -53,7 +57,7 @@ const WORDS: [(&str, u16); 13] = [
     ("context_length_exceeded", 400),
 ];
 
-/// Whether a refusal may be over with another key. Gemini refuses keys as bad requests.
+/// Whether a refusal is about the key, so that another key may help. Gemini answers a bad key with 400.
 pub(super) fn is_about_the_key(status: StatusCode, said: &str) -> bool {
     match status.as_u16() {
         401 | 403 => true,
@@ -62,70 +66,75 @@ pub(super) fn is_about_the_key(status: StatusCode, said: &str) -> bool {
     }
 }
 
-impl Teller {
-    pub(super) fn new(url: &Url, setting: &str, key: &str, silence: Duration) -> Teller {
+impl ErrorMapper {
+    pub(super) fn new(url: &Url, setting: &str, key: &str, silence: Duration) -> ErrorMapper {
         let place = format!("{}{}", url.origin().ascii_serialization(), url.path());
         let place = place.trim_end_matches('/').to_owned();
         let setting = setting.to_owned();
-        Teller(Arc::new(Facts { place, setting, secrets: secrets(url, key), silence }))
+        ErrorMapper(Arc::new(ErrorContext { place, setting, secrets: secrets(url, key), silence }))
     }
 
-    /// A request that was not answered, or an answer that broke off.
-    pub(super) fn tell(&self, error: &reqwest::Error) -> Error {
+    /// A request that got no response, or a response that broke off.
+    pub(super) fn transport(&self, error: &reqwest::Error) -> Error {
         if error.is_body() || error.is_decode() {
             return Error::Truncated;
         }
         if error.is_builder() {
-            return Error::Unusable(self.without_secret(&innermost(error)));
+            return Error::Unusable(self.redact(&innermost(error)));
         }
-        let cause = self.without_secret(&innermost(error));
+        let cause = self.redact(&innermost(error));
         Error::Unreachable(format!("`{}`: {cause}", self.0.place))
     }
 
-    /// A server that sends us elsewhere is not followed: what it leads to would be shown the key.
-    pub(super) fn tell_redirect(&self, status: StatusCode, to: Option<&str>) -> Error {
+    /// A redirect. It is not followed, because the server it leads to would be sent the key.
+    pub(super) fn redirect(&self, status: StatusCode, to: Option<&str>) -> Error {
         let to = to.and_then(|to| Url::parse(&self.0.place).ok()?.join(to).ok());
         let to = to.map_or("elsewhere".to_owned(), |to| {
             format!("to `{}{}`", to.origin().ascii_serialization(), to.path())
         });
         let message = format!(
             "it redirects {}; set `{}` to the address that answers itself",
-            self.without_secret(&to),
+            self.redact(&to),
             self.0.setting
         );
         Error::Refused { status: status.as_u16(), message }
     }
 
+    /// A response that is not in the wire format.
     pub(super) fn unreadable() -> Error {
         busy(UNREADABLE.to_owned(), None)
     }
 
-    pub(super) fn silent(&self) -> Error {
+    /// A server that has sent nothing for too long.
+    pub(super) fn silence(&self) -> Error {
         Error::Silent(self.0.silence)
     }
 
-    pub(super) fn tell_status(
+    /// A response with an error status.
+    pub(super) fn status(
         &self,
         status: StatusCode,
         body: &str,
         retry_after: Option<Duration>,
     ) -> Error {
-        let body = self.without_secret(body);
+        let body = self.redact(body);
         let parsed = serde_json::from_str::<Value>(&body).ok();
         let retry_after = retry_after.or_else(|| parsed.as_ref().and_then(retry_in_body));
-        // Again, because a key may have been escaped in the JSON.
-        let mut message = self.without_secret(&said(parsed.as_ref(), &body));
+        // Redacted again: in the raw JSON a key may have been escaped and so missed before.
+        let mut message = self.redact(&said(parsed.as_ref(), &body));
         if message.is_empty() {
             message = status.canonical_reason().unwrap_or("it gave no reason").to_owned();
         }
         match status.as_u16() {
+            // Timeout, conflict, rate limit and server errors pass; everything else is final.
             408 | 409 | 429 | 500.. => busy(message, retry_after),
             status => Error::Refused { status, message },
         }
     }
 
-    /// An error in the middle of a stream has no status of its own; it has a number or a word for it.
-    pub(super) fn tell_reported(&self, body: &Value, retry_after: Option<Duration>) -> Error {
+    /// An error inside a stream. Its status is guessed from the number or word in the body; without any
+    /// it counts as a server error, which is retried.
+    pub(super) fn in_stream(&self, body: &Value, retry_after: Option<Duration>) -> Error {
         let fields = ["code", "status", "type"].iter().filter_map(|name| body.get(name));
         let status = fields.filter_map(|field| {
             let code = match field {
@@ -139,16 +148,18 @@ impl Teller {
         });
         let status = status.filter_map(|code| StatusCode::from_u16(code).ok()).next();
         let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        self.tell_status(status, &body.to_string(), retry_after)
+        self.status(status, &body.to_string(), retry_after)
     }
 
-    fn without_secret(&self, text: &str) -> String {
+    /// Replaces every known secret by `***`.
+    fn redact(&self, text: &str) -> String {
         let strike = |text: String, secret: &String| text.replace(secret, "***");
         self.0.secrets.iter().fold(text.to_owned(), strike)
     }
 }
 
-/// A server that shows the header it got shows a login in base64, which anybody can read.
+/// Everything that must not appear in a text, plain and in base64: a server that echoes an
+/// `Authorization: Basic` header shows the login encoded, which anybody can decode.
 fn secrets(url: &Url, key: &str) -> Vec<String> {
     let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let password = url.password().map(decoded).unwrap_or_default();
@@ -162,12 +173,13 @@ fn secrets(url: &Url, key: &str) -> Vec<String> {
             secrets.push(secret.to_owned());
         }
     }
-    // The longest first: a part that is struck out would hide the rest from the search.
+    // Longest first: if a secret contains another, replacing the shorter one first would leave the rest
+    // of the longer one unrecognized.
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets
 }
 
-/// The text of the deepest cause; those above say that something failed, not what.
+/// The message of the innermost cause: the outer ones say that something failed, not what.
 pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
     let mut deepest = error;
     while let Some(source) = deepest.source() {
@@ -180,7 +192,7 @@ fn busy(message: String, retry_after: Option<Duration>) -> Error {
     Error::Busy { message, retry_after }
 }
 
-/// The message in a body, wherever the server puts it; else the body itself, in one line.
+/// The message in an error body, wherever the server puts it; else the body itself. On one line.
 fn said(parsed: Option<&Value>, body: &str) -> String {
     let places = ["/error/message", "/0/error/message", "/error", "/message", "/detail", ""];
     let message = parsed.and_then(|parsed| {
@@ -190,7 +202,7 @@ fn said(parsed: Option<&Value>, body: &str) -> String {
     clip(&line, TEXT_CHARACTERS)
 }
 
-/// Google says in the body how long to wait, as `"retryDelay": "7.5s"`.
+/// Google puts the pause before a retry into the body, as `"retryDelay": "7.5s"`.
 fn retry_in_body(body: &Value) -> Option<Duration> {
     let places = ["/error/details", "/0/error/details", "/details"];
     let details = places.iter().find_map(|place| body.pointer(place)?.as_array())?;
@@ -198,7 +210,8 @@ fn retry_in_body(body: &Value) -> Option<Duration> {
     Duration::try_from_secs_f64(delay.strip_suffix('s')?.parse().ok()?).ok()
 }
 
-/// Milliseconds, seconds or a date. A date is compared with the server's own clock.
+/// The pause from the headers: `retry-after-ms`, or `Retry-After` in seconds or as a date. A date is
+/// compared with the response's own `Date`, because the two clocks may differ.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let number = |name: &str| text(name).and_then(|text| text.parse::<f64>().ok());
@@ -219,14 +232,14 @@ mod tests {
 
     const KEY: &str = "sk-very-secret";
 
-    fn teller() -> Teller {
+    fn errors() -> ErrorMapper {
         let url = Url::parse("https://user:password@models.example:8443/v1/?token=hidden").unwrap();
-        Teller::new(&url, "OPENAI_BASE_URL", KEY, Duration::from_secs(7))
+        ErrorMapper::new(&url, "OPENAI_BASE_URL", KEY, Duration::from_secs(7))
     }
 
     fn check_status(status: u16, body: &str, expected: Error) {
         let status = StatusCode::from_u16(status).unwrap();
-        assert_eq!(teller().tell_status(status, body, None), expected);
+        assert_eq!(errors().status(status, body, None), expected);
     }
 
     fn refused(status: u16, message: &str) -> Error {
@@ -257,7 +270,7 @@ mod tests {
 
     #[test]
     fn an_error_within_a_stream_goes_by_the_code_in_it() {
-        let told = |body: Value| teller().tell_reported(&body, None);
+        let told = |body: Value| errors().in_stream(&body, None);
         let again = busy("m".to_owned(), None);
         assert_eq!(told(json!({"message": "m"})), again);
         assert_eq!(told(json!({"message": "m", "code": 502})), again);
@@ -293,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_place_has_no_passwords_and_no_parameters() {
-        assert_eq!(teller().0.place, "https://models.example:8443/v1");
+        assert_eq!(errors().0.place, "https://models.example:8443/v1");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The list of a provider's models, page by page, within bounds: it is for a person who waits.
+//! Lists a provider's models, page by page, bounded in pages, bytes and time, because a user waits for it.
 
 use std::time::Duration;
 
@@ -6,25 +6,27 @@ use reqwest::Url;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::failure::Teller;
+use super::failure::ErrorMapper;
 use super::{Remote, Wire, unusable};
 use crate::agent::model::Error;
 
 const MOST_PAGES: usize = 20;
-/// So many models in one page: the most that Anthropic and Google give.
+/// Models per page: the most that Anthropic and Google allow.
 const PAGE: &str = "1000";
 /// Of all pages together.
 const MOST_BYTES: usize = 8 << 20;
+/// For all pages together.
 const LONGEST: Duration = Duration::from_secs(10);
 
+/// The names of a provider's models.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelList {
     pub names: Vec<String>,
-    /// There are more: the list was longer than we read.
+    /// The list was longer than we read.
     pub is_cut: bool,
 }
 
-/// One page, and what the next one is asked for by.
+/// One page, and the cursor of the next.
 #[derive(Debug, PartialEq, Eq)]
 struct Page {
     names: Vec<String>,
@@ -48,11 +50,11 @@ impl Remote {
             let mut response = self.succeed(request).await?;
             let body = self.read(&mut response, room).await?;
             room -= body.len();
-            let page = Page::read(self.wire, &body).ok_or_else(Teller::unreadable)?;
+            let page = Page::read(self.wire, &body).ok_or_else(ErrorMapper::unreadable)?;
             list.names.extend(page.names);
             match page.next {
                 None => return Ok(list),
-                // It would go round in circles.
+                // The same cursor again would loop for ever.
                 same if same == next => break,
                 other => next = other,
             }
@@ -66,7 +68,7 @@ fn address(base: &Url, wire: Wire, next: Option<&str>) -> Option<Url> {
     let (size, after) = match wire {
         Wire::Anthropic => ("limit", "after_id"),
         Wire::Gemini => ("pageSize", "pageToken"),
-        // All models are one page.
+        // OpenAI has no pages.
         Wire::OpenAi | Wire::Responses => return Some(url),
     };
     url.query_pairs_mut().append_pair(size, PAGE);

@@ -1,5 +1,7 @@
-//! Model servers, whatever they speak: transport, bounds and time limits are here. It asks once, or with a key
-//! that was replaced a second time: whether another failure is worth another try is for the caller to say. Everything a server sends is bounded here, before it is taken apart.
+//! The HTTP client for model servers, for all wire formats: transport, streaming, time limits and size
+//! limits. It sends a request once, or twice if the key was refused and has been replaced since; other
+//! retries are the caller's decision. Everything a server sends is bounded before it is parsed. A stream
+//! counts as hung when nothing of the answer comes for a while, even if comments keep it alive.
 
 mod draft;
 mod failure;
@@ -15,58 +17,60 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Response, Url, redirect};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use self::failure::Teller;
-use self::wire::{Decoder, Heard};
+use self::failure::ErrorMapper;
+use self::wire::{Decoder, StreamEvent};
 use super::provider::{Provider, Wire};
 use super::{Effort, Error, Price, Request, Sink};
 use crate::net;
-use crate::sse::{Frames, TooLong};
+use crate::sse::{SseParser, TooLong};
 use crate::threads;
 
 pub use self::list::ModelList;
 
-/// What servers are shown that ask for no key.
+/// The key for servers that need none.
 const NO_KEY: &str = "none";
 const CONNECT: Duration = Duration::from_secs(10);
-/// A pooled connection that died with the network must not cost the whole silence.
+/// HTTP/2 keep-alive. Without it, a pooled connection that died with the network is only noticed after
+/// the whole `silence`.
 const PING: Duration = Duration::from_secs(20);
-/// After a finish reason servers only send what the answer cost.
+/// How long to wait for the token usage after the finish reason; nothing else comes after that.
 const AFTER_FINISH: Duration = Duration::from_secs(2);
-/// Empty events and comments keep a connection alive, but not for ever: so many times the silence.
+/// Empty events and comments keep a stream alive, but only for this many times the `silence`.
 const PATIENCE: u32 = 10;
-/// Of what a server says about its refusal.
+/// How much of an error response is read.
 const REFUSAL_BYTES: usize = 64 * 1024;
-/// A byte of an answer takes at most six on the wire, as `\u0007`; and there is something around it.
+/// A byte of an answer takes at most six on the wire (`\u0007`), plus the JSON around it.
 const WIRE: usize = 6;
 const AROUND: usize = 64 * 1024;
-/// JSON from this size on is read on a thread of its own.
+/// Events from this size on are parsed on a blocking thread.
 const LARGE: usize = 1 << 20;
 const ANSWER_BYTES: usize = 8 << 20;
 
-/// The connection to one provider.
+/// The connection to one provider, with one key.
 pub struct Remote {
     client: reqwest::Client,
     provider: String,
     is_public: bool,
     wire: Wire,
-    /// With the version of its API.
+    /// Its base address, with the version of its API.
     base: Url,
     headers: HeaderMap,
     silence: Duration,
     answer_bytes: usize,
     effort: Option<Effort>,
-    teller: Teller,
-    /// Its key was not accepted.
+    errors: ErrorMapper,
+    /// The server refused the key.
     is_stale: AtomicBool,
-    /// Where the key is read.
+    /// For reading the key again.
     source: Provider,
-    /// The same with the key that was there after this one was not accepted.
+    /// The same connection with the new key, opened after this one's key was refused. Runs that still
+    /// hold this connection use it.
     renewed: OnceLock<Arc<Remote>>,
 }
 
 impl Remote {
-    /// A server that sends nothing for as long as `silence` is given up. This may read the key from
-    /// where it is: call it on a thread that may block.
+    /// Requests fail when the server sends nothing for as long as `silence`. Blocking: it may read the key
+    /// from a file or a command.
     pub fn new(provider: &Provider, silence: Duration) -> Result<Remote, Error> {
         let key = provider.read_key()?;
         let key = key.as_deref().unwrap_or(NO_KEY);
@@ -88,7 +92,7 @@ impl Remote {
             silence,
             answer_bytes: ANSWER_BYTES,
             effort: None,
-            teller: Teller::new(&base, &provider.url_setting(), key, silence),
+            errors: ErrorMapper::new(&base, &provider.url_setting(), key, silence),
             base,
             is_stale: AtomicBool::new(false),
             source: provider.clone(),
@@ -96,27 +100,29 @@ impl Remote {
         })
     }
 
-    /// Whether the server has refused the key: it may have been replaced where it was read.
+    /// Whether the server has refused the key. It may have been replaced since, so the connection is worth
+    /// opening again.
     pub fn is_stale(&self) -> bool {
         self.is_stale.load(Ordering::Relaxed)
     }
 
-    /// What one of its models costs, where that is known.
+    /// The price of one of its models, if it is known.
     pub fn price(&self, model: &str) -> Option<Price> {
         Price::known(&self.provider, model).filter(|_| self.is_public)
     }
 
-    /// Asks its models to think this much; without, they do as they do by themselves.
+    /// With a reasoning effort; without one, models use their own default.
     pub fn thinking(self, effort: Option<Effort>) -> Remote {
         Remote { effort, ..self }
     }
 
-    /// With another bound on text, thoughts and arguments of one answer.
+    /// With another limit on the text, thoughts and arguments of one answer, in bytes.
     pub fn bounded(self, answer_bytes: usize) -> Remote {
         Remote { answer_bytes, ..self }
     }
 
-    /// Streams an answer into `sink`. Nobody at its other end is no failure.
+    /// Streams an answer into `sink`. If its receiver is dropped, the request is cancelled, which is no
+    /// error.
     pub async fn answer(&self, request: Request, sink: Sink) -> Result<(), Error> {
         tokio::select! {
             biased;
@@ -125,7 +131,8 @@ impl Remote {
         }
     }
 
-    /// A key that is refused may have been replaced where it was read: then the request is made again, once.
+    /// Streams an answer. If the key is refused and has been replaced since it was read, sends the request
+    /// once more with the new one.
     async fn stream_or_renew(&self, request: &Request, sink: &Sink) -> Result<(), Error> {
         if let Some(renewed) = self.renewed.get() {
             return renewed.stream(request, sink).await;
@@ -140,7 +147,7 @@ impl Remote {
         }
     }
 
-    /// `None` when the key is the same as before, or cannot be read.
+    /// The connection with the new key; `None` when the key is still the same or cannot be read.
     async fn renew(&self) -> Option<Arc<Remote>> {
         let (source, silence) = (self.source.clone(), self.silence);
         let made = threads::within(threads::LIMIT, move || Remote::new(&source, silence)).await;
@@ -155,66 +162,69 @@ impl Remote {
         let mut decoder = self.decoder(request);
         decoder.set_retry_after(failure::retry_after(response.headers()));
         if is_json(&response) {
-            // It does not stream; the answer is one event.
+            // The server ignores `stream`: the whole answer comes as one document.
             let body = self.read(&mut response, most).await?;
             self.event(&mut decoder, body, sink).await?;
             return self.end(decoder, request, sink).await;
         }
-        let mut frames = Frames::new(most);
+        let mut parser = SseParser::new(most);
         let too_long = |TooLong| Error::TooLong(self.answer_bytes);
         let mut alive = Instant::now();
         let mut finished_at = None;
         'stream: loop {
             loop {
-                let next = match frames.next_event().map_err(too_long) {
+                let next = match parser.next_event().map_err(too_long) {
                     Ok(Some(data)) => self.event(&mut decoder, data, sink).await,
                     Ok(None) => break,
                     Err(error) => Err(error),
                 };
                 match next {
-                    Ok(Said::Something) => alive = Instant::now(),
-                    Ok(Said::Nothing) => {}
-                    Ok(Said::Done) => break 'stream,
-                    // Whatever comes after a finish reason: it has ended the answer (T6).
+                    Ok(Progress::Something) => alive = Instant::now(),
+                    Ok(Progress::Nothing) => {}
+                    Ok(Progress::Done) => break 'stream,
+                    // After the finish reason the answer is complete, whatever is wrong with the rest (T6).
                     Err(_) if decoder.has_finished() => break 'stream,
                     Err(error) => return Err(error),
                 }
             }
             if alive.elapsed() > self.silence * PATIENCE {
-                return Err(self.teller.silent());
+                return Err(self.errors.silence());
             }
             let finished = decoder.has_finished();
+            // One deadline for all that follows the finish reason, or a server that keeps sending
+            // comments would hold up a finished answer.
             let until = match finished {
                 true => *finished_at.get_or_insert(Instant::now()) + AFTER_FINISH.min(self.silence),
                 false => Instant::now() + self.silence,
             };
             match timeout_at(until, response.chunk()).await {
-                Ok(Ok(Some(bytes))) => frames.add(bytes),
+                Ok(Ok(Some(bytes))) => parser.add(bytes),
                 Ok(Ok(None)) | Ok(Err(_)) | Err(_) if finished => break,
                 Ok(Ok(None)) => {
-                    if let Some(data) = frames.last_event().map_err(too_long)? {
+                    if let Some(data) = parser.last_event().map_err(too_long)? {
                         self.event(&mut decoder, data, sink).await?;
                     }
                     break;
                 }
-                Ok(Err(error)) => return Err(self.teller.tell(&error)),
-                Err(_) => return Err(self.teller.silent()),
+                Ok(Err(error)) => return Err(self.errors.transport(&error)),
+                Err(_) => return Err(self.errors.silence()),
             }
         }
         self.end(decoder, request, sink).await
     }
 
-    /// Who answers; what it seals only it can open.
+    /// The `provider/model` that answers, for its seals: only it can use them again.
     fn by(&self, request: &Request) -> String {
         format!("{}/{}", self.provider, request.model)
     }
 
     fn decoder(&self, request: &Request) -> Decoder {
-        Decoder::new(self.wire, self.teller.clone(), &self.by(request), self.answer_bytes)
+        Decoder::new(self.wire, self.errors.clone(), &self.by(request), self.answer_bytes)
     }
 
     async fn send(&self, request: &Request) -> Result<Response, Error> {
         let by = self.by(request);
+        // Serializing a long conversation would hold up everybody else on this worker thread.
         let body = threads::in_place(|| {
             Bytes::from(self.wire.body(request, &by, self.effort).to_string())
         });
@@ -223,12 +233,12 @@ impl Remote {
         self.succeed(self.client.post(url).headers(self.headers.clone()).body(body)).await
     }
 
-    /// Sends a request; what is no success is told as an error.
+    /// Sends a request; a response without success is an error.
     async fn succeed(&self, request: reqwest::RequestBuilder) -> Result<Response, Error> {
         let response = match timeout(self.silence, request.send()).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(self.teller.tell(&error)),
-            Err(_) => return Err(self.teller.silent()),
+            Ok(Err(error)) => return Err(self.errors.transport(&error)),
+            Err(_) => return Err(self.errors.silence()),
         };
         let status = response.status();
         if status.is_success() {
@@ -236,7 +246,7 @@ impl Remote {
         }
         if status.is_redirection() {
             let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
-            return Err(self.teller.tell_redirect(status, to));
+            return Err(self.errors.redirect(status, to));
         }
         let retry_after = failure::retry_after(response.headers());
         let said = refusal(response, self.silence).await;
@@ -244,10 +254,10 @@ impl Remote {
         if failure::is_about_the_key(status, &said) {
             self.is_stale.store(true, Ordering::Relaxed);
         }
-        Err(self.teller.tell_status(status, &said, retry_after))
+        Err(self.errors.status(status, &said, retry_after))
     }
 
-    /// A whole body, within a bound.
+    /// Reads a whole body, of at most `most` bytes.
     async fn read(&self, response: &mut Response, most: usize) -> Result<Vec<u8>, Error> {
         let mut body = Vec::new();
         loop {
@@ -257,23 +267,25 @@ impl Remote {
                 }
                 Ok(Ok(Some(bytes))) => body.extend_from_slice(&bytes),
                 Ok(Ok(None)) => return Ok(body),
-                Ok(Err(error)) => return Err(self.teller.tell(&error)),
-                Err(_) => return Err(self.teller.silent()),
+                Ok(Err(error)) => return Err(self.errors.transport(&error)),
+                Err(_) => return Err(self.errors.silence()),
             }
         }
     }
 
+    /// Decodes one event and sends its pieces.
     async fn event(
         &self,
         decoder: &mut Decoder,
         data: Vec<u8>,
         sink: &Sink,
-    ) -> Result<Said, Error> {
+    ) -> Result<Progress, Error> {
         let held = decoder.held();
         let heard = if data.len() < LARGE {
             decoder.event(&data)?
         } else {
-            let empty = Decoder::new(self.wire, self.teller.clone(), "", self.answer_bytes);
+            // The decoder is moved to the thread and back; an empty one takes its place meanwhile.
+            let empty = Decoder::new(self.wire, self.errors.clone(), "", self.answer_bytes);
             let mut apart = std::mem::replace(decoder, empty);
             let read = threads::apart(move || (apart.event(&data), apart)).await;
             let (heard, back) = read.map_err(|stuck| unusable(&stuck.to_string()))?;
@@ -281,13 +293,13 @@ impl Remote {
             heard?
         };
         let pieces = match heard {
-            Heard::Done => return Ok(Said::Done),
-            Heard::Pieces(pieces) => pieces,
+            StreamEvent::Done => return Ok(Progress::Done),
+            StreamEvent::Pieces(pieces) => pieces,
         };
         let is_new = !pieces.is_empty() || decoder.held() > held;
-        let said = if is_new { Said::Something } else { Said::Nothing };
+        let said = if is_new { Progress::Something } else { Progress::Nothing };
         for piece in pieces {
-            // Nobody listens any more: `answer` notices.
+            // An error means that the receiver is gone; `answer` notices that and cancels.
             let _ = sink.send(piece).await;
         }
         Ok(said)
@@ -301,8 +313,8 @@ impl Remote {
     }
 }
 
-/// Whether an event brought something of the answer.
-enum Said {
+/// Whether an event brought anything of the answer.
+enum Progress {
     Something,
     Nothing,
     Done,
@@ -313,7 +325,7 @@ fn is_json(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.trim_start().starts_with("application/json"))
 }
 
-/// What a server says about its refusal, as far as it says it in time.
+/// The body of an error response, as far as it comes in time and fits.
 async fn refusal(mut response: Response, patience: Duration) -> Vec<u8> {
     let deadline = Instant::now() + patience;
     let mut said = Vec::new();
@@ -325,6 +337,8 @@ async fn refusal(mut response: Response, patience: Duration) -> Vec<u8> {
     said
 }
 
+/// The HTTP client for an address: no redirects (they would be sent the key), and no proxy for this
+/// machine.
 fn client(url: &Url) -> Result<reqwest::Client, Error> {
     let builder = if url.scheme() == "http" { net::plain() } else { net::public() };
     let builder = if net::is_loopback(url) { builder.no_proxy() } else { builder };

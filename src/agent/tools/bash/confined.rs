@@ -1,15 +1,15 @@
-//! A command and its sandbox: the way in, the way out with a permission, and what the model is told when
-//! the sandbox may be why something failed.
+//! Runs commands inside the sandbox, or outside with a permission, and explains the sandbox to the model:
+//! what was repaired after the command, and a hint when the sandbox may be why it failed.
 
 use serde_json::Value;
 
 use super::super::{Context, Error};
 use super::Arguments;
 use crate::process::{Cause, Report, Status};
-use crate::sandbox::{Cell, Level, Plan, Tidied};
+use crate::sandbox::{Cell, Level, Plan, RepairOutcome};
 use crate::threads;
 
-/// What programs say when the sandbox is in their way.
+/// Error messages of programs that the sandbox is in the way of.
 const SYMPTOMS: [&str; 13] = [
     "Read-only file system",
     "Permission denied",
@@ -31,28 +31,29 @@ const HINT: &str = "\n(it ran in a sandbox, which may be why it failed: commands
     directory they see only programs. If it cannot be done inside, call again with `outside: true`: a \
     person is asked)";
 
-/// What a call would need a permission for.
+/// The permission that a call would need, if any.
 pub(in super::super) fn leaves(arguments: &Value, context: &Context) -> Option<String> {
     let command = arguments.get("command")?.as_str()?;
     let wants = arguments.get("outside").and_then(Value::as_bool) == Some(true);
     (wants && is_confined(context)).then(|| permission(command))
 }
 
-/// Where there is no sandbox, there is no outside.
+/// Whether there is a sandbox. Without one, `outside` means nothing and needs no permission.
 fn is_confined(context: &Context) -> bool {
-    !context.cell.sandbox.found().is_ok_and(|found| found.level == Level::Off)
+    !context.cell.sandbox.detected().is_ok_and(|found| found.level == Level::Off)
 }
 
 fn permission(command: &str) -> String {
     format!("outside_sandbox {command}")
 }
 
-/// Looks at the file system, which may block.
+/// Plans the command, on a blocking thread: it looks at the file system.
 pub(super) async fn plan(arguments: &Arguments, context: &Context) -> Result<Plan, Error> {
     let (context, command) = (context.clone(), arguments.command.clone());
     let outside = arguments.outside == Some(true);
     let plan = move || {
         if outside && is_confined(&context) {
+            // The permission is for this very command: it was shown to a person as it is.
             return match context.may_leave == Some(permission(&command)) {
                 true => Ok(Plan::bare(&command)),
                 false => Err(Error::InSandbox),
@@ -65,7 +66,7 @@ pub(super) async fn plan(arguments: &Arguments, context: &Context) -> Result<Pla
     planned.map_err(|stuck| Error::failed("run", "bash", stuck))?
 }
 
-/// bubblewrap leaves a process of its own with what the command left behind.
+/// bubblewrap's own init process lives as long as what the command left behind; it is not counted.
 pub(super) fn without_its_own(plan: &Plan, report: &mut Report) {
     if is_bwrap(plan) {
         report.killed = report.killed.saturating_sub(1);
@@ -79,7 +80,7 @@ fn is_bwrap(plan: &Plan) -> bool {
     }
 }
 
-/// The sandbox itself failed, before there was a command.
+/// The error if the sandbox itself failed before the command ran: then its message is the only output.
 pub(super) fn not_set_up(level: Level, text: &str, status: Option<Status>) -> Option<String> {
     let said = match level {
         Level::BwrapUser | Level::BwrapRoot => text.strip_prefix("bwrap: "),
@@ -91,25 +92,26 @@ pub(super) fn not_set_up(level: Level, text: &str, status: Option<Status>) -> Op
     Some(format!("its sandbox could not be set up: {}", why.trim_end()))
 }
 
-/// Whatever ended the command, what it did to protected paths is put right; the model is told what.
-pub(super) async fn tidy(plan: Plan, report: &Report) -> String {
-    let by_the_guard = !plan.afterwards.is_empty() && report.cause != Cause::GuardLost;
-    let tidied = match by_the_guard {
-        true => Tidied::read(&report.finished),
+/// What was repaired after the command, for the model. Usually the guard did it; if the guard was lost or
+/// had no list, it is done here, however the command ended.
+pub(super) async fn repair(plan: Plan, report: &Report) -> String {
+    let by_the_guard = !plan.repairs.is_empty() && report.cause != Cause::GuardLost;
+    let outcomes = match by_the_guard {
+        true => RepairOutcome::read(&report.cleanup),
         false => {
-            let tidied = threads::within(threads::LIMIT, move || plan.tidy()).await;
-            tidied.unwrap_or_default()
+            let outcomes = threads::within(threads::LIMIT, move || plan.repair()).await;
+            outcomes.unwrap_or_default()
         }
     };
-    tidied.iter().map(said).collect()
+    outcomes.iter().map(said).collect()
 }
 
-fn said(Tidied { path, left }: &Tidied) -> String {
-    match left {
+fn said(RepairOutcome { path, failure }: &RepairOutcome) -> String {
+    match failure {
         None => format!("\n(`{path}` was put back as it was: agents may not change it)"),
         Some(why) => {
-            // The next command finds it there, and takes it for the person's own.
-            tracing::warn!(path, why, "a command changed a protected path, which stays changed");
+            // Left as it is, the next command's plan takes it for the user's own file.
+            tracing::warn!(path, error = %why, "protected path restore failed; the command's change stays");
             format!(
                 "\n(`{path}` could not be put back as it was: {why}; agents may not change it: undo it, \
                  or tell the person)"
@@ -118,7 +120,8 @@ fn said(Tidied { path, left }: &Tidied) -> String {
     }
 }
 
-/// A hint and no refusal: only a command can free the room again.
+/// A hint if the session's scratch directories are over their limit. No refusal, because only a command
+/// can free the room again.
 pub(super) async fn room(level: Level, cell: &Cell) -> String {
     if level == Level::Off {
         return String::new();
@@ -134,6 +137,7 @@ pub(super) async fn room(level: Level, cell: &Cell) -> String {
     }
 }
 
+/// The hint that the sandbox may be why a command failed, if its output looks like that.
 pub(super) fn hint(level: Level, text: &str, status: Option<Status>) -> &'static str {
     let failed = status != Some(Status::Code(0));
     let in_the_way = SYMPTOMS.iter().any(|symptom| text.contains(symptom));

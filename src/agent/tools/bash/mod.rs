@@ -1,5 +1,6 @@
-//! `bash`: a command in the workspace, under a guard: nothing it started outlives the call. What it
-//! may touch is not decided here.
+//! The `bash` tool: a command in the workspace, under a guard, so that nothing it started outlives the
+//! call. The sandbox is planned in `confined`, permissions are decided before the call. It ends when the
+//! command exits, times out or is cancelled, and returns only when all of its processes are gone.
 
 use std::error::Error as _;
 use std::io;
@@ -22,7 +23,8 @@ mod confined;
 
 const DEFAULT_TIMEOUT: f64 = 120.0;
 const LONGEST_TIMEOUT: f64 = 600.0;
-/// How long the pipe may stay open when nobody of the command is left: somebody else may have it.
+/// How long the output is still read after all processes of the command are gone. The pipe may stay open:
+/// a process that is not the command's may have inherited it.
 const GRACE: Duration = Duration::from_secs(1);
 
 const STOPPED_DAEMON: &str = "killed: the daemon was stopped or stuck for too long to watch over it; \
@@ -64,7 +66,7 @@ pub(super) struct Arguments {
     outside: Option<bool>,
 }
 
-/// Who ended the command.
+/// What ended the command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Itself,
@@ -81,10 +83,11 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
     let limit = Duration::from_secs_f64(seconds);
     let (end, mut report) = follow(&mut process, &mut pipe, &mut capture, limit, context).await;
     confined::without_its_own(&plan, &mut report);
-    let (level, put_right) = (plan.level, confined::tidy(plan, &report).await);
+    let (level, repairs) = (plan.level, confined::repair(plan, &report).await);
     if end == End::Cancelled {
         return Err(Error::Cancelled);
     }
+    // What was written last may still be in the pipe.
     let _ = tokio::time::timeout(GRACE, capture.drain(&mut pipe)).await;
     let mut text = capture.finish().await;
     if text.is_empty() {
@@ -106,7 +109,7 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
     }
     let hint = confined::hint(level, &text, report.status);
     let room = confined::room(level, &context.cell).await;
-    text.push_str(&format!("({said}){}{put_right}{hint}{room}", leftovers(&report)));
+    text.push_str(&format!("({said}){}{repairs}{hint}{room}", leftovers(&report)));
     if abnormal {
         return Err(Error::Killed { text });
     }
@@ -115,7 +118,7 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
 
 fn start(plan: &Plan, context: &Context) -> Result<(Process, pipe::Receiver), Error> {
     let failed = |error: io::Error| Error::failed("run", "bash", error);
-    // One pipe for both, or their order would be lost.
+    // One pipe for standard output and error: with two, their order would be lost.
     let (reader, writer) = io::pipe().map_err(failed)?;
     let pipe = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed)?;
     let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -132,7 +135,7 @@ fn start(plan: &Plan, context: &Context) -> Result<(Process, pipe::Receiver), Er
         environment,
         output: writer.into(),
         processes: plan.processes,
-        afterwards: plan.afterwards.clone(),
+        cleanup: plan.repairs.clone(),
     };
     let process = context.launcher.start(command);
     let process = process.map_err(|error| match error.source() {
@@ -142,7 +145,8 @@ fn start(plan: &Plan, context: &Context) -> Result<(Process, pipe::Receiver), Er
     Ok((process, pipe))
 }
 
-/// Returns when nothing of the command is left.
+/// Reads the output until no process of the command is left. After a time-out or a cancellation it goes
+/// on reading, so that the command cannot block on a full pipe while it is killed.
 async fn follow(
     process: &mut Process,
     pipe: &mut pipe::Receiver,
@@ -196,7 +200,7 @@ fn too_many_processes(limit: u64) -> String {
     )
 }
 
-/// What became of the programs that went on when the shell had ended.
+/// What became of the programs that the shell left running.
 fn leftovers(report: &Report) -> String {
     let mut text = match (report.killed, &report.cause) {
         (1, Cause::Exited) => {
@@ -225,7 +229,7 @@ mod tests {
             status: Some(Status::Code(0)),
             killed,
             left: left.to_vec(),
-            finished: Vec::new(),
+            cleanup: Vec::new(),
         };
         for (report, expected) in [
             (report(Cause::Exited, 0, &[]), ""),

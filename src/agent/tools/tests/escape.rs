@@ -125,7 +125,7 @@ async fn what_stays_inside_needs_no_permission() {
         desk.check("write", json!({ "path": path, "content": "mine" }), wrote).await;
     }
     assert!(desk.path("to-own").is_symlink(), "links stay links");
-    let made = "made `inner/later.txt` (1 line)";
+    let made = "created `inner/later.txt` (1 line)";
     desk.check("write", json!({ "path": "to-missing", "content": "new" }), made).await;
     assert_eq!(desk.content("inner/later.txt"), "new");
 

@@ -221,9 +221,9 @@ async fn a_file_is_written_with_the_directories_it_needs() {
     fs::create_dir(desk.path("dir")).unwrap();
     pipe(&desk, "pipe");
     for (path, content, expected) in [
-        ("a/b/c.txt", "one\ntwo\n", "made `a/b/c.txt` (2 lines)"),
+        ("a/b/c.txt", "one\ntwo\n", "created `a/b/c.txt` (2 lines)"),
         ("a/b/c.txt", "one", "replaced `a/b/c.txt` (1 line)"),
-        ("a/./x/../d", "", "made `a/d` (0 lines)"),
+        ("a/./x/../d", "", "created `a/d` (0 lines)"),
         ("old.sh", "new", "replaced `old.sh` (1 line)"),
         ("dir", "", "error: `dir` is a directory; `list` shows what is in it"),
         (".", "", "error: `.` is a directory; `list` shows what is in it"),
@@ -267,7 +267,7 @@ async fn hooks_git_settings_and_agent_definitions_are_not_written_by_edit_and_wr
     desk.check(
         "write",
         json!({ "path": ".git/info/exclude", "content": "x" }),
-        "made `.git/info/exclude` (1 line)",
+        "created `.git/info/exclude` (1 line)",
     )
     .await;
 }

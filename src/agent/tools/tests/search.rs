@@ -158,7 +158,7 @@ async fn a_tree_without_end_is_left_at_some_depth() {
     let deep = "d/".repeat(150);
     desk.file(&format!("{deep}bottom.txt"), "found");
     desk.file("top.txt", "found");
-    let expected = "top.txt:1: found\n… more than 100 levels deep was left out";
+    let expected = "top.txt:1: found\n… directories more than 100 levels deep were left out";
     desk.check("grep", json!({ "pattern": "found" }), expected).await;
     let bottom = format!("{deep}bottom.txt");
     desk.check("glob", json!({ "pattern": "*.txt", "path": "d/".repeat(60) }), &bottom).await;

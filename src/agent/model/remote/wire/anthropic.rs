@@ -1,6 +1,7 @@
-//! Anthropic's messages. Thoughts are signed there, and the answers that made calls are refused when
-//! they come back without them. The prompt cache is asked for at two places: behind the system prompt,
-//! which all agents of a kind share, and behind the newest message, for the next step.
+//! Anthropic's Messages API. Its quirks: thoughts are signed, and an answer with tool calls is refused if
+//! it comes back without them; `max_tokens` is required; earlier calls need tool definitions even in a
+//! request without tools. Prompt cache breakpoints are set at two places: after the system prompt, which
+//! all agents of a kind share, and after the newest message, for the next step.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +11,17 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Answer, AnswerPart, Heard, Said, conversation, sendable};
-use crate::agent::model::remote::draft::{CallBit, Draft, count, text};
+use super::{Answer, AnswerPart, ChatTurn, StreamEvent, conversation, sendable};
+use crate::agent::model::remote::draft::{CallFragment, Draft, count, text};
 use crate::agent::model::{Error, Piece, Request};
 use crate::agent::tools::Spec;
 use crate::transcript::{Cache, Finish, SealKind, Tokens};
 
 const VERSION: &str = "2023-06-01";
-/// The API wants a bound and refuses one beyond what the model can do. Every model since Claude 3.7
-/// takes the first one.
+/// `max_tokens` is required, and refused if it is more than the model can do. Every model since Claude 3.7
+/// accepts this one.
 const MOST_TOKENS: u64 = 32_000;
+/// For older models, by prefix.
 const MOST_TOKENS_BEFORE: [(&str, u64); 2] = [("claude-3-5-", 8_192), ("claude-3-", 4_096)];
 
 pub(super) fn url(base: &Url) -> Option<Url> {
@@ -33,12 +35,13 @@ pub(super) fn headers(key: &str) -> Vec<(HeaderName, String)> {
     ]
 }
 
+/// The request body.
 pub(super) fn body(request: &Request, by: &str) -> Value {
     let mut messages: Vec<Value> = Vec::new();
     for said in conversation(&request.messages, by) {
         match said {
-            Said::User(text) => push(&mut messages, "user", vec![block(&text)]),
-            Said::Answer(answer) => push_answer(&mut messages, &answer),
+            ChatTurn::User(text) => push(&mut messages, "user", vec![block(&text)]),
+            ChatTurn::Answer(answer) => push_answer(&mut messages, &answer),
         }
     }
     if let Some(last) =
@@ -61,7 +64,8 @@ pub(super) fn body(request: &Request, by: &str) -> Value {
     if !tools.is_empty() {
         body["tools"] = json!(tools);
     } else if let Some(called) = called(&messages) {
-        // Calls of the past are refused where no tools are defined, as in a request for a summary.
+        // A conversation with calls in it is refused if no tools are defined, as in a request for a
+        // summary. So the called ones are defined, and forbidden.
         body["tools"] = json!(called);
         body["tool_choice"] = json!({"type": "none"});
     }
@@ -73,7 +77,7 @@ fn tool(spec: &Spec) -> Value {
     json!({"name": name, "description": description, "input_schema": schema})
 }
 
-/// Every tool that was called, as one about which nothing is known.
+/// A minimal definition for every tool that was called in the conversation.
 fn called(messages: &[Value]) -> Option<Vec<Value>> {
     let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
     let calls = blocks.filter(|block| block["type"] == "tool_use");
@@ -99,8 +103,8 @@ fn block(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
-/// Neighbours of one role are one message: the results of calls and what is said after them are both
-/// the user's.
+/// Appends blocks, merged into the last message if it has the same role: roles must alternate, and tool
+/// results and the user's next words both have the role `user`.
 fn push(messages: &mut Vec<Value>, role: &str, blocks: Vec<Value>) {
     let last = messages.last_mut().filter(|last| last["role"] == role);
     match last.and_then(|last| last["content"].as_array_mut()) {
@@ -109,6 +113,8 @@ fn push(messages: &mut Vec<Value>, role: &str, blocks: Vec<Value>) {
     }
 }
 
+/// Appends an answer and the results of its calls. Thoughts are sent back only with calls, where they are
+/// required.
 fn push_answer(messages: &mut Vec<Value>, answer: &Answer<'_>) {
     let results: Vec<Value> = answer
         .calls()
@@ -150,7 +156,7 @@ struct Event<'a> {
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
     #[serde(default)]
-    message: Option<Begun>,
+    message: Option<MessageStart>,
     #[serde(borrow, default)]
     content_block: Option<Block<'a>>,
     #[serde(borrow, default)]
@@ -160,7 +166,7 @@ struct Event<'a> {
 }
 
 #[derive(Deserialize)]
-struct Begun {
+struct MessageStart {
     #[serde(default)]
     usage: Option<Usage>,
 }
@@ -179,7 +185,7 @@ struct Block<'a> {
     text: Option<&'a RawValue>,
     #[serde(borrow, default)]
     thinking: Option<&'a RawValue>,
-    /// Of a thought that is not shown.
+    /// The contents of `redacted_thinking`.
     #[serde(borrow, default)]
     data: Option<&'a RawValue>,
 }
@@ -198,7 +204,7 @@ struct Delta<'a> {
     stop_reason: Option<&'a RawValue>,
 }
 
-/// The counts of a `message_delta` are those of the whole answer; it may leave some out.
+/// Token counts. Those of a `message_delta` are cumulative, and may leave some out.
 #[derive(Deserialize)]
 struct Usage {
     #[serde(default)]
@@ -211,7 +217,13 @@ struct Usage {
     cache_creation_input_tokens: Option<f64>,
 }
 
-pub(super) fn event(draft: &mut Draft, signature: &mut String, data: &str) -> Result<Heard, Error> {
+/// Decodes one event. `signature` collects the signature of the current thought, which comes after it in
+/// fragments of its own.
+pub(super) fn event(
+    draft: &mut Draft,
+    signature: &mut String,
+    data: &str,
+) -> Result<StreamEvent, Error> {
     let event: Event<'_> = super::parse(data)?;
     let mut pieces = Vec::new();
     let usage = event.usage.or(event.message.and_then(|message| message.usage));
@@ -225,7 +237,7 @@ pub(super) fn event(draft: &mut Draft, signature: &mut String, data: &str) -> Re
                 .extend(block.map(|block| begin(draft, event.index, block)).transpose()?.flatten());
         }
         Some("content_block_delta") => {
-            let Some(delta) = event.delta else { return Ok(Heard::Pieces(pieces)) };
+            let Some(delta) = event.delta else { return Ok(StreamEvent::Pieces(pieces)) };
             pieces.extend(delta.text.and_then(text).map(Piece::Text));
             pieces.extend(delta.thinking.and_then(text).map(Piece::Thought));
             if let Some(more) = delta.signature.and_then(text) {
@@ -233,7 +245,11 @@ pub(super) fn event(draft: &mut Draft, signature: &mut String, data: &str) -> Re
                 signature.push_str(&more);
             }
             if let Some(arguments) = delta.partial_json.and_then(text) {
-                draft.add_call(CallBit { index: event.index, arguments, ..CallBit::default() })?;
+                draft.add_call(CallFragment {
+                    index: event.index,
+                    arguments,
+                    ..CallFragment::default()
+                })?;
             }
         }
         Some("content_block_stop") if !signature.is_empty() => {
@@ -243,8 +259,8 @@ pub(super) fn event(draft: &mut Draft, signature: &mut String, data: &str) -> Re
             let reason = event.delta.and_then(|delta| delta.stop_reason).and_then(text);
             draft.finish = reason.as_deref().map(finish).or(draft.finish.take());
         }
-        Some("message_stop") => return Ok(Heard::Done),
-        // Some servers leave the kind of an error out.
+        Some("message_stop") => return Ok(StreamEvent::Done),
+        // Some compatible servers leave out the type of an error event.
         Some("error") | None => {
             if let Some(error) = event.error {
                 return Err(draft.reported(error));
@@ -252,15 +268,17 @@ pub(super) fn event(draft: &mut Draft, signature: &mut String, data: &str) -> Re
         }
         Some(_) => {}
     }
-    Ok(Heard::Pieces(pieces))
+    Ok(StreamEvent::Pieces(pieces))
 }
 
+/// The start of a content block, which may already have content.
 fn begin(draft: &mut Draft, index: Option<u64>, block: Block<'_>) -> Result<Option<Piece>, Error> {
     let piece = match block.kind.and_then(text).as_deref() {
         Some("tool_use") => {
-            // Empty, and then in bits; some servers send it whole.
+            // Anthropic sends `{}` here and the arguments in fragments; some compatible servers send them
+            // whole.
             let input = block.input.map(RawValue::get).filter(|input| *input != "{}");
-            draft.add_call(CallBit {
+            draft.add_call(CallFragment {
                 index,
                 id: block.id.and_then(text).unwrap_or_default(),
                 name: block.name.and_then(text).unwrap_or_default(),
@@ -295,7 +313,7 @@ impl Usage {
         let Cache { read, write } = tokens.cache;
         *tokens = Tokens {
             input: keep(self.input_tokens, tokens.input),
-            // Thoughts are among them, uncounted.
+            // Includes thoughts, which Anthropic does not count separately.
             output: keep(self.output_tokens, tokens.output),
             reasoning: 0,
             cache: Cache {

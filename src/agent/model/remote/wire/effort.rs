@@ -1,16 +1,18 @@
-//! How much a model is to think, in the words of each format. Generations of models differ: the older
-//! ones take a number of tokens, the newer ones a word, and each refuses what is meant for the other.
+//! Reasoning effort, in the parameters of each wire format. Generations of models differ: older ones take
+//! a number of tokens, newer ones a word, and each refuses the other's parameter. An unknown model is
+//! taken for a new one.
 
 use serde_json::{Value, json};
 
 use super::Wire;
 use crate::agent::model::Effort;
 
-/// The first Claude that decides by itself how long it thinks.
+/// The first Claude with adaptive thinking.
 const ADAPTIVE_CLAUDE: (u32, u32) = (4, 6);
-/// The first Gemini that takes a word.
+/// The first Gemini that takes a `thinkingLevel`.
 const GEMINI_WITH_LEVELS: u32 = 3;
 
+/// Sets the effort in a request body.
 pub(super) fn set(wire: Wire, body: &mut Value, model: &str, effort: Effort) {
     let word = word(effort);
     match wire {
@@ -40,7 +42,7 @@ fn word(effort: Effort) -> &'static str {
     }
 }
 
-/// Less than what an answer may have.
+/// A budget in tokens. Below `max_tokens`, as Anthropic requires.
 fn tokens(effort: Effort) -> u32 {
     match effort {
         Effort::Low => 2_048,
@@ -49,14 +51,14 @@ fn tokens(effort: Effort) -> u32 {
     }
 }
 
-/// Of `claude-opus-4-6` and `claude-3-7-sonnet-20250219`; a date is no version.
+/// The version in `claude-opus-4-6` or `claude-3-7-sonnet-20250219`; long numbers are dates.
 fn claude(model: &str) -> Option<(u32, u32)> {
     let words = model.strip_prefix("claude-")?.split('-');
     let mut numbers = words.filter(|word| word.len() < 4).filter_map(|word| word.parse().ok());
     Some((numbers.next()?, numbers.next().unwrap_or(0)))
 }
 
-/// Of `gemini-2.5-pro`.
+/// The major version in `gemini-2.5-pro`.
 pub(super) fn gemini(model: &str) -> Option<u32> {
     model.strip_prefix("gemini-")?.split(['.', '-']).next()?.parse().ok()
 }

@@ -1,5 +1,6 @@
-//! Google's `streamGenerateContent`. Calls have no ids there: results are matched by their order. From
-//! Gemini 3 on a call is refused when it comes back without the signature it had.
+//! Google's `streamGenerateContent`. Its quirks: calls have no ids, and results are matched by order; from
+//! Gemini 3 on a call is refused if it comes back without its signature; only a part of JSON Schema is
+//! accepted; the key goes into a header, because in the URL it would be in every log on the way.
 
 use reqwest::Url;
 use reqwest::header::HeaderName;
@@ -7,17 +8,17 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, AnswerPart, Heard, Said, conversation, effort};
-use crate::agent::model::remote::draft::{CallBit, Draft, count, text};
+use super::{Answer, AnswerPart, ChatTurn, StreamEvent, conversation, effort};
+use crate::agent::model::remote::draft::{CallFragment, Draft, count, text};
 use crate::agent::model::{Error, Piece, Request};
 use crate::agent::tools::Spec;
 use crate::transcript::{Cache, Finish, Tokens};
 
-/// Google's own stand-in for the signature of a call that another model made.
+/// Google's documented placeholder for the signature of a call that another model made.
 const UNSIGNED: &str = "skip_thought_signature_validator";
-/// Models that can be asked for their thoughts do not begin like this.
+/// Prefixes of models that refuse to be asked for their thoughts.
 const WITHOUT_THOUGHTS: [&str; 3] = ["gemini-1", "gemini-2.0", "gemma"];
-/// The part of JSON Schema that is taken; any other keyword spoils the whole request.
+/// The keywords of JSON Schema that are accepted; any other makes the whole request fail.
 const KEYWORDS: [&str; 15] = [
     "type",
     "title",
@@ -36,6 +37,7 @@ const KEYWORDS: [&str; 15] = [
     "pattern",
 ];
 
+/// The endpoint of a model, which has the model's name in its path.
 pub(super) fn url(base: &Url, model: &str) -> Option<Url> {
     let mut url = base.clone();
     let last = format!("{model}:streamGenerateContent");
@@ -44,17 +46,18 @@ pub(super) fn url(base: &Url, model: &str) -> Option<Url> {
     Some(url)
 }
 
-/// In the address it would be in every log on the way.
+/// Google also accepts the key in the URL, where proxies would log it.
 pub(super) fn headers(key: &str) -> Vec<(HeaderName, String)> {
     vec![(HeaderName::from_static("x-goog-api-key"), key.to_owned())]
 }
 
+/// The request body.
 pub(super) fn body(request: &Request, by: &str) -> Value {
     let mut contents: Vec<Value> = Vec::new();
     for said in conversation(&request.messages, by) {
         match said {
-            Said::User(text) => push(&mut contents, "user", vec![json!({ "text": text })]),
-            Said::Answer(answer) => push_answer(&mut contents, &answer, &request.model),
+            ChatTurn::User(text) => push(&mut contents, "user", vec![json!({ "text": text })]),
+            ChatTurn::Answer(answer) => push_answer(&mut contents, &answer, &request.model),
         }
     }
     let mut body = json!({ "contents": contents });
@@ -71,7 +74,7 @@ pub(super) fn body(request: &Request, by: &str) -> Value {
     body
 }
 
-/// Neighbours of one role are one content: results of calls and what is said after them.
+/// Appends parts, merged into the last content if it has the same role: roles must alternate.
 fn push(contents: &mut Vec<Value>, role: &str, parts: Vec<Value>) {
     let last = contents.last_mut().filter(|last| last["role"] == role);
     match last.and_then(|last| last["parts"].as_array_mut()) {
@@ -80,6 +83,7 @@ fn push(contents: &mut Vec<Value>, role: &str, parts: Vec<Value>) {
     }
 }
 
+/// Appends an answer and the results of its calls, in the order of the calls.
 fn push_answer(contents: &mut Vec<Value>, answer: &Answer<'_>, model: &str) {
     let results: Vec<Value> = answer
         .calls()
@@ -101,7 +105,7 @@ fn push_answer(contents: &mut Vec<Value>, answer: &Answer<'_>, model: &str) {
             AnswerPart::Thought(_, seal) => signature = Some(seal.data.as_str()),
             AnswerPart::Call(call) => {
                 let mut part = json!({"functionCall": {"name": call.name, "args": call.input}});
-                // Only the first one of several has to have it.
+                // Of parallel calls only the first needs a signature.
                 let needs_one = std::mem::take(&mut is_first) && is_strict(model);
                 if let Some(signature) = signature.take().or(needs_one.then_some(UNSIGNED)) {
                     part["thoughtSignature"] = json!(signature);
@@ -114,6 +118,7 @@ fn push_answer(contents: &mut Vec<Value>, answer: &Answer<'_>, model: &str) {
     push(contents, "user", results);
 }
 
+/// Whether the model insists on signatures.
 fn is_strict(model: &str) -> bool {
     effort::gemini(model).is_some_and(|generation| generation >= 3)
 }
@@ -121,14 +126,14 @@ fn is_strict(model: &str) -> bool {
 fn tool(spec: &Spec) -> Value {
     let mut tool = json!({"name": spec.name, "description": spec.description});
     let parameters = schema(&spec.schema);
-    // An object without properties is refused.
+    // A schema of an object without properties is refused, so such a tool has no schema.
     if parameters.get("properties").is_some() {
         tool["parameters"] = parameters;
     }
     tool
 }
 
-/// A schema with the keywords that Gemini takes.
+/// A schema reduced to what Gemini accepts: known keywords, one type (and `nullable`), enums of strings.
 fn schema(from: &Value) -> Value {
     let Value::Object(fields) = from else { return from.clone() };
     let mut kept = Map::new();
@@ -222,7 +227,8 @@ struct Usage {
     thoughts_token_count: Option<f64>,
 }
 
-pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
+/// Decodes one event.
+pub(super) fn event(draft: &mut Draft, data: &str) -> Result<StreamEvent, Error> {
     let event: Event<'_> = super::parse(data)?;
     if let Some(error) = event.error.filter(|error| error.get() != "null") {
         return Err(draft.reported(error));
@@ -230,12 +236,12 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
     if let Some(usage) = event.usage {
         draft.usage = Some(usage.tokens());
     }
-    // The prompt was stopped before the model saw it.
+    // The prompt itself was blocked: there will be no candidate.
     if event.feedback.is_some_and(|feedback| feedback.blocked.is_some()) {
         draft.finish = Some(Finish::ContentFilter);
     }
     let candidate = event.candidates.and_then(|candidates| candidates.into_iter().next());
-    let Some(candidate) = candidate else { return Ok(Heard::Pieces(Vec::new())) };
+    let Some(candidate) = candidate else { return Ok(StreamEvent::Pieces(Vec::new())) };
     let mut pieces = Vec::new();
     for part in candidate.content.and_then(|content| content.parts).unwrap_or_default() {
         let said = part.text.and_then(text);
@@ -244,7 +250,7 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
             Some(false) | None => said.map(Piece::Text),
         });
         if let Some(call) = part.call {
-            draft.add_call(CallBit {
+            draft.add_call(CallFragment {
                 index: None,
                 id: call.id.and_then(text).unwrap_or_default(),
                 name: call.name.and_then(text).unwrap_or_default(),
@@ -256,7 +262,7 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
     if let Some(reason) = candidate.finish.and_then(text) {
         draft.finish = Some(finish(&reason)?);
     }
-    Ok(Heard::Pieces(pieces))
+    Ok(StreamEvent::Pieces(pieces))
 }
 
 fn finish(word: &str) -> Result<Finish, Error> {
@@ -266,7 +272,7 @@ fn finish(word: &str) -> Result<Finish, Error> {
         "SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "IMAGE_SAFETY" => {
             Finish::ContentFilter
         }
-        // The model wrote a call that its server could not read; another try mostly helps.
+        // The model wrote a call that the server could not parse; a retry mostly helps.
         "MALFORMED_FUNCTION_CALL" => {
             let message = "the model made a call that cannot be read".to_owned();
             return Err(Error::Busy { message, retry_after: None });
@@ -276,7 +282,7 @@ fn finish(word: &str) -> Result<Finish, Error> {
 }
 
 impl Usage {
-    /// Google counts cached tokens as part of the prompt, and thoughts apart as we do.
+    /// Google counts cached tokens as part of the prompt (we do not), and thoughts separately (as we do).
     fn tokens(&self) -> Tokens {
         let prompt = count(self.prompt_token_count);
         let read = count(self.cached_content_token_count).min(prompt);

@@ -1,8 +1,9 @@
-//! Wire formats: how a request is written in each, and what its events say. Pure. Transport, bounds
-//! and failures are shared; a format is one file here.
+//! Wire formats: encoding a request and decoding the events of an answer, one file per format. Pure;
+//! transport, bounds and failures are shared.
 //!
-//! Whatever a transcript holds, what is sent is a conversation that servers take: turns alternate, and
-//! every call has its answer right behind it.
+//! Whatever a transcript contains, what is sent is a conversation that servers accept: turns alternate,
+//! every call is followed by its result, and names and ids have allowed characters. A transcript that was
+//! refused once would otherwise be refused for ever.
 
 mod anthropic;
 mod effort;
@@ -18,27 +19,27 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::draft::Draft;
-use super::failure::Teller;
+use super::failure::ErrorMapper;
 use crate::agent::model::provider::Wire;
 use crate::agent::model::{Effort, Error, Piece, Request};
 use crate::transcript::{CallStatus, Message, Part, Role, Seal, ToolState};
 
-/// Every format refuses a whole conversation for one longer name or id.
+/// The longest name or id that every format accepts; one longer name makes the whole request fail.
 const NAME_CHARACTERS: usize = 64;
 
-/// What one event says.
+/// What one event brings.
 #[derive(Debug, PartialEq)]
-pub(super) enum Heard {
+pub(super) enum StreamEvent {
     Pieces(Vec<Piece>),
-    /// The server says that this was all.
+    /// The end of the answer.
     Done,
 }
 
-/// Reads the events of one answer.
+/// Decodes the events of one answer.
 pub(super) struct Decoder {
     draft: Draft,
     wire: Wire,
-    /// Of a format whose thoughts are followed by their signature.
+    /// The signature of the current thought, for formats that send it after the thought (Anthropic).
     signature: String,
 }
 
@@ -60,7 +61,8 @@ impl Wire {
         }
     }
 
-    /// `by` is the `provider/model` that is asked: it gets the seals back that it made.
+    /// The request body. `by` is the `provider/model` that the request is for: it gets back its own seals
+    /// and no others, which it would refuse.
     pub(super) fn body(self, request: &Request, by: &str, effort: Option<Effort>) -> Value {
         let mut body = match self {
             Wire::OpenAi => openai::body(request),
@@ -76,30 +78,32 @@ impl Wire {
 }
 
 impl Decoder {
-    pub(super) fn new(wire: Wire, teller: Teller, by: &str, most: usize) -> Decoder {
-        Decoder { draft: Draft::new(teller, by, most), wire, signature: String::new() }
+    pub(super) fn new(wire: Wire, errors: ErrorMapper, by: &str, most: usize) -> Decoder {
+        Decoder { draft: Draft::new(errors, by, most), wire, signature: String::new() }
     }
 
     pub(super) fn set_retry_after(&mut self, pause: Option<Duration>) {
         self.draft.set_retry_after(pause);
     }
 
-    /// How much of the answer is held back until its end.
+    /// How many bytes of the answer are held back until its end.
     pub(super) fn held(&self) -> usize {
         self.draft.held()
     }
 
+    /// Whether the finish reason has come, and the answer is complete.
     pub(super) fn has_finished(&self) -> bool {
         self.draft.finish.is_some()
     }
 
-    pub(super) fn event(&mut self, data: &[u8]) -> Result<Heard, Error> {
-        let data = std::str::from_utf8(data).map_err(|_| Teller::unreadable())?.trim();
+    /// Decodes the data of one event.
+    pub(super) fn event(&mut self, data: &[u8]) -> Result<StreamEvent, Error> {
+        let data = std::str::from_utf8(data).map_err(|_| ErrorMapper::unreadable())?.trim();
         if data == "[DONE]" {
-            return Ok(Heard::Done);
+            return Ok(StreamEvent::Done);
         }
         if data.is_empty() {
-            return Ok(Heard::Pieces(Vec::new()));
+            return Ok(StreamEvent::Pieces(Vec::new()));
         }
         match self.wire {
             Wire::OpenAi => openai::event(&mut self.draft, data),
@@ -109,61 +113,65 @@ impl Decoder {
         }
     }
 
-    /// What the end of a stream still brings: calls, usage and why it ended.
+    /// The pieces that the end of a stream brings: calls, usage and the finish reason.
     pub(super) fn ending(self, messages: &[Message]) -> Result<Vec<Piece>, Error> {
         self.draft.ending(messages)
     }
 }
 
-/// Values in one event; an answer has a few, and a call's arguments may have more.
+/// The most JSON values in one event. Usually there are a few; the arguments of a call may have many.
 const MOST_IN_EVENT: usize = 200_000;
 
+/// Parses an event, which must be an object.
 fn parse<'a, T: Deserialize<'a>>(data: &'a str) -> Result<T, Error> {
-    // Types are read from lists, too; no server means that.
+    // serde also reads structs from arrays, by position; no server means that.
     if !data.starts_with('{') {
-        return Err(Teller::unreadable());
+        return Err(ErrorMapper::unreadable());
     }
-    // Small values in a list take many times their bytes: they are counted before they are made.
+    // Small values take many times their bytes in memory, so they are counted before they are allocated.
     if super::draft::measure(data).0 > MOST_IN_EVENT {
-        return Err(Teller::unreadable());
+        return Err(ErrorMapper::unreadable());
     }
+    // An event that ends in the middle was cut off with the stream, and is worth a retry.
     serde_json::from_str(data).map_err(|error| match error.is_eof() {
         true => Error::Truncated,
-        false => Teller::unreadable(),
+        false => ErrorMapper::unreadable(),
     })
 }
 
-/// One turn of a conversation.
-enum Said<'a> {
+/// One turn of the conversation as it is sent.
+enum ChatTurn<'a> {
     User(String),
     Answer(Answer<'a>),
 }
 
+/// An answer of the model.
 struct Answer<'a> {
+    /// All its text.
     text: String,
-    /// The same and everything else, in order.
+    /// The same text and everything else, in order.
     parts: Vec<AnswerPart<'a>>,
 }
 
 enum AnswerPart<'a> {
     Text(&'a str),
-    /// A thought, and a seal of the model that is asked.
+    /// A thought with its seal, made by the model that the request is for.
     Thought(&'a str, &'a Seal),
-    Call(SaidCall<'a>),
+    Call(CallWithResult<'a>),
 }
 
 /// A call and its result.
-struct SaidCall<'a> {
+struct CallWithResult<'a> {
     id: &'a str,
     name: String,
-    /// An object.
+    /// The arguments, always an object.
     input: Value,
     result: &'a str,
     has_failed: bool,
 }
 
 impl<'a> Answer<'a> {
-    fn calls(&self) -> impl Iterator<Item = &SaidCall<'a>> {
+    fn calls(&self) -> impl Iterator<Item = &CallWithResult<'a>> {
         self.parts.iter().filter_map(|part| match part {
             AnswerPart::Call(call) => Some(call),
             AnswerPart::Text(_) | AnswerPart::Thought(..) => None,
@@ -171,16 +179,17 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Templates of local models insist on turns, so neighbours of one role become one.
-fn conversation<'a>(messages: &'a [Message], by: &str) -> Vec<Said<'a>> {
-    let mut turns: Vec<Said<'a>> = Vec::new();
+/// The messages as alternating turns: neighbours of one role are merged, because the chat templates of
+/// local models insist on alternation. A summary counts as the user's words.
+fn conversation<'a>(messages: &'a [Message], by: &str) -> Vec<ChatTurn<'a>> {
+    let mut turns: Vec<ChatTurn<'a>> = Vec::new();
     for message in since_summary(messages) {
         let text = message.text();
         if message.info.role == Role::User || message.is_summary() {
             match turns.last_mut() {
                 _ if text.trim().is_empty() => {}
-                Some(Said::User(before)) => append(before, &text),
-                Some(Said::Answer(_)) | None => turns.push(Said::User(text)),
+                Some(ChatTurn::User(before)) => append(before, &text),
+                Some(ChatTurn::Answer(_)) | None => turns.push(ChatTurn::User(text)),
             }
             continue;
         }
@@ -188,11 +197,11 @@ fn conversation<'a>(messages: &'a [Message], by: &str) -> Vec<Said<'a>> {
         let has_calls = answer.calls().next().is_some();
         match turns.last_mut() {
             _ if !has_calls && answer.text.trim().is_empty() => {}
-            Some(Said::Answer(before)) if !has_calls && before.calls().next().is_none() => {
+            Some(ChatTurn::Answer(before)) if !has_calls && before.calls().next().is_none() => {
                 append(&mut before.text, &answer.text);
                 before.parts.extend(answer.parts);
             }
-            Some(_) | None => turns.push(Said::Answer(answer)),
+            Some(_) | None => turns.push(ChatTurn::Answer(answer)),
         }
     }
     turns
@@ -209,6 +218,7 @@ fn append(text: &mut String, more: &str) {
     text.push_str(more);
 }
 
+/// The parts of an answer that are sent. Thoughts of other models are left out.
 fn answer_parts<'a>(message: &'a Message, by: &str) -> Vec<AnswerPart<'a>> {
     let mut parts: Vec<AnswerPart<'a>> = Vec::new();
     for part in &message.parts {
@@ -220,14 +230,14 @@ fn answer_parts<'a>(message: &'a Message, by: &str) -> Vec<AnswerPart<'a>> {
                 parts.push(AnswerPart::Thought(text, seal));
             }
             Part::Tool { call, tool, state } => {
-                let said = SaidCall {
+                let said = CallWithResult {
                     id: call,
                     name: sendable(tool),
                     input: object(&state.input),
                     result: result(state),
                     has_failed: state.status != CallStatus::Completed,
                 };
-                // Hosts may write a call down again with every change; the newest one counts.
+                // Some hosts append a call again with every change of its state; the newest one counts.
                 let earlier = parts.iter_mut().find_map(|part| match part {
                     AnswerPart::Call(earlier) if earlier.id == said.id => Some(earlier),
                     AnswerPart::Call(_) | AnswerPart::Text(_) | AnswerPart::Thought(..) => None,
@@ -245,6 +255,8 @@ fn answer_parts<'a>(message: &'a Message, by: &str) -> Vec<AnswerPart<'a>> {
     parts
 }
 
+/// The result that the model is shown. A call without one counts as interrupted: servers refuse a call
+/// without a result.
 fn result(state: &ToolState) -> &str {
     match state.status {
         CallStatus::Completed => state.output.as_deref().unwrap_or_default(),
@@ -253,7 +265,8 @@ fn result(state: &ToolState) -> &str {
     }
 }
 
-/// Models call tools that do not exist, and ids come from other servers; they must not spoil the conversation for ever.
+/// A name or id with allowed characters only. Models call tools that do not exist, under any name, and ids
+/// come from other servers; in the transcript they would make every later request fail.
 fn sendable(name: &str) -> String {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
     let letters = name.chars().map(|letter| if fits(letter) { letter } else { '_' });
@@ -261,7 +274,7 @@ fn sendable(name: &str) -> String {
     if name.is_empty() { "unnamed".to_owned() } else { name }
 }
 
-/// Servers read arguments back and expect an object.
+/// Arguments as an object, which servers insist on.
 fn object(input: &Value) -> Value {
     match input {
         Value::Object(_) => input.clone(),

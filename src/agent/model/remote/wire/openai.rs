@@ -1,5 +1,6 @@
-//! OpenAI's chat completions, as OpenAI and many other servers speak them. Unknown fields are passed
-//! over without being kept.
+//! OpenAI's Chat Completions API, in the dialects of the many servers that speak it (OpenRouter, Ollama,
+//! Mistral, vLLM, …): several names for thoughts and finish reasons, arguments as a string or as JSON,
+//! content as a string or as a list. Unknown fields are ignored.
 
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderName};
@@ -7,8 +8,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Answer, Heard, Said, conversation};
-use crate::agent::model::remote::draft::{CallBit, Draft, count, text};
+use super::{Answer, ChatTurn, StreamEvent, conversation};
+use crate::agent::model::remote::draft::{CallFragment, Draft, count, text};
 use crate::agent::model::{Error, Piece, Request};
 use crate::agent::tools::Spec;
 use crate::transcript::{Cache, Finish, Tokens};
@@ -21,6 +22,7 @@ pub(super) fn headers(key: &str) -> Vec<(HeaderName, String)> {
     vec![(AUTHORIZATION, format!("Bearer {key}"))]
 }
 
+/// The request body. Thoughts are never sent back: this format has no place for them.
 pub(super) fn body(request: &Request) -> Value {
     let mut chat = Vec::new();
     if !request.system.is_empty() {
@@ -28,8 +30,8 @@ pub(super) fn body(request: &Request) -> Value {
     }
     for said in conversation(&request.messages, "") {
         match said {
-            Said::User(text) => chat.push(json!({"role": "user", "content": text})),
-            Said::Answer(answer) => push_answer(&mut chat, &answer),
+            ChatTurn::User(text) => chat.push(json!({"role": "user", "content": text})),
+            ChatTurn::Answer(answer) => push_answer(&mut chat, &answer),
         }
     }
     let mut body = json!({
@@ -84,7 +86,7 @@ struct Chunk<'a> {
 struct Choice<'a> {
     #[serde(borrow, default)]
     delta: Option<Delta<'a>>,
-    /// Of servers that do not stream.
+    /// From servers that do not stream.
     #[serde(borrow, default)]
     message: Option<Delta<'a>>,
     #[serde(borrow, default)]
@@ -145,7 +147,7 @@ struct Details {
     reasoning_tokens: Option<f64>,
 }
 
-/// Mistral's models send their content as a list of these.
+/// Mistral sends content as a list of these.
 #[derive(Deserialize)]
 struct ContentPart<'a> {
     #[serde(borrow, default)]
@@ -154,7 +156,8 @@ struct ContentPart<'a> {
     thinking: Option<&'a RawValue>,
 }
 
-pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
+/// Decodes one chunk.
+pub(super) fn event(draft: &mut Draft, data: &str) -> Result<StreamEvent, Error> {
     let chunk: Chunk<'_> = super::parse(data)?;
     if let Some(error) = chunk.error.filter(|error| error.get() != "null") {
         return Err(draft.reported(error));
@@ -163,7 +166,7 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
         draft.usage = usage.tokens().or(draft.usage);
     }
     let choice = chunk.choices.and_then(|choices| choices.into_iter().next());
-    let Some(choice) = choice else { return Ok(Heard::Pieces(Vec::new())) };
+    let Some(choice) = choice else { return Ok(StreamEvent::Pieces(Vec::new())) };
     let mut pieces = Vec::new();
     if let Some(delta) = choice.delta.or(choice.message) {
         let thoughts = [delta.reasoning_content, delta.reasoning];
@@ -177,19 +180,19 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
     if let Some(reason) = choice.finish_reason.and_then(text) {
         draft.finish = Some(finish(&reason));
     }
-    Ok(Heard::Pieces(pieces))
+    Ok(StreamEvent::Pieces(pieces))
 }
 
 impl CallDelta<'_> {
-    fn bit(self) -> CallBit {
+    fn bit(self) -> CallFragment {
         let function = self.function.unwrap_or_default();
-        // A text that is JSON; some servers send the JSON itself.
+        // A string that contains JSON; some servers send the JSON itself.
         let arguments = match function.arguments.map(RawValue::get) {
             None | Some("null") => String::new(),
             Some(raw) if raw.starts_with('"') => serde_json::from_str(raw).unwrap_or_default(),
             Some(raw) => raw.to_owned(),
         };
-        CallBit {
+        CallFragment {
             index: self.index,
             id: self.id.and_then(text).unwrap_or_default(),
             name: function.name.and_then(text).unwrap_or_default(),
@@ -199,7 +202,7 @@ impl CallDelta<'_> {
     }
 }
 
-/// The words of the servers that speak this protocol.
+/// The finish reasons of the servers that speak this protocol.
 fn finish(word: &str) -> Finish {
     match word {
         "stop" | "stop_sequence" | "end_turn" | "eos" => Finish::Stop,
@@ -210,6 +213,7 @@ fn finish(word: &str) -> Finish {
     }
 }
 
+/// Adds content, which is a string or a list of parts with text and thoughts.
 fn push_content(pieces: &mut Vec<Piece>, content: Option<&RawValue>) {
     let Some(content) = content else { return };
     if !content.get().starts_with('[') {
@@ -231,7 +235,8 @@ fn push_content(pieces: &mut Vec<Piece>, content: Option<&RawValue>) {
 }
 
 impl Usage {
-    /// Providers count thoughts as output and cached tokens as input; we count them apart.
+    /// OpenAI counts thoughts as output and cached tokens as input; we count them separately. `None` for a
+    /// usage without counts, which must not replace one that had some.
     fn tokens(&self) -> Option<Tokens> {
         if self.prompt_tokens.is_none() && self.completion_tokens.is_none() {
             return None;
@@ -258,12 +263,12 @@ mod tests {
     use super::super::{Decoder, Wire};
     use super::*;
     use crate::agent::model::Call;
-    use crate::agent::model::remote::failure::Teller;
+    use crate::agent::model::remote::failure::ErrorMapper;
 
     fn decoder(most: usize) -> Decoder {
         let url = Url::parse("http://127.0.0.1:1/v1/").unwrap();
-        let teller = Teller::new(&url, "OPENAI_BASE_URL", "none", Duration::from_secs(1));
-        Decoder::new(Wire::OpenAi, teller, "openai/test", most)
+        let errors = ErrorMapper::new(&url, "OPENAI_BASE_URL", "none", Duration::from_secs(1));
+        Decoder::new(Wire::OpenAi, errors, "openai/test", most)
     }
 
     fn delta(delta: Value) -> Vec<u8> {
@@ -338,19 +343,19 @@ mod tests {
     #[test]
     fn fields_of_the_wrong_kind_are_passed_over() {
         let odd = json!({"content": 7, "reasoning": {"a": []}, "tool_calls": null, "new": [1, 2]});
-        assert_eq!(decoder(9).event(&delta(odd)), Ok(Heard::Pieces(vec![])));
+        assert_eq!(decoder(9).event(&delta(odd)), Ok(StreamEvent::Pieces(vec![])));
         let usage = b"{\"choices\": [], \"usage\": {\"prompt_tokens\": null}}";
-        assert_eq!(decoder(9).event(usage), Ok(Heard::Pieces(vec![])));
+        assert_eq!(decoder(9).event(usage), Ok(StreamEvent::Pieces(vec![])));
         for garbage in ["{\"choices\": 7}", "[]", "nonsense", "{\"choices\": [{\"delta\": \"x\"}]}"]
         {
             assert_eq!(
                 decoder(9).event(garbage.as_bytes()),
-                Err(Teller::unreadable()),
+                Err(ErrorMapper::unreadable()),
                 "{garbage}"
             );
         }
         assert_eq!(decoder(9).event(b"{\"choices\": [{\"del"), Err(Error::Truncated));
-        assert_eq!(decoder(9).event(&[b'"', 0xff, b'"']), Err(Teller::unreadable()));
+        assert_eq!(decoder(9).event(&[b'"', 0xff, b'"']), Err(ErrorMapper::unreadable()));
     }
 
     #[test]
@@ -360,7 +365,7 @@ mod tests {
         let pieces = vec![Piece::Thought("hm".into()), Piece::Text("so".into())];
         assert_eq!(
             decoder(9).event(&delta(json!({"content": content}))),
-            Ok(Heard::Pieces(pieces))
+            Ok(StreamEvent::Pieces(pieces))
         );
     }
 }

@@ -1,4 +1,4 @@
-//! OpenAI's responses. Nothing is stored at the provider: every request has the whole conversation,
+//! OpenAI's Responses API, used without state (`store: false`): every request has the whole conversation,
 //! with the model's own thoughts as encrypted items that only it can read.
 
 use reqwest::Url;
@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Answer, AnswerPart, Heard, Said, conversation, sendable};
-use crate::agent::model::remote::draft::{CallBit, Draft, count, text};
+use super::{Answer, AnswerPart, ChatTurn, StreamEvent, conversation, sendable};
+use crate::agent::model::remote::draft::{CallFragment, Draft, count, text};
 use crate::agent::model::{Error, Piece, Request};
 use crate::agent::tools::Spec;
 use crate::transcript::{Cache, Finish, SealKind, Tokens};
@@ -16,12 +16,13 @@ pub(super) fn url(base: &Url) -> Option<Url> {
     base.join("responses").ok()
 }
 
+/// The request body.
 pub(super) fn body(request: &Request, by: &str) -> Value {
     let mut input = Vec::new();
     for said in conversation(&request.messages, by) {
         match said {
-            Said::User(text) => input.push(message("user", "input_text", &text)),
-            Said::Answer(answer) => push_answer(&mut input, &answer),
+            ChatTurn::User(text) => input.push(message("user", "input_text", &text)),
+            ChatTurn::Answer(answer) => push_answer(&mut input, &answer),
         }
     }
     let mut body = json!({
@@ -42,7 +43,7 @@ pub(super) fn body(request: &Request, by: &str) -> Value {
     body
 }
 
-/// Models without thoughts refuse to be asked for them.
+/// Whether it is a reasoning model. Others refuse a request for encrypted thoughts.
 fn thinks(model: &str) -> bool {
     let families = ["o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss", "codex"];
     families.iter().any(|family| model.starts_with(family)) && !model.contains("-chat")
@@ -52,6 +53,7 @@ fn message(role: &str, kind: &str, text: &str) -> Value {
     json!({"type": "message", "role": role, "content": [{"type": kind, "text": text}]})
 }
 
+/// Appends an answer, and the results of its calls after it.
 fn push_answer(input: &mut Vec<Value>, answer: &Answer<'_>) {
     if answer.calls().next().is_none() {
         return input.push(message("assistant", "output_text", &answer.text));
@@ -155,7 +157,8 @@ struct OutputDetails {
     reasoning_tokens: Option<f64>,
 }
 
-pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
+/// Decodes one event.
+pub(super) fn event(draft: &mut Draft, data: &str) -> Result<StreamEvent, Error> {
     let event: Event<'_> = super::parse(data)?;
     let delta = || event.delta.and_then(text);
     let mut pieces = Vec::new();
@@ -170,7 +173,7 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
         "response.function_call_arguments.delta" => {
             if let Some(arguments) = delta() {
                 let index = event.output_index;
-                draft.add_call(CallBit { index, arguments, ..CallBit::default() })?;
+                draft.add_call(CallFragment { index, arguments, ..CallFragment::default() })?;
             }
         }
         "response.output_item.added" => {
@@ -193,7 +196,7 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<Heard, Error> {
             }
         }
     }
-    Ok(Heard::Pieces(pieces))
+    Ok(StreamEvent::Pieces(pieces))
 }
 
 fn is_call(item: &Item<'_>) -> bool {
@@ -206,22 +209,28 @@ fn begin(draft: &mut Draft, index: Option<u64>, item: &Item<'_>) -> Result<(), E
     }
     let id = item.call_id.and_then(text).unwrap_or_default();
     let name = item.name.and_then(text).unwrap_or_default();
-    draft.add_call(CallBit { index, id, name, ..CallBit::default() })
+    draft.add_call(CallFragment { index, id, name, ..CallFragment::default() })
 }
 
-/// A whole item. Some servers send no bits before it.
+/// The end of an item, which repeats it as a whole. Its arguments are used only if no fragments came
+/// before, as with some servers.
 fn end(draft: &mut Draft, index: Option<u64>, item: &Item<'_>) -> Result<Option<Piece>, Error> {
     if is_call(item) && !index.is_some_and(|index| draft.has_arguments(index)) {
         begin(draft, index, item)?;
         let arguments = item.arguments.and_then(text).unwrap_or_default();
-        draft.add_call(CallBit { index, arguments, ..CallBit::default() })?;
+        draft.add_call(CallFragment { index, arguments, ..CallFragment::default() })?;
     }
     let encrypted = item.encrypted_content.and_then(text);
     Ok(encrypted.map(|data| draft.seal(SealKind::Encrypted, data)))
 }
 
-fn close(draft: &mut Draft, kind: &str, response: Option<Response<'_>>) -> Result<Heard, Error> {
-    let Some(response) = response else { return Ok(Heard::Pieces(Vec::new())) };
+/// The end of the response, with its status and usage.
+fn close(
+    draft: &mut Draft,
+    kind: &str,
+    response: Option<Response<'_>>,
+) -> Result<StreamEvent, Error> {
+    let Some(response) = response else { return Ok(StreamEvent::Pieces(Vec::new())) };
     if let Some(error) = response.error.filter(|error| error.get() != "null") {
         return Err(draft.reported(error));
     }
@@ -235,10 +244,10 @@ fn close(draft: &mut Draft, kind: &str, response: Option<Response<'_>>) -> Resul
         Some("content_filter") => Finish::ContentFilter,
         Some(other) => Finish::Other(other.to_owned()),
     });
-    Ok(Heard::Done)
+    Ok(StreamEvent::Done)
 }
 
-/// An error is an event of its own, or within one.
+/// The error of an `error` event, which is the event itself or a field of it.
 fn report(draft: &Draft, within: Option<&RawValue>, data: &str) -> Error {
     let whole = serde_json::from_str::<&RawValue>(data).ok();
     match within.filter(|error| error.get() != "null").or(whole) {
@@ -248,7 +257,7 @@ fn report(draft: &Draft, within: Option<&RawValue>, data: &str) -> Error {
 }
 
 impl Usage {
-    /// OpenAI counts thoughts as output and cached tokens as input; we count them apart.
+    /// OpenAI counts thoughts as output and cached tokens as input; we count them separately.
     fn tokens(&self) -> Tokens {
         let details = self.output_tokens_details.as_ref();
         let reasoning = count(details.and_then(|details| details.reasoning_tokens));

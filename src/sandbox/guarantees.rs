@@ -1,5 +1,5 @@
-//! What each level holds, as data: `doctor` and the documentation print it, and the escape suite asserts
-//! it, also what is not held.
+//! The guarantees of each sandbox level, as a table: `doctor` and the documentation print it, and the
+//! escape tests assert every cell of it, also that what is not guaranteed is really possible.
 
 use super::Level;
 
@@ -29,15 +29,16 @@ pub enum Property {
     Outlive,
 }
 
+/// Whether a level keeps a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum Guarantee {
     Yes,
-    /// From this version of Landlock on, which came with this Linux.
+    /// From this ABI version of Landlock on, which came with this version of Linux.
     Since {
         abi: i32,
         linux: &'static str,
     },
-    /// And why.
+    /// Not kept, and why not.
     No(&'static str),
 }
 
@@ -47,38 +48,38 @@ pub struct Row {
     pub property: Property,
     /// What a command cannot do, after "a command cannot".
     pub words: &'static str,
-    pub bwrap_user: Held,
-    pub bwrap_root: Held,
-    pub landlock: Held,
-    pub off: Held,
+    pub bwrap_user: Guarantee,
+    pub bwrap_root: Guarantee,
+    pub landlock: Guarantee,
+    pub off: Guarantee,
 }
 
-const YES: Held = Held::Yes;
-const NO_SANDBOX: Held = Held::No("there is no sandbox");
-const MANY_FILES: Held = Held::No("each file is limited, their number is not");
-const LINUX_6_12: Held = Held::Since { abi: 6, linux: "6.12" };
+const YES: Guarantee = Guarantee::Yes;
+const NO_SANDBOX: Guarantee = Guarantee::No("there is no sandbox");
+const MANY_FILES: Guarantee = Guarantee::No("each file is limited, their number is not");
+const LINUX_6_12: Guarantee = Guarantee::Since { abi: 6, linux: "6.12" };
 
-/// Held by bubblewrap and Landlock.
+/// A property that bubblewrap and Landlock both keep.
 const fn row(property: Property, words: &'static str) -> Row {
     Row { property, words, bwrap_user: YES, bwrap_root: YES, landlock: YES, off: NO_SANDBOX }
 }
 
-pub const HOLDS: [Row; 21] = [
+pub const GUARANTEES: [Row; 21] = [
     row(Property::Credentials, "read credentials in the home directory (`~/.ssh`, `~/.aws`, …)"),
     row(Property::OwnFiles, "read our storage directory: token, tasks, conversations"),
     row(Property::Temporary, "read what others have in `/tmp`"),
     Row {
-        landlock: Held::No(
+        landlock: Guarantee::No(
             "Landlock does not cover attributes (`chmod`, `touch`), and `/dev/shm` is open",
         ),
         ..row(Property::Outside, "write outside the workspace and its own `/tmp`")
     },
     Row {
-        landlock: Held::No("Landlock cannot except a part of a directory"),
+        landlock: Guarantee::No("Landlock cannot except a part of a directory"),
         ..row(Property::Git, "write `.git/hooks` and `.git/config`")
     },
     Row {
-        landlock: Held::No("Landlock cannot except a part of a directory"),
+        landlock: Guarantee::No("Landlock cannot except a part of a directory"),
         ..row(
             Property::Agents,
             "write definitions and settings of agents in the workspace (`.claude`, `.mcp.json`, …)",
@@ -86,20 +87,20 @@ pub const HOLDS: [Row; 21] = [
     },
     row(Property::Environment, "read the environment or memory of other processes"),
     Row {
-        landlock: Held::No("Landlock does not hide processes"),
+        landlock: Guarantee::No("Landlock does not hide processes"),
         ..row(Property::View, "see other processes")
     },
     Row { landlock: LINUX_6_12, ..row(Property::Signals, "signal other processes") },
     row(Property::Capabilities, "use capabilities of root, such as mounting"),
     row(Property::Namespaces, "get out through namespaces of its own"),
     Row {
-        landlock: Held::No(
+        landlock: Guarantee::No(
             "Landlock does not cover Unix sockets; the daemon refuses what is asked",
         ),
         ..row(Property::Socket, "connect to the daemon's socket")
     },
     Row {
-        landlock: Held::No("Landlock does not cover Unix sockets"),
+        landlock: Guarantee::No("Landlock does not cover Unix sockets"),
         ..row(
             Property::Services,
             "reach services over Unix sockets in `/run` and `/tmp` (Docker, D-Bus, SSH agents)",
@@ -107,7 +108,7 @@ pub const HOLDS: [Row; 21] = [
     },
     Row {
         landlock: LINUX_6_12,
-        off: Held::No(
+        off: Guarantee::No(
             "one that kills its guard and empties its environment is not known for a command",
         ),
         ..row(
@@ -116,15 +117,15 @@ pub const HOLDS: [Row; 21] = [
         )
     },
     Row {
-        landlock: Held::Since { abi: 4, linux: "6.7" },
+        landlock: Guarantee::Since { abi: 4, linux: "6.7" },
         ..row(Property::Tcp, "use TCP, with the network off")
     },
     Row {
-        landlock: Held::No("Landlock covers TCP only"),
+        landlock: Guarantee::No("Landlock covers TCP only"),
         ..row(Property::Udp, "use UDP, with the network off")
     },
     Row {
-        // The guard counts them there, and must not be killed.
+        // There the guard counts them, which works only as long as commands cannot signal (kill) it.
         landlock: LINUX_6_12,
         ..row(Property::Processes, "keep more processes than the limit")
     },
@@ -140,13 +141,13 @@ pub const HOLDS: [Row; 21] = [
     },
     Row {
         landlock: LINUX_6_12,
-        off: Held::No("one that kills its guard and empties its environment is not found"),
+        off: Guarantee::No("one that kills its guard and empties its environment is not found"),
         ..row(Property::Outlive, "leave a process behind")
     },
 ];
 
 impl Row {
-    pub fn at(&self, level: Level) -> Held {
+    pub fn at(&self, level: Level) -> Guarantee {
         match level {
             Level::BwrapUser => self.bwrap_user,
             Level::BwrapRoot => self.bwrap_root,
@@ -156,13 +157,13 @@ impl Row {
     }
 }
 
-impl Held {
-    /// Where Landlock has this version; 0 is none.
+impl Guarantee {
+    /// Whether it holds on a system with this ABI version of Landlock; 0 is none.
     pub fn holds(self, landlock: i32) -> bool {
         match self {
-            Held::Yes => true,
-            Held::Since { abi, .. } => landlock >= abi,
-            Held::No(_) => false,
+            Guarantee::Yes => true,
+            Guarantee::Since { abi, .. } => landlock >= abi,
+            Guarantee::No(_) => false,
         }
     }
 }
@@ -177,31 +178,31 @@ impl Level {
         }
     }
 
-    /// What this level does not hold, one line each.
+    /// What this level does not guarantee, one line each.
     pub fn gaps(self, landlock: i32) -> Vec<String> {
         let gap = |row: &Row| match row.at(self) {
             held if held.holds(landlock) => None,
-            Held::Yes => None,
-            Held::Since { linux, .. } => {
+            Guarantee::Yes => None,
+            Guarantee::Since { linux, .. } => {
                 Some(format!("{} (only from Linux {linux} on)", row.words))
             }
-            Held::No(why) => Some(format!("{} ({why})", row.words)),
+            Guarantee::No(why) => Some(format!("{} ({why})", row.words)),
         };
-        HOLDS.iter().filter_map(gap).collect()
+        GUARANTEES.iter().filter_map(gap).collect()
     }
 }
 
-/// The table for the documentation.
+/// The table in Markdown, for the documentation.
 pub fn table() -> String {
     let mut text =
         "| a command cannot | bubblewrap | as root | Landlock | off |\n|---|---|---|---|---|\n"
             .to_owned();
-    let cell = |held: Held| match held {
-        Held::Yes => "yes".to_owned(),
-        Held::Since { linux, .. } => format!("from Linux {linux} on"),
-        Held::No(why) => format!("**no**: {why}"),
+    let cell = |held: Guarantee| match held {
+        Guarantee::Yes => "yes".to_owned(),
+        Guarantee::Since { linux, .. } => format!("from Linux {linux} on"),
+        Guarantee::No(why) => format!("**no**: {why}"),
     };
-    for row in HOLDS {
+    for row in GUARANTEES {
         let held = [row.bwrap_user, row.bwrap_root, row.landlock, row.off].map(cell);
         text.push_str(&format!("| {} | {} |\n", row.words, held.join(" | ")));
     }

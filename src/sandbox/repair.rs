@@ -1,6 +1,8 @@
-//! What is put right after a command, for what cannot be mounted over: protected paths that were not
-//! there, and links. This happens outside the sandbox, so it follows no link that the command has made:
-//! directories are opened one name after the other, and have to be those that were planned with.
+//! Repairs after a command, for protected paths that cannot be mounted over: those that did not exist
+//! before (what the command created there is removed) and symlinks (put back as they were). This runs
+//! outside the sandbox with the user's full rights, so it must not follow a symlink that the command
+//! made: directories are opened one name at a time with `O_NOFOLLOW`, and must have the inode they had
+//! when the command was planned. Otherwise a command could have us delete a file elsewhere.
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
@@ -12,30 +14,31 @@ use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::Tidied;
+use super::RepairOutcome;
 use super::remove::{ENTRY, PASS, enter, insist, is_directory, pass, remove_entry};
 
 /// Device and inode: which directory it is, whatever its name.
 pub(super) type Identity = (rustix::fs::Dev, u64);
 
-/// A directory that commands can neither rename nor replace, the workspace or a git directory outside of
-/// it, as it was when a command was planned. Everything is reached from there.
+/// A directory that commands can neither rename nor replace (the workspace, or a git directory outside
+/// of it), as it was when the command was planned. All paths are opened relative to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Anchor {
     path: PathBuf,
     identity: Identity,
 }
 
+/// One thing to check, and if necessary to undo, after a command. Serialized into the guard's order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Afterwards {
-    /// Was not there, and is not to be there.
+pub(super) enum Repair {
+    /// The path did not exist and must not exist afterwards.
     Remove { anchor: Anchor, below: PathBuf },
-    /// Was a link in this very directory, and is to be the same one.
+    /// The path was a symlink in this very directory and must be the same one afterwards.
     Relink { anchor: Anchor, below: PathBuf, parent: Identity, target: PathBuf },
 }
 
 impl Anchor {
-    /// `path` must be absolute and free of links.
+    /// `path` must be absolute and canonical.
     pub(super) fn at(path: &Path) -> io::Result<Anchor> {
         Ok(Anchor { path: path.to_owned(), identity: identity(&open(path)?)? })
     }
@@ -44,8 +47,8 @@ impl Anchor {
         &self.path
     }
 
-    /// Gives a file a new time. Git writes `gitdir` of a worktree anew when that is a day old, and gives
-    /// up where it cannot.
+    /// Updates the time stamps of a file. Git rewrites a worktree's `gitdir` when it is a day old, and
+    /// fails if it cannot, as in a sandbox where the file is mounted read-only.
     pub(super) fn refresh(&self, path: &Path) {
         let Ok(below) = path.strip_prefix(&self.path) else { return };
         let Ok((directory, name)) = self.parent(below) else { return };
@@ -54,23 +57,23 @@ impl Anchor {
         let _ = rustix::fs::utimensat(&directory, name, &times, AtFlags::SYMLINK_NOFOLLOW);
     }
 
-    /// That `path` is not to be there afterwards.
-    pub(super) fn without(&self, path: &Path) -> Option<Afterwards> {
+    /// A repair that removes `path` afterwards.
+    pub(super) fn without(&self, path: &Path) -> Option<Repair> {
         let below = path.strip_prefix(&self.path).ok()?.to_owned();
-        Some(Afterwards::Remove { anchor: self.clone(), below })
+        Some(Repair::Remove { anchor: self.clone(), below })
     }
 
-    /// That `path` is to be the link that it is now, if it is one.
-    pub(super) fn with_link(&self, path: &Path) -> Option<Afterwards> {
+    /// A repair that restores the symlink at `path`; `None` if it is not one now.
+    pub(super) fn with_link(&self, path: &Path) -> Option<Repair> {
         let below = path.strip_prefix(&self.path).ok()?;
         let (directory, name) = self.parent(below).ok()?;
         let target = read_link(&directory, name)?;
         let parent = identity(&directory).ok()?;
         let (anchor, below) = (self.clone(), below.to_owned());
-        Some(Afterwards::Relink { anchor, below, parent, target })
+        Some(Repair::Relink { anchor, below, parent, target })
     }
 
-    /// The directory that `below` is in, and its name there.
+    /// Opens the directory that `below` is in, and returns its name there.
     pub(super) fn parent<'a>(&self, below: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
         parent_of(self.open()?, below, pass)
     }
@@ -84,25 +87,27 @@ impl Anchor {
     }
 }
 
-/// What had to be put right. Most of them share one anchor, which is opened once: for every command that
-/// is most of the work.
-pub(super) fn put_right(all: &[Afterwards]) -> Vec<Tidied> {
+/// Carries out all repairs and returns those that changed something or failed. Most share one anchor,
+/// which is kept open between them: opening it is most of the work, and this runs after every command.
+pub(super) fn apply(all: &[Repair]) -> Vec<RepairOutcome> {
     let mut opened: Option<(&Anchor, OwnedFd)> = None;
     let mut changed = Vec::new();
     for one in all {
-        let (Afterwards::Remove { anchor, below } | Afterwards::Relink { anchor, below, .. }) = one;
+        let (Repair::Remove { anchor, below } | Repair::Relink { anchor, below, .. }) = one;
         if opened.as_ref().is_none_or(|(known, _)| *known != anchor) {
             opened = anchor.open().ok().map(|directory| (anchor, directory));
         }
+        // The anchor is gone or another directory took its place: nothing below it is ours to repair.
         let Some((_, directory)) = &opened else { continue };
-        let (found, left) = match one.put_right(directory) {
+        let (found, failure) = match one.apply(directory) {
             Ok(Some(found)) => (found, None),
             Ok(None) => continue,
-            // Nothing is there, or not the directory that was planned with.
+            // Nothing is there, or it is not the directory that was planned with: not ours to touch.
             Err(error) if is_absence(&error) => continue,
             Err(error) => (below.clone(), Some(error.to_string())),
         };
-        changed.push(Tidied { path: anchor.path.join(found).display().to_string(), left });
+        changed
+            .push(RepairOutcome { path: anchor.path.join(found).display().to_string(), failure });
     }
     changed
 }
@@ -111,14 +116,15 @@ fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-impl Afterwards {
-    /// What there was, below the anchor.
-    fn put_right(&self, opened: &OwnedFd) -> io::Result<Option<PathBuf>> {
+impl Repair {
+    /// The path below the anchor that was removed or relinked; `None` if it was as it should be.
+    fn apply(&self, opened: &OwnedFd) -> io::Result<Option<PathBuf>> {
         match self {
-            Afterwards::Remove { below, .. } => remove(opened, below),
-            Afterwards::Relink { below, parent, target, .. } => {
+            Repair::Remove { below, .. } => remove(opened, below),
+            Repair::Relink { below, parent, target, .. } => {
                 let (directory, name) = parent_of(opened.try_clone()?, below, enter)?;
-                // Another directory of that name is the command's, and so is what is in it.
+                // Another directory under that name was made by the command: what is in it is the
+                // command's own, and not where the link was.
                 if identity(&directory)? != *parent
                     || read_link(&directory, name).as_ref() == Some(target)
                 {
@@ -135,7 +141,8 @@ impl Afterwards {
     }
 }
 
-/// What is at a path without any link in it, without opening it for reading.
+/// Opens what is at a path, following no symlink anywhere in it. The descriptor is good for `fstat` and
+/// the like, not for reading (`O_PATH`).
 pub(super) fn open_entry(path: &Path) -> io::Result<OwnedFd> {
     let (parent, name) = path.parent().zip(path.file_name()).ok_or(ErrorKind::InvalidInput)?;
     let opened = rustix::fs::openat(&open(parent)?, name, ENTRY, Mode::empty())?;
@@ -145,6 +152,7 @@ pub(super) fn open_entry(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
+/// Opens the directory that contains `below`, one component at a time.
 fn parent_of(
     anchor: OwnedFd,
     below: &Path,
@@ -172,8 +180,8 @@ fn read_link(directory: &OwnedFd, name: &OsStr) -> Option<PathBuf> {
     Some(OsStr::from_bytes(target.to_bytes()).into())
 }
 
-/// Removes what is at `below`, or the link on the way to it, and says which: a name that leads elsewhere
-/// must not have us delete something there.
+/// Removes what is at `below`, or the first symlink or file on the way to it, and returns which. A link
+/// is removed itself and never followed: it may lead to a directory of the user's.
 fn remove(anchor: &OwnedFd, below: &Path) -> io::Result<Option<PathBuf>> {
     let mut entered: Option<OwnedFd> = None;
     let mut passed = PathBuf::new();
@@ -181,6 +189,7 @@ fn remove(anchor: &OwnedFd, below: &Path) -> io::Result<Option<PathBuf>> {
     while let Some(name) = names.next() {
         passed.push(name);
         let directory = entered.as_ref().unwrap_or(anchor);
+        // The last name, a file or a symlink ends the walk: that is what gets removed.
         match is_directory(directory, name)? && names.peek().is_some() {
             true => entered = Some(enter(directory, name)?),
             false => return remove_entry(directory, name).map(|()| Some(passed)),
@@ -196,8 +205,8 @@ mod tests {
 
     use super::*;
 
-    fn put_back(path: &Path) -> Tidied {
-        Tidied { path: path.display().to_string(), left: None }
+    fn put_back(path: &Path) -> RepairOutcome {
+        RepairOutcome { path: path.display().to_string(), failure: None }
     }
 
     #[test]
@@ -212,9 +221,9 @@ mod tests {
             let path = root.join(".claude/agents");
             let after = Anchor::at(&root).unwrap().without(&path).unwrap();
             make(&root);
-            let removed: Vec<Tidied> =
+            let removed: Vec<RepairOutcome> =
                 removed.iter().map(|path| put_back(&root.join(path))).collect();
-            assert_eq!(put_right(&[after]), removed);
+            assert_eq!(apply(&[after]), removed);
             assert!(!path.exists());
             assert_eq!(fs::read_to_string(secret.join("agents/mine.md")).unwrap(), "mine");
             fs::remove_dir_all(&root).unwrap();
@@ -243,10 +252,10 @@ mod tests {
         let path = top.join(".claude");
         symlink("elsewhere", &path).unwrap();
         let after = [Anchor::at(&top).unwrap().with_link(&path).unwrap()];
-        assert_eq!(put_right(&after), [] as [Tidied; 0]);
+        assert_eq!(apply(&after), [] as [RepairOutcome; 0]);
         fs::remove_file(&path).unwrap();
         fs::create_dir_all(path.join("agents")).unwrap();
-        assert_eq!(put_right(&after), [put_back(&path)]);
+        assert_eq!(apply(&after), [put_back(&path)]);
         assert_eq!(fs::read_link(&path).unwrap(), Path::new("elsewhere"));
     }
 
@@ -265,9 +274,9 @@ mod tests {
             let relink = anchor.with_link(&fake.join("config")).unwrap();
             let remove = anchor.without(&fake.join("config/x")).unwrap();
             swap(&fake);
-            assert_eq!(put_right(&[relink]), [] as [Tidied; 0]);
+            assert_eq!(apply(&[relink]), [] as [RepairOutcome; 0]);
             // Not through the link, at most the link itself.
-            put_right(&[remove]);
+            apply(&[remove]);
             assert_eq!(fs::read_to_string(secret.join("config")).unwrap(), "mine");
             fs::remove_dir_all(&root).unwrap();
         };
