@@ -14,14 +14,15 @@ use crate::agent::turn::Limits;
 use crate::auth::{Auth, Credential};
 use crate::clock::Clock;
 use crate::config::{self, Settings, Thinking};
-use crate::host::AnyHost;
-use crate::host::embedded::{Embedded, Setup};
+use crate::host::embedded::{Embedded, Fate, Fates, Setup};
 use crate::host::opencode::{self, Login, OpenCode};
 use crate::host::scripted::{Remote, Scripted, World};
+use crate::host::{Host, Servers};
 use crate::process::{self, Variables};
 use crate::sandbox::{self, Sandbox, UserPlaces};
 use crate::store::Store;
 use crate::supervisor::Hosts;
+use crate::task::Slot;
 use crate::trust::Trust;
 
 const EMBEDDED: &str = "embedded";
@@ -43,14 +44,13 @@ pub(super) fn connect(
     clock: &Clock,
 ) -> anyhow::Result<Connected> {
     let config = &settings.config;
-    let setup = setup(settings, home);
+    let setup = setup(settings, home, fates(store));
     let sandbox = setup.sandbox.clone();
     let embedded = Embedded::start(store.clone(), clock.clone(), setup)?;
     let opencode = opencode(settings, store, clock)?;
-    let mut all = BTreeMap::from([
-        (EMBEDDED.to_owned(), AnyHost::Embedded(embedded.clone())),
-        (OPENCODE.to_owned(), AnyHost::OpenCode(opencode.clone())),
-    ]);
+    let mut all: BTreeMap<String, Arc<dyn Host>> = BTreeMap::new();
+    all.insert(EMBEDDED.to_owned(), Arc::new(embedded.clone()));
+    all.insert(OPENCODE.to_owned(), Arc::new(opencode));
     // Those of the configuration alone: adding a server by `hosts add` does not move what is launched
     // elsewhere, neither now nor at the next start.
     let has_server = !config.opencode.url.is_empty() || !config.opencode.servers.is_empty();
@@ -60,12 +60,12 @@ pub(super) fn connect(
         None if config.host == OPENCODE => OPENCODE,
         None if config.host == SCRIPTED => {
             let world = Scripted::Here(World::new(clock.clone()));
-            all.insert(SCRIPTED.to_owned(), AnyHost::Scripted(world));
+            all.insert(SCRIPTED.to_owned(), Arc::new(world));
             SCRIPTED
         }
         Some((SCRIPTED, socket)) => {
             let remote = Scripted::Process(Remote::new(Path::new(socket))?);
-            all.insert(SCRIPTED.to_owned(), AnyHost::Scripted(remote));
+            all.insert(SCRIPTED.to_owned(), Arc::new(remote));
             SCRIPTED
         }
         None | Some(_) => anyhow::bail!(
@@ -101,6 +101,19 @@ fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result
         opencode.put(&name, &address).with_context(|| format!("OpenCode server `{name}`"))?;
     }
     Ok(opencode)
+}
+
+/// What the embedded host needs to know of tasks.
+fn fates(store: &Store) -> Fates {
+    let store = store.clone();
+    Arc::new(move |session| {
+        Ok(match store.tasks().get(session)? {
+            None => Fate::NoTask,
+            Some(task) if task.slot == Slot::Parked => Fate::Parked,
+            Some(task) if task.is_live() => Fate::Live,
+            Some(_) => Fate::Over,
+        })
+    })
 }
 
 fn providers(settings: &Settings) -> Vec<Sources> {
@@ -189,7 +202,7 @@ pub fn definition_bounds(agent: &config::Agent) -> definition::Bounds {
     }
 }
 
-fn setup(settings: &Settings, home: &Home) -> Setup {
+fn setup(settings: &Settings, home: &Home, fates: Fates) -> Setup {
     let config = &settings.config;
     let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
     Setup {
@@ -216,6 +229,7 @@ fn setup(settings: &Settings, home: &Home) -> Setup {
         guard: process::own_program(),
         environment: child_variables(settings),
         command_lease: config.agent.command_lease,
+        fates,
         sweep: process::sweep,
         sandbox: sandbox(settings),
         scratch: home.path().join("scratch"),

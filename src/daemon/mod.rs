@@ -86,7 +86,7 @@ pub async fn run(
         supervisor_settings(&settings.config, &settings.home),
     );
     let configuration = reload::Watch::new(settings, reloadable, supervisor.clone());
-    let watch = watch(settings, &home, &supervisor, &warnings);
+    let watch = watch(settings, &home, &supervisor, &store, &warnings);
     let api = Api {
         supervisor: supervisor.clone(),
         toolbox: Arc::new(toolbox(&settings.config)),
@@ -116,7 +116,7 @@ pub async fn run(
         Some(status) => Some(open_for_reading(status, &home, &api, &clock).await?),
         None => None,
     };
-    tokio::spawn(configuration.run(supervisor.stopping()));
+    let reloading = tokio::spawn(configuration.run(supervisor.stopping()));
     if home.was_left_in_a_hurry() {
         check_in_background(store.clone());
     }
@@ -130,8 +130,10 @@ pub async fn run(
         let _ = reading.await;
         home.withdraw();
     }
+    // It may be at a file system that hangs.
     watching.abort();
-    let _ = tokio::time::timeout(LONGEST_FAREWELL, working).await;
+    let workers = async { tokio::join!(working, reloading, watching) };
+    let _ = tokio::time::timeout(LONGEST_FAREWELL, workers).await;
     // What agents of our own are at is left where it is; the next daemon goes on with it.
     let _ = tokio::time::timeout(LONGEST_FAREWELL, embedded.stop()).await;
     tokio::task::spawn_blocking(move || store.close()).await.context("closing the task store")?;
@@ -165,9 +167,16 @@ async fn farewell(
 }
 
 /// Has already looked once: the first answer says what there is to be said.
-fn watch(settings: &Settings, home: &Home, supervisor: &Supervisor, warnings: &Warnings) -> Watch {
+fn watch(
+    settings: &Settings,
+    home: &Home,
+    supervisor: &Supervisor,
+    store: &Store,
+    warnings: &Warnings,
+) -> Watch {
     let watch = Watch {
         supervisor: supervisor.clone(),
+        store: store.clone(),
         home: home.path().to_owned(),
         place: home.place(),
         storage: settings.config.storage.clone(),

@@ -10,6 +10,7 @@ use super::home::Place;
 use super::space::Space;
 use crate::config;
 use crate::http::{SET_ASIDE, Warnings};
+use crate::store::Store;
 use crate::supervisor::Supervisor;
 
 const BETWEEN_LOOKS: Duration = Duration::from_secs(3);
@@ -18,6 +19,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 pub(super) struct Watch {
     pub(super) supervisor: Supervisor,
+    pub(super) store: Store,
     pub(super) home: PathBuf,
     pub(super) place: Place,
     pub(super) storage: config::Storage,
@@ -55,7 +57,7 @@ impl Watch {
                 file.display()
             )
         };
-        let set_aside = self.supervisor.store().integrity().set_aside();
+        let set_aside = self.store.integrity().set_aside();
         self.warnings.put(SET_ASIDE, set_aside.iter().map(kept).collect());
         let space = Space::look(&self.home, &self.storage);
         self.warnings.put("space", space.warnings);

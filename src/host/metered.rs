@@ -1,163 +1,171 @@
-//! A host whose calls are counted and timed.
+//! Counts and times what is asked of a host. The one place that does: whoever holds a host of the
+//! supervisor's holds it wrapped in this.
 
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{
-    AgentOffer, Answer, AnyHost, Error, Handed, Host, NewSession, Observation, Opened, Post,
-    Prompt, Toast, Watch,
+    AgentOffer, Answer, Bridges, Credentials, Error, Forks, Handed, Host, NewSession, Observation,
+    Opened, Pending, Permissions, Place, Post, Prompt, Servers, Toast, Toasts, Vetting, Watch,
 };
 use crate::metrics::{Metrics, Outcome};
 use crate::task::{MessageId, SessionId};
 
-#[derive(Clone)]
 pub struct Metered {
     name: String,
-    host: AnyHost,
+    host: Arc<dyn Host>,
     metrics: Metrics,
 }
 
 impl Metered {
-    pub fn new(name: String, host: AnyHost, metrics: Metrics) -> Metered {
+    pub fn new(name: String, host: Arc<dyn Host>, metrics: Metrics) -> Metered {
         Metered { name, host, metrics }
     }
 
-    /// The same, with its calls made to another handle of the host.
-    pub fn over(&self, host: AnyHost) -> Metered {
-        Metered { host, ..self.clone() }
+    fn count<'a, T: 'a>(&'a self, call: &'static str, answer: Pending<'a, T>) -> Pending<'a, T> {
+        Box::pin(async move {
+            let began = Instant::now();
+            let answer = answer.await;
+            let outcome = if answer.is_ok() { Outcome::Ok } else { Outcome::Failed };
+            self.metrics.host_called(&self.name, call, began.elapsed(), outcome);
+            answer
+        })
     }
 
-    pub fn host(&self) -> &AnyHost {
-        &self.host
-    }
-
-    async fn count<T>(
-        &self,
+    /// The same for a capability. Nobody gets here without it.
+    fn count_with<'a, C: ?Sized, T: Send + 'a>(
+        &'a self,
         call: &'static str,
-        answer: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        let began = Instant::now();
-        let answer = answer.await;
-        let outcome = if answer.is_ok() { Outcome::Ok } else { Outcome::Failed };
-        self.metrics.host_called(&self.name, call, began.elapsed(), outcome);
-        answer
+        capability: Option<&'a C>,
+        ask: impl FnOnce(&'a C) -> Pending<'a, T>,
+    ) -> Pending<'a, T> {
+        let cannot =
+            || std::future::ready(Err(Error::Refused(format!("this host has no `{call}`"))));
+        self.count(call, capability.map_or_else(|| Box::pin(cannot()) as Pending<'a, T>, ask))
     }
 }
 
 impl Host for Metered {
-    async fn open(&self, session: NewSession) -> Result<Opened, Error> {
-        self.count("open", self.host.open(session)).await
+    fn open(&self, session: NewSession) -> Pending<'_, Opened> {
+        self.count("open", self.host.open(session))
     }
 
-    fn can_fork(&self) -> bool {
-        self.host.can_fork()
+    fn find(&self, session: NewSession) -> Pending<'_, Vec<Opened>> {
+        self.count("find", self.host.find(session))
+    }
+
+    fn delete(&self, place: Place) -> Pending<'_, ()> {
+        self.count("delete", self.host.delete(place))
+    }
+
+    fn prompt(&self, prompt: Prompt) -> Pending<'_, ()> {
+        self.count("prompt", self.host.prompt(prompt))
+    }
+
+    fn post(&self, posts: Vec<Post>) -> Pending<'_, ()> {
+        self.count("post", self.host.post(posts))
+    }
+
+    fn posted(&self, to: Place, message: MessageId) -> Pending<'_, bool> {
+        self.count("posted", self.host.posted(to, message))
+    }
+
+    fn observe(&self, watches: Vec<Watch>) -> Pending<'_, Vec<Option<Observation>>> {
+        self.count("observe", self.host.observe(watches))
+    }
+
+    fn missing(&self, places: Vec<Place>) -> Pending<'_, Vec<SessionId>> {
+        self.count("missing", self.host.missing(places))
+    }
+
+    fn has(&self, place: Place) -> Pending<'_, bool> {
+        self.count("has", self.host.has(place))
+    }
+
+    fn transcript(&self, place: Place) -> Pending<'_, String> {
+        self.count("transcript", self.host.transcript(place))
+    }
+
+    fn abort(&self, place: Place) -> Pending<'_, ()> {
+        self.count("abort", self.host.abort(place))
+    }
+
+    fn agents(&self, directory: String, parent: Option<Place>) -> Pending<'_, Vec<AgentOffer>> {
+        self.count("agents", self.host.agents(directory, parent))
+    }
+
+    fn directory(&self, directory: String, parent: Option<Place>) -> Pending<'_, String> {
+        self.count("directory", self.host.directory(directory, parent))
+    }
+
+    fn listen<'a>(&'a self, wake: &'a Notify) -> BoxFuture<'a, ()> {
+        self.host.listen(wake)
+    }
+
+    fn version(&self, place: &Place) -> Option<u64> {
+        self.host.version(place)
     }
 
     fn keeps_transcripts(&self) -> bool {
         self.host.keeps_transcripts()
     }
 
-    async fn fork(&self, of: &SessionId, session: NewSession) -> Result<Opened, Error> {
-        self.count("fork", self.host.fork(of, session)).await
+    fn forks(&self) -> Option<&dyn Forks> {
+        self.host.forks().map(|_| self as &dyn Forks)
     }
 
-    async fn find(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
-        self.count("find", self.host.find(session)).await
+    fn permissions(&self) -> Option<&dyn Permissions> {
+        self.host.permissions().map(|_| self as &dyn Permissions)
     }
 
-    async fn delete(&self, session: &SessionId) -> Result<(), Error> {
-        self.count("delete", self.host.delete(session)).await
+    fn vetting(&self) -> Option<&dyn Vetting> {
+        self.host.vetting().map(|_| self as &dyn Vetting)
     }
 
-    async fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
-        self.count("prompt", self.host.prompt(prompt)).await
+    fn credentials(&self) -> Option<&dyn Credentials> {
+        self.host.credentials()
     }
 
-    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Option<Observation>>, Error> {
-        self.count("observe", self.host.observe(watches)).await
+    fn toasts(&self) -> Option<&dyn Toasts> {
+        self.host.toasts().map(|_| self as &dyn Toasts)
     }
 
-    async fn missing(&self, sessions: Vec<SessionId>) -> Result<Vec<SessionId>, Error> {
-        self.count("missing", self.host.missing(sessions)).await
+    fn servers(&self) -> Option<&dyn Servers> {
+        self.host.servers()
     }
 
-    async fn has(&self, session: &SessionId) -> Result<bool, Error> {
-        self.count("has", self.host.has(session)).await
+    fn bridges(&self) -> Option<&dyn Bridges> {
+        self.host.bridges()
+    }
+}
+
+impl Forks for Metered {
+    fn fork(&self, of: Place, session: NewSession) -> Pending<'_, Opened> {
+        self.count_with("fork", self.host.forks(), |forks| forks.fork(of, session))
+    }
+}
+
+impl Permissions for Metered {
+    fn answer(&self, place: Place, ask: String, answer: Answer) -> Pending<'_, ()> {
+        self.count_with("answer", self.host.permissions(), |host| host.answer(place, ask, answer))
+    }
+}
+
+impl Vetting for Metered {
+    fn objection(&self, directory: String, agent: String) -> Pending<'_, Option<String>> {
+        self.count_with("objection", self.host.vetting(), |host| host.objection(directory, agent))
     }
 
-    fn version(&self, session: &SessionId) -> Option<u64> {
-        self.host.version(session)
+    fn model(&self, wish: Option<String>, handed: Handed) -> Pending<'_, Option<String>> {
+        self.count_with("model", self.host.vetting(), |host| host.model(wish, handed))
     }
+}
 
-    async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
-        self.count("transcript", self.host.transcript(session)).await
-    }
-
-    async fn abort(&self, session: &SessionId) -> Result<(), Error> {
-        self.count("abort", self.host.abort(session)).await
-    }
-
-    async fn post(&self, posts: Vec<Post>) -> Result<(), Error> {
-        self.count("post", self.host.post(posts)).await
-    }
-
-    async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {
-        self.count("posted", self.host.posted(parent, message)).await
-    }
-
-    async fn objection(&self, directory: &str, agent: &str) -> Result<Option<String>, Error> {
-        self.count("objection", self.host.objection(directory, agent)).await
-    }
-
-    async fn model(&self, wish: Option<String>, handed: Handed) -> Result<Option<String>, Error> {
-        self.count("model", self.host.model(wish, handed)).await
-    }
-
-    async fn hand_over(&self, session: &SessionId, handed: Handed) -> Result<(), Error> {
-        self.host.hand_over(session, handed).await
-    }
-
-    async fn bring(&self, session: &SessionId, handed: &Handed) -> Result<bool, Error> {
-        self.host.bring(session, handed).await
-    }
-
-    async fn lacks(
-        &self,
-        session: &SessionId,
-        model: Option<String>,
-    ) -> Result<Option<String>, Error> {
-        self.host.lacks(session, model).await
-    }
-
-    fn handed(&self, session: &SessionId) -> Handed {
-        self.host.handed(session)
-    }
-
-    async fn agents(
-        &self,
-        directory: &str,
-        parent: Option<&SessionId>,
-    ) -> Result<Vec<AgentOffer>, Error> {
-        self.count("agents", self.host.agents(directory, parent)).await
-    }
-
-    async fn directory(
-        &self,
-        directory: &str,
-        parent: Option<&SessionId>,
-    ) -> Result<String, Error> {
-        self.count("directory", self.host.directory(directory, parent)).await
-    }
-
-    async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {
-        self.count("answer", self.host.answer(session, ask, answer)).await
-    }
-
-    async fn toast(&self, parent: &SessionId, toast: Toast) -> Result<(), Error> {
-        self.count("toast", self.host.toast(parent, toast)).await
-    }
-
-    async fn listen(&self, wake: &Notify) {
-        self.host.listen(wake).await;
+impl Toasts for Metered {
+    fn toast(&self, parent: Place, toast: Toast) -> Pending<'_, ()> {
+        self.count_with("toast", self.host.toasts(), |host| host.toast(parent, toast))
     }
 }

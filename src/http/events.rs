@@ -69,7 +69,7 @@ pub(super) async fn events(
     }
     let metrics = api.supervisor.metrics().clone();
     let client = metrics.client(api.streams.most).ok_or_else(ApiError::too_many_streams)?;
-    let missed = query.since.and_then(|since| api.supervisor.feed().subscribe_after(since));
+    let missed = query.since.and_then(|since| api.supervisor.changes_after(since));
     let (ready, changes, seen) = match missed {
         Some((missed, changes)) => {
             let seen = missed.last().map_or(query.since.unwrap_or(0), |change| change.id);
@@ -77,7 +77,7 @@ pub(super) async fn events(
         }
         None => {
             // Subscribed first: what happens meanwhile is either in the snapshot or comes after it.
-            let changes = api.supervisor.feed().subscribe();
+            let changes = api.supervisor.changes();
             let Written { change, frame, .. } = snapshot(&api).await?;
             (VecDeque::from([frame]), changes, change)
         }

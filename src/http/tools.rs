@@ -107,7 +107,7 @@ pub(super) async fn call(
         let answer = tools::call(&api.supervisor, &api.toolbox, call).await?;
         return Ok(Json(warned(&api, answer)).into_response());
     }
-    let changes = api.supervisor.feed().subscribe();
+    let changes = api.supervisor.changes();
     let answer = {
         let api = api.clone();
         async move { tools::call(&api.supervisor, &api.toolbox, call).await }

@@ -1,7 +1,15 @@
 //! Permissions and questions of children that wait for somebody (T15): listed and answered.
 
-use super::{Error, Supervisor};
-use crate::host::{Answer, Ask, Host};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::core::Core;
+use super::turns::Bell;
+use super::{Asks, Error, Supervisor};
+use crate::host::{self, Answer, Ask, Place};
 use crate::task::{Task, TaskId, Timestamp};
 
 /// A child that waits for an answer.
@@ -12,12 +20,120 @@ pub struct Asked {
     pub since: Timestamp,
 }
 
+/// What children wait for an answer to, as last seen.
+///
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub(super) struct OpenAsks {
+    core: Core,
+    /// By the id of what is asked.
+    open: Arc<watch::Sender<HashMap<String, Asked>>>,
+    /// Something may have ended: a run goes on after an answer.
+    look: Bell,
+}
+
+impl OpenAsks {
+    pub(super) fn new(core: Core, look: Bell) -> OpenAsks {
+        OpenAsks { core, open: Arc::default(), look }
+    }
+
+    /// What waits, longest first.
+    pub(super) fn all(&self) -> Vec<Asked> {
+        let mut asks: Vec<Asked> = self.open.borrow().values().cloned().collect();
+        asks.sort_by_key(|asked| asked.since);
+        asks
+    }
+
+    pub(super) fn has_any_of(&self, task: &TaskId) -> bool {
+        self.open.borrow().values().any(|asked| asked.task == *task)
+    }
+
+    /// Says when something is asked or answered.
+    pub(super) fn watch(&self) -> watch::Receiver<HashMap<String, Asked>> {
+        self.open.subscribe()
+    }
+
+    async fn answer(&self, asked: &Asked, answer: Answer) -> Result<(), Error> {
+        let task = self.core.task(&asked.task)?;
+        self.tell(&task, &asked.ask, answer).await?;
+        self.open.send_if_modified(|asks| asks.remove(&asked.ask.id).is_some());
+        self.core.store().asks().forget(vec![asked.ask.id.clone()]);
+        self.look.ring();
+        Ok(())
+    }
+
+    async fn tell(&self, task: &Task, ask: &Ask, answer: Answer) -> Result<(), Error> {
+        let unasked = || host::Error::Refused(format!("nothing is asked as `{}`", ask.id));
+        let host = self.core.host(&task.origin.host)?;
+        let permissions = host.permissions().ok_or_else(unasked)?;
+        Ok(permissions.answer(Place::from(task), ask.id.clone(), answer).await?)
+    }
+
+    /// Answers what the settings answer by themselves, at once or after it has waited for long enough.
+    pub(super) async fn answer_by_policy(&self, task: &Task, asks: &[(Ask, Duration)]) {
+        for (ask, waiting) in asks {
+            let answer = match self.core.settings().asks {
+                Asks::Allow => Answer::Allow,
+                Asks::Deny => Answer::Deny,
+                Asks::Park(Some(longest)) if *waiting >= longest => Answer::Deny,
+                Asks::Park(_) => continue,
+            };
+            if let Err(error) = self.tell(task, ask, answer).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(task = %task.id, error, "cannot answer what it asks");
+            }
+        }
+    }
+
+    /// What the reconciler saw of a task just now. When each was asked is kept on disk: it goes on
+    /// waiting where it was when we are started again (T15).
+    pub(super) fn note(&self, task: &Task, open: &[Ask]) -> Vec<Asked> {
+        let now = self.core.clock().now();
+        let (mut settled, mut noted) = (Vec::new(), Vec::new());
+        self.open.send_if_modified(|asks| {
+            asks.retain(|id, asked| {
+                let is_open = asked.task != task.id || open.iter().any(|ask| ask.id == *id);
+                settled.extend((!is_open).then(|| id.clone()));
+                is_open
+            });
+            let before = asks.len();
+            noted.extend(open.iter().map(|ask| {
+                let asked = asks.entry(ask.id.clone());
+                asked.or_insert_with(|| self.first_seen(task, ask, now)).clone()
+            }));
+            !settled.is_empty() || asks.len() > before
+        });
+        if !settled.is_empty() {
+            self.core.store().asks().forget(settled);
+        }
+        noted
+    }
+
+    fn first_seen(&self, task: &Task, ask: &Ask, now: Timestamp) -> Asked {
+        tracing::info!(task = %task.id, "permission requested; waiting for an answer");
+        let since =
+            self.core.store().asks().since(&task.id, &ask.id, now).unwrap_or_else(|error| {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "cannot read since when it is asked; counting from now");
+                now
+            });
+        Asked { ask: ask.clone(), task: task.id.clone(), since }
+    }
+
+    /// Tasks that are over ask nothing any more.
+    pub(super) fn keep_only(&self, live: impl Fn(&TaskId) -> bool) {
+        self.open.send_if_modified(|asks| {
+            let before = asks.len();
+            asks.retain(|_, asked| live(&asked.task));
+            asks.len() < before
+        });
+    }
+}
+
 impl Supervisor {
     /// What waits, longest first.
     pub fn asks(&self) -> Vec<Asked> {
-        let mut asks: Vec<Asked> = self.0.asks.borrow().values().cloned().collect();
-        asks.sort_by_key(|asked| asked.since);
-        asks
+        self.0.asks.all()
     }
 
     /// Answers one question by its id, or all of a task by the task's. Says what was answered.
@@ -36,59 +152,36 @@ impl Supervisor {
             return Err(Error::NothingAsked(reference.to_owned()));
         }
         for asked in &open {
-            let task = self.task(&asked.task)?;
-            self.host(&task.origin.host)?.answer(&task.id, &asked.ask.id, answer).await?;
-            self.forget_ask(&asked.ask.id);
+            self.0.asks.answer(asked, answer).await?;
         }
-        self.0.look.notify_one();
         Ok(open)
     }
+}
 
-    /// What the reconciler saw of a task just now. When each was asked is kept on disk: it goes on
-    /// waiting where it was when we are started again (T15).
-    pub(super) fn note_asks(&self, task: &Task, open: &[Ask]) -> Vec<Asked> {
-        let now = self.0.clock.now();
-        let (mut settled, mut noted) = (Vec::new(), Vec::new());
-        self.0.asks.send_if_modified(|asks| {
-            asks.retain(|id, asked| {
-                let is_open = asked.task != task.id || open.iter().any(|ask| ask.id == *id);
-                settled.extend((!is_open).then(|| id.clone()));
-                is_open
-            });
-            let before = asks.len();
-            noted.extend(open.iter().map(|ask| {
-                let asked = asks.entry(ask.id.clone());
-                asked.or_insert_with(|| self.first_seen(task, ask, now)).clone()
-            }));
-            !settled.is_empty() || asks.len() > before
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervisor::core::tests::bare;
+
+    #[tokio::test]
+    async fn what_is_asked_is_listed_longest_first_until_its_task_is_over() {
+        let (core, _home) = bare();
+        let asks = OpenAsks::new(core, Bell::default());
+        let asked = |id: &str, task: &str, since| Asked {
+            ask: Ask { id: id.into(), what: "may it".into() },
+            task: TaskId::new(task),
+            since: Timestamp::from_millis(since),
+        };
+        let (newer, older) = (asked("per_1", "one", 2), asked("per_2", "other", 1));
+        let mut watch = asks.watch();
+        asks.open.send_modify(|open| {
+            open.extend([newer.clone(), older.clone()].map(|asked| (asked.ask.id.clone(), asked)));
         });
-        if !settled.is_empty() {
-            self.0.store.asks().forget(settled);
-        }
-        noted
-    }
-
-    fn first_seen(&self, task: &Task, ask: &Ask, now: Timestamp) -> Asked {
-        tracing::info!(task = %task.id, "permission requested; waiting for an answer");
-        let since = self.0.store.asks().since(&task.id, &ask.id, now).unwrap_or_else(|error| {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "cannot read since when it is asked; counting from now");
-            now
-        });
-        Asked { ask: ask.clone(), task: task.id.clone(), since }
-    }
-
-    /// Tasks that are over ask nothing any more.
-    pub(super) fn keep_asks_of(&self, live: impl Fn(&TaskId) -> bool) {
-        self.0.asks.send_if_modified(|asks| {
-            let before = asks.len();
-            asks.retain(|_, asked| live(&asked.task));
-            asks.len() < before
-        });
-    }
-
-    fn forget_ask(&self, id: &str) {
-        self.0.asks.send_if_modified(|asks| asks.remove(id).is_some());
-        self.0.store.asks().forget(vec![id.to_owned()]);
+        assert_eq!(asks.all(), [older, newer.clone()]);
+        watch.changed().await.unwrap();
+        asks.keep_only(|task| task.as_str() == "one");
+        assert_eq!(asks.all(), [newer]);
+        assert!(asks.has_any_of(&TaskId::new("one")) && !asks.has_any_of(&TaskId::new("other")));
+        assert!(watch.has_changed().unwrap());
     }
 }

@@ -1,12 +1,8 @@
 //! Cancelling: mark first, then abort without waiting for the abort; descendants go along (T8).
 
-use super::reconcile::Closing;
 use super::{Caller, Error, Supervisor};
-use crate::task::lifecycle::{Refused, Request};
+use crate::task::lifecycle::Refused;
 use crate::task::{BatchId, Task, TaskId};
-
-/// How often a cancel is tried against a task that keeps moving.
-const TRIES: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -28,7 +24,8 @@ impl Supervisor {
     /// Goes on by itself: a caller that hangs up must not leave sessions at work, or news untold.
     pub async fn cancel(&self, caller: &Caller, target: Target) -> Result<Cancelled, Error> {
         let (supervisor, caller) = (self.clone(), caller.clone());
-        let cancelling = tokio::spawn(async move { supervisor.cancel_all(&caller, target).await });
+        let cancelling =
+            self.0.core.spawn(async move { supervisor.cancel_all(&caller, target).await });
         cancelling.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
     }
 
@@ -37,14 +34,14 @@ impl Supervisor {
             Target::Task(id) => {
                 let task = self.task(&id)?;
                 self.check_owner(&task, caller)?;
-                let cancelled = self.cancel_one(task, Some(caller), None).await?;
+                let cancelled = self.0.ends.cancel(task, Some(caller), None).await?;
                 return Ok(Cancelled { tasks: vec![cancelled] });
             }
-            Target::All => self.0.store.tasks().live(Some(&caller.session))?,
-            Target::Everything => self.0.store.tasks().live(None)?,
+            Target::All => self.0.core.store().tasks().live(Some(&caller.session))?,
+            Target::Everything => self.0.core.store().tasks().live(None)?,
             Target::Batch(batch) => {
-                let mut live = self.0.store.tasks().live_in_batch(&batch)?;
-                let mut all = self.0.store.tasks().batch(&batch)?;
+                let mut live = self.0.core.store().tasks().live_in_batch(&batch)?;
+                let mut all = self.0.core.store().tasks().batch(&batch)?;
                 let is_own = |task: &Task| self.check_owner(task, caller).is_ok();
                 live.retain(is_own);
                 all.retain(is_own);
@@ -57,7 +54,7 @@ impl Supervisor {
         // Newest first: a queued task must not start because an older one just made room.
         let mut tasks = Vec::with_capacity(live.len());
         for task in live.into_iter().rev() {
-            match self.cancel_one(task, Some(caller), None).await {
+            match self.0.ends.cancel(task, Some(caller), None).await {
                 Ok(task) => tasks.push(task),
                 // It ended by itself in the meantime.
                 Err(Error::Refused(Refused::AlreadyOver)) => {}
@@ -75,40 +72,9 @@ impl Supervisor {
         }
         let mut above = task.origin.parent.session.clone();
         while above != caller.session {
-            match self.0.store.tasks().get(&above)? {
+            match self.0.core.store().tasks().get(&above)? {
                 Some(parent) => above = parent.origin.parent.session,
                 None => return Err(Error::NotYours(task.short_id.to_string())),
-            }
-        }
-        Ok(())
-    }
-
-    /// `caller` is `None` when it follows from something else, and nobody is to be woken for it.
-    pub(super) async fn cancel_one(
-        &self,
-        task: Task,
-        caller: Option<&Caller>,
-        why: Option<&str>,
-    ) -> Result<Task, Error> {
-        let mut task = task;
-        for _ in 0..TRIES {
-            let change = task.state.request(Request::Cancel { why: why.map(str::to_owned) })?;
-            // Who cancels knows; a cancelled parent has no use for being woken (N3).
-            let hushed = caller.is_none_or(|caller| caller.session == task.origin.parent.session);
-            let closing = Closing { hushed, ..Closing::default() };
-            if let Some(cancelled) = self.apply(&task, change, closing).await? {
-                return Ok(cancelled);
-            }
-            task = self.task(&task.id)?;
-        }
-        Err(Error::Contended)
-    }
-
-    pub(super) async fn cancel_descendants(&self, task: &Task) -> Result<(), Error> {
-        for child in self.0.store.tasks().live(Some(&task.id))? {
-            match Box::pin(self.cancel_one(child, None, None)).await {
-                Ok(_) | Err(Error::Refused(Refused::AlreadyOver)) => {}
-                Err(error) => return Err(error),
             }
         }
         Ok(())

@@ -12,7 +12,8 @@ pub struct Cleared {
 impl Supervisor {
     pub async fn clear(&self, caller: &Caller) -> Result<Cleared, Error> {
         let cancelled = self.cancel(caller, Target::All).await?.tasks.len();
-        let cleared = self.0.store.tasks().clear(&caller.session, self.0.clock.now()).await?;
+        let cleared =
+            self.0.core.store().tasks().clear(&caller.session, self.0.core.clock().now()).await?;
         Ok(Cleared { cancelled, cleared })
     }
 }

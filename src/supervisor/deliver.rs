@@ -2,18 +2,21 @@
 //! parents side by side, again and again until it is told once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 
-use super::{Error, Supervisor};
+use super::Error;
+use super::core::Core;
+use super::mailbox::{Mailboxes, facts};
+use super::turns::Bell;
 use crate::backoff::Backoff;
-use crate::host::{self, Host, Post};
-use crate::notice::{self, Facts, News};
+use crate::host::{self, Post};
+use crate::notice;
 use crate::store::{MOST_DUE, Owed};
-use crate::task::lifecycle::RunEnd;
-use crate::task::{NoticeId, SessionId, TaskId};
+use crate::task::{NoticeId, SessionId};
 
 const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
@@ -23,23 +26,40 @@ const AT_ONCE: usize = 32;
 /// How many notices one parent is told in one go.
 const MOST_TOGETHER: usize = 128;
 
-impl Supervisor {
-    pub(super) async fn deliverer(self) {
+/// The worker, and what it remembers of notices that it does not know to have arrived.
+///
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub(super) struct Deliverer {
+    core: Core,
+    mailboxes: Mailboxes,
+    /// A parent may be owed a notice.
+    bell: Bell,
+    /// Notices that were handed to a host and are not known to be delivered.
+    tried: Arc<Mutex<HashSet<NoticeId>>>,
+}
+
+impl Deliverer {
+    pub(super) fn new(core: Core, mailboxes: Mailboxes, bell: Bell) -> Deliverer {
+        Deliverer { core, mailboxes, bell, tried: Arc::default() }
+    }
+
+    pub(super) async fn run(self) {
         // What an earlier daemon owed it may also have sent; only newer notices are surely new.
-        let mut surely_new_after = self.0.store.outbox().newest().unwrap_or(NoticeId::LAST);
+        let mut surely_new_after = self.core.store().outbox().newest().unwrap_or(NoticeId::LAST);
         let mut parents: JoinSet<SessionId> = JoinSet::new();
         let mut speaking: HashMap<tokio::task::Id, SessionId> = HashMap::new();
         loop {
             let wait = self.tell_due(&mut parents, &mut speaking, surely_new_after);
             if wait.is_err() && surely_new_after == NoticeId::LAST {
-                surely_new_after = self.0.store.outbox().newest().unwrap_or(NoticeId::LAST);
+                surely_new_after = self.core.store().outbox().newest().unwrap_or(NoticeId::LAST);
             }
             let wait = wait.unwrap_or_else(|error| {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot read the outbox");
                 PAUSES.first
             });
             tokio::select! {
-                () = self.0.notices.notified() => {}
+                () = self.bell.rung() => {}
                 () = tokio::time::sleep(wait) => {}
                 Some(told) = parents.join_next_with_id() => {
                     let id = match &told {
@@ -52,7 +72,7 @@ impl Supervisor {
                         tokio::time::sleep(PAUSES.first).await;
                     }
                 }
-                () = self.0.stopping.cancelled() => {
+                () = self.core.stopping().cancelled() => {
                     // What is being said is said to the end.
                     while parents.join_next().await.is_some() {}
                     return;
@@ -68,14 +88,14 @@ impl Supervisor {
         speaking: &mut HashMap<tokio::task::Id, SessionId>,
         surely_new_after: NoticeId,
     ) -> Result<Duration, Error> {
-        let now = self.0.clock.now();
+        let now = self.core.clock().now();
         let mut by_parent: BTreeMap<SessionId, Vec<Owed>> = BTreeMap::new();
         let mut aside: HashSet<SessionId> = speaking.values().cloned().collect();
         let room = AT_ONCE.saturating_sub(speaking.len());
         // Before the notices are read: who hushes one and leaves must not be missed in between.
-        let awaited: HashSet<TaskId> = self.awaited().keys().cloned().collect();
+        let awaited = self.mailboxes.awaited();
         loop {
-            let due = self.0.store.outbox().due(now, PAUSES.longest, &aside)?;
+            let due = self.core.store().outbox().due(now, PAUSES.longest, &aside)?;
             let all = due.len() < MOST_DUE;
             for owed in due {
                 let parent = &owed.parent_session;
@@ -98,16 +118,16 @@ impl Supervisor {
         let mut in_turn: Vec<(SessionId, Vec<Owed>)> = by_parent.into_iter().collect();
         in_turn.sort_by_key(|(_, owed)| owed[0].id);
         for (parent, owed) in in_turn.into_iter().take(room) {
-            let supervisor = self.clone();
+            let deliverer = self.clone();
             let to = parent.clone();
             let telling = parents.spawn(async move {
-                supervisor.tell(owed, surely_new_after).await;
+                deliverer.tell(owed, surely_new_after).await;
                 to
             });
             speaking.insert(telling.id(), parent);
         }
         // What is due now and not begun waits for somebody who speaks or holds it back: both ring.
-        let next = self.0.store.outbox().next_due(now)?.map(|due| due.since(now));
+        let next = self.core.store().outbox().next_due(now)?.map(|due| due.since(now));
         Ok(next.map_or(Duration::from_secs(3600), |next| next.clamp(PAUSES.first, PAUSES.longest)))
     }
 
@@ -115,30 +135,33 @@ impl Supervisor {
     async fn tell(&self, owed: Vec<Owed>, surely_new_after: NoticeId) {
         let mut written = Vec::with_capacity(owed.len());
         for together in self.said_together(&owed, surely_new_after) {
-            let now = self.0.clock.now();
+            let now = self.core.clock().now();
             match self.post(together).await {
                 // The next ones need not wait until this is on disk: should we die in between,
                 // the messages are found in the conversation by their ids.
                 Ok(()) => {
                     for owed in together.owed() {
-                        self.0.metrics.notice_delivered();
-                        written.push((owed.id, self.0.store.outbox().delivered(owed.id, now)));
+                        self.core.metrics().notice_delivered();
+                        written.push((owed.id, self.core.store().outbox().delivered(owed.id, now)));
                     }
                 }
                 Err(Error::Host(error @ host::Error::NoSuchSession(_))) => {
                     for owed in together.owed() {
-                        let noted =
-                            self.0.store.outbox().undeliverable(owed.id, error.to_string(), now);
+                        let noted = self.core.store().outbox().undeliverable(
+                            owed.id,
+                            error.to_string(),
+                            now,
+                        );
                         written.push((owed.id, noted));
                     }
                 }
                 Err(error) => {
                     let Some(first) = together.owed().first() else { continue };
-                    self.0.metrics.notice_retried();
+                    self.core.metrics().notice_retried();
                     let pause = PAUSES.pause(first.attempts);
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(task = %first.task, error, "cannot tell yet");
-                    let noted = self.0.store.outbox().postpone(first.id, now.plus(pause));
+                    let noted = self.core.store().outbox().postpone(first.id, now.plus(pause));
                     written.push((first.id, noted));
                     break;
                 }
@@ -183,23 +206,24 @@ impl Supervisor {
     }
 
     fn tried(&self) -> MutexGuard<'_, HashSet<NoticeId>> {
-        self.0.tried.lock()
+        self.tried.lock()
     }
 
     async fn post(&self, together: Together<'_>) -> Result<(), Error> {
         let owed = together.owed();
         let Some(Owed { parent_host, parent_session, .. }) = owed.first() else { return Ok(()) };
-        let host = self.host(parent_host)?;
+        let host = self.core.host(parent_host)?;
+        let to = self.core.place(parent_session);
         if let Together::MayBeThere(owed) = together
-            && host.posted(parent_session, &owed.message_id).await?
+            && host.posted(to.clone(), owed.message_id.clone()).await?
         {
             return Ok(());
         }
         self.tried().extend(owed.iter().map(|owed| owed.id));
         let posts = owed.iter().map(|owed| {
-            let notice = notice::compose(&facts(owed), self.0.settings.inline_characters);
+            let notice = notice::compose(&facts(owed), self.core.settings().inline_characters);
             Post {
-                parent: owed.parent_session.clone(),
+                to: to.clone(),
                 message: owed.message_id.clone(),
                 visible: notice.visible,
                 hidden: notice.hidden,
@@ -225,29 +249,5 @@ impl<'a> Together<'a> {
             Together::New(owed) => owed,
             Together::MayBeThere(owed) => std::slice::from_ref(owed),
         }
-    }
-}
-
-/// What the outbox kept, as the facts a notice is made of.
-pub(super) fn facts(owed: &Owed) -> Facts {
-    let run = &owed.run;
-    let news = match owed.quiet {
-        Some(quiet) => News::Stalled { quiet },
-        None => News::Ended {
-            how: run.ended_as.unwrap_or(RunEnd::Failed),
-            took: run.ended_at.unwrap_or(run.started_at).since(run.started_at),
-            result: run.result.clone(),
-            error: run.error.clone(),
-            open_todos: run.open_todos.clone(),
-        },
-    };
-    Facts {
-        short_id: owed.short_id.clone(),
-        description: owed.description.clone(),
-        run: run.n,
-        news,
-        batch_ended: owed.batch_ended,
-        batch_total: owed.batch_total,
-        development: owed.development,
     }
 }

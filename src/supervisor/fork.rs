@@ -5,9 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Caller, Error, Supervisor};
 use crate::fork::{self, Inheritance};
-use crate::host::metered::Metered;
-use crate::host::{self, Host, Post};
-use crate::task::{MAILBOX, SessionId, Task};
+use crate::host::{self, Host, Place};
+use crate::task::{MAILBOX, SessionId};
 
 /// Whose conversation a new task begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +39,7 @@ pub(super) enum Inherits {
 /// A conversation and the host it lives on.
 struct Conversation {
     host: String,
-    session: SessionId,
+    place: Place,
 }
 
 impl Supervisor {
@@ -59,55 +58,42 @@ impl Supervisor {
         let conversation = match fork {
             Fork::No => return Ok(None),
             Fork::Caller if caller.host == MAILBOX => return Err(Error::NothingToFork),
-            Fork::Caller => {
-                Conversation { host: caller.host.clone(), session: caller.session.clone() }
-            }
+            Fork::Caller => Conversation {
+                host: caller.host.clone(),
+                place: self.0.core.place(&caller.session),
+            },
             Fork::Session(session) => self.find_conversation(&session).await?,
         };
-        let native = self.0.settings.fork_method == ForkMethod::Native;
-        if native && conversation.host == host && self.host(host)?.can_fork() {
+        let native = self.0.core.settings().fork_method == ForkMethod::Native;
+        if native && conversation.host == host && self.0.core.host(host)?.forks().is_some() {
             // Here, because a launch that is refused leaves nothing behind.
-            conversation.check(self.host(host)?).await?;
-            return Ok(Some(Inherits::CopyOf(conversation.session)));
+            conversation.check(&**self.0.core.host(host)?).await?;
+            return Ok(Some(Inherits::CopyOf(conversation.place.session)));
         }
         let Inheritance { preamble, context, .. } = self.read_conversation(conversation).await?;
         Ok(Some(Inherits::Context { preamble, context }))
     }
 
-    /// Puts the context into the child's session, once, however often this is tried.
-    pub(super) async fn hand_over(&self, task: &Task) -> Result<(), Error> {
-        let Some(inheritance) = self.0.store.tasks().inheritance(&task.id)? else { return Ok(()) };
-        let host = self.host(&task.origin.host)?;
-        if host.posted(&task.id, &inheritance.message_id).await? {
-            return Ok(());
-        }
-        let post = Post {
-            parent: task.id.clone(),
-            message: inheritance.message_id,
-            visible: inheritance.preamble,
-            hidden: inheritance.context,
-            agent: task.order.agent.clone(),
-            wake: false,
-        };
-        Ok(host.post(vec![post]).await?)
-    }
-
     async fn find_conversation(&self, session: &str) -> Result<Conversation, Error> {
         match self.resolve(session) {
-            Ok(task) => return Ok(Conversation { host: task.origin.host, session: task.id }),
+            Ok(task) => {
+                let place = Place::from(&task);
+                return Ok(Conversation { host: task.origin.host, place });
+            }
             Err(Error::NoSuchTask(_)) => {}
             Err(other) => return Err(other),
         }
         let id = SessionId::new(session.trim());
+        let place = self.0.core.place(&id);
         let mut silent = None;
-        for (name, host) in &self.0.metered {
-            match host.has(&id).await {
-                Ok(true) => return Ok(Conversation { host: name.clone(), session: id }),
+        for (name, host) in &self.0.core.hosts().all {
+            match host.has(place.clone()).await {
+                Ok(true) => return Ok(Conversation { host: name.clone(), place }),
                 Ok(false) => {}
                 Err(error) => silent = Some(error),
             }
         }
-        let known = self.0.metered.keys().cloned().collect::<Vec<_>>().join(", ");
+        let known = self.0.core.hosts().all.keys().cloned().collect::<Vec<_>>().join(", ");
         Err(match silent {
             Some(error) => cannot_read(&id, error),
             None => Error::NoSuchConversation { session: id.to_string(), known },
@@ -115,8 +101,9 @@ impl Supervisor {
     }
 
     async fn read_conversation(&self, conversation: Conversation) -> Result<Inheritance, Error> {
-        let Conversation { host, session } = conversation;
-        let read = self.host(&host)?.transcript(&session).await;
+        let Conversation { host, place } = conversation;
+        let session = place.session.clone();
+        let read = self.0.core.host(&host)?.transcript(place).await;
         let transcript = read.map_err(|error| cannot_read(&session, error))?;
         // A long one takes a while.
         let cut = tokio::task::spawn_blocking(move || fork::inherit(&transcript)).await;
@@ -129,14 +116,12 @@ impl Supervisor {
 }
 
 impl Conversation {
-    async fn check(&self, host: &Metered) -> Result<(), Error> {
-        let there = host.has(&self.session).await;
-        match there.map_err(|error| cannot_read(&self.session, error))? {
+    async fn check(&self, host: &dyn Host) -> Result<(), Error> {
+        let session = &self.place.session;
+        let there = host.has(self.place.clone()).await;
+        match there.map_err(|error| cannot_read(session, error))? {
             true => Ok(()),
-            false => {
-                let gone = host::Error::NoSuchSession(self.session.clone());
-                Err(cannot_read(&self.session, gone))
-            }
+            false => Err(cannot_read(session, host::Error::NoSuchSession(session.clone()))),
         }
     }
 }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::{Error, Supervisor};
-pub use crate::host::opencode::{Bridge, Line};
-use crate::host::opencode::{Known, OpenCode, Standing};
-use crate::host::{self, AnyHost};
+use crate::host::{self, Bridges, Servers};
+pub use crate::host::{Bridge, Line};
 use crate::task::SessionId;
 
 /// A host as it is shown.
@@ -33,31 +32,26 @@ pub struct Server {
 impl Supervisor {
     pub async fn hosts(&self) -> Result<Vec<HostShown>, Error> {
         let mut active: BTreeMap<(String, String), usize> = BTreeMap::new();
-        for task in self.0.store.tasks().live(None)? {
+        for task in self.0.core.store().tasks().live(None)? {
             *active.entry((task.origin.host, task.origin.host_instance)).or_default() += 1;
         }
         let on = |host: &str| -> usize {
             active.iter().filter(|((name, _), _)| name == host).map(|(_, n)| n).sum()
         };
-        let server = |host: &str, known: Known| Server {
-            active: active.get(&(host.to_owned(), known.name.clone())).copied().unwrap_or(0),
-            standing: match known.standing {
-                Standing::Up { version } => Ok(version),
-                Standing::Down { why } => Err(why),
-                Standing::Looking => Err("is being looked for".into()),
-            },
-            name: known.name,
-            address: known.address,
+        let server = |host: &str, known: host::Server| {
+            let host::Server { name, address, standing } = known;
+            let active = active.get(&(host.to_owned(), name.clone())).copied().unwrap_or(0);
+            Server { name, address, standing, active }
         };
         let mut hosts = Vec::new();
-        for (name, host) in &self.0.hosts.all {
-            let known = match host {
-                AnyHost::OpenCode(host) => host.known().await,
-                AnyHost::Scripted(_) | AnyHost::Embedded(_) => Vec::new(),
+        for (name, host) in &self.0.core.hosts().all {
+            let known = match host.servers() {
+                Some(servers) => servers.known().await,
+                None => Vec::new(),
             };
             hosts.push(HostShown {
                 name: name.clone(),
-                is_default: self.0.hosts.default.as_ref() == Some(name),
+                is_default: self.0.core.hosts().default.as_ref() == Some(name),
                 active: on(name),
                 servers: known.into_iter().map(|known| server(name, known)).collect(),
             });
@@ -74,16 +68,17 @@ impl Supervisor {
                 "a server's name is made of letters, digits, `-`, `_` and `.`".into(),
             ));
         }
-        self.opencode()?.put(name, address.trim()).map_err(bad_address)?;
-        self.0.store.instances().put(name.to_owned(), address.trim().to_owned()).await?;
+        self.servers()?.1.put(name, address.trim()).map_err(bad_address)?;
+        self.0.core.store().instances().put(name.to_owned(), address.trim().to_owned()).await?;
         self.sweep();
         Ok(())
     }
 
     pub async fn remove_server(&self, name: &str) -> Result<(), Error> {
-        let live = self.0.store.tasks().live(None)?.into_iter();
+        let (host, servers) = self.servers()?;
+        let live = self.0.core.store().tasks().live(None)?.into_iter();
         let live =
-            live.filter(|task| task.origin.host == "opencode" && task.origin.host_instance == name);
+            live.filter(|task| task.origin.host == host && task.origin.host_instance == name);
         match live.count() {
             0 => {}
             n => {
@@ -93,13 +88,13 @@ impl Supervisor {
                 )));
             }
         }
-        if !self.0.store.instances().all()?.iter().any(|(known, _)| known == name) {
+        if !self.0.core.store().instances().all()?.iter().any(|(known, _)| known == name) {
             return Err(Error::BadServer(format!(
                 "no server `{name}` was added; those of the configuration file are removed there"
             )));
         }
-        self.0.store.instances().remove(name.to_owned()).await?;
-        self.opencode()?.remove(name);
+        self.0.core.store().instances().remove(name.to_owned()).await?;
+        servers.remove(name);
         Ok(())
     }
 
@@ -110,35 +105,43 @@ impl Supervisor {
         directory: &str,
         before: &str,
     ) -> Result<(Arc<Bridge>, mpsc::UnboundedReceiver<Line>), Error> {
-        Ok(self.opencode()?.bridge(pid, directory, before))
+        Ok(self.bridges()?.bridge(pid, directory, before, self.0.core.live_instances()))
     }
 
     pub fn bridge_by_id(&self, id: u64) -> Result<Option<Arc<Bridge>>, Error> {
-        Ok(self.opencode()?.bridge_by_id(id))
+        Ok(self.bridges()?.bridge_by_id(id))
     }
 
     /// A caller says where its conversation is.
     pub fn note_place(&self, host: &str, instance: &str, session: &str, directory: &str) {
-        if let Some(AnyHost::OpenCode(host)) = self.0.hosts.all.get(host)
+        let session = SessionId::new(session);
+        if let Some(bridges) = self.0.core.hosts().all.get(host).and_then(|host| host.bridges())
             && !instance.is_empty()
+            && bridges.note_parent(&session, instance, directory)
         {
-            host.note_parent(&SessionId::new(session), instance, directory);
+            // Should it be lost, the processes are asked.
+            drop(
+                self.0.core.store().instances().put_place_of_parent(&session, instance.to_owned()),
+            );
         }
     }
 
     /// Somebody wants the daemon to stop: plugins are told, so that they do not start it again.
     pub fn say_goodbye(&self) {
-        if let Ok(opencode) = self.opencode() {
-            opencode.say_goodbye();
+        if let Ok(bridges) = self.bridges() {
+            bridges.say_goodbye();
         }
     }
 
-    fn opencode(&self) -> Result<&OpenCode, Error> {
-        let mut all = self.0.hosts.all.values();
-        let found = all.find_map(|host| match host {
-            AnyHost::OpenCode(host) => Some(host),
-            AnyHost::Scripted(_) | AnyHost::Embedded(_) => None,
-        });
+    /// The host whose servers come and go, with its name.
+    fn servers(&self) -> Result<(&str, &dyn Servers), Error> {
+        let mut all = self.0.core.hosts().all.iter();
+        let found = all.find_map(|(name, host)| Some((name.as_str(), host.servers()?)));
+        found.ok_or(Error::NoHost)
+    }
+
+    fn bridges(&self) -> Result<&dyn Bridges, Error> {
+        let found = self.0.core.hosts().all.values().find_map(|host| host.bridges());
         found.ok_or(Error::NoHost)
     }
 }

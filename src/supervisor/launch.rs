@@ -1,22 +1,19 @@
 //! Launching: an intent on disk, a session on the host, a whole row, and the caller has its id
 //! (T5). The prompt follows when there is a slot.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::fork::Inherits;
+use super::launches::Offerer;
 use super::{Error, Fork, Supervisor};
-use crate::host::{self, AgentOffer, Handed, Host, NewSession, Opened};
+use crate::host::{self, AgentOffer, Handed, NewSession, Opened, Place};
 use crate::store::{Inheritance, Intended, Intent, NewTask, Placement};
 use crate::task::launch::Wanted;
 use crate::task::{
     BatchId, MAILBOX, Manner, Order, Origin, Parent, SHELL, SessionId, Task, TaskId, Timestamp,
 };
-
-/// How long a host's list of agents is believed.
-const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
 
 /// What models that know other programs call these agents.
 const SYNONYMS: [(&str, &str); 1] = [("general-purpose", "general")];
@@ -64,11 +61,6 @@ pub struct Launch {
     pub key: Option<String>,
 }
 
-pub(super) struct KnownAgents {
-    offers: Vec<AgentOffer>,
-    asked_at: Duration,
-}
-
 /// A launch as it is kept in its intent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Begun {
@@ -87,11 +79,12 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    pub(super) fn session(&self, nonce: &str) -> NewSession {
+    /// `parent` is where the caller's conversation is.
+    fn session(&self, nonce: &str, parent: Place) -> NewSession {
         let Begun { caller, wanted, host, inherits, .. } = self;
         let order = &wanted.order;
         NewSession {
-            parent: (caller.host == *host).then(|| caller.session.clone()),
+            parent: (caller.host == *host).then_some(parent),
             title: title(order, inherits.is_some()),
             nonce: nonce.to_owned(),
             directory: caller.directory.clone(),
@@ -114,22 +107,22 @@ impl Supervisor {
     pub async fn launch(&self, caller: Caller, launch: Launch) -> Result<Task, Error> {
         let Launch { wanted, fork, key } = launch;
         let Wanted { order, batch, host: wish } = wanted;
-        if !self.0.settings.enabled {
+        if !self.0.core.settings().enabled {
             return Err(Error::Disabled);
         }
-        let nonce = key.unwrap_or_else(|| self.0.clock.nonce());
-        let turn = self.launching(&nonce).lock_owned().await;
+        let nonce = key.unwrap_or_else(|| self.0.core.clock().nonce());
+        let turn = self.0.launches.turn(&nonce).await;
         // What an earlier daemon began under this key is finished or undone first.
-        let is_settled = match self.0.store.intents().get(&nonce)? {
+        let is_settled = match self.0.core.store().intents().get(&nonce)? {
             Some(intent) => self.settle(intent).await?,
             None => true,
         };
         // What the daemon before this one had of the caller is gone; the caller has it still.
         self.bring(&caller).await?;
-        if let Some(task) = self.0.store.tasks().by_nonce(&nonce)? {
+        if let Some(task) = self.0.core.store().tasks().by_nonce(&nonce)? {
             return Ok(task);
         }
-        self.check_space()?;
+        self.0.launches.check_space()?;
         let depth = self.depth(&caller.session)?;
         let caller = Caller { handed: self.handed_to(&caller)?, ..caller };
         let host = self.choose_host(wish.as_ref(), &caller)?;
@@ -141,14 +134,14 @@ impl Supervisor {
         let order = Order { model, agent: offer.name, ..order };
         let inherits = self.inherit(fork, &caller, &host).await?;
 
-        let at = self.0.clock.now();
+        let at = self.0.core.clock().now();
         let wanted = Wanted { order, batch, host: wish };
         let begun = Begun { caller, wanted, host, depth, at, inherits, abandoned: false };
         // From here on the launch goes on by itself: a caller that hangs up must not cut it in two.
         let supervisor = self.clone();
-        let rest = tokio::spawn(async move {
+        let rest = self.0.core.spawn(async move {
             supervisor.intend(&nonce, &begun).await?;
-            let (host, session) = (begun.host.clone(), begun.session(&nonce));
+            let (host, session) = (begun.host.clone(), supervisor.session_for(&begun, &nonce));
             let launched = supervisor.open_and_insert(nonce, begun).await;
             if let (Ok(task), false) = (&launched, is_settled) {
                 supervisor.delete_late_twins(host, session, task.id.clone());
@@ -166,7 +159,7 @@ impl Supervisor {
         order: &Order,
         not_older: Duration,
     ) -> Result<Option<Task>, Error> {
-        let since = self.0.clock.now().minus(not_older);
+        let since = self.0.core.clock().now().minus(not_older);
         let host = self.choose_host(None, caller)?;
         let directory = self.directory(&host, caller).await?;
         let there = Caller { directory, ..caller.clone() };
@@ -178,7 +171,7 @@ impl Supervisor {
         let model = self.check_model(&host, wish, &caller.handed).await;
         let Ok(model) = model else { return Ok(None) };
         let order = Order { model, agent: offer.name, ..order.clone() };
-        Ok(self.0.store.tasks().earlier(
+        Ok(self.0.core.store().tasks().earlier(
             &caller.session,
             (&host, &there.directory),
             &order,
@@ -188,32 +181,20 @@ impl Supervisor {
 
     /// Nobody waits for its end any more: it goes on in the background, told like any other.
     pub async fn let_go(&self, id: &TaskId) -> Result<(), Error> {
-        self.0.store.tasks().let_go(id).await?;
+        self.0.core.store().tasks().let_go(id).await?;
         // It may have held up others that are waited for.
-        self.0.prompts.notify_one();
+        self.0.bells.prompts.ring();
         Ok(())
     }
 
     /// The task that was launched with this key, if there is one. A launch that is under way is
     /// waited for.
     pub async fn launched_with(&self, key: &str) -> Result<Option<Task>, Error> {
-        let _turn = self.launching(key).lock_owned().await;
-        if let Some(intent) = self.0.store.intents().get(key)? {
+        let _turn = self.0.launches.turn(key).await;
+        if let Some(intent) = self.0.core.store().intents().get(key)? {
             self.settle(intent).await?;
         }
-        Ok(self.0.store.tasks().by_nonce(key)?)
-    }
-
-    /// Whose turn it is with a key. Those that nobody holds are forgotten.
-    pub(super) fn launching(&self, nonce: &str) -> Arc<tokio::sync::Mutex<()>> {
-        self.turn(&format!("launch {nonce}"))
-    }
-
-    /// One at a time for each key.
-    pub(super) fn turn(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.0.turns.lock();
-        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-        Arc::clone(turns.entry(key.to_owned()).or_default())
+        Ok(self.0.core.store().tasks().by_nonce(key)?)
     }
 
     async fn intend(&self, nonce: &str, begun: &Begun) -> Result<(), Error> {
@@ -224,36 +205,41 @@ impl Supervisor {
             created_at: begun.at,
             launch: serde_json::to_string(begun).expect("a launch is JSON"),
         };
-        let limits = self.limits();
+        let limits = self.0.core.limits();
         let Order { model, manner, .. } = begun.wanted.order.clone();
-        match self.0.store.intents().intend(intent, model, manner, limits.clone()).await? {
+        match self.0.core.store().intents().intend(intent, model, manner, limits.clone()).await? {
             Intended::Yes => Ok(()),
             Intended::QueueFull => Err(Error::QueueFull(limits.queued_per_parent)),
         }
     }
 
     async fn open_and_insert(&self, nonce: String, begun: Begun) -> Result<Task, Error> {
-        let host = self.host_for(&begun.host, &begun.caller.handed)?;
-        let session = begun.session(&nonce);
-        let opened = match &begun.inherits {
-            Some(Inherits::CopyOf(of)) => host.fork(of, session).await,
-            Some(Inherits::Context { .. }) | None => host.open(session).await,
+        let host = self.0.core.host_for(&begun.host, &begun.caller.handed)?;
+        let session = self.session_for(&begun, &nonce);
+        let opened = match (&begun.inherits, host.forks()) {
+            (Some(Inherits::CopyOf(of)), Some(forks)) => {
+                forks.fork(self.0.core.place(of), session).await
+            }
+            (Some(Inherits::CopyOf(_)), None) => {
+                Err(host::Error::Refused("this host cannot copy a session".to_owned()))
+            }
+            (Some(Inherits::Context { .. }) | None, _) => host.open(session).await,
         };
         match opened {
             Ok(opened) => {
-                let session = opened.session.clone();
+                let place = Place::of_child(&opened, &begun.caller.directory);
                 let completed = self.complete(nonce.clone(), begun, opened).await;
                 if completed.is_err() {
                     // A full disk may not take the note that it failed. Without its session the
                     // launch is not adopted by the next daemon either.
-                    let _ = host.delete(&session).await;
-                    let _ = self.0.store.intents().abandon(nonce).await;
+                    let _ = host.delete(place).await;
+                    let _ = self.0.core.store().intents().abandon(nonce).await;
                 }
                 completed
             }
             Err(error) => {
                 // The session may exist all the same; whoever recovers next deletes it.
-                self.0.store.intents().abandon(nonce).await?;
+                self.0.core.store().intents().abandon(nonce).await?;
                 Err(error.into())
             }
         }
@@ -268,7 +254,7 @@ impl Supervisor {
     ) -> Result<Task, Error> {
         let Begun { caller, wanted, host, depth, at, inherits, abandoned: _ } = begun;
         let Wanted { order, batch, host: _ } = wanted;
-        let clock = &self.0.clock;
+        let clock = &self.0.core.clock();
         let is_forked = inherits.is_some();
         // Its id before the prompt's: hosts sort what was said by ids.
         let inheritance = inherits.and_then(|inherits| match inherits {
@@ -310,35 +296,46 @@ impl Supervisor {
             message_id: clock.message_id(),
             at,
         };
-        let task = self.0.store.tasks().insert(new, self.limits()).await?;
+        let task = self.0.core.store().tasks().insert(new, self.0.core.limits()).await?;
         tracing::info!(task = %task.id, parent = %task.origin.parent.session, "launched");
         // Also when it is queued: there may be room, and others that wait were before it.
-        self.0.prompts.notify_one();
+        self.0.bells.prompts.ring();
         Ok(task)
+    }
+
+    /// The session that a launch opens.
+    pub(super) fn session_for(&self, begun: &Begun, nonce: &str) -> NewSession {
+        begun.session(nonce, self.0.core.place(&begun.caller.session))
+    }
+
+    /// The caller's conversation, if it is on that host.
+    fn parent_on(&self, host: &str, caller: &Caller) -> Option<Place> {
+        (caller.host == host).then(|| self.0.core.place(&caller.session))
     }
 
     /// How deep a child of this session would be; refused when that is too deep (T12).
     fn depth(&self, parent: &SessionId) -> Result<u32, Error> {
-        let depth = self.0.store.tasks().get(parent)?.map_or(1, |task| task.origin.depth + 1);
-        let most = self.0.settings.max_depth;
+        let depth =
+            self.0.core.store().tasks().get(parent)?.map_or(1, |task| task.origin.depth + 1);
+        let most = self.0.core.settings().max_depth;
         if depth > most { Err(Error::TooDeep(most)) } else { Ok(depth) }
     }
 
     /// The one that is asked for, else the caller's own, else the default.
     fn choose_host(&self, wish: Option<&String>, caller: &Caller) -> Result<String, Error> {
-        let hosts = &self.0.hosts;
+        let hosts = &self.0.core.hosts();
         // Otherwise nobody could ever be told.
         if caller.host != MAILBOX {
-            self.host(&caller.host)?;
+            self.0.core.host(&caller.host)?;
         }
         if let Some(name) = wish {
-            return self.host(name).map(|_| name.clone());
+            return self.0.core.host(name).map(|_| name.clone());
         }
         if hosts.all.contains_key(&caller.host) {
             return Ok(caller.host.clone());
         }
         if let Some(name) = caller.handed.host() {
-            return self.host(name).map(|_| name.to_owned());
+            return self.0.core.host(name).map(|_| name.to_owned());
         }
         hosts.default.clone().ok_or(Error::NoHost)
     }
@@ -350,7 +347,8 @@ impl Supervisor {
         directory: &str,
         agent: &str,
     ) -> Result<(), Error> {
-        match self.host(host)?.objection(directory, agent).await? {
+        let Some(vetting) = self.0.core.host(host)?.vetting() else { return Ok(()) };
+        match vetting.objection(directory.to_owned(), agent.to_owned()).await? {
             Some(why) => Err(Error::AgentRefused(why)),
             None => Ok(()),
         }
@@ -364,7 +362,8 @@ impl Supervisor {
         handed: &Handed,
     ) -> Result<Option<String>, Error> {
         let wish = wish.or_else(|| handed.model().map(str::to_owned));
-        match self.host(host)?.model(wish, handed.clone()).await {
+        let Some(vetting) = self.0.core.host(host)?.vetting() else { return Ok(wish) };
+        match vetting.model(wish, handed.clone()).await {
             Err(host::Error::Refused(why)) => Err(Error::ModelRefused(why)),
             other => Ok(other?),
         }
@@ -372,8 +371,8 @@ impl Supervisor {
 
     /// Where the child is to work.
     async fn directory(&self, host: &str, caller: &Caller) -> Result<String, Error> {
-        let parent = (caller.host == host).then_some(&caller.session);
-        Ok(self.host_for(host, &caller.handed)?.directory(&caller.directory, parent).await?)
+        let there = self.0.core.host_for(host, &caller.handed)?;
+        Ok(there.directory(caller.directory.clone(), self.parent_on(host, caller)).await?)
     }
 
     /// The agent as the host offers it.
@@ -384,17 +383,8 @@ impl Supervisor {
         caller: &Caller,
     ) -> Result<AgentOffer, Error> {
         self.check_objection(host, &caller.directory, agent).await?;
-        let key = agents_of(host, caller);
-        let uptime = self.0.clock.uptime();
-        let named = |offers: &[AgentOffer]| offers.iter().find(|o| o.name == agent).cloned();
-        let known = {
-            let agents = self.0.agents.lock();
-            let known = agents.get(&key);
-            known
-                .filter(|known| uptime.saturating_sub(known.asked_at) < AGENTS_ARE_FRESH)
-                .and_then(|known| named(&known.offers))
-        };
-        if let Some(offer) = known {
+        let by = offerer(host, caller);
+        if let Some(offer) = self.0.launches.offered(&by, agent, self.0.core.clock().uptime()) {
             return Ok(offer);
         }
         let offers = self.offers(host, caller).await?;
@@ -417,22 +407,19 @@ impl Supervisor {
 
     /// What the host offers now.
     async fn offers(&self, host: &str, caller: &Caller) -> Result<Vec<AgentOffer>, Error> {
-        let asked_at = self.0.clock.uptime();
-        let parent = (caller.host == host).then_some(&caller.session);
-        let offers = self.host_for(host, &caller.handed)?.agents(&caller.directory, parent).await?;
-        let mut agents = self.0.agents.lock();
-        if agents.len() > 1_000 {
-            agents.clear();
-        }
-        agents.insert(agents_of(host, caller), KnownAgents { offers: offers.clone(), asked_at });
+        let asked_at = self.0.core.clock().uptime();
+        let there = self.0.core.host_for(host, &caller.handed)?;
+        let parent = self.parent_on(host, caller);
+        let offers = there.agents(caller.directory.clone(), parent).await?;
+        self.0.launches.note_offers(offerer(host, caller), offers.clone(), asked_at);
         Ok(offers)
     }
 }
 
-/// Agents are those of a host, or of the server that the caller handed over, in a directory.
-fn agents_of(host: &str, caller: &Caller) -> (String, String) {
-    let server = caller.handed.opencode().unwrap_or_default();
-    (format!("{host} {server}"), caller.directory.clone())
+/// Whose agents a caller is offered.
+fn offerer(host: &str, caller: &Caller) -> Offerer {
+    let server = caller.handed.opencode().unwrap_or_default().to_owned();
+    Offerer { host: host.to_owned(), server, directory: caller.directory.clone() }
 }
 
 /// The agent of this name, or else the only one that is called so in other letters or by the name that

@@ -19,7 +19,7 @@ pub struct Listing {
 
 impl Supervisor {
     pub fn list(&self, parent: &SessionId, status: Option<Status>) -> Result<Listing, Error> {
-        let counts = self.0.store.tasks().listed_counts(parent)?;
+        let counts = self.0.core.store().tasks().listed_counts(parent)?;
         let matching = status.map_or(counts.total(), |status| counts.of(status));
         if matching == 0 {
             return Ok(Listing { tasks: Vec::new(), counts, total: 0 });
@@ -27,19 +27,23 @@ impl Supervisor {
         let filter =
             Filter { status, parent: Some(parent.clone()), listed_only: true, ..Filter::default() };
         let newest = Window { limit: MOST, offset: 0 };
-        let Page { tasks, total } =
-            self.0.store.pages().get(&filter, Sort::default(), newest, std::convert::identity)?;
+        let Page { tasks, total } = self.0.core.store().pages().get(
+            &filter,
+            Sort::default(),
+            newest,
+            std::convert::identity,
+        )?;
         Ok(Listing { tasks, counts, total })
     }
 
     /// A parent's tasks in the background that have not ended, in the order of their launch.
     pub fn in_background(&self, parent: &SessionId) -> Result<Vec<Task>, Error> {
-        Ok(self.0.store.tasks().live_in_background(parent)?)
+        Ok(self.0.core.store().tasks().live_in_background(parent)?)
     }
 
     /// The tasks of a batch that the caller may change (T18): others may use the same name.
     pub fn batch(&self, caller: &Caller, batch: &BatchId) -> Result<Vec<Task>, Error> {
-        let mut tasks = self.0.store.tasks().batch(batch)?;
+        let mut tasks = self.0.core.store().tasks().batch(batch)?;
         tasks.retain(|task| self.check_owner(task, caller).is_ok());
         if tasks.is_empty() { Err(Error::NoSuchBatch(batch.to_string())) } else { Ok(tasks) }
     }
@@ -47,10 +51,11 @@ impl Supervisor {
     /// What a session has used up with all its descendants; of a conversation only the latter is
     /// known here (T17).
     pub fn spent(&self, session: &SessionId) -> Result<Spent, Error> {
-        let own = self.0.store.tasks().get(session)?.map_or(Spent::default(), |task| Spent {
-            tokens: task.progress.tokens.unwrap_or(0),
-            cost: task.progress.cost.unwrap_or(0.0),
-        });
-        Ok(own + self.0.store.tasks().spent_below(session)?)
+        let own =
+            self.0.core.store().tasks().get(session)?.map_or(Spent::default(), |task| Spent {
+                tokens: task.progress.tokens.unwrap_or(0),
+                cost: task.progress.cost.unwrap_or(0.0),
+            });
+        Ok(own + self.0.core.store().tasks().spent_below(session)?)
     }
 }

@@ -1,15 +1,19 @@
 //! The mailbox of a parent that is no conversation: its notices wait there to be read. Each is
 //! handed out to one reader at a time, and stays unread until that one says that it has it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
+use parking_lot::Mutex;
 
+use super::core::Core;
+use super::turns::Bell;
 use super::{Caller, Error, Supervisor};
 use crate::claim;
 use crate::notice::{self, Facts, News, Notice};
 use crate::store::Owed;
+use crate::task::lifecycle::RunEnd;
 use crate::task::{NoticeId, Receipt, SessionId, Task, TaskId};
 
 /// A reader that has not said anything after this long never got it: the next one does.
@@ -57,30 +61,59 @@ pub struct Mailbox {
     pub left: usize,
 }
 
-impl Supervisor {
+/// Remembers which ends somebody waits for, and which notices somebody has in hand.
+///
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub(super) struct Mailboxes {
+    core: Core,
+    state: Arc<Mutex<State>>,
+    /// A parent may be owed a notice.
+    notices: Bell,
+}
+
+#[derive(Default)]
+struct State {
+    /// Notices that somebody was given and has not confirmed, and when.
+    handed: HashMap<NoticeId, Duration>,
+    /// How many callers wait for a task's end with the answer as their notice (N3).
+    awaited: HashMap<TaskId, usize>,
+}
+
+/// While it lives, the end of these tasks is somebody's answer and not yet a notice.
+pub(super) struct Awaiting {
+    mailboxes: Mailboxes,
+    tasks: Vec<TaskId>,
+}
+
+impl Mailboxes {
+    pub(super) fn new(core: Core, notices: Bell) -> Mailboxes {
+        Mailboxes { core, state: Arc::default(), notices }
+    }
+
     /// The unread notices that nobody else has just been given.
-    pub fn hand_out_mail(&self, caller: &Caller) -> Result<Mail, Error> {
-        let now = self.0.clock.uptime();
-        let mut handed = self.handed();
-        handed.retain(|_, at| now.saturating_sub(*at) < HANDED_OUT_FOR);
-        // Under the lock, so that two who ask at once do not get the same.
-        let mut unread = self.0.store.outbox().unread(&caller.session)?;
+    fn hand_out(&self, caller: &Caller) -> Result<Mail, Error> {
+        let (store, now) = (self.core.store(), self.core.clock().uptime());
+        // Held while they are read, so that two who ask at once do not get the same.
+        let mut state = self.state.lock();
+        state.handed.retain(|_, at| now.saturating_sub(*at) < HANDED_OUT_FOR);
+        let mut unread = store.outbox().unread(&caller.session)?;
         for predecessor in self.gone_predecessors(caller)? {
-            unread.extend(self.0.store.outbox().unread(&predecessor)?);
+            unread.extend(store.outbox().unread(&predecessor)?);
         }
         if unread.is_empty() {
             return Ok(Mail::default());
         }
         // Who waits for an end gets it with that answer.
-        let awaited = self.awaited();
-        unread.retain(|(notice, task)| !handed.contains_key(notice) && !awaited.contains_key(task));
-        drop(awaited);
+        unread.retain(|(notice, task)| {
+            !state.handed.contains_key(notice) && !state.awaited.contains_key(task)
+        });
         let left = unread.len().saturating_sub(MOST);
         let receipt = unread.into_iter().map(|(notice, _)| notice).take(MOST).collect();
-        let owed = self.0.store.outbox().notices(&receipt)?;
-        handed.extend(owed.iter().map(|owed| (owed.id, now)));
+        let owed = store.outbox().notices(&receipt)?;
+        state.handed.extend(owed.iter().map(|owed| (owed.id, now)));
         let letter = |owed: Owed| {
-            let facts = super::deliver::facts(&owed);
+            let facts = facts(&owed);
             Letter { id: owed.id, task: owed.task, facts }
         };
         Ok(Mail { letters: owed.into_iter().map(letter).collect(), left })
@@ -91,43 +124,93 @@ impl Supervisor {
         if caller.heir_of.is_empty() {
             return Ok(Vec::new());
         }
-        let mut names = self.0.store.outbox().unread_parents(&caller.heir_of)?;
-        let home = &self.0.settings.home;
+        let mut names = self.core.store().outbox().unread_parents(&caller.heir_of)?;
+        let home = &self.core.settings().home;
         names.retain(|name| *name != caller.session && !claim::is_held(home, name.as_str()));
         Ok(names)
     }
 
-    /// The notices of these ends, which the caller is told of in another way.
-    pub(super) fn hand_out_ends(&self, ended: &[TaskId]) -> Result<Receipt, Error> {
-        let now = self.0.clock.uptime();
-        let mut handed = self.handed();
-        let mut notices = Vec::new();
-        for task in ended {
-            notices.extend(self.0.store.outbox().unread_end(task)?);
+    async fn was_read(&self, receipt: Receipt) -> Result<(), Error> {
+        if receipt.is_empty() {
+            return Ok(());
         }
-        handed.extend(notices.iter().map(|notice| (*notice, now)));
+        self.core.store().outbox().mark_read(receipt.clone(), self.core.clock().now()).await?;
+        self.state.lock().handed.retain(|notice, _| !receipt.has(*notice));
+        Ok(())
+    }
+
+    /// The tasks whose ends are somebody's answer.
+    pub(super) fn awaited(&self) -> HashSet<TaskId> {
+        self.state.lock().awaited.keys().cloned().collect()
+    }
+
+    pub(super) fn await_ends(&self, tasks: Vec<TaskId>) -> Awaiting {
+        let mut state = self.state.lock();
+        for id in &tasks {
+            *state.awaited.entry(id.clone()).or_default() += 1;
+        }
+        drop(state);
+        Awaiting { mailboxes: self.clone(), tasks }
+    }
+}
+
+impl Awaiting {
+    /// The caller gets these ends with its answer: in its conversation they are recorded without waking it.
+    /// The notices of one with a mailbox are in its hands from now on.
+    pub(super) async fn give(&self, ended: &[&Task]) -> Result<Receipt, Error> {
+        let own = ended.iter().filter(|task| self.tasks.contains(&task.id));
+        let own: Vec<TaskId> = own.map(|task| task.id.clone()).collect();
+        if own.is_empty() {
+            return Ok(Receipt::default());
+        }
+        let Mailboxes { core, state, .. } = &self.mailboxes;
+        core.store().outbox().hush(own.clone()).await?;
+        let now = core.clock().uptime();
+        let mut state = state.lock();
+        let mut notices = Vec::new();
+        for task in &own {
+            notices.extend(core.store().outbox().unread_end(task)?);
+        }
+        state.handed.extend(notices.iter().map(|notice| (*notice, now)));
         Ok(notices.into_iter().collect())
+    }
+}
+
+impl Drop for Awaiting {
+    fn drop(&mut self) {
+        let mut state = self.mailboxes.state.lock();
+        for id in &self.tasks {
+            if let Some(waiting) = state.awaited.get_mut(id) {
+                *waiting -= 1;
+                if *waiting == 0 {
+                    state.awaited.remove(id);
+                }
+            }
+        }
+        drop(state);
+        self.mailboxes.notices.ring();
+    }
+}
+
+impl Supervisor {
+    /// The unread notices that nobody else has just been given.
+    pub fn hand_out_mail(&self, caller: &Caller) -> Result<Mail, Error> {
+        self.0.mailboxes.hand_out(caller)
     }
 
     /// A parent's tasks that have ended, as far as it has not been told.
     pub fn ended_unread(&self, parent: &SessionId) -> Result<Vec<TaskId>, Error> {
-        Ok(self.0.store.outbox().ended_unread(parent)?)
+        Ok(self.0.core.store().outbox().ended_unread(parent)?)
     }
 
     /// Whether the parent has been told of this end.
     pub fn is_told(&self, task: &Task) -> Result<bool, Error> {
-        Ok(self.0.store.outbox().unread_end(&task.id)?.is_none())
+        Ok(self.0.core.store().outbox().unread_end(&task.id)?.is_none())
     }
 
     /// They have arrived, and are not handed out again.
     pub async fn mail_was_read(&self, receipt: Receipt) -> Result<(), Error> {
-        if receipt.is_empty() {
-            return Ok(());
-        }
-        self.0.store.outbox().mark_read(receipt.clone(), self.0.clock.now()).await?;
-        let mut handed = self.handed();
-        handed.retain(|notice, _| !receipt.has(*notice));
-        Ok(())
+        self.0.mailboxes.was_read(receipt).await
     }
 
     /// For readers who cannot say that they have got it.
@@ -141,10 +224,53 @@ impl Supervisor {
 
     /// How much of a result travels with the news of it.
     pub fn inline_characters(&self) -> usize {
-        self.0.settings.inline_characters
+        self.0.core.settings().inline_characters
     }
+}
 
-    fn handed(&self) -> MutexGuard<'_, HashMap<NoticeId, Duration>> {
-        self.0.handed.lock()
+/// What the outbox kept, as the facts a notice is made of.
+pub(super) fn facts(owed: &Owed) -> Facts {
+    let run = &owed.run;
+    let news = match owed.quiet {
+        Some(quiet) => News::Stalled { quiet },
+        None => News::Ended {
+            how: run.ended_as.unwrap_or(RunEnd::Failed),
+            took: run.ended_at.unwrap_or(run.started_at).since(run.started_at),
+            result: run.result.clone(),
+            error: run.error.clone(),
+            open_todos: run.open_todos.clone(),
+        },
+    };
+    Facts {
+        short_id: owed.short_id.clone(),
+        description: owed.description.clone(),
+        run: run.n,
+        news,
+        batch_ended: owed.batch_ended,
+        batch_total: owed.batch_total,
+        development: owed.development,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervisor::core::tests::bare;
+
+    #[tokio::test]
+    async fn an_end_is_awaited_until_the_last_who_waits_leaves_and_the_deliverer_hears_of_it() {
+        let (core, _home) = bare();
+        let bell = Bell::default();
+        let mailboxes = Mailboxes::new(core, bell.clone());
+        let (one, other) = (TaskId::new("one"), TaskId::new("other"));
+        let first = mailboxes.await_ends(vec![one.clone(), other.clone()]);
+        let second = mailboxes.await_ends(vec![one.clone()]);
+        assert_eq!(mailboxes.awaited(), HashSet::from([one.clone(), other]));
+        drop(first);
+        assert_eq!(mailboxes.awaited(), HashSet::from([one]));
+        bell.rung().await;
+        drop(second);
+        assert_eq!(mailboxes.awaited(), HashSet::new());
+        bell.rung().await;
     }
 }

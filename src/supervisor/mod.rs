@@ -1,6 +1,6 @@
 //! The task manager: carries out requests, finds out how runs end, and tells parents.
 //!
-//! Everything here rests on four rules.
+//! Everything here rests on five rules.
 //!
 //! *The store is the truth.* A request is a committed change; what must follow from it (a prompt
 //! to a child, an abort, a notice to a parent) is written down in the same transaction or can be
@@ -19,16 +19,25 @@
 //! sent again: at least once on the wire, once in the conversation.
 //!
 //! *Nobody polls.* Waiting callers sleep on the feed, which is fed by commits.
+//!
+//! *A component owns what it remembers.* Its lock is its own, others ring its bell or call it, and losing
+//! its memory costs time, never truth. [`Supervisor`] is the verbs on top; what they spawn is waited for at
+//! the end.
 
 mod asks;
 mod cancel;
 mod clear;
+mod core;
 mod deliver;
+mod ends;
 mod fork;
 mod hosts;
 mod launch;
+mod launches;
+mod ledger;
 mod list;
 mod mailbox;
+mod memory;
 mod output;
 mod prompt;
 mod providers;
@@ -39,16 +48,16 @@ mod resume;
 mod status;
 mod toast;
 mod transcript;
+mod turns;
 mod verdict;
 mod wait;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
-use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::host::{AgentOffer, Answer};
@@ -65,10 +74,20 @@ pub use output::Output;
 pub use providers::{Handed, HandedParts, Look, ModelStanding, ProviderStanding};
 pub use wait::{Awaited, Need, WaitEnd, Waited};
 
+use self::asks::OpenAsks;
+use self::core::Core;
+use self::deliver::Deliverer;
+use self::ends::{Ends, Wakes};
+use self::launches::Launches;
+use self::ledger::Ledger;
+use self::mailbox::Mailboxes;
+use self::prompt::Prompter;
+use self::reconcile::Reconciler;
+use self::transcript::Transcripts;
+use self::turns::Bell;
 use crate::clock::Clock;
-use crate::feed::Feed;
-use crate::host::metered::Metered;
-use crate::host::{self, AnyHost};
+use crate::feed::{Change, Changes, Feed};
+use crate::host::{self, Host};
 use crate::metrics::Metrics;
 use crate::store::{self, Resolved, Store};
 pub use crate::store::{
@@ -76,49 +95,40 @@ pub use crate::store::{
 };
 use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
-use crate::task::{NoticeId, Task, TaskId, launch as arguments, tick_of};
+use crate::task::{SessionId, Task, TaskId, launch as arguments, tick_of};
 
 /// A worker that panics at once must not keep the machine busy with it.
 const AFTER_A_PANIC: Duration = Duration::from_secs(1);
 
-/// A handle; cloning it is cheap.
+/// The verbs, on top of the components that remember and work. A handle; cloning it is cheap.
 #[derive(Clone)]
 pub struct Supervisor(Arc<Inner>);
 
 struct Inner {
-    store: Store,
+    core: Core,
     feed: Feed,
-    clock: Clock,
-    hosts: Hosts,
-    /// The same hosts, their calls counted.
-    metered: BTreeMap<String, Metered>,
-    metrics: Metrics,
-    settings: Settings,
-    /// Those of the settings, until they are changed.
-    limits: RwLock<Arc<Limits>>,
+    launches: Launches,
+    mailboxes: Mailboxes,
+    asks: OpenAsks,
+    ends: Ends,
+    transcripts: Transcripts,
+    prompter: Prompter,
+    reconciler: Reconciler,
+    deliverer: Deliverer,
+    bells: Bells,
+}
+
+/// They wake the workers.
+#[derive(Clone, Default)]
+struct Bells {
     /// Something may have ended.
-    look: Notify,
+    look: Bell,
     /// A child may be owed a prompt, or a slot may be free.
-    prompts: Notify,
+    prompts: Bell,
     /// A parent may be owed a notice.
-    notices: Notify,
+    notices: Bell,
     /// A transcript may be owed to be kept.
-    ends: Notify,
-    /// How many callers wait for a task's end with the answer as their notice (N3).
-    awaited: Mutex<HashMap<TaskId, usize>>,
-    /// Notices that were handed to a host and are not known to be delivered.
-    tried: Mutex<HashSet<NoticeId>>,
-    /// Notices in mailboxes that somebody was given and has not confirmed, and when.
-    handed: Mutex<HashMap<NoticeId, Duration>>,
-    agents: Mutex<HashMap<(String, String), launch::KnownAgents>>,
-    transcripts: Mutex<transcript::Cache>,
-    /// Launches under way by their keys, so that one key opens one session.
-    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// What children wait for an answer to, as last seen.
-    asks: watch::Sender<HashMap<String, Asked>>,
-    /// Set while the storage directory is larger than it may be.
-    overfull: Mutex<Option<Overfull>>,
-    stopping: CancellationToken,
+    transcripts: Bell,
 }
 
 /// More is stored than is allowed, in bytes.
@@ -137,7 +147,7 @@ pub struct Overfull {
 /// The hosts by name, and the one that is meant when nobody says.
 #[derive(Clone, Default)]
 pub struct Hosts {
-    pub all: BTreeMap<String, AnyHost>,
+    pub all: BTreeMap<String, Arc<dyn Host>>,
     pub default: Option<String>,
 }
 
@@ -289,143 +299,129 @@ impl Supervisor {
             let metrics = metrics.clone();
             move |change| metrics.note(change)
         });
-        let all = hosts.all.clone().into_iter();
-        let metered = |(name, host): (String, AnyHost)| {
-            (name.clone(), Metered::new(name, host, metrics.clone()))
+        let core = Core::new(store, clock, hosts, metrics, settings);
+        let bells = Bells::default();
+        let Bells { look, prompts, notices, transcripts } = bells.clone();
+        let wakes = Wakes {
+            notices: notices.clone(),
+            prompts: prompts.clone(),
+            transcripts: transcripts.clone(),
         };
+        let ends = Ends::new(core.clone(), wakes);
+        let ledger = Ledger::new(core.clone(), prompts.clone(), notices.clone());
+        let mailboxes = Mailboxes::new(core.clone(), notices.clone());
+        let asks = OpenAsks::new(core.clone(), look.clone());
+        let transcripts = Transcripts::new(core.clone(), transcripts);
         Supervisor(Arc::new(Inner {
-            metered: all.map(metered).collect(),
-            metrics,
-            store,
+            launches: Launches::default(),
+            deliverer: Deliverer::new(core.clone(), mailboxes.clone(), notices),
+            prompter: Prompter {
+                core: core.clone(),
+                ends: ends.clone(),
+                ledger: ledger.clone(),
+                bell: prompts,
+                look: look.clone(),
+            },
+            reconciler: Reconciler {
+                core: core.clone(),
+                ends: ends.clone(),
+                ledger,
+                asks: asks.clone(),
+                transcripts: transcripts.clone(),
+                bell: look,
+            },
+            core,
             feed,
-            clock,
-            hosts,
-            limits: RwLock::new(settings.limits.clone()),
-            settings,
-            look: Notify::new(),
-            prompts: Notify::new(),
-            notices: Notify::new(),
-            ends: Notify::new(),
-            awaited: Mutex::default(),
-            tried: Mutex::default(),
-            handed: Mutex::default(),
-            agents: Mutex::default(),
-            transcripts: Mutex::default(),
-            turns: Mutex::default(),
-            asks: watch::Sender::default(),
-            overfull: Mutex::default(),
-            stopping: CancellationToken::new(),
+            mailboxes,
+            asks,
+            ends,
+            transcripts,
+            bells,
         }))
     }
 
     /// They hold for whoever starts from now on; nobody who runs is stopped.
     pub fn set_limits(&self, limits: Limits) {
-        *self.0.limits.write() = Arc::new(limits);
+        self.0.core.set_limits(limits);
         // There may be more slots now.
-        self.0.prompts.notify_one();
+        self.0.bells.prompts.ring();
     }
 
-    fn limits(&self) -> Arc<Limits> {
-        self.0.limits.read().clone()
-    }
-
-    /// Works until [`Supervisor::stop`]: recovers what a crash left, then prompts, looks, tells.
+    /// Works until [`Supervisor::stop`]: recovers what a crash left, then prompts, looks, tells. Returns when
+    /// nothing that was spawned here is left.
     pub async fn run(&self) {
-        let mut workers = tokio::task::JoinSet::new();
-        workers.spawn(self.clone().keep("recover", Supervisor::recover));
-        workers.spawn(self.clone().keep("prompter", Supervisor::prompter));
-        workers.spawn(self.clone().keep("reconciler", Supervisor::reconciler));
-        workers.spawn(self.clone().keep("deliverer", Supervisor::deliverer));
-        workers.spawn(self.clone().keep("pruner", Supervisor::pruner));
-        workers.spawn(self.clone().keep("toaster", Supervisor::toaster));
-        workers.spawn(self.clone().keep("keeper", Supervisor::keeper));
-        for host in self.0.hosts.all.values() {
-            let host = host.clone();
-            let listen = move |supervisor: Supervisor| supervisor.listener(host.clone());
-            workers.spawn(self.clone().keep("listener", listen));
+        let Inner { prompter, reconciler, deliverer, transcripts, .. } = &*self.0;
+        let mut workers = JoinSet::new();
+        workers.spawn(keep("recover", self.clone(), Supervisor::recover));
+        workers.spawn(keep("prompter", prompter.clone(), Prompter::run));
+        workers.spawn(keep("reconciler", reconciler.clone(), Reconciler::run));
+        workers.spawn(keep("deliverer", deliverer.clone(), Deliverer::run));
+        workers.spawn(keep("pruner", self.clone(), Supervisor::pruner));
+        workers.spawn(keep("toaster", self.clone(), Supervisor::toaster));
+        workers.spawn(keep("keeper", transcripts.clone(), Transcripts::run));
+        for host in self.0.core.hosts().all.values() {
+            let host = Arc::clone(host);
+            let listen = move |supervisor: Supervisor| supervisor.listener(Arc::clone(&host));
+            workers.spawn(keep("listener", self.clone(), listen));
         }
         while workers.join_next().await.is_some() {}
-    }
-
-    /// A worker that panics is started again: it keeps nothing that cannot be read off the store.
-    async fn keep<F: Future<Output = ()> + Send + 'static>(
-        self,
-        name: &'static str,
-        work: impl Fn(Supervisor) -> F,
-    ) {
-        loop {
-            // A set of one: dropped with whoever keeps it.
-            let mut worker = tokio::task::JoinSet::from_iter([work(self.clone())]);
-            match worker.join_next().await {
-                Some(Err(error)) if error.is_panic() => {}
-                Some(_) | None => return,
-            }
-            tracing::error!(
-                worker = name,
-                "a worker of the supervisor panicked; starting it again"
-            );
-            tokio::time::sleep(AFTER_A_PANIC).await;
-        }
+        self.0.core.join().await;
     }
 
     /// Lets the workers end. Callers that wait are answered with [`Error::Stopping`].
     pub fn stop(&self) {
-        self.0.stopping.cancel();
+        self.0.core.stopping().cancel();
     }
 
     /// While there is something here, nothing is launched.
     pub fn set_overfull(&self, overfull: Option<Overfull>) {
-        *self.0.overfull.lock() = overfull;
+        self.0.launches.set_overfull(overfull);
     }
 
-    fn check_space(&self) -> Result<(), Error> {
-        let overfull = *self.0.overfull.lock();
-        overfull.map_or(Ok(()), |overfull| Err(overfull.into()))
+    /// What changes from now on.
+    pub fn changes(&self) -> Changes {
+        self.0.feed.subscribe()
     }
 
-    pub fn store(&self) -> &Store {
-        &self.0.store
-    }
-
-    pub fn feed(&self) -> &Feed {
-        &self.0.feed
+    /// Everything after this change: first what is kept, then what comes. `None` when not all of it is kept,
+    /// or when there is no such change yet.
+    pub fn changes_after(&self, id: u64) -> Option<(Vec<Arc<Change>>, Changes)> {
+        self.0.feed.subscribe_after(id)
     }
 
     pub fn metrics(&self) -> &Metrics {
-        &self.0.metrics
+        self.0.core.metrics()
     }
 
     /// Cancelled when the supervisor is to stop.
     pub fn stopping(&self) -> CancellationToken {
-        self.0.stopping.clone()
+        self.0.core.stopping().clone()
     }
 
     pub fn clock(&self) -> &Clock {
-        &self.0.clock
+        self.0.core.clock()
     }
 
     /// Looks at everything now instead of at the next event.
     pub fn sweep(&self) {
-        self.0.look.notify_one();
-        self.0.prompts.notify_one();
-        self.0.notices.notify_one();
+        let Bells { look, prompts, notices, .. } = &self.0.bells;
+        [look, prompts, notices].into_iter().for_each(Bell::ring);
     }
 
     /// The session that a command belongs to, by the command's guard; `None` when it is over.
-    pub fn session_of_command(&self, guard: i32) -> Option<crate::task::SessionId> {
-        let recorded = self.store().processes().all().ok()?;
+    pub fn session_of_command(&self, guard: i32) -> Option<SessionId> {
+        let recorded = self.0.core.store().processes().all().ok()?;
         recorded.into_iter().find(|process| process.guard_pid == guard).map(|found| found.session)
     }
 
     pub fn task(&self, id: &TaskId) -> Result<Task, Error> {
-        let found = self.0.store.tasks().get(id)?;
-        found.ok_or_else(|| Error::NoSuchTask(id.to_string()))
+        self.0.core.task(id)
     }
 
     /// The full id, the short id or any unique prefix of the full one (T1).
     pub fn resolve(&self, reference: &str) -> Result<Task, Error> {
         let reference = reference.trim();
-        match self.0.store.tasks().resolve(reference)? {
+        match self.0.core.store().tasks().resolve(reference)? {
             Resolved::One(task) => Ok(*task),
             Resolved::None => Err(Error::NoSuchTask(reference.to_owned())),
             Resolved::Ambiguous(tasks) => Err(Error::Ambiguous {
@@ -438,34 +434,40 @@ impl Supervisor {
         }
     }
 
-    async fn listener(self, host: AnyHost) {
-        use host::Host;
+    async fn listener(self, host: Arc<dyn Host>) {
         tokio::select! {
-            () = host.listen(&self.0.look) => {}
-            () = self.greet(&host) => {}
-            () = self.0.stopping.cancelled() => {}
+            () = host.listen(self.0.bells.look.notify()) => {}
+            () = self.greet(&*host) => {}
+            () = self.0.core.stopping().cancelled() => {}
         }
     }
 
     /// What waited for a server goes on as soon as that is there.
-    async fn greet(&self, host: &AnyHost) {
+    async fn greet(&self, host: &dyn Host) {
         loop {
-            match host {
-                AnyHost::OpenCode(host) => host.arrival().await,
-                AnyHost::Scripted(_) | AnyHost::Embedded(_) => std::future::pending().await,
+            match host.servers() {
+                Some(servers) => servers.arrival().await,
+                None => std::future::pending().await,
             }
             self.sweep();
         }
     }
+}
 
-    fn host(&self, name: &str) -> Result<&Metered, Error> {
-        self.0.metered.get(name).ok_or_else(|| Error::UnknownHost {
-            name: name.to_owned(),
-            known: self.0.hosts.all.keys().cloned().collect(),
-        })
-    }
-
-    fn awaited(&self) -> MutexGuard<'_, HashMap<TaskId, usize>> {
-        self.0.awaited.lock()
+/// A worker that panics is started again: it keeps nothing that cannot be read off the store.
+async fn keep<W: Clone, F: Future<Output = ()> + Send + 'static>(
+    name: &'static str,
+    worker: W,
+    work: impl Fn(W) -> F,
+) {
+    loop {
+        // A set of one: dropped with whoever keeps it.
+        let mut working = JoinSet::from_iter([work(worker.clone())]);
+        match working.join_next().await {
+            Some(Err(error)) if error.is_panic() => {}
+            Some(_) | None => return,
+        }
+        tracing::error!(worker = name, "a worker of the supervisor panicked; starting it again");
+        tokio::time::sleep(AFTER_A_PANIC).await;
     }
 }

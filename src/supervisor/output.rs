@@ -48,7 +48,9 @@ impl Supervisor {
         let ids: Vec<TaskId> = tasks.iter().filter(is_news).map(|task| task.id.clone()).collect();
         match ids.is_empty() {
             true => Ok(()),
-            false => Ok(self.0.store.tasks().retrieved(ids, self.0.clock.now()).await?),
+            false => {
+                Ok(self.0.core.store().tasks().retrieved(ids, self.0.core.clock().now()).await?)
+            }
         }
     }
 }

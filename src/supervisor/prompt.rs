@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use tokio::task::{Id, JoinSet};
 
-use super::reconcile::Closing;
-use super::{Error, Supervisor, verdict};
+use super::core::Core;
+use super::ends::{Closing, Ends};
+use super::ledger::Ledger;
+use super::turns::Bell;
+use super::{Error, verdict};
 use crate::backoff::Backoff;
-use crate::host::{self, Host, Prompt};
+use crate::host::{self, Place, Post, Prompt};
 use crate::store::{Active, FollowUp};
 use crate::task::lifecycle::Report;
 use crate::task::{Task, TaskId};
@@ -44,22 +47,36 @@ struct Failing {
     until: Duration,
 }
 
-impl Supervisor {
-    pub(super) async fn prompter(self) {
+/// The worker, and what it speaks to beside the hosts.
+///
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub(super) struct Prompter {
+    pub(super) core: Core,
+    pub(super) ends: Ends,
+    pub(super) ledger: Ledger,
+    /// A child may be owed a prompt, or a slot may be free.
+    pub(super) bell: Bell,
+    /// Something may have ended.
+    pub(super) look: Bell,
+}
+
+impl Prompter {
+    pub(super) async fn run(self) {
         let mut outgoing = Outgoing::default();
         loop {
             let retry = tokio::time::Instant::now() + self.send_owed(&mut outgoing).await;
             // A send that went well changes nothing that is worth another look.
             loop {
                 tokio::select! {
-                    () = self.0.prompts.notified() => break,
+                    () = self.bell.rung() => break,
                     () = tokio::time::sleep_until(retry) => break,
                     Some(done) = outgoing.sends.join_next_with_id() => {
                         if self.note(&mut outgoing, done).await || outgoing.skipped {
                             break;
                         }
                     }
-                    () = self.0.stopping.cancelled() => return,
+                    () = self.core.stopping().cancelled() => return,
                 }
             }
         }
@@ -72,13 +89,13 @@ impl Supervisor {
             tracing::error!(error, "cannot look at tasks without credentials");
             true
         });
-        let (limits, now) = (self.limits(), self.0.clock.now());
-        let admitted = match self.0.store.slots().any_queued() {
+        let (limits, now) = (self.core.limits(), self.core.clock().now());
+        let admitted = match self.core.store().slots().any_queued() {
             Ok(true) => {
-                self.0.store.slots().admit(limits, now).await.map(|started| {
+                self.core.store().slots().admit(limits, now).await.map(|started| {
                     // One that was put back in the middle of its run is owed no prompt.
                     if !started.is_empty() {
-                        self.0.look.notify_one();
+                        self.look.ring();
                     }
                 })
             }
@@ -89,7 +106,7 @@ impl Supervisor {
         if let Err(error) = &admitted {
             tracing::error!(error = error as &dyn std::error::Error, "cannot give out slots");
         }
-        let owed = match self.0.store.tasks().unprompted() {
+        let owed = match self.core.store().tasks().unprompted() {
             Ok(owed) => owed,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
@@ -100,7 +117,7 @@ impl Supervisor {
         let sending: HashSet<TaskId> =
             outgoing.sending.values().map(|active| active.task.id.clone()).collect();
         outgoing.failures.retain(|id, _| owed.iter().any(|active| active.task.id == *id));
-        let uptime = self.0.clock.uptime();
+        let uptime = self.core.clock().uptime();
         outgoing.skipped = owed.iter().any(|active| sending.contains(&active.task.id));
         for active in owed.into_iter().filter(|active| !sending.contains(&active.task.id)) {
             let failed = outgoing.failures.get(&active.task.id);
@@ -109,10 +126,10 @@ impl Supervisor {
             }
             let failing_for = failed.map(|failing| uptime.saturating_sub(failing.since));
             let failing_for = failing_for.unwrap_or_default();
-            let (supervisor, to_send) = (self.clone(), active.clone());
+            let (prompter, to_send) = (self.clone(), active.clone());
             let send = outgoing.sends.spawn(async move {
-                let sent = supervisor.send(&to_send, failing_for).await;
-                supervisor.abort_if_over(&to_send.task);
+                let sent = prompter.send(&to_send, failing_for).await;
+                prompter.ends.abort_if_over(&to_send.task);
                 (to_send.task.id, sent)
             });
             outgoing.sending.insert(send.id(), active);
@@ -138,16 +155,16 @@ impl Supervisor {
             }
             Ok((id, (task, false))) => {
                 outgoing.sending.remove(&id);
-                let now = self.0.clock.uptime();
+                let now = self.core.clock().uptime();
                 let earlier = outgoing.failures.get(&task).copied();
                 let (tries, since) = earlier.map_or((0, now), |f| (f.tries, f.since));
-                let until = now + PAUSES.jittered(tries, self.0.clock.random());
+                let until = now + PAUSES.jittered(tries, self.core.clock().random());
                 outgoing.failures.insert(task, Failing { tries: tries + 1, since, until });
                 true
             }
             Err(error) => {
                 if let Some(active) = outgoing.sending.remove(&error.id()) {
-                    self.blame(&active.task, "prompting it").await;
+                    self.ends.blame(&active.task, "prompting it").await;
                 }
                 false
             }
@@ -172,41 +189,66 @@ impl Supervisor {
         }
         for (follow_up, message, text, _) in owed.into_iter().filter(|(_, _, _, at)| at.is_none()) {
             let prompt = Prompt {
-                session: task.id.clone(),
+                to: Place::from(task),
                 message: message.clone(),
                 text: text.to_owned(),
                 agent: task.order.agent.clone(),
                 model: task.order.model.clone(),
             };
-            let sent = match self.host(&task.origin.host) {
+            let sent = match self.core.host(&task.origin.host) {
                 Ok(host) => host.prompt(prompt).await.map_err(Error::from),
                 Err(error) => Err(error),
             };
             if let Err(error) = sent {
                 return self.prompt_failed(active, error, failing_for).await;
             }
-            let now = self.0.clock.now();
+            let now = self.core.clock().now();
             let noted = match follow_up {
-                None => self.0.store.tasks().prompt_sent(task, now),
-                Some(follow_up) => self.0.store.tasks().follow_up_sent(task, follow_up, now),
+                None => self.core.store().tasks().prompt_sent(task, now),
+                Some(follow_up) => self.core.store().tasks().follow_up_sent(task, follow_up, now),
             };
             if noted.await.is_err() {
                 return false;
             }
         }
-        self.0.look.notify_one();
+        self.look.ring();
         true
     }
 
-    /// A cancel may have overtaken the prompt: its abort came before there was anything to abort.
-    fn abort_if_over(&self, task: &Task) {
-        let now = self.0.store.tasks().get(&task.id);
-        if let Ok(Some(now)) = now
-            && now.run == task.run
-            && !now.is_live()
-        {
-            self.abort(task);
+    /// Puts the context into the child's session, once, however often this is tried.
+    async fn hand_over(&self, task: &Task) -> Result<(), Error> {
+        let Some(inheritance) = self.core.store().tasks().inheritance(&task.id)? else {
+            return Ok(());
+        };
+        let host = self.core.host(&task.origin.host)?;
+        let to = Place::from(task);
+        if host.posted(to.clone(), inheritance.message_id.clone()).await? {
+            return Ok(());
         }
+        let post = Post {
+            to,
+            message: inheritance.message_id,
+            visible: inheritance.preamble,
+            hidden: inheritance.context,
+            agent: task.order.agent.clone(),
+            wake: false,
+        };
+        Ok(host.post(vec![post]).await?)
+    }
+
+    /// Puts back into the queue what has again what it lacked. `true` while others still wait for theirs.
+    async fn unpark(&self) -> Result<bool, Error> {
+        let mut others = false;
+        for task in self.core.store().slots().parked()? {
+            // Without a host, it is found out with a slot what that means for it.
+            match self.core.lacks(&task).await {
+                Ok(None) | Err(host::Error::NoSuchSession(_)) => {
+                    self.core.store().slots().unpark(&task, self.core.clock().now()).await?;
+                }
+                Ok(Some(_)) | Err(_) => others = true,
+            }
+        }
+        Ok(others)
     }
 
     /// What the host refuses ends the run; what cannot be reached is tried again, visibly, and ends
@@ -218,7 +260,7 @@ impl Supervisor {
                 task.state.report(Report::Aborted { error: "Session deleted".into() })
             }
             Error::Host(host::Error::NoCredentials(why)) => {
-                return self.park(task, task.progress.clone(), why).await.is_ok();
+                return self.ledger.park(task, task.progress.clone(), why).await.is_ok();
             }
             Error::Host(host::Error::Refused(why)) => {
                 let error = format!("the host refused the prompt: {why}");
@@ -229,18 +271,18 @@ impl Supervisor {
                 task.state.report(Report::Failed { error, partial: None })
             }
             // The prompt may have arrived all the same.
-            error if failing_for >= self.0.settings.gone => {
-                task.state.stop(verdict::unreachable(&error.to_string(), self.0.settings.gone))
+            error if failing_for >= self.core.settings().gone => {
+                task.state.stop(verdict::unreachable(&error.to_string(), self.core.settings().gone))
             }
             error => {
-                self.show_retrying(active, error.to_string()).await;
+                self.ledger.show_retrying(active, error.to_string()).await;
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(task = %task.id, error, "prompt not delivered; retrying");
                 return false;
             }
         };
-        let concluded = self.conclude(task, change, Closing::default()).await;
+        let concluded = self.ends.conclude(task, change, Closing::default()).await;
         // Not concluded and still live: it could not be written.
-        concluded || self.task(&task.id).is_ok_and(|task| !task.is_live())
+        concluded || self.core.task(&task.id).is_ok_and(|task| !task.is_live())
     }
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::{Error, Keep, Supervisor};
-use crate::host::AnyHost;
 use crate::task::Timestamp;
 
 const BETWEEN_LOOKS: Duration = Duration::from_secs(3600);
@@ -12,14 +11,14 @@ impl Supervisor {
     /// Deletes the ended tasks that `keep` leaves out and says how many. What is left when the
     /// daemon stops is left for the next time.
     pub async fn prune(&self, keep: &Keep) -> Result<u64, Error> {
-        self.prune_at(keep, self.0.clock.now()).await
+        self.prune_at(keep, self.0.core.clock().now()).await
     }
 
     async fn prune_at(&self, keep: &Keep, now: Timestamp) -> Result<u64, Error> {
-        let unread = self.0.settings.keep_unread;
+        let unread = self.0.core.settings().keep_unread;
         let pruned = tokio::select! {
-            pruned = self.0.store.history().prune(keep, unread, now) => pruned?,
-            () = self.0.stopping.cancelled() => return Err(Error::Stopping),
+            pruned = self.0.core.store().history().prune(keep, unread, now) => pruned?,
+            () = self.0.core.stopping().cancelled() => return Err(Error::Stopping),
         };
         if pruned > 0 {
             tracing::info!(tasks = pruned, "pruned the history");
@@ -30,12 +29,8 @@ impl Supervisor {
 
     /// Of servers that callers named, the addresses go with the last task that needs them.
     async fn forget_servers(&self) {
-        for host in self.0.hosts.all.values() {
-            let forgotten = match host {
-                AnyHost::OpenCode(opencode) => opencode.forget_unneeded().await,
-                AnyHost::Embedded(_) | AnyHost::Scripted(_) => Ok(()),
-            };
-            if let Err(error) = forgotten {
+        for servers in self.0.core.hosts().all.values().filter_map(|host| host.servers()) {
+            if let Err(error) = servers.forget_unneeded().await {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(
                     error,
@@ -48,13 +43,13 @@ impl Supervisor {
     /// By itself, nothing is deleted because of a clock alone: one that was set forward (a dead battery,
     /// a wrong date) would take the whole history. Ages count from the newest change in the store.
     async fn prune_by_itself(&self, keep: &Keep) -> Result<u64, Error> {
-        let now = self.0.clock.now().min(self.0.store.history().last_activity()?);
+        let now = self.0.core.clock().now().min(self.0.core.store().history().last_activity()?);
         self.prune_at(keep, now).await
     }
 
     /// At the start and then every hour; ends soon when the history is not limited.
     pub(super) async fn pruner(self) {
-        let keep = self.0.settings.history;
+        let keep = self.0.core.settings().history;
         self.forget_servers().await;
         while !keep.is_everything() {
             match self.prune_by_itself(&keep).await {
@@ -67,7 +62,7 @@ impl Supervisor {
             }
             tokio::select! {
                 () = tokio::time::sleep(BETWEEN_LOOKS) => {}
-                () = self.0.stopping.cancelled() => return,
+                () = self.0.core.stopping().cancelled() => return,
             }
         }
     }

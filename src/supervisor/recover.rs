@@ -7,7 +7,7 @@ use futures_util::{StreamExt, stream};
 
 use super::launch::Begun;
 use super::{Error, Supervisor};
-use crate::host::{self, Host, NewSession, Opened};
+use crate::host::{self, NewSession, Opened, Place};
 use crate::store::Intent;
 use crate::task::{Status, Task, TaskId};
 
@@ -22,9 +22,9 @@ const AT_ONCE: usize = 16;
 impl Supervisor {
     /// Looks at once, and again now and then: hosts may come up later, and launches may fail.
     pub(super) async fn recover(self) {
-        let mut letting_go = Some(self.0.store.tasks().let_all_go());
+        let mut letting_go = Some(self.0.core.store().tasks().let_all_go());
         loop {
-            let intents = self.0.store.intents().all().unwrap_or_else(|error| {
+            let intents = self.0.core.store().intents().all().unwrap_or_else(|error| {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot read intents");
                 Vec::new()
             });
@@ -42,7 +42,7 @@ impl Supervisor {
             let pause = if unsettled { BETWEEN_TRIES } else { BETWEEN_TRIES * 30 };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.0.stopping.cancelled() => return,
+                () = self.0.core.stopping().cancelled() => return,
             }
         }
     }
@@ -51,7 +51,7 @@ impl Supervisor {
     async fn settle_all(&self, intents: Vec<Intent>) -> bool {
         let settle = |intent: Intent| async move {
             // Launches that are under way look after themselves.
-            let Ok(_turn) = self.launching(&intent.nonce).try_lock_owned() else { return true };
+            let Some(_turn) = self.0.launches.try_turn(&intent.nonce) else { return true };
             self.settle_again(&intent.nonce).await.unwrap_or_else(|error| {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "cannot recover yet");
@@ -64,16 +64,16 @@ impl Supervisor {
 
     /// Sends the aborts that are still owed, and cancels what a cancelled task left behind.
     async fn stop_what_is_over(&self) -> bool {
-        let owed = self.0.store.tasks().owed_aborts().unwrap_or_else(|error| {
+        let owed = self.0.core.store().tasks().owed_aborts().unwrap_or_else(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "cannot read owed aborts");
             Vec::new()
         });
         let stop = |(task, run): (Task, u32)| async move {
             // One that was given up leaves its descendants at work; and the abort comes last, because
             // nobody looks for them once it is noted as sent.
-            let over =
-                task.status() != Status::Cancelled || self.cancel_descendants(&task).await.is_ok();
-            over && self.abort_now(&task, run).await
+            let over = task.status() != Status::Cancelled
+                || self.0.ends.cancel_descendants(&task).await.is_ok();
+            over && self.0.ends.abort_now(&task, run).await
         };
         let stopped = stream::iter(owed).map(stop).buffer_unordered(AT_ONCE);
         stopped.fold(true, |all, stopped| async move { all && stopped }).await
@@ -81,7 +81,7 @@ impl Supervisor {
 
     /// Read anew: it may have been settled before its turn came.
     async fn settle_again(&self, nonce: &str) -> Result<bool, Error> {
-        match self.0.store.intents().get(nonce)? {
+        match self.0.core.store().intents().get(nonce)? {
             Some(intent) => self.settle(intent).await,
             None => Ok(true),
         }
@@ -90,35 +90,38 @@ impl Supervisor {
     /// For whoever holds the turn of this key. `false`: the host may still be about to open it.
     pub(super) async fn settle(&self, intent: Intent) -> Result<bool, Error> {
         // Nobody was told of this launch, and there is nobody left to ask about it.
-        let Ok(host) = self.host(&intent.host) else {
+        let Ok(host) = self.0.core.host(&intent.host) else {
             tracing::warn!(host = intent.host, "host is not configured any more; launch dropped");
-            self.0.store.intents().remove(intent.nonce).await?;
+            self.0.core.store().intents().remove(intent.nonce).await?;
             return Ok(true);
         };
         let Ok(begun) = serde_json::from_str::<Begun>(&intent.launch) else {
             tracing::error!(nonce = intent.nonce, "an intent that cannot be read was dropped");
-            self.0.store.intents().remove(intent.nonce).await?;
+            self.0.core.store().intents().remove(intent.nonce).await?;
             return Ok(true);
         };
-        let mut found = host.find(&begun.session(&intent.nonce)).await?.into_iter();
+        let session = self.session_for(&begun, &intent.nonce);
+        let directory = session.directory.clone();
+        let mut found = host.find(session).await?.into_iter();
         match found.next() {
             Some(opened) if begun.abandoned => {
-                host.delete(&opened.session).await?;
-                self.0.store.intents().remove(intent.nonce).await?;
+                host.delete(Place::of_child(&opened, &directory)).await?;
+                self.0.core.store().intents().remove(intent.nonce).await?;
             }
             Some(opened) => {
                 let task = self.complete(intent.nonce, begun, opened).await?;
                 tracing::info!(task = %task.id, "adopted after a crash");
             }
-            None if self.0.clock.uptime() < STILL_ON_ITS_WAY => return Ok(false),
+            None if self.0.core.clock().uptime() < STILL_ON_ITS_WAY => return Ok(false),
             None => {
                 begun.warn_of_a_copy();
-                self.0.store.intents().remove(intent.nonce).await?;
+                self.0.core.store().intents().remove(intent.nonce).await?;
             }
         }
         // Opened twice: the second one is nobody's.
         for twin in found {
-            host.delete(&twin.session).await.unwrap_or_else(|error| left_behind(&twin, &error));
+            let deleted = host.delete(Place::of_child(&twin, &directory)).await;
+            deleted.unwrap_or_else(|error| left_behind(&twin, &error));
         }
         Ok(true)
     }
@@ -127,13 +130,14 @@ impl Supervisor {
     /// the one it has now.
     pub(super) fn delete_late_twins(&self, host: String, session: NewSession, task: TaskId) {
         let supervisor = self.clone();
-        tokio::spawn(async move {
-            let left = STILL_ON_ITS_WAY.saturating_sub(supervisor.0.clock.uptime());
-            supervisor.0.clock.sleep(left).await;
-            let Ok(host) = supervisor.host(&host) else { return };
-            let found = host.find(&session).await.unwrap_or_default();
+        self.0.core.spawn_until_stop(async move {
+            let left = STILL_ON_ITS_WAY.saturating_sub(supervisor.0.core.clock().uptime());
+            supervisor.0.core.clock().sleep(left).await;
+            let Ok(host) = supervisor.0.core.host(&host) else { return };
+            let directory = session.directory.clone();
+            let found = host.find(session).await.unwrap_or_default();
             for twin in found.into_iter().filter(|found| found.session != task) {
-                let deleted = host.delete(&twin.session).await;
+                let deleted = host.delete(Place::of_child(&twin, &directory)).await;
                 deleted.unwrap_or_else(|error| left_behind(&twin, &error));
             }
         });

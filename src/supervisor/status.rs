@@ -7,7 +7,7 @@ use crate::task::{BatchId, Task};
 
 impl Supervisor {
     pub fn task_count(&self) -> Result<u64, Error> {
-        Ok(self.0.store.overview().task_count()?)
+        Ok(self.0.core.store().overview().task_count()?)
     }
 
     /// As JSON behind what is in `answer`, with commas between the tasks; and how many match.
@@ -18,7 +18,7 @@ impl Supervisor {
         window: Window,
         answer: &mut Vec<u8>,
     ) -> Result<u64, Error> {
-        Ok(self.0.store.pages().json(filter, sort, window, answer)?)
+        Ok(self.0.core.store().pages().json(filter, sort, window, answer)?)
     }
 
     /// The same, if it takes microseconds.
@@ -29,60 +29,60 @@ impl Supervisor {
         window: Window,
         answer: &mut Vec<u8>,
     ) -> Result<Option<u64>, Error> {
-        Ok(self.0.store.pages().json_at_once(filter, sort, window, answer)?)
+        Ok(self.0.core.store().pages().json_at_once(filter, sort, window, answer)?)
     }
 
     /// A task as lists and events show it.
     pub fn brief(&self, task: &Task) -> TaskView {
-        self.0.store.brief(task)
+        self.0.core.store().brief(task)
     }
 
     /// What is wrong with the store, since it was found.
     pub fn store_damage(&self) -> Option<String> {
-        self.0.store.integrity().damage().map(|damage| damage.to_string())
+        self.0.core.store().integrity().damage().map(|damage| damage.to_string())
     }
 
     /// Those that could not be read since this daemon has run.
     pub fn newly_quarantined(&self) -> Vec<Quarantined> {
-        self.0.store.integrity().newly_quarantined()
+        self.0.core.store().integrity().newly_quarantined()
     }
 
     /// Reads the whole store and says what is wrong with it, and which tasks could not be read.
     pub fn check_store(&self) -> Result<(Vec<String>, Vec<Quarantined>), Error> {
-        let problems = self.0.store.integrity().check()?;
+        let problems = self.0.core.store().integrity().check()?;
         // In a file that is not written, those who cannot be decoded stay where they are.
         if problems.is_empty() {
-            self.0.store.integrity().inspect_all()?;
+            self.0.core.store().integrity().inspect_all()?;
         }
-        Ok((problems, self.0.store.integrity().quarantined()?))
+        Ok((problems, self.0.core.store().integrity().quarantined()?))
     }
 
     pub fn totals(&self) -> Result<Totals, Error> {
-        Ok(self.0.store.overview().totals()?)
+        Ok(self.0.core.store().overview().totals()?)
     }
 
     /// All live tasks and the newest others.
     pub fn snapshot(&self, others: u64) -> Result<Snapshot, Error> {
-        Ok(self.0.store.overview().snapshot(others)?)
+        Ok(self.0.core.store().overview().snapshot(others)?)
     }
 
     /// While this stays the same, so does a snapshot.
     pub fn snapshot_key(&self) -> Result<(u64, u64), Error> {
-        Ok(self.0.store.overview().snapshot_key()?)
+        Ok(self.0.core.store().overview().snapshot_key()?)
     }
 
     pub fn group(&self, id: &BatchId) -> Result<(Group, Vec<TaskView>), Error> {
-        self.0.store.overview().group(id)?.ok_or_else(|| Error::NoSuchGroup(id.to_string()))
+        self.0.core.store().overview().group(id)?.ok_or_else(|| Error::NoSuchGroup(id.to_string()))
     }
 
     /// Those with the newest members first, and how many there are.
     pub fn groups(&self, limit: u64, offset: u64) -> Result<(Vec<Group>, u64), Error> {
-        Ok(self.0.store.overview().groups(limit, offset)?)
+        Ok(self.0.core.store().overview().groups(limit, offset)?)
     }
 
     /// The metrics as text.
     pub fn measured(&self) -> Result<String, Error> {
-        let (queued, owed) = self.0.store.overview().waiting()?;
-        Ok(self.0.metrics.text(queued, owed))
+        let (queued, owed) = self.0.core.store().overview().waiting()?;
+        Ok(self.0.core.metrics().text(queued, owed))
     }
 }

@@ -2,13 +2,14 @@
 //! how far the others are. They are a courtesy: nothing waits for them and nothing relies on them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::Supervisor;
 use crate::feed::{Change, Kind};
-use crate::host::{Host, Toast, Tone};
+use crate::host::{Toast, Tone};
 use crate::quote;
 use crate::task::time::say;
 use crate::task::{MAILBOX, SessionId, Status, Task};
@@ -21,7 +22,7 @@ const LINE_IS_SHOWN: Duration = Duration::from_secs(4);
 
 impl Supervisor {
     pub(super) async fn toaster(self) {
-        if !self.0.settings.toasts {
+        if !self.0.core.settings().toasts {
             return;
         }
         let mut changes = self.0.feed.subscribe();
@@ -41,7 +42,7 @@ impl Supervisor {
                     }
                     next = Instant::now() + BETWEEN_LINES;
                 }
-                () = self.0.stopping.cancelled() => return,
+                () = self.0.core.stopping().cancelled() => return,
             }
         }
     }
@@ -63,12 +64,12 @@ impl Supervisor {
 
     /// How far a parent's tasks are; `None` when none is running.
     pub fn progress_line(&self, parent: &SessionId) -> Option<String> {
-        let live = self.0.store.tasks().live(Some(parent)).unwrap_or_default();
+        let live = self.0.core.store().tasks().live(Some(parent)).unwrap_or_default();
         (!live.is_empty()).then(|| line(&live))
     }
 
     fn show_line(&self, parent: &SessionId) {
-        let Ok(live) = self.0.store.tasks().live(Some(parent)) else { return };
+        let Ok(live) = self.0.core.store().tasks().live(Some(parent)) else { return };
         let Some(task) = live.first() else { return };
         let toast = Toast {
             title: "Background tasks".into(),
@@ -80,10 +81,14 @@ impl Supervisor {
     }
 
     fn toast(&self, task: &Task, toast: Toast) {
-        let Ok(host) = self.host(&task.origin.parent.host) else { return };
-        let (host, parent) = (host.clone(), task.origin.parent.session.clone());
-        tokio::spawn(async move {
-            if let Err(error) = host.toast(&parent, toast).await {
+        let Ok(host) = self.0.core.host(&task.origin.parent.host) else { return };
+        if host.toasts().is_none() {
+            return;
+        }
+        let (host, parent) = (Arc::clone(host), self.0.core.place(&task.origin.parent.session));
+        self.0.core.spawn_until_stop(async move {
+            let Some(toasts) = host.toasts() else { return };
+            if let Err(error) = toasts.toast(parent, toast).await {
                 tracing::debug!(error = &error as &dyn std::error::Error, "no toast");
             }
         });

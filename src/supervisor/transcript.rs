@@ -4,15 +4,19 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::io::{Read, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
+use parking_lot::Mutex;
 
+use super::core::Core;
+use super::turns::Bell;
 use super::{Error, Supervisor};
 use crate::backoff::Backoff;
-use crate::host::{self, Host};
+use crate::host::{self, Place};
 use crate::store::{Kept, OwedTranscript};
 use crate::task::{Task, TaskId};
 
@@ -28,7 +32,7 @@ const MOST_CACHED_BYTES: usize = 16 << 20;
 
 /// Transcripts of live tasks, the newest last.
 #[derive(Default)]
-pub(super) struct Cache(VecDeque<Cached>);
+struct Cache(VecDeque<Cached>);
 
 struct Cached {
     task: TaskId,
@@ -56,14 +60,29 @@ impl Cache {
     }
 }
 
-impl Supervisor {
+/// The worker that keeps transcripts, and the cache for those who look.
+///
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub(super) struct Transcripts {
+    core: Core,
+    cache: Arc<Mutex<Cache>>,
+    /// A transcript may be owed to be kept.
+    bell: Bell,
+}
+
+impl Transcripts {
+    pub(super) fn new(core: Core, bell: Bell) -> Transcripts {
+        Transcripts { core, cache: Arc::default(), bell }
+    }
+
     /// The host's own messages, as a JSON array. Of an ended task they come from where they are
     /// kept, as soon as they are; of a live one only when its host cannot be asked.
-    pub async fn transcript(&self, task: &Task) -> Result<String, Error> {
-        let kept = self.0.store.transcripts().kept(&task.id)?;
+    pub(super) async fn read(&self, task: &Task) -> Result<String, Error> {
+        let kept = self.core.store().transcripts().kept(&task.id)?;
         match kept {
             Some(kept) if !task.is_live() && kept.run == task.run => unpack(kept).await,
-            kept => match (self.ask_transcript(&task.origin.host, &task.id).await, kept) {
+            kept => match (self.ask(&task.origin.host, task.into()).await, kept) {
                 (Ok(messages), _) => Ok(messages),
                 (Err(_), Some(kept)) => unpack(kept).await,
                 (Err(error), None) => Err(error),
@@ -73,37 +92,41 @@ impl Supervisor {
 
     /// The same for somebody who looks: of a live task perhaps as it was read a moment ago
     /// (`supervisor.result_cache_seconds`), while its host knows of nothing new.
-    pub async fn shown_transcript(&self, task: &Task) -> Result<String, Error> {
-        let longest = self.0.settings.result_cache;
-        let version = self.host(&task.origin.host).ok().and_then(|host| host.version(&task.id));
+    async fn show(&self, task: &Task) -> Result<String, Error> {
+        let longest = self.core.settings().result_cache;
+        let version = self
+            .core
+            .host(&task.origin.host)
+            .ok()
+            .and_then(|host| host.version(&Place::from(task)));
         let Some(version) = version.filter(|_| task.is_live() && !longest.is_zero()) else {
-            return self.transcript(task).await;
+            return self.read(task).await;
         };
-        let now = self.0.clock.uptime();
+        let now = self.core.clock().uptime();
         let since = now.saturating_sub(longest);
-        if let Some(messages) = self.0.transcripts.lock().get(&task.id, version, since) {
+        if let Some(messages) = self.cache.lock().get(&task.id, version, since) {
             return Ok(messages);
         }
-        let messages = match self.ask_transcript(&task.origin.host, &task.id).await {
+        let messages = match self.ask(&task.origin.host, task.into()).await {
             Ok(messages) => messages,
             // It is not asked again: the first time may have taken as long as a caller waits.
-            Err(error) => match self.0.store.transcripts().kept(&task.id)? {
+            Err(error) => match self.core.store().transcripts().kept(&task.id)? {
                 Some(kept) => return unpack(kept).await,
                 None => return Err(error),
             },
         };
         let cached = Cached { task: task.id.clone(), version, at: now, messages: messages.clone() };
-        self.0.transcripts.lock().put(cached);
+        self.cache.lock().put(cached);
         Ok(messages)
     }
 
-    async fn ask_transcript(&self, host: &str, task: &TaskId) -> Result<String, Error> {
-        Ok(self.host(host)?.transcript(task).await?)
+    async fn ask(&self, host: &str, place: Place) -> Result<String, Error> {
+        Ok(self.core.host(host)?.transcript(place).await?)
     }
 
     /// Keeps what is owed to be kept. A host that does not answer is asked again; a session that
     /// is gone has nothing left to keep.
-    pub(super) async fn keeper(self) {
+    pub(super) async fn run(self) {
         let mut tries = 0;
         loop {
             let wait = match self.keep_owed().await {
@@ -119,9 +142,9 @@ impl Supervisor {
                 }
             };
             tokio::select! {
-                () = self.0.ends.notified() => {}
+                () = self.bell.rung() => {}
                 () = tokio::time::sleep(wait) => tries += 1,
-                () = self.0.stopping.cancelled() => return,
+                () = self.core.stopping().cancelled() => return,
             }
         }
     }
@@ -130,7 +153,7 @@ impl Supervisor {
         let (mut after, mut left) = (0, Left::Nothing);
         let mut silent: HashSet<String> = HashSet::new();
         loop {
-            let owed = self.0.store.transcripts().owed(after, AT_ONCE)?;
+            let owed = self.core.store().transcripts().owed(after, AT_ONCE)?;
             let Some(last) = owed.last() else { return Ok(left) };
             after = last.seq;
             let mut written = Vec::with_capacity(owed.len());
@@ -138,7 +161,7 @@ impl Supervisor {
                 // One that did not answer for one task need not be waited for with the next.
                 let asked = match silent.contains(&host) {
                     true => None,
-                    false => Some(self.ask_transcript(&host, &task).await),
+                    false => Some(self.ask(&host, self.core.place(&task)).await),
                 };
                 let body = match asked {
                     Some(Ok(messages)) => Some(pack(messages).await?),
@@ -149,12 +172,24 @@ impl Supervisor {
                         continue;
                     }
                 };
-                written.push(self.0.store.transcripts().keep(&task, run, body));
+                written.push(self.core.store().transcripts().keep(&task, run, body));
             }
             for outcome in written {
                 outcome.await?;
             }
         }
+    }
+}
+
+impl Supervisor {
+    /// The host's own messages, as a JSON array, as they are now.
+    pub async fn transcript(&self, task: &Task) -> Result<String, Error> {
+        self.0.transcripts.read(task).await
+    }
+
+    /// The same for somebody who looks: of a live task perhaps as it was read a moment ago.
+    pub async fn shown_transcript(&self, task: &Task) -> Result<String, Error> {
+        self.0.transcripts.show(task).await
     }
 }
 

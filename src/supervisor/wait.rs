@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
 
+use super::mailbox::Awaiting;
 use super::{Asked, Asks, Caller, Error, Supervisor};
 use crate::task::{Phase, Receipt, Task, TaskId};
 
@@ -46,21 +47,8 @@ impl Awaited {
     /// without waking it. A caller with a mailbox has the notices in hand that are named here; they
     /// count as read once it says so.
     pub async fn give(&self, ended: &[&Task]) -> Result<Receipt, Error> {
-        let Awaiting { supervisor, tasks } = &self.awaiting;
-        let own = ended.iter().filter(|task| tasks.contains(&task.id));
-        let own: Vec<TaskId> = own.map(|task| task.id.clone()).collect();
-        if own.is_empty() {
-            return Ok(Receipt::default());
-        }
-        supervisor.0.store.outbox().hush(own.clone()).await?;
-        supervisor.hand_out_ends(&own)
+        self.awaiting.give(ended).await
     }
-}
-
-/// While it lives, the end of these tasks is somebody's answer and not yet a notice.
-struct Awaiting {
-    supervisor: Supervisor,
-    tasks: Vec<TaskId>,
 }
 
 impl Supervisor {
@@ -93,14 +81,14 @@ impl Supervisor {
     ) -> Result<Waited, Error> {
         // Subscribe first, then read: an end in between is seen twice, never missed.
         let mut changes = self.0.feed.subscribe();
-        let mut asks = self.0.asks.subscribe();
+        let mut asks = self.0.asks.watch();
         let mut tasks = self.tasks(ids)?;
         let need = match need {
             Need::Any => 1,
             Need::All => tasks.len(),
             Need::AtLeast(n) => n.min(tasks.len()),
         };
-        let deadline = self.0.clock.sleep(timeout);
+        let deadline = self.0.core.clock().sleep(timeout);
         tokio::pin!(deadline);
         loop {
             if tasks.iter().filter(|task| !task.is_live()).count() >= need {
@@ -121,7 +109,7 @@ impl Supervisor {
                 },
                 Ok(()) = asks.changed() => {}
                 () = &mut deadline => return Ok(Waited { tasks, end: WaitEnd::TimedOut }),
-                () = self.0.stopping.cancelled() => return Err(Error::Stopping),
+                () = self.0.core.stopping().cancelled() => return Err(Error::Stopping),
             }
         }
     }
@@ -130,16 +118,14 @@ impl Supervisor {
     /// have a request on record: after an answer it looks blocked until the next look, and after a
     /// restart nothing is on record until the first one. What the policy answers by itself needs nobody.
     fn are_blocked(&self, tasks: &[Task]) -> bool {
-        match self.0.settings.asks {
+        match self.0.core.settings().asks {
             Asks::Allow | Asks::Deny => return false,
             Asks::Park(_) => {}
         }
-        let asks = self.0.asks.borrow();
         let mut live = tasks.iter().filter(|task| task.is_live()).peekable();
         live.peek().is_some()
             && live.all(|task| {
-                task.progress.phase == Phase::Blocked
-                    && asks.values().any(|asked| asked.task == task.id)
+                task.progress.phase == Phase::Blocked && self.0.asks.has_any_of(&task.id)
             })
     }
 
@@ -160,7 +146,7 @@ impl Supervisor {
     ) -> Result<Awaited, Error> {
         let own = self.tasks(ids)?;
         let own = own.into_iter().filter(|task| task.origin.parent.session == caller.session);
-        let awaiting = self.awaiting(own.map(|task| task.id).collect());
+        let awaiting = self.0.mailboxes.await_ends(own.map(|task| task.id).collect());
         let Waited { tasks, end } = self.wait_or_blocked(ids, need, timeout).await?;
         Ok(Awaited { tasks, end, awaiting })
     }
@@ -182,30 +168,5 @@ impl Supervisor {
 
     fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Task>, Error> {
         ids.iter().map(|id| self.task(id)).collect()
-    }
-
-    fn awaiting(&self, tasks: Vec<TaskId>) -> Awaiting {
-        let mut awaited = self.awaited();
-        for id in &tasks {
-            *awaited.entry(id.clone()).or_default() += 1;
-        }
-        drop(awaited);
-        Awaiting { supervisor: self.clone(), tasks }
-    }
-}
-
-impl Drop for Awaiting {
-    fn drop(&mut self) {
-        let mut awaited = self.supervisor.awaited();
-        for id in &self.tasks {
-            if let Some(waiting) = awaited.get_mut(id) {
-                *waiting -= 1;
-                if *waiting == 0 {
-                    awaited.remove(id);
-                }
-            }
-        }
-        drop(awaited);
-        self.supervisor.0.notices.notify_one();
     }
 }

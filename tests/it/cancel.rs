@@ -163,9 +163,9 @@ async fn a_crash_before_the_abort_cancels_the_descendants_of_a_cancelled_task_an
             transcript: false,
         };
         let now = world.task(&child.id);
-        world.supervisor.store().tasks().end(&now, way(&now), end).await.unwrap().unwrap();
+        world.store.tasks().end(&now, way(&now), end).await.unwrap().unwrap();
         world.restart().await;
-        let store = world.supervisor.store().clone();
+        let store = world.store.clone();
         world.until("it is aborted", || store.tasks().owed_aborts().unwrap().is_empty()).await;
         assert_eq!(world.status(&grandchild), expected);
     }
@@ -199,7 +199,7 @@ async fn an_abort_that_did_not_reach_the_host_is_sent_again_also_by_the_next_dae
         }
         world.control(Control::Unreachable { yes: false }).await;
         world.until("its session is stopped", || !world.host.is_busy(&task.id)).await;
-        let store = world.supervisor.store().clone();
+        let store = world.store.clone();
         world.until("no abort is owed", || store.tasks().owed_aborts().unwrap().is_empty()).await;
         assert_eq!(world.task(&task.id).state, stopped());
     }

@@ -46,7 +46,7 @@ async fn a_notice_that_arrived_although_its_answer_was_lost_is_not_sent_again() 
     let parent = world.parent().await;
     world.control(Control::FailPosts { posts: 1, stored: true }).await;
     world.end_of(&parent, "quick").await;
-    let store = world.supervisor.store().clone();
+    let store = world.store.clone();
     world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
 }
@@ -62,7 +62,7 @@ async fn what_was_owed_before_a_crash_is_delivered_after_it_and_only_once() {
     world.restart().await;
     world.end_of(&parent, "again").await;
     assert_eq!(world.posts(&parent, 2).await.len(), 2);
-    let store = world.supervisor.store().clone();
+    let store = world.store.clone();
     world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
     assert_eq!(world.posts(&parent, 2).await.len(), 2);
 }
@@ -92,7 +92,7 @@ async fn a_vanished_parent_does_not_hold_up_the_others() {
     world.ended(&task).await;
     world.end_of(&parent, "quick").await;
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
-    let store = world.supervisor.store().clone();
+    let store = world.store.clone();
     world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
 }
 
@@ -120,7 +120,7 @@ async fn however_many_notices_one_parent_keeps_waiting_others_are_told() {
     world.supervisor.wait(&others, Need::All, Duration::from_secs(60)).await.unwrap();
     world.end_of(&parent, "quick").await;
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
-    let store = world.supervisor.store().clone();
+    let store = world.store.clone();
     assert!(store.outbox().owes_notices().unwrap());
     world.finish(&last, "found").await;
     wait.await.unwrap().unwrap();

@@ -164,7 +164,7 @@ async fn time_that_a_run_is_parked_is_not_counted_by_its_budget() {
     world.until("it works", || works(&world)).await;
     clock.advance(Duration::from_secs(60));
     let progress = world.task(&task.id).progress;
-    world.supervisor.store().slots().park(&task, progress, clock.now()).await.unwrap();
+    world.store.slots().park(&task, progress, clock.now()).await.unwrap();
     // What it lacks comes back after the next start, which finds that at once.
     world.kill();
     clock.advance(Duration::from_secs(1_000));

@@ -152,7 +152,7 @@ async fn what_surrounds_a_childs_text_does_not_depend_on_it() {
         let errand = json!({ "description": "look around", "prompt": "@hang" });
         let waiting = world.tool_of(&toolbox, &caller, "Task", errand);
         let finishing = async {
-            let live = || world.supervisor.store().tasks().live(Some(&parent)).unwrap();
+            let live = || world.store.tasks().live(Some(&parent)).unwrap();
             world.until("it is launched", || live().len() == 1).await;
             world.finish(&live()[0], text).await;
         };

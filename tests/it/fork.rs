@@ -2,7 +2,7 @@
 
 use asyncagents::fork;
 use asyncagents::host::scripted::{Control, Scripted};
-use asyncagents::host::{Host, NewSession, Prompt};
+use asyncagents::host::{self, Host, NewSession, Prompt};
 use asyncagents::supervisor::{Caller, Error, Fork, ForkMethod, Launch};
 use asyncagents::task::{MAILBOX, Manner, SessionId, Slot, Status, Task};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ impl World {
     /// Lets a parent work through a script of its own, to the end.
     async fn talk(&self, parent: &SessionId, script: &str) {
         let prompt = Prompt {
-            session: parent.clone(),
+            to: host::Place::unknown(parent.clone()),
             message: self.clock.message_id(),
             text: script.to_owned(),
             agent: "build".into(),
@@ -37,7 +37,8 @@ impl World {
     /// What a child of this parent would inherit, by the rules alone.
     async fn inheritance(&self, parent: &SessionId) -> fork::Inheritance {
         let host = Scripted::Here(self.host.clone());
-        fork::inherit(&host.transcript(parent).await.unwrap()).unwrap()
+        let place = host::Place::unknown(parent.clone());
+        fork::inherit(&host.transcript(place).await.unwrap()).unwrap()
     }
 
     /// What was said to a child, once it was said this much.
@@ -70,7 +71,8 @@ async fn a_forked_child_gets_preamble_and_context_without_a_reply_and_then_its_p
     let handed_over = format!("{}\n{}", expected.preamble, expected.context);
     assert_eq!(world.host.prompts(&task.id), [handed_over, "go on\n@say done".to_owned()]);
     // One answer: what was handed over was not answered.
-    let transcript = Scripted::Here(world.host.clone()).transcript(&task.id).await.unwrap();
+    let host = Scripted::Here(world.host.clone());
+    let transcript = host.transcript(host::Place::from(&task)).await.unwrap();
     let messages: Vec<Value> = serde_json::from_str(&transcript).unwrap();
     let roles: Vec<&str> = messages.iter().map(|m| m["info"]["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["user", "user", "assistant"]);
@@ -131,7 +133,7 @@ async fn a_context_whose_answer_got_lost_is_not_handed_over_twice() {
         let said = world.host.prompts(&task.id);
         assert_eq!(said.len(), 2, "{said:?}");
         let posts = world.host.posts();
-        let to_child = posts.iter().filter(|post| post.parent == task.id).count();
+        let to_child = posts.iter().filter(|post| post.to.session == task.id).count();
         assert_eq!(to_child, 1, "it was looked for before it was sent again");
     }
 }
@@ -169,14 +171,13 @@ async fn a_fork_cut_off_in_its_launch_is_adopted_with_its_context() {
         launch: launch.to_string(),
     };
     world
-        .supervisor
-        .store()
+        .store
         .intents()
         .intend(intent, None, Manner::Background, settings().limits)
         .await
         .unwrap();
     let session = NewSession {
-        parent: Some(parent.clone()),
+        parent: Some(host::Place::unknown(parent.clone())),
         title: "Background (forked): look around".into(),
         nonce: "n1".into(),
         directory: "/project".into(),
@@ -200,7 +201,7 @@ async fn a_parent_that_cannot_be_read_fails_the_launch_and_creates_nothing() {
     let nothing_was_created = |sessions: &[SessionId]| {
         assert_eq!(world.host.sessions(), sessions);
         assert_eq!(world.supervisor.task_count().unwrap(), 0);
-        assert_eq!(world.supervisor.store().intents().all().unwrap(), []);
+        assert_eq!(world.store.intents().all().unwrap(), []);
     };
     // Gone.
     let gone = SessionId::new("ses_gone");

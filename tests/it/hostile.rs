@@ -107,12 +107,12 @@ impl Stage {
         let live = self
             .callers
             .iter()
-            .flat_map(|caller| supervisor.store().tasks().live(Some(&caller.session)).unwrap());
+            .flat_map(|caller| self.world.store.tasks().live(Some(&caller.session)).unwrap());
         // The others end by themselves.
         let live = live.filter(|task| task.order.prompt == "@hang");
         Seen {
             tasks: supervisor.task_count().unwrap(),
-            intents: supervisor.store().intents().all().unwrap().len(),
+            intents: self.world.store.intents().all().unwrap().len(),
             sessions: self.world.host.sessions().len(),
             live: live.map(|task| (task.id, task.state, task.run, task.cleared_at)).collect(),
         }

@@ -239,7 +239,7 @@ impl Run {
                 .filter(|task| task.origin.parent.session == *parent)
                 .map(|task| task.run as usize + 1)
                 .sum();
-            let store = self.world.supervisor.store().clone();
+            let store = self.world.store.clone();
             self.world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
             let posts = self.world.posts(parent, owed).await;
             let ids: BTreeSet<_> = posts.iter().map(|post| &post.message).collect();

@@ -1,12 +1,13 @@
 //! Launching a task (T4, T5, T12, O4).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::feed::{Feed, Kind};
 use asyncagents::host::scripted::{Control, Remote, Scripted};
-use asyncagents::host::{AnyHost, Host, NewSession};
+use asyncagents::host::{Host, NewSession};
 use asyncagents::store::{Intent, Store};
 use asyncagents::supervisor::{Caller, Error, Fork, Hosts, Launch, Supervisor, Target};
 use asyncagents::task::launch::Wanted;
@@ -41,7 +42,7 @@ async fn launch_returns_at_once_with_id_running_and_the_parent_recorded() {
 async fn created_comes_before_any_other_event_of_a_task() {
     let world = World::start().await;
     let parent = world.parent().await;
-    let mut changes = world.supervisor.feed().subscribe();
+    let mut changes = world.supervisor.changes();
     let task = world.end_of(&parent, "@tool read\n@say found").await;
     let mut kinds = Vec::new();
     while let Ok(change) = changes.try_recv() {
@@ -141,8 +142,7 @@ async fn intend_on(host: &str, world: &World, parent: &asyncagents::task::Sessio
         launch: begun.to_string(),
     };
     world
-        .supervisor
-        .store()
+        .store
         .intents()
         .intend(intent, None, Manner::Background, settings().limits)
         .await
@@ -179,14 +179,14 @@ async fn a_host_that_does_not_answer_holds_up_no_launch_that_a_crash_left_on_ano
     let place = tempfile::tempdir().unwrap();
     let socket = place.path().join("silent.sock");
     let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let silent = AnyHost::Scripted(Scripted::Process(Remote::new(&socket).unwrap()));
-    let answering = AnyHost::Scripted(Scripted::Here(world.host.clone()));
-    let all = BTreeMap::from([("scripted".into(), silent), ("other".into(), answering)]);
+    let mut all: BTreeMap<String, Arc<dyn Host>> = BTreeMap::new();
+    all.insert("scripted".into(), Arc::new(Scripted::Process(Remote::new(&socket).unwrap())));
+    all.insert("other".into(), Arc::new(Scripted::Here(world.host.clone())));
     world.revive_with(Hosts { all, default: Some("other".into()) });
     let supervisor = world.supervisor.clone();
     world.until("it is adopted", || supervisor.task(&session).is_ok()).await;
     assert_eq!(world.ended(&world.task(&session)).await.state.result(), Some("found"));
-    assert_eq!(supervisor.store().tasks().owed_aborts().unwrap().len(), 3);
+    assert_eq!(world.store.tasks().owed_aborts().unwrap().len(), 3);
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn a_crash_after_the_session_was_opened_leaves_a_task_that_goes_on() {
         "as it was ordered"
     );
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
-    assert_eq!(world.supervisor.store().intents().all().unwrap(), []);
+    assert_eq!(world.store.intents().all().unwrap(), []);
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn a_crash_before_the_session_was_opened_leaves_nothing() {
     intend(&world, &parent, "n1").await;
     world.clock.advance(Duration::from_secs(60));
     world.restart().await;
-    let store = world.supervisor.store().clone();
+    let store = world.store.clone();
     world.until("the intent is gone", || store.intents().all().unwrap().is_empty()).await;
     assert_eq!(world.supervisor.task_count().unwrap(), 0);
     assert_eq!(world.host.sessions(), [parent]);
@@ -228,9 +228,9 @@ async fn a_session_of_a_launch_that_was_refused_is_deleted() {
     let parent = world.parent().await;
     intend(&world, &parent, "n1").await;
     open(&world, "n1").await;
-    world.supervisor.store().intents().abandon("n1".into()).await.unwrap();
+    world.store.intents().abandon("n1".into()).await.unwrap();
     world.restart().await;
-    let store = world.supervisor.store().clone();
+    let store = world.store.clone();
     world.until("the intent is gone", || store.intents().all().unwrap().is_empty()).await;
     assert_eq!(world.host.sessions(), [parent]);
 }

@@ -224,11 +224,35 @@ fn what_a_module_hands_on_from_below_is_in_the_table() {
 }
 
 #[test]
-fn nobody_gets_the_store_from_the_supervisor_who_may_not_know_it() {
-    for source in sources() {
-        let may = source.module == "store" || row(&source.module).contains(&"store");
+fn nobody_reaches_through_the_supervisor_to_the_store() {
+    for source in sources().into_iter().filter(|source| source.module != "supervisor") {
         let asks = code(&source).find(|line| line.contains(".store()"));
-        assert!(may || asks.is_none(), "{}: {asks:?}", source.path.display());
+        assert!(asks.is_none(), "{}: {asks:?}", source.path.display());
+    }
+}
+
+/// Whoever holds a host asks it for a capability; which kind it is, is known where it is made. The command
+/// that serves the scripted host makes one, too.
+#[test]
+fn the_kinds_of_hosts_are_named_only_where_hosts_are_made() {
+    for source in sources() {
+        let makes = ["host", "daemon"].contains(&source.module.as_str());
+        let serves = source.path.ends_with("cli/scripted_host.rs");
+        for kind in ["embedded", "opencode", "scripted"] {
+            let path = format!("host::{kind}");
+            let names = code(&source).find(|line| line.contains(&path));
+            assert!(makes || serves || names.is_none(), "{}: {names:?}", source.path.display());
+        }
+    }
+}
+
+/// They are told with every call where its session is.
+#[test]
+fn hosts_read_no_task() {
+    for source in sources().into_iter().filter(|source| source.module == "host") {
+        let reads = |line: &&str| line.contains("store.task") || line.contains("store.live");
+        let read = code(&source).find(reads);
+        assert!(read.is_none(), "{}: {read:?}", source.path.display());
     }
 }
 

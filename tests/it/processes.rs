@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use asyncagents::agent::definition::Bounds;
 use asyncagents::agent::model::Models;
 use asyncagents::agent::turn::Limits;
 use asyncagents::clock::Clock;
-use asyncagents::host::embedded::{Embedded, Setup};
-use asyncagents::host::{Activity, Host, NewSession, Opened, Prompt, Watch};
+use asyncagents::host::embedded::{Embedded, Fate, Setup};
+use asyncagents::host::{self, Activity, Host, NewSession, Opened, Prompt, Watch};
 use asyncagents::process::Survivors;
 use asyncagents::sandbox::Sandbox;
 use asyncagents::store::{RecordedProcess, Store};
@@ -369,7 +370,9 @@ async fn a_session_fails_rather_than_work_beside_a_command_that_cannot_be_killed
         deny: Vec::new(),
         handed: Default::default(),
     };
-    let Opened { session, instance } = host.open(session).await.unwrap();
+    let opened = host.open(session).await.unwrap();
+    let place = host::Place::of_child(&opened, &project);
+    let Opened { session, instance } = opened;
     let left = RecordedProcess {
         marker: "stuck".into(),
         session: session.clone(),
@@ -382,7 +385,7 @@ async fn a_session_fails_rather_than_work_beside_a_command_that_cannot_be_killed
     store.processes().record(left.clone()).await.unwrap();
     let message = clock.message_id();
     let prompt = Prompt {
-        session: session.clone(),
+        to: place,
         message: message.clone(),
         text: "Where is the login?".into(),
         agent: "explore".into(),
@@ -431,6 +434,7 @@ fn setup(directory: &Path) -> Setup {
         sandbox: Sandbox::off(),
         scratch: directory.join("scratch"),
         scratch_age: None,
+        fates: Arc::new(|_| Ok(Fate::NoTask)),
         sweep: |record| Err(Survivors(vec![record.pid])),
     }
 }

@@ -71,9 +71,9 @@ async fn ids_go_on_when_the_clock_was_set_back_between_two_daemons() {
     let parent = world.parent().await;
     let queued = world.launch(&parent, "@hang").await;
     let back = at(1_699_000_000_000);
-    supervisor::go_on(world.supervisor.store(), &back).unwrap();
+    supervisor::go_on(&world.store, &back).unwrap();
     assert!(back.session_id() > queued.id);
-    let newest = world.supervisor.store().history().newest_ids().unwrap();
+    let newest = world.store.history().newest_ids().unwrap();
     assert!(newest.iter().all(|id| *id < back.message_id().to_string() || id.starts_with("ses_")));
 }
 
@@ -98,7 +98,7 @@ async fn the_address_of_a_server_is_needed_while_a_task_there_is_live_or_its_end
     let client = without_conversation("client");
     let task = launch(&world, &client, "@hang").await;
     let shell = without_conversation(SHELL);
-    let store = world.supervisor.store();
+    let store = &world.store;
     let address = || "http://127.0.0.1:1".to_owned();
     store.instances().put(task.origin.host_instance.clone(), address()).await.unwrap();
     store.instances().put("other".to_owned(), address()).await.unwrap();
@@ -171,7 +171,7 @@ async fn launch(world: &World, caller: &Caller, prompt: &str) -> Task {
 }
 
 async fn nothing_is_owed(world: &World) {
-    let store = world.supervisor.store();
+    let store = &world.store;
     let owed = || {
         store.outbox().owes_notices().unwrap()
             || !store.tasks().owed_aborts().unwrap().is_empty()

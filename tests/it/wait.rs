@@ -80,7 +80,7 @@ async fn a_waiter_that_fell_behind_the_feed_still_sees_the_end() {
     }
     world.finish(&task, "done").await;
     world.until("it has ended", || !world.task(&task.id).is_live()).await;
-    let store = world.supervisor.store();
+    let store = &world.store;
     for n in 0..1_100 {
         let mut progress = busy.progress.clone();
         progress.tool_calls = n;

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::MutexGuard;
 
-use super::{Embedded, Setup, broken};
+use super::{Embedded, Fate, Setup, broken};
 use crate::agent::definition::Definition;
 use crate::agent::model::{self, Model};
-use crate::host::{Error, Handed, Look, ModelStanding, NewSession};
+use crate::host::{Credentials, Error, Handed, Look, ModelStanding, NewSession, Pending, Place};
 use crate::store::Session;
 use crate::task::{SessionId, Timestamp};
 
@@ -150,30 +150,6 @@ impl Embedded {
         self.in_thread(look).await
     }
 
-    /// What agents run on that name no model, and what there is to say about each provider.
-    pub async fn standings(&self, handed: Handed, look: Look) -> Result<ModelStanding, Error> {
-        let find = move |host: &Embedded| {
-            let models = &host.0.setup.models;
-            let named = handed.model();
-            let model = named.map(|name| models.resolve(name).unwrap_or_else(|| name.to_owned()));
-            let model = model.unwrap_or_else(|| host.default_model());
-            let provider = model.split_once('/').map_or("", |(provider, _)| provider);
-            let problem = match look {
-                Look::Glance => None,
-                Look::Closely | Look::Online => models.find(&model, handed.providers()).err(),
-            };
-            let problem = problem.map(|error| error.to_string());
-            let standings = models.standings(handed.providers(), provider, look);
-            Ok((model, problem, standings))
-        };
-        let (model, problem, standings) = self.in_thread(find).await?;
-        let providers = match look {
-            Look::Glance | Look::Closely => standings.told(),
-            Look::Online => standings.ask().await,
-        };
-        Ok(ModelStanding { model, problem, providers })
-    }
-
     pub(super) fn keep_handed(&self, session: &SessionId, handed: Handed) {
         let kept = self.all_handed().len();
         if kept >= MOST_HANDED && kept.is_multiple_of(BETWEEN_LOOKS) {
@@ -184,9 +160,8 @@ impl Embedded {
 
     /// Tasks that run or wait for a slot keep theirs, however many they are, and so do launches under way.
     fn forget_handed_of_ended(&self) {
-        let store = &self.0.store;
-        let is_over =
-            |id: &SessionId| matches!(store.tasks().get(id), Ok(Some(task)) if !task.is_live());
+        let fates = &self.0.setup.fates;
+        let is_over = |id: &SessionId| matches!(fates(id), Ok(Fate::Over));
         let kept: Vec<SessionId> = self.all_handed().keys().cloned().collect();
         for session in kept.into_iter().filter(is_over) {
             self.forget_handed(&session);
@@ -203,6 +178,64 @@ impl Embedded {
 
     fn all_handed(&self) -> MutexGuard<'_, HashMap<SessionId, Handed>> {
         self.0.handed.lock()
+    }
+}
+
+impl Credentials for Embedded {
+    fn standings(&self, handed: Handed, look: Look) -> Pending<'_, ModelStanding> {
+        Box::pin(async move {
+            let find = move |host: &Embedded| {
+                let models = &host.0.setup.models;
+                let named = handed.model();
+                let model =
+                    named.map(|name| models.resolve(name).unwrap_or_else(|| name.to_owned()));
+                let model = model.unwrap_or_else(|| host.default_model());
+                let provider = model.split_once('/').map_or("", |(provider, _)| provider);
+                let problem = match look {
+                    Look::Glance => None,
+                    Look::Closely | Look::Online => models.find(&model, handed.providers()).err(),
+                };
+                let problem = problem.map(|error| error.to_string());
+                let standings = models.standings(handed.providers(), provider, look);
+                Ok((model, problem, standings))
+            };
+            let (model, problem, standings) = self.in_thread(find).await?;
+            let providers = match look {
+                Look::Glance | Look::Closely => standings.told(),
+                Look::Online => standings.ask().await,
+            };
+            Ok(ModelStanding { model, problem, providers })
+        })
+    }
+
+    fn hand_over(&self, place: Place, handed: Handed) -> Pending<'_, ()> {
+        Box::pin(async move { self.renew(&place.session, handed).await })
+    }
+
+    fn bring(&self, place: Place, handed: Handed) -> Pending<'_, bool> {
+        Box::pin(async move {
+            let session = &place.session;
+            let handed = self.lost(&self.session(session)?, &handed);
+            let is_something = !handed.providers().is_empty();
+            if is_something {
+                self.renew(session, handed.over(&self.kept_handed(session))).await?;
+            }
+            Ok(is_something)
+        })
+    }
+
+    fn lacks(&self, place: Place, model: Option<String>) -> Pending<'_, Option<String>> {
+        Box::pin(async move {
+            let session = self.session(&place.session)?;
+            let look = move |host: &Embedded| {
+                Ok(host.lacking(&session, model.as_deref().unwrap_or(&session.model)))
+            };
+            self.in_thread(look).await
+        })
+    }
+
+    fn handed(&self, session: &SessionId) -> Handed {
+        self.kept_handed(session)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::fs::{self, DirEntry};
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::{Embedded, Setup};
+use super::{Embedded, Fate, Setup};
 use crate::sandbox;
 use crate::task::{SessionId, Timestamp};
 use crate::threads;
@@ -61,9 +61,9 @@ impl Embedded {
 
     /// The session of a live task keeps its folder, also while it waits for a slot or for credentials.
     fn is_stale(&self, folder: &DirEntry) -> bool {
-        let is_over = |id: SessionId| match self.0.store.tasks().get(&id) {
-            Ok(task) => task.is_none_or(|task| !task.is_live()),
-            Err(_) => false,
+        let is_over = |id| {
+            let fate = (self.0.setup.fates)(&id);
+            matches!(fate, Ok(Fate::Over | Fate::NoTask))
         };
         self.is_old(folder) && session(folder).is_some_and(is_over)
     }

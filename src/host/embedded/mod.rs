@@ -5,6 +5,7 @@
 //! more) ends it at once, what is *unreachable* (a disk that takes nothing, a file system that does
 //! not answer) is tried again with back-off, visibly, and ends it after `gone`.
 
+mod contract;
 mod credentials;
 mod files;
 mod processes;
@@ -16,13 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Activity, AgentOffer, Answer, Ask, Error, Handed, Host, NewSession, Observation, Opened, Post,
-    Prompt, Toast, Watch,
-};
+use super::{Activity, Answer, Ask, Error, Handed, NewSession, Observation, Watch};
 use crate::agent::definition::{self, Definition, Missing};
 use crate::agent::model::{Models, Price};
 use crate::agent::tools::Todo;
@@ -32,7 +30,7 @@ use crate::clock::Clock;
 use crate::process::{Record, Survivors, Variables};
 use crate::sandbox::Sandbox;
 use crate::store::{self, Session, Store};
-use crate::task::{MessageId, SessionId, Slot, Timestamp};
+use crate::task::{MessageId, SessionId, Timestamp};
 use crate::threads;
 use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role};
 use crate::trust::{Standing, Trust};
@@ -90,8 +88,24 @@ pub struct Setup {
     pub scratch: PathBuf,
     /// How long such a folder stays after the session's last run.
     pub scratch_age: Option<Duration>,
+    /// What has become of the task of a session.
+    pub fates: Fates,
     /// Kills what is left of a command whose guard could not; tests have one that fails.
     pub sweep: fn(&Record) -> Result<(), Survivors>,
+}
+
+/// Looks up what has become of the task of a session.
+pub type Fates = Arc<dyn Fn(&SessionId) -> Result<Fate, store::Error> + Send + Sync>;
+
+/// What has become of the task of a session, for a host that reads no tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// There is no such task: a conversation, or a launch under way.
+    NoTask,
+    Live,
+    /// It lost its credentials and has no slot.
+    Parked,
+    Over,
 }
 
 /// A session at work.
@@ -133,17 +147,18 @@ impl Embedded {
         let mut leftovers = host.0.store.processes().all()?;
         for session in host.0.store.sessions().running()? {
             // What was stopped before its session heard of it is not taken up again.
-            let task = host.0.store.tasks().get(&session)?;
-            let over = task.as_ref().is_some_and(|task| !task.is_live());
-            if task.is_some_and(|task| task.slot == Slot::Parked) {
+            match (host.0.setup.fates)(&session)? {
                 // It has no slot; with the next one it is looked at, and taken up again.
-            } else if over {
+                Fate::Parked => {}
                 // Nobody waits for this; the next start would find the same.
-                let (host, session) = (host.clone(), session.clone());
-                tokio::spawn(async move { host.settle_aborted(&session).await });
-            } else {
-                leftovers.retain(|process| process.session != session);
-                host.work(&session);
+                Fate::Over => {
+                    let (host, session) = (host.clone(), session.clone());
+                    tokio::spawn(async move { host.settle_aborted(&session).await });
+                }
+                Fate::Live | Fate::NoTask => {
+                    leftovers.retain(|process| process.session != session);
+                    host.work(&session);
+                }
             }
         }
         host.clear_processes_in_background(leftovers);
@@ -212,7 +227,7 @@ impl Embedded {
         Session {
             handed,
             id: self.0.clock.session_id(),
-            parent: new.parent,
+            parent: new.parent.map(|parent| parent.session),
             nonce: new.nonce,
             title: new.title,
             directory: new.directory,
@@ -325,6 +340,17 @@ impl Embedded {
         }
     }
 
+    /// Stops a session that is at work, or that waits to be taken up again.
+    async fn halt(&self, session: &SessionId) -> Result<(), Error> {
+        if let Some(running) = self.runs().get(session) {
+            running.cancel.cancel();
+            return Ok(());
+        }
+        let waits =
+            self.0.store.sessions().get(session).map_err(broken)?.is_some_and(|s| s.running);
+        if waits { self.settle_aborted(session).await } else { Ok(()) }
+    }
+
     fn todos(&self, session: &SessionId) -> Result<Vec<Todo>, Error> {
         let saved = self.0.store.sessions().todos(session).map_err(broken)?;
         Ok(serde_json::from_str(&saved).unwrap_or_default())
@@ -345,233 +371,4 @@ fn figures(session: &SessionId, messages: &[Message]) -> Figures {
 fn broken(error: store::Error) -> Error {
     tracing::error!(error = &error as &dyn std::error::Error, "the embedded host's store failed");
     Error::Unreachable(error.to_string())
-}
-
-impl Host for Embedded {
-    async fn open(&self, new: NewSession) -> Result<Opened, Error> {
-        let (handed, noted) = self.noted(&new).await?;
-        let id = self.0.store.sessions().open(self.blank(new, noted)).await.map_err(broken)?;
-        self.keep_handed(&id, handed);
-        Ok(Opened { session: id, instance: INSTANCE.into() })
-    }
-
-    fn can_fork(&self) -> bool {
-        true
-    }
-
-    fn keeps_transcripts(&self) -> bool {
-        true
-    }
-
-    async fn fork(&self, of: &SessionId, new: NewSession) -> Result<Opened, Error> {
-        self.session(of)?;
-        let (handed, noted) = self.noted(&new).await?;
-        let copy = self.0.store.sessions().copy(self.blank(new, noted), of);
-        let id = copy.await.map_err(broken)?;
-        self.keep_handed(&id, handed);
-        Ok(Opened { session: id, instance: INSTANCE.into() })
-    }
-
-    async fn find(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
-        let found = self.0.store.sessions().by_nonce(&session.nonce).map_err(broken)?;
-        let opened = |session: Session| Opened { session: session.id, instance: INSTANCE.into() };
-        Ok(found.into_iter().map(opened).collect())
-    }
-
-    async fn delete(&self, session: &SessionId) -> Result<(), Error> {
-        self.abort(session).await?;
-        self.forget_handed(session);
-        self.0.store.sessions().delete(session).await.map_err(broken)
-    }
-
-    async fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
-        let session = self.session(&prompt.session)?;
-        let (agent, model) = (prompt.agent, prompt.model.unwrap_or_default());
-        let find = move |host: &Embedded| {
-            let agent = host.definition(&session.directory, &agent);
-            let agent = agent.map_err(|missing| Error::Refused(missing.to_string()))?;
-            let model = host.model_name(&model, &agent);
-            host.find_model(&session, &model)?;
-            Ok(model)
-        };
-        let model = self.in_thread(find).await?;
-        let parts =
-            vec![Part::Text { id: prompt.message.part(0), text: prompt.text, synthetic: false }];
-        self.say(&prompt.session, &prompt.message, parts, model, true).await
-    }
-
-    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Option<Observation>>, Error> {
-        // One that cannot be read must not hide the others.
-        let look = |host: &Embedded, watch: Watch| match host.at_rest(watch.clone()) {
-            Err(Error::Refused(error)) => Ok(Observation {
-                session: watch.session,
-                activity: Activity::Idle,
-                outcome: Outcome::Failed { error, partial: None },
-                open_todos: Vec::new(),
-                figures: Figures::default(),
-            }),
-            other => other,
-        };
-        let at_work = watches.iter().map(|watch| self.at_work(&watch.session));
-        let at_work: Vec<Option<Observation>> = at_work.collect();
-        if at_work.iter().all(Option::is_some) {
-            return Ok(at_work);
-        }
-        // Conversations can be long, and others are to be served meanwhile. `work` needs a runtime.
-        let (host, runtime) = (self.clone(), tokio::runtime::Handle::current());
-        let looked = threads::apart(move || {
-            let _inside = runtime.enter();
-            let each = watches.into_iter().zip(at_work);
-            let look = |(watch, seen)| match seen {
-                Some(seen) => Ok(Some(seen)),
-                None => look(&host, watch).map(Some),
-            };
-            let looked: Vec<Result<Option<Observation>, Error>> = each.map(look).collect();
-            // One that cannot be looked at is no word about the others.
-            match looked.iter().any(Result::is_ok) {
-                true => Ok(looked.into_iter().map(|seen| seen.unwrap_or(None)).collect()),
-                false => looked.into_iter().collect(),
-            }
-        });
-        looked.await.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
-    }
-
-    async fn missing(&self, sessions: Vec<SessionId>) -> Result<Vec<SessionId>, Error> {
-        let mut missing = Vec::new();
-        for id in sessions {
-            if self.0.store.sessions().get(&id).map_err(broken)?.is_none() {
-                missing.push(id);
-            }
-        }
-        Ok(missing)
-    }
-
-    async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
-        self.session(session)?;
-        let (host, session) = (self.clone(), session.clone());
-        let read =
-            threads::apart(move || host.0.store.sessions().transcript(&session).map_err(broken));
-        read.await.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
-    }
-
-    async fn abort(&self, session: &SessionId) -> Result<(), Error> {
-        if let Some(running) = self.runs().get(session) {
-            running.cancel.cancel();
-            return Ok(());
-        }
-        // It may wait to be taken up again.
-        let waits =
-            self.0.store.sessions().get(session).map_err(broken)?.is_some_and(|s| s.running);
-        if waits { self.settle_aborted(session).await } else { Ok(()) }
-    }
-
-    async fn post(&self, posts: Vec<Post>) -> Result<(), Error> {
-        for Post { parent, message, visible, hidden, wake, agent: _ } in posts {
-            let model = self.session(&parent)?.model;
-            let part = |n, text, synthetic| Part::Text { id: message.part(n), text, synthetic };
-            let parts = vec![part(0, visible, false), part(1, hidden, true)];
-            self.say(&parent, &message, parts, model, wake).await?;
-        }
-        Ok(())
-    }
-
-    async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {
-        self.session(parent)?;
-        self.0.store.sessions().has_message(parent, message.as_str()).map_err(broken)
-    }
-
-    async fn objection(&self, directory: &str, agent: &str) -> Result<Option<String>, Error> {
-        let (directory, agent) = (directory.to_owned(), agent.to_owned());
-        let find = move |host: &Embedded| match host.definition(&directory, &agent) {
-            Err(untrusted @ Missing::Untrusted { .. }) => Ok(Some(untrusted.to_string())),
-            Ok(_) | Err(Missing::Unknown(_)) => Ok(None),
-        };
-        self.in_thread(find).await
-    }
-
-    async fn hand_over(&self, session: &SessionId, handed: Handed) -> Result<(), Error> {
-        self.renew(session, handed).await
-    }
-
-    async fn bring(&self, session: &SessionId, handed: &Handed) -> Result<bool, Error> {
-        let handed = self.lost(&self.session(session)?, handed);
-        let is_something = !handed.providers().is_empty();
-        if is_something {
-            self.renew(session, handed.over(&self.kept_handed(session))).await?;
-        }
-        Ok(is_something)
-    }
-
-    async fn lacks(
-        &self,
-        session: &SessionId,
-        model: Option<String>,
-    ) -> Result<Option<String>, Error> {
-        let session = self.session(session)?;
-        let look = move |host: &Embedded| {
-            Ok(host.lacking(&session, model.as_deref().unwrap_or(&session.model)))
-        };
-        self.in_thread(look).await
-    }
-
-    fn handed(&self, session: &SessionId) -> Handed {
-        self.kept_handed(session)
-    }
-
-    async fn model(&self, wish: Option<String>, handed: Handed) -> Result<Option<String>, Error> {
-        let find = move |host: &Embedded| {
-            let models = &host.0.setup.models;
-            let name = wish.unwrap_or_else(|| host.default_model());
-            let name = models.resolve(&name).unwrap_or(name);
-            let found = models.find(&name, handed.providers());
-            found.map_err(|error| Error::Refused(error.to_string()))?;
-            Ok(Some(name))
-        };
-        self.in_thread(find).await
-    }
-
-    async fn agents(
-        &self,
-        directory: &str,
-        _parent: Option<&SessionId>,
-    ) -> Result<Vec<AgentOffer>, Error> {
-        let directory = directory.to_owned();
-        let load = move |host: &Embedded| {
-            let offer = |(name, agent): (String, Definition)| {
-                let model = host.model_in_file(&agent);
-                AgentOffer { name, model, reads_only: agent.reads_only() }
-            };
-            Ok(host.definitions(&directory).into_iter().map(offer).collect())
-        };
-        self.in_thread(load).await
-    }
-
-    async fn directory(
-        &self,
-        directory: &str,
-        _parent: Option<&SessionId>,
-    ) -> Result<String, Error> {
-        super::directory::canonical(directory).await
-    }
-
-    async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {
-        let unasked = || Error::Refused(format!("nothing is asked as `{ask}`"));
-        let mut runs = self.runs();
-        let running = runs.get_mut(session).ok_or_else(unasked)?;
-        let asked = running.asks.iter_mut().find(|(asked, _)| asked.id == ask);
-        let answering = asked.and_then(|(_, answering)| answering.take()).ok_or_else(unasked)?;
-        let _ = answering.send(answer);
-        Ok(())
-    }
-
-    async fn toast(&self, _parent: &SessionId, _toast: Toast) -> Result<(), Error> {
-        Ok(())
-    }
-
-    async fn listen(&self, wake: &Notify) {
-        let mut events = self.0.events.subscribe();
-        while events.changed().await.is_ok() {
-            wake.notify_one();
-        }
-    }
 }

@@ -25,7 +25,11 @@ pub(super) const NO_LOGIN: u32 = 0;
 impl OpenCode {
     /// A handle for launches of somebody who named this address: on that server, and on no other. Its
     /// login is kept in memory only. It is not shown the one that was configured for other servers.
-    pub fn at(&self, address: &str) -> Result<OpenCode, Error> {
+    pub(super) fn named_by_caller(
+        &self,
+        address: &str,
+        needed: &dyn Fn(&str) -> bool,
+    ) -> Result<OpenCode, Error> {
         let url = server_url(address)?;
         let (place, login) = (place(&url), login(&url));
         let name = format!("{HANDED}{:08x}", fingerprint(&[&place]));
@@ -37,7 +41,7 @@ impl OpenCode {
         let known = instances.values().find(is_there).map(|known| known.name.clone());
         let is_outdated = instances.get(&name).is_some_and(|known| outdated(known, login));
         if known.is_none() {
-            self.make_room(&mut instances)?;
+            self.make_room(&mut instances, needed)?;
         }
         if known.is_none() || is_outdated {
             let http = Http::new(&url, None);
@@ -98,15 +102,17 @@ impl OpenCode {
 
     /// Each server takes an event stream, and callers may name any number of them. Those that are down and
     /// have no live task are forgotten.
-    fn make_room(&self, instances: &mut BTreeMap<String, Arc<Instance>>) -> Result<(), Error> {
+    fn make_room(
+        &self,
+        instances: &mut BTreeMap<String, Arc<Instance>>,
+        needed: &dyn Fn(&str) -> bool,
+    ) -> Result<(), Error> {
         let handed = |name: &str| name.starts_with(HANDED);
         if instances.keys().filter(|name| handed(name)).count() < MOST_HANDED {
             return Ok(());
         }
-        let live = self.0.store.tasks().live(None).unwrap_or_default();
-        let is_needed = |name: &str| live.iter().any(|task| task.origin.host_instance == name);
         let idle = instances.values().find(|instance| {
-            handed(&instance.name) && instance.is_down() && !is_needed(&instance.name)
+            handed(&instance.name) && instance.is_down() && !needed(&instance.name)
         });
         let idle = idle.map(|instance| instance.name.clone());
         if let Some(old) = idle.and_then(|name| instances.remove(&name)) {
@@ -149,7 +155,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(&home.path().join("store.db"), |_| {}).unwrap();
         let host = OpenCode::new(store.clone(), Clock::system(), None, Duration::ZERO);
-        let at = host.at("http://127.0.0.1:9").unwrap();
+        let at = host.named_by_caller("http://127.0.0.1:9", &|_| false).unwrap();
         let name = at.1.clone().unwrap();
         let row = vec![(name.clone(), "http://127.0.0.1:9".to_owned())];
         let instance = host.instances().get(&name).cloned().unwrap();

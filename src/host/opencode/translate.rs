@@ -99,7 +99,7 @@ fn with_id(part: Part, id: String) -> Part {
 pub(super) fn create(new: &NewSession) -> Create {
     let deny = |tool: &String| Rule { permission: tool.clone(), pattern: "*", action: "deny" };
     Create {
-        parent: new.parent.as_ref().map(ToString::to_string),
+        parent: new.parent.as_ref().map(|parent| parent.session.to_string()),
         title: new.title.clone(),
         agent: new.agent.clone(),
         metadata: Metadata { asyncagents: Some(new.nonce.clone()) },
@@ -226,6 +226,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::host::Place;
     use crate::task::{MessageId, SessionId};
     use crate::transcript::{self, Message, Outcome};
 
@@ -437,7 +438,7 @@ mod tests {
     #[test]
     fn g13_a_notice_keeps_the_agent_and_the_model_the_parent_last_spoke_with() {
         let post = Post {
-            parent: SessionId::new("ses_p"),
+            to: Place::unknown(SessionId::new("ses_p")),
             message: MessageId::new("msg_abcdefghijklmnopqrstuvwxyz"),
             visible: "✓ done".into(),
             hidden: "hint".into(),
@@ -477,7 +478,7 @@ mod tests {
     #[test]
     fn t12_children_are_denied_our_tools_by_rules_of_the_session() {
         let new = NewSession {
-            parent: Some(SessionId::new("ses_p")),
+            parent: Some(Place::unknown(SessionId::new("ses_p"))),
             title: "Background: look".into(),
             nonce: "n".into(),
             directory: "/proj".into(),

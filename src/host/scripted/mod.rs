@@ -8,6 +8,7 @@ mod script;
 pub mod serve;
 mod world;
 
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -15,7 +16,8 @@ pub use remote::Remote;
 pub use world::World;
 
 use super::{
-    AgentOffer, Answer, Error, Host, NewSession, Observation, Opened, Post, Prompt, Toast, Watch,
+    AgentOffer, Answer, Error, Host, NewSession, Observation, Opened, Pending, Permissions, Place,
+    Post, Prompt, Watch,
 };
 use crate::task::{MessageId, SessionId};
 
@@ -37,7 +39,7 @@ pub enum Call {
     Transcript { session: SessionId },
     Abort { session: SessionId },
     Post(Post),
-    Posted { parent: SessionId, message: MessageId },
+    Posted { session: SessionId, message: MessageId },
     Agents,
     Sessions,
     Answer { session: SessionId, ask: String, answer: Answer },
@@ -117,93 +119,107 @@ fn confused<T>(reply: Reply) -> Result<T, Error> {
 }
 
 impl Host for Scripted {
-    async fn open(&self, session: NewSession) -> Result<Opened, Error> {
-        match self.call(Call::Open(session)).await? {
-            Reply::Opened(opened) => Ok(opened),
-            other => confused(other),
-        }
+    fn open(&self, session: NewSession) -> Pending<'_, Opened> {
+        Box::pin(async move {
+            match self.call(Call::Open(session)).await? {
+                Reply::Opened(opened) => Ok(opened),
+                other => confused(other),
+            }
+        })
     }
 
-    async fn find(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
-        match self.call(Call::Find { nonce: session.nonce.clone() }).await? {
-            Reply::Found(found) => Ok(found.into_iter().collect()),
-            other => confused(other),
-        }
+    fn find(&self, session: NewSession) -> Pending<'_, Vec<Opened>> {
+        Box::pin(async move {
+            match self.call(Call::Find { nonce: session.nonce }).await? {
+                Reply::Found(found) => Ok(found.into_iter().collect()),
+                other => confused(other),
+            }
+        })
     }
 
-    async fn delete(&self, session: &SessionId) -> Result<(), Error> {
-        self.control(Control::Delete { session: session.clone() }).await
+    fn delete(&self, place: Place) -> Pending<'_, ()> {
+        Box::pin(self.control(Control::Delete { session: place.session }))
     }
 
-    async fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
-        self.call(Call::Prompt(prompt)).await.map(|_| ())
+    fn prompt(&self, prompt: Prompt) -> Pending<'_, ()> {
+        Box::pin(async move { self.call(Call::Prompt(prompt)).await.map(|_| ()) })
     }
 
-    async fn observe(&self, watches: Vec<Watch>) -> Result<Vec<Option<Observation>>, Error> {
-        match self.call(Call::Observe { watches }).await? {
-            Reply::Observed(observations) => Ok(observations.into_iter().map(Some).collect()),
-            other => confused(other),
-        }
+    fn post(&self, posts: Vec<Post>) -> Pending<'_, ()> {
+        Box::pin(async move {
+            for post in posts {
+                self.call(Call::Post(post)).await?;
+            }
+            Ok(())
+        })
     }
 
-    async fn missing(&self, sessions: Vec<SessionId>) -> Result<Vec<SessionId>, Error> {
-        match self.call(Call::Missing { sessions }).await? {
-            Reply::Sessions(sessions) => Ok(sessions),
-            other => confused(other),
-        }
+    fn posted(&self, to: Place, message: MessageId) -> Pending<'_, bool> {
+        Box::pin(async move {
+            match self.call(Call::Posted { session: to.session, message }).await? {
+                Reply::YesNo(posted) => Ok(posted),
+                other => confused(other),
+            }
+        })
     }
 
-    async fn transcript(&self, session: &SessionId) -> Result<String, Error> {
-        match self.call(Call::Transcript { session: session.clone() }).await? {
-            Reply::Text(json) => Ok(json),
-            other => confused(other),
-        }
+    fn observe(&self, watches: Vec<Watch>) -> Pending<'_, Vec<Option<Observation>>> {
+        Box::pin(async move {
+            match self.call(Call::Observe { watches }).await? {
+                Reply::Observed(observations) => Ok(observations.into_iter().map(Some).collect()),
+                other => confused(other),
+            }
+        })
     }
 
-    async fn abort(&self, session: &SessionId) -> Result<(), Error> {
-        self.call(Call::Abort { session: session.clone() }).await.map(|_| ())
+    fn missing(&self, places: Vec<Place>) -> Pending<'_, Vec<SessionId>> {
+        Box::pin(async move {
+            let sessions = places.into_iter().map(|place| place.session).collect();
+            match self.call(Call::Missing { sessions }).await? {
+                Reply::Sessions(sessions) => Ok(sessions),
+                other => confused(other),
+            }
+        })
     }
 
-    async fn post(&self, posts: Vec<Post>) -> Result<(), Error> {
-        for post in posts {
-            self.call(Call::Post(post)).await?;
-        }
-        Ok(())
+    fn transcript(&self, place: Place) -> Pending<'_, String> {
+        Box::pin(async move {
+            match self.call(Call::Transcript { session: place.session }).await? {
+                Reply::Text(json) => Ok(json),
+                other => confused(other),
+            }
+        })
     }
 
-    async fn posted(&self, parent: &SessionId, message: &MessageId) -> Result<bool, Error> {
-        let call = Call::Posted { parent: parent.clone(), message: message.clone() };
-        match self.call(call).await? {
-            Reply::YesNo(posted) => Ok(posted),
-            other => confused(other),
-        }
+    fn abort(&self, place: Place) -> Pending<'_, ()> {
+        Box::pin(async move { self.call(Call::Abort { session: place.session }).await.map(|_| ()) })
     }
 
-    async fn agents(
-        &self,
-        _directory: &str,
-        _parent: Option<&SessionId>,
-    ) -> Result<Vec<AgentOffer>, Error> {
-        let offer = |name| AgentOffer { name, model: None, reads_only: false };
-        match self.call(Call::Agents).await? {
-            Reply::Names(names) => Ok(names.into_iter().map(offer).collect()),
-            other => confused(other),
-        }
+    fn agents(&self, _: String, _: Option<Place>) -> Pending<'_, Vec<AgentOffer>> {
+        Box::pin(async move {
+            let offer = |name| AgentOffer { name, model: None, reads_only: false };
+            match self.call(Call::Agents).await? {
+                Reply::Names(names) => Ok(names.into_iter().map(offer).collect()),
+                other => confused(other),
+            }
+        })
     }
 
-    async fn answer(&self, session: &SessionId, ask: &str, answer: Answer) -> Result<(), Error> {
-        let ask = ask.to_owned();
-        self.call(Call::Answer { session: session.clone(), ask, answer }).await.map(|_| ())
-    }
-
-    async fn toast(&self, _parent: &SessionId, _toast: Toast) -> Result<(), Error> {
-        Ok(())
-    }
-
-    async fn listen(&self, wake: &Notify) {
+    fn listen<'a>(&'a self, wake: &'a Notify) -> BoxFuture<'a, ()> {
         match self {
-            Scripted::Here(world) => world.listen(wake).await,
-            Scripted::Process(remote) => remote.listen(wake).await,
+            Scripted::Here(world) => Box::pin(world.listen(wake)),
+            Scripted::Process(remote) => Box::pin(remote.listen(wake)),
         }
+    }
+
+    fn permissions(&self) -> Option<&dyn Permissions> {
+        Some(self)
+    }
+}
+
+impl Permissions for Scripted {
+    fn answer(&self, place: Place, ask: String, answer: Answer) -> Pending<'_, ()> {
+        let call = Call::Answer { session: place.session, ask, answer };
+        Box::pin(async move { self.call(call).await.map(|_| ()) })
     }
 }

@@ -147,9 +147,10 @@ impl World {
                 Ok(Reply::Done)
             }
             Call::Post(post) => self.post(post).map(|()| Reply::Done),
-            Call::Posted { parent, message } => {
+            Call::Posted { session, message } => {
                 let state = self.state();
-                let session = state.sessions.get(&parent).ok_or(Error::NoSuchSession(parent))?;
+                let found = state.sessions.get(&session);
+                let session = found.ok_or(Error::NoSuchSession(session))?;
                 Ok(Reply::YesNo(session.has(message.as_str())))
             }
             Call::Sessions => Ok(Reply::Sessions(self.sessions())),
@@ -199,8 +200,8 @@ impl World {
     fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
         let now = self.now();
         let mut state = self.state();
-        let found = state.sessions.get_mut(&prompt.session);
-        let session = found.ok_or_else(|| Error::NoSuchSession(prompt.session.clone()))?;
+        let found = state.sessions.get_mut(&prompt.to.session);
+        let session = found.ok_or_else(|| Error::NoSuchSession(prompt.to.session.clone()))?;
         if session.has(prompt.message.as_str()) {
             return Ok(());
         }
@@ -224,7 +225,7 @@ impl World {
         session.generation += 1;
         let generation = session.generation;
         drop(state);
-        tokio::spawn(self.clone().perform(prompt.session, generation, steps));
+        tokio::spawn(self.clone().perform(prompt.to.session, generation, steps));
         self.ring();
         Ok(())
     }
@@ -268,8 +269,8 @@ impl World {
                 return Err(Error::Unreachable("post failed by its script".into()));
             }
         }
-        let found = state.sessions.get_mut(&post.parent);
-        let session = found.ok_or_else(|| Error::NoSuchSession(post.parent.clone()))?;
+        let found = state.sessions.get_mut(&post.to.session);
+        let session = found.ok_or_else(|| Error::NoSuchSession(post.to.session.clone()))?;
         let again = session.has(post.message.as_str());
         if !again {
             let part = |n, text: &str, synthetic| Part::Text {

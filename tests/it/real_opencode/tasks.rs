@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use asyncagents::host::opencode::Login;
+use asyncagents::store::Store;
 use asyncagents::supervisor::{
     Answer, Error, Fork, Launch, Need, Settings, Supervisor, Target, WaitEnd,
 };
@@ -25,6 +26,7 @@ struct Place {
     server: RealOpenCode,
     talk: Talk,
     supervisor: Supervisor,
+    store: Store,
     working: JoinHandle<()>,
     settings: Settings,
     dir: TempDir,
@@ -42,8 +44,8 @@ impl Place {
             ..settings()
         };
         let dir = tempfile::tempdir().unwrap();
-        let (supervisor, working) = begin(&dir, &settings, &server);
-        Place { model, server, talk, supervisor, working, settings, dir }
+        let (supervisor, store, working) = begin(&dir, &settings, &server);
+        Place { model, server, talk, supervisor, store, working, settings, dir }
     }
 
     async fn start() -> Place {
@@ -113,8 +115,9 @@ impl Place {
     fn restart(&mut self) {
         self.working.abort();
         self.supervisor.stop();
-        self.supervisor.store().close();
-        (self.supervisor, self.working) = begin(&self.dir, &self.settings, &self.server);
+        self.store.close();
+        (self.supervisor, self.store, self.working) =
+            begin(&self.dir, &self.settings, &self.server);
     }
 }
 
@@ -122,12 +125,12 @@ fn begin(
     dir: &TempDir,
     settings: &Settings,
     server: &RealOpenCode,
-) -> (Supervisor, JoinHandle<()>) {
+) -> (Supervisor, Store, JoinHandle<()>) {
     let servers = [("default".to_owned(), server.url())];
     let login: Option<Login> =
         server.password().map(|password| Login { name: "opencode".into(), password });
-    let (_, supervisor, working) = connect(dir, settings, &servers, &login, LONG);
-    (supervisor, working)
+    let (_, supervisor, store, working) = connect(dir, settings, &servers, &login, LONG);
+    (supervisor, store, working)
 }
 
 fn end(task: &Task) -> (Status, &str, &str) {

@@ -2,7 +2,7 @@
 //! form, is as S2 has it.
 
 use asyncagents::host::scripted::Scripted;
-use asyncagents::host::{Host, Prompt};
+use asyncagents::host::{Host, Place, Prompt};
 use asyncagents::task::Task;
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::support::World;
 async fn talk(tools: &Tools<'_>, script: &str) {
     let parent = &tools.caller.session;
     let prompt = Prompt {
-        session: parent.clone(),
+        to: Place::unknown(parent.clone()),
         message: tools.world.clock.message_id(),
         text: script.to_owned(),
         agent: "build".into(),
@@ -105,7 +105,8 @@ async fn s1_preamble_content() {
         "{inherited}"
     );
     // Nobody answered it.
-    let transcript = Scripted::Here(world.host.clone()).transcript(&task.id).await.unwrap();
+    let host = Scripted::Here(world.host.clone());
+    let transcript = host.transcript(Place::from(&task)).await.unwrap();
     let messages: Vec<Value> = serde_json::from_str(&transcript).unwrap();
     let roles: Vec<&str> = messages.iter().map(|m| m["info"]["role"].as_str().unwrap()).collect();
     assert_eq!(roles[..2], ["user", "user"]);

@@ -1,10 +1,11 @@
 //! A supervisor on a real store whose agents run on OpenCode servers of the tests.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use asyncagents::clock::Clock;
-use asyncagents::host::AnyHost;
+use asyncagents::host::Servers;
 use asyncagents::host::opencode::{Login, OpenCode as Host};
 use asyncagents::store::Store;
 use asyncagents::supervisor::{
@@ -23,6 +24,7 @@ pub struct OnOpenCode {
     pub server: OpenCode,
     pub host: Host,
     pub supervisor: Supervisor,
+    pub store: Store,
     working: JoinHandle<()>,
     settings: Settings,
     servers: Vec<(String, String)>,
@@ -49,18 +51,29 @@ impl OnOpenCode {
         patience: Duration,
     ) -> OnOpenCode {
         let dir = tempfile::tempdir().unwrap();
-        let (host, supervisor, working) = connect(&dir, &settings, &servers, &login, patience);
-        OnOpenCode { server, host, supervisor, working, settings, servers, login, patience, dir }
+        let (host, supervisor, store, working) =
+            connect(&dir, &settings, &servers, &login, patience);
+        OnOpenCode {
+            server,
+            host,
+            supervisor,
+            store,
+            working,
+            settings,
+            servers,
+            login,
+            patience,
+            dir,
+        }
     }
 
     /// The daemon dies and comes back; the servers do not notice.
     pub fn restart(&mut self) {
         self.working.abort();
         self.supervisor.stop();
-        self.supervisor.store().close();
-        let (host, supervisor, working) =
+        self.store.close();
+        (self.host, self.supervisor, self.store, self.working) =
             connect(&self.dir, &self.settings, &self.servers, &self.login, self.patience);
-        (self.host, self.supervisor, self.working) = (host, supervisor, working);
     }
 
     pub async fn launch(&self, parent: &str, prompt: &str) -> Task {
@@ -129,7 +142,7 @@ pub fn connect(
     servers: &[(String, String)],
     login: &Option<Login>,
     patience: Duration,
-) -> (Host, Supervisor, JoinHandle<()>) {
+) -> (Host, Supervisor, Store, JoinHandle<()>) {
     let clock = Clock::system();
     let mut made = None;
     let hosts = |store: &Store| {
@@ -138,11 +151,12 @@ pub fn connect(
             host.put(name, url).unwrap();
         }
         made = Some(host.clone());
-        let all = BTreeMap::from([("opencode".to_owned(), AnyHost::OpenCode(host))]);
+        let mut all: BTreeMap<String, Arc<dyn asyncagents::host::Host>> = BTreeMap::new();
+        all.insert("opencode".to_owned(), Arc::new(host));
         Hosts { all, default: Some("opencode".into()) }
     };
-    let (supervisor, working) = begin(dir.path(), settings, &clock, hosts);
-    (made.unwrap(), supervisor, working)
+    let (supervisor, store, working) = begin(dir.path(), settings, &clock, hosts);
+    (made.unwrap(), supervisor, store, working)
 }
 
 impl Drop for OnOpenCode {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use asyncagents::clock::Clock;
 use asyncagents::feed::{Change, Feed, Kind};
 use asyncagents::host::scripted::{Control, Scripted, World as Host};
-use asyncagents::host::{AnyHost, Host as _, NewSession, Post};
+use asyncagents::host::{Host as _, NewSession, Post};
 use asyncagents::store::{Store, What};
 use asyncagents::supervisor::{
     Asks, Caller, Error, Fork, ForkMethod, Handed, Hosts, Keep, Launch, Need, Settings, Supervisor,
@@ -31,6 +31,7 @@ pub const LONG: Duration = Duration::from_secs(30);
 pub struct World {
     pub host: Host,
     pub supervisor: Supervisor,
+    pub store: Store,
     pub clock: Clock,
     settings: Settings,
     working: JoinHandle<()>,
@@ -105,8 +106,8 @@ impl World {
     pub async fn at(settings: Settings, clock: Clock) -> World {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new(clock.clone());
-        let (supervisor, working) = begin(dir.path(), &settings, &clock, |_| hosts(&host));
-        World { host, supervisor, clock, settings, working, dir }
+        let (supervisor, store, working) = begin(dir.path(), &settings, &clock, |_| hosts(&host));
+        World { host, supervisor, store, clock, settings, working, dir }
     }
 
     /// The daemon dies and comes back; the host does not notice.
@@ -119,7 +120,7 @@ impl World {
     pub fn kill(&mut self) {
         self.working.abort();
         self.supervisor.stop();
-        self.supervisor.store().close();
+        self.store.close();
     }
 
     pub fn revive(&mut self) {
@@ -127,9 +128,8 @@ impl World {
     }
 
     pub fn revive_with(&mut self, hosts: Hosts) {
-        let (supervisor, working) = begin(self.dir.path(), &self.settings, &self.clock, |_| hosts);
-        self.supervisor = supervisor;
-        self.working = working;
+        (self.supervisor, self.store, self.working) =
+            begin(self.dir.path(), &self.settings, &self.clock, |_| hosts);
     }
 
     pub async fn parent(&self) -> SessionId {
@@ -219,7 +219,7 @@ impl World {
     /// What a parent was told, once it was told this often.
     pub async fn posts(&self, parent: &SessionId, n: usize) -> Vec<Post> {
         let posts = || -> Vec<Post> {
-            self.host.posts().into_iter().filter(|post| post.parent == *parent).collect()
+            self.host.posts().into_iter().filter(|post| post.to.session == *parent).collect()
         };
         self.until("a parent is told", || posts().len() >= n).await;
         posts()
@@ -227,8 +227,9 @@ impl World {
 }
 
 fn hosts(host: &Host) -> Hosts {
-    let any = AnyHost::Scripted(Scripted::Here(host.clone()));
-    Hosts { all: BTreeMap::from([("scripted".into(), any)]), default: Some("scripted".into()) }
+    let mut all: BTreeMap<String, Arc<dyn asyncagents::host::Host>> = BTreeMap::new();
+    all.insert("scripted".into(), Arc::new(Scripted::Here(host.clone())));
+    Hosts { all, default: Some("scripted".into()) }
 }
 
 /// A supervisor at work on the store in this directory.
@@ -237,7 +238,7 @@ pub fn begin(
     settings: &Settings,
     clock: &Clock,
     hosts: impl FnOnce(&Store) -> Hosts,
-) -> (Supervisor, JoinHandle<()>) {
+) -> (Supervisor, Store, JoinHandle<()>) {
     let feed = Feed::new();
     let publish = {
         let feed = feed.clone();
@@ -252,12 +253,12 @@ pub fn begin(
     };
     let (store, _) = Store::open(&dir.join("asyncagents.db"), publish).unwrap();
     let hosts = hosts(&store);
-    let supervisor = Supervisor::new(store, feed, clock.clone(), hosts, settings.clone());
+    let supervisor = Supervisor::new(store.clone(), feed, clock.clone(), hosts, settings.clone());
     let working = tokio::spawn({
         let supervisor = supervisor.clone();
         async move { supervisor.run().await }
     });
-    (supervisor, working)
+    (supervisor, store, working)
 }
 
 impl Drop for World {

@@ -1,0 +1,228 @@
+//! What the components of the supervisor stand on: the store, the hosts, the clock, the settings, and the
+//! tasks they spawn. It remembers nothing but the limits that hold at the moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::{Error, Hosts, Settings};
+use crate::clock::Clock;
+use crate::host::{Handed, Host, Location, Metered, Place};
+use crate::metrics::Metrics;
+use crate::store::Store;
+use crate::task::queue::Limits;
+use crate::task::{SessionId, Task, TaskId};
+
+/// What is under way when the supervisor stops may take this long to end.
+const LONGEST_JOIN: Duration = Duration::from_secs(5);
+
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub(super) struct Core(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    clock: Clock,
+    /// Their calls are counted.
+    hosts: Hosts,
+    metrics: Metrics,
+    settings: Settings,
+    /// Those of the settings, until they are changed.
+    limits: RwLock<Arc<Limits>>,
+    stopping: CancellationToken,
+    spawned: TaskTracker,
+}
+
+impl Core {
+    pub(super) fn new(
+        store: Store,
+        clock: Clock,
+        hosts: Hosts,
+        metrics: Metrics,
+        settings: Settings,
+    ) -> Core {
+        let metered = |(name, host): (String, Arc<dyn Host>)| {
+            let metered = Metered::new(name.clone(), host, metrics.clone());
+            (name, Arc::new(metered) as Arc<dyn Host>)
+        };
+        let Hosts { all, default } = hosts;
+        let hosts = Hosts { all: all.into_iter().map(metered).collect(), default };
+        Core(Arc::new(Inner {
+            limits: RwLock::new(settings.limits.clone()),
+            stopping: CancellationToken::new(),
+            spawned: TaskTracker::new(),
+            store,
+            clock,
+            hosts,
+            metrics,
+            settings,
+        }))
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    pub(super) fn hosts(&self) -> &Hosts {
+        &self.0.hosts
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    pub(super) fn limits(&self) -> Arc<Limits> {
+        self.0.limits.read().clone()
+    }
+
+    pub(super) fn set_limits(&self, limits: Limits) {
+        *self.0.limits.write() = Arc::new(limits);
+    }
+
+    /// Cancelled when the supervisor is to stop.
+    pub(super) fn stopping(&self) -> &CancellationToken {
+        &self.0.stopping
+    }
+
+    /// For work that goes on by itself, whoever asked for it. It is waited for when the supervisor stops.
+    pub(super) fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.0.spawned.spawn(work)
+    }
+
+    /// For work that is dropped when the supervisor stops.
+    pub(super) fn spawn_until_stop(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawned.spawn(self.0.stopping.clone().run_until_cancelled_owned(work));
+    }
+
+    /// Returns when nothing is left of what was spawned, or not soon.
+    pub(super) async fn join(&self) {
+        self.0.spawned.close();
+        if tokio::time::timeout(LONGEST_JOIN, self.0.spawned.wait()).await.is_err() {
+            let left = self.0.spawned.len();
+            tracing::warn!(left, "work under way did not end in time; left to the next daemon");
+        }
+    }
+
+    pub(super) fn task(&self, id: &TaskId) -> Result<Task, Error> {
+        let found = self.0.store.tasks().get(id)?;
+        found.ok_or_else(|| Error::NoSuchTask(id.to_string()))
+    }
+
+    pub(super) fn host(&self, name: &str) -> Result<&Arc<dyn Host>, Error> {
+        self.0.hosts.all.get(name).ok_or_else(|| Error::UnknownHost {
+            name: name.to_owned(),
+            known: self.0.hosts.all.keys().cloned().collect(),
+        })
+    }
+
+    /// The host for a launch: a caller may know a server that nobody else has named.
+    pub(super) fn host_for(&self, name: &str, handed: &Handed) -> Result<Arc<dyn Host>, Error> {
+        let host = self.host(name)?;
+        let (Some(servers), Some(address)) = (host.servers(), handed.opencode()) else {
+            return Ok(Arc::clone(host));
+        };
+        let needed = |name: &str| self.live_instances().iter().any(|instance| instance == name);
+        let there = servers.at(address, &needed)?;
+        Ok(Arc::new(Metered::new(name.to_owned(), there, self.0.metrics.clone())))
+    }
+
+    /// Where a session is, that may be a task's or anybody's conversation. What cannot be read is found out
+    /// by the host.
+    pub(super) fn place(&self, session: &SessionId) -> Place {
+        if let Ok(Some(task)) = self.0.store.tasks().get(session) {
+            return Place::from(&task);
+        }
+        let last = self.0.store.instances().place_of_parent(session).ok().flatten();
+        Place { session: session.clone(), location: Location::Conversation { last } }
+    }
+
+    /// The instances on which tasks are live.
+    pub(super) fn live_instances(&self) -> Vec<String> {
+        let live = self.0.store.tasks().live(None).unwrap_or_default();
+        live.into_iter().map(|task| task.origin.host_instance).collect()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::supervisor::{Asks, ForkMethod, Keep};
+    use crate::task::lifecycle::Resumable;
+
+    /// One without hosts, on a store of its own.
+    pub(in crate::supervisor) fn bare() -> (Core, TempDir) {
+        let home = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(&home.path().join("store.db"), |_| {}).unwrap();
+        let second = Duration::from_secs(1);
+        let settings = Settings {
+            home: home.path().to_owned(),
+            enabled: true,
+            limits: Arc::new(Limits {
+                active: None,
+                active_per_parent: 1,
+                blocking_per_parent: 1,
+                active_per_model: Default::default(),
+                queued_per_parent: 1,
+            }),
+            poll_interval: second,
+            max_depth: 1,
+            fork_method: ForkMethod::Context,
+            stall: second,
+            stall_repeats: 1,
+            cancel_stalled: false,
+            settle: second,
+            answer_grace: second,
+            gone: second,
+            resumable: Resumable::Completed,
+            asks: Asks::Park(None),
+            result_cache: second,
+            last_message_characters: 1,
+            inline_characters: 1,
+            toasts: false,
+            history: Keep { tasks: None, age: None },
+            keep_unread: None,
+        };
+        let core = Core::new(store, Clock::system(), Hosts::default(), Metrics::new(), settings);
+        (core, home)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_spawned_is_waited_for_or_dropped_when_the_supervisor_stops() {
+        let (core, _home) = bare();
+        let finished = core.spawn(async {
+            tokio::time::sleep(LONGEST_JOIN / 2).await;
+            "finished"
+        });
+        core.spawn_until_stop(std::future::pending());
+        core.stopping().cancel();
+        core.join().await;
+        assert!(core.0.spawned.is_empty());
+        assert_eq!(finished.await.unwrap(), "finished");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_end_is_not_waited_for_for_ever() {
+        let (core, _home) = bare();
+        core.spawn(std::future::pending::<()>());
+        core.stopping().cancel();
+        core.join().await;
+        assert_eq!(core.0.spawned.len(), 1);
+    }
+}

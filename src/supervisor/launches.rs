@@ -1,0 +1,113 @@
+//! What is remembered between launches: whose turn it is with a key, which agents a host offered a moment
+//! ago, and that there is no room.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::turns::{Turn, Turns};
+use super::{Error, Overfull};
+use crate::host::AgentOffer;
+
+/// How long a host's list of agents is believed.
+const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
+
+/// So many lists at most.
+const MOST_LISTS: usize = 1_000;
+
+/// A handle; cloning it is cheap.
+#[derive(Clone, Default)]
+pub(super) struct Launches {
+    /// By key, so that one key opens one session.
+    keys: Turns,
+    offers: Arc<Mutex<HashMap<Offerer, Offers>>>,
+    /// Set while the storage directory is larger than it may be.
+    overfull: Arc<Mutex<Option<Overfull>>>,
+}
+
+/// Who offers agents: a host, or the server that a caller handed over, in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Offerer {
+    pub(super) host: String,
+    pub(super) server: String,
+    pub(super) directory: String,
+}
+
+struct Offers {
+    all: Vec<AgentOffer>,
+    /// Uptime.
+    asked_at: Duration,
+}
+
+impl Launches {
+    /// Held while something is launched with this key.
+    pub(super) async fn turn(&self, key: &str) -> Turn {
+        self.keys.take(key).await
+    }
+
+    /// `None` while somebody launches with this key.
+    pub(super) fn try_turn(&self, key: &str) -> Option<Turn> {
+        self.keys.try_take(key)
+    }
+
+    /// The agent of this name, if it was offered a moment ago.
+    pub(super) fn offered(&self, by: &Offerer, name: &str, uptime: Duration) -> Option<AgentOffer> {
+        let offers = self.offers.lock();
+        let offers = offers.get(by)?;
+        let is_fresh = uptime.saturating_sub(offers.asked_at) < AGENTS_ARE_FRESH;
+        offers.all.iter().find(|offer| is_fresh && offer.name == name).cloned()
+    }
+
+    pub(super) fn note_offers(&self, by: Offerer, all: Vec<AgentOffer>, asked_at: Duration) {
+        let mut offers = self.offers.lock();
+        if offers.len() > MOST_LISTS {
+            offers.clear();
+        }
+        offers.insert(by, Offers { all, asked_at });
+    }
+
+    /// While there is something here, nothing is launched.
+    pub(super) fn set_overfull(&self, overfull: Option<Overfull>) {
+        *self.overfull.lock() = overfull;
+    }
+
+    pub(super) fn check_space(&self) -> Result<(), Error> {
+        let overfull = *self.overfull.lock();
+        overfull.map_or(Ok(()), |overfull| Err(overfull.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_host_offered_is_believed_for_a_moment_and_only_where_it_was_offered() {
+        let launches = Launches::default();
+        let by = |directory: &str| Offerer {
+            host: "scripted".into(),
+            server: String::new(),
+            directory: directory.into(),
+        };
+        let offer = AgentOffer { name: "explore".into(), model: None, reads_only: true };
+        let second = Duration::from_secs;
+        launches.note_offers(by("/a"), vec![offer.clone()], second(1));
+        assert_eq!(launches.offered(&by("/a"), "explore", second(10)), Some(offer));
+        assert_eq!(launches.offered(&by("/a"), "explore", second(11)), None, "it is too old");
+        assert_eq!(launches.offered(&by("/a"), "general", second(2)), None);
+        assert_eq!(launches.offered(&by("/b"), "explore", second(2)), None);
+    }
+
+    #[test]
+    fn nothing_is_launched_while_there_is_no_room() {
+        let launches = Launches::default();
+        assert!(launches.check_space().is_ok());
+        let overfull = Overfull { used: 2 << 20, most: 1 << 20 };
+        launches.set_overfull(Some(overfull));
+        assert!(matches!(launches.check_space(), Err(Error::Overfull(found)) if found == overfull));
+        launches.set_overfull(None);
+        assert!(launches.check_space().is_ok());
+    }
+}

@@ -1,0 +1,145 @@
+//! Writes down what is seen of runs that go on: how far they are, that they stall, what they are owed.
+
+use std::time::Duration;
+
+use super::core::Core;
+use super::turns::Bell;
+use crate::store::{self, Active, End, FollowUp};
+use crate::task::{MessageId, Phase, Progress, Task, Timestamp};
+
+/// A handle; cloning it is cheap.
+#[derive(Clone)]
+pub(super) struct Ledger {
+    core: Core,
+    /// A child may be owed a prompt, or a slot may be free.
+    prompts: Bell,
+    /// A parent may be owed a notice.
+    notices: Bell,
+}
+
+impl Ledger {
+    pub(super) fn new(core: Core, prompts: Bell, notices: Bell) -> Ledger {
+        Ledger { core, prompts, notices }
+    }
+
+    /// Says why nothing comes of a run for the moment.
+    pub(super) async fn show_retrying(&self, active: &Active, why: String) {
+        let shown = active.task.progress.clone();
+        let progress = Progress { phase: Phase::Retrying, detail: Some(why), ..shown };
+        if let Err(error) = self.show(active, progress).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(task = %active.task.id, error, "progress not written");
+        }
+    }
+
+    pub(super) async fn show(
+        &self,
+        active: &Active,
+        progress: Progress,
+    ) -> Result<(), store::Error> {
+        let task = &active.task;
+        if active.run.stalled {
+            // Still quiet: it stays stalled until something moves.
+            if same_figures(&task.progress, &progress) && progress.phase != Phase::Blocked {
+                return Ok(());
+            }
+            self.core.store().tasks().unstall(task).await?;
+        }
+        self.show_figures(task, progress).await
+    }
+
+    async fn show_figures(&self, task: &Task, progress: Progress) -> Result<(), store::Error> {
+        let last_update = match same_figures(&task.progress, &progress) {
+            true => task.progress.last_update,
+            false => self.core.clock().now(),
+        };
+        let progress = Progress { last_update, ..progress };
+        if progress == task.progress {
+            return Ok(());
+        }
+        self.core.store().tasks().set_progress(task, progress).await
+    }
+
+    /// It has been quiet for this long, or goes in circles. `end` is what a notice of it needs.
+    pub(super) async fn stall(
+        &self,
+        active: &Active,
+        progress: Progress,
+        quiet: Duration,
+        end: End,
+    ) -> Result<(), store::Error> {
+        // Told once. What goes in circles has figures that go on.
+        if active.run.stalled {
+            return self.show_figures(&active.task, progress).await;
+        }
+        let progress = Progress { last_update: active.task.progress.last_update, ..progress };
+        if self.core.store().tasks().stall(&active.task, progress, quiet, end).await? {
+            tracing::warn!(task = %active.task.id, "stalled");
+            self.notices.ring();
+        }
+        Ok(())
+    }
+
+    /// It gives its slot to another one, and waits for what it lacks.
+    pub(super) async fn park(
+        &self,
+        task: &Task,
+        shown: Progress,
+        why: String,
+    ) -> Result<(), store::Error> {
+        tracing::warn!(task = %task.id, why, "put back");
+        let progress = Progress { detail: Some(why), ..shown };
+        self.core.store().slots().park(task, progress, self.core.clock().now()).await?;
+        self.prompts.ring();
+        Ok(())
+    }
+
+    pub(super) async fn follow_up(
+        &self,
+        task: &Task,
+        follow_up: FollowUp,
+    ) -> Result<(), store::Error> {
+        let message = self.core.clock().message_id();
+        if self.core.store().tasks().owe_follow_up(task, follow_up, message).await? {
+            self.prompts.ring();
+        }
+        Ok(())
+    }
+
+    /// The host lost this prompt; it is owed again.
+    pub(super) async fn resend(
+        &self,
+        task: &Task,
+        prompt: Option<MessageId>,
+    ) -> Result<(), store::Error> {
+        let lost = match prompt {
+            Some(prompt) => self.core.store().tasks().prompt_lost(task, &prompt).await,
+            None => Ok(()),
+        };
+        self.prompts.ring();
+        lost
+    }
+}
+
+fn same_figures(one: &Progress, other: &Progress) -> bool {
+    let bare = |progress: &Progress| Progress {
+        phase: Phase::Waiting,
+        last_update: Timestamp::from_millis(0),
+        detail: None,
+        ..progress.clone()
+    };
+    bare(one) == bare(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_a_time_and_a_detail_are_no_figures() {
+        let one = Progress::new(Timestamp::from_millis(1));
+        let other = Progress { phase: Phase::Tool, detail: Some("why".into()), ..one.clone() };
+        assert!(same_figures(&one, &other));
+        assert!(!same_figures(&one, &Progress { tool_calls: 1, ..one.clone() }));
+    }
+}

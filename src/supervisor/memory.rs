@@ -1,0 +1,145 @@
+//! What the reconciler remembers of runs between two looks: since when each looks as it does, and for how
+//! long it has gone on. Losing it costs time, never truth.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use super::Asked;
+use super::verdict::Since;
+use crate::clock::Clock;
+use crate::host::{Activity, Ask, Observation, Watch};
+use crate::store::Active;
+use crate::task::{MessageId, TaskId, Timestamp};
+
+/// What is remembered between two looks. Losing it costs time, never truth.
+#[derive(Default)]
+pub(super) struct Memory {
+    runs: HashMap<TaskId, Seen>,
+    /// Uptime when each open question was first seen here, and how old it was then.
+    asks: HashMap<String, (Duration, Duration)>,
+    /// Since when the host has not answered.
+    pub(super) silent: Option<Duration>,
+}
+
+struct Seen {
+    run: u32,
+    /// What it is watched for, when that was sent, and since when it is watched.
+    prompt: (MessageId, Timestamp),
+    prompt_since: Duration,
+    observation: Observation,
+    /// Uptime when it began to look like this.
+    since: Duration,
+    /// Uptime when this run was first seen, and how old it was then.
+    first: Duration,
+    age: Duration,
+    /// How long it had been without a slot by then.
+    waited: Duration,
+}
+
+impl Memory {
+    pub(super) fn keep_only(&mut self, active: &[Active]) {
+        let live: HashSet<&TaskId> = active.iter().map(|active| &active.task.id).collect();
+        self.runs.retain(|id, _| live.contains(id));
+        let open: HashSet<&str> =
+            self.runs.values().flat_map(|seen| asks(&seen.observation)).collect();
+        self.asks.retain(|id, _| open.contains(id.as_str()));
+    }
+
+    pub(super) fn note(
+        &mut self,
+        active: &Active,
+        observation: &Observation,
+        clock: &Clock,
+    ) -> Since {
+        let (uptime, run) = (clock.uptime(), active.task.run);
+        // Time in the queue is not time at work.
+        let began = active.run.sent_at.unwrap_or(active.run.started_at);
+        let waited = active.run.waited;
+        let prompt = newest_prompt(active);
+        let prompt = prompt.unwrap_or((active.run.message_id.clone(), active.run.started_at));
+        let fresh = |first, age, prompt_since| Seen {
+            run,
+            prompt: prompt.clone(),
+            prompt_since,
+            observation: observation.clone(),
+            since: uptime,
+            first,
+            age,
+            waited,
+        };
+        let age = clock.now().since(began).saturating_sub(waited);
+        let known = self.runs.remove(&active.task.id).filter(|seen| seen.waited == waited);
+        let seen = match known {
+            Some(seen) if seen.run == run && seen.prompt.0 == prompt.0 => {
+                // One that is sent again gets its time again.
+                match seen.prompt.1 == prompt.1 && seen.observation == *observation {
+                    true => seen,
+                    false => fresh(seen.first, seen.age, seen.prompt_since),
+                }
+            }
+            Some(seen) if seen.run == run => fresh(seen.first, seen.age, uptime),
+            Some(_) | None => fresh(uptime, age, uptime),
+        };
+        let since = Since {
+            same: uptime.saturating_sub(seen.since),
+            wall: seen.age + uptime.saturating_sub(seen.first),
+            prompt: uptime.saturating_sub(seen.prompt_since),
+        };
+        self.runs.insert(active.task.id.clone(), seen);
+        since
+    }
+
+    /// How long each open question has been waiting, also before we were started. The wall clock
+    /// says how old one was when it was first seen here; from then on a clock that does not jump.
+    pub(super) fn asks_waiting(&mut self, open: Vec<Asked>, clock: &Clock) -> Vec<(Ask, Duration)> {
+        let (now, uptime) = (clock.now(), clock.uptime());
+        let wait = |Asked { ask, since, .. }: Asked| {
+            let seen = self.asks.entry(ask.id.clone()).or_insert((uptime, now.since(since)));
+            let waited = seen.1 + uptime.saturating_sub(seen.0);
+            (ask, waited)
+        };
+        open.into_iter().map(wait).collect()
+    }
+}
+
+fn asks(observation: &Observation) -> impl Iterator<Item = &str> {
+    let asks = match &observation.activity {
+        Activity::Blocked(asks) => asks.as_slice(),
+        Activity::Idle
+        | Activity::Waiting
+        | Activity::Streaming
+        | Activity::Tool
+        | Activity::Retrying(_)
+        | Activity::Gone
+        | Activity::Lacking(_)
+        | Activity::Lost(_) => &[],
+    };
+    asks.iter().map(|ask| ask.id.as_str())
+}
+
+/// The run as the host knows it: from its newest prompt on. `None` while a prompt is still owed.
+pub(super) fn watched(active: &Active) -> Option<Watch> {
+    let task = &active.task;
+    Some(Watch {
+        session: task.id.clone(),
+        prompt: newest_prompt(active)?.0,
+        instance: task.origin.host_instance.clone(),
+        directory: task.origin.directory.clone(),
+    })
+}
+
+/// The prompt that was sent last, and when. `None` while one is still owed.
+fn newest_prompt(active: &Active) -> Option<(MessageId, Timestamp)> {
+    let run = &active.run;
+    let mut newest: (&MessageId, Timestamp) = (&run.message_id, run.sent_at?);
+    let follow_ups = [(&run.nudge_id, run.nudge_sent_at), (&run.continue_id, run.continue_sent_at)];
+    for (id, sent_at) in follow_ups {
+        if let Some(id) = id {
+            let sent_at = sent_at?;
+            if sent_at > newest.1 || (sent_at == newest.1 && id > newest.0) {
+                newest = (id, sent_at);
+            }
+        }
+    }
+    Some((newest.0.clone(), newest.1))
+}
