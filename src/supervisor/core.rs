@@ -1,6 +1,7 @@
 //! What the components of the supervisor stand on: the store, the hosts, the clock, the settings, and the
 //! tasks they spawn. It remembers nothing but the limits that hold at the moment.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -136,7 +137,12 @@ impl Core {
         let (Some(servers), Some(address)) = (host.servers(), handed.opencode()) else {
             return Ok(Arc::clone(host));
         };
-        let needed = |name: &str| self.live_instances().iter().any(|instance| instance == name);
+        // Read once, and only when there is no room for another server.
+        let live = OnceCell::new();
+        let needed = |name: &str| {
+            let live = live.get_or_init(|| self.live_instances());
+            live.iter().any(|instance| instance == name)
+        };
         let there = servers.at(address, &needed)?;
         Ok(Arc::new(Metered::new(name.to_owned(), there, self.0.metrics.clone())))
     }

@@ -187,6 +187,18 @@ impl Supervisor {
         Ok(())
     }
 
+    /// The same when the caller has hung up, and nobody is there to be told whether it worked.
+    pub fn let_go_unheard(&self, id: &TaskId) {
+        let (supervisor, id) = (self.clone(), id.clone());
+        self.0.core.spawn(async move {
+            let live = supervisor.task(&id).is_ok_and(|task| task.is_live());
+            if live && let Err(error) = supervisor.let_go(&id).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(task = %id, error, "it still counts as waited for");
+            }
+        });
+    }
+
     /// The task that was launched with this key, if there is one. A launch that is under way is
     /// waited for.
     pub async fn launched_with(&self, key: &str) -> Result<Option<Task>, Error> {
@@ -254,7 +266,7 @@ impl Supervisor {
     ) -> Result<Task, Error> {
         let Begun { caller, wanted, host, depth, at, inherits, abandoned: _ } = begun;
         let Wanted { order, batch, host: _ } = wanted;
-        let clock = &self.0.core.clock();
+        let clock = self.0.core.clock();
         let is_forked = inherits.is_some();
         // Its id before the prompt's: hosts sort what was said by ids.
         let inheritance = inherits.and_then(|inherits| match inherits {
@@ -323,7 +335,7 @@ impl Supervisor {
 
     /// The one that is asked for, else the caller's own, else the default.
     fn choose_host(&self, wish: Option<&String>, caller: &Caller) -> Result<String, Error> {
-        let hosts = &self.0.core.hosts();
+        let hosts = self.0.core.hosts();
         // Otherwise nobody could ever be told.
         if caller.host != MAILBOX {
             self.0.core.host(&caller.host)?;

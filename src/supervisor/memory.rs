@@ -143,3 +143,24 @@ fn newest_prompt(active: &Active) -> Option<(MessageId, Timestamp)> {
     }
     Some((newest.0.clone(), newest.1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_has_waited_since_it_was_asked_also_before_we_were_started() {
+        let clock = Clock::manual(Timestamp::from_millis(60_000));
+        let ask = Ask { id: "per_1".into(), what: "may it".into() };
+        let since = Timestamp::from_millis(50_000);
+        let asked = Asked { ask: ask.clone(), task: TaskId::new("one"), since };
+        let mut memory = Memory::default();
+        let second = Duration::from_secs;
+        let waiting = |memory: &mut Memory| memory.asks_waiting(vec![asked.clone()], &clock);
+        assert_eq!(waiting(&mut memory), [(ask.clone(), second(10))]);
+        clock.advance(second(5));
+        assert_eq!(waiting(&mut memory), [(ask.clone(), second(15))]);
+        memory.keep_only(&[]);
+        assert_eq!(memory.asks.len(), 0, "nobody asks it any more");
+    }
+}

@@ -4,7 +4,7 @@ use super::{Error, Supervisor};
 use crate::host::Place;
 use crate::store::{NewRun, Resumed};
 use crate::task::launch::prompt_text;
-use crate::task::lifecycle::Request;
+use crate::task::lifecycle::{Change, Request};
 use crate::task::{Task, TaskId};
 
 impl Supervisor {
@@ -23,29 +23,17 @@ impl Supervisor {
             return Err(Error::Disabled);
         }
         let prompt = prompt_text(Some(prompt))?;
-        if let Some(key) = &key
-            && self.0.core.store().tasks().was_begun_with(id, key)?
-        {
+        if self.was_begun_with(id, key.as_deref())? {
             return self.task(id);
         }
         let task = self.task(id)?;
         let request = Request::Resume(self.0.core.settings().resumable);
         task.state.request(request.clone())?;
-        if !self.0.core.host(&task.origin.host)?.has(Place::from(&task)).await? {
-            return Err(Error::SessionGone(task.short_id.to_string()));
-        }
-        self.check_objection(&task.origin.host, &task.origin.directory, &task.order.agent).await?;
-        if let Some(why) = self.0.core.lacks(&task).await? {
-            return Err(Error::ModelRefused(why));
-        }
-        let handed = self.0.core.handed_for(&task);
-        self.check_model(&task.origin.host, task.order.model.clone(), &handed).await?;
+        self.check_resumable(&task).await?;
         // What was stopped before must not stop what begins now.
         let turn = self.0.ends.stop_turn(&task.id).await;
         // The first call with this key may have been on its way until now.
-        if let Some(key) = &key
-            && self.0.core.store().tasks().was_begun_with(id, key)?
-        {
+        if self.was_begun_with(id, key.as_deref())? {
             return self.task(id);
         }
         for (owed, run) in self.0.core.store().tasks().owed_aborts()? {
@@ -56,30 +44,57 @@ impl Supervisor {
         // Somebody may have been faster while the host was asked.
         let task = self.task(id)?;
         let change = task.state.request(request)?;
-        let run = NewRun {
-            message_id: self.0.core.clock().message_id(),
-            prompt,
-            at: self.0.core.clock().now(),
-            key,
-        };
-        let limits = self.0.core.limits();
+        self.begin_run(&task, change, prompt, key).await
+    }
+
+    fn was_begun_with(&self, id: &TaskId, key: Option<&str>) -> Result<bool, Error> {
+        Ok(match key {
+            Some(key) => self.0.core.store().tasks().was_begun_with(id, key)?,
+            None => false,
+        })
+    }
+
+    /// Whether its host still has everything that another run needs.
+    async fn check_resumable(&self, task: &Task) -> Result<(), Error> {
+        let (core, host) = (&self.0.core, &task.origin.host);
+        if !core.host(host)?.has(Place::from(task)).await? {
+            return Err(Error::SessionGone(task.short_id.to_string()));
+        }
+        self.check_objection(host, &task.origin.directory, &task.order.agent).await?;
+        if let Some(why) = core.lacks(task).await? {
+            return Err(Error::ModelRefused(why));
+        }
+        self.check_model(host, task.order.model.clone(), &core.handed_for(task)).await?;
+        Ok(())
+    }
+
+    async fn begin_run(
+        &self,
+        task: &Task,
+        change: Change,
+        prompt: String,
+        key: Option<String>,
+    ) -> Result<Task, Error> {
+        let (core, clock) = (&self.0.core, self.0.core.clock());
+        let run = NewRun { message_id: clock.message_id(), prompt, at: clock.now(), key };
+        let limits = core.limits();
         let most = limits.queued_per_parent;
         // By itself: a caller that hangs up during the write must not leave the prompt unsent.
-        let (resuming, supervisor) =
-            (self.0.core.store().tasks().resume(&task, change, run, limits), self.clone());
-        let resumed = self.0.core.spawn(async move {
+        let resuming = core.store().tasks().resume(task, change, run, limits);
+        let prompts = self.0.bells.prompts.clone();
+        let resumed = core.spawn(async move {
             let resumed = resuming.await;
             // Also when it is queued: there may be room, and others that wait were before it.
-            supervisor.0.bells.prompts.ring();
+            prompts.ring();
             resumed
         });
-        let resumed = resumed.await.unwrap_or(Err(crate::store::Error::Panicked))?;
-        let task = match resumed {
-            Resumed::Yes(task) => *task,
-            Resumed::Stale => return Err(Error::Contended),
-            Resumed::QueueFull => return Err(Error::QueueFull(most)),
-        };
-        tracing::info!(task = %task.id, run = task.run, "resumed");
-        Ok(task)
+        match resumed.await.unwrap_or(Err(crate::store::Error::Panicked))? {
+            Resumed::Yes(task) => {
+                tracing::info!(task = %task.id, run = task.run, "resumed");
+                Ok(*task)
+            }
+            Resumed::Stale => Err(Error::Contended),
+            Resumed::QueueFull => Err(Error::QueueFull(most)),
+        }
     }
 }

@@ -164,14 +164,7 @@ struct Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let (supervisor, task) = (self.supervisor.clone(), self.task.clone());
-        tokio::spawn(async move {
-            let live = supervisor.task(&task).is_ok_and(|task| task.is_live());
-            if live && let Err(error) = supervisor.let_go(&task).await {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(%task, error, "it still counts as waited for");
-            }
-        });
+        self.supervisor.let_go_unheard(&self.task);
     }
 }
 

@@ -246,6 +246,17 @@ fn the_kinds_of_hosts_are_named_only_where_hosts_are_made() {
     }
 }
 
+/// Its core spawns for everybody, and waits for all of it at the end.
+#[test]
+fn the_supervisor_and_the_tools_spawn_nothing_that_nobody_joins() {
+    for source in sources() {
+        if ["supervisor", "tools", "http"].contains(&source.module.as_str()) {
+            let spawns = code(&source).find(|line| line.contains("tokio::spawn("));
+            assert!(spawns.is_none(), "{}: {spawns:?}", source.path.display());
+        }
+    }
+}
+
 /// They are told with every call where its session is.
 #[test]
 fn hosts_read_no_task() {
