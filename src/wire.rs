@@ -446,7 +446,7 @@ pub struct ResultsView {
 
 /// Tokens and money, in the hosts' own figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SpentView {
+pub struct UsageView {
     pub tokens: u64,
     pub cost: f64,
 }

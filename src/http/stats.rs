@@ -1,4 +1,5 @@
-//! Totals over the whole history, and the metrics.
+//! Totals over the whole history, Prometheus metrics, and the OpenAPI document. Totals are kept by triggers
+//! in the store, so they cost the same however long the history is.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,5 @@
-//! Waiting until tasks have ended.
+//! `POST /v1/wait`: long poll until tasks have ended, the time is up, or only a person could end the wait.
+//! Waiting callers sleep on the feed; nothing polls the store.
 
 use axum::Json;
 use axum::extract::State;

@@ -8,7 +8,7 @@ use super::filter::{Direction, Filter, Sort, Window};
 use super::rows::{self, TASK};
 use super::{Error, Run, Store, search};
 use crate::task::Order;
-use crate::task::stats::{Counts, Spent};
+use crate::task::stats::{Counts, Usage};
 use crate::task::view::Brief;
 use crate::task::{BatchId, SessionId, Status, Task, TaskId, Timestamp};
 
@@ -238,7 +238,7 @@ impl Store {
     }
 
     /// What all descendants of a session have used up, however deep.
-    pub fn spent_below(&self, session: &SessionId) -> Result<Spent, Error> {
+    pub fn spent_below(&self, session: &SessionId) -> Result<Usage, Error> {
         self.read(|db| {
             let mut statement = db.prepare_cached(
                 "WITH RECURSIVE below (id, progress) AS (
@@ -248,7 +248,7 @@ impl Store {
                  FROM below",
             )?;
             Ok(statement.query_row([session.as_str()], |row| {
-                Ok(Spent { tokens: row.get::<_, i64>(0)? as u64, cost: row.get(1)? })
+                Ok(Usage { tokens: row.get::<_, i64>(0)? as u64, cost: row.get(1)? })
             })?)
         })
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::supervisor::{Answer, Target};
-use asyncagents::task::stats::Spent;
+use asyncagents::task::stats::Usage;
 use asyncagents::task::{SHELL, SessionId, Slot, Status, Timestamp};
 use asyncagents::tools::{self, Audience, Call, Error, Offered, OnTimeout, Toolbox};
 use serde_json::{Value, json};
@@ -327,10 +327,10 @@ async fn s4_cost_aggregation() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
     let parent = &tools.caller.session;
-    assert_eq!(world.supervisor.spent(parent).unwrap(), Spent::default());
+    assert_eq!(world.supervisor.spent(parent).unwrap(), Usage::default());
     tools.says("Task", errand("@spend 100 0.5\n@say found")).await;
     tools.refuses("Task", errand("@spend 20 0.25\n@fail no")).await;
-    let spent = Spent { tokens: 120, cost: 0.75 };
+    let spent = Usage { tokens: 120, cost: 0.75 };
     assert_eq!(world.supervisor.spent(parent).unwrap(), spent);
 }
 
