@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::show;
-use crate::client::{self, Hello, Stop};
+use crate::client::{self, Handshake, Stop};
 use crate::config::Settings;
 use crate::daemon::start;
 use crate::quote;
@@ -108,7 +108,7 @@ fn print(settings: &Settings, health: &HealthView) -> anyhow::Result<()> {
         health.task_count
     ))?;
     // Here another version is something to show, not an error.
-    let version = Hello::from(health).judge().unwrap_or_else(|other| Some(other.to_string()));
+    let version = Handshake::from(health).judge().unwrap_or_else(|other| Some(other.to_string()));
     for warning in health.warnings.iter().chain(&health.restart_needed).chain(&version) {
         show::line(&format!("warning: {}", quote::line(warning)))?;
     }

@@ -1,4 +1,5 @@
-//! `asyncagents_list`: the caller's tasks, newest first.
+//! `asyncagents_list`: the direct children of the caller, newest first, with counts by state. Descriptions and
+//! names of agents are quoted as labels, one line each.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -57,13 +58,15 @@ fn render(listing: &Listing, now: Timestamp) -> String {
         lines.push("None of them is in the state you asked for.".to_owned());
     }
     lines.extend(listing.tasks.iter().map(|task| line(task, now)));
-    let hidden = listing.total - listing.tasks.len() as u64;
-    if hidden > 0 {
-        lines.push(format!("… and {hidden} older ones"));
+    match listing.total - listing.tasks.len() as u64 {
+        0 => {}
+        1 => lines.push("… and 1 older one".to_owned()),
+        hidden => lines.push(format!("… and {hidden} older ones")),
     }
     lines.join("\n")
 }
 
+/// One task; `(forked)` and `(resumed)` stand after its id, as the specification has it.
 pub(super) fn line(task: &Task, now: Timestamp) -> String {
     let forked = if task.origin.is_forked { " (forked)" } else { "" };
     let resumed = if task.run > 0 { " (resumed)" } else { "" };

@@ -1,4 +1,5 @@
-//! The messages of a task's session as text, cut to what the caller wants to see.
+//! The messages of a task's session, filtered to what the caller wants to see: as text for the tool
+//! ([`render`]), as the host's own JSON for the API ([`cut`]). Both apply the same filter.
 
 use serde_json::Value;
 
@@ -9,6 +10,7 @@ use crate::wire::MessageFilter;
 
 const INDENT: &str = "  ";
 
+/// The messages as text, each under a header with its role and id.
 pub(super) fn render(messages: &str, shown: &MessageFilter) -> String {
     let messages: Vec<Message> = match serde_json::from_str(messages) {
         Ok(messages) => messages,
@@ -25,7 +27,7 @@ pub(super) fn render(messages: &str, shown: &MessageFilter) -> String {
     if blocks.is_empty() { "[no messages]".to_owned() } else { blocks.join("\n\n") }
 }
 
-/// The same cut of the messages themselves, whatever else is in them.
+/// The messages themselves, filtered in the same way. Untyped, so that fields that we do not know stay.
 pub(super) fn cut(mut messages: Vec<Value>, shown: &MessageFilter) -> Vec<Value> {
     if !shown.full_session {
         let answer = messages.iter().rposition(|message| message["info"]["role"] == "assistant");
@@ -61,8 +63,8 @@ fn cut_parts(mut message: Value, shown: &MessageFilter) -> Value {
     message
 }
 
-/// Headers stand at the start of a line, and nothing that was said does: a message cannot pretend
-/// to be another one.
+/// One message. Headers stand at the start of a line and everything that was said is indented, so that a
+/// message cannot contain what looks like another message.
 fn block(message: &Message, shown: &MessageFilter) -> String {
     let role = match message.info.role {
         Role::User => "user",
@@ -91,7 +93,8 @@ fn block(message: &Message, shown: &MessageFilter) -> String {
     lines.join("\n")
 }
 
-/// Every line of a text moved in, whatever ends its lines.
+/// Indents every line of a text. Every character that some terminal or model takes for the end of a line counts
+/// as one, else the next line could begin unindented.
 fn indented(text: &str) -> String {
     let mut moved = INDENT.to_owned();
     let mut characters = text.chars().peekable();

@@ -165,9 +165,9 @@ fn an_answer_that_cannot_be_read_names_both_versions_and_is_asked_for_once() {
     ]);
     let check = |verb: &str, route: &str, why: &str| {
         let stderr = format!(
-            "error: the answer of the daemon cannot be read (daemon: version 0.1.0, protocol 1; \
-             program: version 0.1.0, protocol 1); `asyncagents daemon restart` replaces it, and \
-             live runs go on: {why}\n"
+            "error: the daemon's answer is not understood (daemon: version 0.1.0, protocol 1; \
+             program: version 0.1.0, protocol 1); `asyncagents daemon restart` replaces the daemon, \
+             and live runs go on: {why}\n"
         );
         let refused = Ended { code: 2, stdout: String::new(), stderr };
         assert_eq!(shell.run(verb.split(' ')), refused, "{verb}");
