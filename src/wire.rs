@@ -508,7 +508,7 @@ pub struct HealthView {
     /// Seconds.
     pub uptime: u64,
     pub version: String,
-    /// [`PROTOCOL`] of this daemon; clients of another one cannot use it.
+    /// The version of the protocol; clients of another one cannot use this daemon.
     #[serde(default)]
     #[schema(required = true)]
     pub protocol: u32,

@@ -283,6 +283,7 @@ impl Client {
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().map_err(|_| too_long(path))?;
         let headers = request.headers_mut();
+        // HTTP/1.1 requires a host; on the socket nobody looks at it.
         headers.insert(header::HOST, HeaderValue::from_static("localhost"));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let sent = timeout_at(deadline, self.connections.send(request)).await;
@@ -295,6 +296,7 @@ impl Client {
         if status.is_success() {
             return Ok(reply);
         }
+        // An error that is not in our JSON is shown as it is.
         let text = String::from_utf8_lossy(&reply.rest().await?).into_owned();
         let status = status.as_u16();
         let view = serde_json::from_str(&text).unwrap_or(ErrorView { error: text, status });

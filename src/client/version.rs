@@ -75,6 +75,7 @@ impl From<&HealthView> for Handshake {
 /// What an older or newer daemon is called, and the way out. The newer one of two stays.
 fn words(theirs: Ordering) -> (&'static str, &'static str) {
     match theirs {
+        // Equal does not occur: it is only asked for when the two differ.
         Ordering::Less | Ordering::Equal => {
             ("older", "`asyncagents daemon restart` replaces it, and live runs go on")
         }

@@ -39,6 +39,7 @@ pub(super) async fn openapi(State(api): State<Api>) -> Json<utoipa::openapi::Ope
 }
 
 pub(super) fn view(totals: &Totals) -> StatsView {
+    // All five states are in the answer, also those without a task.
     let mut by_status = Status::ALL.map(|status| (status.name().to_owned(), 0)).into();
     let mut view = StatsView {
         by_status: std::mem::take(&mut by_status),

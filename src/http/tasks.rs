@@ -236,9 +236,11 @@ pub(super) async fn output(
     Body(request): Body<OutputRequest>,
 ) -> Result<Json<OutputView>, ApiError> {
     let caller = tools::caller(request.caller)?;
+    // First, so that a task that is parked without its credentials can go on while it is waited for.
     api.supervisor.bring(&caller).await?;
     let wait = request.timeout.map(seconds).transpose()?;
     let output = api.supervisor.output(&caller, &TaskId::new(id), wait).await?;
+    // Callers of this route send no acknowledgement: what is in the answer counts as read.
     api.supervisor.mail_was_read(output.receipt).await?;
     let asks = match output.end {
         WaitEnd::Blocked => permissions::view(&api, output.asks)?,
@@ -255,6 +257,7 @@ pub(super) async fn resume(
 ) -> Result<Json<TaskView>, ApiError> {
     let ResumeRequest { prompt, hand_over, key } = request;
     let id = TaskId::new(id);
+    // The next run uses the caller's present credentials: those of the launch may be lost in a restart.
     api.supervisor.renew_handed(&api.supervisor.task(&id)?, &tools::handed(hand_over)).await?;
     let task = api.supervisor.resume_once(&id, prompt, key).await?;
     Ok(Json(TaskView::from(&task)))

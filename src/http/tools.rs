@@ -100,6 +100,7 @@ pub(super) async fn call(
     Body(request): Body<ToolRequest>,
 ) -> Result<Response, ApiError> {
     let ToolRequest { caller, arguments, key, progress, acknowledges } = request;
+    // Every call says in which process and directory its conversation is: notices are posted there.
     api.supervisor.note_place(
         &caller.host,
         &caller.instance,
@@ -160,6 +161,7 @@ impl ProgressStream {
         let mut answer = self.answer.take()?;
         loop {
             tokio::select! {
+                // The answer first: no progress is sent after it.
                 biased;
                 answered = &mut answer => {
                     let answer = match answered {

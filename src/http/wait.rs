@@ -18,6 +18,7 @@ pub(super) async fn wait(
     State(api): State<Api>,
     Body(request): Body<WaitRequest>,
 ) -> Result<Json<WaitView>, ApiError> {
+    // First, so that tasks that are parked without their credentials can go on while they are waited for.
     if let Some(caller) = request.caller {
         api.supervisor.bring(&tools::caller(caller)?).await?;
     }

@@ -117,6 +117,7 @@ impl MessageId {
     /// The id of the message's part number `n`. Derived instead of minted: a retry sends the same part ids
     /// without their being stored.
     pub fn part(&self, n: u8) -> String {
+        // The length of the host's format: 25 characters of the message's id, and the number.
         let body = self.0.strip_prefix("msg_").unwrap_or(&self.0);
         let stem: String = body.chars().take(25).collect();
         format!("prt_{stem}{n}")

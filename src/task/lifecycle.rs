@@ -159,9 +159,11 @@ impl State {
             (Request::Resume(Resumable::AnyEnded), Cancelled { result, .. }) => {
                 Ok(resumed(EndedState::Cancelled, result.clone()))
             }
+            // The specification's rule, unless `resume.any_status` is set.
             (Request::Resume(Resumable::Completed), Failed { .. } | Cancelled { .. }) => {
                 Err(Refused::NotCompleted)
             }
+            // One follow-up at a time, as the specification has it.
             (Request::Resume(_), Resumed { .. }) => Err(Refused::BeingResumed),
             (Request::Resume(_), Running) => Err(Refused::StillRunning),
         }
@@ -300,6 +302,7 @@ impl EndedState {
 fn cancelled(error: Option<String>, result: Option<Arc<str>>) -> Change {
     Change {
         to: State::Cancelled { error, result },
+        // In the order in which they are carried out.
         effects: vec![
             Effect::CancelDescendants,
             Effect::AbortSession,
@@ -320,6 +323,7 @@ fn ended(
     earlier: Option<Arc<str>>,
 ) -> Change {
     let (to, end) = match report {
+        // A resume that completes clears the error of an earlier one that failed.
         Report::Finished { result } => {
             (State::Completed { result, error: None }, RunEnd::Completed)
         }

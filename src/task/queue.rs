@@ -97,6 +97,7 @@ impl SlotUsage {
         manner: Manner,
         limits: &Limits,
     ) -> bool {
+        // Background tasks are not held to the limit of blocking ones, but both fill the parent's.
         let blocking = self.blocking_by_parent.get(parent).copied().unwrap_or(0);
         limits.active.is_none_or(|most| self.by_parent.values().sum::<usize>() < most)
             && self.of_parent(parent) < limits.active_per_parent

@@ -50,6 +50,7 @@ pub struct BatchStats {
 impl BatchStats {
     /// From the first start to the last end; to now while something is live.
     pub fn duration(&self, now: Timestamp) -> Duration {
+        // While a task is live, the last end is not the end of the batch.
         let until = if self.counts.live() > 0 { now } else { self.ended.unwrap_or(now) };
         until.since(self.began)
     }

@@ -82,6 +82,7 @@ impl Brief {
     /// length it is the bare version, as it was before the length could be set: views stored until then
     /// stay valid.
     pub fn schema(self) -> i64 {
+        // A version below 1,000 leaves each length a range of numbers of its own.
         let beyond_default = self.result_characters as i64 - DEFAULT_CHARACTERS as i64;
         beyond_default * 1_000 + SCHEMA
     }

@@ -77,6 +77,7 @@ fn renamed(tool: Tool, mut given: Map<String, Value>) -> Map<String, Value> {
             && !given.contains_key(name)
             && let Some(value) = given.shift_remove(synonym)
         {
+            // A single id becomes a list of one.
             let is_list = name == "task_ids" && !value.is_array();
             given.insert(name.to_owned(), if is_list { Value::Array(vec![value]) } else { value });
         }
@@ -109,6 +110,7 @@ impl NormalizedArguments {
         }
     }
 
+    /// A number within the bounds of its property, with a note when it was changed.
     fn clamped(&mut self, name: &str, number: Number, property: &Value) -> Value {
         let Some(given) = number.as_f64() else { return Value::Number(number) };
         let (least, most) = (property["minimum"].as_f64(), property["maximum"].as_f64());

@@ -89,6 +89,7 @@ pub(super) async fn call(
     let Arguments { description, prompt } = parse(arguments)?;
     let planned = launch::plan_blocking(&description, &prompt);
     let (description, prompt) = planned.map_err(Error::from)?;
+    // An agent has its errands done by an agent of its own kind; an MCP client names none of ours.
     let own = Some(&caller.agent).filter(|agent| !agent.is_empty());
     let order = Order {
         description,
@@ -98,6 +99,7 @@ pub(super) async fn call(
         budget: Budget::default(),
         manner: Manner::Blocking,
     };
+    // A hit launches nothing, and has no notices to acknowledge: those went with the first call.
     if let Some(ttl) = settings.cache
         && let Some(earlier) = supervisor.earlier(caller, &order, ttl).await?
     {
@@ -157,6 +159,7 @@ async fn carry_out(
     }
     let ended: Vec<&Task> = awaited.tasks.iter().collect();
     supervisor.retrieved(&ended).await?;
+    // The result is in this answer, so its notice is held back and acknowledged with it.
     let receipt = awaited.give(&ended).await?;
     answer(ended[0], receipt)
 }
@@ -185,11 +188,13 @@ impl Drop for BlockingGuard {
     }
 }
 
+/// The answer when the time was up and the task goes on.
 fn goes_on(task: &Task, audience: Audience) -> String {
     let (id, told) = (&task.short_id, how_it_is_told(task, audience));
     format!("task execution timeout: task {id} goes on in the background; {told}")
 }
 
+/// The answer when the task waits for a permission. `asked` is `None` when a person has answered meanwhile.
 fn needs_an_answer(task: &Task, asked: Option<&str>, audience: Audience) -> String {
     let (id, told) = (&task.short_id, how_it_is_told(task, audience));
     format!(

@@ -35,6 +35,7 @@ pub(super) fn call(
     arguments: Value,
 ) -> Result<String, Refusal> {
     let Arguments { status } = parse(arguments)?;
+    // An empty string counts as left out.
     let status = status.filter(|word| !word.is_empty()).map(|word| {
         Status::parse(&word).ok_or_else(|| {
             let known = Status::ALL.map(Status::name).join(", ");
@@ -45,7 +46,10 @@ pub(super) fn call(
     Ok(render(&listing, supervisor.clock().now()))
 }
 
+/// The first line counts all tasks, whatever state was asked for: a caller that filters still learns that there
+/// are others.
 fn render(listing: &Listing, now: Timestamp) -> String {
+    // The exact text of the specification, without a full stop.
     if listing.tasks.is_empty() && listing.counts.total() == 0 {
         return "No background tasks found".to_owned();
     }

@@ -114,7 +114,7 @@ pub enum Error {
     NoSuchTool { name: String, known: Vec<String> },
     #[error("`caller.sessionID` is required")]
     NoCaller,
-    #[error("the daemon is stopping; try again, and it is started again on demand")]
+    #[error("the daemon is stopping; try again, it is started anew on demand")]
     Stopping,
 }
 

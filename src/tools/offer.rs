@@ -34,6 +34,8 @@ const KEYWORDS: [&str; 8] =
 
 /// The definitions of all tools, for a client that could launch these agents.
 pub fn list(toolbox: &Toolbox, audience: Audience, agents: &[AgentOffer]) -> ToolsView {
+    // Only if the agent of `Task` is known to be read-only: when agents could not be listed, it counts as one
+    // that may write.
     let errands = agents.iter().find(|agent| agent.name == toolbox.blocking.agent);
     let reads = errands.is_some_and(|agent| agent.reads_only);
     let view = |offered: OfferedTool| {
@@ -99,6 +101,7 @@ fn hints(tool: Tool, errands_read: bool) -> HintsView {
     }
 }
 
+/// The list of agents at the end of a description, so that the model need not guess their names.
 fn named_agents(agents: &[AgentOffer]) -> String {
     if agents.is_empty() {
         return String::new();
@@ -114,6 +117,7 @@ fn named_agents(agents: &[AgentOffer]) -> String {
     format!("\n\nAgents: {}.", names.join(", "))
 }
 
+/// Which agent does what `Task` is asked, and whether several calls run in parallel.
 fn done_by(agent: &str, reads: bool) -> String {
     let agent = label(agent);
     match reads {
@@ -153,6 +157,8 @@ fn plain(schema: Value) -> Value {
     let mut plain = Map::new();
     for (keyword, value) in schema {
         let value = match keyword.as_str() {
+            // The keys below `properties` are names of arguments, not keywords: one that is called `default`
+            // has to stay.
             "properties" => match value {
                 Value::Object(all) => {
                     all.into_iter().map(|(name, property)| (name, self::plain(property))).collect()

@@ -179,7 +179,8 @@ pub(super) enum TextKind {
 }
 
 impl Window {
-    /// The part of the text, quoted, and below it how to go on.
+    /// The part of the text, quoted, and below it the call that shows the next part. Counted in characters, so that
+    /// a window never begins inside of one.
     pub(super) fn cut(self, what: TextKind, text: &str, id: &ShortId) -> String {
         let total = text.chars().count();
         if total == 0 {
@@ -216,6 +217,7 @@ impl Window {
 pub(super) fn show(task: &Task, now: Timestamp, window: &Window) -> String {
     let cut = |what: TextKind, text: &str| window.cut(what, text, &task.short_id);
     match &task.state {
+        // A completed task has an error after a resume that failed; its result is that of the run before.
         State::Completed { result, error } => {
             let failed = error.as_ref().map(|error| {
                 format!("\nLast resume failed: {}", short_literal(error, MOST_OF_ERROR))
@@ -251,6 +253,7 @@ fn duration(task: &Task, now: Timestamp) -> Duration {
     task.completed_at.unwrap_or(now).since(task.started_at)
 }
 
+/// The status as a table. Phase and last activity only of a live task: they mean nothing afterwards.
 fn status(task: &Task, now: Timestamp) -> String {
     let progress = &task.progress;
     let mut rows = vec![

@@ -16,6 +16,7 @@ pub(super) fn render(messages: &str, shown: &MessageFilter) -> String {
         Ok(messages) => messages,
         Err(error) => return format!("[the host's messages cannot be read: {error}]"),
     };
+    // An id that is not there filters nothing: the caller sees more than it asked for, and misses nothing.
     let after = shown.since_message_id.as_ref().and_then(|since| {
         messages.iter().position(|message| message.info.id == *since).map(|at| at + 1)
     });
@@ -31,6 +32,7 @@ pub(super) fn render(messages: &str, shown: &MessageFilter) -> String {
 pub(super) fn cut(mut messages: Vec<Value>, shown: &MessageFilter) -> Vec<Value> {
     if !shown.full_session {
         let answer = messages.iter().rposition(|message| message["info"]["role"] == "assistant");
+        // All others are dropped, so it does not matter that this changes their order.
         messages = answer.map(|answer| messages.swap_remove(answer)).into_iter().collect();
     }
     let id = |message: &Value| message["info"]["id"].as_str().map(str::to_owned);
@@ -54,6 +56,7 @@ fn cut_parts(mut message: Value, shown: &MessageFilter) -> Value {
         {
             part["text"] = head(text, most as usize).into();
         }
+        // The result of a tool is in the part of its call: the call stays, and loses its output.
         let state = part.get_mut("state").and_then(Value::as_object_mut);
         if let Some(state) = state.filter(|_| !shown.include_tool_results) {
             state.remove("output");
@@ -79,6 +82,7 @@ fn block(message: &Message, shown: &MessageFilter) -> String {
                 lines.push(format!("[Thinking]\n{}", indented(head(text, most))));
             }
             Part::Tool { tool, state, call } => {
+                // Escaped into one line: name, id and input were written by a model.
                 let call = format!("[Tool: {tool} {call}] {} {}", state.status.name(), state.input);
                 lines.push(line(&call));
                 let result = state.output.as_ref().or(state.error.as_ref());

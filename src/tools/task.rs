@@ -27,6 +27,8 @@ pub(super) fn description(audience: Audience) -> String {
     DESCRIPTION.replace("{told}", told)
 }
 
+/// Description and agent are required to launch but not to resume. A flat schema cannot say that, so the launch
+/// checks them.
 pub(super) const REQUIRED: &[&str] = &["prompt"];
 
 pub(super) fn properties(audience: Audience) -> Value {
@@ -101,6 +103,7 @@ pub(super) async fn call(
         Plan::Resume { task, prompt, ignored } => {
             let task = supervisor.resolve(&task)?;
             supervisor.check_owner(&task, caller)?;
+            // The next run uses the caller's present credentials: those of the launch may be lost in a restart.
             supervisor.renew_handed(&task, &caller.handed).await?;
             let task = supervisor.resume_once(&task.id, prompt, key).await?;
             return Ok(resumed(&task, &ignored, audience(caller), names));

@@ -206,6 +206,7 @@ fn render<'a>(
             continue;
         }
         let text = show(task, now, &Window { offset: 0, names });
+        // A result that does not fit is left out whole; shorter ones after it may still fit.
         match room.checked_sub(text.chars().count()) {
             Some(rest) => {
                 room = rest;
@@ -223,6 +224,7 @@ fn render<'a>(
     Ok(Rendered { text: parts.join("\n\n"), tasks: shown })
 }
 
+/// A list of tasks under a title; `None` when there are none.
 fn listed(title: &str, tasks: &[&Task], now: Timestamp) -> Option<String> {
     let mut lines: Vec<String> =
         tasks.iter().take(MOST_LISTED).map(|task| line(task, now)).collect();

@@ -32,6 +32,7 @@ impl WaitLimit {
             let text = "`timeout` must be between 1 second and 10 minutes";
             return Err(Refusal::Arguments(text.to_owned()));
         }
+        // Noted only for a timeout that was asked for: a default that is cut surprises nobody.
         let wanted = Duration::from_secs_f64(seconds);
         let most = caller.longest_wait.map_or(wanted, |most| wanted.min(most));
         Ok(WaitLimit { most, is_cut: timeout.is_some() && most < wanted })

@@ -335,7 +335,7 @@ fn the_log_tells_what_happened_and_nothing_of_what_was_said() {
 }
 
 fn stopping() -> ErrorView {
-    let error = "the daemon is stopping; try again, and it is started again on demand".to_owned();
+    let error = "the daemon is stopping; try again, it is started anew on demand".to_owned();
     ErrorView { error, status: 503 }
 }
 
