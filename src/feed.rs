@@ -3,7 +3,7 @@
 //! something that is not on disk.
 //!
 //! Subscribe first, then read the store: an event that falls in between is then seen twice, never missed,
-//! and recognised by its id. A subscriber that lags more than [`CAPACITY`] events behind gets `Lagged` and
+//! and recognised by its id. A subscriber that lags more than `CAPACITY` events behind gets `Lagged` and
 //! has to read the store again. The buffer is in memory only: after a restart nobody can be replayed to.
 
 use std::collections::VecDeque;
