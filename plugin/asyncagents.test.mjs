@@ -212,7 +212,7 @@ test("a daemon that talks nonsense is an error, not the end of OpenCode", async 
   daemon.routes["POST /v1/tools/asyncagents_task"] = (answer) => answer(200, "<html>")
   const hooks = await load(client(), { patience: 100 })
   const call = hooks.tool.asyncagents_task.execute({}, context())
-  await assert.rejects(call, /its answer cannot be read/)
+  await assert.rejects(call, /its answer is not JSON/)
 })
 
 test("without the program it says so", async () => {

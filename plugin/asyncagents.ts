@@ -1,7 +1,11 @@
-// Background agents in OpenCode: registers the daemon's tools and forwards their calls, and lends
-// the daemon this process's way into OpenCode, which needs no port. It has no tasks, no texts and no
-// rules of its own; those are the daemon's. Built-ins only, so that nothing has to be installed, and
-// one export only, since OpenCode calls whatever a plugin exports.
+// The OpenCode plugin: registers the daemon's tools and forwards their calls, and opens a bridge, a
+// reverse connection over which the daemon calls OpenCode's API inside this process, which needs no
+// port. It has no tasks, no texts and no rules of its own; those are the daemon's. Built-ins only, so
+// that nothing has to be installed, and one export only, since OpenCode calls whatever a plugin exports.
+//
+// What can go wrong: the daemon is not running (it is started), was stopped on purpose (it is started
+// by the next tool call only), is restarted (the bridge reconnects under its old name, and takes over
+// its tasks), or does not answer (every wait has a timeout, so that OpenCode never hangs on it).
 
 import { execFile } from "node:child_process"
 import { request as send } from "node:http"
@@ -12,7 +16,7 @@ type Json = any
 interface Options {
   /** The program; without it the one on the PATH is used. */
   program?: string
-  /** How many milliseconds a daemon that does not answer may hold up what waits for it. */
+  /** Replaces the timeouts of calls to the daemon, in milliseconds. */
   patience?: number
 }
 
@@ -25,21 +29,23 @@ interface Tool {
   waits?: boolean
 }
 
+/** Timeouts in milliseconds: of starting the daemon, and of a call. */
 const LONGEST_START = 10_000
 const LONGEST_CALL = 60_000
-/** A process that is still starting answers the daemon late, above all on a loaded machine. */
+/** The daemon names this process after it has called it; one that is still starting answers late. */
 const LONGEST_NAMING = 30_000
-/** No tool waits for longer. */
+/** The longest a tool waits; added to the timeout of those that do. */
 const LONGEST_WAIT = 600_000
+/** Back-off between attempts to open the bridge, in milliseconds. */
 const BETWEEN_TRIES = [200, 500, 1_000, 2_000, 5_000]
 
-/** Spelled out, Bun would put in a word of its own. */
+/** Not `process.env.NODE_ENV`: Bun replaces that by a constant when it loads the file. */
 const MODE = "NODE_ENV"
 
 const unreachable = (why: string) =>
-  new Error(`asyncagents: the daemon cannot be reached (${why}); \`asyncagents doctor\` says more`)
+  new Error(`asyncagents: the daemon cannot be reached (${why}); \`asyncagents doctor\` shows more`)
 
-/** Runs the program, which starts the daemon unless it runs, and says where it listens. */
+/** Runs the program, which starts the daemon if it is not running, and returns the path of its socket. */
 function findDaemon(program: string, timeout: number): Promise<string> {
   return new Promise((found, failed) => {
     const options = { timeout, env: process.env }
@@ -52,7 +58,7 @@ function findDaemon(program: string, timeout: number): Promise<string> {
       try {
         found(JSON.parse(stdout).socket)
       } catch {
-        failed(unreachable("its program answers with something else"))
+        failed(unreachable(`\`${program} daemon start --json\` did not print JSON`))
       }
     })
   })
@@ -72,13 +78,13 @@ interface Answer {
   text: string
 }
 
-/** One request over the daemon's socket. It always ends: by its answer, its time or its abort. */
+/** One request over the daemon's socket. It always ends: by its answer, its timeout or its abort. */
 function ask(call: Call): Promise<Answer> {
   return new Promise((answered, failed) => {
     const headers = { "content-type": "application/json", "content-length": length(call.body) }
     const { socket: socketPath, method, path } = call
-    // Without one it would go to whoever listens on this machine.
-    if (!socketPath) return failed(new Error("nobody knows where it listens"))
+    // Without a path, Node would connect to localhost by TCP instead, whoever listens there.
+    if (!socketPath) return failed(new Error("the path of its socket is not known"))
     const request = send({ socketPath, method, path, headers, agent: false }, (response) => {
       const pieces: Buffer[] = []
       response.on("data", (piece) => pieces.push(piece))
@@ -110,17 +116,21 @@ function length(body?: string | Uint8Array): number {
   return body === undefined ? 0 : typeof body === "string" ? Buffer.byteLength(body) : body.length
 }
 
-/** A way into this OpenCode process, and the daemon that uses it. One for all directories. */
+/** The connection of this OpenCode process with the daemon. One for all directories. */
 class Bridge {
-  /** What the daemon calls this process; empty while it does not. */
+  /** The name that the daemon has given this process; empty while the bridge is not open. */
   name = ""
-  /** What it was called the last time. */
+  /** The name of the last bridge: the daemon gives it again, so that tasks find their process. */
   private before = ""
+  /** The path of the daemon's socket; empty when it has to be looked up again. */
   private socket = ""
+  /** Calls under way, by id, so that the daemon can drop one. */
   private streams = new Map<number, AbortController>()
+  /** Tool calls that wait for the name. */
   private named: (() => void)[] = []
   private client: Json
-  private coming: Promise<void> | undefined
+  private loop: Promise<void> | undefined
+  /** Ends the pause before the next attempt. */
   private hurry = () => {}
 
   constructor(
@@ -128,10 +138,10 @@ class Bridge {
     readonly patience: number | undefined,
   ) {}
 
-  /** The newest way in counts: those of directories that were closed no longer work. */
+  /** Takes the newest client: those of directories that were closed no longer work. */
   use(client: Json) {
     this.client = client
-    this.coming ??= this.stay()
+    this.loop ??= this.keepOpen()
   }
 
   /** The daemon's socket; it is started when it is not running. */
@@ -140,7 +150,10 @@ class Bridge {
     return this.socket
   }
 
-  /** Asks the daemon; when nobody listens any more, it is started and asked again. */
+  /**
+   * Makes a request. When the daemon has gone away, it is started and the request is repeated once;
+   * launches carry an idempotency key, so that a repeat launches nothing twice.
+   */
   async ask(call: Omit<Call, "socket">): Promise<Answer> {
     try {
       return await ask({ ...call, socket: await this.daemon() })
@@ -151,19 +164,24 @@ class Bridge {
     }
   }
 
-  /** Says that nobody waits for a call any more. */
-  take_back(path: string, caller: Json, key: string) {
+  /** Tells the daemon that a tool call was cancelled. Best effort: nobody waits for it. */
+  abort(path: string, caller: Json, key: string) {
     const body = JSON.stringify({ caller, key })
     const timeout = this.patience ?? LONGEST_CALL
     void this.ask({ method: "POST", path: `${path}/abort`, body, timeout }).catch(() => {})
   }
 
-  /** Resolves when the daemon has a name for this process, or after a while anyway. */
-  async settled(longest: number): Promise<void> {
+  /**
+   * Resolves when the bridge is open, or after a while anyway. A tool call from before that carries no
+   * name, so that the daemon cannot tell which process its caller is in.
+   */
+  async ready(longest: number): Promise<void> {
     if (this.name) return
-    // It may have been stopped: whoever calls a tool wants it started.
+    // The daemon may have been stopped on purpose. The loop does not start it then, but a tool call does.
     const path = "/v1/health"
     await this.ask({ method: "GET", path, timeout: this.patience ?? LONGEST_START })
+    // The name may have come meanwhile, and nobody would resolve the promise below.
+    if (this.name) return
     this.hurry()
     await new Promise<void>((resolve) => {
       const late = setTimeout(resolve, longest)
@@ -174,15 +192,17 @@ class Bridge {
     })
   }
 
-  private async stay() {
-    // A daemon that was stopped on purpose is started by the next tool, not by us.
+  /** Opens the bridge again and again, for as long as this process lives. */
+  private async keepOpen() {
+    // Whether the daemon was stopped on purpose. Then only its known socket is tried: to look it up
+    // would start the daemon.
     let meant = false
     for (let tries = 0; ; tries++) {
       try {
         const socket = meant && this.socket ? this.socket : await this.daemon()
-        meant = await this.hold(socket, () => (tries = 0))
+        meant = await this.open(socket, () => (tries = 0))
       } catch {
-        // Whoever calls a tool is told; here it is tried again.
+        // Not reported here: the next tool call fails with the same reason, where the user sees it.
       }
       this.name = ""
       this.streams.forEach((stream) => stream.abort())
@@ -195,8 +215,11 @@ class Bridge {
     }
   }
 
-  /** Takes calls until the stream ends; says whether that was meant. */
-  private hold(socketPath: string, taken: () => void): Promise<boolean> {
+  /**
+   * Opens the bridge and carries out the daemon's calls until the stream ends. Returns whether the
+   * daemon said `bye`: it was stopped on purpose.
+   */
+  private open(socketPath: string, opened: () => void): Promise<boolean> {
     return new Promise((ended, failed) => {
       let id = 0
       let meant = false
@@ -214,12 +237,12 @@ class Bridge {
               const line = JSON.parse(rest.slice(0, end))
               if (line === "bye") meant = true
               else if (line.bridge !== undefined) id = line.bridge
-              else if (line.name !== undefined) this.call_me(line.name, taken)
-              else if (line.call !== undefined) void this.carry(socketPath, id, line.call)
+              else if (line.name !== undefined) this.setName(line.name, opened)
+              else if (line.call !== undefined) void this.carryOut(socketPath, id, line.call)
               else if (line.drop !== undefined) this.streams.get(line.drop)?.abort()
             }
           } catch (error) {
-            // Whoever speaks like this is not our daemon; OpenCode must not suffer from it.
+            // Not our protocol. Thrown out of an event handler, the error would be OpenCode's problem.
             request.destroy()
             failed(error)
           }
@@ -233,22 +256,25 @@ class Bridge {
     })
   }
 
-  private call_me(name: string, taken: () => void) {
-    taken()
+  private setName(name: string, opened: () => void) {
+    opened()
     this.name = name
     this.before = name
     this.named.splice(0).forEach((resolve) => resolve())
   }
 
-  /** Makes one call of the daemon in this process and posts the answer. */
-  private async carry(socket: string, bridge: number, call: Json) {
+  /**
+   * Makes one call of the daemon to OpenCode's API and posts the answer; for a stream, its pieces. A
+   * failure is posted as well, as status 502 or the end of the stream: the daemon must not wait for it.
+   */
+  private async carryOut(socket: string, bridge: number, call: Json) {
     const stop = new AbortController()
     this.streams.set(call.id, stop)
     const path = `/v1/bridge/${bridge}/${call.id}`
     try {
       const response = await this.fetch(call, stop.signal)
       if (call.stream) {
-        await this.pass_on(socket, `${path}/piece`, response, stop)
+        await this.forwardStream(socket, `${path}/piece`, response, stop)
       } else {
         const json = (response.headers.get("content-type") ?? "").startsWith("application/json")
         const body = new Uint8Array(await response.arrayBuffer())
@@ -264,6 +290,7 @@ class Bridge {
     }
   }
 
+  /** Through the client's own `fetch`, which calls OpenCode's server in this process without a port. */
   private fetch(call: Json, signal: AbortSignal): Promise<Response> {
     const config = this.client._client.getConfig()
     const headers: Record<string, string> = { "content-type": "application/json" }
@@ -273,8 +300,12 @@ class Bridge {
     return config.fetch(new Request(config.baseUrl + call.path, { method, headers, body, signal }))
   }
 
-  /** What comes while a piece is on its way goes with the next one. */
-  private async pass_on(
+  /**
+   * Posts a streamed answer in pieces. Reading and posting run concurrently: what is read while a
+   * piece is being posted goes with the next one, so that many small events need few requests. An
+   * empty piece is the end.
+   */
+  private async forwardStream(
     socket: string,
     path: string,
     response: Response,
@@ -301,6 +332,7 @@ class Bridge {
       if (waiting.length === 0) await new Promise<void>((resolve) => (wake = resolve))
       if (waiting.length === 0) continue
       const piece = Buffer.concat(waiting.splice(0))
+      // 410: nobody reads the stream any more. Returning aborts it, in `carryOut`.
       if ((await this.post(socket, path, piece)).status >= 400) return
     }
     await reading.catch(() => {})
@@ -313,12 +345,16 @@ class Bridge {
   }
 }
 
+/** Whether an error means that no daemon listens on the socket any more. The last code is Bun's. */
 function isGone(error: unknown): boolean {
   const code = (error as NodeJS.ErrnoException)?.code ?? ""
   return ["ECONNREFUSED", "ENOENT", "ECONNRESET", "EPIPE", "FailedToOpenSocket"].includes(code)
 }
 
-/** One per process, however many directories it has open and however often this file is loaded. */
+/**
+ * The bridge of this process. OpenCode may load this file several times, for every directory it has
+ * open, so the bridge is kept in a global under a registered symbol.
+ */
 function bridge(options: Options): Bridge {
   const here = globalThis as Json
   const key = Symbol.for("asyncagents.bridge")
@@ -337,7 +373,7 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
         const unreached = (error: Error) => {
           throw String(error).includes("asyncagents:") ? error : unreachable(error.message)
         }
-        await bridge.settled(bridge.patience ?? LONGEST_NAMING).catch(unreached)
+        await bridge.ready(bridge.patience ?? LONGEST_NAMING).catch(unreached)
         const caller = {
           sessionID: context.sessionID,
           messageID: context.messageID,
@@ -347,18 +383,20 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
           instance: bridge.name,
           development: process.env[MODE] === "development",
         }
-        // Some providers count their call ids anew in every message.
+        // The idempotency key. With the message id in it, because some providers number their calls from
+        // zero in every message: without it, a second launch would return the first one's task.
         const key = `${context.sessionID}-${context.messageID}-${context.callID}`
         const body = JSON.stringify({ caller, arguments: args, key })
         const path = `/v1/tools/${name}`
-        // One that can be told to block waits only then.
+        // A tool with a `block` argument waits only if that is true.
         const long = waits && (args?.block ?? !inputSchema.properties?.block)
         const timeout = (bridge.patience ?? LONGEST_CALL) + (long ? LONGEST_WAIT : 0)
         const answer = await bridge
           .ask({ method: "POST", path, body, timeout, abort: context.abort })
           .catch((error) => {
-            // Nobody waits for it any more; what that means, the daemon knows.
-            if (context.abort?.aborted) bridge.take_back(path, caller, key)
+            // The user cancelled the call. The daemon decides what that means: a blocking `Task` is
+            // stopped, everything else goes on.
+            if (context.abort?.aborted) bridge.abort(path, caller, key)
             return unreached(error)
           })
         const said = read(answer)
@@ -374,7 +412,7 @@ function read(answer: Answer): Json {
   try {
     return JSON.parse(answer.text)
   } catch {
-    throw unreachable("its answer cannot be read")
+    throw unreachable("its answer is not JSON")
   }
 }
 
@@ -385,7 +423,8 @@ export default async ({ client }: Json, options: Options = {}) => {
     .ask({ method: "GET", path: "/v1/tools", timeout: options.patience ?? LONGEST_START })
     .then((answer) => [...(read(answer).tools as Tool[])])
     .catch(async (error) => {
-      // Without a daemon there are no tools; the reason is shown, and is in OpenCode's log.
+      // Without a daemon there are no tools, but OpenCode has to start all the same: the reason is shown
+      // as a toast and written to OpenCode's log.
       const message = String(error.message)
       const shown = { body: { message, variant: "error", duration: 10_000 } }
       void client.tui?.showToast?.(shown)?.catch?.(() => {})
@@ -396,7 +435,8 @@ export default async ({ client }: Json, options: Options = {}) => {
   const schemas = new Map(list.map((tool) => [tool.name, tool.inputSchema]))
   return {
     tool: tools(list, way),
-    // Arguments that are plain schemas would all be required.
+    // OpenCode makes all arguments required that are given as plain schemas, so the whole schema, with
+    // its `required`, replaces what it has derived.
     "tool.definition": async ({ toolID }: Json, output: Json) => {
       if (schemas.has(toolID)) output.jsonSchema = schemas.get(toolID)
     },

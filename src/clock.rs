@@ -1,4 +1,8 @@
-//! The one place that reads the time and rolls dice, so that tests can hold both in their hand.
+//! Clock and source of randomness: the one place that reads the time of day and random bytes, so that tests
+//! can use a manual clock instead. It also mints ids, from a monotonic tick and 16 random bytes.
+//!
+//! The wall clock can jump. So durations are measured with [`Clock::uptime`], and ticks never go backwards,
+//! neither within a process nor, after [`Clock::go_on_after`], from one daemon to the next.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -14,13 +18,20 @@ pub struct Clock(Arc<Inner>);
 
 struct Inner {
     source: Source,
-    /// The last tick given out. Ids never run backwards, whatever the wall clock does.
+    /// The last tick given out: ids sort by the time they were minted, whatever the wall clock does.
     tick: AtomicU64,
 }
 
 enum Source {
-    System { start: Instant },
-    Manual { start: i64, millis: AtomicI64, moved: watch::Sender<()> },
+    System {
+        start: Instant,
+    },
+    /// For tests. `moved` wakes sleepers whenever the time is advanced.
+    Manual {
+        start: i64,
+        millis: AtomicI64,
+        moved: watch::Sender<()>,
+    },
 }
 
 impl Clock {
@@ -28,7 +39,7 @@ impl Clock {
         Clock::of(Source::System { start: Instant::now() })
     }
 
-    /// Stands still until [`Clock::advance`].
+    /// For tests: stands still until [`Clock::advance`].
     pub fn manual(start: Timestamp) -> Clock {
         let start = start.as_millis();
         let (millis, moved) = (AtomicI64::new(start), watch::Sender::new(()));
@@ -56,7 +67,7 @@ impl Clock {
         Timestamp::from_millis(self.micros().div_euclid(1_000))
     }
 
-    /// The same wall time in microseconds since 1970: for comparing two processes of one machine.
+    /// Wall time in microseconds since 1970: for comparing moments that two processes of one machine saw.
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     pub fn micros(&self) -> i64 {
         match &self.0.source {
@@ -76,25 +87,26 @@ impl Clock {
         }
     }
 
-    /// Sleeps until so much of its time has gone by.
+    /// Sleeps for this long by this clock; with a manual one, until a test has advanced it far enough.
     pub async fn sleep(&self, duration: Duration) {
         match &self.0.source {
             Source::System { .. } => tokio::time::sleep(duration).await,
             Source::Manual { moved, .. } => {
                 let until = self.uptime().saturating_add(duration);
                 let mut moved = moved.subscribe();
-                // We hold the clock: it cannot go away meanwhile.
+                // `wait_for` fails only when the sender is dropped, and `self` holds it.
                 let _ = moved.wait_for(|()| self.uptime() >= until).await;
             }
         }
     }
 
-    /// For jitter.
+    /// A random byte, for jitter.
     pub fn random(&self) -> u8 {
-        dice()[0]
+        random_bytes()[0]
     }
 
-    /// Milliseconds times 4096, counted on within a millisecond.
+    /// The next value of a monotonic counter: milliseconds since 1970 times 4096, plus one for each tick
+    /// within the same millisecond. OpenCode's ids are made this way, and hosts sort messages by them.
     pub fn tick(&self) -> u64 {
         let now = (self.now().as_millis().max(0) as u64) << 12;
         let next = |last: u64| Some(now.max(last + 1));
@@ -103,37 +115,38 @@ impl Clock {
         now.max(last + 1)
     }
 
-    /// Ticks go on after this one, also when the wall clock was set back before we were started.
+    /// Makes later ticks greater than this one, the newest in the store: the wall clock may have been set
+    /// back between two daemons, and ids must go on sorting by time.
     pub fn go_on_after(&self, tick: u64) {
         self.0.tick.fetch_max(tick, Ordering::SeqCst);
     }
 
     pub fn session_id(&self) -> SessionId {
-        SessionId::mint(self.tick(), &dice())
+        SessionId::mint(self.tick(), &random_bytes())
     }
 
     pub fn message_id(&self) -> MessageId {
-        MessageId::mint(self.tick(), &dice())
+        MessageId::mint(self.tick(), &random_bytes())
     }
 
     pub fn batch_id(&self) -> BatchId {
-        BatchId::mint(self.tick(), &dice())
+        BatchId::mint(self.tick(), &random_bytes())
     }
 
     pub fn short_id(&self) -> ShortId {
-        ShortId::mint(&dice())
+        ShortId::mint(&random_bytes())
     }
 
-    /// 128 bits that nobody can guess.
+    /// 128 random bits in hex: for tokens, and for idempotency keys.
     pub fn nonce(&self) -> String {
-        format!("{:032x}", u128::from_be_bytes(dice()))
+        format!("{:032x}", u128::from_be_bytes(random_bytes()))
     }
 }
 
-fn dice() -> [u8; 16] {
-    let mut dice = [0; 16];
-    getrandom::fill(&mut dice).expect("the system gives random bytes");
-    dice
+fn random_bytes() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system gives random bytes");
+    bytes
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
-//! Live task changes for whoever listens. Fed by the store's writer after a commit, in the order
-//! of the commits. Subscribe first, then read the store: what falls between is then seen twice,
-//! never missed, and recognised by its id.
+//! Broadcast channel of task events with a replay buffer: the source of the SSE stream, of waits, toasts
+//! and metrics. The store's writer publishes after each commit, in commit order, so an event is never about
+//! something that is not on disk.
+//!
+//! Subscribe first, then read the store: an event that falls in between is then seen twice, never missed,
+//! and recognised by its id. A subscriber that lags more than `CAPACITY` events behind gets `Lagged` and
+//! has to read the store again. The buffer is in memory only: after a restart nobody can be replayed to.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -11,15 +15,17 @@ use tokio::sync::broadcast;
 
 use crate::task::{Status, Task};
 
-/// How many changes a slow listener may lag behind before it has to read the store again; as many
-/// are kept for those who were away.
-const KEPT: usize = 1024;
+/// How many events a slow subscriber may lag behind before it has to read the store again; as many are
+/// kept for clients that reconnect.
+const CAPACITY: usize = 1024;
 
-/// Nobody's prompts and results fill the memory by being kept.
-const MOST_KEPT_BYTES: usize = 16 << 20;
+/// Bound of the replay buffer. Events carry whole prompts and results, and 1024 of the largest would be
+/// gigabytes.
+const MOST_BUFFERED_BYTES: usize = 16 << 20;
 
+/// What happened to a task, by the names of the SSE events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventKind {
     Created,
     /// Anything but a creation or an end: progress, a resume, a clear.
     Updated,
@@ -28,80 +34,87 @@ pub enum Kind {
     Cancelled,
 }
 
+/// One committed change of a task, with the task as it is after it.
 #[derive(Debug)]
-pub struct Change {
-    /// As the store counts its changes.
+pub struct TaskEvent {
+    /// The store's change counter: without gaps, and counted on after a restart.
     pub id: u64,
-    pub kind: Kind,
+    pub kind: EventKind,
     pub task: Task,
-    written: OnceLock<Bytes>,
+    /// Cache of the serialised event; see [`TaskEvent::encoded`].
+    encoded: OnceLock<Bytes>,
 }
 
-/// What is published from now on.
-pub type Changes = broadcast::Receiver<Arc<Change>>;
+/// A subscription: the events published from now on.
+pub type Events = broadcast::Receiver<Arc<TaskEvent>>;
 
-type Watcher = Box<dyn Fn(&Change) + Send>;
+type Watcher = Box<dyn Fn(&TaskEvent) + Send>;
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
 pub struct Feed(Arc<Inner>);
 
 struct Inner {
-    changes: broadcast::Sender<Arc<Change>>,
-    kept: Mutex<Recent>,
+    sender: broadcast::Sender<Arc<TaskEvent>>,
+    buffer: Mutex<ReplayBuffer>,
     watchers: Mutex<Vec<Watcher>>,
 }
 
+/// The newest events, for clients that reconnect with the id of the last one they saw.
 #[derive(Default)]
-struct Recent {
-    changes: VecDeque<Arc<Change>>,
+struct ReplayBuffer {
+    events: VecDeque<Arc<TaskEvent>>,
     bytes: usize,
 }
 
 impl Feed {
     pub fn new() -> Feed {
         Feed(Arc::new(Inner {
-            changes: broadcast::Sender::new(KEPT),
-            kept: Mutex::default(),
+            sender: broadcast::Sender::new(CAPACITY),
+            buffer: Mutex::default(),
             watchers: Mutex::default(),
         }))
     }
 
-    pub fn publish(&self, change: Change) {
+    /// Called by the store's writer thread alone, which is what keeps events in commit order.
+    pub fn publish(&self, event: TaskEvent) {
         for watcher in self.0.watchers.lock().iter() {
-            watcher(&change);
+            watcher(&event);
         }
-        let change = Arc::new(change);
-        let mut kept = self.kept();
-        kept.push(change.clone());
-        // Nobody listening is no error. Under the lock, so that nobody who comes just now misses it.
-        let _ = self.0.changes.send(change);
+        let event = Arc::new(event);
+        let mut buffer = self.buffer();
+        buffer.push(event.clone());
+        // Sent while the buffer is locked: `subscribe_after` holds the same lock from its copy of the
+        // buffer to its subscription, so an event is in exactly one of the two. An error only means
+        // that there are no subscribers.
+        let _ = self.0.sender.send(event);
     }
 
-    pub fn subscribe(&self) -> Changes {
-        self.0.changes.subscribe()
+    pub fn subscribe(&self) -> Events {
+        self.0.sender.subscribe()
     }
 
-    /// Everything after this change: first what is kept, then what comes. `None` when not all of
-    /// it is kept, or when there is no such change yet.
-    pub fn subscribe_after(&self, id: u64) -> Option<(Vec<Arc<Change>>, Changes)> {
-        let kept = self.kept();
-        let (oldest, newest) = (kept.changes.front()?.id, kept.changes.back()?.id);
+    /// Everything after this event: first the buffered ones, then what is published. `None` when the
+    /// buffer does not reach back that far, or when there is no such event yet.
+    pub fn subscribe_after(&self, id: u64) -> Option<(Vec<Arc<TaskEvent>>, Events)> {
+        let buffer = self.buffer();
+        let (oldest, newest) = (buffer.events.front()?.id, buffer.events.back()?.id);
+        // `oldest - 1` is the last event before the buffer: who has seen that has missed nothing else.
         if !(oldest - 1..=newest).contains(&id) {
             return None;
         }
-        let missed = kept.changes.iter().filter(|change| change.id > id).cloned().collect();
+        let missed = buffer.events.iter().filter(|event| event.id > id).cloned().collect();
         Some((missed, self.subscribe()))
     }
 
-    /// Calls `watcher` with every change, before those who wait for it are woken. It has to be
-    /// quick: the store's writer waits for it.
-    pub fn watch(&self, watcher: impl Fn(&Change) + Send + 'static) {
+    /// Calls `watcher` with every event, before subscribers are woken: a subscriber that reads the
+    /// metrics finds the event counted. It has to be quick, since the store's writer waits for it.
+    pub fn watch(&self, watcher: impl Fn(&TaskEvent) + Send + 'static) {
         self.0.watchers.lock().push(Box::new(watcher));
     }
 
-    fn kept(&self) -> MutexGuard<'_, Recent> {
-        self.0.kept.lock()
+    fn buffer(&self) -> MutexGuard<'_, ReplayBuffer> {
+        self.0.buffer.lock()
     }
 }
 
@@ -111,44 +124,48 @@ impl Default for Feed {
     }
 }
 
-impl Recent {
-    fn push(&mut self, change: Arc<Change>) {
-        self.bytes += size(&change.task);
-        self.changes.push_back(change);
-        while self.changes.len() > KEPT || (self.bytes > MOST_KEPT_BYTES && self.changes.len() > 1)
+impl ReplayBuffer {
+    /// Adds an event and evicts the oldest ones beyond either bound. The newest always stays: the ids in
+    /// the buffer say whether a reconnecting client has missed something.
+    fn push(&mut self, event: Arc<TaskEvent>) {
+        self.bytes += size(&event.task);
+        self.events.push_back(event);
+        while self.events.len() > CAPACITY
+            || (self.bytes > MOST_BUFFERED_BYTES && self.events.len() > 1)
         {
-            if let Some(oldest) = self.changes.pop_front() {
+            if let Some(oldest) = self.events.pop_front() {
                 self.bytes -= size(&oldest.task);
             }
         }
     }
 }
 
-/// The parts of a task that can be long, twice: it is also kept as it was written.
+/// The parts of a task that can be long, counted twice: the encoded event is kept as well.
 fn size(task: &Task) -> usize {
     let result = task.state.result().map_or(0, str::len);
     2 * (task.order.prompt.len() + task.order.description.len() + result + 1024)
 }
 
-impl Change {
-    pub fn new(id: u64, kind: Kind, task: Task) -> Change {
-        Change { id, kind, task, written: OnceLock::new() }
+impl TaskEvent {
+    pub fn new(id: u64, kind: EventKind, task: Task) -> TaskEvent {
+        TaskEvent { id, kind, task, encoded: OnceLock::new() }
     }
 
-    /// The change as `write` puts it: the first caller writes, all others share it.
-    pub fn written(&self, write: impl FnOnce(&Change) -> Bytes) -> Bytes {
-        self.written.get_or_init(|| write(self)).clone()
+    /// The event as bytes. The first caller encodes it, all others share those bytes, so the cost does
+    /// not grow with the number of SSE clients.
+    pub fn encoded(&self, encode: impl FnOnce(&TaskEvent) -> Bytes) -> Bytes {
+        self.encoded.get_or_init(|| encode(self)).clone()
     }
 }
 
-impl Kind {
-    /// The kind of a change that ended a run.
-    pub fn of_end(status: Status) -> Kind {
+impl EventKind {
+    /// The kind of an event that ended a run.
+    pub fn of_end(status: Status) -> EventKind {
         match status {
-            Status::Completed => Kind::Completed,
-            Status::Error => Kind::Error,
-            Status::Cancelled => Kind::Cancelled,
-            Status::Running | Status::Resumed => Kind::Updated,
+            Status::Completed => EventKind::Completed,
+            Status::Error => EventKind::Error,
+            Status::Cancelled => EventKind::Cancelled,
+            Status::Running | Status::Resumed => EventKind::Updated,
         }
     }
 }

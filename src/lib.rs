@@ -1,6 +1,10 @@
-//! Background agents for coding agents. The modules in reading order, lowest first.
+//! Background agents for coding agents: a daemon that launches agents, survives crashes, and notifies each
+//! parent once.
+//!
+//! The modules are listed in reading order, lowest layer first; a module knows only modules of its own band
+//! and below it. `tests/it/layers.rs` has the exact table and fails the build when an import climbs.
 
-// decide: no async, no clock, no IO
+// Decide: pure functions and data; no async, no clock, no IO.
 pub mod backoff;
 pub mod quote;
 pub mod sse;
@@ -11,7 +15,7 @@ pub mod transcript;
 pub mod fork;
 pub mod notice;
 
-// do
+// Do: the store, the hosts where agents run, and the supervisor that connects them.
 pub mod auth;
 pub mod claim;
 pub mod clock;
@@ -31,7 +35,7 @@ pub mod host;
 
 pub mod supervisor;
 
-// speak
+// Speak: the HTTP API, its JSON, its client, and the tools that agents call.
 pub mod wire;
 
 pub mod tools;
@@ -40,7 +44,7 @@ pub mod http;
 
 pub mod client;
 
-// compose
+// Compose: configuration, the daemon that wires it all, MCP over stdio, the command line.
 pub mod config;
 
 pub mod daemon;

@@ -1,11 +1,13 @@
-//! Arguments in, exit code out. Everything else is the library's.
+//! The program: parses the arguments and turns the outcome into an exit code. Everything else is in the
+//! library. The same binary is the command line, the daemon, the MCP server and the guard around commands.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 fn main() -> ExitCode {
-    // Once for every command of an agent, so before anything else is looked at.
+    // A guard is started for every command an agent runs: it must cost neither argument parsing nor
+    // configuration, and its arguments are none of the command line's.
     if let Some(code) = asyncagents::cli::guard(std::env::args_os()) {
         return code;
     }

@@ -1,5 +1,6 @@
-//! What is counted while the daemon runs, under Prometheus' naming conventions. What the store
-//! knows (queue, notices owed) is not counted here but read when somebody asks.
+//! Prometheus metrics of the daemon: counters, gauges and histograms, under Prometheus' naming conventions.
+//! They start at zero with every daemon. What the store knows (queue length, notices owed) is not counted
+//! here but read at each scrape, so it cannot drift from the tables.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +13,14 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::feed::{Change, Kind};
+use crate::feed::{EventKind, TaskEvent};
 use crate::task::MAILBOX;
 
-/// From a blink to a day.
+/// Histogram buckets of task durations, from a tenth of a second to a day.
 const TASK_SECONDS: [f64; 12] =
     [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1_800.0, 7_200.0, 28_800.0, 86_400.0];
+
+/// Histogram buckets of calls to hosts, from a millisecond to a minute.
 const CALL_SECONDS: [f64; 8] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.0, 10.0, 60.0];
 
 /// A handle; cloning it is cheap.
@@ -27,7 +30,7 @@ pub struct Metrics(Arc<Inner>);
 struct Inner {
     registry: Registry,
     launches: Counter,
-    ends: Family<End, Counter>,
+    ends: Family<EndLabels, Counter>,
     durations: Histogram,
     queued: Gauge,
     notices_owed: Gauge,
@@ -35,23 +38,24 @@ struct Inner {
     notices_retried: Counter,
     clients: Gauge,
     clients_dropped: Counter,
-    host_calls: Family<Call, Counter>,
-    host_seconds: Family<Asked, Histogram, fn() -> Histogram>,
+    host_calls: Family<OutcomeLabels, Counter>,
+    host_seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct End {
+struct EndLabels {
     kind: &'static str,
 }
 
+/// Labels of the durations of calls to hosts; the outcome is only counted ([`OutcomeLabels`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Asked {
+struct CallLabels {
     host: String,
     call: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Call {
+struct OutcomeLabels {
     host: String,
     call: &'static str,
     outcome: &'static str,
@@ -64,8 +68,9 @@ pub enum Outcome {
     Failed,
 }
 
-/// One stream that is being read, until it is dropped.
-pub struct Client(Gauge);
+/// RAII guard of one open event stream: the gauge of clients goes down when it is dropped, however the
+/// connection ends.
+pub struct StreamGuard(Gauge);
 
 impl Metrics {
     pub fn new() -> Metrics {
@@ -101,12 +106,12 @@ impl Metrics {
         ] {
             register(name, help, metric);
         }
-        let ends = Family::<End, Counter>::default();
+        let ends = Family::<EndLabels, Counter>::default();
         registry.register("ends", "Runs ended, by how they ended", ends.clone());
         let durations = Histogram::new(TASK_SECONDS);
         let help = "Seconds from the launch of a task to its first end";
         registry.register("task_duration_seconds", help, durations.clone());
-        let host_calls = Family::<Call, Counter>::default();
+        let host_calls = Family::<OutcomeLabels, Counter>::default();
         registry.register("host_calls", "Calls of hosts, by outcome", host_calls.clone());
         let histogram: fn() -> Histogram = || Histogram::new(CALL_SECONDS);
         let host_seconds = Family::new_with_constructor(histogram);
@@ -128,24 +133,26 @@ impl Metrics {
         }))
     }
 
-    /// Counts launches and ends.
-    pub fn note(&self, change: &Change) {
-        let kind = match change.kind {
-            Kind::Created => {
+    /// Counts launches and ends. Runs on the store's writer thread, for every event of the feed.
+    pub fn note(&self, event: &TaskEvent) {
+        let kind = match event.kind {
+            EventKind::Created => {
                 self.0.launches.inc();
                 return;
             }
-            Kind::Updated => return,
-            Kind::Completed => "completed",
-            Kind::Error => "error",
-            Kind::Cancelled => "cancelled",
+            EventKind::Updated => return,
+            EventKind::Completed => "completed",
+            EventKind::Error => "error",
+            EventKind::Cancelled => "cancelled",
         };
-        self.0.ends.get_or_create(&End { kind }).inc();
-        let task = &change.task;
-        // Who is no conversation has its notice with the end itself.
+        self.0.ends.get_or_create(&EndLabels { kind }).inc();
+        let task = &event.task;
+        // Nothing is sent to a mailbox: its notice counts as delivered in the transaction that ends the
+        // run, so the deliverer, which counts the others, never sees it.
         if task.origin.parent.host == MAILBOX {
             self.0.notices_delivered.inc();
         }
+        // Only the launch: from `started_at` to the end of a resume would be mostly the time in between.
         if let Some(ended) = task.completed_at.filter(|_| task.run == 0) {
             self.0.durations.observe(ended.since(task.started_at).as_secs_f64());
         }
@@ -164,24 +171,26 @@ impl Metrics {
             Outcome::Ok => "ok",
             Outcome::Failed => "failed",
         };
-        let labels = Call { host: host.to_owned(), call, outcome };
+        let labels = OutcomeLabels { host: host.to_owned(), call, outcome };
         self.0.host_calls.get_or_create(&labels).inc();
-        let labels = Asked { host: host.to_owned(), call };
+        let labels = CallLabels { host: host.to_owned(), call };
         self.0.host_seconds.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
-    /// Somebody reads the event stream. `None` when as many as allowed do so already.
-    pub fn client(&self, most: usize) -> Option<Client> {
+    /// Admits a client to the event stream. `None` when `most` of them are reading it already.
+    pub fn client(&self, most: usize) -> Option<StreamGuard> {
+        // Counted first and compared afterwards, so that two clients that come at the same moment cannot
+        // both take the last place. A guard that is not handed out is dropped here and counts down again.
         let before = self.0.clients.inc();
-        let client = Client(self.0.clients.clone());
-        (before < most as i64).then_some(client)
+        let guard = StreamGuard(self.0.clients.clone());
+        (before < most as i64).then_some(guard)
     }
 
     pub fn client_dropped(&self) {
         self.0.clients_dropped.inc();
     }
 
-    /// All of it as text, with what the store knows at the moment.
+    /// All metrics in Prometheus' text format, with the figures that the store has just read.
     pub fn text(&self, queued: u64, notices_owed: u64) -> String {
         self.0.queued.set(queued as i64);
         self.0.notices_owed.set(notices_owed as i64);
@@ -191,6 +200,7 @@ impl Metrics {
     }
 }
 
+/// The kinds of metrics that share one registration loop.
 enum Metric {
     Counter(Counter),
     Gauge(Gauge),
@@ -202,7 +212,7 @@ impl Default for Metrics {
     }
 }
 
-impl Drop for Client {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -1,4 +1,9 @@
-//! What a parent is told: the visible line for people and the hidden hint for the model. Pure.
+//! The text of notices: the visible line for people and the hidden hint for the model. Pure.
+//!
+//! Notices are retried, so the same facts must give the same text. Descriptions, results and errors come
+//! from agents: each is quoted as a label, a literal or in a fence (`quote.rs`), so that a result that looks
+//! like a notice cannot pass for one. The visible lines and the hint are in the exact formats of the
+//! specification (N1).
 
 use std::time::Duration;
 
@@ -9,7 +14,7 @@ use crate::task::time::say;
 use crate::text;
 use crate::transcript::CUT_OFF;
 
-/// How much of an error, and of a todo, is told.
+/// How many characters of an error, and of a todo, are in a notice.
 const MOST_OF_ERROR: usize = 2_000;
 const MOST_OF_TODO: usize = 200;
 
@@ -17,11 +22,11 @@ const MOST_OF_TODO: usize = 200;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     pub visible: String,
-    /// Sent with `synthetic: true`: the model reads it, people are not bothered with it.
+    /// Sent with `synthetic: true`: the model reads it, and clients do not show it.
     pub hidden: String,
 }
 
-/// Everything a notice is made of.
+/// Everything a notice is composed from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     pub short_id: ShortId,
@@ -29,13 +34,15 @@ pub struct Facts {
     /// 0 for the launch, else the number of the resume.
     pub run: u32,
     pub news: News,
-    /// Of the batch, when the news was written down.
+    /// The counts of the batch when the notice was written to the outbox, not when it is delivered: a retry
+    /// sends the same text.
     pub batch_ended: u64,
     pub batch_total: u64,
     /// `NODE_ENV=development` at the parent.
     pub development: bool,
 }
 
+/// What a notice is about.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
     Ended {
@@ -45,12 +52,11 @@ pub enum News {
         error: Option<String>,
         open_todos: Vec<String>,
     },
-    Stalled {
-        quiet: Duration,
-    },
+    /// Nothing has happened for this long. The run goes on.
+    Stalled { quiet: Duration },
 }
 
-/// `inline` is how many characters of the result travel with the notice.
+/// The notice for a conversation. `inline` is how many characters of the result travel with it.
 pub fn compose(facts: &Facts, inline: usize) -> Notice {
     let mut visible = summary(facts);
     if facts.development {
@@ -66,7 +72,8 @@ pub fn compose(facts: &Facts, inline: usize) -> Notice {
     Notice { visible, hidden }
 }
 
-/// The same in one part, for a parent that is no conversation and reads it in an answer (N7).
+/// The notice in one part, for a mailbox: a parent that is no conversation reads it at the start of its next
+/// tool answer (N7).
 pub fn letter(facts: &Facts, inline: usize) -> String {
     let id = &facts.short_id;
     let state = match &facts.news {
@@ -145,7 +152,8 @@ fn details(facts: &Facts, inline: usize) -> Vec<String> {
                 "[{inline} of {length} characters shown; asyncagents_output(task_id=\"{id}\", \
                  offset={inline}) goes on]"
             ));
-            // Its mark is in the part that is not shown.
+            // The mark that the model's output was cut off is at the end of the result, which is not
+            // among the characters shown.
             if result.ends_with(CUT_OFF) {
                 sections.push(CUT_OFF.to_owned());
             }
@@ -154,7 +162,7 @@ fn details(facts: &Facts, inline: usize) -> Vec<String> {
     sections
 }
 
-/// The exact lines of the specification.
+/// The hint, in the exact lines of the specification; its plural is always "tasks".
 fn hint_lines(facts: &Facts) -> String {
     let Facts { short_id: id, batch_ended, batch_total: total, .. } = facts;
     if total > batch_ended {

@@ -1,4 +1,9 @@
-//! The JSON we promise to the outside. Changing a field here is changing the API.
+//! The JSON of the HTTP API: requests and responses as types, shared by the daemon and its clients. Changing a
+//! field here changes the API.
+//!
+//! Daemon and clients may be of different versions. Fields that are unknown are ignored in bodies, and a field
+//! that was added later has a `default`, so that its absence parses; only a change that one side would
+//! misunderstand raises [`PROTOCOL`].
 
 use std::collections::BTreeMap;
 
@@ -11,18 +16,19 @@ use crate::task::Timestamp;
 use crate::task::launch::Arguments;
 pub use crate::task::view::TaskView;
 
-/// The number of what daemons and their clients say to each other. It is raised when one of them would
-/// misunderstand the other: when a field goes away or means something else, or when a request relies on
-/// a field that earlier daemons do not know. Mere additions are ignored by who does not know them.
+/// The protocol version of daemons and their clients. It is raised when one of them would misunderstand the
+/// other: when a field is removed or changes its meaning, or when a request relies on a field that earlier
+/// daemons do not know. Mere additions do not raise it.
 pub const PROTOCOL: u32 = 1;
 
-/// Every error, on every route.
+/// The body of every error, on every route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorView {
     pub error: String,
     pub status: u16,
 }
 
+/// A page of tasks; `total` counts all that match.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PageView {
     pub tasks: Vec<TaskView>,
@@ -129,7 +135,7 @@ pub struct MessageFilter {
     /// Only what came after this message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_message_id: Option<String>,
-    /// Only the last so many messages.
+    /// Only this many messages, the last ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(maximum = 4294967295_i64)]
     #[schema(maximum = 4294967295_i64)]
@@ -168,7 +174,8 @@ pub struct ServerView {
     pub version: String,
 }
 
-/// Who calls. What is left out is not a conversation.
+/// The caller of a request, and the parent of what it launches. Without a `host` it is no conversation, and
+/// its notices go to its mailbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CallerView {
@@ -184,26 +191,26 @@ pub struct CallerView {
     pub instance: String,
     /// The caller runs with `NODE_ENV=development`.
     pub development: bool,
-    /// How the names of earlier callers begin whose unread news this one is told, once they are gone.
+    /// Prefix of the names of earlier callers: their unread notices go to this one once they are gone.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub heir_of: String,
-    /// Calls that take longer than so many seconds are cut off on the caller's side.
+    /// After how many seconds the caller's side cuts a call off; waits end before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longest_wait: Option<u64>,
-    /// Of callers that launch.
+    /// Sent by callers that launch, and by those whose tasks may have lost theirs in a restart.
     #[serde(skip_serializing_if = "HandOverView::is_empty")]
     pub hand_over: HandOverView,
 }
 
-/// What the environment of a client says, handed over with its launches; over the socket only, and kept
-/// in memory only. What is empty was not said.
+/// Models and credentials of a client's environment, handed over with its launches: the daemon was started
+/// from another environment. Sent over the socket only, and kept in memory only. An empty field was not set.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HandOverView {
-    /// For agents that name none.
+    /// The model of agents that name none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub model: String,
-    /// Where agents run unless something else is said.
+    /// The default host.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub host: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -228,7 +235,7 @@ impl HandOverView {
     }
 }
 
-/// Names only: whatever shows a request must not show keys.
+/// By hand, with the names of the providers only: a request that is logged must not show keys.
 impl std::fmt::Debug for HandOverView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let providers = self.providers.keys();
@@ -250,12 +257,12 @@ pub struct ProvidersRequest {
 /// The providers of models, as the daemon sees them for this caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProvidersView {
-    /// What agents run on that name no model.
+    /// The model of agents that name none.
     pub model: String,
     /// Why that cannot be used, if it was checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Those that somebody has said something about, and that of the model.
+    /// Those that are configured or have a key, and the provider of the model.
     pub providers: Vec<ProviderView>,
 }
 
@@ -278,12 +285,13 @@ pub struct ProviderView {
     /// It has more than that: its list was too long to be read.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub more_models: bool,
-    /// Whether the one that agents run on is among them; of the provider of that one.
-    /// Left out when it may be among those that were not read.
+    /// Whether the default model is among them; only of its own provider. Left out when it may be among
+    /// those that were not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_model: Option<bool>,
 }
 
+/// Launches a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LaunchRequest {
@@ -293,7 +301,8 @@ pub struct LaunchRequest {
     /// a session of any host.
     #[serde(rename = "forkSession", skip_serializing_if = "Option::is_none")]
     pub fork_session: Option<String>,
-    /// The same key launches the same task: for callers that lost their connection.
+    /// Idempotency key: a repeat with the same key returns the task of the first call. For callers that lost
+    /// their connection and cannot know whether the task was launched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -304,12 +313,12 @@ pub struct ResumeRequest {
     pub prompt: String,
     #[serde(rename = "handOver", skip_serializing_if = "HandOverView::is_empty")]
     pub hand_over: HandOverView,
-    /// The same key resumes once: for callers that lost their connection.
+    /// Idempotency key, as in [`LaunchRequest`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// Exactly one of these.
+/// Cancels tasks: exactly one of `ids`, `all` and `batch` is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CancelRequest {
@@ -334,7 +343,7 @@ pub struct OutputView {
     pub task: TaskView,
     /// The caller wanted to wait, and did not see the end.
     pub timed_out: bool,
-    /// What it waits for a person to answer, when that is why.
+    /// The permission requests it is blocked on, when that is why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asks: Vec<PermissionView>,
 }
@@ -359,11 +368,11 @@ pub struct ClearView {
     pub cleared: usize,
 }
 
-/// At least one of these; a task goes when either leaves it out.
+/// Limits of the history, at least one of them. A task is deleted when either limit excludes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PruneRequest {
-    /// How many ended tasks stay.
+    /// How many ended tasks are kept, the newest ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep: Option<u64>,
     /// Counted from a task's end.
@@ -385,10 +394,10 @@ pub struct WaitRequest {
     pub need: Option<usize>,
     /// Seconds; at most an hour a call.
     pub timeout: f64,
-    /// Return also when all tasks that are left wait for the answer of a person.
+    /// Return early when all tasks that are left wait for the answer of a person.
     #[serde(skip_serializing_if = "is_false")]
     pub until_blocked: bool,
-    /// Who waits: its tasks may have lost what it handed over.
+    /// With the credentials that its tasks may have lost in a restart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<CallerView>,
 }
@@ -401,11 +410,12 @@ pub struct WaitView {
     /// All tasks that are left wait for the answer of a person.
     #[serde(default, skip_serializing_if = "is_false")]
     pub blocked: bool,
-    /// What they ask, when that is so.
+    /// Their permission requests, when that is so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asks: Vec<PermissionView>,
 }
 
+/// Looks up tasks by ids, short ids or prefixes of ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ResolveRequest {
@@ -444,9 +454,9 @@ pub struct ResultsView {
     pub short: usize,
 }
 
-/// Tokens and money, in the hosts' own figures.
+/// Tokens and cost, as the hosts report them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SpentView {
+pub struct UsageView {
     pub tokens: u64,
     pub cost: f64,
 }
@@ -467,7 +477,7 @@ pub struct MailboxView {
     pub left: usize,
 }
 
-/// What a child waits for an answer to.
+/// A permission request of an agent, which waits for the answer of a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionView {
@@ -498,25 +508,25 @@ pub struct HealthView {
     /// Seconds.
     pub uptime: u64,
     pub version: String,
-    /// Clients with another number than this do not understand this daemon.
+    /// The version of the protocol; clients of another one cannot use this daemon.
     #[serde(default)]
     #[schema(required = true)]
     pub protocol: u32,
     /// 0 with a warning when they cannot be counted.
     pub task_count: u64,
     pub pid: u32,
-    /// What the user should know: a store that is damaged or was set aside, a disk that fills up.
+    /// For the user: a store that is damaged or was set aside, a disk that fills up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Why a restart would change something: the configuration file was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_needed: Option<String>,
-    /// Those of them that are said with every command: the store is damaged or was set aside.
+    /// The warnings that every command shows: the store is damaged or was set aside.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub urgent: Vec<String>,
 }
 
-/// Of a whole store that was read from end to end.
+/// The result of reading the whole store from end to end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckView {
     pub problems: Vec<String>,
@@ -566,14 +576,14 @@ pub struct ForkRequest {
     pub session: String,
 }
 
-/// A plugin says where it is.
+/// A plugin opens a bridge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BridgeRequest {
     /// Of its OpenCode process.
     pub pid: u32,
     /// Where that was started.
     pub directory: String,
-    /// What it was called the last time; empty when it comes for the first time.
+    /// The name it had on its last bridge, so that it takes over its tasks; empty on its first.
     #[serde(default)]
     pub name: String,
 }
@@ -637,13 +647,14 @@ pub struct ToolRequest {
     pub arguments: serde_json::Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The answer comes as lines of JSON: how far things are, again and again, then the answer.
+    /// The answer comes as lines of JSON: progress, again and again, then the answer.
     pub progress: bool,
-    /// The caller says with `/v1/mailbox/read` which notices it has got.
+    /// The caller acknowledges the notices in the answer with `/v1/mailbox/read`. Otherwise they count as
+    /// read when the answer is sent.
     pub acknowledges: bool,
 }
 
-/// Plain text, also when it is an error.
+/// The answer of a tool: plain text, also when it is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolAnswer {
@@ -654,7 +665,7 @@ pub struct ToolAnswer {
     pub receipt: Receipt,
 }
 
-/// A line of an answer that comes with its progress.
+/// A line of an answer with progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ToolLine {
@@ -662,14 +673,14 @@ pub enum ToolLine {
     Answer(ToolAnswer),
 }
 
-/// The caller no longer waits for a call it made with this key.
+/// Aborts a call: the caller no longer waits for the one it made with this key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AbortRequest {
     pub caller: CallerView,
     pub key: String,
 }
 
-/// Notices that have arrived.
+/// Acknowledges notices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadRequest {
     #[serde(rename = "notices")]

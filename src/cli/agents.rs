@@ -1,7 +1,9 @@
-//! `asyncagents agents`: the agents there are in this directory, those that would be there if it were
-//! trusted, and the files that are none; and the question whether to trust it, which is asked once, on a
-//! terminal, where the answer matters. What it prints comes from files of any workspace, so nothing
-//! of it reaches the terminal raw.
+//! `asyncagents agents`: lists the agents of this directory, those that it would have if it were trusted, and
+//! agent files with problems; and asks, once and on a terminal, whether to trust it.
+//!
+//! It needs no daemon: the files are loaded here, with the same code and bounds as in the daemon. What it prints
+//! comes from files of any cloned repository, so nothing of it reaches the terminal raw: an escape sequence in a
+//! description could rewrite the question that follows it.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -22,14 +24,14 @@ use crate::trust::{Decision, Standing, Trust, Workspace};
 
 const LONGEST_DESCRIPTION: usize = 100;
 
-/// Of one agent, in the listing; the JSON has them all.
+/// How many rules of one agent are listed, and how much of each; the JSON has all of them.
 const MOST_RULES: usize = 20;
 const LONGEST_PATTERN: usize = 100;
 
 #[derive(Args)]
 #[command(after_help = "\
 Five agents are built in. Markdown files add to them; of two with the same name, the one further
-down this list counts. No file can take the name of a built-in agent:
+down this list wins. No file can take the name of a built-in agent:
   <config>/agents      next to the configuration file
   .claude/agents       in the current directory, as the following
   .opencode/agent
@@ -59,35 +61,35 @@ that command and no other. `Bash(git diff:*)`, or `git diff*` in OpenCode's dial
 `git diff` with every argument there is, so also `git diff --output=FILE`, but not `git
 difftool`. It does not allow what it does not name: assignments (`A=1 git diff`), files
 written with `>`, `sudo`, variables and substitutions. A rule that denies a command finds it
-behind all of these. A line that cannot be told apart for certain is asked about.")]
+behind all of these. A line that cannot be parsed with certainty asks for permission.")]
 pub(super) struct Agents {
     /// Print the agents as a JSON array; `trusted` says which can be used
     #[arg(long)]
     json: bool,
 }
 
-/// The agents of a directory, and where they come from.
-pub(super) struct Scene {
+/// The agents of a directory, whether it is trusted, and the folders they were loaded from.
+pub(super) struct WorkspaceAgents {
     pub(super) workspace: Workspace,
     pub(super) loaded: AgentSet,
     folders: Vec<Folder>,
 }
 
-impl Scene {
-    pub(super) fn look(settings: &Settings, directory: &Path) -> Scene {
+impl WorkspaceAgents {
+    pub(super) fn load(settings: &Settings, directory: &Path) -> WorkspaceAgents {
         let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
         let workspace = Trust::in_home(&settings.home).look(directory);
         let folders = definition::folders(config_dir, &workspace);
-        Scene {
+        WorkspaceAgents {
             loaded: definition::load(&folders, definition_bounds(&settings.config.agent)),
             workspace,
             folders,
         }
     }
 
-    pub(super) fn here(settings: &Settings) -> anyhow::Result<Scene> {
-        let here = std::env::current_dir().context("cannot tell what the current directory is")?;
-        Ok(Scene::look(settings, &here))
+    pub(super) fn here(settings: &Settings) -> anyhow::Result<WorkspaceAgents> {
+        let here = std::env::current_dir().context("cannot find the current directory")?;
+        Ok(WorkspaceAgents::load(settings, &here))
     }
 
     /// What the files of an untrusted workspace would define, line by line, with what each would be
@@ -106,7 +108,8 @@ impl Scene {
         lines
     }
 
-    /// An agent of the user that would give way to this one.
+    /// The user's own agent of the same name, which this one would replace. Worth a line of its own: the name is
+    /// one that the user trusts.
     fn replaced(&self, agent: &Definition) -> Option<String> {
         match &self.loaded.agents.get(&agent.name)?.source {
             Source::BuiltIn => None,
@@ -164,21 +167,22 @@ const HEADER: [&str; 4] = ["NAME", "TOOLS", "SOURCE", "DESCRIPTION"];
 
 impl Agents {
     pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        let scene = Scene::here(settings)?;
+        let agents = WorkspaceAgents::here(settings)?;
         match self.json {
-            true => scene.json()?,
-            false => scene.print()?,
+            true => agents.json()?,
+            false => agents.print()?,
         }
-        if let Standing::Unknown(error) = &scene.workspace.standing {
+        if let Standing::Unknown(error) = &agents.workspace.standing {
             show::note(&quote::line(&error.to_string()));
         }
-        for problem in &scene.loaded.problems {
+        for problem in &agents.loaded.problems {
             let file = problem.file.display().to_string();
             show::note(&format!("`{}` {}", quote::line(&file), quote::line(&problem.why)));
         }
-        // Not in front of a pager, and not when somebody else reads the list.
+        // Only when the list itself was printed on a terminal: in a pipe the user has not seen what the
+        // question is about.
         if !self.json && std::io::stdout().is_terminal() {
-            ask(settings, &scene)?;
+            ask(settings, &agents)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -229,7 +233,7 @@ fn usable_tools(agent: &Definition) -> Vec<&'static str> {
     agent.tools.iter().filter(|tool| agent.may_use(tool)).collect()
 }
 
-/// What it asks of the sandbox.
+/// What an agent's file asks of the sandbox.
 fn wishes(agent: &Definition) -> Vec<String> {
     let Grants { readable, writable, network, .. } = &agent.grants;
     let reads = readable.iter().map(|path| format!("reads {}", path.display()));
@@ -238,8 +242,7 @@ fn wishes(agent: &Definition) -> Vec<String> {
     reads.chain(writes).chain(network).collect()
 }
 
-/// One line each, below the agent they are for. The last one that matches decides, so the last ones
-/// are shown.
+/// The rules of an agent, one line each. The last rule that matches decides, so of many the last ones are shown.
 fn rules(agent: &Definition) -> Vec<String> {
     let hidden = agent.rules.len().saturating_sub(MOST_RULES);
     let mut lines: Vec<String> =
@@ -254,7 +257,7 @@ fn rules(agent: &Definition) -> Vec<String> {
     lines
 }
 
-/// The file under the name its folder goes by.
+/// A file by the short name of its folder, such as `.claude/agents/tester.md`.
 fn place(file: &Path, folders: &[Folder]) -> String {
     let inside = |folder: &Folder| {
         let rest = file.strip_prefix(&folder.path).ok()?;
@@ -263,7 +266,8 @@ fn place(file: &Path, folders: &[Folder]) -> String {
     folders.iter().find_map(inside).unwrap_or_else(|| file.display().to_string())
 }
 
-/// Descriptions written for Claude may go on for pages, with `\\n` for the ends of lines.
+/// The first line of a description. Those written for Claude Code may go on for pages, with `\\n` as two
+/// characters at the ends of lines.
 fn shorten(description: &str) -> String {
     let start = description.split("\\n").next().unwrap_or_default();
     let line = quote::line(start.trim().lines().next().unwrap_or_default());
@@ -275,18 +279,18 @@ fn cut(line: &str, longest: usize) -> String {
     if head.len() == line.len() { line.to_owned() } else { format!("{}…", head.trim_end()) }
 }
 
-/// Asks whether to trust the agents of a directory, which are on the screen; `true` if they are
-/// trusted after it.
-fn ask(settings: &Settings, scene: &Scene) -> anyhow::Result<bool> {
-    if !is_open(scene) {
+/// Asks whether to trust the agents of a directory, which have just been printed; `true` if they are trusted
+/// now. The answer is remembered, also a no: the question is not asked again.
+fn ask(settings: &Settings, agents: &WorkspaceAgents) -> anyhow::Result<bool> {
+    if !is_undecided(agents) {
         return Ok(false);
     }
-    let path = quote::line(&scene.workspace.path.display().to_string());
+    let path = quote::line(&agents.workspace.path.display().to_string());
     eprint!("Trust the agents of {path}? [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
-    // Somebody who closes the input has not answered.
+    // End of input is no answer, so nothing is remembered.
     if read.context("cannot read the answer")? == 0 {
         eprintln!();
         return Ok(false);
@@ -295,7 +299,7 @@ fn ask(settings: &Settings, scene: &Scene) -> anyhow::Result<bool> {
         "y" | "yes" => Decision::Trusted,
         _ => Decision::Declined,
     };
-    trust::decide(settings, &scene.workspace.path, decision)?;
+    trust::decide(settings, &agents.workspace.path, decision)?;
     match decision {
         Decision::Trusted => {
             eprintln!("They can be used now; `asyncagents untrust` takes it back.")
@@ -305,21 +309,22 @@ fn ask(settings: &Settings, scene: &Scene) -> anyhow::Result<bool> {
     Ok(decision == Decision::Trusted)
 }
 
-/// The same for somebody who has called for one of these agents and has not seen them yet.
+/// For `run` with one of these agents: prints what the files would define, then asks.
 pub(super) fn show_and_ask(settings: &Settings, agent: &str) -> anyhow::Result<bool> {
-    let scene = Scene::here(settings)?;
-    if !is_open(&scene) || !scene.loaded.untrusted.contains_key(agent) {
+    let agents = WorkspaceAgents::here(settings)?;
+    // The launch may have been refused for another reason, which no answer would change.
+    if !is_undecided(&agents) || !agents.loaded.untrusted.contains_key(agent) {
         return Ok(false);
     }
     eprintln!("Agent `{agent}` comes from files of this directory, which would define:");
-    scene.untrusted().iter().for_each(|line| eprintln!("{line}"));
-    ask(settings, &scene)
+    agents.untrusted().iter().for_each(|line| eprintln!("{line}"));
+    ask(settings, &agents)
 }
 
-/// Whether there is something to decide, it has not been decided, and a person can.
-fn is_open(scene: &Scene) -> bool {
-    let undecided = match scene.workspace.standing {
-        Standing::Undecided => !scene.loaded.untrusted.is_empty(),
+/// Whether there is something to decide, nobody has decided yet, and a person is there to do so.
+fn is_undecided(agents: &WorkspaceAgents) -> bool {
+    let undecided = match agents.workspace.standing {
+        Standing::Undecided => !agents.loaded.untrusted.is_empty(),
         Standing::Trusted | Standing::Declined | Standing::Unknown(_) => false,
     };
     undecided && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()

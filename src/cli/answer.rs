@@ -1,4 +1,8 @@
-//! `asyncagents approve` and `asyncagents deny`: what agents ask for, and the answers.
+//! `asyncagents approve` and `asyncagents deny`: list and answer the permission requests of agents.
+//!
+//! A request is shown as a quoted literal, as it will run: an agent chooses the text, and control characters in
+//! it could make one command look like another. An answer is for exactly the requests that were open when the
+//! command began, also when the daemon is restarted under it.
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -14,16 +18,25 @@ use crate::wire::{AnswerRequest, PermissionView, PermissionsView};
 
 const LOST: &str = "the daemon went away during the call, so the request may have been answered";
 
-#[derive(Args)]
-#[command(after_help = "\
-Without an id it lists what is asked: the command as it will run, in quotes, with control characters
-as escapes.
+pub(super) const APPROVE_HELP: &str = "\
+Without an id it lists the open requests: each command as it will run, in quotes, with control
+characters as escapes.
 
 Example:
-  asyncagents approve          # what waits?
-  asyncagents approve ab12c3   # everything task ab12c3 asks for now")]
+  asyncagents approve          # list the open requests
+  asyncagents approve ab12c3   # allow everything that task ab12c3 asks for now";
+
+pub(super) const DENY_HELP: &str = "\
+Without an id it lists the open requests: each command as it will run, in quotes, with control
+characters as escapes. A task whose request is refused ends.
+
+Example:
+  asyncagents deny          # list the open requests
+  asyncagents deny ab12c3   # refuse everything that task ab12c3 asks for now";
+
+#[derive(Args)]
 pub(super) struct Answer {
-    /// The id of a question, or of a task to answer all it asks
+    /// The id of a request, or of a task to answer all of its requests
     id: Option<String>,
     /// Print it as JSON
     #[arg(long)]
@@ -37,7 +50,8 @@ impl Answer {
             None => (connection.call(Client::permissions).await?.permissions, "asks"),
             Some(id) => {
                 let answer = AnswerRequest { allow };
-                // Found out once: a repeat must not answer what nobody has seen yet.
+                // Looked up once and kept for a repeat: after a restart the task may ask for something else,
+                // which the user has not seen.
                 let asked = RefCell::new(Vec::new());
                 let call = async |client: &Client| {
                     if asked.borrow().is_empty() {
@@ -54,7 +68,8 @@ impl Answer {
                     Ok(PermissionsView { permissions })
                 };
                 let answered = connection.call_settling(call).await;
-                // The answer may have been the last thing the daemon did before it went away.
+                // A 404 to a repeat is ambiguous: the first call may have answered the request right before
+                // the daemon went away. The error says so.
                 let answered = match answered {
                     Err(error) if connection.was_repeated() && has_status(&error, 404) => {
                         Err(error.context(LOST))
@@ -67,7 +82,7 @@ impl Answer {
         if self.json {
             show::json(&permissions)?;
         } else if permissions.is_empty() {
-            show::line("Nothing is asked.")?;
+            show::line("No permission requests are waiting.")?;
         } else {
             for PermissionView { id, short_id, description, what, .. } in permissions {
                 let task = format!("{short_id} {}", quote::literal(&description));
@@ -78,13 +93,14 @@ impl Answer {
     }
 }
 
-/// The questions that are meant: the one of this id, or all of the one task that it names.
+/// The requests that an id stands for: the one of this id, or all of the task that it names.
 async fn meant(client: &Client, id: &str) -> Result<Vec<String>, Error> {
     let mut open = client.permissions().await?.permissions;
     if open.iter().any(|open| open.id == id) {
         return Ok(vec![id.to_owned()]);
     }
-    // A name that fits none, or several, is refused by the call itself.
+    // An id that is unknown or ambiguous gives an empty list here; the call that follows refuses it with the
+    // right text.
     let named = client.resolve(&[id.to_owned()]).await.map(|named| named.tasks).unwrap_or_default();
     open.retain(|open| named.iter().any(|task| task.session_id == open.session_id));
     Ok(open.into_iter().map(|open| open.id).collect())

@@ -1,4 +1,8 @@
-//! `asyncagents auth`: keys of model providers, kept in a file that only their owner can read.
+//! `asyncagents auth`: stores API keys of model providers in a file that only its owner can read, or commands
+//! that print them.
+//!
+//! A key is never an argument, where `ps` and the shell's history would show it, and never printed. The file is
+//! written here, without the daemon, which reads it at every use.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Read, Write};
@@ -16,7 +20,7 @@ use crate::config::Settings;
 use crate::daemon::{hand_over, make_private};
 use crate::wire::{ProviderView, ProvidersRequest};
 
-/// More than any key; a wrong file may be anything.
+/// Bound of what is read from standard input: longer than any key, shorter than a file piped in by mistake.
 const MOST_INPUT: u64 = 64 * 1024;
 
 #[derive(Args)]
@@ -36,11 +40,11 @@ pub(super) struct Auth {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Keep the key of a provider, or a command that prints it
+    /// Store the key of a provider, or a command that prints it
     Set {
         /// Such as openai, or NAME of a `[providers.NAME]` in the configuration
         provider: String,
-        /// Run this with sh when the key is needed, instead of keeping the key
+        /// Run this with sh whenever the key is needed, instead of storing the key
         #[arg(long, value_name = "CMD")]
         command: Option<String>,
     },
@@ -50,8 +54,11 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Forget the key of a provider
-    Remove { provider: String },
+    /// Remove the stored key of a provider
+    Remove {
+        /// The provider whose key is removed
+        provider: String,
+    },
 }
 
 impl Auth {
@@ -91,23 +98,26 @@ async fn set(settings: &Settings, provider: &str, command: Option<String>) -> an
             Credential::key(&text)?
         }
     };
+    // The storage directory may not exist yet; it is made private before a key is put into it.
     make_private(&settings.home)?;
     let keys = Keys::in_home(&settings.home);
     keys.set(provider, kept)?;
     let file = keys.file().display();
     show::line(&format!(
-        "the {what} of `{provider}` is kept in {file}; launches use it from now on"
+        "stored the {what} of `{provider}` in {file}; launches use it from now on"
     ))?;
     if comes_first(settings, provider) {
         show::note(&format!(
-            "note: the environment of this shell has a key for `{provider}`, which comes first for \
-             what is launched here"
+            "note: the environment of this shell has a key for `{provider}`, which takes precedence \
+             for what is launched here"
         ));
     }
     Ok(())
 }
 
-/// What the environment here says is what launches from here go by, unless the configuration says more.
+/// Whether launches from this shell use a key of its environment instead of the stored one. Key and address have
+/// to come from one place, so the environment's key counts only with its own address, or when the configuration
+/// names none.
 fn comes_first(settings: &Settings, provider: &str) -> bool {
     let Some(here) = settings.providers.models.get(provider) else { return false };
     let section = settings.config.providers.get(provider);
@@ -120,9 +130,9 @@ fn remove(settings: &Settings, provider: &str) -> anyhow::Result<()> {
     make_private(&settings.home)?;
     anyhow::ensure!(
         keys.remove(provider)?,
-        "no key is kept for `{provider}`; `asyncagents auth list` shows where keys come from"
+        "no key is stored for `{provider}`; `asyncagents auth list` shows where keys come from"
     );
-    show::line(&format!("the key of `{provider}` is forgotten"))
+    show::line(&format!("removed the key of `{provider}`"))
 }
 
 async fn list(settings: &Settings, json: bool) -> anyhow::Result<()> {
@@ -131,7 +141,8 @@ async fn list(settings: &Settings, json: bool) -> anyhow::Result<()> {
         ProvidersRequest { hand_over: hand_over(settings), ..ProvidersRequest::default() };
     let view = connection.call(async |client| client.providers(&request).await).await?;
     let mut providers = view.providers;
-    // Kept for a section that is gone; the daemon has no use for it.
+    // A key for a provider whose section was removed from the configuration: the daemon does not list it, but
+    // the user should know that it is still on disk.
     for name in Keys::in_home(&settings.home).names()? {
         if !providers.iter().any(|provider| provider.name == name) {
             providers.push(ProviderView {
@@ -146,7 +157,7 @@ async fn list(settings: &Settings, json: bool) -> anyhow::Result<()> {
         return show::json(&providers);
     }
     if providers.is_empty() {
-        return show::line("no keys; `asyncagents auth set PROVIDER` keeps one");
+        return show::line("no keys; `asyncagents auth set PROVIDER` stores one");
     }
     let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "–".to_owned());
     let row = |provider: &ProviderView| {
@@ -159,18 +170,21 @@ async fn list(settings: &Settings, json: bool) -> anyhow::Result<()> {
     show::columns(&["PROVIDER", "KEY", "ADDRESS"], &providers.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Reads a line from the terminal that is not shown. The terminal is as before also after Ctrl-C.
+/// Reads a line from the terminal without echo. Ctrl-C is caught, so that the echo is switched on again before
+/// the program ends: otherwise the user's shell would stay mute.
 async fn ask(provider: &str) -> anyhow::Result<String> {
     let no_terminal = "cannot stop the terminal from showing the key; pipe it in instead";
     let before = tcgetattr(std::io::stdin()).context(no_terminal)?;
     let mut silent = before.clone();
+    // The newline alone is echoed, so that what follows begins on a line of its own.
     silent.local_modes.remove(LocalModes::ECHO);
     silent.local_modes.insert(LocalModes::ECHONL);
     eprint!("Key of {provider} (it is not shown): ");
     std::io::stderr().flush()?;
+    // `Flush` discards what was typed before the prompt, which was echoed and is no key.
     tcsetattr(std::io::stdin(), OptionalActions::Flush, &silent).context(no_terminal)?;
     let (tell, told) = oneshot::channel();
-    // A thread that nobody waits for: it cannot be stopped while it reads.
+    // A detached thread: a blocking read cannot be interrupted, and it ends with the process.
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = std::io::stdin().read_line(&mut line);

@@ -1,4 +1,5 @@
-//! `asyncagents backup`: a copy of the task store, made while the daemon works.
+//! `asyncagents backup`: a consistent copy of the task store, made with SQLite's backup API while the daemon may
+//! be writing to it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

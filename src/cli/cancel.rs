@@ -1,4 +1,4 @@
-//! `asyncagents cancel`: by id, by batch, or all.
+//! `asyncagents cancel`: stops tasks by id, by batch, or all of them, also those of other parents.
 
 use std::process::ExitCode;
 
@@ -35,6 +35,8 @@ impl Cancel {
             batch: self.batch,
         };
         let CancelView { cancelled, over } = cancel(&connection, &request).await?;
+        // With ids the answer names every task, so that a repeat loses nothing; `--all` and `--batch` only list
+        // what the last call has stopped.
         if request.ids.is_empty() {
             connection.note_repeat();
         }
@@ -51,7 +53,9 @@ impl Cancel {
     }
 }
 
-/// A repeat finds over what the first call had cancelled before the daemon went away.
+/// Cancels, and makes a repeated call look like one: when the daemon goes away after it has cancelled and before
+/// it has answered, the repeat finds the tasks over (409, or in `over`). Those that are cancelled now were
+/// cancelled by the first call, so they are reported as such.
 async fn cancel(
     connection: &Connection<'_>,
     request: &CancelRequest,

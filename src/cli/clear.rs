@@ -1,4 +1,5 @@
-//! `asyncagents clear`: stops the shell's tasks and empties its list.
+//! `asyncagents clear`: stops the shell's running tasks and takes all of its tasks off the list. The history
+//! keeps them (`asyncagents list --all`).
 
 use std::process::ExitCode;
 
@@ -17,10 +18,8 @@ impl Clear {
         let request = CallerRequest { caller: caller(settings) };
         let cleared = connection.call(async |client| client.clear(&request).await).await?;
         connection.note_repeat();
-        show::line(&format!(
-            "Cleared {} tasks, {} of them cancelled.",
-            cleared.cleared, cleared.cancelled
-        ))?;
+        let tasks = show::counted(cleared.cleared as u64, "task");
+        show::line(&format!("Cleared {tasks}, {} of them cancelled.", cleared.cancelled))?;
         Ok(ExitCode::SUCCESS)
     }
 }

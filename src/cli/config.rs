@@ -1,4 +1,5 @@
-//! `asyncagents config`: writes the commented default file, or shows what is in force.
+//! `asyncagents config`: writes the commented default file, or shows the settings in force. It runs before the
+//! configuration is resolved, since it has to work when that is broken.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -51,6 +52,8 @@ fn init(environment: &Environment, flags: &Flags) -> anyhow::Result<()> {
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder)?;
         }
+        // `create_new`, so that a file that appears at the same moment is not overwritten; private, because
+        // passwords of servers may be put into it.
         let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
         new.write_all(default_file().as_bytes())
     };

@@ -1,6 +1,9 @@
-//! The connection of a command to the daemon, with the one retry loop around all calls: when the
-//! daemon goes away under a call, it is started again and the call is repeated. What a repeat must
-//! not do twice carries an idempotency key.
+//! The connection of a command to the daemon, with the one retry loop around all calls: when the daemon goes away
+//! under a call, it is started again and the call is repeated, with exponential back-off.
+//!
+//! A repeat must not do a thing twice. Launches and resumes carry an idempotency key; the other changes are
+//! idempotent, and a command that counts what it did says when it had to repeat. Commands that only wait give
+//! up when a person has stopped the daemon: starting it again would undo that.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -12,19 +15,20 @@ use crate::config::Settings;
 use crate::daemon::start;
 use crate::quote;
 
-/// So often in a row a call is made. A daemon that dies each time dies of the call.
+/// How often in a row a call is made. A daemon that dies each time probably dies of the call.
 const TRIES: u32 = 10;
 
-/// A daemon that served a call for this long was well; its end counts as the first in a row.
+/// A daemon that served a waiting call for this long was well; its end counts as the first failure again.
 const STEADY: Duration = Duration::from_millis(500);
 
+/// Back-off between repeats.
 const PAUSES: Backoff =
     Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(500) };
 
 /// How long an answer may take beyond the time a call waits, before the daemon counts as frozen.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What a daemon that was just started may not have found out yet is asked for this long.
+/// How long a daemon that was just started may take to look at its hosts; until then a 404 may be premature.
 const SETTLING: Duration = Duration::from_secs(5);
 
 pub(super) struct Connection<'a> {
@@ -33,21 +37,22 @@ pub(super) struct Connection<'a> {
     repeated: Cell<bool>,
 }
 
-/// For commands that only wait: they must not undo what a person did.
+/// Why a command that only waits gives up: a person has stopped the daemon, and it must not undo that.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the daemon was stopped on purpose while this command waited; `asyncagents daemon start` starts \
      it again, and then its tasks go on"
 )]
-pub(super) struct Stopped;
+pub(super) struct DaemonStopped;
 
+/// What a call does when the daemon was stopped on purpose.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WhenStopped {
     StartAgain,
     GiveUp,
 }
 
-/// Finds the daemon, or starts it, and says on standard error what is odd about it.
+/// Finds the daemon, or starts it, and prints its warnings and notes on standard error.
 pub(super) async fn connect(settings: &Settings) -> anyhow::Result<Connection<'_>> {
     let start::Found { client, notes, warnings } = start::ensure(settings).await?;
     for warning in &warnings {
@@ -68,7 +73,7 @@ impl Connection<'_> {
         self.repeat(WhenStopped::StartAgain, call).await
     }
 
-    /// Makes a call that waits. It ends with [`Stopped`] when the daemon is stopped on purpose.
+    /// Makes a call that waits. It ends with [`DaemonStopped`] when the daemon is stopped on purpose.
     pub(super) async fn wait<T>(
         &self,
         call: impl AsyncFn(&Client) -> Result<T, Error>,
@@ -76,23 +81,23 @@ impl Connection<'_> {
         self.repeat(WhenStopped::GiveUp, call).await
     }
 
-    /// A call had to be repeated, so the first one may have done some of it.
+    /// Whether a call had to be repeated, so that the first attempt may have done some of it.
     pub(super) fn was_repeated(&self) -> bool {
         self.repeated.get()
     }
 
-    /// Says so with the answer of a verb that counts what it did.
+    /// Says so beside the answer of a command that counts what it did.
     pub(super) fn note_repeat(&self) {
         if self.was_repeated() {
             show::note(
-                "note: the daemon went away during the call and was asked again; what it did before \
-                 is not in this answer",
+                "note: the daemon went away during the call, which was repeated; what it did before \
+                 that is not counted here",
             );
         }
     }
 
-    /// Makes a call again for a while when the daemon says that there is no such thing (404): one
-    /// that was started a moment ago has not looked at its hosts yet.
+    /// Makes a call, and repeats it for a while on 404 if the daemon has just been started: it knows of
+    /// permission requests only once it has looked at its hosts.
     pub(super) async fn call_settling<T>(
         &self,
         call: impl AsyncFn(&Client) -> Result<T, Error>,
@@ -131,7 +136,8 @@ impl Connection<'_> {
                 Err(error) if error.went_away() => error,
                 other => return Ok(other?),
             };
-            // Only of calls that wait: another one that takes so long may be what the daemon dies of.
+            // Only for calls that wait. Another call that has taken this long when the daemon dies may be what
+            // it dies of, and has to count.
             if stopped == WhenStopped::GiveUp && began.elapsed() > STEADY {
                 tries = 0;
             }
@@ -140,8 +146,9 @@ impl Connection<'_> {
                 return Err(error.into());
             }
             if stopped == WhenStopped::GiveUp && start::was_stopped(&self.settings.home) {
-                return Err(Stopped.into());
+                return Err(DaemonStopped.into());
             }
+            // The pause comes after the daemon answers again: a call that kills it must not be repeated at once.
             self.repeated.set(true);
             start::ensure(self.settings).await?;
             tokio::time::sleep(PAUSES.pause(tries - 1)).await;
@@ -149,8 +156,8 @@ impl Connection<'_> {
     }
 }
 
-/// Keeps a time limit also when the daemon does not: one that is frozen (SIGSTOP) answers nothing.
-/// `None` when the time is up.
+/// Enforces a time limit on this side as well: a daemon that is frozen (SIGSTOP) accepts connections and answers
+/// nothing. `None` when the time is up.
 pub(super) async fn within<T>(
     limit: Option<Duration>,
     work: impl Future<Output = anyhow::Result<T>>,
@@ -160,7 +167,7 @@ pub(super) async fn within<T>(
         Ok(done) => done.map(Some),
         Err(_) => {
             show::note(
-                "the daemon does not answer; `asyncagents daemon status` tells whether it runs",
+                "the daemon does not answer; `asyncagents daemon status` shows whether it is running",
             );
             Ok(None)
         }

@@ -1,4 +1,5 @@
-//! `asyncagents daemon`: start, stop, restart, status.
+//! `asyncagents daemon`: starts, stops, restarts the daemon and shows its status. `daemon start --json` is also how
+//! the OpenCode plugin finds the socket.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,14 +8,14 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::show;
-use crate::client::{self, Hello, Stop};
+use crate::client::{self, Handshake, Stop};
 use crate::config::Settings;
 use crate::daemon::start;
 use crate::quote;
 use crate::task::time::say;
 use crate::wire::HealthView;
 
-/// As `systemctl status` says it.
+/// The exit code of `systemctl status` for a service that is not running.
 const NOT_RUNNING: u8 = 3;
 
 #[derive(Args)]
@@ -25,21 +26,21 @@ pub(super) struct Daemon {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Start the daemon unless it runs
+    /// Start the daemon if it is not running
     Start {
         /// Print its health and its socket as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Stop the daemon; what it accepted is finished, what runs on hosts goes on
+    /// Stop the daemon; calls under way are finished, and runs on OpenCode servers go on
     Stop,
-    /// Replace the daemon by one of this program; live runs go on, and so do commands that wait
+    /// Replace the daemon by one of this version; live runs go on, and so do commands that wait
     Restart {
         /// Print its health and its socket as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Say whether it runs; exits 3 when it does not
+    /// Show whether the daemon is running; exits 3 if it is not
     Status {
         /// Print it as JSON
         #[arg(long)]
@@ -58,6 +59,7 @@ impl Daemon {
                 true => show::line("stopped")?,
                 false => show::line("not running")?,
             },
+            // Without `start::ensure`: to ask for the status must not start the daemon.
             Verb::Status { json } => match start::client(&settings.home).health().await {
                 Ok(health) if json => show::json(&health)?,
                 Ok(health) => print(settings, &health)?,
@@ -76,39 +78,39 @@ impl Daemon {
     }
 }
 
-/// For programs that speak to the daemon themselves.
+/// The JSON of `start` and `restart`, for programs that connect to the socket themselves.
 #[derive(Serialize)]
-struct Started {
+struct StartView {
     socket: String,
     #[serde(flatten)]
     health: HealthView,
 }
 
-impl Started {
-    fn of(settings: &Settings, health: HealthView) -> Started {
-        Started { socket: start::socket(&settings.home).display().to_string(), health }
+impl StartView {
+    fn of(settings: &Settings, health: HealthView) -> StartView {
+        StartView { socket: start::socket(&settings.home).display().to_string(), health }
     }
 }
 
 async fn started(settings: &Settings, found: start::Found, json: bool) -> anyhow::Result<()> {
     let health = found.client.health().await?;
     match json {
-        true => show::json(&Started::of(settings, health)),
+        true => show::json(&StartView::of(settings, health)),
         false => print(settings, &health),
     }
 }
 
 fn print(settings: &Settings, health: &HealthView) -> anyhow::Result<()> {
     show::line(&format!(
-        "running in {}: pid {}, version {}, up {}, {} tasks",
+        "running in {}: pid {}, version {}, up {}, {}",
         settings.home.display(),
         health.pid,
         health.version,
         say(Duration::from_secs(health.uptime)),
-        health.task_count
+        show::counted(health.task_count, "task")
     ))?;
-    // Here another version is something to show, not an error.
-    let version = Hello::from(health).judge().unwrap_or_else(|other| Some(other.to_string()));
+    // For every other command an incompatible version is an error; here it is what the user wants to know.
+    let version = Handshake::from(health).judge().unwrap_or_else(|other| Some(other.to_string()));
     for warning in health.warnings.iter().chain(&health.restart_needed).chain(&version) {
         show::line(&format!("warning: {}", quote::line(warning)))?;
     }

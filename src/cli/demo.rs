@@ -1,5 +1,6 @@
-//! `asyncagents demo`: three background agents in the current directory, with nothing but what is
-//! in this program.
+//! `asyncagents demo`: three background agents in the current directory, with progress bars, on the offline
+//! explorer: no key, no server, no network. Its parent is a mailbox of its own, so that the notices can be shown
+//! as they come.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,10 +17,10 @@ use crate::task::Status;
 use crate::task::launch::Arguments;
 use crate::wire::{CallerRequest, CallerView, LaunchRequest, TaskView};
 
-/// How often the screen is drawn anew.
+/// How often the tasks are read and the screen is drawn.
 const FRAME: Duration = Duration::from_millis(80);
 
-/// No demo takes longer; if it does, something is wrong and it says so.
+/// The demo gives up after this time: the offline explorer takes seconds.
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// Agent, description, prompt.
@@ -35,13 +36,14 @@ const TASKS: [(&str, &str, &str); 3] = [
 
 #[derive(Args)]
 #[command(after_help = "\
-It needs no key, no server and no network: the agents think with the offline explorer, a search by
-rules. Real models come with ASYNCAGENTS_MODEL and `asyncagents run`.")]
+It needs no key, no server and no network: its agents use the offline explorer, a rule-based search
+instead of a model. For real models set ASYNCAGENTS_MODEL and use `asyncagents run`.")]
 pub(super) struct Demo {}
 
 impl Demo {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let connection = connect(settings).await?;
+        // A parent of its own for each demo: its mailbox has the notices of these three tasks alone.
         let parent = CallerView {
             session_id: format!("demo-{}", &Clock::system().nonce()[..8]),
             ..launcher(settings)?
@@ -67,6 +69,7 @@ fn request(parent: &CallerView, agent: &str, description: &str, prompt: &str) ->
             description: Some(description.into()),
             prompt: Some(prompt.into()),
             agent: Some(agent.into()),
+            // Pinned, whatever the configuration and the environment say: a demo must not cost anything.
             host: Some("embedded".into()),
             model: Some("offline/explorer".into()),
             ..Arguments::default()
@@ -76,7 +79,7 @@ fn request(parent: &CallerView, agent: &str, description: &str, prompt: &str) ->
     }
 }
 
-/// Draws until all have ended; notices come as they come.
+/// Draws the progress until all tasks have ended, and prints notices as they arrive.
 async fn watch(
     connection: &Connection<'_>,
     parent: &CallerView,
@@ -94,6 +97,7 @@ async fn watch(
         .collect();
     let total = screen.add(ProgressBar::new(ids.len() as u64).with_style(all));
     let started = Clock::system();
+    // Polls, unlike `wait`: the bars are drawn again with every frame anyway.
     loop {
         let mut tasks = Vec::with_capacity(ids.len());
         for id in ids {
@@ -110,7 +114,7 @@ async fn watch(
         let request = CallerRequest { caller: parent.clone() };
         let mail = connection.call(async |client| client.read_mailbox(&request).await).await?;
         for notice in mail.notices {
-            // Above the bars on a terminal, in between lines elsewhere.
+            // The bars are hidden while a line is printed; otherwise they would be drawn into it.
             screen.suspend(|| show::line(&notice.visible))?;
         }
         if tasks.iter().all(is_over) {
@@ -118,7 +122,10 @@ async fn watch(
             return Ok(tasks);
         }
         if started.uptime() > LONGEST {
-            anyhow::bail!("the demo's agents do not come to an end; `asyncagents list` shows them");
+            anyhow::bail!(
+                "the demo's agents have not finished after {} seconds; `asyncagents list` shows them",
+                LONGEST.as_secs()
+            );
         }
         tokio::time::sleep(FRAME).await;
     }
@@ -128,9 +135,10 @@ fn doing(task: &TaskView) -> String {
     let progress = &task.progress;
     let last = progress.last_tools.last().map(|tool| format!(", last {}", quote::line(tool)));
     let last = last.unwrap_or_default();
+    let calls = show::counted(progress.tool_calls.into(), "tool call");
     match is_over(task) {
-        true => format!("{}: {} tool calls", task.status, progress.tool_calls),
-        false => format!("{}: {} tool calls{last}", progress.phase.name(), progress.tool_calls),
+        true => format!("{}: {calls}", task.status),
+        false => format!("{}: {calls}{last}", progress.phase.name()),
     }
 }
 

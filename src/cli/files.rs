@@ -1,4 +1,4 @@
-//! Files of other programs: read if they are there, written whole or not at all.
+//! Configuration files of other programs: read if they exist, and replaced atomically, by a rename.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,15 +15,17 @@ pub(super) fn read(file: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Whole or not at all: a configuration cut in half would keep a program from starting.
+/// Writes a temporary file beside it and renames that: a configuration cut in half by a crash or a full disk
+/// would keep its program from starting.
 pub(super) fn write(file: &Path, text: &str) -> anyhow::Result<()> {
-    // A link stays a link.
+    // A symbolic link stays one: the file that it leads to is replaced.
     let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let folder = file.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(folder).with_context(|| cannot("create", folder))?;
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let beside = folder.join(format!(".{name}.asyncagents"));
-    // There may be keys in it: nobody else reads it before it has the permissions it had.
+    // There may be keys in it, so the new file is private from the start and gets the old one's permissions
+    // only afterwards.
     let keep_permissions = |new: &File| {
         if let Ok(metadata) = std::fs::metadata(&file) {
             let _ = new.set_permissions(metadata.permissions());

@@ -1,4 +1,5 @@
-//! `asyncagents fork-preview`: what a forked agent would inherit, before anybody pays for it.
+//! `asyncagents fork-preview`: the context that a forked agent would inherit, and its size, before any model is
+//! paid to read it. With `--file` it works on exported messages, without the daemon.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use crate::config::Settings;
 use crate::fork;
 use crate::wire::ForkView;
 
-/// How many characters make a token, roughly.
+/// A rule of thumb, for an estimate of the tokens.
 const CHARACTERS_PER_TOKEN: usize = 4;
 
 #[derive(Args)]
@@ -51,6 +52,7 @@ impl ForkPreview {
         } else {
             let inherited = format!("{}\n\n{}", view.preamble, view.context);
             show::framed("what the agent would inherit", &inherited)?;
+            // On standard error, so that a pipe gets the context alone.
             show::note(&size(&view));
         }
         Ok(ExitCode::SUCCESS)
@@ -61,7 +63,9 @@ fn read(file: &Path) -> anyhow::Result<ForkView> {
     let name = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read `{name}`"))?;
     let inheritance = fork::inherit(&text).with_context(|| {
-        format!("`{name}` is no transcript; a JSON array of messages is, as OpenCode exports it")
+        format!(
+            "`{name}` is not a transcript; expected a JSON array of messages as OpenCode has them"
+        )
     })?;
     Ok(ForkView::from(inheritance))
 }

@@ -1,5 +1,6 @@
-//! `asyncagents __guard` and `asyncagents __confine`: not for people. The daemon starts every command of an
-//! agent through the first, and with Landlock also through the second.
+//! `asyncagents __guard` and `asyncagents __confine`: internal commands. The daemon starts every command of an agent
+//! through the first, which kills what the command leaves behind; with Landlock the guard starts the second, which
+//! confines itself and becomes the command.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -7,12 +8,12 @@ use std::process::ExitCode;
 use crate::process::{self, guard};
 use crate::sandbox;
 
-/// Runs a guard, or what a guard starts, if the arguments ask for one; they are not parsed and nothing is
-/// configured.
+/// Runs one of the two if the arguments name it, else returns `None`. Called before arguments are parsed and
+/// without any configuration.
 pub fn guard(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let verb = arguments.nth(1)?;
     if verb == process::VERB {
-        // Standard error belongs to the command, and nobody is there to read it.
+        // No message: standard error is the command's, and belongs to the output that the agent sees.
         return Some(guard::run(sandbox::repair).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS));
     }
     if verb != sandbox::VERB {

@@ -1,4 +1,4 @@
-//! `asyncagents hosts`: where agents can run, and the OpenCode servers among it.
+//! `asyncagents hosts`: lists where agents can run, and adds and removes OpenCode servers.
 
 use std::process::ExitCode;
 
@@ -28,15 +28,18 @@ pub(super) struct Hosts {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Add an OpenCode server, or say where a known one is now
+    /// Add an OpenCode server, or change the address of one
     Add {
-        /// What tasks remember it by
+        /// The name of the server; its tasks are found by it
         name: String,
         /// Such as http://127.0.0.1:4096
         url: String,
     },
-    /// Forget a server that was added
-    Remove { name: String },
+    /// Remove a server that was added
+    Remove {
+        /// The name it was added under
+        name: String,
+    },
 }
 
 impl Hosts {
@@ -48,7 +51,7 @@ impl Hosts {
             Some(Verb::Remove { name }) => client.remove_server(name).await,
         };
         let hosts = match connection.call(call).await {
-            // The daemon that went away had removed it.
+            // A repeated removal that is refused: the first call removed it before the daemon went away.
             Err(error)
                 if matches!(self.verb, Some(Verb::Remove { .. }))
                     && connection.was_repeated()
@@ -68,6 +71,7 @@ impl Hosts {
     }
 }
 
+/// A row for each server of a host, or one for a host without servers. `*` marks the default host.
 fn rows(host: &HostView) -> Vec<Vec<String>> {
     let name = if host.is_default { format!("{} *", host.name) } else { host.name.clone() };
     if host.servers.is_empty() {

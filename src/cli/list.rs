@@ -1,4 +1,5 @@
-//! `asyncagents list`: everybody's tasks, newest first, unless a parent is named.
+//! `asyncagents list`: the tasks of all parents, newest first, with filters. Reads as many pages as it takes; a task
+//! that is launched meanwhile shifts them, and may make one appear twice.
 
 use std::process::ExitCode;
 
@@ -9,6 +10,7 @@ use crate::config::Settings;
 use crate::task::time::say;
 use crate::wire::TaskView;
 
+/// The API's limit.
 const LARGEST_PAGE: u64 = 200;
 
 #[derive(Args)]
@@ -16,7 +18,7 @@ const LARGEST_PAGE: u64 = 200;
 Example:
   asyncagents list --search login --status completed")]
 pub(super) struct List {
-    /// Only tasks whose description contains this, in capitals or not
+    /// Only tasks whose description contains this, ignoring case
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     /// Only tasks in this state: running, completed, error, cancelled, resumed
@@ -66,6 +68,7 @@ impl List {
             query.push(("limit", left.min(LARGEST_PAGE).to_string()));
             query.push(("offset", tasks.len().to_string()));
             let page = connection.call(async |client| client.tasks(&query).await).await?;
+            // An empty page ends the loop, whatever `total` says: tasks may be pruned while we read.
             let last = page.tasks.is_empty();
             tasks.extend(page.tasks);
             if last || tasks.len() as u64 >= self.limit {
@@ -74,6 +77,7 @@ impl List {
         };
         if self.json {
             show::json(&tasks)?;
+            // On standard error, since standard output is the JSON.
             if self.search.is_some() {
                 show::note(&found(total));
             }
@@ -98,12 +102,9 @@ impl List {
     }
 }
 
-/// What a search has come to, shown or not.
+/// How many tasks a search has found, shown or not.
 fn found(total: u64) -> String {
-    match total {
-        1 => "1 task found".to_owned(),
-        total => format!("{total} tasks found"),
-    }
+    format!("{} found", show::counted(total, "task"))
 }
 
 fn print(tasks: &[TaskView], total: u64) -> anyhow::Result<()> {

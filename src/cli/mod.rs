@@ -1,4 +1,5 @@
-//! The command line: one file per command, each a call of the client, plus printing.
+//! The command line: one file per command, each a call of the client, plus printing. Results go to standard output,
+//! everything else to standard error; exit codes are part of the interface.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is what a command line does")]
 
@@ -49,24 +50,27 @@ use crate::daemon::hand_over;
 use crate::task::SHELL;
 use crate::wire::CallerView;
 
-/// For whoever could not find out; 1 means that something else failed.
+/// The exit code when the outcome is not known; 1 means that it is known, and a failure.
 const COULD_NOT_FIND_OUT: u8 = 2;
 
-/// Background agents for coding agents: launched at once, told once, durable.
+/// Options that every command takes are listed apart from its own.
+const GLOBAL: &str = "Global options";
+
+/// Background agents for coding agents: they start at once, report once, and survive restarts.
 #[derive(Parser)]
 #[command(name = "asyncagents", version, about, after_help = EXAMPLE, propagate_version = true)]
 pub struct Arguments {
     /// The storage directory [env: ASYNCAGENTS_HOME]
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = GLOBAL)]
     home: Option<PathBuf>,
     /// The configuration file [env: ASYNCAGENTS_CONFIG]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
     config: Option<PathBuf>,
-    /// Where agents run [env: ASYNCAGENTS_HOST]
-    #[arg(long, global = true, value_name = "HOST")]
+    /// Where agents run: embedded or opencode [env: ASYNCAGENTS_HOST]
+    #[arg(long, global = true, value_name = "HOST", help_heading = GLOBAL)]
     host: Option<String>,
     /// provider/model for agents that name none [env: ASYNCAGENTS_MODEL]
-    #[arg(long, global = true, value_name = "MODEL")]
+    #[arg(long, global = true, value_name = "MODEL", help_heading = GLOBAL)]
     model: Option<String>,
     #[command(subcommand)]
     command: Command,
@@ -79,13 +83,13 @@ Example:
 
 #[derive(Subcommand)]
 enum Command {
-    /// Watch three background agents at work in the current directory; needs nothing
+    /// Watch three background agents at work in the current directory; needs no key
     Demo(demo::Demo),
     /// Launch an agent in the background and print its task id
     Run(run::Run),
     /// Show tasks, newest first
     List(list::List),
-    /// Show a task's result, or how far it is
+    /// Show a task's result, or its progress
     Output(output::Output),
     /// Wait until tasks have ended
     Wait(wait::Wait),
@@ -93,9 +97,11 @@ enum Command {
     Resume(resume::Resume),
     /// Show what an agent launched with `run --fork` would inherit
     ForkPreview(fork_preview::ForkPreview),
-    /// Allow what agents ask for
+    /// List or allow the permission requests of agents
+    #[command(after_help = answer::APPROVE_HELP)]
     Approve(answer::Answer),
-    /// Refuse what agents ask for
+    /// List or refuse the permission requests of agents
+    #[command(after_help = answer::DENY_HELP)]
     Deny(answer::Answer),
     /// Stop tasks
     Cancel(cancel::Cancel),
@@ -103,27 +109,27 @@ enum Command {
     Clear(clear::Clear),
     /// Delete old tasks from the history
     Prune(prune::Prune),
-    /// Show the agents there are to launch
+    /// Show the agents that can be launched
     Agents(agents::Agents),
     /// Allow the agents that the files of a directory define
     Trust(trust::Trust),
-    /// Take back the trust in a directory
+    /// Revoke the trust in a directory
     Untrust(trust::Untrust),
     /// Show where agents can run; add OpenCode servers
     Hosts(hosts::Hosts),
-    /// Keep keys of model providers; show where keys come from
+    /// Store API keys of model providers; show where keys come from
     Auth(auth::Auth),
-    /// Serve the tools to clients of MCP; configure such clients
+    /// Serve the tools to MCP clients; configure such clients
     Mcp(mcp::Mcp),
-    /// Put the plugin into OpenCode, or take it out again
+    /// Install the OpenCode plugin, or remove it
     Opencode(opencode::OpenCode),
-    /// Check what is set up: daemon, task store, OpenCode; repair the task store
+    /// Check what is set up: daemon, task store, models, OpenCode; repair the task store
     Doctor(doctor::Doctor),
-    /// Copy the task store into a file, whether or not the daemon runs
+    /// Copy the task store into a file, whether or not the daemon is running
     Backup(backup::Backup),
     /// Run the daemon in the foreground
     Serve(serve::Serve),
-    /// Start, stop or look at the daemon
+    /// Start, stop or restart the daemon, or show its status
     Daemon(daemon::Daemon),
     /// Write or show the configuration
     Config(config::Configuration),
@@ -134,7 +140,8 @@ enum Command {
 
 /// Carries out a command line and says how the process is to end.
 pub fn run(arguments: Arguments) -> ExitCode {
-    // Its other exit codes say what became of tasks (the contract of the command line).
+    // The exit code 1 of `wait` says that a task failed, so its own failures need another one; scripts rely on
+    // it.
     let waits = matches!(arguments.command, Command::Wait(_));
     carry_out(arguments).unwrap_or_else(|error| {
         complain(&error);
@@ -150,13 +157,14 @@ fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { home, config, host, model, command } = arguments;
     let environment = Environment::read();
     let flags = Flags { home, config, host, model };
-    // These must work when the configuration does not.
+    // These must work when the configuration is broken, so they run before it is resolved.
     let command = match command {
         Command::Config(command) => return command.run(&environment, &flags),
         Command::ScriptedHost(command) => return runtime()?.block_on(command.run()),
         other => other,
     };
     let settings = Settings::resolve(&environment, &flags)?;
+    // These need no async runtime, or start one of their own (`serve`).
     let command = match command {
         Command::Serve(command) => return command.run(&settings, environment, flags),
         Command::Agents(command) => return command.run(&settings),
@@ -199,19 +207,20 @@ fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Says on standard error why a command failed. A host may have had a hand in the text.
+/// Prints on standard error why a command failed.
 fn complain(error: &anyhow::Error) {
-    // Sources are never repeated in a text, so the chain is the whole story.
-    let story: Vec<String> = error.chain().map(ToString::to_string).collect();
-    // Further lines stand in, so that none of them looks like something else we say.
-    show::note(&format!("error: {}", story.join(": ").replace('\n', "\n  ")));
+    // An error never repeats the text of its source, so the whole chain is printed.
+    let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
+    // A host may have written part of it. Further lines are indented, so that none of them looks like another
+    // message of ours.
+    show::note(&format!("error: {}", chain.join(": ").replace('\n', "\n  ")));
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-/// The shell's user is the parent of what is launched there.
+/// The caller of this command: the shell, unless ASYNCAGENTS_PARENT names another parent.
 fn caller(settings: &Settings) -> CallerView {
     CallerView {
         session_id: settings.parent.clone().unwrap_or_else(|| SHELL.to_owned()),
@@ -220,13 +229,13 @@ fn caller(settings: &Settings) -> CallerView {
     }
 }
 
-/// The same for somebody who launches: agents work in the current directory, with the models and keys that
-/// the environment here names.
+/// The caller of a command that launches: its agents work in the current directory, with the models and keys of
+/// this environment. The daemon may have been started from another one.
 fn launcher(settings: &Settings) -> anyhow::Result<CallerView> {
     Ok(CallerView { directory: here()?, hand_over: hand_over(settings), ..caller(settings) })
 }
 
-/// The current directory. Agents are told it in JSON, so its name has to be UTF-8.
+/// The current directory. It is sent as JSON, so its name has to be UTF-8.
 fn here() -> anyhow::Result<String> {
     let directory = std::env::current_dir()
         .context("the current directory does not exist any more; change to one that does")?;

@@ -1,4 +1,5 @@
-//! `asyncagents opencode`: puts our plugin into OpenCode, and takes it out again.
+//! `asyncagents opencode`: installs our plugin into OpenCode's configuration, and removes it exactly. The plugin is
+//! part of this program; installing again after an upgrade replaces it.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ pub(super) struct OpenCode {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Put the plugin into OpenCode's configuration; again, to upgrade it
+    /// Add the plugin to OpenCode's configuration; run it again to upgrade the plugin
     #[command(after_help = "\
 Example:
   asyncagents opencode install             # for every project of yours
@@ -55,7 +56,7 @@ impl OpenCode {
     }
 }
 
-/// Where the plugin lies when it is log.
+/// The path of the installed plugin.
 pub(super) fn plugin_file(settings: &Settings) -> PathBuf {
     folder(settings).join(FILE)
 }
@@ -77,7 +78,7 @@ pub(super) fn is_current(settings: &Settings) -> Option<bool> {
 
 fn config_file(settings: &Settings, scope: &Scope) -> anyhow::Result<PathBuf> {
     let folder = match scope.project {
-        true => std::env::current_dir().context("cannot tell what the current directory is")?,
+        true => std::env::current_dir().context("cannot find the current directory")?,
         false => settings
             .opencode_config
             .clone()
@@ -86,14 +87,15 @@ fn config_file(settings: &Settings, scope: &Scope) -> anyhow::Result<PathBuf> {
     Ok(config_file_in(&folder))
 }
 
-/// The one that is there, else the one OpenCode would look for first.
+/// OpenCode's configuration file in this folder: the one that exists, else `opencode.json`.
 pub(super) fn config_file_in(folder: &Path) -> PathBuf {
     let names = ["opencode.jsonc", "opencode.json"].map(|name| folder.join(name));
     let there = names.iter().find(|file| file.exists());
     there.unwrap_or(&names[1]).clone()
 }
 
-/// A path as a URL: `#`, `?` and `%` in it would mean something else there.
+/// A path as a `file://` URL, percent-encoded: a `#`, `?` or `%` in the name of a home directory would cut or
+/// change the path.
 fn file_url(path: &Path) -> String {
     const PLAIN: &AsciiSet =
         &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -101,7 +103,7 @@ fn file_url(path: &Path) -> String {
 }
 
 fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
-    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut log = UndoLog::read(undo_file(settings))?;
     let before = read(file)?;
     let plugin = plugin_file(settings);
@@ -110,18 +112,20 @@ fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
     let after = text::with_plugin(&given, &url, &program.to_string_lossy())
         .with_context(|| format!("`{}` was left as it is", file.display()))?;
     let upgraded = plugin.exists();
+    // The plugin before the configuration that names it: OpenCode may be started in between.
     write(&plugin, PLUGIN)?;
-    let word = if upgraded { "renewed" } else { "wrote" };
+    let word = if upgraded { "replaced" } else { "wrote" };
     show::line(&format!("{word} {}", plugin.display()))?;
     if before.as_deref() == Some(after.as_str()) {
-        show::line(&format!("{} names it already", file.display()))?;
+        show::line(&format!("{} already lists the plugin", file.display()))?;
     } else {
+        // The log before the file: see `mcp install`.
         log.add(file, before, text::without_plugin(&given).ok().flatten(), &after);
         log.write()?;
         write(file, &after)?;
-        show::line(&format!("added it to {}", file.display()))?;
+        show::line(&format!("added the plugin to {}", file.display()))?;
     }
-    show::line("OpenCode loads it when it is started the next time.")
+    show::line("Restart OpenCode to load the plugin.")
 }
 
 fn uninstall(settings: &Settings, file: &Path) -> anyhow::Result<()> {
@@ -135,15 +139,16 @@ fn uninstall(settings: &Settings, file: &Path) -> anyhow::Result<()> {
             match out {
                 Some(out) => {
                     write(file, &out)?;
-                    show::line(&format!("took it out of {}", file.display()))?;
+                    show::line(&format!("removed the plugin from {}", file.display()))?;
                 }
-                None => show::line(&format!("{} does not name it", file.display()))?,
+                None => show::line(&format!("{} does not list the plugin", file.display()))?,
             }
         }
         (None, None) => show::line(&format!("{} does not exist", file.display()))?,
     }
     log.write()?;
     let plugin = plugin_file(settings);
+    // Configurations of other projects may still name the plugin; it goes with the last one.
     if log.is_empty() && plugin.exists() {
         std::fs::remove_file(&plugin).with_context(|| cannot("remove", &plugin))?;
         show::line(&format!("removed {}", plugin.display()))?;

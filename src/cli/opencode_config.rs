@@ -1,23 +1,24 @@
-//! OpenCode's configuration as text: our plugin put in and taken out, everything else kept byte for
-//! byte, comments included. Pure.
+//! Edits OpenCode's configuration in its syntax tree: our plugin is added or removed, everything else is kept byte
+//! for byte, comments included. Pure.
 
 use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstRootNode};
 use jsonc_parser::{ParseOptions, json};
 
-/// How the address of our plugin ends, wherever it lies.
+/// The file name of our plugin; an entry is recognised by it, wherever the file is.
 pub(super) const FILE: &str = "asyncagents.ts";
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
-    #[error("it is no JSON: {0}")]
+    #[error("it is not valid JSON: {0}")]
     Malformed(String),
-    #[error("it is no object in braces")]
+    #[error("its top level is not a JSON object")]
     NotAnObject,
-    #[error("its `plugin` is no list")]
+    #[error("its `plugin` is not a list")]
     PluginIsNotAList,
 }
 
-/// The text with our plugin in it, the newest one instead of an older.
+/// The text with our plugin in it. An entry of an earlier installation is replaced in its place, so that the order
+/// of plugins stays.
 pub(super) fn with_plugin(text: &str, url: &str, program: &str) -> Result<String, Error> {
     let root = parse(text)?;
     let object = match text.trim().is_empty() {

@@ -1,4 +1,5 @@
-//! `asyncagents output`: the result on standard output, everything else about it on standard error.
+//! `asyncagents output`: the result on standard output, everything else about the task on standard error, so that
+//! `asyncagents output ID > file` has the result alone. In a pipe it is raw; on a terminal it is framed and escaped.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,9 +19,9 @@ const TIMED_OUT: u8 = 124;
 
 #[derive(Args)]
 #[command(after_help = "\
-On a terminal the result stands in a frame, with control characters as escapes. In a pipe, and with
---json, it is as the agent wrote it. With --wait it exits 124 when the time is up first, and 2 when the
-task waits for a permission.")]
+On a terminal the result is framed, with control characters as escapes. In a pipe, and with --json,
+it is exactly what the agent wrote. With --wait it exits 124 when the time is up first, and 2 when
+the task waits for a permission.")]
 pub(super) struct Output {
     /// The task: its id, its short id, or the beginning of its id
     id: String,
@@ -64,6 +65,7 @@ async fn fetch(
         let caller = CallerView { hand_over: hand_over(settings), ..caller(settings) };
         client.output(&id, &OutputRequest { caller, timeout }).await
     };
+    // Only a wait gives up when the daemon is stopped on purpose; to show a task, it is started again.
     match wait {
         Some(_) => connection.wait(call).await,
         None => connection.call(call).await,
@@ -76,9 +78,9 @@ fn print(task: &TaskView) -> anyhow::Result<()> {
     match &task.error {
         Some(error) => show::note_quoted(&format!("{name} {status}:"), error),
         None if task.completed_at.is_none() => show::note(&format!(
-            "{name} {status}, {}: {} tool calls, last {}",
+            "{name} {status}, {}: {}, last active {}",
             progress.phase.name(),
-            progress.tool_calls,
+            show::counted(progress.tool_calls.into(), "tool call"),
             progress.last_update
         )),
         None => show::note(&format!("{name} {status}")),

@@ -1,4 +1,5 @@
-//! `asyncagents prune`: deletes old tasks from the history.
+//! `asyncagents prune`: deletes old tasks from the history, with their results, transcripts and files. Tasks with
+//! something pending stay.
 
 use std::process::ExitCode;
 
@@ -12,9 +13,9 @@ use crate::wire::PruneRequest;
 #[command(
     group = ArgGroup::new("limits").required(true).multiple(true),
     after_help = "\
-Only tasks that have ended are deleted, with their results and files. One stays while something is
-owed: its end to be told or read (for `history.unread_days`), its session to be stopped, its
-transcript to be fetched. With both limits a task goes when either leaves it out.
+Only tasks that have ended are deleted, with their results and files. A task is kept while something
+is pending: its notice is not delivered or not read (for `history.unread_days`), its session is not
+stopped, or its transcript is not fetched. With both limits, a task is deleted if either says so.
 
 Example:
   asyncagents prune --keep 1000 --older-than 30"

@@ -1,4 +1,5 @@
-//! `asyncagents resume`: the next run of a completed task.
+//! `asyncagents resume`: sends a follow-up prompt to a completed task, in its own session, and returns at once. The
+//! request carries an idempotency key, so that a repeat does not send the prompt twice.
 
 use std::process::ExitCode;
 
@@ -24,6 +25,7 @@ pub(super) struct Resume {
 
 impl Resume {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        // Validated before the connection: a call that is wrong must not start a daemon.
         let prompt = prompt_text(Some(self.prompt))?;
         let connection = connect(settings).await?;
         let id = connection.resolve(&[self.id]).await?.remove(0);

@@ -1,4 +1,5 @@
-//! `asyncagents run`: launches and returns at once.
+//! `asyncagents run`: launches an agent in the background, prints the task's short id, and returns at once. Only the
+//! id goes to standard output, for `id=$(asyncagents run …)`.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -55,12 +56,15 @@ pub(super) struct Run {
 impl Run {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let json = self.json;
+        // Validated before the connection: a call that is wrong must not start a daemon.
         let request = self.request(settings)?;
-        // A model for one task is not the default of a daemon that is started on the way.
+        // `--model` is for this task. A daemon that is started on the way inherits our flags, and must not take
+        // it as the default of all tasks.
         let without_model = Settings { model_flag: None, ..settings.clone() };
         let connection = connect(&without_model).await?;
         let task = match launch(&connection, &request).await {
-            // The daemon knows which host it is, and whether that host cares.
+            // 403: the agent comes from an untrusted workspace. Asked only now, because the daemon knows which
+            // host the launch goes to; OpenCode decides about its own agents.
             Err(error) if !json && has_status(&error, 403) => {
                 let agent = request.arguments.agent.as_deref().unwrap_or_default();
                 match agents::show_and_ask(settings, agent)? {
@@ -106,14 +110,15 @@ impl Run {
             host: settings.named_host.clone(),
             ..Arguments::default()
         };
-        // Here as well: not everything that is wrong survives JSON, or fits into a request.
+        // Validated here as well as in the daemon: a NaN budget does not survive JSON, and a prompt that is too
+        // long does not fit into a request.
         plan(arguments.clone())?;
         let key = Some(crate::clock::Clock::system().nonce());
         Ok(LaunchRequest { caller: launcher(settings)?, arguments, fork_session: self.fork, key })
     }
 }
 
-/// The request carries a key, so a repeat does not launch twice.
+/// The request carries an idempotency key, so a repeat does not launch twice.
 async fn launch(connection: &Connection<'_>, request: &LaunchRequest) -> anyhow::Result<TaskView> {
     connection.call(async |client| client.launch(request).await).await
 }

@@ -1,4 +1,5 @@
-//! `asyncagents scripted-host`: the scripted host as a process of its own, for tests and benchmarks.
+//! `asyncagents scripted-host`: the scripted host as a process of its own, for tests and benchmarks. It outlives
+//! daemons that are killed, as a real OpenCode server does.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;

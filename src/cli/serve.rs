@@ -1,4 +1,5 @@
-//! `asyncagents serve`: the daemon itself, in the foreground.
+//! `asyncagents serve`: the daemon itself, in the foreground. With `--background` it is what other commands start:
+//! detached from the terminal, with its log in files only.
 
 use std::process::ExitCode;
 
@@ -11,9 +12,9 @@ use crate::daemon::{self, AlreadyRunning, Home, Reloadable};
 use crate::process;
 
 const STATUS: &str = "\
-Other programs can look at it on 127.0.0.1:5165 or a port near it; `server.json` in the storage
-directory says where. ASYNCAGENTS_API_PORT and ASYNCAGENTS_API_HOST choose another place,
-ASYNCAGENTS_API_ENABLED=false none.";
+Other programs can read its status API on 127.0.0.1:5165, or on another port if that is taken;
+`server.json` in the storage directory has the address. ASYNCAGENTS_API_PORT and
+ASYNCAGENTS_API_HOST change it, ASYNCAGENTS_API_ENABLED=false turns it off.";
 
 #[derive(Args)]
 #[command(after_help = STATUS)]
@@ -35,10 +36,13 @@ impl Serve {
         }
         process::keep_descriptors_from_children();
         if self.background {
-            // A session of its own: closing the terminal does not end the daemon.
+            // A session of its own, so that closing the terminal sends no SIGHUP to the daemon.
             let _ = rustix::process::setsid();
         }
+        // The lock of the storage directory before the log and the store: only its owner writes there.
         let home = match Home::take(&settings.home) {
+            // Two commands that start a daemon at the same moment: the lock lets one of them win, and the
+            // other command learns by the exit code that it can connect.
             Err(error) if self.background && error.is::<AlreadyRunning>() => {
                 return Ok(ExitCode::from(SOMEBODY_WAS_FASTER));
             }
@@ -47,6 +51,7 @@ impl Serve {
         let level = daemon::init_log(home.path(), &settings.config.log, !self.background)?;
         let reread = Box::new(move || Settings::resolve(&environment, &flags));
         let reloadable = Reloadable { reread, level };
+        // Two threads are enough: handlers do not block, and long reads have threads of their own.
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(async {
@@ -63,14 +68,15 @@ impl Serve {
     }
 }
 
-/// Whoever started us reads it no longer, and writing into a pipe without a reader fails.
+/// Redirects standard error to /dev/null. The command that started us reads it only until the daemon is ready;
+/// after that, writing into the pipe would fail.
 fn let_go_of_stderr() {
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stderr(&null);
     }
 }
 
-/// Resolves at the first SIGINT or SIGTERM; SIGHUP is not for us.
+/// Resolves at the first SIGINT or SIGTERM. SIGHUP, whose default is to kill, is caught and ignored.
 fn terminated() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

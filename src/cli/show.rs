@@ -1,5 +1,8 @@
-//! Printing: lines, columns, JSON, and what agents wrote. Control characters reach a terminal as
-//! escapes only. A reader that goes away ends the program quietly.
+//! Terminal output: lines, tables, JSON, and quoted text of agents.
+//!
+//! Text of agents is untrusted: control characters reach a terminal as escapes only, and long lines are broken here,
+//! behind a gutter. If the terminal broke them, the rest would begin in its first column, where it could pass for a
+//! line of ours. A reader of the pipe that goes away (`| head`) ends the program quietly.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -9,24 +12,29 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::quote;
 
-/// Terminals that do not say how wide they are.
+/// The width of terminals that do not tell theirs.
 const USUAL_WIDTH: usize = 80;
 
-/// Stands before every line of an agent's text on a terminal, also of those that are broken.
+/// In front of every line of an agent's text on a terminal, also of continuation lines.
 const GUTTER: &str = "│ ";
 
-/// Our own words. What others wrote into them is expected to be quoted, and has its control
-/// characters taken away in any case.
+/// Prints a line of ours. Text of others in it is expected to be quoted; control characters are escaped in any
+/// case.
 pub(super) fn line(text: &str) -> anyhow::Result<()> {
     raw(&quote::body(text))
 }
 
-/// The same on standard error.
+/// Prints a line of ours on standard error.
 pub(super) fn note(text: &str) {
     eprintln!("{}", quote::body(text));
 }
 
-/// Bytes for another program.
+/// A number with its noun, in the right plural: `1 task`, `2 tasks`.
+pub(super) fn counted(n: u64, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+}
+
+/// Prints text as it is, for another program or already escaped.
 pub(super) fn raw(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -39,7 +47,7 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     raw(&serde_json::to_string_pretty(value)?)
 }
 
-/// What an agent wrote: in a frame on a terminal, as it is elsewhere.
+/// Prints what an agent wrote: in a frame on a terminal, as it is elsewhere.
 pub(super) fn framed(title: &str, text: &str) -> anyhow::Result<()> {
     match width_of(&std::io::stdout()) {
         Some(width) => raw(&frame(title, text, width)),
@@ -47,7 +55,7 @@ pub(super) fn framed(title: &str, text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Our words, and then what somebody else wrote, in quotes.
+/// Prints words of ours, and then text of somebody else as a quoted literal.
 pub(super) fn quoted(words: &str, text: &str) -> anyhow::Result<()> {
     raw(&in_quotes(words, text, width_of(&std::io::stdout())))
 }
@@ -57,12 +65,13 @@ pub(super) fn note_quoted(words: &str, text: &str) {
     eprintln!("{}", in_quotes(words, text, width_of(&std::io::stderr())));
 }
 
-/// All columns but the last line up.
+/// Prints a table. All columns but the last are aligned; the last is broken under itself on a terminal.
 pub(super) fn columns(header: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
     let (rows, before_last) = table(header, rows);
     let Some(width) = width_of(&std::io::stdout()) else {
         return rows.iter().try_for_each(|row| raw(row));
     };
+    // Continuation lines stand under the last column, or at half the width if that begins further right.
     let indent = " ".repeat(before_last.clamp(2, 2.max(width / 2)));
     rows.iter().try_for_each(|row| raw(&broken(row, width, "", &indent)))
 }
@@ -72,7 +81,7 @@ pub(super) fn aligned(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     table(header, rows).0
 }
 
-/// The same, and where the last column begins.
+/// The lines of a table, and the column in which its last one begins.
 fn table(header: &[&str], rows: &[Vec<String>]) -> (Vec<String>, usize) {
     let header: Vec<String> = header.iter().map(|&name| name.to_owned()).collect();
     let rows: Vec<Vec<String>> =
@@ -83,7 +92,7 @@ fn table(header: &[&str], rows: &[Vec<String>]) -> (Vec<String>, usize) {
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
     let aligned = |row: &Vec<String>| {
-        // Not by `{:<}`, which counts characters: some take two columns, others none.
+        // Not with `{:<width}`, which counts characters: CJK characters take two columns, combining ones none.
         let padded = |(cell, width): (&String, &usize)| {
             format!("{cell}{}", " ".repeat(width.saturating_sub(cell.width())))
         };
@@ -94,7 +103,7 @@ fn table(header: &[&str], rows: &[Vec<String>]) -> (Vec<String>, usize) {
     (lines, widths.iter().rev().skip(1).map(|width| width + 2).sum())
 }
 
-/// Of a terminal.
+/// The width of a terminal; `None` for anything else.
 fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     if !stream.is_terminal() {
         return None;
@@ -111,8 +120,7 @@ fn frame(title: &str, text: &str, width: usize) -> String {
     format!("╭ {title}\n{}\n╰", lines.join("\n"))
 }
 
-/// In one line, unless that is too long for the terminal: the rest of a line that it breaks by
-/// itself could look like the next one of ours.
+/// Words and quoted text in one line if it fits; otherwise the text follows on lines of its own, behind a gutter.
 fn in_quotes(words: &str, text: &str, width: Option<usize>) -> String {
     let (words, text) = (quote::line(words), quote::literal(text));
     let whole = format!("{words} {text}");
@@ -124,7 +132,8 @@ fn in_quotes(words: &str, text: &str, width: Option<usize>) -> String {
     }
 }
 
-/// A line in as many as it takes, with something before the first and before the others.
+/// Breaks a line to a width, with a prefix for the first line and one for the others. It breaks anywhere, not only
+/// at spaces: a word may be longer than the terminal is wide.
 fn broken(line: &str, width: usize, first: &str, others: &str) -> String {
     let mut lines = vec![first.to_owned()];
     let mut used = columns_of(first);
@@ -146,7 +155,8 @@ fn columns_of(text: &str) -> usize {
     text.chars().map(column_of).sum()
 }
 
-/// The most that a character takes: a line must not be longer than we think, and may be shorter.
+/// An upper bound of the columns a character takes. Terminals disagree about the width of some; a line that is
+/// shorter than we think does no harm, one that is longer would be broken by the terminal.
 fn column_of(c: char) -> usize {
     match c {
         '│' | '…' => 1,

@@ -1,4 +1,5 @@
-//! `asyncagents trust` and `untrust`: whose agent files may be used.
+//! `asyncagents trust` and `untrust`: decide whether the agent files of a directory may be used. The list is a file in
+//! the storage directory, read at every use, so neither command needs the daemon.
 
 use std::path::{Path, PathBuf, absolute};
 use std::process::ExitCode;
@@ -70,7 +71,8 @@ impl Untrust {
     pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let directory = self.directory.unwrap_or_else(|| PathBuf::from("."));
         let path = match decide(settings, &directory, Decision::Declined) {
-            // It is gone, and need not be declined: its line goes, too.
+            // The directory does not exist any more. There is nothing to decline, but its entry is removed: a
+            // directory that is created there later must not be trusted.
             Err(error) if is_gone(&error) => {
                 let path: PathBuf = absolute(&directory)?.components().collect();
                 let path = path.to_string_lossy().into_owned();

@@ -23,8 +23,9 @@ struct Entries {
     files: BTreeMap<PathBuf, Change>,
 }
 
+/// The log as it is on disk, possibly of an earlier version.
 #[derive(Default, Deserialize)]
-struct Logged {
+struct LogFile {
     files: BTreeMap<PathBuf, LoggedChange>,
 }
 
@@ -42,13 +43,13 @@ struct Change {
     /// Of the file as we wrote it, to see whether it was edited since.
     length: usize,
     checksum: u32,
-    added: Added,
+    added: Addition,
 }
 
 /// What uninstall removes again.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Added {
+enum Addition {
     /// The file did not exist.
     File,
     Bytes(Vec<Range<usize>>),
@@ -58,10 +59,10 @@ enum Added {
 
 impl UndoLog {
     pub(super) fn read(path: PathBuf) -> anyhow::Result<UndoLog> {
-        let logged: Logged = match read(&path)? {
+        let logged: LogFile = match read(&path)? {
             // A damaged log only costs the byte-exact restore; our entry can still be removed.
             Some(text) => serde_json::from_str(&text).unwrap_or_default(),
-            None => Logged::default(),
+            None => LogFile::default(),
         };
         let (mut files, mut is_earlier) = (BTreeMap::new(), false);
         for (file, change) in logged.files {
@@ -69,13 +70,14 @@ impl UndoLog {
                 LoggedChange::Known(change) => change,
                 LoggedChange::Earlier(_) => {
                     is_earlier = true;
-                    Change { length: 0, checksum: 0, added: Added::Entry }
+                    Change { length: 0, checksum: 0, added: Addition::Entry }
                 }
             };
             files.insert(file, change);
         }
         let log = UndoLog { path, entries: Entries { files } };
-        // At once: there may be keys of the client in it.
+        // An earlier version kept the whole file in its log, which may contain keys: it is overwritten at once,
+        // not at the next change.
         if is_earlier {
             log.write()?;
         }
@@ -125,10 +127,10 @@ impl UndoLog {
 impl Change {
     fn new(original: Option<&str>, after: &str) -> Change {
         let added = match original {
-            None => Added::File,
+            None => Addition::File,
             Some(original) => {
                 let bytes = bytes_added(original.as_bytes(), after.as_bytes());
-                bytes.map_or(Added::Entry, Added::Bytes)
+                bytes.map_or(Addition::Entry, Addition::Bytes)
             }
         };
         Change { length: after.len(), checksum: fingerprint(&[after]), added }
@@ -139,8 +141,8 @@ impl Change {
             return None;
         }
         match self.added {
-            Added::File => Some(None),
-            Added::Bytes(ranges) => {
+            Addition::File => Some(None),
+            Addition::Bytes(ranges) => {
                 let mut bytes = now.as_bytes().to_owned();
                 for range in ranges.into_iter().rev() {
                     // A log that somebody has edited may say anything.
@@ -149,13 +151,16 @@ impl Change {
                 }
                 Some(Some(String::from_utf8(bytes).ok()?))
             }
-            Added::Entry => None,
+            Addition::Entry => None,
         }
     }
 }
 
-/// The bytes of `after` without which it is `before`. `None`: more was done to it than to add some.
+/// The ranges of `after` that have to be deleted to get `before`. `None` when `before` is not a subsequence of
+/// `after`: more was done than to add bytes.
 fn bytes_added(before: &[u8], after: &[u8]) -> Option<Vec<Range<usize>>> {
+    // Common head and tail first; in between, each byte of `before` is matched greedily. Any subsequence will do,
+    // since the ranges only have to lead back to the same bytes.
     let same = |(a, b): &(&u8, &u8)| a == b;
     let head = before.iter().zip(after).take_while(same).count();
     let tail = before[head..].iter().rev().zip(after[head..].iter().rev()).take_while(same).count();
@@ -191,16 +196,16 @@ pub(super) fn restore(file: &Path, before: Option<String>) -> anyhow::Result<()>
 mod tests {
     use super::*;
 
-    fn bytes(ranges: &[(usize, usize)]) -> Added {
-        Added::Bytes(ranges.iter().map(|&(start, end)| start..end).collect())
+    fn bytes(ranges: &[(usize, usize)]) -> Addition {
+        Addition::Bytes(ranges.iter().map(|&(start, end)| start..end).collect())
     }
 
     #[test]
     fn a_file_is_restored_from_what_was_added_to_it() {
-        let check = |before: &str, after: &str, expected: Added| {
+        let check = |before: &str, after: &str, expected: Addition| {
             let change = Change::new(Some(before), after);
             assert_eq!(change.added, expected, "{after}");
-            let restored = matches!(expected, Added::Bytes(_));
+            let restored = matches!(expected, Addition::Bytes(_));
             let restored = restored.then(|| Some(before.to_owned()));
             assert_eq!(Change::new(Some(before), after).undo(&format!("{after} ")), None, "edited");
             assert_eq!(change.undo(after), restored, "{after}");
@@ -209,8 +214,8 @@ mod tests {
         check("{\"k\": 1}", "{\"k\": 1, ours}", bytes(&[(7, 13)]));
         check("k /* é */ }", "k, /* é */ ours }", bytes(&[(1, 2), (11, 16)]));
         check("x=1", "x=1", bytes(&[]));
-        check("theirs", "ours", Added::Entry);
-        check("x = 1\r\n", "x = 1\n", Added::Entry);
+        check("theirs", "ours", Addition::Entry);
+        check("x = 1\r\n", "x = 1\n", Addition::Entry);
         assert_eq!(Change::new(None, "ours").undo("ours"), Some(None));
     }
 

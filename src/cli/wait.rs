@@ -1,4 +1,8 @@
-//! `asyncagents wait`: sleeps until tasks have ended, and exits with what became of them.
+//! `asyncagents wait`: sleeps until tasks have ended; its exit code says how. The exit codes are an interface for
+//! scripts: 0, 1 and 130 for tasks, 124 for a timeout, 2 when the outcome is not known.
+//!
+//! It waits in slices, so that no call outlasts the timeouts of the connection, and goes on when the daemon dies or
+//! is restarted under it. It ends when only a person could end the wait.
 
 use std::collections::HashSet;
 use std::process::ExitCode;
@@ -15,10 +19,10 @@ use crate::quote;
 use crate::task::Status;
 use crate::wire::{CallerView, PermissionView, TaskView, WaitRequest, WaitView};
 
-/// One call waits no longer than this; the next one goes on.
+/// How long one call waits; the next one goes on.
 const SLICE: Duration = Duration::from_secs(300);
 
-/// Nobody can find out before a person has answered.
+/// All tasks that are left wait for a person, so the outcome cannot be known now.
 pub(super) const BLOCKED: u8 = 2;
 const TIMED_OUT: u8 = 124;
 const FAILED: u8 = 1;
@@ -26,10 +30,11 @@ const CANCELLED: u8 = 130;
 
 #[derive(Args)]
 #[command(after_help = "\
-Exits 124 on timeout, 2 when it could not find out (no daemon, unknown id); else 0 if all that were
-waited for completed, 1 if any failed, 130 if none failed and any was cancelled. It goes on when the
-daemon dies or is restarted under it; when somebody stops the daemon, it says so and exits 2. When all
-tasks that are left wait for a permission, it says which and how to answer, and exits 2, too.
+Exits 0 if all that were waited for completed, 1 if any failed, 130 if none failed and any was
+cancelled, 124 on timeout, and 2 when the outcome is not known (no daemon, unknown id). It goes on
+when the daemon crashes or is restarted; when somebody stops the daemon, it says so and exits 2.
+When all tasks that are left wait for a permission, it shows the requests and how to answer, and
+exits 2, too.
 
 Example:
   asyncagents wait --any ab12c3 x9k2m4 && echo one of them is done")]
@@ -37,19 +42,19 @@ pub(super) struct Wait {
     /// The tasks: ids, short ids, or beginnings of ids
     #[arg(required = true)]
     ids: Vec<String>,
-    /// Until one of them has ended
+    /// Wait until one of them has ended
     #[arg(long, conflicts_with_all = ["all", "n"])]
     any: bool,
-    /// Until all of them have ended (the default)
+    /// Wait until all of them have ended (the default)
     #[arg(long, conflicts_with = "n")]
     all: bool,
-    /// Until so many of them have ended
+    /// Wait until this many of them have ended
     #[arg(short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     n: Option<u32>,
     /// Give up after this many seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// Do not tell of ends as they come
+    /// Do not print tasks as they finish
     #[arg(long, short)]
     quiet: bool,
 }
@@ -62,7 +67,7 @@ impl Wait {
         Ok(ExitCode::from(waited.unwrap_or(TIMED_OUT)))
     }
 
-    /// Says how to exit.
+    /// Returns the exit code.
     async fn wait(
         &self,
         settings: &Settings,
@@ -70,9 +75,12 @@ impl Wait {
         timeout: Option<Duration>,
     ) -> anyhow::Result<u8> {
         let connection = connect(settings).await?;
-        // Also of a daemon that is started anew meanwhile: then tasks have lost what came with them.
+        // With credentials, although a wait launches nothing: if the daemon is restarted meanwhile, the tasks
+        // have lost theirs and could not go on.
         let caller = CallerView { hand_over: hand_over(settings), ..caller(settings) };
         let mut ids = connection.resolve(&self.ids).await?;
+        // Duplicates are dropped: `wait -n 2 a a` would count one end twice. Afterwards the set holds the tasks
+        // that have not been printed yet.
         let mut seen = HashSet::new();
         ids.retain(|id| seen.insert(id.clone()));
         let need = match (self.any, self.n) {
@@ -82,6 +90,7 @@ impl Wait {
         };
         let mut ended = 0;
         loop {
+            // One more than have ended, so that each task is printed when it finishes.
             let next = (ended + 1).min(need);
             let left = || timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
             let waited = slice(&connection, &caller, &ids, next, left).await?;
@@ -138,7 +147,7 @@ fn tell(task: &TaskView) {
     }
 }
 
-/// What keeps tasks from going on, and the commands that end that.
+/// Prints the permission requests that block tasks, and the commands that answer them.
 pub(super) fn say_what_is_asked(asks: &[PermissionView]) {
     for PermissionView { short_id, description, what, .. } in asks {
         show::note_quoted(&format!("{short_id} {} asks for:", quote::literal(description)), what);
@@ -157,6 +166,7 @@ fn is_over(task: &TaskView) -> bool {
     Status::parse(&task.status).is_some_and(|status| !status.is_live())
 }
 
+/// The exit code for tasks that have ended: a failure counts for more than a cancellation.
 fn verdict(over: &[&TaskView]) -> u8 {
     let any = |status: Status| over.iter().any(|task| task.status == status.name());
     if any(Status::Error) {

@@ -1,5 +1,8 @@
-//! The Rust client of the HTTP API, over the daemon's socket. It starts nothing and sends nothing
-//! twice; for commands, that is in `cli/connection.rs`.
+//! The Rust client of the HTTP API, over the daemon's Unix socket. One method per route.
+//!
+//! It neither starts the daemon nor repeats a call: after an error the daemon may or may not have done what
+//! was asked, and only the caller knows whether a repeat is safe. [`Error::went_away`] says when one may
+//! help; the retry loop of commands is in `cli/connection.rs`, that of MCP in `mcp/mod.rs`.
 
 mod connection;
 mod version;
@@ -17,9 +20,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub use version::{Hello, Incompatible};
+pub use version::{Handshake, Incompatible};
 
-use connection::{Answer, Connections, Failure};
+use connection::{ConnectionPool, Failure, Response};
 
 use crate::wire::{
     AbortRequest, AnswerRequest, CallerRequest, CallerView, CancelRequest, CancelView, CheckView,
@@ -29,33 +32,33 @@ use crate::wire::{
     TaskView, TasksView, ToolLine, ToolRequest, ToolsView, WaitRequest, WaitView,
 };
 
-/// With a fresh look at what the daemon was configured by.
+/// `fresh` makes the daemon compare its configuration file now: the user may have just edited it.
 const HEALTH: &str = "/v1/health?fresh=true";
 
 /// For every call but those that may take long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// For the handshake, which a daemon answers from memory.
-const LONGEST_HELLO: Duration = Duration::from_secs(30);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A history of millions takes minutes to delete, or to read from end to end.
-const LONGEST_WORK: Duration = Duration::from_secs(3600);
+const WORK_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// How long to wait for the end of an answer that is there.
-const LONGEST_END: Duration = Duration::from_millis(100);
+/// How long to wait for the end of a body whose last line is there, so that its connection can be reused.
+const END_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
 pub struct Client {
-    connections: Connections,
+    connections: ConnectionPool,
 }
 
-/// What becomes of those who wait when the daemon stops.
+/// What commands that wait do when the daemon stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// They are told.
+    /// They end, and say so.
     ForGood,
-    /// They go on with the next one.
+    /// They go on with the next daemon.
     ToRestart,
 }
 
@@ -66,22 +69,25 @@ pub enum Error {
     NotRunning(#[source] io::Error),
     /// It may or may not have done what was asked.
     #[error(
-        "the connection to the daemon broke; `asyncagents daemon status` tells whether it runs"
+        "the connection to the daemon broke; `asyncagents daemon status` shows whether it is running"
     )]
     Broken(#[source] hyper::Error),
+    /// The head of the response came, and not all of its body.
     #[error(
-        "the daemon broke off in the middle of its answer; `asyncagents daemon status` tells \
-         whether it runs"
+        "the daemon closed the connection in the middle of its answer; `asyncagents daemon status` \
+         shows whether it is running"
     )]
     CutOff,
-    #[error("the daemon did not answer in time; `asyncagents daemon status` tells whether it runs")]
+    #[error(
+        "the daemon did not answer in time; `asyncagents daemon status` shows whether it is running"
+    )]
     TimedOut,
     #[error(transparent)]
     Incompatible(#[from] Incompatible),
     /// The whole answer came, and it is not what this version expects.
     #[error(
-        "the answer of the daemon cannot be read ({versions}); `asyncagents daemon restart` \
-         replaces it, and live runs go on"
+        "the daemon's answer is not understood ({versions}); `asyncagents daemon restart` replaces the \
+         daemon, and live runs go on"
     )]
     Unreadable { versions: String, source: serde_json::Error },
     #[error("{}", .0.error)]
@@ -90,13 +96,14 @@ pub enum Error {
 
 impl Client {
     pub fn new(socket: &Path) -> Client {
-        Client { connections: Connections::to(socket) }
+        Client { connections: ConnectionPool::to(socket) }
     }
 
-    /// Who answers, whatever its version.
-    pub async fn hello(&self) -> Result<Hello, Error> {
-        let mut reply = self.ask(Method::GET, HEALTH, Bytes::new(), LONGEST_HELLO).await?;
-        // What cannot be read is a daemon that nobody knows, not one that is away.
+    /// The version handshake, with a daemon of any version.
+    pub async fn hello(&self) -> Result<Handshake, Error> {
+        let mut reply = self.send(Method::GET, HEALTH, Bytes::new(), HANDSHAKE_TIMEOUT).await?;
+        // A health that cannot be parsed is that of an unknown version, which is incompatible. It must not
+        // look like a daemon that is away: a second one would be started.
         Ok(serde_json::from_slice(&reply.rest().await?).unwrap_or_default())
     }
 
@@ -104,18 +111,18 @@ impl Client {
         self.get(HEALTH).await
     }
 
-    /// Says which daemon it was.
-    pub async fn stop(&self, purpose: Stop) -> Result<Hello, Error> {
+    /// Returns the handshake of the daemon that stops, with its pid to wait for.
+    pub async fn stop(&self, purpose: Stop) -> Result<Handshake, Error> {
         let path = match purpose {
             Stop::ForGood => "/v1/daemon/stop",
             Stop::ToRestart => "/v1/daemon/stop?restart=true",
         };
-        let mut reply = self.ask(Method::POST, path, json(&()), PATIENCE).await?;
+        let mut reply = self.send(Method::POST, path, json(&()), CALL_TIMEOUT).await?;
         Ok(serde_json::from_slice(&reply.rest().await?).unwrap_or_default())
     }
 
     pub async fn launch(&self, request: &LaunchRequest) -> Result<TaskView, Error> {
-        self.post("/v1/tasks", request, PATIENCE).await
+        self.post("/v1/tasks", request, CALL_TIMEOUT).await
     }
 
     /// `query` as the API takes it: names and values.
@@ -130,42 +137,42 @@ impl Client {
     }
 
     pub async fn resolve(&self, ids: &[String]) -> Result<TasksView, Error> {
-        self.post("/v1/resolve", &ResolveRequest { ids: ids.to_vec() }, PATIENCE).await
+        self.post("/v1/resolve", &ResolveRequest { ids: ids.to_vec() }, CALL_TIMEOUT).await
     }
 
     pub async fn output(&self, id: &str, request: &OutputRequest) -> Result<OutputView, Error> {
-        let longest = patience(request.timeout.unwrap_or(0.0));
-        self.post(&format!("/v1/tasks/{}/output", encoded(id)), request, longest).await
+        let limit = waiting_timeout(request.timeout.unwrap_or(0.0));
+        self.post(&format!("/v1/tasks/{}/output", encoded(id)), request, limit).await
     }
 
     pub async fn resume(&self, id: &str, request: &ResumeRequest) -> Result<TaskView, Error> {
-        self.post(&format!("/v1/tasks/{}/resume", encoded(id)), request, PATIENCE).await
+        self.post(&format!("/v1/tasks/{}/resume", encoded(id)), request, CALL_TIMEOUT).await
     }
 
     /// What a child that is forked from a session would inherit.
     pub async fn fork_preview(&self, session: &str) -> Result<ForkView, Error> {
-        self.post("/v1/fork", &ForkRequest { session: session.to_owned() }, PATIENCE).await
+        self.post("/v1/fork", &ForkRequest { session: session.to_owned() }, CALL_TIMEOUT).await
     }
 
     pub async fn cancel(&self, request: &CancelRequest) -> Result<CancelView, Error> {
-        self.post("/v1/cancel", request, PATIENCE).await
+        self.post("/v1/cancel", request, CALL_TIMEOUT).await
     }
 
     pub async fn clear(&self, request: &CallerRequest) -> Result<ClearView, Error> {
-        self.post("/v1/clear", request, PATIENCE).await
+        self.post("/v1/clear", request, CALL_TIMEOUT).await
     }
 
     pub async fn prune(&self, request: &PruneRequest) -> Result<PruneView, Error> {
-        self.post("/v1/prune", request, LONGEST_WORK).await
+        self.post("/v1/prune", request, WORK_TIMEOUT).await
     }
 
     pub async fn wait(&self, request: &WaitRequest) -> Result<WaitView, Error> {
-        self.post("/v1/wait", request, patience(request.timeout)).await
+        self.post("/v1/wait", request, waiting_timeout(request.timeout)).await
     }
 
     /// Takes the oldest unread notices out of the caller's mailbox.
     pub async fn read_mailbox(&self, request: &CallerRequest) -> Result<MailboxView, Error> {
-        self.post("/v1/mailbox", request, PATIENCE).await
+        self.post("/v1/mailbox", request, CALL_TIMEOUT).await
     }
 
     pub async fn permissions(&self) -> Result<PermissionsView, Error> {
@@ -173,7 +180,7 @@ impl Client {
     }
 
     pub async fn answer(&self, id: &str, answer: &AnswerRequest) -> Result<PermissionsView, Error> {
-        self.post(&format!("/v1/permissions/{}", encoded(id)), answer, PATIENCE).await
+        self.post(&format!("/v1/permissions/{}", encoded(id)), answer, CALL_TIMEOUT).await
     }
 
     pub async fn hosts(&self) -> Result<HostsView, Error> {
@@ -181,78 +188,78 @@ impl Client {
     }
 
     pub async fn providers(&self, request: &ProvidersRequest) -> Result<ProvidersView, Error> {
-        self.post("/v1/providers", request, PATIENCE).await
+        self.post("/v1/providers", request, CALL_TIMEOUT).await
     }
 
     pub async fn add_server(&self, name: &str, url: &str) -> Result<HostsView, Error> {
         let request = ServerRequest { url: url.to_owned() };
         let path = format!("/v1/hosts/opencode/{}", encoded(name));
-        self.whole(Method::PUT, &path, json(&request), PATIENCE).await
+        self.call(Method::PUT, &path, json(&request), CALL_TIMEOUT).await
     }
 
     pub async fn remove_server(&self, name: &str) -> Result<HostsView, Error> {
         let path = format!("/v1/hosts/opencode/{}", encoded(name));
-        self.whole(Method::DELETE, &path, Bytes::new(), PATIENCE).await
+        self.call(Method::DELETE, &path, Bytes::new(), CALL_TIMEOUT).await
     }
 
     /// Has the whole store read; a long history takes a while.
     pub async fn check(&self) -> Result<CheckView, Error> {
-        self.post("/v1/check", &(), LONGEST_WORK).await
+        self.post("/v1/check", &(), WORK_TIMEOUT).await
     }
 
     /// The tools as a client of MCP registers them, with the agents that this caller could launch in
     /// their descriptions.
     pub async fn tools_for_mcp(&self, caller: &CallerView) -> Result<ToolsView, Error> {
-        self.post("/v1/tools", caller, PATIENCE).await
+        self.post("/v1/tools", caller, CALL_TIMEOUT).await
     }
 
-    /// Calls a tool. Some wait, ten minutes at most; with `progress` in the request the answer says
-    /// how far things are meanwhile.
+    /// Calls a tool. Some wait, ten minutes at most; with `progress` in the request the answer comes with
+    /// lines of progress in front of it.
     pub async fn call_tool(&self, name: &str, request: &ToolRequest) -> Result<ToolCall, Error> {
-        let longest = PATIENCE + Duration::from_secs(600);
+        let limit = CALL_TIMEOUT + Duration::from_secs(600);
         let path = format!("/v1/tools/{}", encoded(name));
-        let reply = self.ask(Method::POST, &path, json(request), longest).await?;
+        let reply = self.send(Method::POST, &path, json(request), limit).await?;
         let client = self.clone();
         Ok(ToolCall { client, reply, in_lines: request.progress, rest: Vec::new() })
     }
 
-    /// Nobody waits any more for the call that was made with this key.
+    /// Aborts the call that was made with this idempotency key: its caller no longer waits.
     pub async fn abort_tool(&self, name: &str, request: &AbortRequest) -> Result<(), Error> {
-        self.post(&format!("/v1/tools/{}/abort", encoded(name)), request, PATIENCE).await
+        self.post(&format!("/v1/tools/{}/abort", encoded(name)), request, CALL_TIMEOUT).await
     }
 
-    /// Notices that came with a tool's answer have arrived.
+    /// Acknowledges the notices that came with a tool's answer.
     pub async fn mail_was_read(&self, receipt: Receipt) -> Result<(), Error> {
-        self.post("/v1/mailbox/read", &ReadRequest { receipt }, PATIENCE).await
+        self.post("/v1/mailbox/read", &ReadRequest { receipt }, CALL_TIMEOUT).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        self.whole(Method::GET, path, Bytes::new(), PATIENCE).await
+        self.call(Method::GET, path, Bytes::new(), CALL_TIMEOUT).await
     }
 
     async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &impl Serialize,
-        longest: Duration,
+        limit: Duration,
     ) -> Result<T, Error> {
-        self.whole(Method::POST, path, json(body), longest).await
+        self.call(Method::POST, path, json(body), limit).await
     }
 
-    async fn whole<T: DeserializeOwned>(
+    async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
-        longest: Duration,
+        limit: Duration,
     ) -> Result<T, Error> {
-        let answer = self.ask(method, path, body, longest).await?.rest().await?;
-        self.read(&answer).await
+        let answer = self.send(method, path, body, limit).await?.rest().await?;
+        self.parse(&answer).await
     }
 
-    /// An answer that is whole and makes no sense was made by another version: a connection that
-    /// breaks is noticed before.
-    async fn read<T: DeserializeOwned>(&self, answer: &[u8]) -> Result<T, Error> {
+    /// Parses an answer. One that arrived whole and does not parse was made by another version: a broken
+    /// connection is noticed before this. Taken for a broken connection, it would be retried for ever.
+    async fn parse<T: DeserializeOwned>(&self, answer: &[u8]) -> Result<T, Error> {
         match serde_json::from_slice(answer) {
             Ok(value) => Ok(value),
             Err(source) => {
@@ -262,31 +269,34 @@ impl Client {
         }
     }
 
-    /// Sends a request, and has what the daemon refuses said as an error.
-    async fn ask(
+    /// Sends a request and reads the head of the response; a status that is no success becomes an error with
+    /// the daemon's text.
+    async fn send(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
-        longest: Duration,
+        limit: Duration,
     ) -> Result<Reply, Error> {
-        let until = Instant::now() + longest;
+        let deadline = Instant::now() + limit;
         let mut request = Request::new(Body::from(body));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().map_err(|_| too_long(path))?;
         let headers = request.headers_mut();
+        // HTTP/1.1 requires a host; on the socket nobody looks at it.
         headers.insert(header::HOST, HeaderValue::from_static("localhost"));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let sent = timeout_at(until, self.connections.send(request)).await;
-        let answer = sent.map_err(|_| Error::TimedOut)?.map_err(|failure| match failure {
+        let sent = timeout_at(deadline, self.connections.send(request)).await;
+        let response = sent.map_err(|_| Error::TimedOut)?.map_err(|failure| match failure {
             Failure::NotOpened(error) => Error::NotRunning(error),
             Failure::Broken(error) => Error::Broken(error),
         })?;
-        let mut reply = Reply { answer, until };
-        let status = reply.answer.status;
+        let mut reply = Reply { response, deadline };
+        let status = reply.response.status;
         if status.is_success() {
             return Ok(reply);
         }
+        // An error that is not in our JSON is shown as it is.
         let text = String::from_utf8_lossy(&reply.rest().await?).into_owned();
         let status = status.as_u16();
         let view = serde_json::from_str(&text).unwrap_or(ErrorView { error: text, status });
@@ -294,67 +304,73 @@ impl Client {
     }
 }
 
-/// What the daemon answers, until it is too late.
+/// A response with the deadline of its call, which holds for the body as well.
 struct Reply {
-    answer: Answer,
-    until: Instant,
+    response: Response,
+    deadline: Instant,
 }
 
 impl Reply {
-    async fn piece(&mut self) -> Result<Option<Bytes>, Error> {
-        let piece = timeout_at(self.until, self.answer.piece()).await;
-        piece.map_err(|_| Error::TimedOut)?.transpose().map_err(|_| Error::CutOff)
+    async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
+        let chunk = timeout_at(self.deadline, self.response.chunk()).await;
+        chunk.map_err(|_| Error::TimedOut)?.transpose().map_err(|_| Error::CutOff)
     }
 
     async fn rest(&mut self) -> Result<Vec<u8>, Error> {
         let mut rest = Vec::new();
-        while let Some(piece) = self.piece().await? {
-            rest.extend_from_slice(&piece);
+        while let Some(chunk) = self.chunk().await? {
+            rest.extend_from_slice(&chunk);
         }
         Ok(rest)
     }
 }
 
-/// With a call that waits; what is no time to wait, the daemon refuses at once.
-fn patience(seconds: f64) -> Duration {
-    PATIENCE + Duration::try_from_secs_f64(seconds).unwrap_or_default().min(LONGEST_WORK)
+/// The timeout of a call that waits for this long on the daemon's side. A number that is no time (NaN,
+/// negative) adds nothing: the daemon refuses it at once, in its own words.
+fn waiting_timeout(seconds: f64) -> Duration {
+    CALL_TIMEOUT + Duration::try_from_secs_f64(seconds).unwrap_or_default().min(WORK_TIMEOUT)
 }
 
-/// A tool at work.
+/// A tool call under way: lines of progress, then the answer.
 pub struct ToolCall {
     client: Client,
     reply: Reply,
     in_lines: bool,
+    /// What was received after the last whole line.
     rest: Vec<u8>,
 }
 
 impl ToolCall {
-    /// What it says next; its answer is the last.
+    /// The next line; the answer is the last one.
     pub async fn next(&mut self) -> Result<ToolLine, Error> {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                let line = self.client.read(&line).await?;
+                let line = self.client.parse(&line).await?;
                 if let ToolLine::Answer(_) = line {
-                    // Nothing but the end is to come; with that, the connection can be used again.
-                    let _ = timeout(LONGEST_END, self.reply.rest()).await;
+                    // Only the end of the body is left. Once it is read, the connection goes back to the
+                    // pool; a daemon that is slow to send it costs a connection, not the answer.
+                    let _ = timeout(END_TIMEOUT, self.reply.rest()).await;
                 }
                 return Ok(line);
             }
-            match self.reply.piece().await? {
-                Some(piece) => self.rest.extend_from_slice(&piece),
+            match self.reply.chunk().await? {
+                Some(chunk) => self.rest.extend_from_slice(&chunk),
+                // A stream that ends without an answer: the daemon stopped under the call.
                 None if self.in_lines => return Err(Error::CutOff),
-                None => return Ok(ToolLine::Answer(self.client.read(&self.rest).await?)),
+                None => return Ok(ToolLine::Answer(self.client.parse(&self.rest).await?)),
             }
         }
     }
 }
 
 impl Error {
-    /// The daemon went away: a call that can be made again may reach the next one.
+    /// Whether the daemon went away, so that a call that may be repeated can reach the next one. Not after a
+    /// timeout: that daemon is still there.
     pub fn went_away(&self) -> bool {
         match self {
             Error::NotRunning(_) | Error::Broken(_) | Error::CutOff => true,
+            // It is stopping.
             Error::Refused(view) => view.status == 503,
             Error::TimedOut | Error::Incompatible(_) | Error::Unreadable { .. } => false,
         }
@@ -373,20 +389,20 @@ impl Error {
     }
 }
 
-/// As a part of a path or a query, whatever is in it.
+/// Percent-encodes a path segment or a query value.
 fn encoded(part: &str) -> String {
     const NOT_PLAIN: &AsciiSet =
         &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
     utf8_percent_encode(part, NOT_PLAIN).to_string()
 }
 
-/// The only thing that can be wrong with one whose parts are encoded.
+/// The only thing that can be wrong with a path whose parts are encoded.
 fn too_long(path: &str) -> Error {
-    let error = format!("what is asked for is too long: {} characters", path.len());
+    let error = format!("the id, name or filter is too long: {} characters in the URL", path.len());
     Error::Refused(ErrorView { error, status: StatusCode::URI_TOO_LONG.as_u16() })
 }
 
-/// Nothing that we send can fail to become JSON.
+/// Serialises a request body; none of our types can fail to.
 fn json(body: &impl Serialize) -> Bytes {
     serde_json::to_vec(body).unwrap_or_default().into()
 }
@@ -487,9 +503,9 @@ mod tests {
 
     #[test]
     fn no_time_to_wait_is_too_long() {
-        let times = [0.0, 600.0, f64::NAN, f64::INFINITY, -1.0, 1e19].map(patience);
-        let (least, most) = (PATIENCE, PATIENCE + LONGEST_WORK);
-        let between = PATIENCE + Duration::from_secs(600);
+        let times = [0.0, 600.0, f64::NAN, f64::INFINITY, -1.0, 1e19].map(waiting_timeout);
+        let (least, most) = (CALL_TIMEOUT, CALL_TIMEOUT + WORK_TIMEOUT);
+        let between = CALL_TIMEOUT + Duration::from_secs(600);
         assert_eq!(times, [least, between, least, least, least, most]);
     }
 }

@@ -1,5 +1,8 @@
-//! The version handshake: which daemon answers, and whether it and this program understand each
-//! other. The health is asked before every command anyway, so this costs no call of its own.
+//! The version handshake: which daemon answers, and whether it and this program speak the same protocol. It is
+//! part of the health, which every command asks for first, so it costs no call of its own.
+//!
+//! After an upgrade the daemon of the old version still runs. Another protocol number is an error with the
+//! way out; another minor version with the same protocol is a note; a patch is nothing.
 
 use std::cmp::Ordering;
 
@@ -9,28 +12,27 @@ use crate::wire::{HealthView, PROTOCOL};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The part of the health that a client goes by. Every field may be missing, so that daemons of
-/// any version can be named; those from before the protocol had a number count as 0.
+/// What a client reads of the health. Every field may be missing, so that the handshake works with daemons of
+/// any version; those from before the protocol had a number count as 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Hello {
+pub struct Handshake {
     pub version: String,
     pub protocol: u32,
     pub pid: u32,
     /// Why a restart would change something.
     pub restart_needed: Option<String>,
-    /// What every command says.
+    /// Warnings that every command prints.
     pub urgent: Vec<String>,
 }
 
-/// A daemon of another protocol, in words with the way out.
+/// The daemon speaks another protocol; the text says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Incompatible(String);
 
-impl Hello {
-    /// Another protocol is an error. With the same one, another version than a mere patch is worth
-    /// a line to the user.
+impl Handshake {
+    /// Compares the versions: an error for another protocol, a note for another minor version.
     pub fn judge(&self) -> Result<Option<String>, Incompatible> {
         if self.protocol != PROTOCOL {
             let (age, way_out) = words(self.protocol.cmp(&PROTOCOL));
@@ -47,9 +49,9 @@ impl Hello {
         }))
     }
 
-    /// Both sides, for messages.
+    /// The versions of both sides, for messages.
     pub(super) fn versions(&self) -> String {
-        let Hello { version, protocol, .. } = self;
+        let Handshake { version, protocol, .. } = self;
         let version = if version.is_empty() { "unknown" } else { version };
         format!(
             "daemon: version {version}, protocol {protocol}; program: version {VERSION}, protocol \
@@ -58,9 +60,9 @@ impl Hello {
     }
 }
 
-impl From<&HealthView> for Hello {
-    fn from(health: &HealthView) -> Hello {
-        Hello {
+impl From<&HealthView> for Handshake {
+    fn from(health: &HealthView) -> Handshake {
+        Handshake {
             version: health.version.clone(),
             protocol: health.protocol,
             pid: health.pid,
@@ -70,8 +72,10 @@ impl From<&HealthView> for Hello {
     }
 }
 
+/// What an older or newer daemon is called, and the way out. The newer one of two stays.
 fn words(theirs: Ordering) -> (&'static str, &'static str) {
     match theirs {
+        // Equal does not occur: it is only asked for when the two differ.
         Ordering::Less | Ordering::Equal => {
             ("older", "`asyncagents daemon restart` replaces it, and live runs go on")
         }
@@ -96,8 +100,8 @@ mod tests {
     #[test]
     fn a_daemon_of_another_version_is_named_with_the_way_out_and_a_patch_is_not() {
         let check = |version: &str, protocol: u32, expected: Result<Option<&str>, &str>| {
-            let hello = Hello { version: version.into(), protocol, ..Hello::default() };
-            let judged = hello.judge().map_err(|error| error.to_string());
+            let handshake = Handshake { version: version.into(), protocol, ..Handshake::default() };
+            let judged = handshake.judge().map_err(|error| error.to_string());
             let expected = expected.map(|note| note.map(str::to_owned)).map_err(str::to_owned);
             assert_eq!(judged, expected, "{version} {protocol}");
         };

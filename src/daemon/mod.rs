@@ -40,8 +40,8 @@ use watch::Watch;
 use crate::claim;
 use crate::clock::Clock;
 use crate::config::{self, Settings};
-use crate::feed::{Change, Feed, Kind};
-use crate::http::{self, Api, Peer, Snapshots, Streams, Warnings};
+use crate::feed::{EventKind, Feed, TaskEvent};
+use crate::http::{self, Api, Peer, SnapshotCache, Streams, Warnings};
 pub use crate::store::Repaired;
 use crate::store::{Committed, Store, What};
 use crate::supervisor::{self, Asks, Keep, Supervisor};
@@ -95,7 +95,7 @@ pub async fn run(
         restarts: Arc::default(),
         restart_needed: Arc::new(configuration.clone()),
         streams: streams(&settings.config.api, room),
-        snapshots: Snapshots::default(),
+        snapshots: SnapshotCache::default(),
         long_reads: Arc::new(Semaphore::new(long_reads())),
         document: Arc::new(http::document()),
     };
@@ -198,12 +198,12 @@ async fn open_for_reading(
     clock: &Clock,
 ) -> anyhow::Result<JoinHandle<()>> {
     let server = listener.server(clock);
-    if listener.door.asks_who_reads() && !peer::can_be_told() {
+    if listener.policy.asks_who_reads() && !peer::can_be_told() {
         let told = "the status API cannot tell whose its readers are on this system and refuses those \
                     without the token; `api.readers = \"anyone\"` lets every user of this machine read";
         api.warnings.put("readers", vec![told.to_owned()]);
     }
-    let router = http::status(api.clone(), listener.door.clone());
+    let router = http::status(api.clone(), listener.policy.clone());
     let serving = tokio::spawn(listener.serve(router, api.supervisor.stopping()));
     status::until_it_answers(&server).await?;
     home.announce(&server)?;
@@ -239,11 +239,11 @@ async fn serve(
 fn open_store(home: &Home, feed: Feed, config: &config::Api) -> anyhow::Result<Store> {
     let publish = move |committed: Committed| {
         let kind = match committed.what {
-            What::Created => Kind::Created,
-            What::Updated => Kind::Updated,
-            What::Ended => Kind::of_end(committed.task.status()),
+            What::Created => EventKind::Created,
+            What::Updated => EventKind::Updated,
+            What::Ended => EventKind::of_end(committed.task.status()),
         };
-        feed.publish(Change::new(committed.id, kind, committed.task));
+        feed.publish(TaskEvent::new(committed.id, kind, committed.task));
     };
     let brief = Brief { result_characters: config.result_characters };
     let (store, _) = Store::open_with(&home.database(), brief, publish)?;

@@ -31,7 +31,7 @@ use super::home::Home;
 use super::{peer, peers};
 use crate::clock::Clock;
 use crate::config;
-use crate::http::{Door, Reader};
+use crate::http::{AccessPolicy, Reader};
 use crate::private_file;
 use crate::wire::ServerView;
 
@@ -54,7 +54,7 @@ const SHORTEST_TOKEN: usize = 16;
 pub(super) struct Listener {
     tcp: TcpListener,
     address: SocketAddr,
-    pub(super) door: Door,
+    pub(super) policy: AccessPolicy,
     most: usize,
 }
 
@@ -87,14 +87,14 @@ impl Listener {
             )
         })?;
         let address = tcp.local_addr()?;
-        let door = Door {
+        let policy = AccessPolicy {
             token: token.into(),
             host: config.host.as_str().into(),
             open,
             anyone: config.readers == config::Readers::Anyone,
             origins: config.origins.iter().cloned().collect(),
         };
-        Ok(Listener { tcp, address, door, most: room.connections })
+        Ok(Listener { tcp, address, policy, most: room.connections })
     }
 
     pub(super) fn server(&self, clock: &Clock) -> ServerView {
@@ -124,7 +124,7 @@ impl Listener {
             match accepted {
                 Ok((stream, _)) => {
                     let (router, stopping) = (router.clone(), stopping.clone());
-                    let asks_who = self.door.asks_who_reads();
+                    let asks_who = self.policy.asks_who_reads();
                     connections.spawn(async move {
                         let reader = match asks_who {
                             true => peer::reader(&stream).await,

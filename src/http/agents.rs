@@ -1,5 +1,9 @@
-//! Commands of agents at our doors (X3): they may look at their own task and do nothing else, whatever
-//! token they have got hold of.
+//! Authorisation of the commands that agents run (X3): over HTTP they may read their own task and nothing
+//! else, whatever token they have got hold of. Otherwise `bash` in an agent could approve its own requests,
+//! launch agents beyond the depth limit, or read what other agents found.
+//!
+//! The peer is identified when the connection is accepted (`daemon/peers.rs`), by its process and not by
+//! anything it sends. While commands run, a peer that cannot be identified is refused, too.
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{Method, StatusCode};
@@ -9,17 +13,18 @@ use axum::response::{IntoResponse, Response};
 use super::Api;
 use super::error::ApiError;
 
-/// Who is at the other end of a connection, found out when it was accepted.
+/// The process at the other end of a connection, identified when it was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
+    /// Not a command of an agent.
     Elsewhere,
-    /// A command of an agent, by its guard.
+    /// A command of an agent, by the pid of its guard; `None` when the guard is gone.
     Agent(Option<i32>),
     /// Commands of agents run, and it may be one.
     Unknown,
 }
 
-/// Around all routes.
+/// Middleware around all routes, on the socket and over TCP.
 pub(super) async fn only_their_own_task(
     State(api): State<Api>,
     request: Request,
@@ -29,26 +34,35 @@ pub(super) async fn only_their_own_task(
     let refused = match peer {
         None | Some(Peer::Elsewhere) => None,
         Some(Peer::Agent(guard)) => {
+            // A guard that is no longer on record belongs to a command whose call has ended: there is no
+            // task left that it could be shown.
             let session = guard.and_then(|guard| api.supervisor.session_of_command(guard));
             let own = session.map(|session| format!("/v1/tasks/{session}"));
             match own {
                 Some(own) if is_read_of(&own, &request) => None,
                 Some(own) => Some(format!(
-                    "commands of an agent may only read the agent's own task (`GET {own}`); what \
-                     else is to be done is done by a person, from a shell of their own"
+                    "commands of an agent may only read the agent's own task (`GET {own}`); anything \
+                     else has to be done by a person, from their own shell"
                 )),
-                None => Some("this connection is of a command of an agent that has ended".into()),
+                None => {
+                    Some("this connection belongs to a command of an agent that has ended".into())
+                }
             }
         }
         Some(Peer::Unknown) => Some(
-            "cannot tell whether this connection is of an agent's command, which may do nothing \
-             here; keep the connection open until it is answered, and try again"
+            "cannot tell whether this connection belongs to a command of an agent, which may do \
+             nothing here; keep the connection open until it is answered, and try again"
                 .into(),
         ),
     };
     match refused {
         Some(why) => {
-            tracing::warn!(method = %request.method(), path = request.uri().path(), "agent refused");
+            tracing::warn!(
+                method = %request.method(),
+                path = request.uri().path(),
+                ?peer,
+                "request of an agent's command refused; only its own task may be read"
+            );
             ApiError::with_status(StatusCode::FORBIDDEN, why).into_response()
         }
         None => next.run(request).await,

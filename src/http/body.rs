@@ -1,4 +1,5 @@
-//! Extractors whose refusals are JSON like every other error.
+//! Extractors for bodies, queries and paths. They parse as axum's do, but their rejections are JSON like
+//! every other error of this API; axum's are plain text.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -14,6 +15,7 @@ use super::error::ApiError;
 pub(super) const JSON: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, KIND)];
 const KIND: &str = "application/json";
 
+/// A JSON body.
 pub(super) struct Body<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -25,7 +27,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             true => match Bytes::from_request(request, state).await {
                 Ok(bytes) => match serde_json::from_slice(&bytes) {
                     Ok(value) => return Ok(Body(value)),
-                    // Once more, with an eye on where in it something is wrong: that takes longer.
+                    // Parse again with axum, which tracks the path to the bad field for the error text.
+                    // That is slower, so it is only done for requests that fail.
                     Err(_) => Json::from_bytes(&bytes),
                 },
                 Err(error) => Err(error.into()),
@@ -39,6 +42,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
+/// The query string.
 pub(super) struct Params<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
@@ -53,7 +57,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// The one part of a path that is not fixed.
+/// The one variable segment of a path.
 pub(super) struct Id(pub(super) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Id {

@@ -1,4 +1,5 @@
-//! Cancelling tasks, by id, by batch, or all.
+//! `POST /v1/cancel`: cancels tasks by id, by batch, or all. Returns once the ends are on disk; the hosts are
+//! told afterwards.
 
 use axum::Json;
 use axum::extract::State;
@@ -18,7 +19,8 @@ pub(super) async fn cancel(
 ) -> Result<Json<CancelView>, ApiError> {
     let CancelRequest { caller, ids, all, batch } = request;
     let caller = tools::caller(caller)?;
-    // The shell sees everybody's tasks, so its `all` means all.
+    // `asyncagents list` shows the tasks of all parents, so `asyncagents cancel --all` stops all of them.
+    // For any other caller `all` means its own.
     let everything = if caller.is_shell() { Target::Everything } else { Target::All };
     let targets = match (ids.as_slice(), all, batch) {
         ([_, ..], false, None) => ids.into_iter().map(|id| Target::Task(TaskId::new(id))).collect(),
@@ -33,7 +35,8 @@ pub(super) async fn cancel(
             (Ok(stopped), _) => {
                 cancelled.extend(stopped.tasks.iter().map(|task| api.supervisor.brief(task)))
             }
-            // One that is over does not keep the others running.
+            // With several ids, one task that has ended is reported and the others are cancelled all the
+            // same; a single id that has ended is an error.
             (Err(Error::Refused(Refused::AlreadyOver)), Target::Task(id)) if several => {
                 over.push(api.supervisor.brief(&api.supervisor.task(&id)?));
             }

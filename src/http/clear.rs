@@ -1,4 +1,4 @@
-//! Clearing the caller's list.
+//! `POST /v1/clear`: cancels the caller's live tasks and takes all of its tasks off its list.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,8 @@
-//! The one place where an error becomes a status code. Insides stay inside.
+//! Errors as HTTP responses: the one place where an error becomes a status code. The match over the
+//! supervisor's errors is exhaustive, so a new error does not compile before it has a status.
+//!
+//! What only an operator can act on is logged here with its chain of sources; the client gets the outermost
+//! text, or "internal error".
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -27,7 +31,7 @@ impl ApiError {
     pub(super) fn too_many_streams() -> ApiError {
         ApiError::with_status(
             StatusCode::SERVICE_UNAVAILABLE,
-            "as many clients as allowed read the event stream already; close one, or raise \
+            "the event stream has as many clients as it may have; close one, or raise \
              `api.max_streams`",
         )
     }
@@ -36,7 +40,8 @@ impl ApiError {
         ApiError::with_status(StatusCode::SERVICE_UNAVAILABLE, "this took too long; try again")
     }
 
-    /// For those who only read: what a host is and where is not their business.
+    /// For read-only routes, which pages and other programs may use: a host's error can contain addresses
+    /// and paths of the user's servers, so its text is replaced.
     pub(super) fn of_reading(error: supervisor::Error) -> ApiError {
         let mut shown = ApiError::from(error);
         if shown.status == StatusCode::BAD_GATEWAY {
@@ -58,7 +63,7 @@ impl ApiError {
     }
 
     fn internal(error: &(dyn std::error::Error + 'static)) -> ApiError {
-        tracing::error!(error, "request failed");
+        tracing::error!(error, "request failed; the client was answered with status 500");
         ApiError::with_status(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
     }
 }
@@ -98,12 +103,14 @@ impl From<supervisor::Error> for ApiError {
             NotYours(_) => StatusCode::FORBIDDEN,
             QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,
             Overfull(_) => StatusCode::INSUFFICIENT_STORAGE,
+            // Clients take 503 for "the daemon went away", and repeat the call with the next one.
             Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Host(_) => StatusCode::BAD_GATEWAY,
             Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         if status == StatusCode::INTERNAL_SERVER_ERROR {
-            tracing::error!(error = &error as &dyn std::error::Error, "request failed");
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(error, "request failed; the client was answered with status 500");
         }
         ApiError { status, text: error.to_string() }
     }

@@ -1,5 +1,9 @@
-//! The event stream: a snapshot, then every change in order. An event is written once, whoever
-//! reads it. Somebody who cannot keep up is let go and slows nobody down.
+//! The SSE stream: a snapshot, then every task event in commit order, and a heartbeat after a silence.
+//!
+//! An event is encoded once, however many clients read it. The id of a frame is the store's change counter:
+//! a client that reconnects with `since` is replayed what it missed, or gets a fresh snapshot when the
+//! replay buffer does not reach back that far. A client that lags behind the feed is disconnected, so that a
+//! slow reader costs neither memory nor the others' time; it reconnects and gets a snapshot.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,21 +25,22 @@ use super::body::Params;
 use super::error::ApiError;
 use super::stats;
 use super::tasks::LARGEST_NUMBER;
-use crate::feed::{Change, Changes, Kind};
-use crate::metrics::{Client, Metrics};
+use crate::feed::{EventKind, Events, TaskEvent};
+use crate::metrics::{Metrics, StreamGuard};
 use crate::task::Timestamp;
 use crate::task::view::TaskView;
 
-/// The last snapshot. Clients that come at the same moment, after a restart for example, share it, so
-/// that it is made and held once.
-pub type Snapshots = Arc<tokio::sync::Mutex<Option<Written>>>;
+/// Single-entry cache of the last snapshot. After a restart all clients reconnect at the same moment: the
+/// lock is held while the snapshot is read, so the first of them builds it and the others share its bytes.
+pub type SnapshotCache = Arc<tokio::sync::Mutex<Option<SnapshotFrame>>>;
 
-/// A snapshot as it is sent.
+/// A snapshot, encoded as an SSE frame.
 #[derive(Clone)]
-pub struct Written {
-    /// What `snapshot_key` said before it was read.
+pub struct SnapshotFrame {
+    /// Cache key: the newest change and the number of tasks before it was read. The number is in it because
+    /// pruning deletes tasks without being a change.
     key: (u64, u64),
-    /// The newest change that is in it.
+    /// The newest change that is in it; events up to this one are not sent again.
     change: u64,
     frame: Bytes,
 }
@@ -44,8 +49,8 @@ pub struct Written {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
-    /// The id of the last event that was seen. What came after it is sent instead of a snapshot,
-    /// as far as it is kept.
+    /// The id of the last event that was seen. The events after it are sent instead of a snapshot,
+    /// if they are still buffered.
     #[param(minimum = 0, maximum = 9007199254740991_i64)]
     since: Option<u64>,
 }
@@ -58,7 +63,7 @@ pub(super) struct EventsQuery {
 #[utoipa::path(get, path = "/v1/events", tag = "status", params(EventsQuery), responses(
     (status = 200, description = "a stream of events", body = String, content_type = "text/event-stream"),
     (status = 400, description = "the query cannot be understood", body = crate::wire::ErrorView),
-    (status = 503, description = "as many clients as allowed read it already", body = crate::wire::ErrorView),
+    (status = 503, description = "the limit of clients is reached", body = crate::wire::ErrorView),
 ))]
 pub(super) async fn events(
     State(api): State<Api>,
@@ -68,109 +73,116 @@ pub(super) async fn events(
         return Err(ApiError::bad_request("`since` goes up to 9007199254740991"));
     }
     let metrics = api.supervisor.metrics().clone();
-    let client = metrics.client(api.streams.most).ok_or_else(ApiError::too_many_streams)?;
-    let missed = query.since.and_then(|since| api.supervisor.changes_after(since));
-    let (ready, changes, seen) = match missed {
-        Some((missed, changes)) => {
-            let seen = missed.last().map_or(query.since.unwrap_or(0), |change| change.id);
-            (missed.iter().map(|change| api.frame(change)).collect(), changes, seen)
+    let guard = metrics.client(api.streams.most).ok_or_else(ApiError::too_many_streams)?;
+    let missed = query.since.and_then(|since| api.supervisor.events_after(since));
+    let (pending, events, sent) = match missed {
+        Some((missed, events)) => {
+            let sent = missed.last().map_or(query.since.unwrap_or(0), |event| event.id);
+            (missed.iter().map(|event| api.frame(event)).collect(), events, sent)
         }
         None => {
-            // Subscribed first: what happens meanwhile is either in the snapshot or comes after it.
-            let changes = api.supervisor.changes();
-            let Written { change, frame, .. } = snapshot(&api).await?;
-            (VecDeque::from([frame]), changes, change)
+            // Subscribe before reading the snapshot: a change that is committed in between is then in
+            // both, and `sent` drops the duplicate. The other way round it would be in neither.
+            let events = api.supervisor.events();
+            let SnapshotFrame { change, frame, .. } = snapshot(&api).await?;
+            (VecDeque::from([frame]), events, change)
         }
     };
-    let reading = Reading {
-        ready,
-        changes,
-        seen,
-        silence: api.streams.heartbeat,
-        last: Instant::now(),
+    let client = SseClient {
+        pending,
+        events,
+        sent,
+        heartbeat: api.streams.heartbeat,
+        last_frame: Instant::now(),
         alarm: Box::pin(sleep_until(Instant::now() + api.streams.heartbeat)),
         stopping: Box::pin(api.supervisor.stopping().cancelled_owned()),
         api,
         metrics,
-        _client: client,
+        _guard: guard,
     };
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
-    Ok((headers, Body::from_stream(reading.frames())).into_response())
+    Ok((headers, Body::from_stream(client.frames())).into_response())
 }
 
-/// How streams behave.
+/// Settings of the event stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streams {
-    /// So long nothing is said before a heartbeat is.
+    /// How long a stream is silent before a heartbeat is sent.
     pub heartbeat: Duration,
-    /// So many ended tasks are in a snapshot, beside all live ones.
+    /// How many ended tasks are in a snapshot, beside all live ones.
     pub snapshot_tasks: u64,
-    /// So many clients at once.
+    /// How many clients may read it at the same time.
     pub most: usize,
 }
 
-/// One client and where it is in the stream.
-struct Reading {
-    ready: VecDeque<Bytes>,
-    changes: Changes,
-    /// The newest change it was sent.
-    seen: u64,
-    silence: Duration,
-    /// When it was last sent something.
-    last: Instant,
+/// One client of the event stream, and its position in it.
+struct SseClient {
+    /// Frames to send before new events: the snapshot, or what is replayed.
+    pending: VecDeque<Bytes>,
+    events: Events,
+    /// The id of the newest event that was sent to it.
+    sent: u64,
+    heartbeat: Duration,
+    last_frame: Instant,
     alarm: std::pin::Pin<Box<Sleep>>,
     stopping: std::pin::Pin<Box<tokio_util::sync::WaitForCancellationFutureOwned>>,
     api: Api,
     metrics: Metrics,
-    _client: Client,
+    _guard: StreamGuard,
 }
 
-impl Reading {
+impl SseClient {
     fn frames(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
-        stream::unfold(self, |mut reading| async move {
-            let frame = reading.next().await?;
-            Some((Ok(frame), reading))
+        stream::unfold(self, |mut client| async move {
+            let frame = client.next().await?;
+            Some((Ok(frame), client))
         })
     }
 
     async fn next(&mut self) -> Option<Bytes> {
-        let frame = match self.ready.pop_front() {
+        let frame = match self.pending.pop_front() {
             Some(frame) => frame,
             None => self.wait().await?,
         };
-        self.last = Instant::now();
+        self.last_frame = Instant::now();
         Some(frame)
     }
 
+    /// The next frame; `None` closes the connection.
     async fn wait(&mut self) -> Option<Bytes> {
         loop {
-            // Most of the time there is either one or nothing, and no need to look at the clock.
-            let change = match self.changes.try_recv() {
-                Ok(change) => Ok(change),
+            // In a burst the next event is there already: taking it without `select!` saves polling the
+            // timer and the shutdown signal for each one.
+            let event = match self.events.try_recv() {
+                Ok(event) => Ok(event),
                 Err(TryRecvError::Lagged(n)) => Err(RecvError::Lagged(n)),
                 Err(TryRecvError::Closed) => Err(RecvError::Closed),
                 Err(TryRecvError::Empty) => tokio::select! {
                     biased;
                     () = &mut self.stopping => return None,
-                    change = self.changes.recv() => change,
+                    event = self.events.recv() => event,
+                    // Set again only when it fires, not with every frame: one that fires too early is
+                    // moved to the time that is due.
                     () = &mut self.alarm => {
-                        let due = self.last + self.silence;
+                        let due = self.last_frame + self.heartbeat;
                         let now = Instant::now();
-                        self.alarm.as_mut().reset(if due > now { due } else { now + self.silence });
+                        self.alarm.as_mut().reset(if due > now { due } else { now + self.heartbeat });
                         if due > now {
                             continue;
                         }
-                        return Some(heartbeat(self.seen, self.api.supervisor.clock().now()));
+                        return Some(heartbeat(self.sent, self.api.supervisor.clock().now()));
                     }
                 },
             };
-            match change {
-                Ok(change) if change.id <= self.seen => {}
-                Ok(change) => {
-                    self.seen = change.id;
-                    return Some(self.api.frame(&change));
+            match event {
+                // It is in the snapshot already.
+                Ok(event) if event.id <= self.sent => {}
+                Ok(event) => {
+                    self.sent = event.id;
+                    return Some(self.api.frame(&event));
                 }
+                // Events are missing now, so the stream cannot go on: the client has to start again.
                 Err(RecvError::Lagged(_)) => {
                     self.metrics.client_dropped();
                     return None;
@@ -182,36 +194,38 @@ impl Reading {
 }
 
 impl Api {
-    /// Written once, whoever reads it.
-    fn frame(&self, change: &Change) -> Bytes {
-        change.written(|change| frame(change, &self.supervisor.brief(&change.task)))
+    /// The SSE frame of an event, encoded once for all clients.
+    fn frame(&self, event: &TaskEvent) -> Bytes {
+        event.encoded(|event| frame(event, &self.supervisor.brief(&event.task)))
     }
 }
 
-fn frame(change: &Change, task: &TaskView) -> Bytes {
-    let name = match change.kind {
-        Kind::Created => "task.created",
-        Kind::Updated => "task.updated",
-        Kind::Completed => "task.completed",
-        Kind::Error => "task.error",
-        Kind::Cancelled => "task.cancelled",
+fn frame(event: &TaskEvent, task: &TaskView) -> Bytes {
+    let name = match event.kind {
+        EventKind::Created => "task.created",
+        EventKind::Updated => "task.updated",
+        EventKind::Completed => "task.completed",
+        EventKind::Error => "task.error",
+        EventKind::Cancelled => "task.cancelled",
     };
     let task = task.to_json();
-    format!("event: {name}\nid: {}\ndata: {{\"task\":{task}}}\n\n", change.id).into()
+    format!("event: {name}\nid: {}\ndata: {{\"task\":{task}}}\n\n", event.id).into()
 }
 
-fn heartbeat(seen: u64, now: Timestamp) -> Bytes {
-    format!("event: heartbeat\nid: {seen}\ndata: {{\"ts\":\"{now}\"}}\n\n").into()
+/// It repeats the id of the last event: a client that comes back with it misses nothing.
+fn heartbeat(sent: u64, now: Timestamp) -> Bytes {
+    format!("event: heartbeat\nid: {sent}\ndata: {{\"ts\":\"{now}\"}}\n\n").into()
 }
 
-async fn snapshot(api: &Api) -> Result<Written, ApiError> {
-    let mut last = api.snapshots.lock().await;
+/// The snapshot from the cache, or read anew when something has changed since.
+async fn snapshot(api: &Api) -> Result<SnapshotFrame, ApiError> {
+    let mut cached = api.snapshots.lock().await;
     let key = api.supervisor.snapshot_key()?;
-    if let Some(written) = last.as_ref().filter(|written| written.key == key) {
-        return Ok(written.clone());
+    if let Some(frame) = cached.as_ref().filter(|frame| frame.key == key) {
+        return Ok(frame.clone());
     }
-    // The old one goes first: no need for both at the same time.
-    *last = None;
+    // Dropped before the new one is read: a snapshot can be large, and two are never needed.
+    *cached = None;
     let others = api.streams.snapshot_tasks;
     let snapshot = api.read(move |supervisor| supervisor.snapshot(others)).await?;
     let stats = stats::view(&snapshot.totals);
@@ -221,7 +235,7 @@ async fn snapshot(api: &Api) -> Result<Written, ApiError> {
     text.extend_from_slice(b",\"stats\":");
     serde_json::to_writer(&mut text, &stats).map_err(ApiError::unwritable)?;
     text.extend_from_slice(format!(",\"total\":{}}}\n\n", stats.total_tasks).as_bytes());
-    let written = Written { key, change: snapshot.change, frame: text.into() };
-    *last = Some(written.clone());
-    Ok(written)
+    let frame = SnapshotFrame { key, change: snapshot.change, frame: text.into() };
+    *cached = Some(frame.clone());
+    Ok(frame)
 }

@@ -1,5 +1,5 @@
-//! Forking: a look at what a child would inherit. A conversation is not for everybody who may look
-//! at tasks, so it is asked for like a change.
+//! `POST /v1/fork`: previews the context that a forked child would inherit. A POST although it changes
+//! nothing: reads are open to pages and other programs, and a whole conversation of the user is not for them.
 
 use axum::Json;
 use axum::extract::State;

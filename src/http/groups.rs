@@ -1,4 +1,4 @@
-//! Batches of tasks and what they have come to.
+//! `GET /v1/task-groups`: batches of tasks with their aggregates. A batch is called a group in the API.
 
 use axum::Json;
 use axum::extract::State;

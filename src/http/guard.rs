@@ -1,5 +1,9 @@
-//! Who may do what over TCP: processes of the same user and pages of this machine may read (H8), only who
-//! has the token may change anything, and sites that reach us under another name may do neither.
+//! Access control of the TCP port: processes of the same user and web pages of this machine may read (H8),
+//! changes need the bearer token, and everything else is refused.
+//!
+//! Four checks, each against an attack: the `Host` header against DNS rebinding, the `Origin` header against
+//! pages of other sites, the user of the peer process against other users of this machine, and the token,
+//! compared in constant time, for changes. The Unix socket has none of them: its permissions do that work.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,27 +20,27 @@ use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
 
-/// A read takes milliseconds; one that takes this long is stuck.
+/// A read takes milliseconds; one that takes this long is stuck, and the client gets 503.
 const LONGEST_READ: Duration = Duration::from_secs(30);
 
 const READS: &str = "GET, HEAD, OPTIONS";
 
-/// The listener that a request came through.
+/// Who may do what over the TCP port, as configured.
 #[derive(Clone)]
-pub struct Door {
-    /// What lets a request change something.
+pub struct AccessPolicy {
+    /// The bearer token that changes need.
     pub token: Arc<str>,
-    /// The name or address it listens on.
+    /// The name or address that the port is bound to.
     pub host: Arc<str>,
-    /// It can be reached from other machines, so that reading needs the token, too.
+    /// The port can be reached from other machines, so reading needs the token, too.
     pub open: bool,
-    /// Any user of this machine may read.
+    /// Any user of this machine may read (`api.readers = "anyone"`).
     pub anyone: bool,
-    /// Pages of these may read besides those of this machine; `*` is any.
+    /// Origins whose pages may read, beside those of this machine; `*` is any (`api.origins`).
     pub origins: Arc<[String]>,
 }
 
-/// Whose process a connection comes from. Every request carries it.
+/// Whose process a connection comes from; looked up once per connection (`daemon/peer.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     SameUser,
@@ -45,6 +49,7 @@ pub enum Reader {
     Unknown,
 }
 
+/// What a request says about the token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Token {
     None,
@@ -52,10 +57,15 @@ enum Token {
     Right,
 }
 
-pub(super) async fn guard(State(door): State<Door>, request: Request, next: Next) -> Response {
+/// Middleware around all routes of the TCP port.
+pub(super) async fn guard(
+    State(policy): State<AccessPolicy>,
+    request: Request,
+    next: Next,
+) -> Response {
     let is_read = [Method::GET, Method::HEAD].contains(request.method());
-    let token = door.token_in(request.headers());
-    let refused = if !door.is_meant_by(request.uri(), request.headers()) {
+    let token = policy.token_in(request.headers());
+    let refused = if !policy.is_meant_by(request.uri(), request.headers()) {
         Some(ApiError::with_status(
             StatusCode::FORBIDDEN,
             "this server answers on this machine only; use `127.0.0.1` or `localhost`",
@@ -64,8 +74,8 @@ pub(super) async fn guard(State(door): State<Door>, request: Request, next: Next
         return with_cors(StatusCode::NO_CONTENT.into_response());
     } else {
         let reader = request.extensions().get().copied().unwrap_or(Reader::Unknown);
-        let refused = door.refusal(is_read, token);
-        refused.or_else(|| door.refusal_to_read(token, reader, request.headers()))
+        let refused = policy.refusal(is_read, token);
+        refused.or_else(|| policy.refusal_to_read(token, reader, request.headers()))
     };
     if let Some(refused) = refused {
         let mut response = refused.into_response();
@@ -75,7 +85,7 @@ pub(super) async fn guard(State(door): State<Door>, request: Request, next: Next
         return with_cors(response);
     }
     if !is_read {
-        // Never with a wildcard origin: a page of another site must not see what it changed.
+        // Without CORS headers: a page of another site must not be able to read the answer to a change.
         return next.run(request).await;
     }
     let answer = tokio::time::timeout(LONGEST_READ, next.run(request)).await;
@@ -83,13 +93,16 @@ pub(super) async fn guard(State(door): State<Door>, request: Request, next: Next
     if token == Token::Right { answer } else { with_cors(answer) }
 }
 
-impl Door {
-    /// Whether it matters whose process a connection comes from.
+impl AccessPolicy {
+    /// Whether it matters whose process a connection comes from: looking it up reads the kernel's table of
+    /// sockets, so it is done only then.
     pub fn asks_who_reads(&self) -> bool {
         !self.anyone && !self.open
     }
 
-    /// Who has no token must be of the same user, and no page of another site.
+    /// Without the token, a reader must be a process of the same user and no page of another site. The user
+    /// is checked because any user of a machine can connect to its loopback ports, and transcripts contain
+    /// what agents have read in files of mode 0600.
     fn refusal_to_read(
         &self,
         token: Token,
@@ -131,15 +144,17 @@ impl Door {
         self.origins.iter().any(named) || is_of_this_machine(origin)
     }
 
+    /// Why a request needs the token and does not have it.
     fn refusal(&self, is_read: bool, token: Token) -> Option<ApiError> {
         let needed = !is_read || self.open;
         match token {
             Token::Right => None,
             _ if !needed => None,
+            // 405 and not 401: without a token this port has no other methods than those of reading.
             Token::None if !is_read => Some(ApiError::with_status(
                 StatusCode::METHOD_NOT_ALLOWED,
-                "here one can only read; what changes something goes over the socket, or needs \
-                 the token",
+                "this port is read-only without the bearer token; send the token, or use the \
+                 daemon's socket",
             )),
             Token::None | Token::Wrong => Some(ApiError::with_status(
                 StatusCode::UNAUTHORIZED,
@@ -162,10 +177,11 @@ impl Door {
         }
     }
 
-    /// A site whose name was made to lead here still calls us by its own name. A request to a proxy
-    /// (`GET http://name/path`) has it in the address as well, and there it counts for more than in
-    /// the header.
+    /// Against DNS rebinding: a site that lets its own name resolve to 127.0.0.1 still sends that name as
+    /// `Host`. A request in absolute form (`GET http://name/path`) has a name in its target as well, which
+    /// takes precedence over the header (RFC 9112), so both have to be ours.
     fn is_meant_by(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        // Exactly one header: with two, a proxy and we could each look at another one.
         let mut hosts = headers.get_all(HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
         let header = host.to_str().is_ok_and(|host| self.is_known_as(host));
@@ -178,8 +194,8 @@ impl Door {
     }
 }
 
-/// A page that was loaded from this machine. One from a file has no origin (`null`) and is none of them:
-/// a file may come from anywhere.
+/// Whether an origin is a web server of this machine. A page that was opened from a file has the origin
+/// `null` and is not: the file may have been downloaded from anywhere.
 fn is_of_this_machine(origin: &str) -> bool {
     let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     host.and_then(name).is_some_and(is_loopback)
@@ -190,7 +206,7 @@ fn is_loopback(name: &str) -> bool {
         || name.eq_ignore_ascii_case("localhost")
 }
 
-/// Without the port. `None` when it is neither a name nor an address with a port.
+/// A host without its port. `None` when it is neither a name nor an address, with or without a port.
 fn name(host: &str) -> Option<&str> {
     let (name, rest) = match host.strip_prefix('[') {
         Some(address) => address.split_once(']')?,
@@ -200,12 +216,14 @@ fn name(host: &str) -> Option<&str> {
     (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port)).then_some(name)
 }
 
-/// Takes as long for a near miss as for a far one.
+/// Compares in constant time, so that a token cannot be guessed byte by byte from how long a refusal takes.
 fn same(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |all, (one, other)| all | (one ^ other));
     one.len() == other.len() && differences == 0
 }
 
+/// The CORS headers of the specification. The wildcard gives nothing away: a page whose origin may not read
+/// has been refused before.
 fn with_cors(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
@@ -218,9 +236,9 @@ fn with_cors(mut response: Response) -> Response {
 mod tests {
     use super::*;
 
-    fn door(open: bool) -> Door {
+    fn policy(open: bool) -> AccessPolicy {
         let origins = ["https://status.example/".to_owned()].into();
-        Door { token: "secret".into(), host: "box".into(), open, anyone: false, origins }
+        AccessPolicy { token: "secret".into(), host: "box".into(), open, anyone: false, origins }
     }
 
     #[test]
@@ -228,7 +246,7 @@ mod tests {
         let check = |host: &str, open: bool, expected: bool| {
             let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_str(host).unwrap())]);
             let path = Uri::from_static("/v1/health");
-            assert_eq!(door(open).is_meant_by(&path, &headers), expected, "{host}");
+            assert_eq!(policy(open).is_meant_by(&path, &headers), expected, "{host}");
         };
         for host in ["localhost", "LOCALHOST:5165", "127.0.0.1", "127.0.0.1:80", "127.9.9.9"] {
             check(host, false, true);
@@ -246,11 +264,11 @@ mod tests {
         check("10.0.0.1:5165", true, true);
         check("evil.example", true, false);
         let path = Uri::from_static("/v1/health");
-        assert!(!door(false).is_meant_by(&path, &HeaderMap::new()));
+        assert!(!policy(false).is_meant_by(&path, &HeaderMap::new()));
         let mut two = HeaderMap::new();
         two.append(HOST, HeaderValue::from_static("localhost"));
         two.append(HOST, HeaderValue::from_static("evil.example"));
-        assert!(!door(false).is_meant_by(&path, &two));
+        assert!(!policy(false).is_meant_by(&path, &two));
     }
 
     #[test]
@@ -258,7 +276,7 @@ mod tests {
         let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static("localhost"))]);
         let check = |uri: &'static str, expected: bool| {
             assert_eq!(
-                door(false).is_meant_by(&Uri::from_static(uri), &headers),
+                policy(false).is_meant_by(&Uri::from_static(uri), &headers),
                 expected,
                 "{uri}"
             );
@@ -274,7 +292,7 @@ mod tests {
     fn only_the_whole_token_is_right() {
         let check = |value: &'static str, expected: bool| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
-            assert_eq!(door(false).token_in(&headers) == Token::Right, expected, "{value}");
+            assert_eq!(policy(false).token_in(&headers) == Token::Right, expected, "{value}");
         };
         check("Bearer secret", true);
         check("bearer secret", true);
@@ -287,7 +305,7 @@ mod tests {
     fn pages_of_this_machine_and_of_named_origins_may_read() {
         let check = |origin: &str, expected: bool| {
             let origin = HeaderValue::from_str(origin).unwrap();
-            assert_eq!(door(false).lets_read(&origin), expected, "{origin:?}");
+            assert_eq!(policy(false).lets_read(&origin), expected, "{origin:?}");
         };
         for origin in ["http://localhost", "http://LOCALHOST:3000", "https://127.0.0.1:8443"] {
             check(origin, true);
@@ -301,22 +319,22 @@ mod tests {
         for origin in ["https://localhost@evil.example", "file://", "http://status.example"] {
             check(origin, false);
         }
-        let any = Door { origins: ["*".to_owned()].into(), ..door(false) };
+        let any = AccessPolicy { origins: ["*".to_owned()].into(), ..policy(false) };
         assert!(any.lets_read(&HeaderValue::from_static("null")));
     }
 
     #[test]
     fn processes_of_the_same_user_may_read_and_others_with_the_token_or_by_configuration() {
-        let anyone = Door { anyone: true, ..door(false) };
-        let may = |door: &Door, token: Token, reader: Reader| {
-            door.refusal_to_read(token, reader, &HeaderMap::new()).is_none()
+        let anyone = AccessPolicy { anyone: true, ..policy(false) };
+        let may = |policy: &AccessPolicy, token: Token, reader: Reader| {
+            policy.refusal_to_read(token, reader, &HeaderMap::new()).is_none()
         };
         for (reader, without) in
             [(Reader::SameUser, true), (Reader::OtherUser, false), (Reader::Unknown, false)]
         {
-            assert_eq!(may(&door(false), Token::None, reader), without, "{reader:?}");
-            assert_eq!(may(&door(false), Token::Wrong, reader), without, "{reader:?}");
-            assert!(may(&door(false), Token::Right, reader), "{reader:?}");
+            assert_eq!(may(&policy(false), Token::None, reader), without, "{reader:?}");
+            assert_eq!(may(&policy(false), Token::Wrong, reader), without, "{reader:?}");
+            assert!(may(&policy(false), Token::Right, reader), "{reader:?}");
             assert!(may(&anyone, Token::None, reader), "{reader:?}");
         }
     }
@@ -324,7 +342,7 @@ mod tests {
     #[test]
     fn a_door_to_other_machines_asks_readers_for_the_token_as_well() {
         let status = |open, is_read, token| {
-            door(open).refusal(is_read, token).map(|refused| refused.into_response().status())
+            policy(open).refusal(is_read, token).map(|refused| refused.into_response().status())
         };
         use StatusCode as Code;
         assert_eq!(status(false, true, Token::None), None);

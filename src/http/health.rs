@@ -1,4 +1,7 @@
-//! Is it there, and please stop.
+//! Health of the daemon, the check of its store, and stopping it.
+//!
+//! Every command asks for the health first: it carries the protocol number, and the warnings that the user
+//! has to see. It answers 200 even when the store cannot be read.
 
 use std::sync::atomic::Ordering;
 
@@ -13,10 +16,10 @@ use super::error::ApiError;
 use crate::supervisor::Quarantined;
 use crate::wire::{CheckView, HealthView, PROTOCOL};
 
-/// What warnings about stores that were set aside are about.
+/// The key of warnings about damaged stores that were set aside.
 pub const SET_ASIDE: &str = "set aside";
 
-/// So many damaged tasks are named.
+/// How many damaged tasks a warning names.
 const MOST_NAMED: usize = 5;
 
 /// Is the server there, for how long, with how many tasks
@@ -24,16 +27,18 @@ const MOST_NAMED: usize = 5;
     (status = 200, description = "it is", body = HealthView),
 ))]
 pub(super) async fn health(State(api): State<Api>, uri: Uri) -> Json<HealthView> {
-    // Commands want to know it now; monitors ask often.
+    // A command wants to know whether the configuration has changed just now, which takes a look at the
+    // file; monitors poll the health, and get the answer of the last look.
     let restart_needed = match uri.query() {
         Some("fresh=true") => api.restart_needed.look().await,
         Some(_) | None => api.restart_needed.known(),
     };
     let mut warnings = warnings(&api);
-    // Whoever asks wants to know whether a daemon is there. An error would have clients start a
-    // second one, which cannot help.
+    // Clients ask for the health to find out whether a daemon runs. An error status would make them start
+    // a second daemon on the same damaged store.
     let task_count = api.supervisor.task_count().unwrap_or_else(|error| {
-        tracing::error!(error = &error as &dyn std::error::Error, "tasks cannot be counted");
+        let error = &error as &dyn std::error::Error;
+        tracing::error!(error, "task count failed; the health reports 0 tasks and a warning");
         let why = "the tasks cannot be counted, so the task store may be damaged; `asyncagents doctor` \
                    says more";
         warnings.push(why.to_owned());
@@ -59,7 +64,7 @@ fn warnings(api: &Api) -> Vec<String> {
     damage.into_iter().chain(api.warnings.all()).chain(quarantined).collect()
 }
 
-/// What every answer says, whatever was asked.
+/// The warnings that every command and tool answer shows, whatever was asked for.
 pub(super) fn urgent(api: &Api) -> Vec<String> {
     let damage = api.supervisor.store_damage();
     damage.into_iter().chain(api.warnings.about(SET_ASIDE)).collect()
@@ -79,13 +84,14 @@ fn in_quarantine(found: &[Quarantined]) -> String {
     }
 }
 
-/// Reads the whole store. It takes its time with a long history.
+/// Reads the whole store from end to end, for `asyncagents doctor`. With a long history that takes minutes, so
+/// it runs on a thread that may block.
 pub(super) async fn check(State(api): State<Api>) -> Result<Json<CheckView>, ApiError> {
     let supervisor = api.supervisor.clone();
     let checked = tokio::task::spawn_blocking(move || supervisor.check_store());
     let (problems, found) = match checked.await {
         Ok(checked) => checked?,
-        Err(_) => (vec!["the check broke off".to_owned()], Vec::new()),
+        Err(_) => (vec!["the check crashed; the daemon's log says why".to_owned()], Vec::new()),
     };
     let warnings = (!found.is_empty()).then(|| in_quarantine(&found));
     Ok(Json(CheckView { problems, warnings: warnings.into_iter().collect() }))
@@ -98,7 +104,8 @@ pub(super) struct StopQuery {
     restart: bool,
 }
 
-/// Answers, then stops: whoever asked waits for the socket to go away.
+/// Answers, then stops: the caller waits until the socket is gone. Plugins are told first (`bye`), since they
+/// would start the daemon again otherwise.
 pub(super) async fn stop(
     State(api): State<Api>,
     uri: Uri,

@@ -1,4 +1,5 @@
-//! Hosts and their servers.
+//! `/v1/hosts`: where agents can run, and the OpenCode servers that were added. Changes answer with the whole
+//! list, as it is then.
 
 use axum::Json;
 use axum::extract::{Path, State};

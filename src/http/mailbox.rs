@@ -1,4 +1,7 @@
-//! The unread notices of a parent that is no conversation.
+//! Mailboxes: the unread notices of parents that are no conversation, and their acknowledgement.
+//!
+//! Reading here marks as read at once. Tool answers instead carry a receipt, which the client sends back when
+//! the answer has arrived (`/v1/mailbox/read`): a notice in an answer that was lost is handed out again.
 
 use axum::Json;
 use axum::extract::State;
@@ -23,7 +26,7 @@ pub(super) async fn read(
     Ok(Json(MailboxView { notices: notices.into_iter().map(view).collect(), left }))
 }
 
-/// Who was given notices with an answer has got them.
+/// Acknowledges the notices that came with a tool's answer.
 pub(super) async fn was_read(
     State(api): State<Api>,
     Body(request): Body<ReadRequest>,

@@ -1,4 +1,8 @@
-//! The HTTP API, as a table of routes. A handler extracts, calls the supervisor once, converts.
+//! The HTTP API: the table of routes, and what handlers share. A handler extracts, calls the supervisor once,
+//! and converts; rules and error texts are below it, so that all clients get the same ones.
+//!
+//! One set of routes is served twice: by [`control`] on the Unix socket, for everything, and by [`status`]
+//! over TCP, for reading, with the guard of `guard.rs` in front.
 
 mod agents;
 mod body;
@@ -38,8 +42,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use agents::Peer;
-pub use events::{Snapshots, Streams};
-pub use guard::{Door, Reader};
+pub use events::{SnapshotCache, Streams};
+pub use guard::{AccessPolicy, Reader};
 pub use health::SET_ASIDE;
 
 use crate::supervisor::{self, Supervisor};
@@ -47,7 +51,7 @@ use crate::threads;
 use crate::tools::Toolbox;
 use error::ApiError;
 
-/// A prompt of a million characters fits, whatever they are.
+/// Limit of request bodies: a prompt of a million characters fits, even if each is a six-byte escape in JSON.
 const LARGEST_BODY: usize = 8 << 20;
 
 /// What the handlers share. Cloning it is cheap.
@@ -56,22 +60,23 @@ pub struct Api {
     pub supervisor: Supervisor,
     pub toolbox: Arc<Toolbox>,
     pub warnings: Warnings,
-    /// Set when somebody asked the daemon to stop.
+    /// Cancelled when a client asks the daemon to stop.
     pub stop: CancellationToken,
-    /// Set when it was asked to stop so that the next one can start.
+    /// Set when it stops for a restart: then waiting commands go on with the next daemon.
     pub restarts: Arc<AtomicBool>,
     pub restart_needed: Arc<dyn RestartNeeded>,
     pub streams: Streams,
-    pub snapshots: Snapshots,
-    /// Permits of `Api::read`.
+    pub snapshots: SnapshotCache,
+    /// Limits how many `Api::read` run at the same time.
     pub long_reads: Arc<Semaphore>,
     pub document: Arc<utoipa::openapi::OpenApi>,
 }
 
 impl Api {
-    /// For what can take long: pages (a filter may have to count, a search goes through all tasks) and
-    /// groups. It leaves the threads that serve everybody, and no more run at the same time than there
-    /// are permits: each has a connection with a page cache of its own.
+    /// Runs a query that can take long on a thread that may block: pages (a filter may have to count, a
+    /// search scans all tasks) and groups. The two threads of the runtime serve all clients and must not
+    /// wait for one. A semaphore bounds how many run at the same time, because each has a connection with a
+    /// page cache of its own.
     async fn read<T: Send + 'static>(
         &self,
         query: impl FnOnce(&Supervisor) -> Result<T, supervisor::Error> + Send + 'static,
@@ -80,7 +85,8 @@ impl Api {
         let permit = long_reads.acquire_owned().await;
         let work = move || {
             let answer = query(&supervisor);
-            // Not before: the caller may have hung up, which stops nothing here.
+            // The permit is released here, on the thread, and not when the request's future is dropped: a
+            // caller that hangs up does not stop the query, which still needs its connection.
             drop(permit);
             answer
         };
@@ -88,24 +94,27 @@ impl Api {
     }
 }
 
-/// Why a restart would change something, if it would.
+/// Why a restart would change something, if it would. A trait because only `daemon`, a layer above, knows
+/// the configuration.
 pub trait RestartNeeded: Send + Sync {
-    /// As it was when somebody last looked.
+    /// The answer of the last look.
     fn known(&self) -> Option<String>;
-    /// Looks, which takes a thread of its own.
+    /// Compares the configuration file now, on a thread that may block.
     fn look(&self) -> BoxFuture<'_, Option<String>>;
 }
 
-/// What the user should know, shown with the health: by what it is about, so that it can be taken back.
+/// Warnings for the user, shown with the health. Each group has a key, so that it can be replaced or taken
+/// back when the cause is gone.
 #[derive(Clone, Default)]
 pub struct Warnings(Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>);
 
 impl Warnings {
-    /// These are all there are about this now.
+    /// Replaces all warnings under this key.
     pub fn put(&self, about: &'static str, warnings: Vec<String>) {
         let mut all = self.0.lock();
         let before = all.insert(about, warnings.clone()).unwrap_or_default();
-        // One whose numbers change is no news.
+        // Logged only when there are more of them than before: the text of one warning changes with its
+        // numbers (bytes left on the disk), and would fill the log otherwise.
         if warnings.len() > before.len() {
             for warning in warnings.iter().filter(|warning| !before.contains(warning)) {
                 tracing::warn!("{warning}");
@@ -123,7 +132,7 @@ impl Warnings {
     }
 }
 
-/// What the document describes: everything that can be read without changing anything.
+/// The routes of the OpenAPI document: everything that can be read without changing anything.
 fn status_routes() -> OpenApiRouter<Api> {
     #[derive(OpenApi)]
     #[openapi(
@@ -150,7 +159,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
     status_routes().into_openapi()
 }
 
-/// All verbs: what the socket serves.
+/// The router of the Unix socket: all routes.
 pub fn control(api: Api) -> Router {
     Router::from(status_routes())
         .route("/v1/tools", get(tools::list).post(tools::list_for))
@@ -185,14 +194,15 @@ pub fn control(api: Api) -> Router {
         .with_state(api)
 }
 
-/// Whole conversations travel through a bridge.
+/// The body limit of a bridge: whole conversations travel through it.
 fn any_size() -> DefaultBodyLimit {
     DefaultBodyLimit::max(1 << 30)
 }
 
-/// The same for reading, and for whoever has the token: what is served over TCP.
-pub fn status(api: Api, door: Door) -> Router {
-    // Around all routes at once: around each of them, the router would add what it knows of methods.
-    let guarded = from_fn_with_state(door, guard::guard);
+/// The router of the TCP port: the same routes, for reading; for changes only with the token.
+pub fn status(api: Api, policy: AccessPolicy) -> Router {
+    // The guard is a layer around the whole router. Around each route, the router would add an `Allow` header
+    // of its own to what the guard refuses.
+    let guarded = from_fn_with_state(policy, guard::guard);
     Router::new().fallback_service(control(api)).layer(guarded)
 }

@@ -1,4 +1,4 @@
-//! What children ask, and the answers.
+//! `/v1/permissions`: the permission requests that agents wait for, and the answers of a person.
 
 use axum::Json;
 use axum::extract::{Path, State};

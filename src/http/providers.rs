@@ -1,4 +1,6 @@
-//! The providers of models, as the daemon sees them.
+//! `POST /v1/providers`: the model providers as the daemon sees them for this caller: where each key comes
+//! from, whether it can be used, and on request which models there are. A POST, because the request carries
+//! keys of the caller's environment.
 
 use axum::Json;
 use axum::extract::State;
@@ -33,7 +35,8 @@ fn view(standing: ProviderStanding, model: &str, bare: &str) -> ProviderView {
     let of_model = models.as_ref().filter(|_| is_of_model);
     let has_model = of_model.and_then(|models| {
         let is_listed = models.names.iter().any(|model| model == bare);
-        // It may be among those that were not read.
+        // A model that is not in a list that was cut short may be in the part that was not read, so the
+        // answer is "not known" instead of "no".
         (is_listed || !models.is_cut).then_some(is_listed)
     });
     let more_models = models.as_ref().is_some_and(|models| models.is_cut);

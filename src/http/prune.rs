@@ -1,4 +1,5 @@
-//! Pruning the history.
+//! `POST /v1/prune`: deletes old tasks from the history, by number or by age. A request without any limit is
+//! refused.
 
 use std::time::Duration;
 

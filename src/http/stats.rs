@@ -1,4 +1,5 @@
-//! Totals over the whole history, and the metrics.
+//! Totals over the whole history, Prometheus metrics, and the OpenAPI document. Totals are kept by triggers
+//! in the store, so they cost the same however long the history is.
 
 use axum::Json;
 use axum::extract::State;
@@ -38,6 +39,7 @@ pub(super) async fn openapi(State(api): State<Api>) -> Json<utoipa::openapi::Ope
 }
 
 pub(super) fn view(totals: &Totals) -> StatsView {
+    // All five states are in the answer, also those without a task.
     let mut by_status = Status::ALL.map(|status| (status.name().to_owned(), 0)).into();
     let mut view = StatsView {
         by_status: std::mem::take(&mut by_status),

@@ -1,4 +1,7 @@
-//! Tasks: launch, look, fetch, resume.
+//! `/v1/tasks`: launching, listing, reading and resuming tasks.
+//!
+//! Routes take full session ids; only `/v1/resolve` knows short ids and prefixes of ids. Pages are assembled
+//! from stored JSON without parsing it.
 
 use std::time::Duration;
 
@@ -23,14 +26,14 @@ use crate::threads;
 use crate::tools;
 use crate::wire::{
     ErrorView, LaunchRequest, MessageFilter, MessagesView, OutputRequest, OutputView, PageView,
-    ResolveRequest, ResumeRequest, SpentView, TaskView, TasksView,
+    ResolveRequest, ResumeRequest, TaskView, TasksView, UsageView,
 };
 
 const USUAL_PAGE: u64 = 50;
 const LARGEST_PAGE: u64 = 200;
-/// So many bytes most pages have, so that they need not be moved while they grow.
+/// The initial capacity of a page's buffer. Most pages fit, and are not copied while they grow.
 const USUAL_ANSWER: usize = 96 << 10;
-/// Beyond, numbers in JSON are not exact everywhere.
+/// The largest integer that every JSON parser represents exactly (2^53 - 1).
 pub(super) const LARGEST_NUMBER: u64 = (1 << 53) - 1;
 const LONGEST_WAIT: f64 = 3600.0;
 
@@ -59,7 +62,7 @@ pub(super) struct PageQuery {
     status: Option<String>,
     /// Only tasks of this agent.
     agent: Option<String>,
-    /// Only tasks whose description contains this, in capitals or not.
+    /// Only tasks whose description contains this, ignoring case.
     search: Option<String>,
     /// Only tasks of this parent session.
     parent: Option<String>,
@@ -67,7 +70,7 @@ pub(super) struct PageQuery {
     batch: Option<String>,
     /// Leave out what was cleared from its parent's list.
     listed: Option<bool>,
-    /// A field and a direction; the newest come first otherwise.
+    /// A field and a direction; newest first if left out.
     #[param(schema_with = sorts)]
     sort: Option<String>,
     /// At most 200 are given at once.
@@ -77,7 +80,7 @@ pub(super) struct PageQuery {
     offset: Option<u64>,
 }
 
-/// As asked for, within the limits.
+/// The page that is asked for, within the limits.
 pub(super) fn window(limit: Option<u64>, offset: Option<u64>) -> Result<Window, ApiError> {
     let (limit, offset) = (limit.unwrap_or(USUAL_PAGE), offset.unwrap_or(0));
     if limit.max(offset) > LARGEST_NUMBER {
@@ -116,7 +119,8 @@ pub(super) async fn page(
     };
     let mut answer = Vec::with_capacity(USUAL_ANSWER);
     answer.extend_from_slice(b"{\"tasks\":[");
-    // The way to another thread takes longer than most pages.
+    // Most pages are read in less time than it takes to hand them to another thread, so those are read
+    // here; `None` means that this one may have to count or scan.
     let at_once = api.supervisor.page_json_at_once(&filter, sort, window, &mut answer)?;
     let (mut answer, total) = match at_once {
         Some(total) => (answer, total),
@@ -213,7 +217,8 @@ pub(super) async fn messages(
 ) -> Result<Response, ApiError> {
     let task = api.supervisor.task(&TaskId::new(id))?;
     let messages = api.supervisor.shown_transcript(&task).await.map_err(ApiError::of_reading)?;
-    // A conversation can be long; the two threads that serve everybody are not for reading it.
+    // A transcript can have 100 MB: it is parsed on another thread, because the two of the runtime serve all
+    // clients.
     let read = move || {
         let messages: Vec<serde_json::Value> =
             serde_json::from_str(&messages).map_err(|_| ApiError::unreadable_messages())?;
@@ -231,9 +236,11 @@ pub(super) async fn output(
     Body(request): Body<OutputRequest>,
 ) -> Result<Json<OutputView>, ApiError> {
     let caller = tools::caller(request.caller)?;
+    // First, so that a task that is parked without its credentials can go on while it is waited for.
     api.supervisor.bring(&caller).await?;
     let wait = request.timeout.map(seconds).transpose()?;
     let output = api.supervisor.output(&caller, &TaskId::new(id), wait).await?;
+    // Callers of this route send no acknowledgement: what is in the answer counts as read.
     api.supervisor.mail_was_read(output.receipt).await?;
     let asks = match output.end {
         WaitEnd::Blocked => permissions::view(&api, output.asks)?,
@@ -250,21 +257,22 @@ pub(super) async fn resume(
 ) -> Result<Json<TaskView>, ApiError> {
     let ResumeRequest { prompt, hand_over, key } = request;
     let id = TaskId::new(id);
+    // The next run uses the caller's present credentials: those of the launch may be lost in a restart.
     api.supervisor.renew_handed(&api.supervisor.task(&id)?, &tools::handed(hand_over)).await?;
     let task = api.supervisor.resume_once(&id, prompt, key).await?;
     Ok(Json(TaskView::from(&task)))
 }
 
-/// Of the session and all its descendants.
+/// Tokens and cost of a session and all its descendants.
 pub(super) async fn spent(
     State(api): State<Api>,
     Path(id): Path<String>,
-) -> Result<Json<SpentView>, ApiError> {
-    let spent = api.supervisor.spent(&SessionId::new(id))?;
-    Ok(Json(SpentView { tokens: spent.tokens, cost: spent.cost }))
+) -> Result<Json<UsageView>, ApiError> {
+    let usage = api.supervisor.spent(&SessionId::new(id))?;
+    Ok(Json(UsageView { tokens: usage.tokens, cost: usage.cost }))
 }
 
-/// What people type, as tasks: short ids and prefixes count here and nowhere else over HTTP.
+/// Looks up tasks by what people type: ids, short ids, or prefixes of ids.
 pub(super) async fn resolve(
     State(api): State<Api>,
     Body(request): Body<ResolveRequest>,

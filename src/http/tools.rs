@@ -1,4 +1,9 @@
-//! The agent tools, for those who register and forward them.
+//! The agent tools over HTTP, for the OpenCode plugin and the MCP server: listing them, calling them, and
+//! aborting a call.
+//!
+//! With `progress` in the request, the answer is a stream of JSON lines: progress while the call runs, then
+//! the answer. A client that hangs up drops the stream and with it the call, which stops waiting; the tasks
+//! go on. Only an explicit `abort` stops a blocking `Task`.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -17,32 +22,32 @@ use super::Api;
 use super::body::{Body, Params};
 use super::error::ApiError;
 use super::health;
-use crate::feed::Changes;
+use crate::feed::Events;
 use crate::supervisor::{AgentOffer, Caller};
 use crate::tools::{self, Audience, Call};
 use crate::wire::{
     AbortRequest, CallerView, Receipt, ToolAnswer, ToolLine, ToolRequest, ToolsView,
 };
 
-/// So often a caller that waits hears how far things are, at most and at least: clients give up on
-/// calls that stay silent.
-const BETWEEN_NEWS: Duration = Duration::from_secs(1);
+/// The shortest and the longest time between two lines of progress. The second is a keep-alive: clients
+/// give up on calls that stay silent.
+const BETWEEN_LINES: Duration = Duration::from_secs(1);
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 
 /// How long a host may take to list its agents.
-const LONGEST_LOOK: Duration = Duration::from_secs(2);
+const LONGEST_LISTING: Duration = Duration::from_secs(2);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
-    r#for: Option<Client>,
-    /// Where the client works, for the agents there are.
+    r#for: Option<AudienceName>,
+    /// Where the client works: agents of that workspace are listed.
     directory: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Client {
+enum AudienceName {
     Mcp,
 }
 
@@ -51,7 +56,7 @@ pub(super) async fn list(
     Params(query): Params<ListQuery>,
 ) -> Json<ToolsView> {
     let audience = match query.r#for {
-        Some(Client::Mcp) => Audience::Mcp,
+        Some(AudienceName::Mcp) => Audience::Mcp,
         None => Audience::Conversation,
     };
     let agents = match query.directory {
@@ -65,7 +70,7 @@ pub(super) async fn list(
     Json(tools::list(&api.toolbox, audience, &agents))
 }
 
-/// For a client of MCP, which says who it is and what its environment names.
+/// The tools for an MCP client, which says who it is and what its environment names.
 pub(super) async fn list_for(
     State(api): State<Api>,
     Body(caller): Body<CallerView>,
@@ -74,11 +79,11 @@ pub(super) async fn list_for(
     Json(tools::list(&api.toolbox, Audience::Mcp, &agents))
 }
 
-/// Those that this caller could launch. The tools can be used without their names, so a host that is away
-/// or slow is not waited for.
+/// The agents that this caller could launch. Their names only improve the descriptions of the tools, so a
+/// host that is unreachable or slow costs two seconds and the names, not the list of tools.
 async fn agents(api: &Api, caller: CallerView) -> Vec<AgentOffer> {
     let Ok(caller) = tools::caller(caller) else { return Vec::new() };
-    match tokio::time::timeout(LONGEST_LOOK, api.supervisor.agents(&caller)).await {
+    match tokio::time::timeout(LONGEST_LISTING, api.supervisor.agents(&caller)).await {
         Ok(Ok(agents)) => agents,
         Ok(Err(error)) => {
             let error = &error as &dyn std::error::Error;
@@ -95,6 +100,7 @@ pub(super) async fn call(
     Body(request): Body<ToolRequest>,
 ) -> Result<Response, ApiError> {
     let ToolRequest { caller, arguments, key, progress, acknowledges } = request;
+    // Every call says in which process and directory its conversation is: notices are posted there.
     api.supervisor.note_place(
         &caller.host,
         &caller.instance,
@@ -107,24 +113,26 @@ pub(super) async fn call(
         let answer = tools::call(&api.supervisor, &api.toolbox, call).await?;
         return Ok(Json(warned(&api, answer)).into_response());
     }
-    let changes = api.supervisor.changes();
+    let events = api.supervisor.events();
     let answer = {
         let api = api.clone();
         async move { tools::call(&api.supervisor, &api.toolbox, call).await }
     };
-    let next = Instant::now() + BETWEEN_NEWS;
-    let told = Told { api, caller, answer: Some(Box::pin(answer)), changes, last: None, next };
-    let lines = stream::unfold(told, |told| async move {
-        let (line, told) = told.next().await?;
+    let next = Instant::now() + BETWEEN_LINES;
+    let answer = Some(Box::pin(answer) as BoxFuture<'static, _>);
+    let progress = ProgressStream { api, caller, answer, events, last: None, next };
+    let lines = stream::unfold(progress, |progress| async move {
+        let (line, progress) = progress.next().await?;
         let mut line = serde_json::to_vec(&line).unwrap_or_default();
         line.push(b'\n');
-        Some((Ok::<_, Infallible>(Bytes::from(line)), told))
+        Some((Ok::<_, Infallible>(Bytes::from(line)), progress))
     });
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
     Ok((kind, Content::from_stream(lines)).into_response())
 }
 
-/// An agent does not see the health: what every verb says stands above its answers.
+/// Agents do not see the health of the daemon, so the warnings that every command shows are put in front of
+/// the answers of their tools.
 fn warned(api: &Api, answer: ToolAnswer) -> ToolAnswer {
     let mut lines: Vec<String> =
         health::urgent(api).into_iter().map(|warning| format!("Warning: {warning}")).collect();
@@ -135,27 +143,31 @@ fn warned(api: &Api, answer: ToolAnswer) -> ToolAnswer {
     ToolAnswer { text: lines.join("\n"), ..answer }
 }
 
-/// A call under way. Who hangs up drops it, and the call with it.
-struct Told {
+/// A tool call under way, as a stream of progress lines with the answer at its end.
+struct ProgressStream {
     api: Api,
     caller: Caller,
+    /// Taken with the last line: a stream ends after its answer.
     answer: Option<BoxFuture<'static, Result<ToolAnswer, tools::Error>>>,
-    changes: Changes,
+    events: Events,
+    /// When the last line was sent.
     last: Option<Instant>,
-    /// When something has to be said, whatever has changed.
+    /// When the next line is due.
     next: Instant,
 }
 
-impl Told {
-    async fn next(mut self) -> Option<(ToolLine, Told)> {
+impl ProgressStream {
+    async fn next(mut self) -> Option<(ToolLine, ProgressStream)> {
         let mut answer = self.answer.take()?;
         loop {
             tokio::select! {
+                // The answer first: no progress is sent after it.
                 biased;
                 answered = &mut answer => {
                     let answer = match answered {
                         Ok(answer) => answer,
-                        // Cut off without an answer, like by a daemon that dies: it is asked again.
+                        // The stream ends without an answer, as if the daemon had died: the client repeats
+                        // the call with the next daemon, under the same idempotency key.
                         Err(tools::Error::Stopping) => return None,
                         Err(error) => {
                             let text = format!("Error: {error}");
@@ -164,11 +176,12 @@ impl Told {
                     };
                     return Some((ToolLine::Answer(warned(&self.api, answer)), self));
                 }
-                change = self.changes.recv() => {
-                    let ours = change
-                        .is_ok_and(|change| change.task.origin.parent.session == self.caller.session);
+                event = self.events.recv() => {
+                    // An error means that we lag behind: what was missed shows in the next line.
+                    let ours = event
+                        .is_ok_and(|event| event.task.origin.parent.session == self.caller.session);
                     if ours {
-                        let soon = self.last.map_or(Instant::now(), |last| last + BETWEEN_NEWS);
+                        let soon = self.last.map_or(Instant::now(), |last| last + BETWEEN_LINES);
                         self.next = self.next.min(soon);
                     }
                 }

@@ -1,4 +1,5 @@
-//! Waiting until tasks have ended.
+//! `POST /v1/wait`: long poll until tasks have ended, the time is up, or only a person could end the wait.
+//! Waiting callers sleep on the feed; nothing polls the store.
 
 use axum::Json;
 use axum::extract::State;
@@ -17,6 +18,7 @@ pub(super) async fn wait(
     State(api): State<Api>,
     Body(request): Body<WaitRequest>,
 ) -> Result<Json<WaitView>, ApiError> {
+    // First, so that tasks that are parked without their credentials can go on while they are waited for.
     if let Some(caller) = request.caller {
         api.supervisor.bring(&tools::caller(caller)?).await?;
     }

@@ -1,11 +1,14 @@
-//! MCP over stdio: lists the daemon's tools and forwards their calls, with progress and
-//! cancellation. It has no texts and no rules of its own, but for the moments when there is no
-//! daemon to ask. Its standard output belongs to the protocol.
+//! MCP server on stdio: lists the daemon's tools and forwards their calls, with progress and cancellation. A
+//! thin process that is a client of the daemon; it has no texts and no rules of its own, but for the moments
+//! when there is no daemon to ask. Its standard output belongs to the protocol.
 //!
-//! A session is opened without the daemon: clients give up on a server that is slow to say hello, and a
-//! daemon that migrates its store is. It is looked for, and started, meanwhile. So the instructions are
-//! those of the configuration as it is now; a daemon that has not been restarted since it was changed may
-//! offer `Task` or not all the same, and its list of tools is what counts.
+//! The session is initialised without the daemon: clients give up on a server that is slow to answer
+//! `initialize`, and a daemon that migrates its store is slow. It is looked for, and started, in the
+//! background. So the instructions are those of the configuration as it is now; a daemon that has not been
+//! restarted since it was changed may offer `Task` or not all the same, and its list of tools is what counts.
+//!
+//! A call is repeated with the same idempotency key when the daemon goes away under it. Notices that came with
+//! an answer are acknowledged only when the answer is in our hands and its client still wants it.
 
 mod parent;
 
@@ -35,19 +38,20 @@ use crate::wire::{
     ToolsView,
 };
 
-/// How long clients wait for a call, less a little; ours are answered before, with something to go on
-/// with. Codex gives up after 300 s (measured) and Gemini CLI after 600 s; Claude Code only after half
-/// an hour in which it hears nothing. Names as the clients give them begin like this.
+/// The timeouts of clients that are known, less ten seconds: our calls are answered before, and the answer
+/// says how to go on. Codex gives up after 300 s (measured) and Gemini CLI after 600 s; Claude Code only
+/// after half an hour without a word. The names are prefixes of what clients call themselves.
 const LONGEST_CALLS: [(&str, Duration); 3] = [
     ("claude-code", Duration::from_secs(1_790)),
     ("codex", Duration::from_secs(290)),
     ("gemini", Duration::from_secs(590)),
 ];
 
-/// Clients that nobody has measured cut calls off after a minute, if they are made like most.
+/// For any other client. One that was not measured is assumed to cut calls off after a minute.
 const LONGEST_CALL: Duration = Duration::from_secs(45);
 
-/// A daemon that is being stopped goes away before it answers; its successor gets the call.
+/// How often a call is made. A daemon that is being stopped goes away before it answers; its successor gets
+/// the call.
 const TRIES: usize = 3;
 
 struct Server {
@@ -55,44 +59,45 @@ struct Server {
     clock: Clock,
     client: Client,
     instructions: String,
-    /// The daemon was there, and speaks our protocol.
-    met: Arc<OnceCell<()>>,
-    /// Who is at the other end: found out with the first call, the same from then on.
+    /// Set once the daemon has answered the handshake; shared by the early start and the first calls.
+    handshake: Arc<OnceCell<()>>,
+    /// The client at the other end, identified with the first call and the same from then on.
     connection: OnceCell<Connection>,
-    /// Where the client works, if it was asked and has told.
+    /// The workspace of the client, if it was asked for its roots.
     root: OnceLock<Root>,
-    /// Notices that the client has and the daemon does not know it.
-    unconfirmed: Mutex<Receipt>,
+    /// Notices that the client has, and that the daemon has not been told about yet.
+    unacknowledged: Mutex<Receipt>,
 }
 
 /// Serves until its client hangs up.
 pub async fn serve(settings: &Settings) -> anyhow::Result<()> {
-    let met = Arc::new(OnceCell::new());
-    let (early, theirs) = (Arc::clone(&met), settings.clone());
-    // What is wrong is said when something is asked for, by whoever asks.
-    tokio::spawn(async move { drop(meet(&early, &theirs).await) });
+    let handshake = Arc::new(OnceCell::new());
+    let (early, theirs) = (Arc::clone(&handshake), settings.clone());
+    // Starts the daemon while the client still initialises. An error is dropped: the first call tries again
+    // and reports it.
+    tokio::spawn(async move { drop(ensure_daemon(&early, &theirs).await) });
     let server = Server {
         settings: settings.clone(),
         clock: Clock::system(),
         client: start::client(&settings.home),
         instructions: mcp_instructions(&settings.config),
-        met,
+        handshake,
         connection: OnceCell::new(),
         root: OnceLock::new(),
-        unconfirmed: Mutex::default(),
+        unacknowledged: Mutex::default(),
     };
     match server.serve(stdio_pipes()).await {
         Ok(serving) => drop(serving.waiting().await?),
-        // A client that leaves before it has said anything did nothing wrong.
+        // A client that closes the pipe before `initialize` did nothing wrong.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => {}
         Err(error) => return Err(error.into()),
     }
     Ok(())
 }
 
-/// Finds the daemon or starts it, once for all who need it.
-async fn meet(met: &OnceCell<()>, settings: &Settings) -> anyhow::Result<()> {
-    met.get_or_try_init(async || start::ensure(settings).await.map(drop)).await?;
+/// Finds the daemon or starts it. Concurrent callers share one attempt; a failed one is made again by the next.
+async fn ensure_daemon(handshake: &OnceCell<()>, settings: &Settings) -> anyhow::Result<()> {
+    handshake.get_or_try_init(async || start::ensure(settings).await.map(drop)).await?;
     Ok(())
 }
 
@@ -114,14 +119,15 @@ impl ServerHandler for Server {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        // Its agents are those of the host that its launches get.
+        // With the client's environment, because that decides which host its launches go to, and so which
+        // agents the descriptions name.
         let caller = CallerView {
             session_id: "mcp".to_owned(),
             directory: parent::directory_so_far(&self.settings, self.root.get(), &context),
             hand_over: hand_over(&self.settings),
             ..CallerView::default()
         };
-        self.daemon().await.map_err(Unanswered::error)?;
+        self.daemon().await.map_err(CallFailure::error)?;
         for _ in 0..TRIES {
             match self.client.tools_for_mcp(&caller).await {
                 Ok(ToolsView { tools, .. }) => {
@@ -129,13 +135,14 @@ impl ServerHandler for Server {
                         tools.into_iter().map(tool).collect(),
                     ));
                 }
-                Err(error) => self.revive(error).await.map_err(|why| why.error())?,
+                Err(error) => self.restart_daemon(error).await.map_err(|why| why.error())?,
             }
         }
-        Err(Unanswered::again_and_again().error())
+        Err(CallFailure::keeps_exiting().error())
     }
 
-    // Only tools are announced, and only they are there: an empty list would be an answer.
+    // Only tools are announced as a capability. rmcp would answer the other lists with an empty one, which
+    // looks as if they were supported; "method not found" is what the protocol asks for.
 
     async fn list_prompts(
         &self,
@@ -169,8 +176,8 @@ impl ServerHandler for Server {
         Err(ErrorData::method_not_found::<CompleteRequestMethod>())
     }
 
-    /// In a box, because rmcp moves what it gets from hand to hand: with all that can happen in a
-    /// call in it, that would take longer than the call.
+    /// Boxed, because rmcp moves the future several times: unboxed it has the size of everything a call may
+    /// need, and copying that takes longer than the call.
     fn call_tool(
         &self,
         request: CallToolRequestParams,
@@ -194,7 +201,7 @@ impl Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        self.confirm().await;
+        self.acknowledge().await;
         let CallToolRequestParams { name, arguments, .. } = request;
         let connection = self.connection(&context).await;
         let caller = connection.caller(&context.meta);
@@ -210,27 +217,28 @@ impl Server {
         let forwarded = self.forward(&name, request, longest, &context);
         let answered = context.ct.run_until_cancelled(forwarded).await;
         let Some(answer) = answered else {
-            // Nobody hears an answer any more. A client that hung up has not said that it does not
-            // want one.
+            // The client has cancelled the call. rmcp also cancels when the connection closes, which is no
+            // statement about the call: then nothing is aborted, and the task's end waits in the mailbox.
             if !context.peer.is_transport_closed() {
                 let abort = AbortRequest { caller: caller.clone(), key };
-                Box::pin(self.take_back(&name, abort)).await;
+                Box::pin(self.abort(&name, abort)).await;
             }
             return Err(ErrorData::internal_error("cancelled", None));
         };
         let ToolAnswer { text, is_error, receipt } = match answer {
             Ok(answer) => answer,
-            Err(refused @ Unanswered::Refused(_)) => return Err(refused.error()),
-            Err(Unanswered::NoDaemon(text)) => {
+            Err(refused @ CallFailure::Refused(_)) => return Err(refused.error()),
+            Err(CallFailure::NoDaemon(text)) => {
                 ToolAnswer { text, is_error: true, receipt: Receipt::default() }
             }
         };
-        // It is in our hands, unless nobody wants it any more. Should the note be lost, it goes with
-        // the next call.
+        // Acknowledged now that the answer is in our hands, unless the call was cancelled at the last moment:
+        // nobody reads such an answer, and its notices have to come again. An acknowledgement that cannot be
+        // sent is kept and goes with the next call.
         if !context.ct.is_cancelled() {
-            self.unconfirmed().add(receipt);
+            self.unacknowledged().add(receipt);
         }
-        self.confirm().await;
+        self.acknowledge().await;
         let content = vec![ContentBlock::text(text)];
         let result = match is_error {
             true => CallToolResult::error(content),
@@ -239,26 +247,28 @@ impl Server {
         Ok(result.into())
     }
 
-    /// One call of a tool. The same key every time: whatever dies in between, it launches once.
+    /// Makes one call of a tool, again when the daemon goes away under it. All attempts carry the same
+    /// idempotency key, so that it launches once.
     async fn forward(
         &self,
         name: &str,
         mut request: ToolRequest,
         longest: Duration,
         context: &RequestContext<RoleServer>,
-    ) -> Result<ToolAnswer, Unanswered> {
+    ) -> Result<ToolAnswer, CallFailure> {
         let began = Instant::now();
-        let mut told = 0;
+        let mut progress = 0;
         self.daemon().await?;
         for _ in 0..TRIES {
+            // What earlier attempts took counts: the client's timeout runs from its own request.
             let left = longest.saturating_sub(began.elapsed());
             request.caller.longest_wait = Some(left.as_secs_f64().round().max(1.0) as u64);
-            match self.call(name, &request, context, &mut told).await {
+            match self.call(name, &request, context, &mut progress).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) => Box::pin(self.revive(error)).await?,
+                Err(error) => Box::pin(self.restart_daemon(error)).await?,
             }
         }
-        Err(Unanswered::again_and_again())
+        Err(CallFailure::keeps_exiting())
     }
 
     async fn call(
@@ -266,7 +276,7 @@ impl Server {
         name: &str,
         request: &ToolRequest,
         context: &RequestContext<RoleServer>,
-        told: &mut u32,
+        progress: &mut u32,
     ) -> Result<ToolAnswer, client::Error> {
         let mut call = self.client.call_tool(name, request).await?;
         loop {
@@ -274,34 +284,40 @@ impl Server {
                 ToolLine::Answer(answer) => return Ok(answer),
                 ToolLine::Progress(line) => line,
             };
-            *told += 1;
+            // MCP wants the number to grow with every notification, also across attempts.
+            *progress += 1;
             if let Some(token) = context.meta.get_progress_token() {
-                let progress = ProgressNotificationParam::new(token, f64::from(*told));
-                let _ = context.peer.notify_progress(progress.with_message(line)).await;
+                let note = ProgressNotificationParam::new(token, f64::from(*progress));
+                let _ = context.peer.notify_progress(note.with_message(line)).await;
             }
         }
     }
 
-    /// Tells the daemon which notices the client has.
-    async fn confirm(&self) {
-        let read = self.unconfirmed().clone();
+    /// Tells the daemon which notices the client has. Not under the lock: calls run concurrently, and only what
+    /// was sent here is removed afterwards. To acknowledge twice does no harm.
+    async fn acknowledge(&self) {
+        let read = self.unacknowledged().clone();
         if !read.is_empty() && self.client.mail_was_read(read.clone()).await.is_ok() {
-            self.unconfirmed().settle(&read);
+            self.unacknowledged().settle(&read);
         }
     }
 
-    fn unconfirmed(&self) -> MutexGuard<'_, Receipt> {
-        self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unacknowledged(&self) -> MutexGuard<'_, Receipt> {
+        self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the daemon that nobody waits for a call.
-    async fn take_back(&self, name: &str, abort: AbortRequest) {
+    /// Tells the daemon that the client has cancelled a call.
+    async fn abort(&self, name: &str, abort: AbortRequest) {
         for _ in 0..TRIES {
             match self.client.abort_tool(name, &abort).await {
                 Ok(()) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot take a call back");
-                    if self.revive(error).await.is_err() {
+                    tracing::warn!(
+                        tool = name,
+                        %error,
+                        "abort of a cancelled call failed; a blocking task of it may go on"
+                    );
+                    if self.restart_daemon(error).await.is_err() {
                         return;
                     }
                 }
@@ -310,59 +326,67 @@ impl Server {
     }
 
     /// Waits until the daemon is there.
-    async fn daemon(&self) -> Result<(), Unanswered> {
-        Box::pin(meet(&self.met, &self.settings)).await.map_err(Unanswered::not_started)
+    async fn daemon(&self) -> Result<(), CallFailure> {
+        let ready = Box::pin(ensure_daemon(&self.handshake, &self.settings)).await;
+        ready.map_err(CallFailure::not_started)
     }
 
-    /// Starts the daemon again when that is what is wrong.
-    async fn revive(&self, error: client::Error) -> Result<(), Unanswered> {
+    /// After a failed call: starts the daemon again if it went away, so that the call can be repeated. Any
+    /// other error is final.
+    async fn restart_daemon(&self, error: client::Error) -> Result<(), CallFailure> {
         match error {
             error if error.went_away() => {
-                tracing::info!(error = &error as &dyn std::error::Error, "starting the daemon");
-                start::ensure(&self.settings).await.map(drop).map_err(Unanswered::not_started)
+                tracing::info!(
+                    error = &error as &dyn std::error::Error,
+                    "daemon went away during a call; starting it again"
+                );
+                start::ensure(&self.settings).await.map(drop).map_err(CallFailure::not_started)
             }
-            client::Error::Refused(view) => Err(Unanswered::Refused(view.error)),
-            error => Err(Unanswered::NoDaemon(format!("Error: {error}"))),
+            client::Error::Refused(view) => Err(CallFailure::Refused(view.error)),
+            error => Err(CallFailure::NoDaemon(format!("Error: {error}"))),
         }
     }
 }
 
-/// Why there is no answer of the daemon.
+/// Why a call has no answer of the daemon.
 #[derive(Debug)]
-enum Unanswered {
+enum CallFailure {
     /// It is there and did not understand the call.
     Refused(String),
+    /// There is none to ask. The text becomes the tool's answer, so that the model can read it.
     NoDaemon(String),
 }
 
-impl Unanswered {
-    fn not_started(why: anyhow::Error) -> Unanswered {
-        // It runs, but not for us; or it is not ours to start.
+impl CallFailure {
+    fn not_started(why: anyhow::Error) -> CallFailure {
+        // These errors say what to do already: the daemon runs but is of another version, or this process is
+        // a command of an agent, which may not start one.
         if why.is::<client::Error>() || why.is::<start::OfCommand>() {
-            return Unanswered::NoDaemon(format!("Error: {why:#}"));
+            return CallFailure::NoDaemon(format!("Error: {why:#}"));
         }
-        Unanswered::NoDaemon(format!(
-            "Error: the daemon of asyncagents cannot be started: {why:#}. What was launched is kept; \
-             call again once that is mended (`asyncagents doctor` says more)."
+        CallFailure::NoDaemon(format!(
+            "Error: the asyncagents daemon cannot be started: {why:#}. Launched tasks are kept; call \
+             again once this is fixed (`asyncagents doctor` shows more)."
         ))
     }
 
-    fn again_and_again() -> Unanswered {
-        Unanswered::NoDaemon(
-            "Error: the daemon of asyncagents goes away again and again; `asyncagents doctor` says \
-             more. What was launched is kept; call again."
+    fn keeps_exiting() -> CallFailure {
+        CallFailure::NoDaemon(
+            "Error: the asyncagents daemon keeps exiting (`asyncagents doctor` shows more). Launched \
+             tasks are kept; call again."
                 .to_owned(),
         )
     }
 
     fn error(self) -> ErrorData {
         match self {
-            Unanswered::Refused(why) => ErrorData::invalid_params(why, None),
-            Unanswered::NoDaemon(why) => ErrorData::internal_error(why, None),
+            CallFailure::Refused(why) => ErrorData::invalid_params(why, None),
+            CallFailure::NoDaemon(why) => ErrorData::internal_error(why, None),
         }
     }
 }
 
+/// How long a call of this client may take: as configured, else by the table of known clients.
 fn longest_call(settings: &Settings, client: &str) -> Duration {
     let configured = settings.config.mcp.longest_call;
     if !configured.is_zero() {
@@ -373,6 +397,7 @@ fn longest_call(settings: &Settings, client: &str) -> Duration {
     known.map_or(LONGEST_CALL, |(_, longest)| *longest)
 }
 
+/// A tool in the types of rmcp. Hints are left out for daemons that do not send them.
 fn tool(view: ToolView) -> Tool {
     let ToolView { name, title, description, input_schema, hints, .. } = view;
     let schema = match input_schema {

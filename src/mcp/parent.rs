@@ -1,5 +1,10 @@
-//! Who calls (T18): the conversation, where the client says which it is, else the connection. Two
-//! conversations are never one parent, also when client and directory are the same.
+//! Identity of the parent behind an MCP call (T18): the conversation, where the client says which it is, else
+//! the connection. Two conversations are never one parent, even with the same client and directory: each would
+//! be told of the other's tasks.
+//!
+//! Claude Code names the conversation in the environment, Codex in the metadata of every call; other clients
+//! do not. Their parents are named after client, directory and a nonce, and a later connection in the same
+//! place inherits the unread notices of one that is gone (`claim.rs` tells whether it is).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,18 +23,18 @@ use crate::config::Settings;
 use crate::task::id::fingerprint;
 use crate::wire::CallerView;
 
-/// How long a client that was asked for its roots when it connected has to answer before a call is made
-/// without them. Counted from the question: a client that never answers holds up no later call.
-const LONGEST_ANSWER: Duration = Duration::from_millis(500);
+/// How long a client has to answer the question for its roots before a call is made without them. Counted
+/// from the question, which is asked on connecting: a client that never answers delays no later call.
+const ROOTS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Of a client's name, and of a conversation's.
+/// How many characters of a client's name, and of a conversation's, are in the name of a parent.
 const LONGEST_NAME: usize = 40;
 const LONGEST_CONVERSATION: usize = 64;
 
-/// What Codex sends along with every call.
+/// The metadata that Codex sends with every call; it contains the id of the conversation.
 const CODEX_TURN: &str = "x-codex-turn-metadata";
 
-/// The other end of the connection, as far as it is the same for all calls.
+/// The client at the other end of the connection: what is the same for all of its calls.
 pub(super) struct Connection {
     client: String,
     directory: String,
@@ -38,19 +43,19 @@ pub(super) struct Connection {
 }
 
 enum Parent {
-    /// The same for the whole connection.
+    /// Configured, or a conversation that is the same for the whole connection.
     Named(String),
-    /// Nobody says which conversation it is. The name is held for as long as we live: then the next one
-    /// in the same place is told what we were not.
+    /// The client does not say which conversation it is. The claim on the name is held for as long as this
+    /// process lives; after that, the next connection in the same place is given the unread notices.
     Connection { name: String, heir_of: String, _claim: Option<Claim> },
 }
 
-/// The first workspace of a client, once it has named it.
+/// The first workspace root of a client, asked for when it connected.
 #[derive(Clone)]
 pub(super) struct Root {
     asked_at: Instant,
-    /// `None` inside: it has none.
-    told: watch::Receiver<Option<Option<PathBuf>>>,
+    /// `None` until it has answered; `None` inside when it has no root.
+    answer: watch::Receiver<Option<Option<PathBuf>>>,
 }
 
 impl Connection {
@@ -74,7 +79,11 @@ impl Connection {
                 let stem = format!("{}-{:08x}-", stem(&client), fingerprint(&[&directory]));
                 let name = format!("{stem}{}", clock.nonce());
                 let claim = Claim::hold(&settings.home, &name).inspect_err(|error| {
-                    tracing::warn!(%error, "name not held; the next client may be told its news");
+                    tracing::warn!(
+                        %error,
+                        parent = name,
+                        "parent name not claimed; another client may be given its notices"
+                    );
                 });
                 Parent::Connection { name, heir_of: stem, _claim: claim.ok() }
             }
@@ -82,7 +91,8 @@ impl Connection {
         Connection { client, directory, development: settings.development, parent }
     }
 
-    /// The caller of one call. Codex tells the conversation with each.
+    /// The caller of one call. A conversation that Codex names with the call goes before the connection, but
+    /// not before a parent that the user has configured.
     pub(super) fn caller(&self, meta: &RequestMetaObject) -> CallerView {
         let turn = meta.get(CODEX_TURN).filter(|_| is_codex(&self.client));
         let (session_id, heir_of) = match (&self.parent, turn.and_then(codex_session)) {
@@ -114,14 +124,15 @@ fn is_codex(client: &str) -> bool {
     plain(client, LONGEST_NAME).starts_with("codex")
 }
 
-/// An object, or the same as text.
+/// The conversation in Codex's metadata, which is an object, or the same as JSON text.
 fn codex_session(turn: &Value) -> Option<String> {
     let parsed = turn.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let turn = parsed.as_ref().unwrap_or(turn);
     turn.get("session_id")?.as_str().filter(|id| !id.is_empty()).map(str::to_owned)
 }
 
-/// `mcp-claude-code-` and the conversation's own id, shortened if it is long.
+/// `mcp-claude-code-` and the id of the conversation. An id that has to be shortened, or whose characters have
+/// to be replaced, gets a hash of the whole id in front, so that two of them stay two.
 fn of_conversation(client: &str, id: &str) -> String {
     let shown = plain(id, LONGEST_CONVERSATION);
     match shown == id {
@@ -135,22 +146,23 @@ fn stem(client: &str) -> String {
     format!("mcp-{}", if client.is_empty() { "client" } else { &client })
 }
 
+/// Lower-case letters, digits and dashes: the name becomes a session id, and names a claim.
 fn plain(text: &str, most: usize) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     text.chars().take(most).map(plain).collect()
 }
 
-/// Asks a client of the older protocols for its roots, in the background: the newer ones answer no
-/// requests of a server, and some of the older ones never answer this one.
+/// Asks a client for its roots, in the background. Only clients of the older protocol versions: from 2026-07-28
+/// on, clients answer no requests of a server. Some of the older ones never answer this one.
 pub(super) fn ask_for_roots(peer: Peer<RoleServer>) -> Option<Root> {
     let info = peer.peer_info()?;
     let answers = info.protocol_version < ProtocolVersion::V_2026_07_28;
     info.capabilities.roots.as_ref().filter(|_| answers)?;
-    let (tell, told) = watch::channel(None);
+    let (sender, answer) = watch::channel(None);
     tokio::spawn(async move {
-        let _ = tell.send(Some(root_of(&peer).await));
+        let _ = sender.send(Some(root_of(&peer).await));
     });
-    Some(Root { asked_at: Instant::now(), told })
+    Some(Root { asked_at: Instant::now(), answer })
 }
 
 #[expect(deprecated, reason = "clients of today name their roots this way")]
@@ -163,18 +175,19 @@ async fn root_of(peer: &Peer<RoleServer>) -> Option<PathBuf> {
 
 impl Root {
     async fn wait(mut self) -> Option<PathBuf> {
-        let until = self.asked_at + LONGEST_ANSWER;
-        let told = tokio::time::timeout_at(until, self.told.wait_for(Option::is_some)).await;
-        told.ok()?.ok()?.clone().flatten()
+        let until = self.asked_at + ROOTS_TIMEOUT;
+        let answer = tokio::time::timeout_at(until, self.answer.wait_for(Option::is_some)).await;
+        answer.ok()?.ok()?.clone().flatten()
     }
 
     fn so_far(&self) -> Option<PathBuf> {
-        self.told.borrow().clone().flatten()
+        self.answer.borrow().clone().flatten()
     }
 }
 
-/// Where a client works as far as it is known now, for what does not have to be right: clients list tools
-/// before they have told their roots.
+/// The directory as far as it is known now, without waiting: for the list of tools, which clients ask for
+/// before they have answered the question for their roots, and in which a wrong directory costs only the names
+/// of some agents.
 pub(super) fn directory_so_far(
     settings: &Settings,
     root: Option<&Root>,
@@ -183,6 +196,8 @@ pub(super) fn directory_so_far(
     directory(settings, &name_of(context), root.and_then(Root::so_far))
 }
 
+/// Where agents of this client work: its root, else the project that Claude Code names, else where it has
+/// started us.
 fn directory(settings: &Settings, client: &str, named: Option<PathBuf>) -> String {
     let project = settings.claude_project.clone().filter(|_| is_claude(client));
     let here = || std::env::current_dir().unwrap_or_default();

@@ -5,7 +5,7 @@ use super::rows::{self, TASK};
 use super::sql::Connection;
 use super::subjects::Tasks;
 use super::{Error, Run};
-use crate::task::stats::{Counts, Spent};
+use crate::task::stats::{Counts, Usage};
 use crate::task::{BatchId, Order, SessionId, Task, TaskId, Timestamp};
 
 /// What a typed id means.
@@ -158,7 +158,7 @@ impl Tasks<'_> {
     }
 
     /// What all descendants of a session have used up, however deep.
-    pub fn spent_below(&self, session: &SessionId) -> Result<Spent, Error> {
+    pub fn spent_below(&self, session: &SessionId) -> Result<Usage, Error> {
         self.store.read(|db| {
             let spent = "WITH RECURSIVE below (id, progress) AS (
                    SELECT id, progress FROM task WHERE parent_session = ?1
@@ -166,7 +166,7 @@ impl Tasks<'_> {
                  SELECT coalesce(sum(progress ->> 'tokens'), 0), coalesce(sum(progress ->> 'cost'), 0.0)
                  FROM below";
             Ok(db.query_one(spent, [session.as_str()], |row| {
-                Ok(Spent { tokens: row.get::<i64>(0)? as u64, cost: row.get(1)? })
+                Ok(Usage { tokens: row.get::<i64>(0)? as u64, cost: row.get(1)? })
             })?)
         })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Error;
 use super::sql::{self, Connection, FromValue, Row, Value};
-use crate::task::lifecycle::{Rest, RunEnd};
+use crate::task::lifecycle::{EndedState, RunEnd};
 use crate::task::{
     BatchId, Manner, MessageId, NoticeId, Order, Origin, Parent, SessionId, ShortId, Slot, State,
     Status, Task, Timestamp,
@@ -299,8 +299,8 @@ fn state(row: Row<'_>) -> Result<State, Error> {
         Status::Resumed => {
             // What it falls back to when it cannot be resumed after all.
             let from: Option<String> = row.get(Column::CameFrom.at(0))?;
-            let from = from.as_deref().and_then(Status::parse).and_then(Rest::of);
-            State::Resumed { from: from.unwrap_or(Rest::Completed), result }
+            let from = from.as_deref().and_then(Status::parse).and_then(EndedState::of);
+            State::Resumed { from: from.unwrap_or(EndedState::Completed), result }
         }
     })
 }

@@ -9,7 +9,7 @@ use super::sql::Connection;
 use super::subjects::Slots;
 use super::writer::What;
 use super::{Error, Written, quarantine, rows};
-use crate::task::queue::{InUse, Limits, Manner, Queue, Waiting, grant};
+use crate::task::queue::{Limits, Manner, Queue, QueuedTask, SlotUsage, grant};
 use crate::task::{Phase, Progress, SessionId, Slot, Task, Timestamp};
 
 impl Slots<'_> {
@@ -200,7 +200,7 @@ fn has_room(
         Ok(db.query_one(&count, [parent.as_str()], |row| row.get::<i64>(0))? as usize)
     };
     let only_parents = limits.active_per_model.is_empty() && limits.active.is_none();
-    let mut in_use = if only_parents { InUse::default() } else { in_use(db)? };
+    let mut in_use = if only_parents { SlotUsage::default() } else { in_use(db)? };
     in_use.by_parent.insert(parent.clone(), count("")?);
     if blocking {
         in_use.blocking_by_parent.insert(parent.clone(), count("AND blocking = 1")?);
@@ -261,12 +261,12 @@ fn serve(db: &Connection, parent: &SessionId, ticket: i64) -> Result<(), Error> 
     Ok(())
 }
 
-fn in_use(db: &Connection) -> Result<InUse, Error> {
+fn in_use(db: &Connection) -> Result<SlotUsage, Error> {
     let mut statement = db.prepare(
         "SELECT parent_session, model, blocking = 1 FROM task WHERE slot = 2 AND slot > 0",
     )?;
     let mut rows = statement.query(())?;
-    let mut in_use = InUse::default();
+    let mut in_use = SlotUsage::default();
     while let Some(row) = rows.next()? {
         let parent = row.get(0)?;
         let model = row.get::<&str>(1).unwrap_or_default();
@@ -298,7 +298,7 @@ fn queues(db: &Connection, most: usize) -> Result<Vec<Queue>, Error> {
         let manner = manner(blocking);
         let waiting = heads.query_all((&parent, blocking, most as i64), |row| {
             let id = row.get(0)?;
-            Ok(Waiting { id, model: row.get(1)?, manner })
+            Ok(QueuedTask { id, model: row.get(1)?, manner })
         })?;
         queues.push(Queue { parent: SessionId::new(parent), served: served as u64, waiting });
     }

@@ -10,7 +10,7 @@ use super::launches::Offerer;
 use super::{Error, Fork, Supervisor};
 use crate::host::{self, AgentOffer, Handed, NewSession, Opened, Place};
 use crate::store::{Inheritance, Intended, Intent, NewTask, Placement};
-use crate::task::launch::Wanted;
+use crate::task::launch::TaskSpec;
 use crate::task::{
     BatchId, MAILBOX, Manner, Order, Origin, Parent, SHELL, SessionId, Task, TaskId, Timestamp,
 };
@@ -55,7 +55,7 @@ impl Caller {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
-    pub wanted: Wanted,
+    pub wanted: TaskSpec,
     pub fork: Fork,
     /// The same key launches the same task: a caller that lost its connection may ask again.
     pub key: Option<String>,
@@ -67,7 +67,7 @@ pub(super) struct Begun {
     caller: Caller,
     /// As older versions wrote it.
     #[serde(rename = "order")]
-    wanted: Wanted,
+    wanted: TaskSpec,
     host: String,
     depth: u32,
     at: Timestamp,
@@ -106,7 +106,7 @@ impl Begun {
 impl Supervisor {
     pub async fn launch(&self, caller: Caller, launch: Launch) -> Result<Task, Error> {
         let Launch { wanted, fork, key } = launch;
-        let Wanted { order, batch, host: wish } = wanted;
+        let TaskSpec { order, batch, host: wish } = wanted;
         if !self.0.core.settings().enabled {
             return Err(Error::Disabled);
         }
@@ -135,7 +135,7 @@ impl Supervisor {
         let inherits = self.inherit(fork, &caller, &host).await?;
 
         let at = self.0.core.clock().now();
-        let wanted = Wanted { order, batch, host: wish };
+        let wanted = TaskSpec { order, batch, host: wish };
         let begun = Begun { caller, wanted, host, depth, at, inherits, abandoned: false };
         // From here on the launch goes on by itself: a caller that hangs up must not cut it in two.
         let supervisor = self.clone();
@@ -265,7 +265,7 @@ impl Supervisor {
         opened: Opened,
     ) -> Result<Task, Error> {
         let Begun { caller, wanted, host, depth, at, inherits, abandoned: _ } = begun;
-        let Wanted { order, batch, host: _ } = wanted;
+        let TaskSpec { order, batch, host: _ } = wanted;
         let clock = self.0.core.clock();
         let is_forked = inherits.is_some();
         // Its id before the prompt's: hosts sort what was said by ids.

@@ -2,7 +2,7 @@
 
 use super::{Caller, Error, Supervisor};
 use crate::store::{Filter, Page, Sort, Window};
-use crate::task::stats::{Counts, Spent};
+use crate::task::stats::{Counts, Usage};
 use crate::task::{BatchId, SessionId, Status, Task};
 
 /// More than this is for the history, not for a list.
@@ -50,9 +50,9 @@ impl Supervisor {
 
     /// What a session has used up with all its descendants; of a conversation only the latter is
     /// known here (T17).
-    pub fn spent(&self, session: &SessionId) -> Result<Spent, Error> {
+    pub fn spent(&self, session: &SessionId) -> Result<Usage, Error> {
         let own =
-            self.0.core.store().tasks().get(session)?.map_or(Spent::default(), |task| Spent {
+            self.0.core.store().tasks().get(session)?.map_or(Usage::default(), |task| Usage {
                 tokens: task.progress.tokens.unwrap_or(0),
                 cost: task.progress.cost.unwrap_or(0.0),
             });

@@ -86,7 +86,7 @@ use self::reconcile::Reconciler;
 use self::transcript::Transcripts;
 use self::turns::Bell;
 use crate::clock::Clock;
-use crate::feed::{Change, Changes, Feed};
+use crate::feed::{Events, Feed, TaskEvent};
 use crate::host::{self, Host};
 use crate::metrics::Metrics;
 use crate::store::{self, Resolved, Store};
@@ -378,14 +378,14 @@ impl Supervisor {
         self.0.launches.set_overfull(overfull);
     }
 
-    /// What changes from now on.
-    pub fn changes(&self) -> Changes {
+    /// Subscribes to the changes from now on.
+    pub fn events(&self) -> Events {
         self.0.feed.subscribe()
     }
 
     /// Everything after this change: first what is kept, then what comes. `None` when not all of it is kept,
     /// or when there is no such change yet.
-    pub fn changes_after(&self, id: u64) -> Option<(Vec<Arc<Change>>, Changes)> {
+    pub fn events_after(&self, id: u64) -> Option<(Vec<Arc<TaskEvent>>, Events)> {
         self.0.feed.subscribe_after(id)
     }
 

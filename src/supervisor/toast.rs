@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Supervisor;
-use crate::feed::{Change, Kind};
+use crate::feed::{EventKind, TaskEvent};
 use crate::host::{Toast, Tone};
 use crate::quote;
 use crate::task::time::say;
@@ -47,18 +47,20 @@ impl Supervisor {
         }
     }
 
-    fn note_change(&self, change: &Change, lines: &mut VecDeque<SessionId>) {
+    fn note_change(&self, change: &TaskEvent, lines: &mut VecDeque<SessionId>) {
         let task = &change.task;
         if task.origin.parent.host == MAILBOX {
             return;
         }
         match change.kind {
-            Kind::Created | Kind::Updated => {
+            EventKind::Created | EventKind::Updated => {
                 if !lines.contains(&task.origin.parent.session) {
                     lines.push_back(task.origin.parent.session.clone());
                 }
             }
-            Kind::Completed | Kind::Error | Kind::Cancelled => self.toast(task, end(task)),
+            EventKind::Completed | EventKind::Error | EventKind::Cancelled => {
+                self.toast(task, end(task))
+            }
         }
     }
 

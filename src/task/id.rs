@@ -1,4 +1,8 @@
-//! Ids: what they look like and how one is made from a tick and some dice. Rolling happens elsewhere.
+//! Id newtypes: their formats, and how one is minted from a tick and random bytes. Pure: tick and bytes come
+//! from `clock.rs`.
+//!
+//! Ids of sessions and messages have OpenCode's format, because hosts expect later messages to have greater
+//! ids: one with a smaller id than the message before it would come out in the wrong place.
 
 use std::fmt;
 
@@ -27,12 +31,13 @@ pub struct ShortId(String);
 #[serde(transparent)]
 pub struct BatchId(String);
 
-/// A notice, in the order in which they came to be.
+/// A row of the outbox; later notices have greater ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NoticeId(i64);
 
-/// The notices that somebody has in hand, to be given back once they have arrived.
+/// The notices that an answer carries. The caller sends it back as the acknowledgement that they have
+/// arrived; until then they stay unread and are handed out again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Receipt(Vec<NoticeId>);
@@ -69,7 +74,7 @@ impl Receipt {
         self.0.extend(other.0);
     }
 
-    /// Those of the other one have arrived.
+    /// Removes the notices of `other`, which have been acknowledged.
     pub fn settle(&mut self, other: &Receipt) {
         self.0.retain(|notice| !other.has(*notice));
     }
@@ -90,8 +95,8 @@ impl SessionId {
         &self.0
     }
 
-    pub fn mint(tick: u64, dice: &[u8; 16]) -> SessionId {
-        SessionId(format!("ses_{}", body(tick, dice)))
+    pub fn mint(tick: u64, random: &[u8; 16]) -> SessionId {
+        SessionId(format!("ses_{}", body(tick, random)))
     }
 }
 
@@ -105,12 +110,14 @@ impl MessageId {
     }
 
     /// Sorts after every id minted with a smaller tick, as hosts expect of later messages.
-    pub fn mint(tick: u64, dice: &[u8; 16]) -> MessageId {
-        MessageId(format!("msg_{}", body(tick, dice)))
+    pub fn mint(tick: u64, random: &[u8; 16]) -> MessageId {
+        MessageId(format!("msg_{}", body(tick, random)))
     }
 
-    /// The id of the message's part number `n`: the same on every retry without being stored.
+    /// The id of the message's part number `n`. Derived instead of minted: a retry sends the same part ids
+    /// without their being stored.
     pub fn part(&self, n: u8) -> String {
+        // The length of the host's format: 25 characters of the message's id, and the number.
         let body = self.0.strip_prefix("msg_").unwrap_or(&self.0);
         let stem: String = body.chars().take(25).collect();
         format!("prt_{stem}{n}")
@@ -126,10 +133,11 @@ impl ShortId {
         &self.0
     }
 
-    /// Lower case only, and always with a digit: easy to say, and never a word.
-    pub fn mint(dice: &[u8; 16]) -> ShortId {
-        let mut text: String = dice[..5].iter().map(|die| letter(*die, 36)).collect();
-        text.push(letter(dice[5], 10));
+    /// Lower case only, and with a digit at the end: easy to say and to type, and never a word. Not unique
+    /// by itself: a launch brings several, and the store takes the first that is free.
+    pub fn mint(random: &[u8; 16]) -> ShortId {
+        let mut text: String = random[..5].iter().map(|byte| letter(*byte, 36)).collect();
+        text.push(letter(random[5], 10));
         ShortId(text)
     }
 }
@@ -143,20 +151,23 @@ impl BatchId {
         &self.0
     }
 
-    pub fn mint(tick: u64, dice: &[u8; 16]) -> BatchId {
-        BatchId(format!("bat_{}", body(tick, dice)))
+    pub fn mint(tick: u64, random: &[u8; 16]) -> BatchId {
+        BatchId(format!("bat_{}", body(tick, random)))
     }
 }
 
-/// 26 characters, the format of OpenCode: 12 hex digits of the tick, 14 of chance.
-fn body(tick: u64, dice: &[u8; 16]) -> String {
-    let chance: String = dice[..14].iter().map(|die| letter(*die, 62)).collect();
-    format!("{:012x}{chance}", tick & 0xffff_ffff_ffff)
+/// 26 characters, the format of OpenCode: 12 hex digits of the tick, 14 random ones in base 62.
+fn body(tick: u64, random: &[u8; 16]) -> String {
+    let suffix: String = random[..14].iter().map(|byte| letter(*byte, 62)).collect();
+    format!("{:012x}{suffix}", tick & 0xffff_ffff_ffff)
 }
 
-/// The tick that an id was minted with. The id has its lowest 48 bits, two years' worth; the rest is
-/// that of the nearest such tick. `None` for ids that are not ours.
+/// The tick that an id was minted with, for [`go_on_after`](crate::clock::Clock::go_on_after). `None` for
+/// ids of another format.
 pub fn tick_of(id: &str, near: u64) -> Option<u64> {
+    // An id has only the lowest 48 bits of its tick, which wrap around every two years. Of the ticks with
+    // these bits the one nearest to now is meant: without that, an id from before a wrap would look newer
+    // than all that follow it, and the ticks would jump two years ahead.
     const PERIOD: u64 = 1 << 48;
     let (_, body) = id.split_once('_')?;
     let low = u64::from_str_radix(body.get(..12)?, 16).ok()?;
@@ -165,9 +176,9 @@ pub fn tick_of(id: &str, near: u64) -> Option<u64> {
     nearest.into_iter().min_by_key(|tick| tick.abs_diff(near))
 }
 
-/// One of the first `of` of: ten digits, lower case, upper case.
-fn letter(die: u8, of: u8) -> char {
-    match die % of {
+/// One of the first `of` characters of: ten digits, lower case, upper case.
+fn letter(byte: u8, of: u8) -> char {
+    match byte % of {
         digit @ 0..=9 => char::from(b'0' + digit),
         lower @ 10..=35 => char::from(b'a' + lower - 10),
         upper => char::from(b'A' + upper - 36),
@@ -198,8 +209,10 @@ impl fmt::Display for BatchId {
     }
 }
 
-/// A short name for texts, by FNV-1a: the same in every version of this program.
+/// FNV-1a hash of some texts. Spelled out here because it is stored and compared by later versions of this
+/// program, and std's hasher may change; it is no protection against anybody who wants a collision.
 pub fn fingerprint(texts: &[&str]) -> u32 {
+    // A zero byte ends each text, so that `["ab", "c"]` and `["a", "bc"]` differ.
     let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -1,14 +1,17 @@
-//! What a launch call asks for: a fresh task, a forked one, or a resume; and what is wrong with it.
+//! Validation of launch calls: turns the arguments of a tool, a request or a command line into a [`Plan`]
+//! (fresh, forked or resume), or says which argument is wrong. Pure. Every caller goes through here, so
+//! limits are checked and worded once.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Budget, Manner, Order};
 
+/// Limits in characters, not bytes: what a user counts.
 pub const MAX_DESCRIPTION: usize = 500;
 pub const MAX_PROMPT: usize = 1_000_000;
 pub const MAX_NAME: usize = 200;
 
-/// The same for the blocking `Task`.
+/// The limits of the blocking `Task`, from the specification (O6).
 pub const MAX_BLOCKING_DESCRIPTION: usize = 200;
 pub const MAX_BLOCKING_PROMPT: usize = 10_000;
 
@@ -35,11 +38,13 @@ pub struct Arguments {
     pub host: Option<String>,
 }
 
+/// What a launch call asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
-    Fresh(Wanted),
-    Forked(Wanted),
-    /// `ignored` names the arguments that do not count in a resume.
+    Fresh(TaskSpec),
+    Forked(TaskSpec),
+    /// `ignored` names the arguments that were given and do not count in a resume: the caller is told, not
+    /// refused, because models tend to fill in every argument.
     Resume {
         task: String,
         prompt: String,
@@ -47,9 +52,9 @@ pub enum Plan {
     },
 }
 
-/// A new task to be made; checked and tidied.
+/// A new task as it is to be launched; validated and trimmed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct TaskSpec {
     #[serde(flatten)]
     pub order: Order,
     /// The batch it is to join, if any.
@@ -58,12 +63,13 @@ pub struct Wanted {
     pub host: Option<String>,
 }
 
-impl From<Order> for Wanted {
-    fn from(order: Order) -> Wanted {
-        Wanted { order, ..Wanted::default() }
+impl From<Order> for TaskSpec {
+    fn from(order: Order) -> TaskSpec {
+        TaskSpec { order, ..TaskSpec::default() }
     }
 }
 
+/// Which argument is wrong, by its name in the tools.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error(
@@ -81,7 +87,9 @@ pub enum Refused {
     BadBudget(&'static str),
 }
 
+/// Validates the arguments of a launch.
 pub fn plan(arguments: Arguments) -> Result<Plan, Refused> {
+    // Without `..`: a new argument does not compile before somebody has decided what it means in a resume.
     let Arguments { description, prompt, agent, fork, resume, batch, model, budget, host } =
         arguments;
     if let Some(task) = resume {
@@ -103,7 +111,8 @@ pub fn plan(arguments: Arguments) -> Result<Plan, Refused> {
             ignored,
         });
     }
-    // First: a description that was made of the prompt is not what is missing.
+    // The prompt first: `asyncagents run ''` makes its description from the prompt, and the error has to
+    // name what the user left empty.
     let prompt = prompt_text(prompt)?;
     let description = one_line(&description.unwrap_or_default(), MAX_DESCRIPTION)?;
     let agent = name("agent", agent)?;
@@ -112,24 +121,26 @@ pub fn plan(arguments: Arguments) -> Result<Plan, Refused> {
     let budget = positive(budget.unwrap_or_default())?;
     let host = host.map(|host| name("host", Some(host))).transpose()?;
     let order = Order { description, prompt, agent, model, budget, manner: Manner::Background };
-    let wanted = Wanted { order, batch, host };
-    Ok(if fork { Plan::Forked(wanted) } else { Plan::Fresh(wanted) })
+    let spec = TaskSpec { order, batch, host };
+    Ok(if fork { Plan::Forked(spec) } else { Plan::Fresh(spec) })
 }
 
-/// What the blocking `Task` is asked for (O6): both trimmed, filled and not too long.
+/// Description and prompt of the blocking `Task` (O6): both trimmed, not empty and not too long.
 pub fn plan_blocking(description: &str, prompt: &str) -> Result<(String, String), Refused> {
     let description = one_line(description, MAX_BLOCKING_DESCRIPTION)?;
     let prompt = prompt_text(Some(prompt.trim().to_owned()))?;
     Ok((description, sized("prompt", prompt, MAX_BLOCKING_PROMPT)?))
 }
 
-/// A description is shown in one line everywhere, so it is made one.
+/// A description is one line in every list and notice, so line breaks and control characters in it become
+/// spaces instead of an error.
 fn one_line(text: &str, most: usize) -> Result<String, Refused> {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     sized("description", line, most)
 }
 
+/// A prompt, unchanged: its white space may matter.
 pub fn prompt_text(text: Option<String>) -> Result<String, Refused> {
     let text = text.unwrap_or_default();
     if text.trim().is_empty() {
@@ -141,6 +152,8 @@ pub fn prompt_text(text: Option<String>) -> Result<String, Refused> {
     sized("prompt", text, MAX_PROMPT)
 }
 
+/// The name of an agent, a model, a batch, a host or a task. Control characters are refused: names are
+/// looked up and shown as they are, and one with an escape sequence in it could pass for another.
 fn name(field: &'static str, text: Option<String>) -> Result<String, Refused> {
     let text = text.unwrap_or_default().trim().to_owned();
     if text.chars().any(char::is_control) {
@@ -157,6 +170,7 @@ fn sized(name: &'static str, text: String, most: usize) -> Result<String, Refuse
     }
 }
 
+/// A limit of zero is reached before the first step, so it would stop every task at once.
 fn positive(budget: Budget) -> Result<Budget, Refused> {
     let zero = |limit: Option<u64>| limit == Some(0);
     if zero(budget.wall_seconds) {
@@ -187,8 +201,8 @@ mod tests {
         }
     }
 
-    fn wanted() -> Wanted {
-        Wanted::from(Order {
+    fn wanted() -> TaskSpec {
+        TaskSpec::from(Order {
             description: "find the auth code".into(),
             prompt: "Look for it.\n".into(),
             agent: "explore".into(),

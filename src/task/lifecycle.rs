@@ -1,4 +1,4 @@
-//! The life of a task, as data. Nothing here reads a clock, a socket or a table.
+//! The state machine of a task. Pure: nothing here reads a clock, a socket or a table.
 //!
 //! A task is a chain of runs: the launch is run 0, every resume the next. While a run goes on the
 //! task is `Running` (run 0) or `Resumed`; otherwise it rests in one of the three ended states.
@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
     Running,
-    /// Answering a follow-up prompt. What it came from is kept for the case that this fails.
+    /// Answering a follow-up prompt. The state it came from is kept, to go back to if this run fails.
     Resumed {
-        from: Rest,
+        from: EndedState,
         result: Option<Arc<str>>,
     },
     Completed {
@@ -44,13 +44,13 @@ pub enum State {
 
 /// The ended states, without their data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum EndedState {
     Completed,
     Failed,
     Cancelled,
 }
 
-/// The word used in the database and on the wire (T2).
+/// The name of a state in the database and on the wire (T2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -102,11 +102,16 @@ pub struct Change {
     pub effects: Vec<Effect>,
 }
 
+/// What the owner of a task must do after a change. The store writes each as a column or a row in the same
+/// transaction, so a crash in between leaves it owed, not lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Before the abort: once that is done, nobody looks for them after a crash.
+    /// Comes before the abort: after a crash, `recover` finds the descendants by the abort that is owed to
+    /// their parent. Once that is done, nobody looks for them any more.
     CancelDescendants,
+    /// Tell the host to stop the session's run.
     AbortSession,
+    /// Put the task in the queue; its prompt is sent when it has a slot.
     SendPrompt,
     /// The run is over and its parent is owed one notice of how.
     NotifyParent(RunEnd),
@@ -120,6 +125,7 @@ pub enum RunEnd {
     Cancelled,
 }
 
+/// Why a request cannot be granted in the present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("the task is already over")]
@@ -133,26 +139,31 @@ pub enum Refused {
 }
 
 impl State {
+    /// Grants or refuses a wish. Every pair of request and state is written out, without a `_` arm: a new
+    /// state does not compile before somebody has decided what it means here.
     pub fn request(&self, request: Request) -> Result<Change, Refused> {
         use State::*;
         match (request, self) {
             (Request::Cancel { why }, Running) => Ok(cancelled(why, None)),
+            // The result of the run before is the task's result still.
             (Request::Cancel { why }, Resumed { result, .. }) => Ok(cancelled(why, result.clone())),
             (Request::Cancel { .. }, Completed { .. } | Failed { .. } | Cancelled { .. }) => {
                 Err(Refused::AlreadyOver)
             }
             (Request::Resume(_), Completed { result, .. }) => {
-                Ok(resumed(Rest::Completed, Some(result.clone())))
+                Ok(resumed(EndedState::Completed, Some(result.clone())))
             }
             (Request::Resume(Resumable::AnyEnded), Failed { result, .. }) => {
-                Ok(resumed(Rest::Failed, result.clone()))
+                Ok(resumed(EndedState::Failed, result.clone()))
             }
             (Request::Resume(Resumable::AnyEnded), Cancelled { result, .. }) => {
-                Ok(resumed(Rest::Cancelled, result.clone()))
+                Ok(resumed(EndedState::Cancelled, result.clone()))
             }
+            // The specification's rule, unless `resume.any_status` is set.
             (Request::Resume(Resumable::Completed), Failed { .. } | Cancelled { .. }) => {
                 Err(Refused::NotCompleted)
             }
+            // One follow-up at a time, as the specification has it.
             (Request::Resume(_), Resumed { .. }) => Err(Refused::BeingResumed),
             (Request::Resume(_), Running) => Err(Refused::StillRunning),
         }
@@ -161,10 +172,12 @@ impl State {
     /// `None` means stale: the host's event and our sweep may both see the same end.
     pub fn report(&self, report: Report) -> Option<Change> {
         match self {
+            // The first report wins. A cancellation, too, beats a completion that arrives after it.
             State::Completed { .. } | State::Failed { .. } | State::Cancelled { .. } => None,
             State::Running => {
                 Some(ended(report, |error, partial| State::Failed { error, result: partial }, None))
             }
+            // What the failed resume had written so far counts only when there was no result before it.
             State::Resumed { from, result } => Some(ended(
                 report,
                 |error, partial| back_to(*from, error, result.clone().or(partial)),
@@ -173,9 +186,11 @@ impl State {
         }
     }
 
-    /// The same for a run that is given up while its session may still be at work.
+    /// As [`State::report`], for a run that we give up (a budget is reached, its host is gone): its session
+    /// may still be working, so an abort is owed as well.
     pub fn stop(&self, report: Report) -> Option<Change> {
         let mut change = self.report(report)?;
+        // In front of the notice, so that effects are carried out in the same order as in a cancellation.
         change.effects.insert(0, Effect::AbortSession);
         Some(change)
     }
@@ -190,6 +205,7 @@ impl State {
         }
     }
 
+    /// The result, or what there is of one; during a resume, that of the run before.
     pub fn result(&self) -> Option<&str> {
         match self {
             State::Running => None,
@@ -200,6 +216,7 @@ impl State {
         }
     }
 
+    /// Why the last run failed or was cancelled. A completed task has one after a resume that failed.
     pub fn error(&self) -> Option<&str> {
         match self {
             State::Running | State::Resumed { .. } => None,
@@ -268,21 +285,21 @@ impl Status {
     }
 }
 
-/// The `from` of a resume in a word the store can keep.
-impl Rest {
+/// The `from` of a resume is stored under the name of its status.
+impl EndedState {
     pub fn status(self) -> Status {
         match self {
-            Rest::Completed => Status::Completed,
-            Rest::Failed => Status::Error,
-            Rest::Cancelled => Status::Cancelled,
+            EndedState::Completed => Status::Completed,
+            EndedState::Failed => Status::Error,
+            EndedState::Cancelled => Status::Cancelled,
         }
     }
 
-    pub fn of(status: Status) -> Option<Rest> {
+    pub fn of(status: Status) -> Option<EndedState> {
         match status {
-            Status::Completed => Some(Rest::Completed),
-            Status::Error => Some(Rest::Failed),
-            Status::Cancelled => Some(Rest::Cancelled),
+            Status::Completed => Some(EndedState::Completed),
+            Status::Error => Some(EndedState::Failed),
+            Status::Cancelled => Some(EndedState::Cancelled),
             Status::Running | Status::Resumed => None,
         }
     }
@@ -291,6 +308,7 @@ impl Rest {
 fn cancelled(error: Option<String>, result: Option<Arc<str>>) -> Change {
     Change {
         to: State::Cancelled { error, result },
+        // In the order in which they are carried out.
         effects: vec![
             Effect::CancelDescendants,
             Effect::AbortSession,
@@ -299,16 +317,19 @@ fn cancelled(error: Option<String>, result: Option<Arc<str>>) -> Change {
     }
 }
 
-fn resumed(from: Rest, result: Option<Arc<str>>) -> Change {
+fn resumed(from: EndedState, result: Option<Arc<str>>) -> Change {
     Change { to: State::Resumed { from, result }, effects: vec![Effect::SendPrompt] }
 }
 
+/// The change that a report makes. `fail` says where a failure leads, which differs between a launch and a
+/// resume; `earlier` is the result that an aborted run leaves standing.
 fn ended(
     report: Report,
     fail: impl FnOnce(String, Option<Arc<str>>) -> State,
     earlier: Option<Arc<str>>,
 ) -> Change {
     let (to, end) = match report {
+        // A resume that completes clears the error of an earlier one that failed.
         Report::Finished { result } => {
             (State::Completed { result, error: None }, RunEnd::Completed)
         }
@@ -320,13 +341,14 @@ fn ended(
     Change { to, effects: vec![Effect::NotifyParent(end)] }
 }
 
-fn back_to(rest: Rest, error: String, result: Option<Arc<str>>) -> State {
-    match rest {
-        Rest::Completed => {
+/// The state before a resume that failed, with why it failed.
+fn back_to(state: EndedState, error: String, result: Option<Arc<str>>) -> State {
+    match state {
+        EndedState::Completed => {
             State::Completed { result: result.unwrap_or_else(|| "".into()), error: Some(error) }
         }
-        Rest::Failed => State::Failed { error, result },
-        Rest::Cancelled => State::Cancelled { error: Some(error), result },
+        EndedState::Failed => State::Failed { error, result },
+        EndedState::Cancelled => State::Cancelled { error: Some(error), result },
     }
 }
 
@@ -350,7 +372,7 @@ mod tests {
         State::Cancelled { error: error.map(Into::into), result: result.map(Into::into) }
     }
 
-    fn resumed_from(from: Rest, result: Option<&str>) -> State {
+    fn resumed_from(from: EndedState, result: Option<&str>) -> State {
         State::Resumed { from, result: result.map(Into::into) }
     }
 
@@ -361,7 +383,7 @@ mod tests {
             completed("old", None),
             failed("broke", Some("half")),
             stopped(None, Some("old")),
-            resumed_from(Rest::Completed, Some("old")),
+            resumed_from(EndedState::Completed, Some("old")),
         ]
     }
 
@@ -400,7 +422,7 @@ mod tests {
         };
         let expected = [
             Err(Refused::StillRunning),
-            go(Rest::Completed, "old"),
+            go(EndedState::Completed, "old"),
             Err(Refused::NotCompleted),
             Err(Refused::NotCompleted),
             Err(Refused::BeingResumed),
@@ -411,9 +433,9 @@ mod tests {
         }
         let expected = [
             Err(Refused::StillRunning),
-            go(Rest::Completed, "old"),
-            go(Rest::Failed, "half"),
-            go(Rest::Cancelled, "old"),
+            go(EndedState::Completed, "old"),
+            go(EndedState::Failed, "half"),
+            go(EndedState::Cancelled, "old"),
             Err(Refused::BeingResumed),
         ];
         for (state, expected) in every_state().into_iter().zip(expected) {
@@ -457,9 +479,9 @@ mod tests {
     fn a_resume_that_fails_goes_back_to_the_state_it_came_from() {
         let aborted = || Some(stopped(Some("aborted in the host"), Some("old")));
         for (from, back) in [
-            (Rest::Completed, completed("old", Some("why"))),
-            (Rest::Failed, failed("why", Some("old"))),
-            (Rest::Cancelled, stopped(Some("why"), Some("old"))),
+            (EndedState::Completed, completed("old", Some("why"))),
+            (EndedState::Failed, failed("why", Some("old"))),
+            (EndedState::Cancelled, stopped(Some("why"), Some("old"))),
         ] {
             check_reports(
                 resumed_from(from, Some("old")),
@@ -467,7 +489,7 @@ mod tests {
             );
         }
         check_reports(
-            resumed_from(Rest::Failed, None),
+            resumed_from(EndedState::Failed, None),
             [
                 Some(completed("new", None)),
                 Some(failed("why", Some("part"))),

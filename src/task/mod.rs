@@ -1,4 +1,5 @@
-//! A task and its identity: one agent working in a session of its own for a parent. Pure data.
+//! The domain types of a task: one agent working in a session of its own for a parent. Pure data; the
+//! state machine is in `lifecycle.rs`, the rules of the queue in `queue.rs`, the JSON in `view.rs`.
 
 pub mod id;
 pub mod launch;
@@ -18,10 +19,12 @@ pub use progress::{Phase, Progress};
 pub use queue::{Manner, Slot};
 pub use time::Timestamp;
 
-/// The name of the host that stands for "no conversation": notices wait in the store's mailbox.
+/// The host of parents that are no conversation: nothing can be posted to them, so their notices wait in
+/// the store's mailbox until they ask.
 pub const MAILBOX: &str = "mailbox";
 
-/// The parent of what is launched in a shell. Its user looks for himself: nothing reads its mailbox.
+/// The parent of what is launched in a shell. Its user looks at `list` and `output`; nothing reads its
+/// mailbox.
 pub const SHELL: &str = "cli";
 
 /// Everything we know of one task. Its text results travel inside [`State`].
@@ -43,7 +46,8 @@ pub struct Task {
     pub run: u32,
     pub slot: Slot,
     pub progress: Progress,
-    /// Grows by one with every committed change of state.
+    /// For optimistic locking: grows by one with every committed change of state, and a change is written
+    /// only if it is still what its author has read.
     pub revision: i64,
 }
 
@@ -97,7 +101,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The first limit that is reached, in words.
+    /// The first limit that is reached, as the error of the run. Figures that a host does not report count
+    /// as zero: its tasks cannot be held to such a limit.
     pub fn reached(&self, progress: &Progress, wall: std::time::Duration) -> Option<String> {
         let Budget { wall_seconds, tokens, cost, tool_calls } = self;
         if let Some(limit) = wall_seconds.filter(|limit| wall.as_secs() >= *limit) {

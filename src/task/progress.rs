@@ -1,4 +1,5 @@
-//! How far a task has come: counted from what the host shows, never added up from events.
+//! Progress of a task: counted anew from the host's transcript at each look, never added up from events, so
+//! that an event that is lost or seen twice cannot make the figures wrong.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +10,23 @@ use utoipa::ToSchema;
 use super::queue::Slot;
 use super::time::Timestamp;
 
-/// What else there is to say about a live task (T2).
+/// What a live task is doing, beside its state (T2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
+    /// Without a slot, or parked without its credentials.
     Queued,
+    /// With a slot; nothing of the run was seen yet.
     Starting,
+    /// At work, with nothing to show at the moment: between two steps, or before the model's first words.
     Waiting,
     Streaming,
     Tool,
+    /// On the answer of a person.
     Blocked,
+    /// The host or the model failed, and it is tried again.
     Retrying,
+    /// Nothing has happened for `stall_seconds`.
     Stalled,
 }
 
@@ -64,7 +71,8 @@ pub struct Progress {
     pub detail: Option<String>,
 }
 
-/// A word of another version must not make the whole task unreadable.
+/// A phase that only a later version knows is read as `waiting`: one unknown word must not make the whole
+/// task unreadable, in the store after a downgrade or in a client of another version.
 fn known_or_waiting<'de, D: Deserializer<'de>>(from: D) -> Result<Phase, D::Error> {
     let word = String::deserialize(from)?;
     let known = Phase::deserialize(IntoDeserializer::<value::Error>::into_deserializer(word));

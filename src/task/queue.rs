@@ -1,6 +1,8 @@
-//! Who may start when there are fewer slots than tasks (T11): first in, first out per parent and
-//! round robin between parents, the one served longest ago first. Pure: counts in, grants out. The store applies it inside a transaction,
-//! so the slots in use are always read off the tasks themselves and none can leak.
+//! Fair scheduling of slots (T11): first in, first out per parent, and round robin between parents, the one
+//! served longest ago first. Pure: counts in, grants out.
+//!
+//! The store applies it inside the writer's transaction and counts the slots in use from the rows of live
+//! tasks. There is no counter that could leak a slot when a task ends in an unforeseen way.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,48 +18,51 @@ pub enum Manner {
     Blocking,
 }
 
-/// A task's place at the table. An ended task has none.
+/// Whether a task occupies a slot, waits for one, or neither. An ended task has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     None,
     Queued,
     Active,
-    /// It has none and wants none before somebody brings the credentials that it lost (T6).
+    /// It has none and is not in the queue, until a client brings the credentials that it lost (T6).
     Parked,
 }
 
+/// How many tasks may run at the same time (`[limits]` in the configuration).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Of all parents together.
     pub active: Option<usize>,
     pub active_per_parent: usize,
-    /// Of those with a caller that waits.
+    /// Of those whose caller waits for them; they count among `active_per_parent`, too.
     pub blocking_per_parent: usize,
     /// By `provider` or `provider/model`; what is not named has no limit.
     pub active_per_model: BTreeMap<String, usize>,
     pub queued_per_parent: usize,
 }
 
-/// How many slots are in use.
+/// How many slots are in use, by everything that there are limits on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InUse {
+pub struct SlotUsage {
     pub by_parent: BTreeMap<SessionId, usize>,
     pub blocking_by_parent: BTreeMap<SessionId, usize>,
     pub by_model: BTreeMap<String, usize>,
 }
 
-/// What one parent has waiting in one manner, the oldest first.
+/// The queued tasks of one parent in one manner, the oldest first. Two queues per parent: blocking tasks,
+/// which have a smaller limit, must not hold up the background tasks behind them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
     pub parent: SessionId,
-    /// When the parent was last given a slot: the greater the later, 0 for not since anybody waits.
+    /// A counter, not a time: greater for a parent that was given a slot later, 0 for one that was given
+    /// none since it has tasks in the queue.
     pub served: u64,
-    pub waiting: VecDeque<Waiting>,
+    pub waiting: VecDeque<QueuedTask>,
 }
 
-/// A queued task; `model` is empty when the host chooses.
+/// A task that waits for a slot; `model` is empty when the host chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct QueuedTask {
     pub id: TaskId,
     pub model: String,
     pub manner: Manner,
@@ -76,7 +81,7 @@ impl Limits {
     }
 }
 
-impl InUse {
+impl SlotUsage {
     pub fn add(&mut self, parent: &SessionId, model: &str, manner: Manner) {
         *self.by_parent.entry(parent.clone()).or_default() += 1;
         if manner == Manner::Blocking {
@@ -89,6 +94,7 @@ impl InUse {
         self.by_parent.get(parent).copied().unwrap_or(0)
     }
 
+    /// Whether one more such task stays within all limits.
     pub fn has_room(
         &self,
         parent: &SessionId,
@@ -96,6 +102,7 @@ impl InUse {
         manner: Manner,
         limits: &Limits,
     ) -> bool {
+        // Background tasks are not held to the limit of blocking ones, but both fill the parent's.
         let blocking = self.blocking_by_parent.get(parent).copied().unwrap_or(0);
         limits.active.is_none_or(|most| self.by_parent.values().sum::<usize>() < most)
             && self.of_parent(parent) < limits.active_per_parent
@@ -113,23 +120,29 @@ fn covers(name: &str, model: &str) -> bool {
     model == name || model.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Grants slots until nothing fits: always to the head of a queue of the parent served longest ago,
-/// then of the one with the fewest slots, then of the one that waits longest. `queues` come oldest head
-/// first; a parent may have two of them, one for each manner.
-pub fn grant(mut in_use: InUse, mut queues: Vec<Queue>, limits: &Limits) -> Vec<TaskId> {
+/// Grants slots until nothing fits: always to the head of a queue of the parent served longest ago, then of
+/// the one with the fewest slots, then of the one that waits longest. `queues` come oldest head first; a
+/// parent may have two of them, one for each manner.
+///
+/// A parent with a thousand queued tasks delays another one by one grant, not by a thousand.
+pub fn grant(mut in_use: SlotUsage, mut queues: Vec<Queue>, limits: &Limits) -> Vec<TaskId> {
     let mut granted = Vec::new();
     let mut latest = queues.iter().map(|queue| queue.served).max().unwrap_or(0);
     loop {
+        // Only the head of a queue can start: tasks behind one whose model is at its limit wait with it, so
+        // that a parent's tasks start in the order they were launched in.
         let fits = |Queue { parent, waiting, .. }: &&mut Queue| {
             let head = waiting.front();
             head.is_some_and(|head| in_use.has_room(parent, &head.model, head.manner, limits))
         };
+        // `min_by_key` takes the first of equals, and `queues` come oldest head first: the third criterion.
         let rank = |queue: &&mut Queue| (queue.served, in_use.of_parent(&queue.parent));
         let Some(next) = queues.iter_mut().filter(fits).min_by_key(rank) else { return granted };
         let Some(head) = next.waiting.pop_front() else { return granted };
         let parent = next.parent.clone();
         in_use.add(&parent, &head.model, head.manner);
         granted.push(head.id);
+        // Both queues of the parent count as served: a turn is the parent's, whatever it used it for.
         latest += 1;
         let its = queues.iter_mut().filter(|queue| queue.parent == parent);
         its.for_each(|queue| queue.served = latest);
@@ -153,14 +166,14 @@ mod tests {
     /// `queues` as `parent: task@model task@model`, a parent served at 7 as `parent 7`; what is
     /// `waited` for has that as its model.
     fn check(limits: Limits, active: &[&str], queues: &[(&str, &str)], expected: &[&str]) {
-        let mut in_use = InUse::default();
+        let mut in_use = SlotUsage::default();
         for active in active {
             let (parent, model) = active.split_once('@').unwrap();
             in_use.add(&SessionId::new(parent), model, manner(model));
         }
         let waiting = |task: &str| {
             let (id, model) = task.split_once('@').unwrap_or((task, ""));
-            Waiting { id: TaskId::new(id), model: model.to_owned(), manner: manner(model) }
+            QueuedTask { id: TaskId::new(id), model: model.to_owned(), manner: manner(model) }
         };
         let queues = queues
             .iter()

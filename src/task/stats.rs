@@ -1,4 +1,5 @@
-//! Counts over tasks: of a batch, and the arithmetic of what a parent is told about it.
+//! Aggregates over tasks: counts by state, figures of a batch, tokens and cost. Pure; the store does the
+//! summing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +34,7 @@ impl Counts {
     }
 }
 
-/// What a batch has come to.
+/// The aggregates of one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchStats {
     pub counts: Counts,
@@ -49,6 +50,7 @@ pub struct BatchStats {
 impl BatchStats {
     /// From the first start to the last end; to now while something is live.
     pub fn duration(&self, now: Timestamp) -> Duration {
+        // While a task is live, the last end is not the end of the batch.
         let until = if self.counts.live() > 0 { now } else { self.ended.unwrap_or(now) };
         until.since(self.began)
     }
@@ -62,18 +64,18 @@ impl BatchStats {
     }
 }
 
-/// Tokens and money, in the hosts' own figures.
+/// Tokens and cost, as the hosts report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spent {
+pub struct Usage {
     pub tokens: u64,
     pub cost: f64,
 }
 
-impl std::ops::Add for Spent {
-    type Output = Spent;
+impl std::ops::Add for Usage {
+    type Output = Usage;
 
-    fn add(self, other: Spent) -> Spent {
-        Spent { tokens: self.tokens + other.tokens, cost: self.cost + other.cost }
+    fn add(self, other: Usage) -> Usage {
+        Usage { tokens: self.tokens + other.tokens, cost: self.cost + other.cost }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Moments and durations as we store, send and say them. Nothing here reads a clock.
+//! Timestamps and durations: how they are stored (milliseconds), sent (RFC 3339) and shown. Pure; the time
+//! comes from `clock.rs`. Arithmetic saturates, since the clock may jump and a store may hold any number.
 
 use std::fmt;
 use std::time::Duration;
@@ -40,6 +41,7 @@ impl Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A damaged row may hold any number, and RFC 3339 ends with the year 9999.
         let moment = jiff::Timestamp::from_millisecond(self.0).unwrap_or(jiff::Timestamp::MAX);
         write!(f, "{moment:.3}")
     }

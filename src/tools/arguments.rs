@@ -1,12 +1,15 @@
-//! Arguments as models send them over MCP, made to fit what a tool takes: other names for the same thing
-//! count, numbers are brought into their range, and what a tool does not have is left out. Notes say so.
-//! In a conversation the plugin has checked them against the schema, and a refusal is the better answer.
+//! Normalisation of the arguments that models send over MCP: synonyms are renamed, numbers are clamped to
+//! their range, and unknown arguments are dropped, each with a note in the answer. A refusal would cost the
+//! model another turn for what it meant anyway.
+//!
+//! What would change the result is refused all the same. In a conversation nothing is normalised: OpenCode has
+//! checked the arguments against the schema, and a refusal is the better answer to what is left.
 
 use serde_json::{Map, Number, Value};
 
 use super::{Refusal, Tool};
 
-/// What models that know other tools call ours.
+/// Names that models know from similar tools of other programs, and ours for the same thing.
 const SYNONYMS: [(Tool, &str, &str); 5] = [
     (Tool::Task, "subagent_type", "agent"),
     (Tool::Task, "agent_type", "agent"),
@@ -15,11 +18,12 @@ const SYNONYMS: [(Tool, &str, &str); 5] = [
     (Tool::Wait, "task_id", "task_ids"),
 ];
 
-/// Added to every tool by a client (Gemini CLI) for its own use, and forwarded.
+/// Gemini CLI adds this to the schema of every tool for its own scheduling, and forwards it. Dropped without a
+/// note, since the model did nothing wrong.
 const NOT_MEANT_FOR_US: [&str; 1] = ["wait_for_previous"];
 
-/// Arguments that change what an agent does or what comes of it. To go on without one would be something
-/// else than what was asked for.
+/// Arguments of other programs' tools that change what an agent does or returns. Dropping one would do
+/// something else than what was asked for (work in the wrong directory, an answer without structure).
 const NOT_TO_BE_IGNORED: [(Tool, &str); 4] = [
     (Tool::Task, "worktree"),
     (Tool::Task, "schema"),
@@ -27,50 +31,53 @@ const NOT_TO_BE_IGNORED: [(Tool, &str); 4] = [
     (Tool::Blocking, "schema"),
 ];
 
-/// Arguments that fit, and what was done to them.
+/// Normalised arguments, and notes on what was changed.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Fitted {
+pub(super) struct NormalizedArguments {
     pub(super) arguments: Map<String, Value>,
     pub(super) notes: Vec<String>,
 }
 
-/// `properties` are those that are offered under this name.
-pub(super) fn fit(
+/// `properties` are those of the schema that this tool is offered with, under the name it was called by.
+pub(super) fn normalize(
     tool: Tool,
     properties: &Map<String, Value>,
     given: Map<String, Value>,
-) -> Result<Fitted, Refusal> {
-    let mut fitted = Fitted::default();
+) -> Result<NormalizedArguments, Refusal> {
+    let mut normalized = NormalizedArguments::default();
     let mut unknown = Vec::new();
     for (name, value) in renamed(tool, given) {
         if let Some(property) = properties.get(&name) {
-            let value = fitted.within(&name, value, property)?;
-            fitted.arguments.insert(name, value);
+            let value = normalized.within(&name, value, property)?;
+            normalized.arguments.insert(name, value);
         } else if tool == Tool::Task && name == "fork" {
-            // Refused below, with the reason, unless it is false.
-            fitted.arguments.insert(name, value);
+            // Passed on, so that the launch refuses `fork: true` with its reason: dropped, the agent would
+            // start without the conversation that it was to know.
+            normalized.arguments.insert(name, value);
         } else if NOT_TO_BE_IGNORED.contains(&(tool, name.as_str())) {
             return Err(Refusal::Arguments(format!(
-                "`{name}` is not available here, and the result would be another one without it; \
-                 leave it out if that is what you want"
+                "`{name}` is not available here, and the result would differ without it; leave it out \
+                 if that is what you want"
             )));
         } else if !NOT_MEANT_FOR_US.contains(&name.as_str()) {
             unknown.push(format!("`{name}`"));
         }
     }
     if !unknown.is_empty() {
-        fitted.notes.push(format!("there is no argument {}; ignored", unknown.join(", ")));
+        let ignored = unknown.join(", ");
+        normalized.notes.push(format!("ignored, not an argument of this tool: {ignored}"));
     }
-    Ok(fitted)
+    Ok(normalized)
 }
 
-/// Synonyms by our names, where those are not given as well.
+/// Renames synonyms, unless our own name is given as well: then ours counts, and the other one is unknown.
 fn renamed(tool: Tool, mut given: Map<String, Value>) -> Map<String, Value> {
     for (of, synonym, name) in SYNONYMS {
         if of == tool
             && !given.contains_key(name)
             && let Some(value) = given.shift_remove(synonym)
         {
+            // A single id becomes a list of one.
             let is_list = name == "task_ids" && !value.is_array();
             given.insert(name.to_owned(), if is_list { Value::Array(vec![value]) } else { value });
         }
@@ -78,13 +85,14 @@ fn renamed(tool: Tool, mut given: Map<String, Value>) -> Map<String, Value> {
     given
 }
 
-impl Fitted {
-    /// A value as its property wants it. What is not a number or an object is left to the tool itself.
+impl NormalizedArguments {
+    /// A value within what its property allows. What is neither a number nor an object is left to the tool.
     fn within(&mut self, name: &str, value: Value, property: &Value) -> Result<Value, Refusal> {
         match value {
             Value::Number(number) => Ok(self.clamped(name, number, property)),
             Value::Object(fields) => {
-                // A limit that is not understood must not be a launch without one.
+                // Objects are budgets. An unknown field is refused, not dropped: a limit with a wrong name
+                // would become a launch without a limit.
                 if let Some(known) = property["properties"].as_object()
                     && let Some(field) = fields.keys().find(|field| !known.contains_key(*field))
                 {
@@ -102,18 +110,22 @@ impl Fitted {
         }
     }
 
+    /// A number within the bounds of its property, with a note when it was changed.
     fn clamped(&mut self, name: &str, number: Number, property: &Value) -> Value {
         let Some(given) = number.as_f64() else { return Value::Number(number) };
         let (least, most) = (property["minimum"].as_f64(), property["maximum"].as_f64());
         let taken = match (least, most) {
             (Some(least), _) if given < least => least,
             (_, Some(most)) if given > most => most,
+            // Models write `2.0` for an integer, which serde refuses.
             (_, _) if property["type"] == "integer" && given.fract() == 0.0 => given,
             (_, _) => return Value::Number(number),
         };
         if taken != given {
-            let bound = if taken > given { "at least" } else { "at most" };
-            self.notes.push(format!("`{name}` is {bound} {taken}; {number} was taken as that"));
+            let (changed, bound) =
+                if taken > given { ("raised", "minimum") } else { ("lowered", "maximum") };
+            self.notes
+                .push(format!("`{name}` was {changed} from {number} to its {bound}, {taken}"));
         }
         match property["type"] == "integer" {
             true => Value::from(taken as i64),
@@ -129,12 +141,12 @@ mod tests {
     use super::*;
 
     fn check(tool: Tool, given: Value, arguments: Value, notes: &[&str]) {
-        let fitted = fitted(tool, &given).unwrap();
-        assert_eq!(Value::Object(fitted.arguments), arguments, "{given}");
-        assert_eq!(fitted.notes, notes, "{given}");
+        let normalized = normalized(tool, &given).unwrap();
+        assert_eq!(Value::Object(normalized.arguments), arguments, "{given}");
+        assert_eq!(normalized.notes, notes, "{given}");
     }
 
-    fn fitted(tool: Tool, given: &Value) -> Result<Fitted, Refusal> {
+    fn normalized(tool: Tool, given: &Value) -> Result<NormalizedArguments, Refusal> {
         let properties = json!({
             "agent": { "type": "string" },
             "task_id": { "type": "string" },
@@ -147,7 +159,7 @@ mod tests {
         if tool == Tool::Wait {
             properties.remove("task_id");
         }
-        fit(tool, &properties, given.as_object().unwrap().clone())
+        normalize(tool, &properties, given.as_object().unwrap().clone())
     }
 
     #[test]
@@ -160,7 +172,7 @@ mod tests {
             Tool::Task,
             json!({"agent": "explore", "subagent_type": "oracle"}),
             json!({"agent": "explore"}),
-            &["there is no argument `subagent_type`; ignored"],
+            &["ignored, not an argument of this tool: `subagent_type`"],
         );
     }
 
@@ -170,7 +182,7 @@ mod tests {
             Tool::Wait,
             json!({"count": 2, "colour": "red", "wait_for_previous": true, "until": 1}),
             json!({"count": 2}),
-            &["there is no argument `colour`, `until`; ignored"],
+            &["ignored, not an argument of this tool: `colour`, `until`"],
         );
         check(Tool::List, json!({"wait_for_previous": true}), json!({}), &[]);
     }
@@ -180,7 +192,7 @@ mod tests {
         let known = json!({"budget": {"tokens": 5}, "fork": false});
         check(Tool::Task, known.clone(), known, &[]);
         let unknown = json!({"budget": {"tokens": 5, "usd": 3}});
-        let Err(Refusal::Arguments(why)) = fitted(Tool::Task, &unknown) else {
+        let Err(Refusal::Arguments(why)) = normalized(Tool::Task, &unknown) else {
             panic!("it was not refused");
         };
         assert_eq!(why, "there is no `budget.usd`; `budget` has: tokens");
@@ -193,15 +205,15 @@ mod tests {
             Tool::Wait,
             json!({"timeout": 3600}),
             json!({"timeout": 600.0}),
-            &["`timeout` is at most 600; 3600 was taken as that"],
+            &["`timeout` was lowered from 3600 to its maximum, 600"],
         );
         check(
             Tool::Wait,
             json!({"timeout": 0.5, "count": -3}),
             json!({"timeout": 1.0, "count": 1}),
             &[
-                "`timeout` is at least 1; 0.5 was taken as that",
-                "`count` is at least 1; -3 was taken as that",
+                "`timeout` was raised from 0.5 to its minimum, 1",
+                "`count` was raised from -3 to its minimum, 1",
             ],
         );
         check(Tool::Wait, json!({"count": 2.0}), json!({"count": 2}), &[]);
@@ -212,7 +224,7 @@ mod tests {
     fn what_would_change_the_result_is_refused_instead_of_ignored() {
         for (tool, name) in NOT_TO_BE_IGNORED {
             let given = Map::from_iter([(name.to_owned(), json!(true))]);
-            let Err(Refusal::Arguments(text)) = fit(tool, &Map::new(), given) else {
+            let Err(Refusal::Arguments(text)) = normalize(tool, &Map::new(), given) else {
                 panic!("{name} was taken");
             };
             assert!(text.starts_with(&format!("`{name}` is not available here, ")), "{text}");

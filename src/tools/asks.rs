@@ -1,11 +1,12 @@
-//! What tasks wait for a person to answer, and the commands that answer it (T15). Agents cannot answer:
-//! the text is for whoever reads over their shoulder.
+//! Permission requests in tool answers (T15): what tasks wait for, and the commands a person answers with.
+//! Agents must not answer, and their commands cannot (`http/agents.rs`); they are asked to show the user what
+//! is requested. Requests are quoted as literals: a command can be made to look like a sentence of ours.
 
 use crate::quote::{label, short_literal};
 use crate::supervisor::Asked;
 use crate::task::{ShortId, Task};
 
-/// Of one request, as it will run. The rest is shown by `asyncagents approve`.
+/// How many characters of a request are shown; `asyncagents approve` shows all of it.
 const MOST_OF_REQUEST: usize = 2_000;
 
 /// The requests of these tasks, by task; `None` when there are none.
@@ -34,7 +35,7 @@ pub(super) fn answers(id: &ShortId) -> String {
     format!("`asyncagents approve {id}` allows it, `asyncagents deny {id}` refuses it")
 }
 
-/// What to do about it, when nothing else is left to wait for.
+/// Why a wait returned before its time, and what to do about it: to call again at once would return at once.
 pub(super) fn why_it_returned(tool: &str) -> String {
     format!(
         "Everything you wait for needs an answer first, so this returned early and would do so again. \

@@ -1,5 +1,8 @@
-//! `Task`: an errand in a session of its own whose answer the caller waits for (O6). What takes
-//! longer than that goes on in the background.
+//! `Task`, the blocking tool: launches an agent and waits for its result (O6). It is a task like any other with
+//! a mark that its caller waits; when the time is up the mark is removed, and it goes on in the background.
+//!
+//! The mark costs a slot of the smaller limit for blocking tasks, so it has to go however the call ends: by a
+//! result, a timeout, an error, or a caller that hangs up ([`BlockingGuard`]).
 
 use std::time::Duration;
 
@@ -7,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::asks::waiting_for_a_person;
-use super::output::{MOST_OF_ERROR, What, Window};
+use super::output::{MOST_OF_ERROR, TextKind, Window};
 use super::{Answer, Audience, Offered, Refusal, audience, parse};
 use crate::quote::short_literal;
 use crate::supervisor::{Caller, Error, Fork, Launch, Need, Supervisor, Target, WaitEnd};
@@ -24,23 +27,23 @@ may have 10,000 characters, the description 200.";
 
 pub(super) const REQUIRED: &[&str] = &["description", "prompt"];
 
-/// How it behaves, as configured.
+/// Settings of `Task` (`[task_tool]` in the configuration).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blocking {
     pub offered: Offered,
-    /// How long it holds its caller.
+    /// How long a call waits.
     pub timeout: Duration,
     pub on_timeout: OnTimeout,
-    /// For callers that are no agents.
+    /// The agent for callers that are no agents themselves; the others get one of their own kind.
     pub agent: String,
-    /// How long the result of an identical call is given again.
+    /// Time to live of results: an identical call of the same parent within it returns the earlier result.
     pub cache: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnTimeout {
-    /// It goes on, and its end is told like any other.
+    /// The task goes on, and its parent is notified like any other.
     Background,
     Cancel,
 }
@@ -87,6 +90,7 @@ pub(super) async fn call(
     let Arguments { description, prompt } = parse(arguments)?;
     let planned = launch::plan_blocking(&description, &prompt);
     let (description, prompt) = planned.map_err(Error::from)?;
+    // An agent has its errands done by an agent of its own kind; an MCP client names none of ours.
     let own = Some(&caller.agent).filter(|agent| !agent.is_empty());
     let order = Order {
         description,
@@ -96,6 +100,7 @@ pub(super) async fn call(
         budget: Budget::default(),
         manner: Manner::Blocking,
     };
+    // A hit launches nothing, and has no notices to acknowledge: those went with the first call.
     if let Some(ttl) = settings.cache
         && let Some(earlier) = supervisor.earlier(caller, &order, ttl).await?
     {
@@ -103,10 +108,10 @@ pub(super) async fn call(
     }
     let began = supervisor.clock().uptime();
     let description = order.description.clone();
-    tracing::info!(description, "a `Task` has begun");
+    tracing::info!(description, "blocking `Task` started");
     let answered = carry_out(supervisor, caller, settings, order, key).await;
     let duration = supervisor.clock().uptime().saturating_sub(began);
-    tracing::info!(description, ?duration, success = answered.is_ok(), "a `Task` is answered");
+    tracing::info!(description, ?duration, success = answered.is_ok(), "blocking `Task` answered");
     answered
 }
 
@@ -120,31 +125,34 @@ async fn carry_out(
     let began = supervisor.clock().uptime();
     let launch = Launch { wanted: order.into(), fork: Fork::No, key };
     let task = supervisor.launch(caller.clone(), launch).await?;
-    let waiting = Waiting { supervisor: supervisor.clone(), task: task.id.clone() };
-    // Waiting for a place counts, and so does what the launch took.
+    let guard = BlockingGuard { supervisor: supervisor.clone(), task: task.id.clone() };
+    // The timeout includes the launch and the time in the queue: the caller's clock runs from its call.
     let most = caller.longest_wait.map_or(settings.timeout, |most| settings.timeout.min(most));
     let left = most.saturating_sub(supervisor.clock().uptime().saturating_sub(began));
     let ids = std::slice::from_ref(&task.id);
     let mut awaited = supervisor.await_ends(caller, ids, Need::All, left).await?;
     match (awaited.end, settings.on_timeout) {
         (WaitEnd::Enough, _) => {}
-        // Nothing was slow, so that a setting about time does not decide.
+        // Not a timeout, so `on_timeout` does not apply: cancelling would throw away work that only waits
+        // for a permission.
         (WaitEnd::Blocked, _) => {
             supervisor.let_go(&task.id).await?;
             let asked = waiting_for_a_person(&awaited.tasks, &supervisor.asks_of(&awaited.tasks));
             let text = needs_an_answer(&task, asked.as_deref(), audience(caller));
-            return Err(Refusal::Said(text, Receipt::default()));
+            return Err(Refusal::Outcome(text, Receipt::default()));
         }
         (WaitEnd::TimedOut, OnTimeout::Background) => {
             supervisor.let_go(&task.id).await?;
-            return Err(Refusal::Said(goes_on(&task, audience(caller)), Receipt::default()));
+            return Err(Refusal::Outcome(goes_on(&task, audience(caller)), Receipt::default()));
         }
         (WaitEnd::TimedOut, OnTimeout::Cancel) => {
             match supervisor.cancel(caller, Target::Task(task.id)).await {
-                Ok(_) => return Err(Refusal::Said("task timeout".to_owned(), Receipt::default())),
-                // It ended in the last moment, so there is an answer after all.
+                Ok(_) => {
+                    return Err(Refusal::Outcome("task timeout".to_owned(), Receipt::default()));
+                }
+                // It ended between the timeout and the cancellation, so there is a result after all.
                 Err(Error::Refused(Refused::AlreadyOver)) => {
-                    awaited.tasks = vec![supervisor.task(&waiting.task)?];
+                    awaited.tasks = vec![supervisor.task(&guard.task)?];
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -152,27 +160,31 @@ async fn carry_out(
     }
     let ended: Vec<&Task> = awaited.tasks.iter().collect();
     supervisor.retrieved(&ended).await?;
+    // The result is in this answer, so its notice is held back and acknowledged with it.
     let receipt = awaited.give(&ended).await?;
     answer(ended[0], receipt)
 }
 
-/// However the call ends, also when its caller hangs up: nobody waits any more.
-struct Waiting {
+/// RAII guard that removes the mark of a blocking task when its call ends. A caller that hangs up drops the
+/// future of the call, so only a destructor sees every way out.
+struct BlockingGuard {
     supervisor: Supervisor,
     task: TaskId,
 }
 
-impl Drop for Waiting {
+impl Drop for BlockingGuard {
     fn drop(&mut self) {
         self.supervisor.let_go_unheard(&self.task);
     }
 }
 
+/// The answer when the time was up and the task goes on.
 fn goes_on(task: &Task, audience: Audience) -> String {
     let (id, told) = (&task.short_id, how_it_is_told(task, audience));
     format!("task execution timeout: task {id} goes on in the background; {told}")
 }
 
+/// The answer when the task waits for a permission. `asked` is `None` when a person has answered meanwhile.
 fn needs_an_answer(task: &Task, asked: Option<&str>, audience: Audience) -> String {
     let (id, told) = (&task.short_id, how_it_is_told(task, audience));
     format!(
@@ -189,19 +201,20 @@ fn how_it_is_told(task: &Task, audience: Audience) -> String {
     }
 }
 
+/// The answer to a call whose task has ended. The error texts begin with the words of the specification (O6).
 fn answer(task: &Task, receipt: Receipt) -> Result<Answer, Refusal> {
     match &task.state {
         State::Completed { result, .. } => {
-            let text = Window::default().cut(What::Result, result, &task.short_id);
+            let text = Window::default().cut(TextKind::Result, result, &task.short_id);
             Ok(Answer { text, receipt })
         }
         State::Failed { error, .. } => {
             let error = short_literal(error, MOST_OF_ERROR);
-            Err(Refusal::Said(format!("task failed: {error}"), receipt))
+            Err(Refusal::Outcome(format!("task failed: {error}"), receipt))
         }
-        State::Cancelled { .. } => Err(Refusal::Said("task cancelled".to_owned(), receipt)),
+        State::Cancelled { .. } => Err(Refusal::Outcome("task cancelled".to_owned(), receipt)),
         State::Running | State::Resumed { .. } => {
-            Err(Refusal::Said("task timeout".to_owned(), receipt))
+            Err(Refusal::Outcome("task timeout".to_owned(), receipt))
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `asyncagents_cancel`: stops one task, a batch, or all of the caller's.
+//! `asyncagents_cancel`: stops one task, a batch, or all of the caller's. Only the parent of a task may stop it.
+//! It answers when the ends are on disk; the hosts are told afterwards. The caller knows, so it gets no notice.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! `asyncagents_clear`: stops the caller's tasks and empties its list; the history keeps them.
+//! `asyncagents_clear`: stops the caller's running tasks and takes all of its tasks off its list. Nothing is
+//! deleted: the history and the API keep them.
 
 use serde::Deserialize;
 use serde_json::Value;

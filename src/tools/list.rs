@@ -1,4 +1,5 @@
-//! `asyncagents_list`: the caller's tasks, newest first.
+//! `asyncagents_list`: the direct children of the caller, newest first, with counts by state. Descriptions and
+//! names of agents are quoted as labels, one line each.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -34,6 +35,7 @@ pub(super) fn call(
     arguments: Value,
 ) -> Result<String, Refusal> {
     let Arguments { status } = parse(arguments)?;
+    // An empty string counts as left out.
     let status = status.filter(|word| !word.is_empty()).map(|word| {
         Status::parse(&word).ok_or_else(|| {
             let known = Status::ALL.map(Status::name).join(", ");
@@ -44,7 +46,10 @@ pub(super) fn call(
     Ok(render(&listing, supervisor.clock().now()))
 }
 
+/// The first line counts all tasks, whatever state was asked for: a caller that filters still learns that there
+/// are others.
 fn render(listing: &Listing, now: Timestamp) -> String {
+    // The exact text of the specification, without a full stop.
     if listing.tasks.is_empty() && listing.counts.total() == 0 {
         return "No background tasks found".to_owned();
     }
@@ -57,13 +62,15 @@ fn render(listing: &Listing, now: Timestamp) -> String {
         lines.push("None of them is in the state you asked for.".to_owned());
     }
     lines.extend(listing.tasks.iter().map(|task| line(task, now)));
-    let hidden = listing.total - listing.tasks.len() as u64;
-    if hidden > 0 {
-        lines.push(format!("… and {hidden} older ones"));
+    match listing.total - listing.tasks.len() as u64 {
+        0 => {}
+        1 => lines.push("… and 1 older one".to_owned()),
+        hidden => lines.push(format!("… and {hidden} older ones")),
     }
     lines.join("\n")
 }
 
+/// One task; `(forked)` and `(resumed)` stand after its id, as the specification has it.
 pub(super) fn line(task: &Task, now: Timestamp) -> String {
     let forked = if task.origin.is_forked { " (forked)" } else { "" };
     let resumed = if task.run > 0 { " (resumed)" } else { "" };

@@ -1,10 +1,15 @@
-//! A parent that is no conversation hears of ends at the start of its next answer (N7).
+//! Piggy-backed notices: a parent that is no conversation gets its unread notices at the start of its next tool
+//! answer, whatever it called (N7).
+//!
+//! Results are inlined while the whole answer stays within [`MOST_SHOWN`] characters; a notice beyond that
+//! comes without its result and names the tool that shows it. Notices are handed out, not marked as read: that
+//! is done with the receipt, when the answer has arrived.
 
 use super::output::INLINE;
 use crate::supervisor::{Caller, Letter, Mail, Supervisor};
 use crate::task::{Receipt, Task};
 
-/// So many characters fit into one answer, its own text included.
+/// How many characters one answer may have, its own text included.
 const MOST_SHOWN: usize = 3 * INLINE;
 
 /// What an answer begins with.
@@ -15,10 +20,15 @@ pub(super) struct Opening {
     pub(super) receipt: Receipt,
 }
 
-/// What is new, before an answer of this text.
+/// The unread notices of the caller, in front of an answer of this text. An error only delays them: the answer
+/// itself is what was asked for.
 pub(super) async fn opening(supervisor: &Supervisor, caller: &Caller, answer: &str) -> Opening {
     let Mail { letters, left } = supervisor.hand_out_mail(caller).unwrap_or_else(|error| {
-        tracing::warn!(error = &error as &dyn std::error::Error, "cannot read a mailbox");
+        tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            parent = %caller.session,
+            "mailbox read failed; its notices come with a later call"
+        );
         Mail::default()
     });
     if letters.is_empty() {
@@ -29,6 +39,8 @@ pub(super) async fn opening(supervisor: &Supervisor, caller: &Caller, answer: &s
     let (mut texts, mut shown) = (Vec::new(), Vec::new());
     for letter in &letters {
         let length = letter.result_characters();
+        // A result is inlined up to `most` characters, or not at all when those do not fit; later and shorter
+        // ones may still do.
         let inline = match room.checked_sub(length.min(most)) {
             Some(rest) => {
                 room = rest;
@@ -47,12 +59,12 @@ pub(super) async fn opening(supervisor: &Supervisor, caller: &Caller, answer: &s
     Opening { text: Some(texts.join("\n\n")), receipt }
 }
 
-/// A result that was told whole is not shown again by a wait.
+/// Marks the results that were shown whole as retrieved, so that the next wait does not repeat them.
 async fn note_retrieval(supervisor: &Supervisor, shown: &[&Letter]) {
     let tasks = shown.iter().filter_map(|letter| supervisor.task(&letter.task).ok());
     let tasks: Vec<Task> = tasks.collect();
     if let Err(error) = supervisor.retrieved(&tasks.iter().collect::<Vec<_>>()).await {
         let error = &error as &dyn std::error::Error;
-        tracing::warn!(error, "retrieval of results not noted; a wait may show them again");
+        tracing::warn!(error, "results not marked as retrieved; a wait may show them again");
     }
 }

@@ -1,5 +1,9 @@
-//! The agent tools: one file each with its schema, its description and its text. HTTP serves them;
-//! plugin and MCP only forward. Plain text in and out, errors as text that says the way out.
+//! The tools that agents call: one file each with its schema, its description and its text. HTTP serves them;
+//! the OpenCode plugin and the MCP server only forward, so that every client gets the same words.
+//!
+//! Answers are plain text. A refusal is an answer too, marked as an error, that says what to do; only a wrong
+//! call, or one that the next daemon has to repeat, is an [`Error`]. For callers over MCP, arguments are
+//! normalised first (`arguments.rs`) and unread notices come in front of the answer (`mail.rs`).
 
 mod arguments;
 mod asks;
@@ -10,12 +14,12 @@ mod list;
 mod mail;
 mod offer;
 mod output;
-mod patience;
 mod refusal;
 mod session;
 mod table;
 mod task;
 mod wait;
+mod wait_limit;
 
 use std::time::Duration;
 
@@ -26,9 +30,9 @@ use serde_json::{Map, Value, json};
 pub use blocking::{Blocking, OnTimeout};
 pub use offer::{instructions, list};
 
-use arguments::Fitted;
+use arguments::NormalizedArguments;
 use refusal::{Refusal, bounded};
-use table::{Tool, Turn};
+use table::{Invocation, Tool};
 
 use crate::quote;
 use crate::supervisor::{self, Caller, Handed, HandedParts, Supervisor, Target};
@@ -44,7 +48,7 @@ pub enum Alias {
     Background,
 }
 
-/// What is offered, and how it behaves.
+/// Which tools are offered, as configured.
 #[derive(Clone, Debug, Default)]
 pub struct Toolbox {
     pub aliases: Vec<Alias>,
@@ -76,24 +80,24 @@ pub struct Call {
     pub name: String,
     pub caller: Caller,
     pub arguments: Value,
-    /// The same key launches the same task.
+    /// Idempotency key: a repeat of the call launches or resumes nothing again.
     pub key: Option<String>,
-    /// The caller says when it has got the notices that came along.
+    /// The caller acknowledges notices itself once they have arrived.
     pub acknowledges: bool,
 }
 
-/// The names by which the caller knows the tools.
+/// The set of names by which the caller knows the tools; texts that mention a tool use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Names(Option<Alias>);
+struct NameSet(Option<Alias>);
 
-/// A tool as it is offered: under its own name or another one.
+/// A tool under one of the names that it is offered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Named {
+struct OfferedTool {
     tool: Tool,
     alias: Option<Alias>,
 }
 
-/// What a tool says, and the notices that its caller has in hand with that.
+/// The text of a tool, and the notices that are in it.
 struct Answer {
     text: String,
     receipt: Receipt,
@@ -133,26 +137,32 @@ pub async fn call(
 ) -> Result<ToolAnswer, Error> {
     let Call { name, caller, arguments, key, acknowledges } = call;
     let audience = audience(&caller);
-    let Some(Named { tool, alias }) = toolbox.find(audience, &name) else {
-        let known = toolbox.tools(audience).map(Named::name).collect();
+    let Some(OfferedTool { tool, alias }) = toolbox.find(audience, &name) else {
+        let known = toolbox.tools(audience).map(OfferedTool::name).collect();
         return Err(Error::NoSuchTool { name, known });
     };
+    // Before anything else: tasks that lost their credentials in a restart can go on while this call waits
+    // for them.
     if let Err(error) = supervisor.bring(&caller).await {
         let error = &error as &dyn std::error::Error;
-        tracing::warn!(error, "cannot give its tasks back what they lost");
+        tracing::warn!(
+            error,
+            parent = %caller.session,
+            "credentials not renewed; tasks that lost theirs stay parked"
+        );
     }
-    let (names, named) = (Names(alias), Named { tool, alias });
-    let (answer, notes) = match taken(named, audience, arguments) {
-        Ok(Fitted { arguments, notes }) => {
+    let (names, offered) = (NameSet(alias), OfferedTool { tool, alias });
+    let (answer, notes) = match normalized(offered, audience, arguments) {
+        Ok(NormalizedArguments { arguments, notes }) => {
             let arguments = Value::Object(arguments);
-            let turn = Turn { supervisor, toolbox, caller: &caller, names, arguments, key };
-            ((tool.row().call)(turn).await, notes)
+            let call = Invocation { supervisor, toolbox, caller: &caller, names, arguments, key };
+            ((tool.row().call)(call).await, notes)
         }
         Err(refusal) => (Err(refusal), Vec::new()),
     };
-    let (Answer { mut text, receipt: told }, is_error) = match answer {
+    let (Answer { mut text, receipt: shown }, is_error) = match answer {
         Ok(answer) => (answer, false),
-        // The next daemon can go on with it.
+        // Not a refusal: the client repeats the call with the next daemon, where a wait goes on.
         Err(Refusal::Supervisor(supervisor::Error::Stopping)) => return Err(Error::Stopping),
         Err(error) => {
             let Answer { text, receipt } = error.answer();
@@ -162,22 +172,25 @@ pub async fn call(
     for note in notes {
         text.push_str(&format!("\n\nNote: {}", bounded(&quote::line(&note))));
     }
+    // After the call: an end that the answer itself shows has been handed out with it, and is not repeated
+    // as a notice above it.
     let mail::Opening { text: opening, mut receipt } = match audience {
         Audience::Mcp => mail::opening(supervisor, &caller, &text).await,
         Audience::Conversation => mail::Opening::default(),
     };
-    receipt.add(told);
+    receipt.add(shown);
     if !acknowledges
         && let Err(error) = supervisor.mail_was_read(std::mem::take(&mut receipt)).await
     {
-        tracing::warn!(error = &error as &dyn std::error::Error, "cannot note what was read");
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, "notices not marked as read; they may be delivered again");
     }
     let parts: Vec<String> = opening.into_iter().chain([text]).collect();
     Ok(ToolAnswer { text: parts.join("\n\n---\n\n"), is_error, receipt })
 }
 
-/// The caller takes a call back that it is no longer waiting for. What it launched with it and only
-/// wanted for its answer is stopped; everything else goes on.
+/// Aborts a call that its caller has cancelled. The task of a blocking `Task`, which was only wanted for its
+/// answer, is stopped; whatever other tools launched goes on.
 pub async fn abort(
     supervisor: &Supervisor,
     toolbox: &Toolbox,
@@ -186,9 +199,10 @@ pub async fn abort(
     key: &str,
 ) -> Result<(), supervisor::Error> {
     let called = toolbox.find(audience(caller), name);
-    if called.is_none_or(|named| named.tool != Tool::Blocking) {
+    if called.is_none_or(|offered| offered.tool != Tool::Blocking) {
         return Ok(());
     }
+    // By the idempotency key: the caller has no answer, so it does not know the id of the task.
     match supervisor.launched_with(key).await? {
         Some(task) if task.is_live() => {
             supervisor.cancel(caller, Target::Task(task.id)).await.map(|_| ())
@@ -197,7 +211,7 @@ pub async fn abort(
     }
 }
 
-/// How far what the caller waits for is, in a line.
+/// The progress of what the caller waits for, in one line.
 pub fn progress(supervisor: &Supervisor, caller: &Caller) -> String {
     supervisor.progress_line(&caller.session).unwrap_or_else(|| "nothing is running".to_owned())
 }
@@ -206,7 +220,8 @@ fn audience(caller: &Caller) -> Audience {
     if caller.host == MAILBOX { Audience::Mcp } else { Audience::Conversation }
 }
 
-/// What a client said about its environment; from here on it is shown and stored nowhere.
+/// The credentials of a client's environment in a type that can be neither serialised nor printed: from here on
+/// they are in memory only.
 pub fn handed(view: HandOverView) -> Handed {
     let HandOverView { model, host, opencode_url, providers } = view;
     let providers = providers.into_iter().map(|(name, access)| (name, access.key, access.base_url));
@@ -214,7 +229,7 @@ pub fn handed(view: HandOverView) -> Handed {
     Handed::from(HandedParts { model, host, opencode: opencode_url, providers })
 }
 
-/// Turns what came over the wire into a caller; one without a host has no conversation.
+/// The caller of a request. One without a host is no conversation, and its host becomes the mailbox.
 pub fn caller(view: CallerView) -> Result<Caller, Error> {
     if view.session_id.is_empty() {
         return Err(Error::NoCaller);
@@ -235,17 +250,18 @@ pub fn caller(view: CallerView) -> Result<Caller, Error> {
 }
 
 impl Toolbox {
-    fn tools(&self, audience: Audience) -> impl Iterator<Item = Named> {
+    /// All tools under all the names that they are offered by.
+    fn tools(&self, audience: Audience) -> impl Iterator<Item = OfferedTool> {
         let blocking = self.offers_blocking(audience).then_some(Tool::Blocking);
-        let own = ALL.into_iter().chain(blocking).map(|tool| Named { tool, alias: None });
+        let own = ALL.into_iter().chain(blocking).map(|tool| OfferedTool { tool, alias: None });
         own.chain(self.aliases.iter().flat_map(|alias| {
-            tools_of(*alias).iter().map(|tool| Named { tool: *tool, alias: Some(*alias) })
+            tools_of(*alias).iter().map(|tool| OfferedTool { tool: *tool, alias: Some(*alias) })
         }))
     }
 
-    fn find(&self, audience: Audience, name: &str) -> Option<Named> {
+    fn find(&self, audience: Audience, name: &str) -> Option<OfferedTool> {
         self.tools(audience)
-            .find(|named| name.strip_prefix(named.prefix()) == Some(named.tool.row().word))
+            .find(|offered| name.strip_prefix(offered.prefix()) == Some(offered.tool.row().word))
     }
 
     fn offers_blocking(&self, audience: Audience) -> bool {
@@ -256,10 +272,11 @@ impl Toolbox {
     }
 }
 
-impl Named {
+impl OfferedTool {
     fn prefix(self) -> &'static str {
         match (self.alias, self.tool) {
             (Some(alias), _) => prefix(alias),
+            // The name of the specification (O6).
             (None, Tool::Blocking) => "",
             (None, _) => PREFIX,
         }
@@ -284,42 +301,48 @@ fn prefix(alias: Alias) -> &'static str {
     }
 }
 
-/// The arguments of a tool as it is offered.
-fn properties(Named { tool, alias }: Named, audience: Audience) -> Value {
+/// The schema's properties of a tool as it is offered.
+fn properties(OfferedTool { tool, alias }: OfferedTool, audience: Audience) -> Value {
     let properties = (tool.row().properties)(audience);
     match alias {
-        Some(Alias::Background) => theirs(properties),
+        Some(Alias::Background) => background_properties(properties),
         Some(Alias::Superagents) | None => properties,
     }
 }
 
-/// The arguments by their names. A list of them could be meant in any order.
-fn taken(named: Named, audience: Audience, arguments: Value) -> Result<Fitted, Refusal> {
+/// The arguments of a call as its tool takes them: normalised over MCP, translated from those of an alias. An
+/// array is refused, since its values could be meant in any order.
+fn normalized(
+    offered: OfferedTool,
+    audience: Audience,
+    arguments: Value,
+) -> Result<NormalizedArguments, Refusal> {
     let mut arguments = match arguments {
         Value::Null => Map::new(),
         Value::Object(arguments) => arguments,
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            let text = "the arguments do not fit: an object with their names is expected";
+            let text = "invalid arguments: expected an object with their names";
             return Err(Refusal::Arguments(text.to_owned()));
         }
     };
-    // Models name everything and leave out with `null`.
+    // Models tend to list every argument of the schema, with `null` for those they leave out.
     arguments.retain(|_, value| !value.is_null());
-    let Fitted { arguments, notes } = match (audience, properties(named, audience)) {
+    let NormalizedArguments { arguments, notes } = match (audience, properties(offered, audience)) {
         (Audience::Mcp, Value::Object(properties)) => {
-            arguments::fit(named.tool, &properties, arguments)?
+            arguments::normalize(offered.tool, &properties, arguments)?
         }
-        (_, _) => Fitted { arguments, notes: Vec::new() },
+        (_, _) => NormalizedArguments { arguments, notes: Vec::new() },
     };
-    let arguments = match named.alias {
-        Some(Alias::Background) => ours(arguments),
+    // After the normalisation, which clamps in the units of the schema that the caller has seen.
+    let arguments = match offered.alias {
+        Some(Alias::Background) => from_background(arguments),
         Some(Alias::Superagents) | None => arguments,
     };
-    Ok(Fitted { arguments, notes })
+    Ok(NormalizedArguments { arguments, notes })
 }
 
-/// `background_*` counts in milliseconds and says `taskId` (O5).
-fn ours(mut arguments: Map<String, Value>) -> Map<String, Value> {
+/// Translates the arguments of `background_*`, which counts in milliseconds and says `taskId` (O5).
+fn from_background(mut arguments: Map<String, Value>) -> Map<String, Value> {
     if let Some(id) = arguments.remove("taskId") {
         arguments.entry("task_id").or_insert(id);
     }
@@ -329,7 +352,8 @@ fn ours(mut arguments: Map<String, Value>) -> Map<String, Value> {
     arguments
 }
 
-fn theirs(properties: Value) -> Value {
+/// The properties of our tools in the units and names of `background_*`.
+fn background_properties(properties: Value) -> Value {
     let Value::Object(mut properties) = properties else { return properties };
     if properties.contains_key("timeout") {
         let timeout = json!({
@@ -349,14 +373,14 @@ fn counted(tasks: u64) -> String {
 
 fn parse<T: DeserializeOwned>(arguments: Value) -> Result<T, Refusal> {
     serde_json::from_value(arguments)
-        .map_err(|error| Refusal::Arguments(format!("the arguments do not fit: {error}")))
+        .map_err(|error| Refusal::Arguments(format!("invalid arguments: {error}")))
 }
 
-impl Names {
-    /// Words of our own with the tools named as the caller knows them, where it has them by such
-    /// names. What an agent said is nothing to change.
+impl NameSet {
+    /// A text of ours with the tools called by the names that the caller knows. Only for our own texts: what
+    /// an agent wrote must not be changed.
     fn say(self, words: &str) -> String {
-        let Names(Some(alias)) = self else { return words.to_owned() };
+        let NameSet(Some(alias)) = self else { return words.to_owned() };
         let name = |words: String, tool: &Tool| {
             let word = tool.row().word;
             words.replace(&format!("{PREFIX}{word}"), &format!("{}{word}", prefix(alias)))

@@ -1,9 +1,12 @@
-//! The tools as their callers register them: titles, descriptions, schemas, and what a call can do.
+//! Tool definitions as clients register them: names, descriptions, JSON schemas and MCP hints.
+//!
+//! Clients pass the schemas on to model providers, and some providers refuse the whole request for a keyword
+//! that they do not know; so over MCP schemas have the common [`KEYWORDS`] only.
 
 use serde_json::{Map, Value, json};
 
 use super::table::{Effect, Tool};
-use super::{Audience, Named, Names, Toolbox, properties};
+use super::{Audience, NameSet, OfferedTool, Toolbox, properties};
 use crate::quote::label;
 use crate::supervisor::AgentOffer;
 use crate::wire::{HintsView, ToolView, ToolsView};
@@ -22,21 +25,22 @@ asyncagents_cancel(all=true).";
 const ABOUT_BLOCKING: &str = " `Task` is for a short errand whose answer you need at once: it waits, \
 and what takes longer goes on in the background.";
 
-/// So many agents are named.
+/// How many agents a description names: it is part of every request to the client's model.
 const MOST_AGENTS: usize = 40;
 
-/// What the schemas of all model providers know. Some refuse a tool for any other keyword, and with it
-/// the whole request.
+/// The JSON Schema keywords that all model providers know.
 const KEYWORDS: [&str; 8] =
     ["type", "description", "enum", "minimum", "maximum", "items", "properties", "required"];
 
-/// The tools as they are to be registered, by a caller that could launch these agents.
+/// The definitions of all tools, for a client that could launch these agents.
 pub fn list(toolbox: &Toolbox, audience: Audience, agents: &[AgentOffer]) -> ToolsView {
+    // Only if the agent of `Task` is known to be read-only: when agents could not be listed, it counts as one
+    // that may write.
     let errands = agents.iter().find(|agent| agent.name == toolbox.blocking.agent);
     let reads = errands.is_some_and(|agent| agent.reads_only);
-    let view = |named: Named| {
-        let mut view = view(named, audience, reads);
-        match (audience, named.tool) {
+    let view = |offered: OfferedTool| {
+        let mut view = view(offered, audience, reads);
+        match (audience, offered.tool) {
             (Audience::Mcp, Tool::Task) => view.description.push_str(&named_agents(agents)),
             (Audience::Mcp, Tool::Blocking) => {
                 view.description.push_str(&done_by(&toolbox.blocking.agent, reads));
@@ -54,7 +58,7 @@ pub fn list(toolbox: &Toolbox, audience: Audience, agents: &[AgentOffer]) -> Too
     }
 }
 
-/// What a client of MCP is told about all of them together.
+/// The instructions of the MCP server: how the tools are meant to be used together.
 pub fn instructions(toolbox: &Toolbox) -> String {
     match toolbox.offers_blocking(Audience::Mcp) {
         false => INSTRUCTIONS.to_owned(),
@@ -62,28 +66,29 @@ pub fn instructions(toolbox: &Toolbox) -> String {
     }
 }
 
-fn view(named: Named, audience: Audience, errands_read: bool) -> ToolView {
-    let Named { tool, alias } = named;
+fn view(offered: OfferedTool, audience: Audience, errands_read: bool) -> ToolView {
+    let OfferedTool { tool, alias } = offered;
     let row = tool.row();
     ToolView {
-        name: named.name(),
+        name: offered.name(),
         title: row.title.to_owned(),
-        description: Names(alias).say(&(row.description)(audience)),
-        input_schema: schema(named, audience),
+        description: NameSet(alias).say(&(row.description)(audience)),
+        input_schema: schema(offered, audience),
         waits: row.waits,
         hints: Some(hints(tool, errands_read)),
     }
 }
 
-/// What is true of every call. Claude Code and Codex make several calls of one message at the same time
-/// if the tool is read-only, and one after the other if not; so that a `Task` that only reads is said to,
-/// and one whose agent may write is not.
+/// The MCP hints, which have to be true of every call of the tool. Claude Code and Codex run several calls of
+/// one message in parallel if the tool is read-only, and one after the other if not. So a `Task` whose agent
+/// only reads is announced as read-only, and one whose agent may write is not: clients also go by the hint when
+/// they ask for permission.
 fn hints(tool: Tool, errands_read: bool) -> HintsView {
     let reading =
         HintsView { read_only: true, destructive: false, idempotent: true, open_world: false };
     let stopping =
         HintsView { read_only: false, destructive: true, idempotent: true, open_world: false };
-    // Agents may have a shell.
+    // Agents may have a shell, so a launch can do anything.
     let launching =
         HintsView { read_only: false, destructive: true, idempotent: false, open_world: true };
     match tool.row().effect {
@@ -96,6 +101,7 @@ fn hints(tool: Tool, errands_read: bool) -> HintsView {
     }
 }
 
+/// The list of agents at the end of a description, so that the model need not guess their names.
 fn named_agents(agents: &[AgentOffer]) -> String {
     if agents.is_empty() {
         return String::new();
@@ -111,6 +117,7 @@ fn named_agents(agents: &[AgentOffer]) -> String {
     format!("\n\nAgents: {}.", names.join(", "))
 }
 
+/// Which agent does what `Task` is asked, and whether several calls run in parallel.
 fn done_by(agent: &str, reads: bool) -> String {
     let agent = label(agent);
     match reads {
@@ -125,14 +132,14 @@ fn done_by(agent: &str, reads: bool) -> String {
     }
 }
 
-fn schema(named: Named, audience: Audience) -> Value {
+fn schema(offered: OfferedTool, audience: Audience) -> Value {
     let mut schema = json!({
         "type": "object",
-        "properties": properties(named, audience),
-        "required": named.tool.row().required,
+        "properties": properties(offered, audience),
+        "required": offered.tool.row().required,
         "additionalProperties": false,
     });
-    match (audience, named.tool) {
+    match (audience, offered.tool) {
         (Audience::Mcp, _) => plain(schema),
         (Audience::Conversation, Tool::Blocking) => {
             schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
@@ -142,13 +149,16 @@ fn schema(named: Named, audience: Audience) -> Value {
     }
 }
 
-/// The same with the [`KEYWORDS`] alone; defaults are said in words.
+/// A schema with the [`KEYWORDS`] alone. Defaults, whose keyword is not among them, are put into words in the
+/// description.
 fn plain(schema: Value) -> Value {
     let Value::Object(schema) = schema else { return schema };
     let said = said(&schema);
     let mut plain = Map::new();
     for (keyword, value) in schema {
         let value = match keyword.as_str() {
+            // The keys below `properties` are names of arguments, not keywords: one that is called `default`
+            // has to stay.
             "properties" => match value {
                 Value::Object(all) => {
                     all.into_iter().map(|(name, property)| (name, self::plain(property))).collect()

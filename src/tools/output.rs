@@ -1,4 +1,7 @@
-//! `asyncagents_output`: a task's result, or how far it is; with `block` it waits for the end.
+//! `asyncagents_output`: a task's result, or its status and progress; with `block` it waits for the end.
+//!
+//! What an agent wrote is quoted in a fence that its text cannot close. A long text comes in windows of
+//! [`INLINE`] characters, each with the call that shows the next one, so that nothing is out of reach.
 
 use std::time::Duration;
 
@@ -6,9 +9,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::asks::{waiting_for_a_person, why_it_returned};
-use super::patience::{LONGEST, Patience, SHORTEST, USUAL};
 use super::session;
-use super::{Answer, Audience, Names, Refusal, parse};
+use super::wait_limit::{LONGEST, SHORTEST, USUAL, WaitLimit};
+use super::{Answer, Audience, NameSet, Refusal, parse};
 use crate::quote::{QUOTED, fenced, label, line, literal, short_literal};
 use crate::supervisor::{Caller, Supervisor, WaitEnd};
 use crate::task::time::say;
@@ -36,10 +39,10 @@ pub(super) fn description(audience: Audience) -> String {
 
 pub(super) const REQUIRED: &[&str] = &["task_id"];
 
-/// So many characters are shown at once.
+/// How many characters of a text are shown at once.
 pub(super) const INLINE: usize = 8_000;
 
-/// And so many of texts that are to be one line.
+/// How many characters of texts that are shown in one line.
 pub(super) const MOST_OF_ERROR: usize = 2_000;
 const MOST_OF_MESSAGE: usize = 200;
 
@@ -76,7 +79,7 @@ pub(super) fn properties() -> Value {
         },
         "message_limit": {
             "type": "integer", "minimum": 1,
-            "description": "With full_session: only the last so many messages.",
+            "description": "With full_session: only this many messages, the last ones.",
         },
         "thinking_max_chars": {
             "type": "integer", "minimum": 1,
@@ -121,24 +124,25 @@ impl Arguments {
 pub(super) async fn call(
     supervisor: &Supervisor,
     caller: &Caller,
-    names: Names,
+    names: NameSet,
     arguments: Value,
 ) -> Result<Answer, Refusal> {
     let arguments: Arguments = parse(arguments)?;
     let shown = arguments.shown();
     let Arguments { task_id, block, timeout, offset, full_session, .. } = arguments;
-    let patience = Patience::of(caller, timeout, USUAL)?;
+    let limit = WaitLimit::of(caller, timeout, USUAL)?;
     let id = supervisor.resolve(&task_id)?.id;
-    let output = supervisor.output(caller, &id, block.then_some(patience.most)).await?;
+    let output = supervisor.output(caller, &id, block.then_some(limit.most)).await?;
     let now = supervisor.clock().now();
     let window = Window { offset, names };
     let task = &output.task;
     let mut text = if full_session {
         let messages = supervisor.shown_transcript(task).await?;
-        // It can be long, and others are served by the same threads.
+        // A transcript can have 100 MB: it is rendered on another thread, because those of the runtime serve
+        // all clients.
         let session = threads::apart(move || session::render(&messages, &shown)).await;
         let session = session.unwrap_or_else(|stuck| format!("[{stuck}]"));
-        let session = window.cut(What::Messages, &session, &task.short_id);
+        let session = window.cut(TextKind::Messages, &session, &task.short_id);
         format!("{}\n\n---\n\n{session}", header(task, now))
     } else {
         show(task, now, &window)
@@ -146,7 +150,7 @@ pub(super) async fn call(
     let asked = waiting_for_a_person(std::slice::from_ref(task), &output.asks);
     let went = match output.end {
         WaitEnd::Enough => None,
-        WaitEnd::TimedOut => Some(patience.is_over(caller, names, "asyncagents_output")),
+        WaitEnd::TimedOut => Some(limit.is_over(caller, names, "asyncagents_output")),
         WaitEnd::Blocked => Some(why_it_returned(&names.say("asyncagents_output"))),
     };
     for part in asked.into_iter().chain(went) {
@@ -156,18 +160,18 @@ pub(super) async fn call(
     Ok(Answer { text, receipt: output.receipt })
 }
 
-/// A part of a text that may be too long for one answer; nothing of it is out of reach.
+/// The part of a text that one answer shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
     /// In characters.
     pub(super) offset: usize,
-    /// In what is said about the rest.
-    pub(super) names: Names,
+    /// For the text about the rest, which names a tool.
+    pub(super) names: NameSet,
 }
 
-/// What a text of the agent is.
+/// What kind of text of the agent is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum TextKind {
     Result,
     PartialResult,
     /// Headers at the start of lines, with everything the agent wrote indented.
@@ -175,23 +179,25 @@ pub(super) enum What {
 }
 
 impl Window {
-    /// The part of the text, quoted, and below it how to go on.
-    pub(super) fn cut(self, what: What, text: &str, id: &ShortId) -> String {
+    /// The part of the text, quoted, and below it the call that shows the next part. Counted in characters, so that
+    /// a window never begins inside of one.
+    pub(super) fn cut(self, what: TextKind, text: &str, id: &ShortId) -> String {
         let total = text.chars().count();
         if total == 0 {
             return "(no output)".to_owned();
         }
         if self.offset >= total {
-            return format!("[there are {total} characters in all, and nothing after that]");
+            return format!("[`offset` is past the end: there are {total} characters in all]");
         }
         let shown: String = text.chars().skip(self.offset).take(INLINE).collect();
         let end = self.offset.saturating_add(INLINE).min(total);
         let (title, how, start) = match what {
-            What::Result => ("Result", "", ""),
-            What::PartialResult => ("Partial result", "", ""),
-            // A part may begin in the middle of a line, which would look like the start of one.
-            What::Messages if self.offset > 0 => ("Messages", "full_session=true, ", "… "),
-            What::Messages => ("Messages", "full_session=true, ", ""),
+            TextKind::Result => ("Result", "", ""),
+            TextKind::PartialResult => ("Partial result", "", ""),
+            // A window may begin in the middle of a line, and text of an agent must not stand at the start of
+            // one, where headers of ours are: the ellipsis keeps it from there.
+            TextKind::Messages if self.offset > 0 => ("Messages", "full_session=true, ", "… "),
+            TextKind::Messages => ("Messages", "full_session=true, ", ""),
         };
         let quoted = format!("{title}, {QUOTED}:\n{}", fenced(&format!("{start}{shown}")));
         if self.offset == 0 && end == total {
@@ -207,9 +213,11 @@ impl Window {
     }
 }
 
+/// A task as text: its result when it has completed, else a table of its status.
 pub(super) fn show(task: &Task, now: Timestamp, window: &Window) -> String {
-    let cut = |what: What, text: &str| window.cut(what, text, &task.short_id);
+    let cut = |what: TextKind, text: &str| window.cut(what, text, &task.short_id);
     match &task.state {
+        // A completed task has an error after a resume that failed; its result is that of the run before.
         State::Completed { result, error } => {
             let failed = error.as_ref().map(|error| {
                 format!("\nLast resume failed: {}", short_literal(error, MOST_OF_ERROR))
@@ -218,14 +226,14 @@ pub(super) fn show(task: &Task, now: Timestamp, window: &Window) -> String {
                 "Task Result\n\n{}{}\n\n---\n\n{}",
                 header(task, now),
                 failed.unwrap_or_default(),
-                cut(What::Result, result)
+                cut(TextKind::Result, result)
             )
         }
         State::Running | State::Resumed { .. } => status(task, now),
         State::Failed { .. } | State::Cancelled { .. } => {
             let mut text = status(task, now);
             if let Some(result) = task.state.result().filter(|result| !result.is_empty()) {
-                text.push_str(&format!("\n\n{}", cut(What::PartialResult, result)));
+                text.push_str(&format!("\n\n{}", cut(TextKind::PartialResult, result)));
             }
             text
         }
@@ -245,6 +253,7 @@ fn duration(task: &Task, now: Timestamp) -> Duration {
     task.completed_at.unwrap_or(now).since(task.started_at)
 }
 
+/// The status as a table. Phase and last activity only of a live task: they mean nothing afterwards.
 fn status(task: &Task, now: Timestamp) -> String {
     let progress = &task.progress;
     let mut rows = vec![
@@ -281,7 +290,8 @@ fn status(task: &Task, now: Timestamp) -> String {
     format!("Task Status\n\n| Field | Value |\n| --- | --- |\n{}", rows.join("\n"))
 }
 
-/// A table cell is one line without bars. What others wrote has its backslashes doubled by now.
+/// Escapes the bars in a table cell. Texts of others are quoted already, with their backslashes doubled, so
+/// that a `\|` of theirs cannot undo this one.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

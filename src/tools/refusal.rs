@@ -1,4 +1,5 @@
-//! Why a tool does not do what it is asked, as the text that its caller gets.
+//! Refusals of tools, as the text that the caller gets: what is wrong, and what to do instead. Texts of the
+//! supervisor are the same as over HTTP; a refusal that quotes an argument is escaped into one line and bounded.
 
 use super::Answer;
 use super::output::INLINE;
@@ -7,19 +8,20 @@ use crate::supervisor;
 use crate::task::Receipt;
 use crate::text::clip;
 
-/// Why a tool could not do what it was asked.
+/// Why a tool did not do what it was asked.
 #[derive(Debug)]
 pub(super) enum Refusal {
     Arguments(String),
-    /// In words that callers know, with the notices that go with them.
-    Said(String, Receipt),
+    /// The outcome of a blocking `Task` that has no result, worded as a whole; with the notices that the text
+    /// makes superfluous.
+    Outcome(String, Receipt),
     Supervisor(supervisor::Error),
 }
 
 impl Refusal {
     pub(super) fn answer(self) -> Answer {
         match self {
-            Refusal::Said(text, receipt) => Answer { text, receipt },
+            Refusal::Outcome(text, receipt) => Answer { text, receipt },
             other => quote::line(&other.text()).into(),
         }
     }
@@ -27,13 +29,17 @@ impl Refusal {
     fn text(self) -> String {
         match self {
             Refusal::Arguments(text) => format!("Error: {text}"),
-            Refusal::Said(text, _) => text,
+            Refusal::Outcome(text, _) => text,
+            // Its text is the specification's, word for word, without a prefix.
             Refusal::Supervisor(error @ supervisor::Error::UnknownAgent { .. }) => {
                 error.to_string()
             }
             Refusal::Supervisor(error @ supervisor::Error::Store(_)) => {
                 let source = &error as &dyn std::error::Error;
-                tracing::error!(error = source, "a tool call failed");
+                tracing::error!(
+                    error = source,
+                    "tool call failed; its caller was told of the error"
+                );
                 format!("Error: {error}")
             }
             Refusal::Supervisor(error) => format!("Error: {error}"),
@@ -47,7 +53,7 @@ impl From<supervisor::Error> for Refusal {
     }
 }
 
-/// A refusal may quote what came, and that may be of any length.
+/// A refusal may quote an argument, which may be of any length.
 pub(super) fn bounded(text: &str) -> String {
     clip(text, INLINE)
 }

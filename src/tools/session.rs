@@ -1,4 +1,5 @@
-//! The messages of a task's session as text, cut to what the caller wants to see.
+//! The messages of a task's session, filtered to what the caller wants to see: as text for the tool
+//! ([`render`]), as the host's own JSON for the API ([`cut`]). Both apply the same filter.
 
 use serde_json::Value;
 
@@ -9,11 +10,13 @@ use crate::wire::MessageFilter;
 
 const INDENT: &str = "  ";
 
+/// The messages as text, each under a header with its role and id.
 pub(super) fn render(messages: &str, shown: &MessageFilter) -> String {
     let messages: Vec<Message> = match serde_json::from_str(messages) {
         Ok(messages) => messages,
         Err(error) => return format!("[the host's messages cannot be read: {error}]"),
     };
+    // An id that is not there filters nothing: the caller sees more than it asked for, and misses nothing.
     let after = shown.since_message_id.as_ref().and_then(|since| {
         messages.iter().position(|message| message.info.id == *since).map(|at| at + 1)
     });
@@ -25,10 +28,11 @@ pub(super) fn render(messages: &str, shown: &MessageFilter) -> String {
     if blocks.is_empty() { "[no messages]".to_owned() } else { blocks.join("\n\n") }
 }
 
-/// The same cut of the messages themselves, whatever else is in them.
+/// The messages themselves, filtered in the same way. Untyped, so that fields that we do not know stay.
 pub(super) fn cut(mut messages: Vec<Value>, shown: &MessageFilter) -> Vec<Value> {
     if !shown.full_session {
         let answer = messages.iter().rposition(|message| message["info"]["role"] == "assistant");
+        // All others are dropped, so it does not matter that this changes their order.
         messages = answer.map(|answer| messages.swap_remove(answer)).into_iter().collect();
     }
     let id = |message: &Value| message["info"]["id"].as_str().map(str::to_owned);
@@ -52,6 +56,7 @@ fn cut_parts(mut message: Value, shown: &MessageFilter) -> Value {
         {
             part["text"] = head(text, most as usize).into();
         }
+        // The result of a tool is in the part of its call: the call stays, and loses its output.
         let state = part.get_mut("state").and_then(Value::as_object_mut);
         if let Some(state) = state.filter(|_| !shown.include_tool_results) {
             state.remove("output");
@@ -61,8 +66,8 @@ fn cut_parts(mut message: Value, shown: &MessageFilter) -> Value {
     message
 }
 
-/// Headers stand at the start of a line, and nothing that was said does: a message cannot pretend
-/// to be another one.
+/// One message. Headers stand at the start of a line and everything that was said is indented, so that a
+/// message cannot contain what looks like another message.
 fn block(message: &Message, shown: &MessageFilter) -> String {
     let role = match message.info.role {
         Role::User => "user",
@@ -77,6 +82,7 @@ fn block(message: &Message, shown: &MessageFilter) -> String {
                 lines.push(format!("[Thinking]\n{}", indented(head(text, most))));
             }
             Part::Tool { tool, state, call } => {
+                // Escaped into one line: name, id and input were written by a model.
                 let call = format!("[Tool: {tool} {call}] {} {}", state.status.name(), state.input);
                 lines.push(line(&call));
                 let result = state.output.as_ref().or(state.error.as_ref());
@@ -91,7 +97,8 @@ fn block(message: &Message, shown: &MessageFilter) -> String {
     lines.join("\n")
 }
 
-/// Every line of a text moved in, whatever ends its lines.
+/// Indents every line of a text. Every character that some terminal or model takes for the end of a line counts
+/// as one, else the next line could begin unindented.
 fn indented(text: &str) -> String {
     let mut moved = INDENT.to_owned();
     let mut characters = text.chars().peekable();

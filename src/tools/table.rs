@@ -1,13 +1,16 @@
-//! All tools in one table: what their callers see of them, and what a call does. A new tool is a file with
-//! its texts and its call, a variant of [`Tool`] and a row here.
+//! The table of all tools: what callers see of each, and the function that carries out a call. A new tool is a
+//! file with its texts and its call, a variant of [`Tool`] and a row here; the order is checked at compile time.
 
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::refusal::Refusal;
-use super::{Answer, Audience, Names, Toolbox, blocking, cancel, clear, list, output, task, wait};
+use super::{
+    Answer, Audience, NameSet, Toolbox, blocking, cancel, clear, list, output, task, wait,
+};
 use crate::supervisor::{Caller, Supervisor};
 
+/// Also the index of its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
     Task,
@@ -19,7 +22,7 @@ pub(super) enum Tool {
     Blocking,
 }
 
-/// What a call can do to the world.
+/// The worst that a call can do, from which the hints follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Reads,
@@ -28,9 +31,10 @@ pub(super) enum Effect {
     Launches,
 }
 
+/// One tool.
 pub(super) struct Row {
     tool: Tool,
-    /// Its name, behind the prefix.
+    /// Its name without the prefix.
     pub(super) word: &'static str,
     pub(super) title: &'static str,
     pub(super) effect: Effect,
@@ -39,15 +43,15 @@ pub(super) struct Row {
     pub(super) required: &'static [&'static str],
     pub(super) description: fn(Audience) -> String,
     pub(super) properties: fn(Audience) -> Value,
-    pub(super) call: for<'a> fn(Turn<'a>) -> BoxFuture<'a, Result<Answer, Refusal>>,
+    pub(super) call: for<'a> fn(Invocation<'a>) -> BoxFuture<'a, Result<Answer, Refusal>>,
 }
 
 /// One call, with all that a tool may need for it.
-pub(super) struct Turn<'a> {
+pub(super) struct Invocation<'a> {
     pub(super) supervisor: &'a Supervisor,
     pub(super) toolbox: &'a Toolbox,
     pub(super) caller: &'a Caller,
-    pub(super) names: Names,
+    pub(super) names: NameSet,
     pub(super) arguments: Value,
     pub(super) key: Option<String>,
 }
@@ -63,7 +67,7 @@ const TOOLS: [Row; 7] = [
         required: task::REQUIRED,
         description: task::description,
         properties: task::properties,
-        call: |Turn { supervisor, caller, names, arguments, key, .. }| {
+        call: |Invocation { supervisor, caller, names, arguments, key, .. }| {
             Box::pin(async move {
                 task::call(supervisor, caller, names, arguments, key).await.map(Answer::from)
             })
@@ -78,7 +82,7 @@ const TOOLS: [Row; 7] = [
         required: output::REQUIRED,
         description: output::description,
         properties: |_| output::properties(),
-        call: |Turn { supervisor, caller, names, arguments, .. }| {
+        call: |Invocation { supervisor, caller, names, arguments, .. }| {
             Box::pin(output::call(supervisor, caller, names, arguments))
         },
     },
@@ -91,7 +95,7 @@ const TOOLS: [Row; 7] = [
         required: &[],
         description: |_| wait::DESCRIPTION.to_owned(),
         properties: wait::properties,
-        call: |Turn { supervisor, caller, names, arguments, .. }| {
+        call: |Invocation { supervisor, caller, names, arguments, .. }| {
             Box::pin(wait::call(supervisor, caller, names, arguments))
         },
     },
@@ -104,7 +108,7 @@ const TOOLS: [Row; 7] = [
         required: &[],
         description: |_| cancel::DESCRIPTION.to_owned(),
         properties: |_| cancel::properties(),
-        call: |Turn { supervisor, caller, arguments, .. }| {
+        call: |Invocation { supervisor, caller, arguments, .. }| {
             Box::pin(
                 async move { cancel::call(supervisor, caller, arguments).await.map(Answer::from) },
             )
@@ -119,7 +123,7 @@ const TOOLS: [Row; 7] = [
         required: &[],
         description: |_| list::DESCRIPTION.to_owned(),
         properties: |_| list::properties(),
-        call: |Turn { supervisor, caller, arguments, .. }| {
+        call: |Invocation { supervisor, caller, arguments, .. }| {
             Box::pin(async move { list::call(supervisor, caller, arguments).map(Answer::from) })
         },
     },
@@ -132,7 +136,7 @@ const TOOLS: [Row; 7] = [
         required: &[],
         description: |_| clear::DESCRIPTION.to_owned(),
         properties: |_| json!({}),
-        call: |Turn { supervisor, caller, arguments, .. }| {
+        call: |Invocation { supervisor, caller, arguments, .. }| {
             Box::pin(
                 async move { clear::call(supervisor, caller, arguments).await.map(Answer::from) },
             )
@@ -147,7 +151,7 @@ const TOOLS: [Row; 7] = [
         required: blocking::REQUIRED,
         description: |_| blocking::DESCRIPTION.to_owned(),
         properties: |_| blocking::properties(),
-        call: |Turn { supervisor, toolbox, caller, arguments, key, .. }| {
+        call: |Invocation { supervisor, toolbox, caller, arguments, key, .. }| {
             Box::pin(blocking::call(supervisor, caller, &toolbox.blocking, arguments, key))
         },
     },

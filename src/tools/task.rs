@@ -1,8 +1,9 @@
-//! `asyncagents_task`: launches an agent in the background, or goes on with one that has ended.
+//! `asyncagents_task`: launches an agent in the background, or resumes a completed task with a follow-up. It
+//! returns at once; how the caller hears of the end depends on whether it is a conversation, and so do the texts.
 
 use serde_json::{Value, json};
 
-use super::{Audience, Names, Refusal, audience, parse};
+use super::{Audience, NameSet, Refusal, audience, parse};
 use crate::quote::label;
 use crate::supervisor::{Caller, Error, Fork, Launch, Supervisor};
 use crate::task::launch::{self, Arguments, Plan};
@@ -26,11 +27,13 @@ pub(super) fn description(audience: Audience) -> String {
     DESCRIPTION.replace("{told}", told)
 }
 
+/// Description and agent are required to launch but not to resume. A flat schema cannot say that, so the launch
+/// checks them.
 pub(super) const REQUIRED: &[&str] = &["prompt"];
 
 pub(super) fn properties(audience: Audience) -> Value {
     let mut properties = all_properties();
-    // A client of MCP does not let us see its conversation.
+    // An MCP client does not let us read its conversation, so there is nothing to fork.
     if let (Audience::Mcp, Some(properties)) = (audience, properties.as_object_mut()) {
         properties.shift_remove("fork");
         properties["prompt"]["description"] = json!("The whole task. The agent sees nothing else.");
@@ -88,7 +91,7 @@ fn all_properties() -> Value {
 pub(super) async fn call(
     supervisor: &Supervisor,
     caller: &Caller,
-    names: Names,
+    names: NameSet,
     arguments: Value,
     key: Option<String>,
 ) -> Result<String, Refusal> {
@@ -100,6 +103,7 @@ pub(super) async fn call(
         Plan::Resume { task, prompt, ignored } => {
             let task = supervisor.resolve(&task)?;
             supervisor.check_owner(&task, caller)?;
+            // The next run uses the caller's present credentials: those of the launch may be lost in a restart.
             supervisor.renew_handed(&task, &caller.handed).await?;
             let task = supervisor.resume_once(&task.id, prompt, key).await?;
             return Ok(resumed(&task, &ignored, audience(caller), names));
@@ -109,8 +113,8 @@ pub(super) async fn call(
     Ok(launched(&task, audience(caller), names))
 }
 
-/// A request over HTTP may carry fields of a later version, so the type takes them; a model that
-/// makes up an argument has to hear of it.
+/// Refuses arguments that are not in the schema. The type itself ignores unknown fields, because a request over
+/// HTTP may carry those of a later version; a model that makes up an argument has to be told.
 fn refuse_unknown(arguments: &Value, properties: &Value) -> Result<(), Refusal> {
     let (Some(given), Some(known)) = (arguments.as_object(), properties.as_object()) else {
         return Ok(());
@@ -119,7 +123,7 @@ fn refuse_unknown(arguments: &Value, properties: &Value) -> Result<(), Refusal> 
         let Some(property) = known.get(name) else {
             let known: Vec<String> = known.keys().map(|name| format!("`{name}`")).collect();
             return Err(Refusal::Arguments(format!(
-                "the arguments do not fit: unknown field `{name}`, expected one of {}",
+                "invalid arguments: unknown field `{name}`, expected one of {}",
                 known.join(", ")
             )));
         };
@@ -128,7 +132,7 @@ fn refuse_unknown(arguments: &Value, properties: &Value) -> Result<(), Refusal> 
     Ok(())
 }
 
-fn launched(task: &Task, audience: Audience, names: Names) -> String {
+fn launched(task: &Task, audience: Audience, names: NameSet) -> String {
     let queued = match task.slot {
         Slot::Queued => " (queued: it starts when one of your running tasks ends)",
         Slot::Active | Slot::Parked | Slot::None => "",
@@ -155,7 +159,7 @@ fn launched(task: &Task, audience: Audience, names: Names) -> String {
     )
 }
 
-fn resumed(task: &Task, ignored: &[&str], audience: Audience, names: Names) -> String {
+fn resumed(task: &Task, ignored: &[&str], audience: Audience, names: NameSet) -> String {
     let told = match audience {
         Audience::Conversation => "You will get a message with the answer.",
         Audience::Mcp => "asyncagents_wait sleeps until the answer is there.",

@@ -1,5 +1,8 @@
-//! `asyncagents_wait`: sleeps until tasks have ended, and shows what is new about them. One call
-//! replaces any number of looks.
+//! `asyncagents_wait`: sleeps until tasks have ended, and shows their results. One call replaces polling with
+//! `asyncagents_output`, each of which would cost the caller a model turn.
+//!
+//! A client may cut calls off before the tasks have ended, so a wait is done in slices: each says how to go on,
+//! and a result that was shown in one slice is only named in the next.
 
 use std::collections::HashSet;
 
@@ -9,8 +12,8 @@ use serde_json::{Value, json};
 use super::asks::{waiting_for_a_person, why_it_returned};
 use super::list::line;
 use super::output::{INLINE, Window, show};
-use super::patience::{LONGEST, Patience, SHORTEST, USUAL};
-use super::{Answer, Audience, Names, Refusal, audience, counted, parse};
+use super::wait_limit::{LONGEST, SHORTEST, USUAL, WaitLimit};
+use super::{Answer, Audience, NameSet, Refusal, audience, counted, parse};
 use crate::supervisor::{Caller, Need, Supervisor, WaitEnd};
 use crate::task::{BatchId, Task, TaskId, Timestamp};
 
@@ -21,18 +24,18 @@ to wait, instead of asking for the status again and again. If the time is up fir
 lost: the tasks go on, and you can call it again. It returns early when all of them wait for the \
 user's permission, and says what is asked.";
 
-/// More names than a parent may have tasks at work and in its queue are a mistake.
+/// More ids than a parent can have running and queued tasks are a mistake.
 const MOST_NAMES: usize = 2_000;
 
-/// So many characters of results fit into one answer, and so many lines of each kind.
+/// How many characters of results, and how many lines of each list, fit into one answer.
 const MOST_SHOWN: usize = 3 * INLINE;
 const MOST_LISTED: usize = 50;
 
-/// So many of those that ended before are named when nothing runs.
+/// How many ended tasks are named when nothing is running.
 const LATEST: usize = 10;
 
-/// How long it waits when nobody says. A client that has nothing else to do pays for every call; in a
-/// conversation a message comes by itself.
+/// The default timeout. An MCP client has nothing else to do and pays for every call, so it waits as long as it
+/// may; in a conversation a message comes by itself.
 fn usual(audience: Audience) -> f64 {
     match audience {
         Audience::Conversation => USUAL,
@@ -53,7 +56,7 @@ pub(super) fn properties(audience: Audience) -> Value {
         },
         "count": {
             "type": "integer", "minimum": 1,
-            "description": "Wait until so many of them have ended, whatever `mode` says.",
+            "description": "Wait until this many of them have ended, whatever `mode` says.",
         },
         "timeout": {
             "type": "number", "minimum": SHORTEST, "maximum": LONGEST, "default": usual(audience),
@@ -83,11 +86,11 @@ enum Mode {
 pub(super) async fn call(
     supervisor: &Supervisor,
     caller: &Caller,
-    names: Names,
+    names: NameSet,
     arguments: Value,
 ) -> Result<Answer, Refusal> {
     let Arguments { task_ids, batch, mode, count, timeout } = parse(arguments)?;
-    let patience = Patience::of(caller, timeout, usual(audience(caller)))?;
+    let limit = WaitLimit::of(caller, timeout, usual(audience(caller)))?;
     let need = match (count, mode.unwrap_or_default()) {
         (Some(0), _) => return Err(Refusal::Arguments("`count` must be at least 1".to_owned())),
         (Some(count), _) => Need::AtLeast(count),
@@ -98,25 +101,32 @@ pub(super) async fn call(
     if ids.is_empty() {
         return Ok(nothing_runs(supervisor, caller, names)?.into());
     }
-    let awaited = supervisor.await_ends(caller, &ids, need, patience.most).await?;
-    let Shown { mut text, tasks } = render(supervisor, caller, names, &awaited.tasks)?;
+    let awaited = supervisor.await_ends(caller, &ids, need, limit.most).await?;
+    let Rendered { mut text, tasks } = render(supervisor, caller, names, &awaited.tasks)?;
     let asks = supervisor.asks_of(&awaited.tasks);
     let asked = waiting_for_a_person(&awaited.tasks, &asks);
     let went = match awaited.end {
         WaitEnd::Enough => None,
-        WaitEnd::TimedOut => Some(patience.is_over(caller, names, "asyncagents_wait")),
+        WaitEnd::TimedOut => Some(limit.is_over(caller, names, "asyncagents_wait")),
         WaitEnd::Blocked => Some(why_it_returned(&names.say("asyncagents_wait"))),
     };
     for part in asked.into_iter().chain(went) {
         text.push_str("\n\n");
         text.push_str(&part);
     }
+    // Only the tasks whose results are in the text: those that did not fit stay unread, and their notices are
+    // still delivered.
     supervisor.retrieved(&tasks).await?;
     Ok(Answer { text, receipt: awaited.give(&tasks).await? })
 }
 
-/// A client that was told of ends in other answers may look for them here.
-fn nothing_runs(supervisor: &Supervisor, caller: &Caller, names: Names) -> Result<String, Refusal> {
+/// The answer when there is nothing to wait for. It names the tasks that ended last: their ends may have come
+/// in front of another answer, and a model that missed them there waits for them here.
+fn nothing_runs(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    names: NameSet,
+) -> Result<String, Refusal> {
     let nothing = "No running background tasks to wait for.";
     let ended = match audience(caller) {
         Audience::Mcp => supervisor.list(&caller.session, None)?.tasks,
@@ -128,7 +138,7 @@ fn nothing_runs(supervisor: &Supervisor, caller: &Caller, names: Names) -> Resul
     Ok(std::iter::once(nothing.to_owned()).chain(listed).collect::<Vec<_>>().join("\n\n"))
 }
 
-/// Each once, in the order they were named.
+/// The ids of the tasks to wait for, each once, in the order they were named.
 fn named(
     supervisor: &Supervisor,
     caller: &Caller,
@@ -138,7 +148,8 @@ fn named(
     let ids = |tasks: Vec<Task>| tasks.into_iter().map(|task| task.id).collect::<Vec<TaskId>>();
     let mut all = match (names.as_slice(), batch) {
         ([], None) => {
-            // What ended while nobody could be told is what the caller waits for, too.
+            // Over MCP also what has ended and was not read yet: otherwise a task that ends right before the
+            // call would not be among its results.
             let mut all = match audience(caller) {
                 Audience::Mcp => supervisor.ended_unread(&caller.session)?,
                 Audience::Conversation => Vec::new(),
@@ -164,20 +175,20 @@ fn named(
     Ok(all)
 }
 
-/// An answer, and the tasks whose ends are in it.
-struct Shown<'a> {
+/// The text of an answer, and the tasks whose results are in it.
+struct Rendered<'a> {
     text: String,
     tasks: Vec<&'a Task>,
 }
 
-/// Results that a client of MCP was given before are not shown again: who waits in slices pays for
-/// each once. What does not fit is named, and stays news.
+/// Renders the tasks that were waited for. Results that an MCP client was given before are named, not shown
+/// again, so that a wait in slices costs each result once. Results that do not fit are named and stay unread.
 fn render<'a>(
     supervisor: &Supervisor,
     caller: &Caller,
-    names: Names,
+    names: NameSet,
     tasks: &'a [Task],
-) -> Result<Shown<'a>, Refusal> {
+) -> Result<Rendered<'a>, Refusal> {
     let now = supervisor.clock().now();
     let (ended, live): (Vec<&Task>, Vec<&Task>) = tasks.iter().partition(|task| !task.is_live());
     let have = if ended.len() == 1 || tasks.len() == 1 { "has" } else { "have" };
@@ -187,13 +198,15 @@ fn render<'a>(
     let mut room = MOST_SHOWN;
     for task in ended {
         let own = task.origin.parent.session == caller.session && audience(caller) == Audience::Mcp;
-        // Somebody else may have fetched it, and news of an end come without its result.
+        // Both conditions: a result may have been fetched by somebody else (the shell), and a notice may have
+        // come without its result.
         let fetched = task.result_retrieved_at.is_some_and(|at| Some(at) >= task.completed_at);
         if own && fetched && supervisor.is_told(task)? {
             known.push(task);
             continue;
         }
         let text = show(task, now, &Window { offset: 0, names });
+        // A result that does not fit is left out whole; shorter ones after it may still fit.
         match room.checked_sub(text.chars().count()) {
             Some(rest) => {
                 room = rest;
@@ -208,9 +221,10 @@ fn render<'a>(
     let before = names.say("Shown before, asyncagents_output shows them again:");
     parts.extend(listed(&before, &known, now));
     parts.extend(listed("Still running:", &live, now));
-    Ok(Shown { text: parts.join("\n\n"), tasks: shown })
+    Ok(Rendered { text: parts.join("\n\n"), tasks: shown })
 }
 
+/// A list of tasks under a title; `None` when there are none.
 fn listed(title: &str, tasks: &[&Task], now: Timestamp) -> Option<String> {
     let mut lines: Vec<String> =
         tasks.iter().take(MOST_LISTED).map(|task| line(task, now)).collect();

@@ -141,7 +141,7 @@ async fn auth_set_keeps_a_key_for_its_owner_and_the_running_daemon_uses_it_at_on
         };
         let told = set(&["openai"], "sk-first\n");
         let expected = format!(
-            "the key of `openai` is kept in {}; launches use it from now on\n",
+            "stored the key of `openai` in {}; launches use it from now on\n",
             file.display()
         );
         assert_eq!(told, expected);
@@ -155,10 +155,7 @@ async fn auth_set_keeps_a_key_for_its_owner_and_the_running_daemon_uses_it_at_on
         set(&["openai", "--command", "echo sk-printed"], "");
         assert_eq!(place.key_shown(), "sk-printed");
         assert_eq!(place.listed(), entry("command (asyncagents auth)"));
-        assert_eq!(
-            place.shell.say(["auth", "remove", "openai"]),
-            "the key of `openai` is forgotten\n"
-        );
+        assert_eq!(place.shell.say(["auth", "remove", "openai"]), "removed the key of `openai`\n");
         assert_eq!(place.key_shown(), "none");
         let again = place.shell.run(["auth", "remove", "openai"]);
         assert_eq!(again.code, 1, "{again:?}");
@@ -710,8 +707,8 @@ async fn the_doctor_checks_model_key_and_address_as_the_daemon_has_them() {
         check(&place.shell, &["--online"], 0, &[absent, &online]);
         place.shell.unset("ASYNCAGENTS_MODEL");
         assert_eq!(place.shell.run(["daemon", "restart"]).code, 0);
-        let none = "– model: none is set, so agents think with offline/explorer, a search by rules \
-                    (ASYNCAGENTS_MODEL, or `model` in the configuration file)";
+        let none = "– model: none is set, so agents use offline/explorer, a rule-based search (set \
+                    ASYNCAGENTS_MODEL, or `model` in the configuration file)";
         check(&place.shell, &[], 0, &[none, &work]);
     });
 }

@@ -1,7 +1,7 @@
 //! Batches (T10) and what parents are told of them (N4).
 
 use asyncagents::supervisor::Launch;
-use asyncagents::task::launch::Wanted;
+use asyncagents::task::launch::TaskSpec;
 use asyncagents::task::{BatchId, MAILBOX, SessionId};
 
 use crate::support::{World, caller, order};
@@ -31,7 +31,7 @@ async fn tasks_launched_while_the_batch_has_a_live_task_share_it() {
 async fn an_explicit_batch_names_one() {
     let world = World::start().await;
     let parent = world.parent().await;
-    let wanted = Wanted { batch: Some("nightly".into()), ..order("@hang").into() };
+    let wanted = TaskSpec { batch: Some("nightly".into()), ..order("@hang").into() };
     let task = world.try_launch(&parent, wanted).await.unwrap();
     assert_eq!(task.batch, BatchId::new("nightly"));
 }

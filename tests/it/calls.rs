@@ -16,8 +16,8 @@ fn said(stdout: impl Into<String>) -> Ended {
     Ended { code: 0, stdout: stdout.into(), stderr: String::new() }
 }
 
-const REPEATED: &str = "note: the daemon went away during the call and was asked again; what it did \
-                        before is not in this answer\n";
+const REPEATED: &str = "note: the daemon went away during the call, which was repeated; what it did \
+                        before that is not counted here\n";
 
 /// Runs a command whose call the daemon carries out and whose answer gets lost.
 fn run_losing(shell: &Shell, route: &str, args: &[&str]) -> Ended {
@@ -234,7 +234,8 @@ fn time_limits_are_kept_also_when_the_daemon_is_frozen() {
     let commands: [Running; 2] =
         [["wait", "--timeout", "1", &task], ["output", "--wait", "1", &task]]
             .map(|args| shell.start(args));
-    let stderr = "the daemon does not answer; `asyncagents daemon status` tells whether it runs\n";
+    let stderr =
+        "the daemon does not answer; `asyncagents daemon status` shows whether it is running\n";
     for command in commands {
         assert_eq!(command.wait(), Ended { code: 124, stderr: stderr.into(), ..said("") });
     }

@@ -3,7 +3,7 @@
 use asyncagents::host::scripted::Control;
 use asyncagents::store::End;
 use asyncagents::supervisor::{Error, Target};
-use asyncagents::task::launch::Wanted;
+use asyncagents::task::launch::TaskSpec;
 use asyncagents::task::lifecycle::{Change, Refused, Report, Request};
 use asyncagents::task::{BatchId, SHELL, SessionId, State, Status, Task, TaskId};
 
@@ -75,7 +75,7 @@ async fn cancel_all_stops_the_callers_live_tasks_and_no_others() {
 async fn cancel_batch_stops_its_live_tasks() {
     let world = World::start().await;
     let parent = world.parent().await;
-    let named = |prompt: &str| Wanted { batch: Some("nightly".into()), ..order(prompt).into() };
+    let named = |prompt: &str| TaskSpec { batch: Some("nightly".into()), ..order(prompt).into() };
     let inside = world.try_launch(&parent, named("@hang")).await.unwrap();
     let other = world.parent().await;
     let outside = world.launch(&other, "@hang").await;

@@ -269,8 +269,8 @@ fn what_changes_something_needs_the_socket_or_the_token() {
     let json = "Content-Type: application/json";
     for method in ["POST", "PUT", "PATCH", "DELETE"] {
         let without = site.ask(method, "/v1/cancel", &[json], &body);
-        let text = "here one can only read; what changes something goes over the socket, or needs \
-                    the token";
+        let text = "this port is read-only without the bearer token; send the token, or use the \
+                    daemon's socket";
         assert_eq!((without.status, without.error()), (405, text.to_owned()));
         assert_eq!(without.headers["allow"], "GET, HEAD, OPTIONS");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use asyncagents::clock::Clock;
 use asyncagents::host::scripted::Control;
 use asyncagents::supervisor::Asks;
-use asyncagents::task::stats::Spent;
+use asyncagents::task::stats::Usage;
 use asyncagents::task::{Budget, Phase, State, Status, Timestamp};
 
 use crate::support::{World, order, settings};
@@ -253,8 +253,8 @@ async fn a_parents_total_is_its_own_plus_all_its_descendants() {
     world.end_of(&child.id, "@spend 7 0.25\n@say found").await;
     world.end_of(&parent, "@spend 100 1\n@say found").await;
     let spent = |session| world.supervisor.spent(session).unwrap();
-    assert_eq!(spent(&parent), Spent { tokens: 117, cost: 1.75 });
-    assert_eq!(spent(&child.id), Spent { tokens: 17, cost: 0.75 });
+    assert_eq!(spent(&parent), Usage { tokens: 117, cost: 1.75 });
+    assert_eq!(spent(&child.id), Usage { tokens: 17, cost: 0.75 });
 }
 
 #[tokio::test]

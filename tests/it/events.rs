@@ -266,7 +266,7 @@ fn no_more_clients_than_allowed_read_the_stream() {
     let site = Site::start(&shell);
     let (first, _second) = (site.events(""), site.events(""));
     let refused = site.get("/v1/events");
-    let text = "as many clients as allowed read the event stream already; close one, or raise \
+    let text = "the event stream has as many clients as it may have; close one, or raise \
                 `api.max_streams`";
     assert_eq!((refused.status, refused.error()), (503, text.to_owned()));
     drop(first);

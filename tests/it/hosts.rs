@@ -153,7 +153,10 @@ fn install_names_what_it_did_and_uninstall_undoes_exactly_that() {
     let install = ["opencode", "install", "--project"];
     let done = shell.run_in(&project, install);
     assert_eq!(done.code, 0, "{done:?}");
-    assert!(done.stdout.contains("wrote ") && done.stdout.contains("added it to "), "{done:?}");
+    assert!(
+        done.stdout.contains("wrote ") && done.stdout.contains("added the plugin to "),
+        "{done:?}"
+    );
     let put = std::fs::read_to_string(&file).unwrap();
     assert!(
         put.contains("// mine\n\t\"model\": \"a/b\",\r\n") && put.contains("\"other\""),
@@ -161,7 +164,9 @@ fn install_names_what_it_did_and_uninstall_undoes_exactly_that() {
     );
     assert!(put.contains("/opencode/asyncagents.ts"), "{put}");
     let again = shell.run_in(&project, install);
-    assert!(again.stdout.contains("renewed ") && again.stdout.contains("names it already"));
+    assert!(
+        again.stdout.contains("replaced ") && again.stdout.contains("already lists the plugin")
+    );
     assert_eq!(std::fs::read_to_string(&file).unwrap(), put);
     let doctor = shell.say(["doctor"]);
     assert!(doctor.contains("✓ OpenCode plugin: /"), "{doctor}");

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use asyncagents::clock::Clock;
-use asyncagents::feed::{Feed, Kind};
+use asyncagents::feed::{EventKind, Feed};
 use asyncagents::host::scripted::{Control, Remote, Scripted};
 use asyncagents::host::{Host, NewSession};
 use asyncagents::store::{Intent, Store};
 use asyncagents::supervisor::{Caller, Error, Fork, Hosts, Launch, Supervisor, Target};
-use asyncagents::task::launch::Wanted;
+use asyncagents::task::launch::TaskSpec;
 use asyncagents::task::{MAILBOX, Manner, Parent, Phase, Slot, State, Status, Timestamp};
 
 use crate::support::{World, caller, order, settings};
@@ -42,16 +42,16 @@ async fn launch_returns_at_once_with_id_running_and_the_parent_recorded() {
 async fn created_comes_before_any_other_event_of_a_task() {
     let world = World::start().await;
     let parent = world.parent().await;
-    let mut changes = world.supervisor.changes();
+    let mut changes = world.supervisor.events();
     let task = world.end_of(&parent, "@tool read\n@say found").await;
     let mut kinds = Vec::new();
     while let Ok(change) = changes.try_recv() {
         assert_eq!(change.task.id, task.id);
         kinds.push(change.kind);
     }
-    assert_eq!(kinds.first(), Some(&Kind::Created));
-    assert_eq!(kinds.iter().filter(|kind| **kind == Kind::Created).count(), 1);
-    assert_eq!(kinds.last(), Some(&Kind::Completed));
+    assert_eq!(kinds.first(), Some(&EventKind::Created));
+    assert_eq!(kinds.iter().filter(|kind| **kind == EventKind::Created).count(), 1);
+    assert_eq!(kinds.last(), Some(&EventKind::Completed));
 }
 
 #[tokio::test]
@@ -260,7 +260,7 @@ async fn a_prompt_that_was_not_sent_before_a_crash_is_sent_after_it() {
 async fn no_usable_host_is_said_with_the_way_out() {
     let world = World::start().await;
     let parent = world.parent().await;
-    let wanted = Wanted { host: Some("elsewhere".into()), ..order("look").into() };
+    let wanted = TaskSpec { host: Some("elsewhere".into()), ..order("look").into() };
     let error = world.try_launch(&parent, wanted).await.unwrap_err();
     assert_eq!(error.to_string(), "no host `elsewhere`; configured: scripted");
     // And with none at all.

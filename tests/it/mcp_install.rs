@@ -53,13 +53,13 @@ fn install_writes_it_once_and_uninstall_leaves_nothing() {
         let shown = path.display();
         let printed = mcp(&shell, &format!("install {client}")).stdout;
         let installed = mcp(&shell, &format!("install {client} --write"));
-        assert_eq!(installed.stdout, format!("added it to {shown}\n"), "{installed:?}");
+        assert_eq!(installed.stdout, format!("added the server to {shown}\n"), "{installed:?}");
         let written = fs::read_to_string(&path).unwrap();
         assert_eq!(written, printed, "what was printed before");
         let again = mcp(&shell, &format!("install {client} --write"));
-        assert_eq!(again.stdout, format!("{shown} has it already\n"));
+        assert_eq!(again.stdout, format!("{shown} already has the server\n"));
         let asked = mcp(&shell, &format!("uninstall {client}"));
-        assert_eq!(asked.stdout, format!("{shown} has it (--write removes it)\n"));
+        assert_eq!(asked.stdout, format!("{shown} has the server (--write removes it)\n"));
         assert_eq!(
             fs::read_to_string(&path).unwrap(),
             written,
@@ -94,11 +94,11 @@ fn uninstall_gives_back_what_was_there_and_keeps_what_was_changed_since() {
         let put = fs::read_to_string(&path).unwrap();
         fs::write(&path, put.replace(mark, edited)).unwrap();
         let gone = mcp(&shell, &format!("uninstall {client} --write"));
-        assert_eq!(gone.stdout, format!("removed it from {}\n", path.display()));
+        assert_eq!(gone.stdout, format!("removed the server from {}\n", path.display()));
         let left = fs::read_to_string(&path).unwrap();
         assert!(left.contains(edited) && !left.contains("asyncagents"), "{left}");
         let again = mcp(&shell, &format!("uninstall {client} --write"));
-        assert_eq!(again.stdout, format!("{} does not have it\n", path.display()));
+        assert_eq!(again.stdout, format!("{} does not have the server\n", path.display()));
     }
 }
 
@@ -119,15 +119,15 @@ fn keys_in_a_clients_file_are_in_no_file_of_ours() {
             assert!(ended.stdout.contains(said), "{arguments}: {ended:?}");
             assert_eq!(canary::leaks(&root), std::slice::from_ref(&path), "{arguments}");
         };
-        check(&shell, &format!("mcp install {client} --write"), "added it to");
+        check(&shell, &format!("mcp install {client} --write"), "added the server to");
         // Renewed, because the program is somewhere else.
         shell.set("PATH", "/nowhere");
-        check(&shell, &format!("mcp install {client} --write"), "added it to");
+        check(&shell, &format!("mcp install {client} --write"), "added the server to");
         shell.set("PATH", shell.path("bin"));
         check(&shell, &format!("mcp uninstall {client} --write"), "is as it was before");
         assert_eq!(fs::read_to_string(&path).unwrap(), before, "byte for byte");
         if client == "opencode" {
-            check(&shell, "opencode install", "added it to");
+            check(&shell, "opencode install", "added the plugin to");
             check(&shell, "opencode uninstall", "is as it was before");
             assert_eq!(fs::read_to_string(&path).unwrap(), before, "byte for byte");
         }
@@ -156,7 +156,8 @@ fn a_configuration_that_cannot_be_understood_is_left_as_it_is() {
         fs::write(&path, "[1").unwrap();
         for verb in ["install", "uninstall"] {
             let refused = mcp(&shell, &format!("{verb} {client} --write"));
-            let left_alone = format!("error: `{}` was left as it is: it is no ", path.display());
+            let left_alone =
+                format!("error: `{}` was left as it is: it is not valid ", path.display());
             assert!(refused.stderr.starts_with(&left_alone), "{refused:?}");
             assert_eq!(refused.code, 1);
         }

@@ -117,10 +117,10 @@ fn a_session_opens_without_a_daemon_and_says_what_is_wrong_until_that_is_mended(
     };
     let known = version(9_999);
     let why = format!(
-        "Error: the daemon of asyncagents cannot be started: the daemon did not start: the task store \
+        "Error: the asyncagents daemon cannot be started: the daemon did not start: the task store \
          was written by a newer asyncagents (schema 9999, this one knows {known}); upgrade asyncagents, \
-         or set ASYNCAGENTS_HOME to another directory. What was launched is kept; call again once that \
-         is mended (`asyncagents doctor` says more)."
+         or set ASYNCAGENTS_HOME to another directory. Launched tasks are kept; call again once this is \
+         fixed (`asyncagents doctor` shows more)."
     );
 
     let mut client = Client::connect(&shell, "a client");

@@ -244,7 +244,7 @@ async fn arguments_that_a_tool_does_not_have_are_refused_with_those_it_has() {
     let check = async |tool: &str, arguments: Value, text: &str| {
         check_error(&world, &caller, &format!("asyncagents_{tool}"), arguments, text).await;
     };
-    let not_there = "Error: the arguments do not fit: unknown field `wait`, expected ";
+    let not_there = "Error: invalid arguments: unknown field `wait`, expected ";
     let fields = [
         (
             "task",
@@ -265,7 +265,7 @@ async fn arguments_that_a_tool_does_not_have_are_refused_with_those_it_has() {
     check(
         "clear",
         json!({ "wait": true }),
-        "Error: the arguments do not fit: unknown field `wait`, there are no fields",
+        "Error: invalid arguments: unknown field `wait`, there are no fields",
     )
     .await;
     assert_eq!(world.supervisor.task_count().unwrap(), 0);
@@ -304,13 +304,13 @@ async fn bad_arguments_get_a_text_that_says_the_way_out_and_change_nothing() {
         "Error: no task `ab12c3`; a list of the tasks shows their ids",
     )
     .await;
-    let types = "Error: the arguments do not fit: invalid type: ";
+    let types = "Error: invalid arguments: invalid type: ";
     check("task", json!({ "prompt": 7 }), &format!("{types}integer `7`, expected a string")).await;
-    let named = "Error: the arguments do not fit: an object with their names is expected";
+    let named = "Error: invalid arguments: expected an object with their names";
     check("task", json!([1]), named).await;
     check("cancel", json!([null, true]), named).await;
     check("clear", json!("all"), named).await;
-    check("output", json!({}), "Error: the arguments do not fit: missing field `task_id`").await;
+    check("output", json!({}), "Error: invalid arguments: missing field `task_id`").await;
     check(
         "output",
         json!({ "task_id": "x", "timeout": 601 }),
@@ -323,7 +323,7 @@ async fn bad_arguments_get_a_text_that_says_the_way_out_and_change_nothing() {
     check(
         "cancel",
         json!({ "all": true, "taskId": "ab12c3" }),
-        "Error: the arguments do not fit: unknown field `taskId`, expected one of `task_id`, \
+        "Error: invalid arguments: unknown field `taskId`, expected one of `task_id`, \
          `all`, `batch`",
     )
     .await;

@@ -100,14 +100,13 @@ fn daemon_status_shows_a_daemon_of_another_version_and_says_so() {
     let (shell, _daemon) = listening(vec![("GET /v1/health", 200, OLDER_HEALTH.into())]);
     let health: HealthView = serde_json::from_str(OLDER_HEALTH).unwrap();
     let stdout = format!(
-        "running in {}: pid {}, version 0.1.0, up {}s, {} tasks\nwarning: the daemon is older than \
+        "running in {}: pid {}, version 0.1.0, up {}s, 1 task\nwarning: the daemon is older than \
          this program, and they do not understand each other (daemon: version 0.1.0, protocol 0; \
          program: version 0.1.0, protocol 1); `asyncagents daemon restart` replaces it, and live \
          runs go on\n",
         shell.home().display(),
         health.pid,
-        health.uptime,
-        health.task_count
+        health.uptime
     );
     let stderr = String::new();
     assert_eq!(shell.run(["daemon", "status"]), Ended { code: 0, stdout, stderr });
@@ -165,9 +164,9 @@ fn an_answer_that_cannot_be_read_names_both_versions_and_is_asked_for_once() {
     ]);
     let check = |verb: &str, route: &str, why: &str| {
         let stderr = format!(
-            "error: the answer of the daemon cannot be read (daemon: version 0.1.0, protocol 1; \
-             program: version 0.1.0, protocol 1); `asyncagents daemon restart` replaces it, and \
-             live runs go on: {why}\n"
+            "error: the daemon's answer is not understood (daemon: version 0.1.0, protocol 1; \
+             program: version 0.1.0, protocol 1); `asyncagents daemon restart` replaces the daemon, \
+             and live runs go on: {why}\n"
         );
         let refused = Ended { code: 2, stdout: String::new(), stderr };
         assert_eq!(shell.run(verb.split(' ')), refused, "{verb}");

@@ -1,4 +1,8 @@
-//! `asyncagents doctor`: what is set up, what is wrong, and the way out.
+//! `asyncagents doctor`: checks configuration, trust, sandbox, daemon, task store, hosts and models, and says for
+//! each problem what to do. With `--repair` it rebuilds a damaged task store, without the daemon.
+//!
+//! It starts the daemon and asks it, since what counts is how things look from there: its environment may be
+//! another one than that of this shell.
 
 mod models;
 
@@ -6,7 +10,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 
-use super::agents::Scene;
+use super::agents::WorkspaceAgents;
 use super::{opencode, show};
 use crate::config::Settings;
 use crate::daemon::{self, Repaired, start};
@@ -15,7 +19,7 @@ use crate::sandbox::Level;
 use crate::trust::Standing;
 use crate::wire::OpenCodeView;
 
-/// OpenCode before this has another protocol in places.
+/// The oldest OpenCode that is supported: earlier ones differ in parts of the protocol.
 const OLDEST: (u64, u64) = (1, 18);
 
 #[derive(Args)]
@@ -38,9 +42,10 @@ pub(super) struct Doctor {
     online: bool,
 }
 
+/// One line of the report.
 enum Finding {
     Fine(String),
-    /// It is not there, and need not be.
+    /// It is not set up, and need not be.
     Absent(String),
     Warning(String),
     Wrong(String),
@@ -80,12 +85,11 @@ fn repair(settings: &Settings) -> anyhow::Result<ExitCode> {
     match daemon::repair(&settings.home)? {
         Repaired::Sound => show::line("The task store is sound; it was rewritten without gaps.")?,
         Repaired::Rebuilt { tasks, other_rows, lost, aside } => {
-            let saved = if tasks == 1 { "1 task" } else { &format!("{tasks} tasks") };
-            let rows = if other_rows == 1 { "1 row" } else { &format!("{other_rows} rows") };
+            let saved = show::counted(tasks, "task");
+            let rows = show::counted(other_rows, "row");
             let lost = match lost {
                 0 => "nothing was lost".to_owned(),
-                1 => "1 place could not be read".to_owned(),
-                lost => format!("{lost} places could not be read"),
+                lost => format!("{} could not be read", show::counted(lost, "place")),
             };
             show::line(&format!(
                 "The task store was rebuilt: {saved} and {rows} about them were saved, {lost}.\n\
@@ -105,12 +109,12 @@ fn configuration(settings: &Settings) -> Finding {
     }
 }
 
-/// What the agent files of this directory are worth, if there are any.
+/// Whether the agent files of this directory can be used, if there are any.
 fn workspace(settings: &Settings) -> Option<Finding> {
-    let scene = Scene::here(settings).ok()?;
-    let count = scene.loaded.untrusted.len();
-    let agents = if count == 1 { "1 agent" } else { &format!("{count} agents") };
-    match &scene.workspace.standing {
+    let here = WorkspaceAgents::here(settings).ok()?;
+    let count = here.loaded.untrusted.len();
+    let agents = show::counted(count as u64, "agent");
+    match &here.workspace.standing {
         Standing::Unknown(error) => Some(Wrong(format!("trust: {error}"))),
         Standing::Undecided if count > 0 => Some(Warning(format!(
             "trust: files of this directory define {agents} that cannot be used yet; `asyncagents \
@@ -124,7 +128,7 @@ fn workspace(settings: &Settings) -> Option<Finding> {
     }
 }
 
-/// What is around the commands of embedded agents, and what that does not hold.
+/// The sandbox around the commands of embedded agents, and what commands can still do in spite of it.
 fn sandbox(settings: &Settings) -> Vec<Finding> {
     let found = match daemon::sandbox(settings).detected() {
         Ok(found) => found,
@@ -161,7 +165,7 @@ async fn daemon_and_store(settings: &Settings, online: bool) -> Vec<Finding> {
             let (pid, version) = (health.pid, &health.version);
             findings.push(Fine(format!("daemon: pid {pid}, version {version}, in {home}")));
             findings.extend(health.warnings.into_iter().chain(notes).map(Warning));
-            // A patch is not worth a note to every command, but here one looks for differences.
+            // Other commands say nothing about another patch version; here any difference may be the clue.
             let ours = env!("CARGO_PKG_VERSION");
             if version != ours {
                 findings.push(Warning(format!(
@@ -202,7 +206,7 @@ fn server(server: &OpenCodeView) -> Finding {
     let OpenCodeView { name, url, .. } = server;
     match (&server.version, &server.error) {
         (Some(version), _) => judge(&format!("OpenCode server `{name}` at {url}"), version),
-        // It was closed, and comes again by itself.
+        // An OpenCode process with our plugin that the user has closed: no problem, it reconnects by itself.
         (None, Some(_)) if name.starts_with("plugin-") => {
             Fine(format!("OpenCode `{name}` ({url}): closed"))
         }
@@ -218,7 +222,7 @@ fn opencode_program() -> Finding {
             judge("OpenCode program on the PATH", version.trim())
         }
         Ok(output) => {
-            Warning(format!("OpenCode program: `opencode --version` ends with {}", output.status))
+            Warning(format!("OpenCode program: `opencode --version` failed: {}", output.status))
         }
         Err(_) => Absent("OpenCode program: none on the PATH (only needed for its agents)".into()),
     }
@@ -237,6 +241,7 @@ fn plugin(settings: &Settings) -> Finding {
     }
 }
 
+/// Compares a version of OpenCode with the oldest supported one.
 fn judge(what: &str, version: &str) -> Finding {
     let mut numbers = version.split('.').map(|part| part.parse().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {

@@ -1,5 +1,6 @@
-//! What `asyncagents doctor` says about models: whether the daemon can use the default one and each
-//! provider that somebody has set up, and whether this shell's launches can.
+//! The checks of `asyncagents doctor` about models: whether the daemon can use the default model and each provider
+//! that is set up, and whether launches from this shell can. The two differ: the shell hands its own models and
+//! keys over with its launches, and the daemon keeps the environment it was started in.
 
 use super::Finding::{self, Absent, Fine, Warning, Wrong};
 use crate::client::Client;
@@ -18,7 +19,7 @@ pub(super) async fn look(client: &Client, settings: &Settings, online: bool) -> 
             (Err(error), _) | (_, Err(error)) => return vec![Wrong(format!("models: {error}"))],
         };
     let mut findings = Vec::new();
-    // Launches from here work all the same when this shell has what the daemon lacks.
+    // When this shell has what the daemon lacks, launches from here work: a warning, not an error.
     let covered = shell.problem.is_none() && shell.model != OFFLINE;
     match &daemon.problem {
         Some(problem) if covered => findings.push(Warning(format!(
@@ -43,7 +44,7 @@ pub(super) async fn look(client: &Client, settings: &Settings, online: bool) -> 
     findings
 }
 
-/// The line about the model has said it.
+/// Whether the line about the model has already reported this provider's problem.
 fn is_repeated(view: &ProvidersView, provider: &ProviderView) -> bool {
     provider.problem.is_some() && provider.problem == view.problem
 }
@@ -52,7 +53,7 @@ fn model(what: &str, view: &ProvidersView) -> Finding {
     let name = &view.model;
     if name == OFFLINE {
         return Absent(format!(
-            "{what}: none is set, so agents think with {OFFLINE}, a search by rules (ASYNCAGENTS_MODEL, or \
+            "{what}: none is set, so agents use {OFFLINE}, a rule-based search (set ASYNCAGENTS_MODEL, or \
              `model` in the configuration file)"
         ));
     }

@@ -1,5 +1,5 @@
-//! The clients that `mcp install` knows: the path and the shape of their configuration, and what the
-//! user still has to do or to know.
+//! The MCP clients that `mcp install` knows: path and format of their configuration, and what the user still has to
+//! do. A new client is a variant of [`Client`] and an arm in each match.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ pub(super) enum Client {
 impl Client {
     pub(super) fn file(self, settings: &Settings) -> anyhow::Result<PathBuf> {
         let nowhere = "there is no home directory; set HOME";
-        let here = || std::env::current_dir().context("cannot tell what the current directory is");
+        let here = || std::env::current_dir().context("cannot find the current directory");
         let home = || settings.user_home.clone().context(nowhere);
         Ok(match self {
             Client::Claude => here()?.join(".mcp.json"),
@@ -69,6 +69,8 @@ impl Client {
         Some(match self {
             Client::Claude | Client::Qwen | Client::Cursor => usual(),
             Client::Codex => return None,
+            // Gemini CLI removes variables that look like secrets from the environment of servers, unless the
+            // entry names them.
             Client::Gemini => {
                 let key = |name: &&str| ((*name).to_owned(), json!(format!("${name}")));
                 let keys: Map<String, Value> = variables::KEYS.iter().map(key).collect();

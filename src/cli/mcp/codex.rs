@@ -8,7 +8,7 @@ use super::{NAME, variables};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
-    #[error("it is no TOML: {0}")]
+    #[error("it is not valid TOML: {0}")]
     NoToml(String),
     #[error(
         "`mcp_servers.{NAME}` is not a section of plain lines; remove it by hand and try again"
@@ -16,8 +16,8 @@ pub(super) enum Error {
     NoSection,
 }
 
-/// Other keys that the user has put into our section are kept, and so are other values of ours that
-/// can be chosen.
+/// Adds our section, or brings it up to date. Keys that the user has put into it are kept, and so are the values
+/// of the defaults that the user may have chosen otherwise.
 pub(super) fn add_server(text: &str, program: &str) -> Result<String, Error> {
     let mut expected = parse(text)?;
     let had = entry(&mut expected).ok_or(Error::NoSection)?;
@@ -77,8 +77,8 @@ pub(super) fn remove_server(text: &str) -> Result<Option<String>, Error> {
     checked(left.concat(), &expected).map(Some)
 }
 
-/// Drops the lines of our section, but for comments that precede the next one. One empty line stays
-/// between the neighbours.
+/// Drops the lines of our section. Comments and blank lines at its end belong to the section that follows, and
+/// stay; of two blank lines that meet, one goes.
 fn end_section<'a>(removed: &mut Vec<&'a str>, left: &mut Vec<&'a str>) {
     let is_last_of_ours = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with('#');
     let Some(last) = removed.iter().rposition(is_last_of_ours) else { return };
@@ -101,6 +101,7 @@ fn is_our_header(line: &str) -> bool {
     line == header() || line.starts_with(&format!("[mcp_servers.{NAME}."))
 }
 
+/// Whether a line sets one of the keys that are always ours.
 fn is_always(line: &str) -> bool {
     matches!(line.split('=').next().map(str::trim), Some("command" | "args"))
 }
@@ -141,9 +142,12 @@ fn entry(table: &mut Table) -> Option<&mut Table> {
     ours.as_table_mut()
 }
 
+/// Parses the edited text and compares it with what the configuration has to be. This is what makes a line-based
+/// edit safe: a header inside a multi-line string, or an inline table, is refused instead of damaged.
 fn checked(text: String, expected: &Table) -> Result<String, Error> {
     let mut expected = expected.clone();
     let mut found = parse(&text).map_err(|_| Error::NoSection)?;
+    // An empty `mcp_servers` and none mean the same.
     for table in [&mut expected, &mut found] {
         table.retain(|name, value| {
             name != "mcp_servers" || value.as_table().is_none_or(|servers| !servers.is_empty())

@@ -9,13 +9,13 @@ use super::NAME;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
-    #[error("it is no JSON: {0}")]
+    #[error("it is not valid JSON: {0}")]
     NoJson(String),
-    #[error("it, or what is under `{0}` in it, is no object in braces")]
+    #[error("its top level, or its `{0}`, is not a JSON object")]
     NotAnObject(&'static str),
 }
 
-/// Our server as one client wants it.
+/// The entry of our server in the configuration of one client.
 pub(super) struct Entry {
     /// The object that has the servers by name.
     pub(super) section: &'static str,
@@ -39,6 +39,7 @@ pub(super) fn add_server(text: &str, entry: &Entry) -> Result<String, Error> {
     let ours = inside(&inside(&object, section)?, NAME)?;
     for (name, value) in &entry.fields {
         match ours.get(name) {
+            // Left as it is written: setting an equal value would change its formatting.
             Some(old)
                 if old.value().and_then(|old| old.to_serde_value()).as_ref() == Some(value) => {}
             Some(old) => old.set_value(input(value.clone())),

@@ -1,4 +1,7 @@
 //! `asyncagents mcp`: serves MCP on stdio, and registers that server with MCP clients.
+//!
+//! `install` and `uninstall` edit other programs' configurations: our entry only, the rest byte for byte. What was
+//! added is recorded in an undo log first, so that a crash in between never leaves an edit that cannot be undone.
 
 mod clients;
 mod codex;
@@ -42,16 +45,16 @@ enum Verb {
 Example:
   asyncagents mcp install claude           # prints what to add to .mcp.json
   asyncagents mcp install claude --write   # adds it, for the current directory")]
-    Install(Change),
+    Install(ClientArguments),
     /// Say whether a client's configuration has our server, or remove it
     #[command(after_help = "\
 Example:
   asyncagents mcp uninstall codex --write")]
-    Uninstall(Change),
+    Uninstall(ClientArguments),
 }
 
 #[derive(Args)]
-struct Change {
+struct ClientArguments {
     client: Client,
     /// Change the client's configuration; everything else in it stays as it is
     #[arg(long)]
@@ -62,14 +65,14 @@ impl Mcp {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         match self.verb {
             None => mcp::serve(settings).await?,
-            Some(Verb::Install(change)) => change.install(settings)?,
-            Some(Verb::Uninstall(change)) => change.uninstall(settings)?,
+            Some(Verb::Install(arguments)) => arguments.install(settings)?,
+            Some(Verb::Uninstall(arguments)) => arguments.uninstall(settings)?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-impl Change {
+impl ClientArguments {
     fn install(&self, settings: &Settings) -> anyhow::Result<()> {
         let file = self.client.file(settings)?;
         let mut log = UndoLog::read(undo_file(settings))?;
@@ -79,14 +82,17 @@ impl Change {
         let left_alone = || format!("`{}` was left as it is", file.display());
         let after = self.client.add_server(given, program.name()).with_context(left_alone)?;
         if before.as_deref() == Some(after.as_str()) {
-            return show::line(&format!("{} has it already", file.display()));
+            return show::line(&format!("{} already has the server", file.display()));
         }
         if self.write {
+            // The original, if an entry of ours was in the file before the log knew of it.
             let without = self.client.remove_server(given).with_context(left_alone)?;
             log.add(&file, before, without, &after);
+            // The log before the file: a log of an edit that was not made is harmless, since its checksum does
+            // not match.
             log.write()?;
             write(&file, &after)?;
-            show::line(&format!("added it to {}", file.display()))?;
+            show::line(&format!("added the server to {}", file.display()))?;
         } else {
             show::note(&format!("to be added to {} (--write adds it):", file.display()));
             show::line(self.client.add_server("", program.name())?.trim_end())?;
@@ -107,16 +113,16 @@ impl Change {
             .remove_server(&now)
             .with_context(|| format!("`{}` was left as it is", file.display()))?;
         let Some(without) = without else {
-            return show::line(&format!("{} does not have it", file.display()));
+            return show::line(&format!("{} does not have the server", file.display()));
         };
         if !self.write {
-            return show::line(&format!("{} has it (--write removes it)", file.display()));
+            return show::line(&format!("{} has the server (--write removes it)", file.display()));
         }
         match log.take(&file, Some(&now)) {
             Some(before) => restore(&file, before)?,
             None => {
                 write(&file, &without)?;
-                show::line(&format!("removed it from {}", file.display()))?;
+                show::line(&format!("removed the server from {}", file.display()))?;
             }
         }
         log.write()

@@ -1,5 +1,5 @@
-//! How a client's configuration names this program: `asyncagents` when that is what the `PATH` finds,
-//! so that the file can be shared, and its absolute path otherwise.
+//! How a client's configuration names this program: `asyncagents` when the `PATH` leads to this very file, so that
+//! the configuration can be shared between machines, and its absolute path otherwise.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -18,11 +18,12 @@ pub(super) enum Program {
 
 impl Program {
     pub(super) fn this(settings: &Settings) -> anyhow::Result<Program> {
-        let this = std::env::current_exe().context("cannot tell where this program is")?;
+        let this = std::env::current_exe().context("cannot find the path of this program")?;
         Program::find(&this, settings.search_path.as_deref())
     }
 
     fn find(this: &Path, search_path: Option<&OsStr>) -> anyhow::Result<Program> {
+        // Only absolute folders: a relative one leads somewhere else from the client's directory.
         let found = std::env::split_paths(search_path.unwrap_or_default())
             .filter(|folder| folder.is_absolute())
             .map(|folder| folder.join(NAME))

@@ -1,5 +1,5 @@
-//! The environment variables that our server reads, for clients that filter the environment of the
-//! servers they start.
+//! The environment variables that our server reads, for clients that filter the environment of the servers they
+//! start (Codex, Gemini CLI). Without them the server would run without the user's keys and settings.
 
 /// Secrets.
 pub(super) const KEYS: [&str; 6] = [

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::supervisor::{Answer, Target};
-use asyncagents::task::stats::Spent;
+use asyncagents::task::stats::Usage;
 use asyncagents::task::{SHELL, SessionId, Slot, Status, Timestamp};
 use asyncagents::tools::{self, Audience, Call, Error, Offered, OnTimeout, Toolbox};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ async fn s4_both_description_and_prompt_are_required() {
     let check = async |arguments: Value, expected: &str| {
         assert_eq!(tools.refuses("Task", arguments).await, format!("Error: {expected}"));
     };
-    let fit = "the arguments do not fit: ";
+    let fit = "invalid arguments: ";
     check(json!({ "prompt": "look" }), &format!("{fit}missing field `description`")).await;
     check(json!({ "description": "look" }), &format!("{fit}missing field `prompt`")).await;
     check(json!({}), &format!("{fit}missing field `description`")).await;
@@ -103,7 +103,7 @@ async fn s4_unknown_properties_are_refused() {
     arguments["agent"] = json!("oracle");
     assert_eq!(
         tools.refuses("Task", arguments).await,
-        "Error: the arguments do not fit: unknown field `agent`, expected `description` or `prompt`"
+        "Error: invalid arguments: unknown field `agent`, expected `description` or `prompt`"
     );
     assert_eq!(world.supervisor.task_count().unwrap(), 0);
 }
@@ -327,10 +327,10 @@ async fn s4_cost_aggregation() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
     let parent = &tools.caller.session;
-    assert_eq!(world.supervisor.spent(parent).unwrap(), Spent::default());
+    assert_eq!(world.supervisor.spent(parent).unwrap(), Usage::default());
     tools.says("Task", errand("@spend 100 0.5\n@say found")).await;
     tools.refuses("Task", errand("@spend 20 0.25\n@fail no")).await;
-    let spent = Spent { tokens: 120, cost: 0.75 };
+    let spent = Usage { tokens: 120, cost: 0.75 };
     assert_eq!(world.supervisor.spent(parent).unwrap(), spent);
 }
 
@@ -424,7 +424,7 @@ async fn s4_logging_integration() {
     };
     let lines: Vec<String> =
         lines.map(|line| line.split(' ').map(same).collect::<Vec<_>>().join(" ")).collect();
-    let began = "a `Task` has begun description=\"code analysis\"";
-    let ended = "a `Task` is answered description=\"code analysis\" duration=<time> success=";
+    let began = "blocking `Task` started description=\"code analysis\"";
+    let ended = "blocking `Task` answered description=\"code analysis\" duration=<time> success=";
     assert_eq!(lines, [began, &format!("{ended}true"), began, &format!("{ended}false")]);
 }

@@ -39,7 +39,9 @@ async fn arguments_a_tool_does_not_have_are_ignored_over_mcp_with_a_note() {
     let made_up = json!({ "run_in_background": true, "effort": "high", "wait_for_previous": true });
     assert_eq!(
         tools.says("task", order_with("@hang", made_up)).await,
-        format!("{LAUNCHED}\n\nNote: there is no argument `run_in_background`, `effort`; ignored")
+        format!(
+            "{LAUNCHED}\n\nNote: ignored, not an argument of this tool: `run_in_background`, `effort`"
+        )
     );
     // Gemini CLI adds it to every call.
     let silent = json!({ "wait_for_previous": false });
@@ -53,10 +55,10 @@ async fn arguments_a_tool_does_not_have_are_ignored_over_mcp_with_a_note() {
     });
     let answered = tools.says("Task", errand).await;
     assert!(
-        answered.ends_with("~~~\n\nNote: there is no argument `subagent_type`; ignored"),
+        answered.ends_with("~~~\n\nNote: ignored, not an argument of this tool: `subagent_type`"),
         "{answered}"
     );
-    let note = "\n\nNote: there is no argument `x`; ignored";
+    let note = "\n\nNote: ignored, not an argument of this tool: `x`";
     let refused = tools.refuses("cancel", json!({ "x": "\u{1b}[2K" })).await;
     let exactly_one = "Error: pass exactly one of `task_id`, `all: true` and `batch`";
     assert_eq!(refused, format!("{exactly_one}{note}"));
@@ -69,8 +71,8 @@ async fn an_argument_that_cannot_be_honoured_is_refused_and_launches_nothing() {
     let check = async |more: Value, expected: &str| {
         assert_eq!(tools.refuses("task", order_with("look", more)).await, expected);
     };
-    let without = "is not available here, and the result would be another one without it; leave it \
-                   out if that is what you want";
+    let without = "is not available here, and the result would differ without it; leave it out if \
+                   that is what you want";
     check(json!({ "worktree": true }), &format!("Error: `worktree` {without}")).await;
     check(json!({ "schema": {} }), &format!("Error: `schema` {without}")).await;
     check(
@@ -97,7 +99,7 @@ async fn a_timeout_beyond_the_limit_is_clamped_and_said() {
                 "Timed out after <time>of waiting (`timeout` was cut to that: calls of this client \
                  may not take longer). Nothing is lost, what runs goes on: call asyncagents_{tool} \
                  again with the same arguments to go on waiting, or do something else meanwhile.\n\n\
-                 Note: `timeout` is at most 600; 3600 was taken as that"
+                 Note: `timeout` was lowered from 3600 to its maximum, 600"
             )),
             "{text}"
         );
@@ -106,7 +108,7 @@ async fn a_timeout_beyond_the_limit_is_clamped_and_said() {
     let arguments = json!({ "task_id": task.short_id, "timeout": 3_600_000 });
     let text = tools.says("output", arguments).await;
     assert!(
-        text.ends_with("Note: `timeout` is at most 600000; 3600000 was taken as that"),
+        text.ends_with("Note: `timeout` was lowered from 3600000 to its maximum, 600000"),
         "{text}"
     );
 }

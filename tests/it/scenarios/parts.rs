@@ -86,7 +86,7 @@ async fn every_part_says_where_it_is_and_how_to_go_on() {
         check(0, &format!("\n\n[characters 1 to 8000 of 16001{}", go_on(8_000))).await;
         check(8_000, &format!("\n\n[characters 8001 to 16000 of 16001{}", go_on(16_000))).await;
         check(16_000, "\n\n[characters 16001 to 16001 of 16001; that is the end]").await;
-        let after = "[there are 16001 characters in all, and nothing after that]";
+        let after = "[`offset` is past the end: there are 16001 characters in all]";
         check(16_001, after).await;
         check(u64::MAX, after).await;
     }

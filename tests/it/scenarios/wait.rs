@@ -262,7 +262,7 @@ async fn a_wait_that_makes_no_sense_is_refused() {
     check(json!({ "task_ids": many }), "at most 2000 tasks at once").await;
     check(
         json!({ "mode": "some" }),
-        "the arguments do not fit: unknown variant `some`, expected `all` or `any`",
+        "invalid arguments: unknown variant `some`, expected `all` or `any`",
     )
     .await;
 }

@@ -190,7 +190,7 @@ impl RealClient {
         symlink(env!("CARGO_BIN_EXE_asyncagents"), &program).unwrap();
         let install = ["mcp", "install", self.client.name(), "--write"];
         let ended = self.shell.run_in(&self.shell.path("project"), install);
-        assert!(ended.stdout.starts_with("added it to "), "{ended:?}");
+        assert!(ended.stdout.starts_with("added the server to "), "{ended:?}");
         fs::remove_file(&program).unwrap();
         let script = format!(
             "#!/bin/sh\nenv > {}\ntee -a {} | exec {} \"$@\"\n",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use asyncagents::clock::Clock;
-use asyncagents::feed::{Change, Feed, Kind};
+use asyncagents::feed::{EventKind, Feed, TaskEvent};
 use asyncagents::host::scripted::{Control, Scripted, World as Host};
 use asyncagents::host::{Host as _, NewSession, Post};
 use asyncagents::store::{Store, What};
@@ -15,7 +15,7 @@ use asyncagents::supervisor::{
     WaitEnd,
 };
 use asyncagents::task::Order;
-use asyncagents::task::launch::Wanted;
+use asyncagents::task::launch::TaskSpec;
 use asyncagents::task::lifecycle::Resumable;
 use asyncagents::task::queue::Limits;
 use asyncagents::task::{SessionId, Status, Task, TaskId};
@@ -152,7 +152,7 @@ impl World {
     pub async fn try_launch(
         &self,
         parent: &SessionId,
-        wanted: impl Into<Wanted>,
+        wanted: impl Into<TaskSpec>,
     ) -> Result<Task, Error> {
         let launch = Launch { wanted: wanted.into(), fork: Fork::No, key: None };
         self.supervisor.launch(caller(parent), launch).await
@@ -244,11 +244,11 @@ pub fn begin(
         let feed = feed.clone();
         move |committed: asyncagents::store::Committed| {
             let kind = match committed.what {
-                What::Created => Kind::Created,
-                What::Updated => Kind::Updated,
-                What::Ended => Kind::of_end(committed.task.status()),
+                What::Created => EventKind::Created,
+                What::Updated => EventKind::Updated,
+                What::Ended => EventKind::of_end(committed.task.status()),
             };
-            feed.publish(Change::new(committed.id, kind, committed.task));
+            feed.publish(TaskEvent::new(committed.id, kind, committed.task));
         }
     };
     let (store, _) = Store::open(&dir.join("asyncagents.db"), publish).unwrap();
