@@ -26,6 +26,7 @@ pub fn literal(text: &str) -> String {
     quoted.push('"');
     for c in text.chars() {
         match c {
+            // A backslash, too, or one at the end would escape our closing quote.
             '"' | '\\' => quoted.extend(['\\', c]),
             other => push_escaped(&mut quoted, other, &[]),
         }

@@ -258,6 +258,8 @@ impl Cell {
         }
         let settings = &self.sandbox.0.settings;
         self.make_scratch()?;
+        // Before the rules: from here on the workspace counts as busy, and all commands in it use the same
+        // protected paths.
         let share = self.sandbox.share(workspace, self.trusted);
         let rules = gather::rules(settings, self, workspace, shown, &share.protected);
         let network = self.grants.network(settings.network);
@@ -356,6 +358,7 @@ fn once_bound(rules: &Rules, protected: &ProtectedPaths) -> Vec<MountCheck> {
     if paths.is_empty() {
         return Vec::new();
     }
+    // Read once for all paths; every line that is compared comes from the same table.
     let table = MountTable::read();
     paths.iter().map(|path| table.once_bound(path)).collect()
 }
