@@ -156,7 +156,7 @@ pub struct Plan {
     pub arguments: Vec<String>,
     /// How many processes and threads the guard allows; 0 is any number.
     pub processes: u64,
-    /// For [`repair`], in the guard, when no process of the command is left.
+    /// For [`repair()`], in the guard, when no process of the command is left.
     pub repairs: String,
     share: Option<Share>,
 }
@@ -326,7 +326,7 @@ pub fn repair(repairs: &str) -> Vec<String> {
 }
 
 impl RepairOutcome {
-    /// What [`repair`] returned, as it came back in the guard's report.
+    /// What [`repair()`] returned, as it came back in the guard's report.
     pub fn read(said: &[String]) -> Vec<RepairOutcome> {
         said.iter().filter_map(|one| serde_json::from_str(one).ok()).collect()
     }
