@@ -95,6 +95,7 @@ impl Auth {
     /// When a key was last set or removed, in milliseconds since 1970: the modification time of the
     /// file. 0 when there is no file.
     pub fn changed_at(&self) -> i64 {
+        // `symlink_metadata`, because the file itself is never read through a symlink either.
         let changed = fs::symlink_metadata(self.file()).and_then(|metadata| metadata.modified());
         let changed = changed.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         changed.map_or(0, |at| i64::try_from(at.as_millis()).unwrap_or(i64::MAX))

@@ -26,6 +26,7 @@ pub fn literal(text: &str) -> String {
     quoted.push('"');
     for c in text.chars() {
         match c {
+            // A backslash, too, or one at the end would escape our closing quote.
             '"' | '\\' => quoted.extend(['\\', c]),
             other => push_escaped(&mut quoted, other, &[]),
         }
@@ -47,7 +48,7 @@ pub fn short_literal(text: &str, most: usize) -> String {
 }
 
 /// A description, to be put in quotes within a line of Markdown: one line, Markdown's own characters
-/// escaped, at most [`LONGEST_LABEL`] characters. An ordinary one stays as it is.
+/// escaped, at most `LONGEST_LABEL` characters. An ordinary one stays as it is.
 pub fn label(text: &str) -> String {
     // Control characters become spaces, invisible ones vanish: neither may join or split words on sight.
     let words: Vec<String> = text

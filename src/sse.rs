@@ -73,6 +73,7 @@ impl SseParser {
 
     fn extend(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
         let known = self.data.as_ref().map_or(0, Vec::len);
+        // Checked before copying: a chunk may be larger than what is allowed.
         if known + self.line.len() + bytes.len() > self.most {
             return Err(TooLong);
         }

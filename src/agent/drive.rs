@@ -145,6 +145,7 @@ pub async fn drive<M: Mint, S: Surroundings>(
             | Event::Cancel => None,
         };
         effects = turn.on(event);
+        // Progress is only shown if nothing else will be: `carry_out` shows what it starts itself.
         let is_save = |effect: &Effect| matches!(effect, Effect::Save(_) | Effect::SaveCall { .. });
         if let Some(doing) = doing.filter(|_| effects.iter().all(is_save)) {
             surroundings.show(doing, turn.messages());
@@ -302,6 +303,7 @@ impl Work {
         tokio::select! {
             piece = pieces => match piece {
                 Some(piece) => {
+                    // Complete: the end of the channel that follows must not be taken for a failure.
                     if matches!(piece, Piece::End(_)) {
                         self.pieces = None;
                         self.model = None;

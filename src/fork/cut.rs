@@ -53,6 +53,7 @@ pub(super) fn push(
             out.push_str(&format!("\n[{gone} more {noun} cut]"));
         }
         Method::HeadAndTail => {
+            // The head gets the remainder, so that together they are exactly `characters`.
             let tail_characters = characters / 5;
             out.push_str(head(text, characters - tail_characters));
             out.push_str(&format!("\n[{gone} {noun} cut]\n"));

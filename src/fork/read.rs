@@ -121,6 +121,7 @@ fn message(raw: RawMessage<'_>) -> Result<Message<'_>, serde_json::Error> {
     let RawMessage { info, role, parts, content } = raw;
     let mut parts = parts;
     if let Some(content) = content {
+        // The plain shape: a string, or a list of parts like OpenCode's.
         match content.get().starts_with('[') {
             true => parts.extend(serde_json::from_str(content.get())?),
             false => parts.kept.extend(text(content)),
@@ -131,6 +132,7 @@ fn message(raw: RawMessage<'_>) -> Result<Message<'_>, serde_json::Error> {
         "assistant" => Role::Assistant,
         _ => Role::Other,
     };
+    // On user messages `summary` is an object, so only the literal `true` counts.
     let is_summary = info.summary.is_some_and(|summary| summary.get() == "true");
     Ok(Message {
         role,
@@ -265,6 +267,7 @@ impl<'a> Parts<'a> {
 
 fn opencode_call(raw: RawPart<'_>) -> Call<'_> {
     let State { input, output, error, time } = raw.state.unwrap_or_default();
+    // Cleared results still have their text in the host's store; the child sees what the parent sees.
     let result = match time.compacted {
         Some(_) => Some(ToolResult::Cleared),
         None => output.or(error).map(ToolResult::Content),

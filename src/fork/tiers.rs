@@ -60,6 +60,7 @@ pub(super) fn assign(messages: &mut [Message<'_>]) {
     for part in messages.iter_mut().rev().flat_map(|message| message.parts.iter_mut().rev()) {
         let Part::Call(call) = part else { continue };
         call.tier = Tier::of(newer);
+        // Counted after it was used: the newest result has no newer one.
         newer += usize::from(call.result.is_some());
     }
 }

@@ -158,7 +158,7 @@ pub struct Plan {
     pub arguments: Vec<String>,
     /// How many processes and threads the guard allows; 0 is any number.
     pub processes: u64,
-    /// For [`repair`], in the guard, when no process of the command is left.
+    /// For [`repair()`], in the guard, when no process of the command is left.
     pub repairs: String,
     share: Option<Share>,
 }
@@ -260,6 +260,8 @@ impl Cell {
         }
         let settings = &self.sandbox.0.settings;
         self.make_scratch()?;
+        // Before the rules: from here on the workspace counts as busy, and all commands in it use the same
+        // protected paths.
         let share = self.sandbox.share(workspace, self.trusted);
         let rules = gather::rules(settings, self, workspace, shown, &share.protected);
         let network = self.grants.network(settings.network);
@@ -326,7 +328,7 @@ pub fn repair(repairs: &str) -> Vec<String> {
 }
 
 impl RepairOutcome {
-    /// What [`repair`] returned, as it came back in the guard's report.
+    /// What [`repair()`] returned, as it came back in the guard's report.
     pub fn read(said: &[String]) -> Vec<RepairOutcome> {
         said.iter().filter_map(|one| serde_json::from_str(one).ok()).collect()
     }
@@ -358,6 +360,7 @@ fn once_bound(rules: &Rules, protected: &ProtectedPaths) -> Vec<MountCheck> {
     if paths.is_empty() {
         return Vec::new();
     }
+    // Read once for all paths; every line that is compared comes from the same table.
     let table = MountTable::read();
     paths.iter().map(|path| table.once_bound(path)).collect()
 }

@@ -65,6 +65,7 @@ impl MountTable {
         }
         let path = escaped(path)?;
         let below = path.strip_prefix(point.trim_end_matches('/'))?;
+        // `/home/a` is no prefix of `/home/ab`.
         let is_below = below.is_empty() || below.starts_with('/');
         let place = match format!("{}{below}", root.trim_end_matches('/')) {
             root if root.is_empty() => "/".to_owned(),

@@ -29,6 +29,7 @@ const TRIES: usize = 3;
 pub fn remove_all(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    // The parent may be reached through symlinks of the user's own; only what is removed must not be one.
     let links = PASS.difference(OFlags::NOFOLLOW);
     let opened = rustix::fs::openat(CWD, parent.unwrap_or(Path::new(".")), links, Mode::empty())?;
     remove_entry(&opened, name)

@@ -56,6 +56,7 @@ impl Rules {
         let mut all = self.0.clone();
         all.sort_by_key(|rule| rule.path.components().count());
         let mut mounts: Vec<Rule> = Vec::new();
+        // Shallow to deep, so the last mount that contains a rule's path is the one directly around it.
         for rule in all {
             let around = mounts.iter().rev().find(|above| rule.path.starts_with(&above.path));
             if rule.matters_in(around) {

@@ -317,6 +317,7 @@ pub fn outcome(messages: &[Message], prompt: &str, next_prompt: Option<&str>) ->
     let Some(start) = messages.iter().position(|message| message.info.id == prompt) else {
         return Outcome::PromptMissing;
     };
+    // Up to the next run's prompt: its answer says nothing about this run.
     let run = messages[start + 1..]
         .iter()
         .take_while(|message| next_prompt.is_none_or(|next| message.info.id != next));
@@ -339,6 +340,7 @@ pub fn said(messages: &str, prompt: &str) -> Option<String> {
 fn judge(answer: &Message) -> Outcome {
     let Info { finish, error, time, .. } = &answer.info;
     let partial = Some(answer.text()).filter(|text| !text.is_empty()).map(Arc::from);
+    // An error ends the run whatever else the message has; its text so far is kept as the partial result.
     if let Some(error) = error {
         return match error.name {
             FailureName::Aborted => Outcome::Aborted,
@@ -424,6 +426,7 @@ pub fn figures(messages: &[Message]) -> Figures {
                     figures.tool_calls += 1;
                     *figures.tool_calls_by_name.entry(tool.clone()).or_default() += 1;
                     figures.last_tools.push(tool.clone());
+                    // Only the same tool with the same arguments right after another counts as repeated.
                     let same = newest == Some((tool.as_str(), &state.input));
                     figures.repeated = if same { figures.repeated + 1 } else { 1 };
                     newest = Some((tool, &state.input));

@@ -109,7 +109,7 @@ async fn what_cannot_be_put_back_is_told_to_the_model_and_in_the_log() {
          (os error 13); agents may not change it: undo it, or tell the person)"
     );
     assert_eq!(told, expected);
-    let words = "a command changed a protected path, which stays changed";
+    let words = "protected path restore failed; the command's change stays";
     let is_it = |line: &str| line.contains(words) && line.contains(&path);
     until("it is in the log", || place.shell.log().lines().any(is_it));
 }

@@ -82,6 +82,8 @@ impl AgentSet {
         let found = walk(&folder.path, bounds.files);
         let mut room = bounds.folder_bytes;
         for file in found.files {
+            // Untrusted definitions are parsed as well, so that the user sees what they would be allowed
+            // before trusting them.
             let agents = if folder.trusted { &mut self.agents } else { &mut self.untrusted };
             match read_agent(&folder.path, &file, bounds, &mut room) {
                 Ok(AgentFile::Agent(agent)) => {
@@ -157,6 +159,7 @@ fn read_text(file: &Path, most_bytes: usize) -> Result<String, Error> {
         return Err(Error::NotMarkdown);
     }
     let mut bytes = Vec::new();
+    // One byte more than allowed, to tell a file that is too large from one that just fits.
     let read = file.take(most_bytes as u64 + 1).read_to_end(&mut bytes);
     read.map_err(Error::Unreadable)?;
     if bytes.len() > most_bytes {

@@ -36,6 +36,7 @@ pub fn find(
     if let Some(agent) = loaded.agents.remove(name) {
         return Ok(agent);
     }
+    // Only then is trust the reason; otherwise the user would be asked to trust for nothing.
     if !loaded.untrusted.contains_key(name) {
         return Err(Missing::Unknown(name.to_owned()));
     }

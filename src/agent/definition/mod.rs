@@ -120,6 +120,8 @@ impl Definition {
     /// Whether the tool is worth offering to the model: some calls of it would not be denied.
     pub fn may_use(&self, tool: &str) -> bool {
         let mut allowed = true;
+        // In order, because the last match decides: a general rule settles it for all calls, a particular
+        // one can only open it for some.
         for rule in self.rules_of(tool) {
             let denied = rule.action == Action::Deny;
             if rule.is_general() {
@@ -161,6 +163,8 @@ impl Definition {
     /// particular commands: one of those may be hidden in it.
     fn decide_line(&self, line: &str) -> Action {
         let general = self.decide("bash", "");
+        // Without rules for particular commands there is nothing to look for in the line, so it is not
+        // parsed, and nothing is uncertain.
         let mut particular = self.rules_of("bash").filter(|rule| !rule.is_general()).peekable();
         if particular.peek().is_none() {
             return general;
@@ -192,6 +196,8 @@ impl Definition {
                         forms().map(|form| pattern::cover(&rule.pattern, &form.words)).max();
                     match cover.unwrap_or(Cover::None) {
                         Cover::All => true,
+                        // It may be what the rule forbids: the search for a decision goes on, but the
+                        // command is at least asked about.
                         Cover::Some => {
                             least = Action::Ask;
                             false

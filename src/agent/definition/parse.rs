@@ -20,6 +20,7 @@ pub(super) enum AgentFile {
 
 /// `file_name` is the agent's name unless the front matter has one.
 pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<AgentFile, Error> {
+    // Editors on Windows write a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (front, body) = split(text)?;
     let front = front.map_or(Ok(Yaml::Nothing), Yaml::read).map_err(Error::Syntax)?;
@@ -27,6 +28,7 @@ pub(super) fn parse(text: &str, file_name: &str, source: Source) -> Result<Agent
         return Err(Error::NotKeys(front.to_string()));
     };
     let name = front.text("name")?.unwrap_or_else(|| file_name.to_owned());
+    // Before the prompt: a file that only switches an agent off needs none.
     check_name(&name)?;
     if front.flag("disable")? || front.flag("disabled")? {
         return Ok(AgentFile::Disabled { name });

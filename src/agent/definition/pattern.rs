@@ -42,6 +42,7 @@ pub(super) fn permits(pattern: &str, words: &[Word]) -> bool {
     if let Some(Element::One(last)) = elements.last().copied()
         && let Some(start) = last.strip_suffix('*')
     {
+        // `git diff*`: the star does not extend the word itself, only what comes after it.
         if start.ends_with(char::is_alphanumeric) {
             elements.pop();
             elements.push(Element::One(start));
@@ -56,6 +57,7 @@ pub(super) fn permits(pattern: &str, words: &[Word]) -> bool {
         let least = usize::from(n != last);
         reached = element.step(&reached, words, least);
     }
+    // An empty pattern allows nothing.
     !elements.is_empty() && reached[words.len()]
 }
 
@@ -160,6 +162,7 @@ fn tokens(pattern: &str) -> Vec<Token> {
     let mut rest = pattern;
     while let Some(first) = rest.chars().next() {
         let (token, length) = match first {
+            // `**/x` also matches `x` itself, which `*` and a literal `/` would not.
             '*' if rest.starts_with("**/") => (Token::Folders, 3),
             '*' => (Token::AnyText, 1),
             '?' => (Token::AnyOne, 1),

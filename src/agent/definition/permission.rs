@@ -23,6 +23,7 @@ pub(super) fn read_permissions(front: &Yaml) -> Result<(Tools, Vec<Rule>), Error
             add_rules(key, value, &mut rules)?;
         }
     }
+    // Last, because the last matching rule wins and these forbid.
     if let Some(names) = front.get("disallowedTools") {
         for Entry { tool, only } in entries("disallowedTools", names)? {
             match only {
@@ -130,6 +131,7 @@ fn granted(entries: &[Entry]) -> (Tools, Vec<Rule>) {
     for tool in tools.iter() {
         let grants = entries.iter().filter(|entry| entry.tool == tool);
         let limits: Option<Vec<&String>> = grants.map(|entry| entry.only.as_ref()).collect();
+        // `None`: one of the entries grants the tool without limits.
         let Some(limits) = limits else { continue };
         rules.push(Rule::new(tool, "*", Action::Deny));
         rules.extend(limits.into_iter().map(|only| Rule::new(tool, only, Action::Allow)));
@@ -145,6 +147,7 @@ fn add_rules(key: &str, value: &Yaml, rules: &mut Vec<Rule>) -> Result<(), Error
         Yaml::Map(tools) => {
             for (tool, value) in tools {
                 let governed = governed(tool);
+                // A tool that we do not have; its value may have any shape.
                 if governed.is_empty() {
                     continue;
                 }
@@ -181,6 +184,7 @@ fn add_rules(key: &str, value: &Yaml, rules: &mut Vec<Rule>) -> Result<(), Error
 
 fn add_rule(tools: &[&str], pattern: &str, action: Action, rules: &mut Vec<Rule>) {
     for tool in tools {
+        // In a command, `~` is a word of the shell's and not a path of ours.
         let pattern = if *tool == "bash" { pattern.to_owned() } else { at_home(pattern, action) };
         rules.push(Rule::new(tool, pattern, action));
     }

@@ -47,6 +47,7 @@ impl Yaml {
     /// `text` begins at line 2.
     pub(super) fn read(text: &str) -> Result<Yaml, String> {
         read_strictly(text).or_else(|error| {
+            // If the repaired text is no YAML either, the error of the original is the helpful one.
             let quoted = quote_plain_values(text);
             read_strictly(&quoted).map_err(|_| explain(&error))
         })
@@ -113,6 +114,7 @@ impl fmt::Display for Yaml {
 fn read_strictly(text: &str) -> Result<Yaml, Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_nodes: 4_000, max_depth: 16 },
+        // `yes`, `no`, `on` and `off` stay texts: `network: off` is one of our values.
         strict_booleans: true,
         with_snippet: false,
     };
@@ -136,6 +138,7 @@ fn quote_plain_values(text: &str) -> String {
         match plain_value(line) {
             Some(("description", value)) => {
                 let mut value = value.to_owned();
+                // It goes on until a line with a known key: lines such as `Example: …` belong to it.
                 while let Some(line) = lines.next_if(|line| !begins_with_key(line)) {
                     value = format!("{value}\n{line}");
                 }

@@ -275,6 +275,7 @@ impl Models {
         if !kept.key.is_given() || kept.changed_at < since {
             return Ok(None);
         }
+        // Without the daemon's environment, which is not this caller's.
         let sources = Sources { daemon: Access::default(), ..known.sources.clone() };
         let chosen = sources.choose(&Access::default(), kept.key)?;
         self.connect(&known.connection(chosen)).map(|remote| Some(Model::Remote(remote)))
@@ -285,6 +286,7 @@ impl Models {
     fn connect(&self, connection: &Connection) -> Result<Arc<Remote>, Error> {
         let mut state = connection.state.lock();
         match &*state {
+            // A stale connection (its key was refused) is opened again, with the key as it is now.
             ConnectionState::Open(remote) if !remote.is_stale() => return Ok(remote.clone()),
             ConnectionState::Failed(error, at) if at.elapsed() < REMEMBERED => {
                 return Err(error.clone());

@@ -165,6 +165,7 @@ struct Task {
 
 impl Task {
     fn of(messages: &[Message]) -> Task {
+        // The last prompt of a person: synthetic ones (compaction, "go on") are not a new task.
         let asked = |message: &Message| {
             message.info.role == Role::User
                 && message.parts.iter().any(|p| matches!(p, Part::Text { synthetic: false, .. }))
@@ -240,6 +241,7 @@ fn words(prompt: &str) -> Vec<String> {
             words.push(word);
         }
     }
+    // Stable, so that words of the same length keep the order of the prompt.
     words.sort_by_key(|word| std::cmp::Reverse(word.chars().count()));
     words.truncate(MOST_WORDS);
     words
@@ -280,6 +282,7 @@ fn read(task: &Task, words: &[String], can: impl Fn(&str) -> bool) -> Vec<(&'sta
     let mut calls = Vec::new();
     if can("read") {
         for hit in best(&task.hits(), words).into_iter().take(MOST_FILES) {
+            // A few lines before the match, for its context.
             let offset = hit.line.saturating_sub(3).max(1);
             calls.push(("read", json!({ "path": hit.path, "offset": offset, "limit": 20 })));
         }
@@ -304,6 +307,7 @@ fn best(hits: &[Hit], words: &[String]) -> Vec<Hit> {
     for hit in hits {
         files.entry(&hit.path).or_default().push(hit);
     }
+    // Capped, so that a file with many matches of one word cannot outrank one with two different words.
     let worth = |hits: &[&Hit]| {
         let different = words.iter().filter(|word| hits.iter().any(|hit| hit.word == **word));
         let defined = hits.iter().filter(|hit| is_definition(&hit.text)).count();

@@ -75,6 +75,8 @@ fn without_date(model: &str) -> &str {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let mut rest = model;
     let mut date = String::new();
+    // Collects groups of digits from the end until they make a date of eight digits; `gpt-4.1` and the
+    // like have fewer and stay as they are.
     while let Some((before, last)) = rest.rsplit_once('-').filter(|(_, last)| digits(last)) {
         date.insert_str(0, last);
         if date.len() == 8 {

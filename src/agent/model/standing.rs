@@ -74,6 +74,7 @@ impl Models {
                     continue;
                 }
             };
+            // Built-in providers that nobody configured would only be noise.
             let is_told_of = provider.key.is_given() || provider.base_url.is_some();
             if !is_told_of && name != also {
                 continue;

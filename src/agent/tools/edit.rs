@@ -54,6 +54,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     }
     let place = context.reach(&arguments.path, Access::Write)?;
     let trouble = |error| context.workspace.trouble("edit", &place, error);
+    // From here to `put`: no other edit may come between reading and writing.
     let _alone = alone();
     let target = place.target().map_err(trouble)?;
     let file = target.open(OFlags::RDWR).map_err(trouble)?;
@@ -67,6 +68,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     let text =
         String::from_utf8(bytes).map_err(|_| Error::NotText { path: place.shown.clone() })?;
     let edited = replace(&text, &arguments, &place.shown)?;
+    // The last chance to stop; the write itself is not interrupted.
     if halt.reached() == Some(Reason::Cancelled) {
         return Err(Error::Cancelled);
     }

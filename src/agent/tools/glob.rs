@@ -45,6 +45,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     let mut found = 0;
     let gaps = walk(&start, context, halt, &mut |entry| {
         let is_file = matches!(entry.kind, Kind::File | Kind::Link);
+        // Counted beyond what is shown, so that the model learns how many it missed.
         if is_file && matcher.is_match(below(entry.path, &start)) {
             found += 1;
             if found <= MOST_FILES {
@@ -67,6 +68,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
 /// Compiles a pattern, which matches paths relative to where the search starts.
 pub(super) fn matcher(pattern: &str) -> Result<GlobMatcher, Error> {
     let pattern = pattern.strip_prefix("./").unwrap_or(pattern);
+    // Such a pattern could never match a relative path, and "no files found" would mislead the model.
     if pattern.starts_with('/') || pattern.split('/').any(|part| part == "..") {
         let reason = format!("`{pattern}` is not relative; pass the directory as `path`");
         return Err(Error::Pattern { reason });

@@ -60,6 +60,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     let include = arguments.include.as_deref().map(glob::matcher).transpose()?;
     let matcher = RegexMatcherBuilder::new()
         .case_insensitive(arguments.case_insensitive.unwrap_or(false))
+        // Lets the searcher work line by line, and makes a pattern that could match `\n` an error.
         .line_terminator(Some(b'\n'))
         .build(&arguments.pattern)
         .map_err(|error| Error::Pattern { reason: error.to_string() })?;
@@ -67,6 +68,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     let mut search = Search { searcher: searcher(), matcher, halt, lines: Vec::new() };
     let gaps = search.all(&start, include.as_ref(), context)?;
 
+    // One more than is shown was collected, to know whether there are more.
     let found = search.lines.len().min(MOST_MATCHES);
     let more = search.lines.len() > MOST_MATCHES;
     search.lines.truncate(MOST_MATCHES);
@@ -105,6 +107,7 @@ impl Search<'_> {
         if !opened.metadata().map_err(trouble)?.is_dir() {
             regular(&opened, start)?;
             let searched = self.one(opened, &start.shown);
+            // The reader fails when the search has to stop, so the reason comes before the error.
             return match (self.halt.reached(), searched) {
                 (Some(Reason::Cancelled), _) => Err(Error::Cancelled),
                 (Some(Reason::OutOfTime), _) => Ok(Gaps { out_of_time: true, ..Gaps::default() }),
@@ -119,6 +122,7 @@ impl Search<'_> {
             }
             let searched = open_file(entry.directory, entry.name, OFlags::RDONLY)
                 .and_then(|file| self.one(file, &context.workspace.show(entry.path)));
+            // One file that cannot be read is counted; it must not hide the matches in the others.
             unreadable += usize::from(searched.is_err());
             if self.lines.len() > MOST_MATCHES {
                 ControlFlow::Break(())
@@ -150,6 +154,7 @@ impl Search<'_> {
 fn searcher() -> Searcher {
     SearcherBuilder::new()
         .line_number(true)
+        // As ripgrep does: a NUL byte marks a binary file, which is not searched further.
         .binary_detection(BinaryDetection::quit(0))
         .heap_limit(Some(MOST_MEMORY))
         .build()

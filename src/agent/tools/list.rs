@@ -42,6 +42,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, _: &Halt) -> Result<O
     }
     let directory = opened.into();
     let mut entries = names(&directory, usize::MAX).map_err(trouble)?;
+    // Ignored entries are counted: a model that looks for `target/` should learn that it was left out.
     let all = entries.len();
     let mut ignores = Ignores::above(&place, workspace);
     ignores.push(&directory, &place.path);

@@ -88,6 +88,7 @@ impl OutputRoom {
     fn take(&self, wanted: usize) -> usize {
         let wanted = wanted as u64;
         let rest = |left: u64| Some(left - left.min(wanted));
+        // Commands run in parallel, so taking is one atomic step; no other memory depends on it.
         let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
         left.unwrap_or(0).min(wanted) as usize
     }
@@ -115,6 +116,7 @@ pub fn leaves(name: &str, arguments: &Value, context: &Context) -> Option<String
     if tool == Tool::Bash {
         return bash::leaves(arguments, context);
     }
+    // A path that does not resolve needs no permission: the call fails by itself.
     let access = tool.access()?;
     let place = context.workspace.place(arguments.get("path")?.as_str()?).ok()?;
     context.outside(&place, access)
@@ -235,6 +237,7 @@ impl Context {
         if access == Access::Write && sandbox::is_protected(self.workspace.root(), &place.path) {
             return Err(Error::Protected { path: place.shown });
         }
+        // Checked again here although `leaves` was asked before: a symlink may have changed since.
         let hidden = self.hidden_kind(&place, access);
         if hidden == Some(HiddenKind::Own) {
             return Err(Error::Own { path: place.shown });

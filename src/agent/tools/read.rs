@@ -66,6 +66,7 @@ pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Resul
     }
     let offset = arguments.offset.unwrap_or(1).max(1);
     let limit = arguments.limit.unwrap_or(MOST_LINES).clamp(1, MOST_LINES);
+    // Lines have no index, so the ones before `offset` are read and dropped.
     for skipped in 1..offset {
         if reader.skip_until(b'\n').map_err(trouble)? == 0 {
             return Err(Error::PastTheEnd { path: place.shown, lines: skipped - 1 });
@@ -91,6 +92,7 @@ fn numbered(reader: &mut impl BufRead, offset: u64, limit: u64) -> std::io::Resu
         if reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line)? == 0 {
             return Ok((number > offset).then_some(text));
         }
+        // A file may begin like text and go on as binary data.
         if line.contains(&0) {
             text.push_str(&format!("(binary data from line {number} on; it is not shown)\n"));
             return Ok(Some(text));

@@ -93,6 +93,7 @@ impl Walk<'_> {
             self.gaps.unreadable += 1;
             return ControlFlow::Continue(());
         };
+        // Sorted, so that the same search has the same result wherever it stops.
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         self.ignores.push(directory, path);
         for (name, kind) in entries {
@@ -114,6 +115,7 @@ impl Walk<'_> {
         depth: usize,
     ) -> ControlFlow<()> {
         let path = path.join(&name);
+        // Skipped before it is opened: nothing of a hidden or ignored directory is read.
         if self.ignores.cover(&path, kind) || self.hidden.kind_of(&path).is_some() {
             return ControlFlow::Continue(());
         }
@@ -193,6 +195,7 @@ impl Ignores {
 /// A small file in an open directory, read without following symlinks.
 fn small_file(directory: &OwnedFd, path: &[&str]) -> Option<String> {
     let (name, parents) = path.split_last()?;
+    // `.git` may be a symlink as well; `enter` refuses those.
     let mut entered: Option<OwnedFd> = None;
     for parent in parents {
         entered = Some(enter(entered.as_ref().unwrap_or(directory), OsStr::new(parent)).ok()?);

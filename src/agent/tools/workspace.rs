@@ -87,6 +87,7 @@ impl Workspace {
         let Ok(below) = place.path.strip_prefix(&self.root) else { return Vec::new() };
         let mut path = self.root.clone();
         let Ok(mut directory) = open_directory(&path) else { return Vec::new() };
+        // By descriptors here too: a suggestion must not reveal names outside the workspace.
         for name in below {
             match enter(&directory, name) {
                 Ok(next) => (directory, path) = (next, path.join(name)),
@@ -148,6 +149,7 @@ impl Place {
             directory = match enter(&directory, name) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     match rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(0o777)) {
+                        // EXIST: a parallel call was faster. `enter` refuses it if it is a symlink.
                         Ok(()) | Err(rustix::io::Errno::EXIST) => enter(&directory, name)?,
                         Err(error) => return Err(error.into()),
                     }
@@ -191,6 +193,7 @@ impl Target {
             rustix::fs::renameat(&self.directory, &name, &self.directory, &self.name)
                 .map_err(io::Error::from)
         })();
+        // A failed write (disk full) must not leave its temporary file in the workspace.
         if put.is_err() {
             let _ = rustix::fs::unlinkat(&self.directory, &name, AtFlags::empty());
         }
@@ -297,6 +300,7 @@ pub(super) fn resolve(base: &Path, path: &Path) -> io::Result<PathBuf> {
             }
             Some(Component::Normal(name)) => {
                 resolved.push(name);
+                // An error means that it is no symlink, or does not exist: both are kept as they are.
                 if let Ok(target) = fs::read_link(&resolved) {
                     links += 1;
                     if links > MOST_LINKS {

@@ -35,6 +35,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: Arguments, context: &Context, halt: &Halt) -> Result<Output, Error> {
     let place = context.reach(&arguments.path, Access::Write)?;
     let trouble = |error| context.workspace.trouble("write", &place, error);
+    // Shared with `edit`: a parallel edit of the same file would otherwise write back the old contents.
     let _alone = alone();
     let target = place.make_target().map_err(trouble)?;
     // Opened only to check that writing is permitted; `put` renames a new file over it, which would

@@ -244,6 +244,7 @@ impl<M: Mint> Turn<M> {
         let last = self.messages.len().saturating_sub(1);
         let Some(at) = self.answer_index() else { return Vec::new() };
         let info = &mut self.messages[at].info;
+        // Any of these means that the answer came, or failed for good.
         if info.finish.is_some() || info.error.is_some() || info.time.completed.is_some() {
             return Vec::new();
         }
@@ -278,6 +279,7 @@ impl<M: Mint> Turn<M> {
             let why = format!("turn limit reached: {} answers of the model", self.limits.steps);
             return self.fail(FailureName::TurnLimit, &why);
         }
+        // Checked before every answer, not before every message: tool outputs add up in between.
         let bytes: usize = self.messages.iter().map(size).sum();
         if bytes > self.limits.transcript_bytes {
             let most = self.limits.transcript_bytes;
@@ -293,6 +295,7 @@ impl<M: Mint> Turn<M> {
     /// Asks for the next answer, or for a summary if the conversation has become too long for the model.
     fn heard(&mut self, messages: Vec<Message>) -> Vec<Effect> {
         for message in messages {
+            // Every saved user message is reported, also those that we added ourselves.
             if self.message(&message.info.id).is_none() {
                 self.messages.push(message);
             }
@@ -382,6 +385,8 @@ impl<M: Mint> Turn<M> {
                 length
             }
             Piece::Call(Call { id, name, arguments }) => {
+                // Kept whole even beyond the limit: half of the arguments would be another call. The
+                // run then fails below, and `fail` drops the call.
                 let length = name.len() + json_length(&arguments);
                 let state = ToolState::pending(arguments);
                 message.parts.push(Part::Tool { call: id, tool: name, state });
@@ -410,6 +415,7 @@ impl<M: Mint> Turn<M> {
     fn close(&mut self, finish: Finish) -> Vec<Effect> {
         let Some(at) = self.writing.take() else { return Vec::new() };
         let now = self.mint.now();
+        // Retries are counted per answer; a summary counts as a step, too.
         self.failures = 0;
         self.steps += 1;
         let summary = self.purpose == Purpose::Summary;
@@ -449,6 +455,7 @@ impl<M: Mint> Turn<M> {
     /// Retries with exponential back-off (or when the server asks for it), or fails the run.
     fn model_failed(&mut self, error: model::Error) -> Vec<Effect> {
         if error.is_worth_a_retry() && self.failures < self.limits.retries {
+            // 0.5 s, 1 s, 2 s, … up to 32 s.
             let pause = match &error {
                 model::Error::Busy { retry_after: Some(pause), .. } => (*pause).min(LONGEST_PAUSE),
                 _ => PAUSES.pause(self.failures),
@@ -499,6 +506,7 @@ impl<M: Mint> Turn<M> {
         if waiting.is_empty() {
             return self.next_step();
         }
+        // Calls beyond the limit stay pending; each result that comes in makes room for the next.
         let room = self.limits.parallel_calls.saturating_sub(self.handed_out.len());
         let mut calls = waiting;
         calls.retain(|call| !self.handed_out.contains(&call.id));
@@ -553,6 +561,8 @@ impl<M: Mint> Turn<M> {
     /// Ends the run unless it is already complete: an answer that is there is kept.
     fn end_from_outside(&mut self, name: FailureName, error: &str, of_calls: &str) -> Vec<Effect> {
         let mut effects = self.give_up_unanswered();
+        // Complete: the last message is an answer with an error, or with neither open calls nor an
+        // announcement of some. A prompt without an answer is not.
         let is_answered = self.messages.last().is_none_or(|last| {
             let open = last.tool_states().any(|state| state.status.is_open());
             let wants_calls = last.info.finish == Some(Finish::ToolCalls);

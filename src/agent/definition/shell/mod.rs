@@ -77,6 +77,7 @@ pub(super) fn parse(line: &str) -> Line {
     // The parser has `unwrap`s that hostile input can reach.
     let parsed = catch_unwind(AssertUnwindSafe(|| parse_plainly(&text)));
     let parsed = parsed.ok().flatten();
+    // Everything has to be clear at once: parsed, complete, and without odd characters.
     let is_certain = parsed.is_some() && !is_cut && !line.contains(is_odd);
     let Line { commands, is_uncertain } = parsed.unwrap_or_default();
     Line { commands, is_uncertain: is_uncertain || !is_certain }

@@ -157,6 +157,7 @@ impl Walk {
         if typed.is_empty() {
             return;
         }
+        // The form as typed is whole: a rule that spells out the assignments may allow them.
         let mut forms = vec![Form { words: typed, is_whole: true }];
         let mut is_whole = assignments.is_empty() && read.is_empty();
         if !is_whole && !words.is_empty() {
@@ -232,6 +233,7 @@ impl Walk {
 
     fn file(&mut self, kind: &IoFileRedirectKind, target: &IoFileRedirectTarget) -> Vec<Word> {
         let target = match target {
+            // `2>&1` opens no file.
             IoFileRedirectTarget::Fd(_) => return Vec::new(),
             IoFileRedirectTarget::ProcessSubstitution(_, subshell) => self.process(subshell),
             IoFileRedirectTarget::Filename(target) => self.word(target),
@@ -306,6 +308,7 @@ impl Walk {
 
     fn substitutions(&mut self, substitutions: &[String]) {
         for inner in substitutions {
+            // Their commands count like all others; what does not parse is covered by the uncertainty.
             let inner = parse_plainly(inner).unwrap_or_default();
             self.line.commands.extend(inner.commands);
             self.line.is_uncertain = true;

@@ -23,6 +23,7 @@ pub(super) fn read(source: &str) -> Value {
     // Brace expansion (`{a,b}`, `{1..9}`), which makes several words of one.
     let is_expanded =
         has_brace && (text.contains(',') || text.contains("..") || is_variable(&text));
+    // A lone `[` is the command of that name and no glob.
     let word = match (is_known && !is_expanded, is_glob && text != "[") {
         (false, _) => Word::Unknown,
         (true, true) => Word::Glob(text),

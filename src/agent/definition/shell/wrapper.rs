@@ -119,6 +119,7 @@ pub(super) fn unwrap(words: &[Word]) -> Inner {
     if SUBSCRIPTING.contains(&name) && arguments.iter().any(may_run_commands) {
         return Inner::Uncertain;
     }
+    // `sh script.sh` runs a file, `sh -c …` and a bare `sh` run text.
     if SHELLS.contains(&name) {
         let script = arguments.first().and_then(Word::literal);
         return match script.is_some_and(|script| !script.starts_with(['-', '+', '<'])) {
@@ -152,6 +153,7 @@ impl Wrapper {
         let mut rest = arguments;
         let mut is_optioned = false;
         while let Some((first, behind)) = rest.split_first() {
+            // An unknown word could be an option, or the command itself.
             let Some(word) = first.literal() else { return Inner::Uncertain };
             if lists(self.options, word) {
                 rest = behind;
@@ -174,6 +176,7 @@ impl Wrapper {
         if self.adds_words {
             words.push(Word::Unknown);
         }
+        // `./nohup` may be any program, and options change what happens (`exec -a`).
         let changes_nothing = self.changes_nothing && is_bare && !is_optioned;
         Inner::Command { words, changes_nothing }
     }

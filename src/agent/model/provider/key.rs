@@ -104,6 +104,7 @@ fn run(command: &str, environment: &Variables, limit: Duration) -> Result<String
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        // A group of its own, so that it can be killed with everything it started.
         .process_group(0)
         .spawn();
     let mut child = started.map_err(|error| format!("the key command cannot be run: {error}"))?;

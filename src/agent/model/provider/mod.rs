@@ -167,6 +167,7 @@ impl Provider {
             let (name, setting) = (&self.name, self.url_setting());
             return Err(Error::Unusable(format!("`{name}` has no address; set `{setting}`")));
         };
+        // Its variable is not always a URL.
         let text = if self.name == "ollama" { ollama(text) } else { text.to_owned() };
         let url = Url::parse(&text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         // The value is not repeated in the error: it may contain a password.
@@ -188,6 +189,7 @@ impl Provider {
         }
         let variables =
             known(&self.name).and_then(|known| Some((known.key_variable?, known.url_variable)));
+        // At another address (a proxy, a local server) a key may not be needed; the server will say so.
         match variables.filter(|_| self.base_url.is_none()) {
             None => Ok(None),
             Some((key, address)) => Err(Error::NoKey {

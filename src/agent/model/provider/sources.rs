@@ -95,9 +95,11 @@ impl Sources {
             false => ((Place::Call, call.clone()), configured),
             true => (configured, (Place::Daemon, self.daemon.clone())),
         };
+        // `first` is preferred, unless it has only a half and `second` both; see above.
         let (place, access) = match (first.1.given(), second.1.given()) {
             (AccessParts::Nothing, _) => second,
             (_, AccessParts::Nothing) | (AccessParts::Both, _) => first,
+            // The daemon's environment never takes precedence over the configuration.
             (AccessParts::Key | AccessParts::Address, AccessParts::Both)
                 if second.0 == Place::Daemon =>
             {

@@ -90,6 +90,7 @@ impl Draft {
 
     /// An error that a server reports in the middle of its answer.
     pub(super) fn reported(&self, error: &RawValue) -> Error {
+        // Only a small body is parsed; a huge one is told as a server error without a message.
         let is_small = error.get().len() <= super::REFUSAL_BYTES;
         let body = is_small.then(|| serde_json::from_str(error.get()).ok()).flatten();
         let body = body.unwrap_or(Value::Null);

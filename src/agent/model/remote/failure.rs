@@ -79,6 +79,7 @@ impl ErrorMapper {
         if error.is_body() || error.is_decode() {
             return Error::Truncated;
         }
+        // The request itself cannot be built, and a retry would not change that.
         if error.is_builder() {
             return Error::Unusable(self.redact(&innermost(error)));
         }
@@ -165,6 +166,7 @@ fn secrets(url: &Url, key: &str) -> Vec<String> {
     let password = url.password().map(decoded).unwrap_or_default();
     let login = format!("{}:{password}", decoded(url.username()));
     let mut secrets: Vec<String> = Vec::new();
+    // With `https://KEY@host` the user name is the secret.
     let name = Some(decoded(url.username())).filter(|_| password.is_empty()).unwrap_or_default();
     for secret in [key, &password, &login, &name] {
         if secret.len() >= SECRET_CHARACTERS {

@@ -79,6 +79,7 @@ impl Remote {
         for (name, value) in provider.wire.headers(key) {
             let value = HeaderValue::from_str(&value);
             let mut value = value.map_err(|_| provider.unsendable_key())?;
+            // Keeps the key out of debug output of the HTTP library.
             value.set_sensitive(true);
             headers.insert(name, value);
         }
@@ -251,6 +252,7 @@ impl Remote {
         let retry_after = failure::retry_after(response.headers());
         let said = refusal(response, self.silence).await;
         let said = String::from_utf8_lossy(&said);
+        // Has the connection opened again with the key as it is then.
         if failure::is_about_the_key(status, &said) {
             self.is_stale.store(true, Ordering::Relaxed);
         }

@@ -67,6 +67,7 @@ impl Capture {
         self.total += bytes.len() as u64;
         let room = (HEAD_BYTES - self.head.len()).min(bytes.len());
         let (early, late) = bytes.split_at(room);
+        // The head is full: from here on the middle would be lost without a file.
         if let (Storage::InMemory, false) = (&self.storage, late.is_empty()) {
             self.spill().await;
         }
@@ -82,6 +83,8 @@ impl Capture {
 
     /// The output as the model is shown it.
     pub(super) async fn finish(mut self) -> String {
+        // Joined before decoding, where nothing is missing in between: a character may be split between
+        // head and tail.
         let (head, tail) = if self.tail_is_cut {
             (lossy(&self.head), lossy(&self.tail))
         } else {
@@ -110,6 +113,7 @@ impl Capture {
             Ok((path, file)) => Storage::InFile { file, path, kept: 0, whole: true },
             Err(error) => Storage::Lost { reason: error.to_string() },
         };
+        // Taken out and put back, because `keep` borrows all of `self`.
         let head = std::mem::take(&mut self.head);
         self.keep(&head).await;
         self.head = head;
@@ -118,6 +122,7 @@ impl Capture {
     /// Appends to the overflow file, if there is one and there is room.
     async fn keep(&mut self, bytes: &[u8]) {
         let Storage::InFile { file, kept, whole, .. } = &mut self.storage else { return };
+        // Once something did not fit, nothing more is written: the file has no gaps.
         let length = if *whole { self.room.take(bytes.len()) } else { 0 };
         *kept += length as u64;
         *whole &= length == bytes.len();

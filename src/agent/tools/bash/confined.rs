@@ -87,6 +87,7 @@ pub(super) fn not_set_up(level: Level, text: &str, status: Option<Status>) -> Op
         Level::Landlock => text.strip_prefix("asyncagents: the sandbox could not be set up: "),
         Level::Off => None,
     };
+    // Only an exit with 1 and a single line: a command may print the same prefix itself.
     let failed = status == Some(Status::Code(1));
     let why = said.filter(|why| failed && why.lines().count() == 1)?;
     Some(format!("its sandbox could not be set up: {}", why.trim_end()))
@@ -133,6 +134,7 @@ pub(super) async fn room(level: Level, cell: &Cell) -> String {
              what is no longer needed there before you go on)",
             limit >> 20
         ),
+        // Only a hint: if it cannot be told in time, the result of the command matters more.
         Ok(None) | Err(_) => String::new(),
     }
 }

@@ -96,6 +96,7 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
     if !text.ends_with('\n') {
         text.push('\n');
     }
+    // `abnormal`: killed through no fault of the command's, and told as an error.
     let (said, abnormal) = match (end, &report.cause) {
         (_, Cause::NotStarted(reason)) => return Err(Error::failed("run", "bash", reason)),
         (End::TimedOut, _) => (timed_out(seconds), false),
@@ -122,6 +123,7 @@ fn start(plan: &Plan, context: &Context) -> Result<(Process, pipe::Receiver), Er
     let (reader, writer) = io::pipe().map_err(failed)?;
     let pipe = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed)?;
     let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    // No terminal: programs must neither page their output nor ask for a password.
     let environment = vec![
         set("TERM", "dumb"),
         set("PAGER", "cat"),
@@ -161,6 +163,8 @@ async fn follow(
     let mut end = End::Itself;
     loop {
         tokio::select! {
+            // Cancellation first, then the end, then the time limit: a command that ended in time counts
+            // as such even if its output is still being read.
             biased;
             () = context.cancel.cancelled(), if end != End::Cancelled => {
                 process.kill();

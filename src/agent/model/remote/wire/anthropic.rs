@@ -252,6 +252,7 @@ pub(super) fn event(
                 })?;
             }
         }
+        // The signature is complete with its block.
         Some("content_block_stop") if !signature.is_empty() => {
             pieces.push(draft.seal(SealKind::Signature, std::mem::take(signature)));
         }

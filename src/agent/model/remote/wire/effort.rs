@@ -22,6 +22,7 @@ pub(super) fn set(wire: Wire, body: &mut Value, model: &str, effort: Effort) {
             body["thinking"] = json!({"type": "adaptive"});
             body["output_config"] = json!({ "effort": word });
         }
+        // The older way: a budget in tokens that is part of `max_tokens`.
         Wire::Anthropic => {
             body["thinking"] = json!({"type": "enabled", "budget_tokens": tokens(effort)});
         }

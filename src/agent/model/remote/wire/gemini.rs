@@ -146,11 +146,13 @@ fn schema(from: &Value) -> Value {
                 }
                 types.iter().find(|kind| !is_null(kind)).cloned().unwrap_or(json!("string"))
             }
+            // An empty object of properties is refused; `tool` then leaves out the whole schema.
             ("properties", Value::Object(properties)) if properties.is_empty() => continue,
             ("properties", Value::Object(properties)) => {
                 properties.iter().map(|(name, value)| (name.clone(), schema(value))).collect()
             }
             ("items", value) => schema(value),
+            // Only enums of strings are accepted; without the enum the type still holds.
             ("enum", Value::Array(values)) if !values.iter().all(Value::is_string) => continue,
             (name, value) if KEYWORDS.contains(&name) => value.clone(),
             (_, _) => continue,
@@ -250,6 +252,7 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<StreamEvent, Error>
             Some(false) | None => said.map(Piece::Text),
         });
         if let Some(call) = part.call {
+            // Always a whole call, never a fragment: no index, and the name starts another one.
             draft.add_call(CallFragment {
                 index: None,
                 id: call.id.and_then(text).unwrap_or_default(),

@@ -197,6 +197,7 @@ fn conversation<'a>(messages: &'a [Message], by: &str) -> Vec<ChatTurn<'a>> {
         let has_calls = answer.calls().next().is_some();
         match turns.last_mut() {
             _ if !has_calls && answer.text.trim().is_empty() => {}
+            // Not merged with calls: their results have to come right after the answer that made them.
             Some(ChatTurn::Answer(before)) if !has_calls && before.calls().next().is_none() => {
                 append(&mut before.text, &answer.text);
                 before.parts.extend(answer.parts);
@@ -226,6 +227,7 @@ fn answer_parts<'a>(message: &'a Message, by: &str) -> Vec<AnswerPart<'a>> {
             Part::Text { text, .. } if !text.trim().is_empty() => {
                 parts.push(AnswerPart::Text(text));
             }
+            // A thought without a seal of this model cannot be sent back: providers refuse unsigned ones.
             Part::Reasoning { text, seal: Some(seal) } if seal.by == by => {
                 parts.push(AnswerPart::Thought(text, seal));
             }

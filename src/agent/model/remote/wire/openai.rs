@@ -170,6 +170,7 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<StreamEvent, Error>
     let mut pieces = Vec::new();
     if let Some(delta) = choice.delta.or(choice.message) {
         let thoughts = [delta.reasoning_content, delta.reasoning];
+        // Two names for the same thing; only one counts, should a server send both.
         let thought = thoughts.into_iter().flatten().find_map(text);
         pieces.extend(thought.map(Piece::Thought));
         push_content(&mut pieces, delta.content);

@@ -164,6 +164,7 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<StreamEvent, Error>
     let mut pieces = Vec::new();
     let kind = event.kind.and_then(text).unwrap_or_default();
     match kind.as_str() {
+        // A refusal is streamed under a name of its own; it is the answer all the same.
         "response.output_text.delta" | "response.refusal.delta" => {
             pieces.extend(delta().map(Piece::Text));
         }
@@ -237,6 +238,7 @@ fn close(
     draft.usage = response.usage.map(|usage| usage.tokens()).or(draft.usage);
     let reason = response.incomplete_details.and_then(|details| details.reason).and_then(text);
     draft.finish = Some(match reason.as_deref() {
+        // Failed without an error: nothing is known but that the answer is incomplete.
         None if kind == "response.failed" => return Err(Error::Truncated),
         None if kind == "response.incomplete" => Finish::Length,
         None => Finish::Stop,
