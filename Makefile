@@ -1,7 +1,7 @@
-# `make check` and `make test` are the gate, here and in CI.
+# `make test` is the gate, here and in CI.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check bench bench-large fuzz
+.PHONY: help build test lint check bench bench-large fuzz
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -9,7 +9,7 @@ help: ## list the targets
 build: ## build the release binary
 	cargo build --release
 
-test: ## run all tests, with the tools they need
+test: lint ## formatting, lints, documentation and all tests, with the tools they need
 	tests/tools/install-opencode.sh
 	tests/tools/install-clients.sh
 	tests/tools/install-tmux.sh
@@ -24,10 +24,12 @@ test: ## run all tests, with the tools they need
 	tests/tools/schemathesis.sh
 	tests/tools/browser.sh
 
-check: ## formatting, lints, documentation, licences
+lint:
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
+
+check: lint ## formatting, lints, documentation, licences
 	@if cargo deny --version >/dev/null 2>&1; then \
 		set -x; cargo deny check licenses bans sources; \
 	else \

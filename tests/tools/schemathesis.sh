@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sends what the OpenAPI document allows, and much that it does not, to a real daemon: nothing may
 # answer with a 5xx or otherwise than the document says. The event stream never ends and is left to
-# the tests in tests/it/events.rs.
+# the tests in tests/it/http/events.rs.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,0 +1,4 @@
+//! The daemon as a process: start, stop, one per storage directory, configuration that changes.
+
+mod lifetime;
+mod reload;

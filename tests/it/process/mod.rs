@@ -1,0 +1,4 @@
+//! Programs that end with the run that started them.
+
+mod guard;
+mod sweep;

@@ -1,0 +1,23 @@
+//! The task manager, verb by verb: launch, cancel, resume, wait and what ends, is queued or is told.
+
+mod batches;
+mod bounds;
+mod calls;
+mod cancel;
+mod cannot_go_on;
+mod clear;
+mod deliver;
+mod faults;
+mod fork;
+mod invariants;
+mod kill;
+mod launch;
+mod list;
+mod output;
+mod permissions;
+mod prune;
+mod queue;
+mod reconcile;
+mod resume;
+mod stalls;
+mod wait;

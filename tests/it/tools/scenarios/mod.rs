@@ -1,0 +1,123 @@
+//! The scenarios of the seed documents S0, S1, S3 and S4 that name a tool, through the tool's text.
+//! A test is named by its document and the scenario's words. Where our specification overrides a
+//! seed, what is tested is the specification.
+
+mod background;
+mod errand;
+mod fork;
+mod habits;
+mod list;
+mod mail;
+mod output;
+mod parts;
+mod resume;
+mod task;
+mod wait;
+
+use std::time::Duration;
+
+use asyncagents::supervisor::Caller;
+use asyncagents::task::{MAILBOX, SessionId, Task};
+use asyncagents::tools::{Alias, Blocking, Offered, Toolbox};
+use asyncagents::wire::ToolAnswer;
+use serde_json::{Value, json};
+
+use crate::support::{World, caller};
+use crate::tools::table::same;
+
+/// S0 and S1 tell the same scenarios of the same tools under two names.
+const S0_AND_S1: [&str; 2] = ["superagents", "asyncagents"];
+
+/// Long enough that a wait is one, short enough that nobody minds that it is in vain.
+const SHORT: Duration = Duration::from_millis(60);
+
+/// One caller and its tools, by one of their names.
+struct Tools<'a> {
+    world: &'a World,
+    caller: Caller,
+    prefix: &'static str,
+    toolbox: Toolbox,
+}
+
+impl<'a> Tools<'a> {
+    /// Of a conversation.
+    async fn of(world: &'a World, prefix: &'static str) -> Tools<'a> {
+        Tools::by(world, caller(&world.parent().await), prefix)
+    }
+
+    /// Of a client without a conversation.
+    fn of_client(world: &'a World) -> Tools<'a> {
+        let session = SessionId::new("a-client");
+        let client = Caller { host: MAILBOX.into(), ..caller(&session) };
+        Tools::by(world, client, "asyncagents")
+    }
+
+    fn by(world: &'a World, caller: Caller, prefix: &'static str) -> Tools<'a> {
+        let blocking = Blocking { offered: Offered::Everywhere, ..Blocking::default() };
+        let aliases = vec![Alias::Superagents, Alias::Background];
+        Tools { world, caller, prefix, toolbox: Toolbox { aliases, blocking } }
+    }
+
+    async fn call(&self, word: &str, arguments: Value) -> ToolAnswer {
+        let name = match word {
+            "Task" => word.to_owned(),
+            _ => format!("{}_{word}", self.prefix),
+        };
+        self.world.tool_of(&self.toolbox, &self.caller, &name, arguments).await
+    }
+
+    /// What is answered, with ids and times made the same.
+    async fn says(&self, word: &str, arguments: Value) -> String {
+        let answer = self.call(word, arguments).await;
+        assert!(!answer.is_error, "{}", answer.text);
+        same(self.world, &self.caller, answer.text)
+    }
+
+    /// What is answered to what is refused.
+    async fn refuses(&self, word: &str, arguments: Value) -> String {
+        let answer = self.call(word, arguments).await;
+        assert!(answer.is_error, "{}", answer.text);
+        same(self.world, &self.caller, answer.text)
+    }
+
+    /// Launches through the tool.
+    async fn launch(&self, prompt: &str) -> Task {
+        self.says("task", order(prompt)).await;
+        self.newest()
+    }
+
+    /// The same, to its end.
+    async fn end_of(&self, prompt: &str) -> Task {
+        self.world.ended(&self.launch(prompt).await).await
+    }
+
+    async fn output(&self, task: &Task) -> String {
+        self.says("output", json!({ "task_id": task.short_id })).await
+    }
+
+    fn tasks(&self) -> Vec<Task> {
+        self.world.supervisor.list(&self.caller.session, None).unwrap().tasks
+    }
+
+    fn newest(&self) -> Task {
+        self.tasks().remove(0)
+    }
+
+    async fn finish(&self, task: &Task, text: &str) {
+        self.world.finish(task, text).await;
+        self.world.ended(task).await;
+    }
+}
+
+fn order(prompt: &str) -> Value {
+    json!({ "description": "find the login", "prompt": prompt, "agent": "explore" })
+}
+
+/// An order with more to it.
+fn order_with(prompt: &str, more: Value) -> Value {
+    let mut order = order(prompt);
+    for (name, value) in more.as_object().unwrap() {
+        order[name] = value.clone();
+    }
+    order
+}
