@@ -56,7 +56,16 @@ impl OpenAsks {
     async fn answer(&self, asked: &Asked, answer: Answer) -> Result<(), Error> {
         let task = self.core.task(&asked.task)?;
         self.tell(&task, &asked.ask, answer).await?;
-        self.open.send_if_modified(|asks| asks.remove(&asked.ask.id).is_some());
+        // A refusal ends the run with everything else it asks (T6); a wait must not take those for open
+        // requests until the next look. Should one be open all the same, that look notes it again.
+        let is_answered = |other: &Asked| {
+            other.ask.id == asked.ask.id || answer == Answer::Deny && other.task == asked.task
+        };
+        self.open.send_if_modified(|asks| {
+            let before = asks.len();
+            asks.retain(|_, other| !is_answered(other));
+            asks.len() < before
+        });
         self.core.store().asks().forget(vec![asked.ask.id.clone()]);
         self.look.ring();
         Ok(())
