@@ -38,7 +38,7 @@ fn a_changed_configuration_is_said_by_every_verb_until_a_restart_applies_it() {
     }
     assert_eq!(shell.health().unwrap().restart_needed, Some(changed.clone()));
     let status = shell.say(["daemon", "status"]);
-    assert!(status.ends_with(&format!("tasks\nwarning: {changed}\n")), "{status}");
+    assert!(status.ends_with(&format!(" 1 task\nwarning: {changed}\n")), "{status}");
     let doctor = shell.run(["doctor"]).stdout;
     assert!(doctor.contains(&format!("\n! {changed}\n")), "{doctor}");
 
