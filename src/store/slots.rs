@@ -147,7 +147,7 @@ pub(super) fn place(
     ticket: i64,
     limits: &Limits,
 ) -> Result<Option<Slot>, Error> {
-    // Turns are only kept while somebody waits: an uncontended launch, the usual case, saves two writes.
+    // Turns are only recorded while somebody waits: an uncontended launch, the usual case, saves a write.
     let is_contended = any_queued(db)?;
     if has_room(db, parent, model.unwrap_or_default(), manner, limits)? {
         if is_contended {

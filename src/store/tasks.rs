@@ -401,7 +401,7 @@ impl Tasks<'_> {
     /// The first retrieval of a result leaves its time.
     pub fn retrieved(&self, tasks: Vec<TaskId>, at: Timestamp) -> Written<()> {
         self.store.write(move |db, news| {
-            // A resumed task has a new result to be retrieved: then the earlier time does not count.
+            // A time from before the current end is of an earlier run's result and does not count.
             let mut update = db.prepare(
                 "UPDATE task SET result_retrieved_at = ?2 WHERE id = ?1 AND slot = 0
                    AND (result_retrieved_at IS NULL OR result_retrieved_at < completed_at)",
@@ -589,7 +589,8 @@ fn set_stalled(db: &Connection, task: &Task, stalled: bool) -> Result<bool, Erro
     )? > 0)
 }
 
-/// The batch that a launch without a name joins: that of the parent's newest live background task.
+/// The batch that a launch without a named one joins: that of the parent's newest queued background task, else of
+/// its newest active, else of its newest parked one.
 fn current_batch(db: &Connection, parent: &SessionId) -> Result<Option<BatchId>, Error> {
     // One seek per slot: within (slot, parent_session) the partial index `task_live` is sorted by ticket, so
     // `ORDER BY ticket DESC LIMIT 1` reads one row. With `slot IN (…)` all of them would have to be sorted.
