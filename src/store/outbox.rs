@@ -100,6 +100,7 @@ impl Outbox<'_> {
         aside: &HashSet<SessionId>,
     ) -> Result<Vec<Owed>, Error> {
         let aside: Vec<&str> = aside.iter().map(SessionId::as_str).collect();
+        // A list as one bound value (`json_each`): the text of the statement stays the same, so it stays cached.
         let aside = serde_json::to_string(&aside).unwrap_or_default();
         self.store.read(|db| {
             let mut statement = db.prepare(&due())?;
@@ -181,6 +182,7 @@ impl Outbox<'_> {
     /// The caller has these ends in hand: their notices are recorded without a reply (N3).
     pub fn hush(&self, tasks: Vec<TaskId>) -> Written<()> {
         self.store.write(move |db, _| {
+            // `nth = 0` is the notice of the end; stalls have 1, 2, … A delivered one cannot be changed any more.
             let mut hush = db.prepare(
                 "UPDATE notice SET wake = 0 WHERE delivered_at IS NULL AND nth = 0
                    AND task = (SELECT seq FROM task WHERE id = ?1)",

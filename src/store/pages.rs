@@ -274,7 +274,7 @@ fn find(
     let (condition, values) = filter.condition();
     if !sort.is_by_launch() {
         // The scan is in launch order, so its matches are sorted by number: the tasks are read in the wanted
-        // order, from the index of that order, and each is looked up among the matches.
+        // order, and each is looked up among the matches by binary search.
         let mut matching = Vec::new();
         search::scan(db, text, Direction::Ascending, |block| {
             matching.extend(block.tasks());

@@ -26,7 +26,7 @@ const ROOM: usize = 3900;
 /// So many tasks are indexed at a time, to bound the memory.
 const CHUNK: usize = 10_000;
 
-/// Simple case folding, letter by letter: context never counts, or a part of a text would be folded differently from
+/// Case folding, letter by letter: context never counts, or a part of a text would be folded differently from
 /// the whole. That is why `str::to_lowercase` will not do, which turns a final Σ into ς.
 fn fold(text: &str) -> String {
     if text.is_ascii() {

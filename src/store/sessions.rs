@@ -109,6 +109,7 @@ impl Sessions<'_> {
     ) -> Written<bool> {
         let session = session.clone();
         self.store.write(move |db, _| {
+            // The primary key (session, id) is what makes a retry harmless.
             if db.execute(
                 "INSERT OR IGNORE INTO message (session, id, body) VALUES (?1, ?2, ?3)",
                 (session.as_str(), &message_id, &body),
@@ -301,6 +302,7 @@ fn for_each_message(
     after: i64,
     mut each: impl FnMut(i64, &str, String) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    // Along the index `message_session`, which is in this order already: SQLite's sorter would copy the bodies.
     let mut messages = db.prepare(
         "SELECT seq, id, body FROM message WHERE session = ?1 AND seq > ?2 ORDER BY seq",
     )?;

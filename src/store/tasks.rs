@@ -113,6 +113,8 @@ impl Tasks<'_> {
     /// Idempotent by the nonce: asked twice, it answers with the same task.
     pub fn insert(&self, new: NewTask, limits: Arc<Limits>) -> Written<Task> {
         self.store.write(move |db, news| {
+            // Before the look-up: a retry whose first attempt was committed finds the task, and has to leave no
+            // intent behind either, which would be adopted as another launch.
             db.execute("DELETE FROM intent WHERE nonce = ?1", [&new.nonce])?;
             if let Some((_, task)) = rows::find_task(db, "t.nonce = ?1", &new.nonce)? {
                 return Ok(task);
@@ -157,6 +159,8 @@ impl Tasks<'_> {
             if !change.has(Effect::SendPrompt) {
                 return Ok(Resumed::Stale);
             }
+            // A resumed task counts as a background one: nobody waits for it in a `Task` call. A fresh ticket
+            // puts it behind what is queued already.
             let kind = (before.order.model.as_deref(), Manner::Background);
             let ticket = slots::next_ticket(db)?;
             let placed = slots::place(db, &before.origin.parent.session, kind, ticket, &limits)?;
@@ -177,6 +181,8 @@ impl Tasks<'_> {
                     change.to.status().name(),
                 ),
             )?;
+            // Stale: nothing else of this change is observable. The ticket that was drawn is lost, and tickets
+            // need not be without gaps.
             if moved == 0 {
                 return Ok(Resumed::Stale);
             }
@@ -287,6 +293,7 @@ impl Tasks<'_> {
     pub fn prompt_lost(&self, task: &Task, prompt: &MessageId) -> Written<()> {
         let (id, run, prompt) = (task.id.clone(), task.run, prompt.clone());
         self.store.write(move |db, _| {
+            // Only the prompt of this id: the others of the run may have been accepted since.
             db.execute(
                 "UPDATE run SET sent_at = iif(message_id = ?3, NULL, sent_at),
                    nudge_sent_at = iif(nudge_id = ?3, NULL, nudge_sent_at),
@@ -318,6 +325,7 @@ impl Tasks<'_> {
         };
         let (id, run) = (task.id.clone(), task.run);
         self.store.write(move |db, _| {
+            // `IS NULL` makes it a compare-and-set: of two that find the same run idle, one sends the follow-up.
             Ok(db.execute(
                 &format!(
                     "UPDATE run SET {column} = ?3 WHERE {column} IS NULL AND ended_at IS NULL

@@ -30,7 +30,8 @@ impl Transcripts<'_> {
     /// A page of the transcripts that are owed, behind this task.
     pub fn owed(&self, after: i64, most: usize) -> Result<Vec<OwedTranscript>, Error> {
         self.store.read(|db| {
-            // Not the whole task: the sorter would make copies of its result, which may be long.
+            // Not the whole task: SQLite's sorter would copy its result, which may be long. `INDEXED BY` the
+            // partial index of what is owed, so that finding nothing, the usual case, reads one page.
             Ok(db.query_all(
                 "SELECT t.seq, t.id, t.host, r.n FROM run r INDEXED BY run_transcript_owed
                  JOIN task t ON t.seq = r.task
