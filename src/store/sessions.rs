@@ -109,7 +109,7 @@ impl Sessions<'_> {
     ) -> Written<bool> {
         let session = session.clone();
         self.store.write(move |db, _| {
-            // The primary key (session, id) is what makes a retry harmless.
+            // The unique key (session, id) is what makes a retry harmless.
             if db.execute(
                 "INSERT OR IGNORE INTO message (session, id, body) VALUES (?1, ?2, ?3)",
                 (session.as_str(), &message_id, &body),

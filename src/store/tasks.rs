@@ -114,7 +114,7 @@ impl Tasks<'_> {
     pub fn insert(&self, new: NewTask, limits: Arc<Limits>) -> Written<Task> {
         self.store.write(move |db, news| {
             // Before the look-up: a retry whose first attempt was committed finds the task, and has to leave no
-            // intent behind either, which would be adopted as another launch.
+            // intent behind either.
             db.execute("DELETE FROM intent WHERE nonce = ?1", [&new.nonce])?;
             if let Some((_, task)) = rows::find_task(db, "t.nonce = ?1", &new.nonce)? {
                 return Ok(task);

@@ -58,7 +58,7 @@ pub(in crate::store) fn open(path: &Path) -> Result<(Connection, Opened), Error>
     if is_empty(path)? && is_empty(&with_suffix(path, "-wal"))? {
         return Ok((migrated(path)?, Opened::New));
     }
-    // Looked at before SQLite opens it, which would delete the log of a file that is cut off or no database.
+    // Checked before SQLite opens the file: opening one that is empty or gone would delete its log.
     let readable = has_header(path)?;
     match readable.then(|| migrated(path)) {
         Some(Ok(db)) => Ok((db, Opened::Existing)),
