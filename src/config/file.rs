@@ -1,4 +1,5 @@
-//! The commented config file that documents every key; as it stands it changes nothing.
+//! The template of the config file, generated from the declared keys: every key with its documentation and its default,
+//! commented out, so that as it stands it changes nothing. A snapshot test shows every change of it in review.
 
 use super::Config;
 use super::section::{Key, Rule};

@@ -1,4 +1,5 @@
-//! How times and counts are written in the config file: in seconds or days, and 0 for "off".
+//! Units of the config file, as modules for serde's `with`: times in seconds or days, and 0 for "off". In the code they
+//! are `Duration` and `Option`, so that no unit is mixed up and no 0 is taken for a limit.
 
 use std::time::Duration;
 
