@@ -22,6 +22,7 @@ pub fn default_file() -> String {
         write_key(&mut file, "", &key);
         let Rule::Keys(keys) = &key.rule else { continue };
         for (n, inner) in keys.iter().enumerate() {
+            // Keys without documentation belong to the key before them, and stand right below it.
             if n > 0 && !inner.doc.is_empty() {
                 file.push('\n');
             }

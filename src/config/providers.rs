@@ -63,6 +63,7 @@ impl Providers {
         let mut models = BTreeMap::new();
         for (name, keys, address) in VARIABLES {
             let mut access = Access { key: None, base_url: text(address)? };
+            // The first variable that is set wins. Empty ones count as unset (`Environment::get`).
             for key in keys {
                 access.key = access.key.or(text(key)?.map(Secret));
             }

@@ -38,6 +38,7 @@ pub struct User {
 
 impl User {
     pub(super) fn of(environment: &Environment) -> Result<User, Error> {
+        // An empty or relative entry of `PATH` means the current directory, which is another one for the daemon.
         let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
         let mut toolchains = Vec::new();
         for name in TOOLCHAINS {

@@ -101,6 +101,7 @@ impl Environment {
 
     /// Without model credentials: each client hands over its own with its launches.
     pub(super) fn for_the_daemon(&self, added: &[String]) -> Variables {
+        // What commands may get has to pass through the daemon, which starts them.
         let mut names: Vec<&str> = FOR_CHILDREN.into_iter().chain(FOR_THE_DAEMON).collect();
         names.extend(added.iter().map(String::as_str));
         let mut variables = self.only(&names);

@@ -67,6 +67,7 @@ impl Tasks<'_> {
     /// The full id, the short id or any unique prefix of the full one.
     pub fn resolve(&self, reference: &str) -> Result<Resolved, Error> {
         self.store.read(|db| {
+            // An exact id wins over a prefix of another one.
             for condition in ["t.id = ?1", "t.short_id = ?1"] {
                 if let Some((_, task)) = rows::find_task(db, condition, reference)? {
                     return Ok(Resolved::One(Box::new(task)));

@@ -219,6 +219,8 @@ impl Store {
         haste: Haste,
         change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
     ) -> Written<T> {
+        // Held while the change is queued, which does not block: `close` takes the writer out under the same lock,
+        // so a change is either queued before it and committed, or refused.
         let writer = self.0.writer.lock();
         match writer.as_ref() {
             Some(writer) => writer.submit(haste, change),
@@ -249,6 +251,7 @@ impl Store {
         &self,
         query: &mut impl FnMut(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        // The lock is held for the pop and the push alone; queries run without it.
         let idle = self.0.readers.lock().pop();
         let answer = match idle {
             Some(db) => Ok(db),

@@ -117,6 +117,7 @@ impl Outbox<'_> {
     /// When the next undelivered notice may be tried that may not be now.
     pub fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>, Error> {
         self.store.read(|db| {
+            // An aggregate always has a row; without a notice that waits it is null.
             let millis: Option<i64> = db.query_one(
                 "SELECT min(due_at) FROM notice WHERE delivered_at IS NULL AND due_at > ?1",
                 [now.as_millis()],

@@ -110,6 +110,7 @@ impl Overview<'_> {
         self.store.read_at_once(|db| {
             let mut newest =
                 db.prepare("SELECT id FROM batch ORDER BY newest DESC, id LIMIT ?1 OFFSET ?2")?;
+            // `newest` is kept by a trigger, with an index: sorting batches by their tasks would read all tasks.
             let window = [limit, offset].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
             let ids: Vec<String> = newest.query_all(window, |row| row.get(0))?;
             let mut groups = Vec::with_capacity(ids.len());

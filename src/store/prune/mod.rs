@@ -44,6 +44,8 @@ impl History<'_> {
     ) -> Result<u64, Error> {
         let unread_since = unread.map_or(i64::MIN, |age| before(now, age));
         let mut pruned = 0;
+        // Two passes, one per limit, each along the index of its column; together in one condition, neither index
+        // would serve.
         if let Some(tasks) = keep.tasks {
             let first_kept = self.first_of_the_newest(tasks)?;
             pruned += self.prune_before("seq", first_kept, unread_since).await?;
@@ -54,6 +56,7 @@ impl History<'_> {
         if pruned > 0 {
             self.store.0.pruned.send_modify(|times| *times += 1);
         }
+        // Also when nothing was pruned now: an earlier pruning may have been cut off before its vacuum.
         if let Err(error) = self.store.give_space_back().await {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "task store was not shrunk; the next pruning tries again");

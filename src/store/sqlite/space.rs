@@ -110,7 +110,7 @@ impl Store {
 /// Vacuums one slice and returns how many free pages are left.
 fn free_slice(db: &Connection) -> Result<i64, Error> {
     let mut vacuum = db.prepare(&format!("PRAGMA incremental_vacuum({SLICE})"))?;
-    // It frees one page a step.
+    // The pragma frees one page per step and returns no rows of interest; not stepped to its end, it would free one.
     let mut steps = vacuum.query(())?;
     while steps.next()?.is_some() {}
     Ok(db.query_one("PRAGMA freelist_count", (), |row| row.get(0))?)
