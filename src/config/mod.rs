@@ -148,6 +148,7 @@ impl Settings {
             search_path: environment.0.get("PATH").cloned(),
             host_flag: flags.host.clone(),
             model_flag: flags.model.clone(),
+            // `scripted:/path/to.sock` names the host `scripted`.
             named_host: flags.host.as_ref().map(|host| {
                 host.split_once(':').map_or(host.as_str(), |(name, _)| name).to_owned()
             }),
@@ -224,6 +225,7 @@ fn named_path(
     environment: &Environment,
     variable: &str,
 ) -> Result<Option<PathBuf>, Error> {
+    // The variable is read even if the flag wins: one that is not text is refused in any case.
     match (flag, environment.get(variable)?) {
         (Some(path), _) => absolute(path).map(Some),
         (None, Some(path)) => absolute(Path::new(path)).map(Some),

@@ -208,7 +208,7 @@ pub(super) fn isolate(
     let name = task.short_id.to_string();
     db.execute("UPDATE quarantine SET name = ?2 WHERE task = ?1", (seq, &name))?;
     publish(db, news, if was_live { What::Ended } else { What::Updated }, &task.id)?;
-    tracing::error!(task = %task.id, field, "task is unreadable; quarantined and ended in error");
+    tracing::error!(task = %task.id, field, "task is unreadable; it was quarantined");
     Ok(Quarantined { name, field })
 }
 
