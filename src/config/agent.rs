@@ -1,4 +1,5 @@
-//! `[agent]`: agents of our own, and what their models cost.
+//! The section `agent`: limits of the embedded agents and of their commands (steps, retries, sizes, sandbox), and what
+//! their models cost. The limits are there for models and commands that misbehave: each bounds time, memory or disk.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -139,6 +140,8 @@ pub enum Thinking {
 
 /// What a million tokens of a model cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+// Untagged: an array or a table. `check_price` has refused everything else with the full name of the key, which serde's
+// error for an untagged enum would not have.
 #[serde(untagged)]
 pub enum Price {
     /// Of input, and of output.

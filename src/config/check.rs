@@ -1,5 +1,7 @@
-//! What a config file may say: no unknown keys, values of the right type and within their range.
-//! A refusal names the key and the way out.
+//! Validation of a config file against the declared keys: no unknown keys, values of the right type and within their
+//! range. An error names the key, what was found and what would fit, and for an unknown key the nearest known one.
+//!
+//! Done on the TOML table before it is deserialised: serde's own errors know neither ranges nor the full path of a key.
 
 use toml::{Table, Value};
 
@@ -8,13 +10,15 @@ use super::{Config, Error};
 
 const PRICE: Rule = Rule::Between(0.0, 1e6);
 
-/// Compares what a file says with the keys there are.
+/// Validates a whole file.
 pub(super) fn check_table(table: &Table, file: &str) -> Result<(), Error> {
     check_section("", table, &Config::keys(), file)
 }
 
-/// What a variable says, as its key has it; what does not fit stays text, and is refused.
+/// Parses a variable by the type of its key. What does not parse stays text, and is refused by the rule of the key,
+/// so that the error shows what was given.
 pub(super) fn read_variable(key: &Key, variable: &str, text: &str) -> Result<Value, Error> {
+    // The default is of the key's type; keys without a default are texts.
     let value = match key.default {
         Value::Boolean(_) => text.parse().map(Value::Boolean).ok(),
         Value::Integer(_) => text.parse().map(Value::Integer).ok(),
@@ -22,7 +26,7 @@ pub(super) fn read_variable(key: &Key, variable: &str, text: &str) -> Result<Val
     };
     let value = value.unwrap_or_else(|| Value::from(text));
     let place = "the environment";
-    // In doubt, `0` and `off` would mean on.
+    // A boolean has no rule that would refuse `0`, `no` or `off`, so its type is checked here.
     if key.default.is_bool() {
         check_type(variable, &value, &key.default, place)?;
     }
@@ -31,7 +35,8 @@ pub(super) fn read_variable(key: &Key, variable: &str, text: &str) -> Result<Val
 }
 
 impl Config {
-    /// The keys whose values differ, as they stand in the file.
+    /// The keys whose values differ, by their full names in the file. By way of TOML, so that every key there is takes
+    /// part without being listed.
     pub fn changed_keys(&self, other: &Config) -> Vec<String> {
         let table = |config| Table::try_from(config).expect("a config can be written as TOML");
         let mut keys = Vec::new();
@@ -40,6 +45,7 @@ impl Config {
     }
 }
 
+/// A recursive diff of two tables, of keys that are in either.
 fn collect_changes(path: &str, one: &Table, other: &Table, keys: &mut Vec<String>) {
     let added = other.keys().filter(|name| !one.contains_key(*name));
     for name in one.keys().chain(added) {
@@ -62,6 +68,7 @@ fn check_section(path: &str, found: &Table, keys: &[Key], file: &str) -> Result<
             return Err(Error::UnknownKey { key: path_of_key, file: file.to_owned(), hint });
         };
         check_value(&path_of_key, value, &key.default, &key.rule, file)?;
+        // The one rule about two keys; it needs the section around the value.
         match &key.rule {
             Rule::NotWith(other) if found.contains_key(*other) => {
                 let only = format!("either this or `{other}`");
@@ -97,6 +104,7 @@ fn check_value(
 fn check_rule(rule: &Rule, value: &Value, name: &str, place: &str) -> Result<(), Error> {
     let (fits, expected) = match rule {
         Rule::Between(least, most) => {
+            // NaN is in no range, so it is refused here, too.
             let whole = value.as_integer().map(|number| number as f64);
             let number = whole.or(value.as_float());
             let fits = number.is_some_and(|number| (*least..=*most).contains(&number));
@@ -153,6 +161,7 @@ fn check_price(key: &str, price: &Value, file: &str) -> Result<(), Error> {
 fn check_type(key: &str, value: &Value, default: &Value, file: &str) -> Result<(), Error> {
     let expected = match default {
         _ if value.same_type(default) => return Ok(()),
+        // `2` for `2.0`; the other way round would lose something.
         Value::Float(_) if value.is_integer() => return Ok(()),
         Value::String(_) => "a text in quotes",
         Value::Integer(_) => "a whole number",
@@ -178,6 +187,7 @@ fn unfit(name: &str, place: &str, value: &Value, expected: &str) -> Error {
 fn hint(path: &str, name: &str, keys: &[Key]) -> String {
     let mut known: Vec<&str> = keys.iter().map(|key| key.name).collect();
     known.sort_unstable();
+    // Within a third of its length, transpositions counting as one: further away a suggestion is noise.
     let distance = |candidate: &&str| strsim::damerau_levenshtein(candidate, name);
     let close = (name.chars().count() / 3).max(1);
     let near = known.iter().copied().min_by_key(distance).filter(|near| distance(near) <= close);

@@ -1,4 +1,5 @@
-//! The commented config file that documents every key; as it stands it changes nothing.
+//! The template of the config file, generated from the declared keys: every key with its documentation and its default,
+//! commented out, so that as it stands it changes nothing. A snapshot test shows every change of it in review.
 
 use super::Config;
 use super::section::{Key, Rule};
@@ -21,6 +22,7 @@ pub fn default_file() -> String {
         write_key(&mut file, "", &key);
         let Rule::Keys(keys) = &key.rule else { continue };
         for (n, inner) in keys.iter().enumerate() {
+            // Keys without documentation belong to the key before them, and stand right below it.
             if n > 0 && !inner.doc.is_empty() {
                 file.push('\n');
             }

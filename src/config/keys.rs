@@ -1,5 +1,5 @@
-//! The keys of the config file, by section: what each means, how it is written, what it may be, and its
-//! default. Nothing else has to be told of a key but what reads it.
+//! The schema of the config file, by section: of each key its meaning, its unit, its range and its default. A new key is
+//! declared here and read by what needs it; template, validation and environment follow from the declaration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,6 +16,8 @@ use crate::sandbox::Choice;
 use crate::supervisor::ForkMethod;
 use crate::tools::{Alias, Offered, OnTimeout};
 
+// The doc comments of keys are texts for users: they are printed into the commented config file, and a snapshot test
+// holds them. Notes for developers are plain comments.
 section! {
     pub struct Config {
         /// When false, no tasks are launched.
@@ -127,6 +129,8 @@ section! {
     }
 }
 
+// Applied while the daemon runs (`daemon/reload.rs`), as are `task_tool.active_per_parent` and `log.level`. A key that
+// becomes reloadable has to be copied there, or commands go on asking for a restart.
 section! {
     pub struct Limits {
         /// So many tasks of all parents together work at the same time; 0 is no limit. Parents that wait are
@@ -391,6 +395,7 @@ section! {
 impl Config {
     /// The whole config as a file that would give it.
     pub fn to_toml(&self) -> String {
+        // Cannot fail: `a_shown_config_reads_back_as_itself` covers the keys that are not plain values.
         toml::to_string(self).expect("a config has only text keys and numbers TOML can hold")
     }
 }

@@ -1,5 +1,9 @@
-//! The settings: defaults ← file ← environment ← flags, resolved once. The only place that reads
-//! the process's environment. The keys are in `keys.rs`.
+//! Layered configuration: defaults ← file ← environment ← flags, resolved once into [`Settings`]. The only place that
+//! reads the process's environment. The keys are in `keys.rs`.
+//!
+//! All layers are merged as one TOML table and deserialised at the end, so that a variable is checked by the same rule
+//! as the key it sets. Anything that does not fit is an error that names key, place and way out; nothing is ignored,
+//! because a limit with a typo in it would silently not hold.
 
 mod agent;
 mod check;
@@ -31,6 +35,7 @@ pub use variables::Variables;
 use check::{check_table, read_variable};
 use section::{Key, Rule};
 
+/// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("`{name}` in the environment is not valid UTF-8; set it to plain text or unset it")]
@@ -60,7 +65,7 @@ pub enum Error {
     Unusable { file: PathBuf, source: Box<toml::de::Error> },
 }
 
-/// What the process goes by, resolved.
+/// The resolved settings of this process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub config: Config,
@@ -101,7 +106,7 @@ pub struct Settings {
     pub key_variables: Variables,
 }
 
-/// What was said on the command line; it has the last word.
+/// Flags of the command line, which override everything else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     pub home: Option<PathBuf>,
@@ -115,8 +120,11 @@ pub struct Flags {
 pub struct Environment(BTreeMap<String, OsString>);
 
 impl Settings {
+    /// Merges all layers. Reads the config file, and nothing else from outside of its arguments.
     pub fn resolve(environment: &Environment, flags: &Flags) -> Result<Settings, Error> {
         let (config_file, mut table) = config_file(environment, flags)?;
+        // Later layers overwrite earlier ones. The file was checked key by key when it was read, variables are
+        // checked as they are set, so that an error names the layer it comes from.
         set_from_environment(&mut table, environment)?;
         set_from_flags(&mut table, flags);
         let config: Config = table.try_into().map_err(|source| Error::Unusable {
@@ -140,6 +148,7 @@ impl Settings {
             search_path: environment.0.get("PATH").cloned(),
             host_flag: flags.host.clone(),
             model_flag: flags.model.clone(),
+            // `scripted:/path/to.sock` names the host `scripted`.
             named_host: flags.host.as_ref().map(|host| {
                 host.split_once(':').map_or(host.as_str(), |(name, _)| name).to_owned()
             }),
@@ -162,6 +171,8 @@ impl Settings {
 impl Environment {
     /// The process's own. Call it once, in `main`, and hand it on.
     pub fn read() -> Environment {
+        // Values may be any bytes, and are only refused when they are used: a variable of another program must not
+        // keep this one from starting.
         let named = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value));
         Environment(std::env::vars_os().filter_map(named).collect())
     }
@@ -189,7 +200,7 @@ fn home(environment: &Environment, flags: &Flags) -> Result<PathBuf, Error> {
     absolute(&data.ok_or(Error::NoHome)?.join("asyncagents"))
 }
 
-/// The file and what it says. Only a file that somebody named has to be there.
+/// The path and content of the file. Only one that was named explicitly has to exist.
 fn config_file(environment: &Environment, flags: &Flags) -> Result<(PathBuf, Table), Error> {
     if let Some(file) = named_path(&flags.config, environment, "ASYNCAGENTS_CONFIG")? {
         let table = read_file(&file)?.ok_or_else(|| Error::Missing { file: file.clone() })?;
@@ -208,11 +219,13 @@ fn default_config_file(environment: &Environment, flags: &Flags) -> Result<PathB
     }
 }
 
+/// A path that was given explicitly: the flag before the variable.
 fn named_path(
     flag: &Option<PathBuf>,
     environment: &Environment,
     variable: &str,
 ) -> Result<Option<PathBuf>, Error> {
+    // The variable is read even if the flag wins: one that is not text is refused in any case.
     match (flag, environment.get(variable)?) {
         (Some(path), _) => absolute(path).map(Some),
         (None, Some(path)) => absolute(Path::new(path)).map(Some),
@@ -220,7 +233,7 @@ fn named_path(
     }
 }
 
-/// The XDG specification has relative paths ignored.
+/// An XDG base directory. The specification has relative paths ignored.
 fn base_directory(
     environment: &Environment,
     variable: &str,
@@ -231,6 +244,7 @@ fn base_directory(
     Ok(named.or_else(|| home.map(|home| Path::new(home).join(under_home))))
 }
 
+/// Absolute without resolving links: the path may not exist yet, and the daemon runs in another directory.
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(|source| Error::NoPlace { path: path.to_owned(), source })
 }
@@ -250,6 +264,7 @@ fn parse(text: &str, file: &Path) -> Result<Table, Error> {
     Ok(table)
 }
 
+/// The environment layer: keys that declare a variable, of all sections.
 fn set_from_environment(table: &mut Table, environment: &Environment) -> Result<(), Error> {
     for key in Config::keys() {
         match &key.rule {
@@ -290,6 +305,7 @@ fn set(table: &mut Table, key: &str, value: Value) {
         return;
     };
     let section = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+    // A section that is no table was refused when the file was checked.
     if let Value::Table(section) = section {
         section.insert(name.to_owned(), value);
     }

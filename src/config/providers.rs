@@ -1,4 +1,5 @@
-//! How model servers are reached: the providers' own variables, and `[providers.NAME]` of the file.
+//! Access to model servers: the providers' own environment variables, and the sections `providers.NAME` of the file.
+//! Keys are wrapped in [`Secret`], which has no readable `Debug`, so that no log or error shows one by accident.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ const VARIABLES: [(&str, &[&str], &str); 6] = [
     ("openrouter", &["OPENROUTER_API_KEY"], "OPENROUTER_BASE_URL"),
 ];
 
-/// The names of all of them.
+/// The names of all of them: they are kept from commands and from a daemon that is started on demand.
 pub(super) fn variables() -> impl Iterator<Item = &'static str> {
     VARIABLES.into_iter().flat_map(|(_, keys, address)| keys.iter().copied().chain([address]))
 }
@@ -41,7 +42,7 @@ pub struct Access {
     pub base_url: Option<String>,
 }
 
-/// Shown to nobody by accident.
+/// A secret, redacted in `Debug`; without `Display` or `Serialize`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -62,6 +63,7 @@ impl Providers {
         let mut models = BTreeMap::new();
         for (name, keys, address) in VARIABLES {
             let mut access = Access { key: None, base_url: text(address)? };
+            // The first variable that is set wins. Empty ones count as unset (`Environment::get`).
             for key in keys {
                 access.key = access.key.or(text(key)?.map(Secret));
             }

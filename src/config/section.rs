@@ -1,11 +1,11 @@
-//! A section of the config file, declared once: `section!` takes each key with what the file says about
-//! it, its unit, its variable, its rule and its default, and makes the struct, its defaults, and the
-//! list of keys that the checks and the commented file go by.
+//! A declarative macro for a section of the config file: `section!` takes each key with its documentation, unit,
+//! variable, rule and default, and generates the struct, its `Default`, and the list of keys that validation, the
+//! environment layer and the commented file go by. One declaration, so that these cannot drift apart.
 
 use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, SeqAccess, Visitor};
 use toml::Value;
 
-/// The longest time a key takes: far enough for "never", near enough to be added to a clock.
+/// The longest time a key takes: far enough for "never", near enough to be added to a clock without overflow.
 pub(super) const YEAR: f64 = 365.0 * 86_400.0;
 
 /// A key as the file has it.
@@ -49,7 +49,7 @@ impl Rule {
     /// That of a key that says nothing about it: the words of an enum, where its type is one.
     pub(super) fn of_type<'a, T: Deserialize<'a>>() -> Rule {
         let mut words = None;
-        // Refused in any case: there is no value to read.
+        // The error is expected, there is no value to read. What counts is what the type asked for on the way.
         let _ = T::deserialize(Words(&mut words));
         words.map_or(Rule::Any, Rule::OneOf)
     }
@@ -84,6 +84,7 @@ macro_rules! section {
 
         impl $name {
             pub(super) fn keys() -> Vec<$crate::config::section::Key> {
+                // From the struct's own defaults, written by its own serialiser: in the units of the file.
                 let mut defaults = toml::Table::try_from($name::default())
                     .expect("the defaults can be written as TOML");
                 vec![$({
@@ -92,7 +93,7 @@ macro_rules! section {
                         name,
                         doc: &[$($doc),*],
                         variable: None$(.or(Some($variable)))?,
-                        // What is not set by default is a text.
+                        // `None` is left out of TOML; such a key is a text.
                         default: defaults.remove(name).unwrap_or_else(|| "".into()),
                         rule: section!(@rule $type, [$($default)?] [$($rule)?]),
                         #[cfg(test)]
@@ -110,7 +111,8 @@ macro_rules! section {
 }
 pub(super) use section;
 
-/// Holds no value: it hears from a type which words it could be read from, also as a member of a list.
+/// Reflection by way of serde: a deserialiser without a value, which learns from a type the names of its enum variants,
+/// also for the members of a list.
 struct Words<'a>(&'a mut Option<&'static [&'static str]>);
 
 impl<'de> Deserializer<'de> for Words<'_> {
@@ -126,6 +128,7 @@ impl<'de> Deserializer<'de> for Words<'_> {
         words: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
+        // Names as serde knows them, after `rename_all`: the words that stand in the file.
         *self.0 = Some(words);
         self.deserialize_any(visitor)
     }
@@ -156,7 +159,7 @@ impl<'de> SeqAccess<'de> for Words<'_> {
 }
 
 impl Key {
-    /// One of a table that is no section of ours.
+    /// A key of a table that is no declared section, such as a price.
     pub(super) fn number(name: &'static str, rule: Rule) -> Key {
         Key {
             name,

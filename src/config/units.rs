@@ -1,4 +1,5 @@
-//! How times and counts are written in the config file: in seconds or days, and 0 for "off".
+//! Units of the config file, as modules for serde's `with`: times in seconds or days, and 0 for "off". In the code they
+//! are `Duration` and `Option`, so that no unit is mixed up and no 0 is taken for a limit.
 
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ pub(super) mod fractional_seconds {
     pub(in crate::config) fn deserialize<'a, D: Deserializer<'a>>(
         from: D,
     ) -> Result<Duration, D::Error> {
+        // Checked, because the plain conversion panics on a number that is negative, not finite or too large.
         Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(serde::de::Error::custom)
     }
 }
@@ -76,6 +78,8 @@ pub(super) mod seconds_or_off {
 
 pub(super) mod days_or_off {
     use super::*;
+
+    // Whole days both ways: a shown config must read back as itself.
 
     pub(in crate::config) fn serialize<S: Serializer>(
         time: &Option<Duration>,

@@ -1,4 +1,6 @@
-//! Where the user's programs are, from the environment: what commands in the sandbox must be able to read.
+//! Where the user's programs are, from the environment: home, `PATH` and the homes of toolchains, which commands in the
+//! sandbox must be able to read, or no compiler would be found there. Relative paths are ignored: they would depend on
+//! the directory the daemon was started in.
 
 use std::path::{Path, PathBuf};
 
@@ -36,6 +38,7 @@ pub struct User {
 
 impl User {
     pub(super) fn of(environment: &Environment) -> Result<User, Error> {
+        // An empty or relative entry of `PATH` means the current directory, which is another one for the daemon.
         let absolute = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
         let mut toolchains = Vec::new();
         for name in TOOLCHAINS {

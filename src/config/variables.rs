@@ -1,12 +1,13 @@
-//! Which variables of our environment others get. An allow-list: the program that starts us may be another
-//! agent with tokens of its session in its environment, under names that nobody has heard of.
+//! Allow-lists of environment variables for child processes: for commands of agents, for a daemon started on demand,
+//! and for commands that print keys. An allow-list and no deny-list: the program that starts us may be another agent
+//! with tokens of its session in its environment, under names that no deny-list would have.
 
 use std::ffi::OsString;
 use std::fmt;
 
 use super::{Environment, providers};
 
-/// For commands of agents. A name that ends with `*` is a beginning.
+/// For commands of agents. A name that ends with `*` is a prefix.
 const FOR_CHILDREN: [&str; 46] = [
     "PATH",
     "HOME",
@@ -58,8 +59,7 @@ const FOR_CHILDREN: [&str; 46] = [
     "SSL_CERT_*",
 ];
 
-/// What a daemon that is started on demand gets besides: what it goes by itself, and what programs need
-/// that keep keys.
+/// What a daemon that is started on demand gets besides: its own settings, and what password managers need.
 const FOR_THE_DAEMON: [&str; 9] = [
     "ASYNCAGENTS_*",
     "NODE_ENV",
@@ -72,11 +72,11 @@ const FOR_THE_DAEMON: [&str; 9] = [
     "VAULT_*",
 ];
 
-/// Say for whom one process was started and on which models it launches, which is not for whom the daemon
-/// works.
+/// Settings of one client process (its parent session, its default model), which must not become the daemon's: it
+/// serves others, too.
 const OF_CLIENTS: [&str; 2] = ["ASYNCAGENTS_PARENT", "ASYNCAGENTS_MODEL"];
 
-/// The whole environment of another process. Shown by its names.
+/// The whole environment of a child process. `Debug` shows the names alone.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Variables(Vec<(String, OsString)>);
 
@@ -99,22 +99,24 @@ impl Environment {
         self.only(&FOR_CHILDREN.into_iter().chain(added).collect::<Vec<_>>())
     }
 
-    /// Nothing about models: those are of whoever launches, who hands them over.
+    /// Without model credentials: each client hands over its own with its launches.
     pub(super) fn for_the_daemon(&self, added: &[String]) -> Variables {
+        // What commands may get has to pass through the daemon, which starts them.
         let mut names: Vec<&str> = FOR_CHILDREN.into_iter().chain(FOR_THE_DAEMON).collect();
         names.extend(added.iter().map(String::as_str));
         let mut variables = self.only(&names);
         let is_of_a_client = |name: &str| {
             OF_CLIENTS.contains(&name) || providers::variables().any(|own| own == name)
         };
-        // Whoever names one for commands means it.
+        // Named in `agent.environment` it is meant for commands, and the daemon has to pass it on. Only by its exact
+        // name: a prefix such as `OPENAI_*` is no decision about keys.
         let is_added = |name: &str| added.iter().any(|added| added == name);
         variables.0.retain(|(name, _)| !is_of_a_client(name) || is_added(name));
         variables
     }
 
-    /// For commands that print keys: they may need whatever the person who wrote them has, but no key of
-    /// another provider and nothing that is said to us.
+    /// For commands that print keys: they may need whatever the person has who wrote them, so this is a deny-list. No
+    /// key of another provider, and none of our own settings.
     pub(super) fn for_key_commands(&self) -> Variables {
         let variables = self.0.iter().filter(|(name, _)| {
             let is_for_us =

@@ -1,9 +1,10 @@
-//! File descriptors: how many clients of the port there can be, so that the socket, the store, the
-//! hosts and the commands of agents always have some left.
+//! The file descriptor budget: how many clients the status port may have, so that the control socket, the store, the
+//! hosts and the commands of agents always have some left. Without it, enough open event streams would make every
+//! launch fail with `EMFILE`.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// For everything but clients of the port, where there are as many.
+/// Reserved for everything but clients of the port; under a very low limit it is half of it.
 const RESERVED: usize = 256;
 /// Requests beside the event streams.
 const OTHER_CONNECTIONS: usize = 1024;
@@ -18,7 +19,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// As configured, within what the system gives us. Raises the soft limit as far as we may.
+    /// As configured, within the hard limit of open files, to which the soft limit is raised.
     pub(super) fn make(wanted: usize) -> Room {
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = limit.maximum;
@@ -40,7 +41,7 @@ impl Room {
     fn within(most: usize, wanted: usize) -> Room {
         let left = most - RESERVED.min(most / 2);
         let connections = left.min(wanted.saturating_add(OTHER_CONNECTIONS));
-        // A quarter is for requests, however many streams there are.
+        // A quarter is left for requests, however many streams there are: streams stay open, requests do not.
         Room { streams: wanted.min(connections / 4 * 3), connections }
     }
 }

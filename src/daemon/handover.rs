@@ -1,5 +1,6 @@
-//! What a client hands over with its launches: what its own environment says about models and hosts.
-//! So it does not matter whose environment the daemon was started in.
+//! Credential hand-over: a client sends along with its launches what its own environment says about models and hosts
+//! (keys, addresses, default model). So it does not matter whose environment the daemon was started in. It goes over
+//! the control socket only, never over the status port.
 
 use reqwest::Url;
 
@@ -22,7 +23,7 @@ pub fn hand_over(settings: &Settings) -> HandOverView {
         // As in the daemon: a server that is named is where agents run, unless something else is said.
         host: match (settings.config.host.as_str(), &opencode) {
             ("", Some(_)) => OPENCODE.to_owned(),
-            // Others are not there in every daemon.
+            // Other hosts (scripted) exist only in a daemon that was configured for them.
             (host @ (OPENCODE | EMBEDDED), _) => host.to_owned(),
             (_, _) => String::new(),
         },
@@ -36,7 +37,7 @@ fn opencode_url(providers: &Providers) -> Option<String> {
     let address = providers.opencode_url.as_ref()?.reveal();
     let mut url = match (Url::parse(address), &providers.opencode_password) {
         (Ok(url), Some(_)) if url.password().is_none() => url,
-        // What is no address is refused where it would be used.
+        // An address that does not parse is passed on: the daemon refuses it with a message that names it.
         (Ok(_) | Err(_), _) => return Some(address.to_owned()),
     };
     let name = providers.opencode_name.as_deref().unwrap_or(OPENCODE);

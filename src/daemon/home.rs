@@ -1,4 +1,9 @@
-//! The storage directory: whose it is, who holds it, and where things are in it.
+//! The storage directory: private to the user (0700), held by one daemon through an advisory file lock, and where
+//! things are in it.
+//!
+//! The lock goes with the process, so a crash leaves none behind; the pid in the lock file is for telling a clean stop
+//! (empty) from a crash. The directory can be deleted or replaced while the daemon runs: the lock is then on a file
+//! that nobody finds any more, and a second daemon could start. `Place` notices that by device and inode.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
@@ -15,7 +20,7 @@ use crate::wire::ServerView;
 /// The kernel's limit on the path of a socket, less its terminator.
 const LONGEST_SOCKET_PATH: usize = 107;
 
-/// What may be in a directory that we close to others.
+/// Beginnings of the names of our files: a directory with nothing else may be closed to others.
 const OURS: [&str; 8] =
     ["asyncagents.", "auth.", "config.toml", "server.json", "token", "trust.", "log", "output"];
 
@@ -30,8 +35,8 @@ pub struct Home {
     left_in_a_hurry: bool,
 }
 
-/// Where our lock is, by its path and by what the file system calls it: somebody may delete the directory,
-/// or put another one there, and the lock of a deleted file keeps nobody out.
+/// The identity of our lock file, by path, device and inode: the directory may be deleted or replaced, and the lock
+/// on a deleted file keeps nobody out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     lock: PathBuf,
@@ -62,8 +67,8 @@ pub(super) fn socket(home: &Path) -> PathBuf {
     home.join("asyncagents.sock")
 }
 
-/// There from the moment somebody stops the daemon until the next one starts: who waits for a task
-/// must not start a daemon again that a person has just stopped.
+/// A marker file, there from a stop on purpose until the next start: a client that waits for a task would otherwise
+/// start the daemon again that a person has just stopped.
 fn stop_mark(home: &Path) -> PathBuf {
     home.join("asyncagents.stopped")
 }
@@ -73,12 +78,16 @@ pub(super) fn was_stopped(home: &Path) -> bool {
     stop_mark(home).exists()
 }
 
-/// Without it, those who wait start the daemon again; nothing is lost.
+/// Writes the marker. Without it, clients that wait start the daemon again; nothing is lost.
 pub(super) fn mark_stopped(home: &Path) {
     let mut options = OpenOptions::new();
     let marked = options.write(true).create(true).truncate(true).mode(0o600).open(stop_mark(home));
     if let Err(error) = marked {
-        tracing::warn!(error = &error as &dyn std::error::Error, "stop cannot be marked");
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(
+            error,
+            "stop marker was not written; waiting clients may start a new daemon"
+        );
     }
 }
 
@@ -93,7 +102,7 @@ impl Home {
         let file = path.join("asyncagents.lock");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        // What a link leads to would be emptied and signed.
+        // `O_NOFOLLOW`: the target of a planted link would be truncated and written to.
         options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
         let mut lock = options.open(&file).with_context(|| unwritable(path))?;
         match lock.try_lock() {
@@ -131,7 +140,8 @@ impl Home {
         self.left_in_a_hurry
     }
 
-    /// A socket that is there belongs to a daemon that died: we hold the lock.
+    /// Binds the control socket. One that is there was left by a daemon that died, because we hold the lock, and
+    /// would fail the bind with `EADDRINUSE`.
     pub fn bind(&self) -> anyhow::Result<UnixListener> {
         let path = socket(&self.path);
         if path.as_os_str().len() > LONGEST_SOCKET_PATH {
@@ -153,7 +163,7 @@ impl Home {
         Ok(listener)
     }
 
-    /// Tells other programs where the status API is: wholly or not at all.
+    /// Tells other programs where the status API is. Atomic (written beside and renamed): no reader sees half of it.
     pub(super) fn announce(&self, server: &ServerView) -> anyhow::Result<()> {
         let mut text = serde_json::to_string(server)?;
         text.push('\n');
@@ -169,8 +179,8 @@ impl Home {
         }
     }
 
-    /// A clean stop: the socket goes, and nobody is signed in. What is in a directory that took the place
-    /// of ours stays.
+    /// A clean stop: removes the socket and empties the lock file. If another directory took the place of ours, its
+    /// socket belongs to another daemon and stays.
     pub fn leave(self) {
         if self.place.is_ours() {
             let _ = fs::remove_file(socket(&self.path));
@@ -178,6 +188,7 @@ impl Home {
         let _ = self.sign("");
     }
 
+    /// Writes the holder's pid into the lock file, or nothing for a clean stop.
     fn sign(&self, holder: &str) -> std::io::Result<()> {
         self.lock.set_len(0)?;
         let mut lock = &self.lock;

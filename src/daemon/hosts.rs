@@ -1,4 +1,6 @@
-//! From the configured host to one that can be talked to.
+//! Builds the hosts from the configuration: the embedded one with its models, credentials and sandbox, the OpenCode
+//! servers with their logins, and the scripted one for tests. All the translation from configuration to the types of
+//! `host`, `agent` and `sandbox` is here, so that those know no configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,7 +31,7 @@ const EMBEDDED: &str = "embedded";
 const OPENCODE: &str = "opencode";
 const SCRIPTED: &str = "scripted";
 
-/// Where agents can run, and those of them that somebody has to talk to.
+/// The hosts, and the parts of them that the daemon needs itself: to stop the embedded one, to probe the sandbox.
 pub(super) struct Connected {
     pub(super) hosts: Hosts,
     pub(super) embedded: Embedded,
@@ -91,6 +93,8 @@ fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result
     let first = (!url.is_empty()).then(|| (opencode::DEFAULT.to_owned(), url.clone()));
     let (handed, added): (Vec<_>, Vec<_>) =
         store.instances().all()?.into_iter().partition(|(name, _)| OpenCode::is_handed(name));
+    // Servers that clients handed over are only connected again for tasks that still run there. They go first, so
+    // that the configuration overrides what was stored under the same name.
     let live = store.tasks().live(None)?;
     for (name, address) in handed {
         if live.iter().any(|task| task.origin.host_instance == name) {
@@ -103,7 +107,7 @@ fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result
     Ok(opencode)
 }
 
-/// What the embedded host needs to know of tasks.
+/// What the embedded host needs to know of tasks, as a callback: hosts do not know tasks themselves.
 fn fates(store: &Store) -> Fates {
     let store = store.clone();
     Arc::new(move |session| {
@@ -123,6 +127,8 @@ fn providers(settings: &Settings) -> Vec<Sources> {
     names.into_iter().map(|name| sources(settings, name)).collect()
 }
 
+/// Where key and address of one provider come from, by precedence: the file's section, then the daemon's environment.
+/// What a client hands over comes before both, and is decided on where it is used.
 fn sources(settings: &Settings, name: &str) -> Sources {
     let known = Sources::named(name);
     let access = settings.providers.models.get(name).cloned().unwrap_or_default();
@@ -145,7 +151,7 @@ fn sources(settings: &Settings, name: &str) -> Sources {
     }
 }
 
-/// As they are in the file at the moment.
+/// Keys from `asyncagents auth`, read from the file at each use, so that a change needs no restart.
 fn kept_keys(settings: &Settings, home: &Home) -> StoredKeys {
     let auth = Auth::in_home(home.path());
     let variables = key_variables(settings);
@@ -241,7 +247,7 @@ fn setup(settings: &Settings, home: &Home, fates: Fates) -> Setup {
 fn own_files(settings: &Settings) -> Vec<PathBuf> {
     let beside = settings.config_file.parent().unwrap_or(Path::new("/"));
     let mut own = vec![settings.home.clone(), settings.config_file.clone()];
-    // One that was named may be anywhere, beside other things.
+    // Only our own directory: a file named by `--config` may be in any, beside things that commands need.
     if beside.ends_with("asyncagents") {
         own.push(beside.to_owned());
     }

@@ -1,5 +1,6 @@
-//! The daemon's log: files in the storage directory, bounded in size and age. The current one is
-//! `asyncagents.log`; a full one, or one of yesterday, is renamed after the time at which that was seen.
+//! Log rotation: the daemon logs to files in the storage directory, bounded in total size and age. The current one is
+//! `asyncagents.log`; a full one, or one of an earlier day, is renamed after the time of the rotation. Logging never
+//! fails the daemon: if a file cannot be rotated, the current one grows.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -15,7 +16,7 @@ use crate::clock::Clock;
 use crate::config;
 use crate::task::Timestamp;
 
-/// One file is so much of what all may take: with the oldest one goes an eighth of the log.
+/// The size limit is divided into so many files: the oldest one, an eighth of the log, is removed at a time.
 const FILES: u64 = 8;
 
 const DAY: i64 = 86_400_000;
@@ -46,6 +47,7 @@ pub fn init(home: &Path, config: &config::Log, watched: bool) -> anyhow::Result<
     let to_terminal = watched
         .then(|| tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr));
     tracing_subscriber::registry().with(filter).with(to_files).with(to_terminal).try_init()?;
+    // A background daemon has no terminal: without a hook, panics would be written to nowhere.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     Ok(Level(level))
 }
@@ -82,6 +84,7 @@ impl Files {
         Ok(files)
     }
 
+    /// Renames the current file to a name that is still free, and begins a new one.
     fn rotate(&mut self) -> io::Result<()> {
         let now = self.clock.now();
         let named = |n: u32| {
@@ -98,7 +101,8 @@ impl Files {
         Ok(())
     }
 
-    /// Those that are too old, and the oldest of those that are too much.
+    /// Removes files that are too old, and the oldest ones beyond the size limit. Once one was removed, all older ones
+    /// are, so that the log has no gap. An eighth is left for the current file.
     fn remove_old(&self) {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let ours = entries.filter(|entry| {
@@ -130,7 +134,7 @@ impl Write for Files {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let full = self.bytes > 0 && self.bytes + line.len() as u64 > self.most_bytes / FILES;
         if full || (self.bytes > 0 && day(self.clock.now()) != self.day) {
-            // When that cannot be done, a log that is too long is better than none.
+            // If that fails, a log that is too long is better than none.
             let _ = self.rotate();
         }
         let written = self.current.write(line)?;

@@ -1,5 +1,9 @@
-//! The daemon: one per storage directory. [`run`] wires everything together and takes it apart
-//! again; starting one on demand is in [`start`].
+//! The daemon: one per storage directory, held by a lock file. [`run`] is the composition root: it opens the store,
+//! connects the hosts, starts the supervisor, serves the control socket and the status port, and takes everything
+//! apart again in the reverse order. Starting one on demand is in [`start`].
+//!
+//! Every step of the shutdown is bounded in time: a request, a host or a file system that hangs must not keep the
+//! daemon from leaving. What is cut off is on disk and is continued by the next daemon, as after a crash.
 
 mod descriptors;
 mod handover;
@@ -50,13 +54,16 @@ use crate::task::queue::Limits;
 use crate::task::view::Brief;
 use crate::tools::{self, Blocking, Toolbox};
 
-/// So many reads that take long are made at the same time, if there are as many processors.
+/// The concurrency limit of long reads (searches, counts), if there are as many processors.
 const LONG_READS: usize = 4;
 
-/// How long accepted requests may take to finish once the daemon is to stop.
+/// The grace period: how long accepted requests, and then the workers, may take to finish once the daemon stops.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
 
 /// Serves until `shutdown` resolves or a client asks it to stop; then finishes what it accepted.
+///
+/// `on_ready` is called once the socket is bound and the status port answers. An error means that the daemon could
+/// not start, or lost its socket; the lock goes with `home`.
 pub async fn run(
     settings: &Settings,
     home: Home,
@@ -71,11 +78,12 @@ pub async fn run(
     let store = open_store(&home, feed.clone(), &settings.config.api)?;
     if let Err(error) = supervisor::go_on(&store, &clock) {
         let error = &error as &dyn std::error::Error;
-        tracing::error!(error, "newest ids cannot be read; they begin with the clock");
+        tracing::error!(error, "newest ids are unreadable; new ids start from the clock");
     }
     let hosts::Connected { hosts, embedded, sandbox } =
         hosts::connect(settings, &home, &store, &clock)?;
-    // Runs a program, so nobody waits for it; the first command would.
+    // The probe of the sandbox runs a program, so it is made in the background; the first command would have to
+    // wait for it otherwise.
     let noted = warnings.clone();
     tokio::task::spawn_blocking(move || noted.put("sandbox", sandbox.warnings()));
     let supervisor = Supervisor::new(
@@ -101,12 +109,13 @@ pub async fn run(
     };
 
     claim::tidy(home.path());
-    // We hold the lock: one that is there was left by a daemon that died.
+    // We hold the lock, so a `server.json` that is there was left by a daemon that died.
     home.withdraw();
     let status = match settings.config.api.enabled {
         true => Some(Listener::bind(&settings.config.api, room, &home, &clock).await?),
         false => None,
     };
+    // The socket is bound before the supervisor starts: a client that finds it may connect and wait in the backlog.
     let listener = home.bind()?;
     let working = tokio::spawn({
         let supervisor = supervisor.clone();
@@ -121,7 +130,7 @@ pub async fn run(
         check_in_background(store.clone());
     }
     let watching = tokio::spawn(watch.run(api.stop.clone()));
-    tracing::info!(home = %home.path().display(), pid = std::process::id(), "ready");
+    tracing::info!(home = %home.path().display(), pid = std::process::id(), "daemon ready");
     on_ready();
 
     let asked_to_stop = farewell(home.path().to_owned(), home.place(), api.clone(), shutdown);
@@ -130,19 +139,22 @@ pub async fn run(
         let _ = reading.await;
         home.withdraw();
     }
-    // It may be at a file system that hangs.
+    // Aborted and not awaited to its end: it may be blocked by a file system that hangs.
     watching.abort();
     let workers = async { tokio::join!(working, reloading, watching) };
     let _ = tokio::time::timeout(LONGEST_FAREWELL, workers).await;
-    // What agents of our own are at is left where it is; the next daemon goes on with it.
+    // Runs of our own agents are cut off at their last saved message; the next daemon continues them.
     let _ = tokio::time::timeout(LONGEST_FAREWELL, embedded.stop()).await;
+    // The store last, when nobody writes any more: it commits what is queued and joins the writer thread. The lock
+    // is released after it, so that the next daemon never opens a store that is still being written.
     tokio::task::spawn_blocking(move || store.close()).await.context("closing the task store")?;
     home.leave();
-    tracing::info!("stopped");
+    tracing::info!("daemon stopped");
     Ok(())
 }
 
-/// Resolves when the daemon is to stop and everybody who has to know was told.
+/// Resolves when the daemon is to stop and clients were told. The order matters: the mark first, then the goodbye on
+/// event streams, then the supervisor.
 async fn farewell(
     home: PathBuf,
     place: home::Place,
@@ -154,19 +166,20 @@ async fn farewell(
         () = api.stop.cancelled() => {}
     }
     let restarts = api.restarts.load(Ordering::SeqCst);
-    tracing::info!(restarts, "stopping");
-    // Before anybody is told: who is told looks for it.
+    tracing::info!(restarts, "daemon stopping; requests under way may finish");
+    // Before clients are told: one that waits for a task looks for the mark, and starts a daemon without it.
     if !restarts && place.is_ours() {
         home::mark_stopped(&home);
     }
-    // Streams end, and those who would start the daemon again hear that it is meant.
+    // Event streams end, with the word that it is on purpose, for clients that would start the daemon again.
     api.supervisor.say_goodbye();
     api.stop.cancel();
-    // Callers that wait are answered now, so that their requests can finish.
+    // Blocking calls are answered now, so that their requests finish within the grace period.
     api.supervisor.stop();
 }
 
-/// Has already looked once: the first answer says what there is to be said.
+/// The watchdog of the storage directory. It has already looked once, so that the first response carries the
+/// warnings there are.
 fn watch(
     settings: &Settings,
     home: &Home,
@@ -190,7 +203,8 @@ fn long_reads() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get().min(LONG_READS))
 }
 
-/// Serves the status API and announces it once it answers. Ends when the supervisor stops.
+/// Serves the status API, and announces it in `server.json` once it answers: a program that finds the file must not
+/// be refused. Ends when the supervisor stops.
 async fn open_for_reading(
     listener: Listener,
     home: &Home,
@@ -207,11 +221,12 @@ async fn open_for_reading(
     let serving = tokio::spawn(listener.serve(router, api.supervisor.stopping()));
     status::until_it_answers(&server).await?;
     home.announce(&server)?;
-    tracing::info!(url = server.url, "the status API is open");
+    tracing::info!(url = server.url, "status API listening");
     Ok(serving)
 }
 
-/// Accepts until told to stop, then lets accepted requests finish, for a bounded time.
+/// Graceful shutdown of the control socket: accepts until told to stop, then lets accepted requests finish, for a
+/// bounded time.
 async fn serve(
     listener: UnixListener,
     api: Api,
@@ -230,12 +245,15 @@ async fn serve(
             stopping.cancelled().await;
             tokio::time::sleep(LONGEST_FAREWELL).await;
         } => {
-            tracing::warn!("some requests did not finish in time");
+            let seconds = LONGEST_FAREWELL.as_secs();
+            tracing::warn!(seconds, "requests did not finish in time; their connections are closed");
             Ok(())
         }
     }
 }
 
+/// Opens the store, connects it to the feed of events, and quarantines live tasks that cannot be decoded, before the
+/// supervisor meets them.
 fn open_store(home: &Home, feed: Feed, config: &config::Api) -> anyhow::Result<Store> {
     let publish = move |committed: Committed| {
         let kind = match committed.what {
@@ -247,26 +265,28 @@ fn open_store(home: &Home, feed: Feed, config: &config::Api) -> anyhow::Result<S
     };
     let brief = Brief { result_characters: config.result_characters };
     let (store, _) = Store::open_with(&home.database(), brief, publish)?;
-    // Not fatal: a store that cannot be written says so with every verb.
+    // Not fatal: a store that cannot be written reports so with every command, and can still be read.
     if let Err(error) = store.integrity().quarantine_live() {
         let error = &error as &dyn std::error::Error;
-        tracing::error!(error, "live tasks cannot be looked at");
+        tracing::error!(error, "live tasks were not inspected; an unreadable one is met later");
     }
     Ok(store)
 }
 
-/// After a crash the whole file is read once, while the daemon already works. What is found makes the
-/// store read-only.
+/// After an unclean stop, an integrity check of the whole file in the background. What it finds sets the latch that
+/// makes the store read-only, and is logged there.
 fn check_in_background(store: Store) {
     tokio::task::spawn_blocking(move || match store.integrity().check() {
-        Ok(problems) if problems.is_empty() => tracing::info!("the task store is sound"),
+        Ok(problems) if problems.is_empty() => tracing::info!("task store passed its check"),
         Ok(_) => {}
         Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "cannot check the task store");
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "task store check failed; damage may be undetected");
         }
     });
 }
 
+/// The limits of admission control, which can be changed while the daemon runs; 0 for all tasks means none.
 fn limits(config: &config::Config) -> Limits {
     let config::Limits { active, active_per_parent, queued_per_parent, active_per_model } =
         &config.limits;

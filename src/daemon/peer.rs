@@ -1,5 +1,6 @@
-//! Whose process is at the other end of a connection from this machine (H8). The kernel lists every
-//! socket with the user who opened it; the peer's is the one with both addresses the other way round.
+//! Peer credentials for TCP (H8): which user is at the other end of a loopback connection. TCP has no `SO_PEERCRED`,
+//! but `/proc/net/tcp` lists every socket with the uid that opened it; the peer's is the one with both addresses the
+//! other way round. Where there is no such list (not Linux), the reader is unknown and needs the token.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -8,14 +9,15 @@ use tokio::net::TcpStream;
 
 use crate::http::Reader;
 
-/// The lists of sockets. A socket of the newer kind can be connected to an address of the older.
+/// The kernel's socket tables. Both, because an IPv6 socket can be connected to a mapped IPv4 address.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
-/// Whether this system says whose a socket is.
+/// Whether this system has the socket tables.
 pub(super) fn can_be_told() -> bool {
     fs::File::open(TABLES[0]).is_ok()
 }
 
+/// Reads the tables on a thread that may block: they grow with the connections of the whole machine.
 pub(super) async fn reader(stream: &TcpStream) -> Reader {
     let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else {
         return Reader::Unknown;
@@ -31,8 +33,8 @@ pub(super) async fn reader(stream: &TcpStream) -> Reader {
     }
 }
 
-/// The user of the socket that is connected from `peer` to `local`. Sockets that their process has closed
-/// are listed as root's and without an inode: nobody reads there any more, and they are nobody's.
+/// The uid of the socket that is connected from `peer` to `local`. A socket that its process has closed is listed with
+/// uid 0 and without an inode; taken as root's, it would be a wrong answer, so it has no owner.
 fn owner(table: &str, peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     let (from, to) = (spellings(peer), spellings(local));
     table.lines().skip(1).find_map(|line| {
@@ -44,7 +46,7 @@ fn owner(table: &str, peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     })
 }
 
-/// An address as the tables have it, in either: words of 32 bits in the machine's own order, in hex.
+/// An address as the two tables spell it: 32-bit words in native byte order, in hex.
 fn spellings(address: SocketAddr) -> [String; 2] {
     let port = address.port();
     let hex = |bytes: &[u8]| -> String {

@@ -1,4 +1,6 @@
-//! Finding out who connects, when a connection is accepted (X3).
+//! Peer identification when a connection is accepted (X3): does it come from a command of an agent, or from elsewhere?
+//! Agents must not use the daemon by way of their own commands. On the socket the kernel says which process connects
+//! (`SO_PEERCRED`); on the port the process is looked for by its connection.
 
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
@@ -16,7 +18,7 @@ impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     }
 }
 
-/// Reads the whole process table while commands run, which takes a thread that may block.
+/// Reads the whole process table, on a thread that may block; skipped while no command runs, the usual case.
 pub(super) async fn over_tcp(stream: &TcpStream) -> Peer {
     if !process::commands_run() {
         return Peer::Elsewhere;

@@ -1,5 +1,6 @@
-//! The configuration file, while the daemon runs: it is looked at before every command and every few
-//! seconds. What can change under way is applied at once; for the rest a restart is said to be needed.
+//! Hot reload of the configuration file, by polling: before every command and every few seconds its metadata is
+//! compared with that of the last read. Limits and log level are applied at once; for every other key that changed,
+//! commands say that a restart is needed. A file that cannot be used changes nothing, and that is said, too.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use crate::supervisor::Supervisor;
 
 const BETWEEN_LOOKS: Duration = Duration::from_secs(5);
 
-/// A file system that hangs holds up nobody who asks for the health.
+/// How long a request waits for a look at the file; a network file system that hangs must not hang the health check.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
-/// What was set up before the daemon, and can be changed while it runs.
+/// What was set up before the daemon and can be changed while it runs.
 pub struct Reloadable {
     /// Reads the settings again, from the same sources as at the start.
     pub reread: Box<dyn Fn() -> Result<Settings, config::Error> + Send + Sync>,
@@ -35,21 +36,23 @@ struct Inner {
     file: PathBuf,
     reloadable: Reloadable,
     supervisor: Supervisor,
-    /// Held while the file is looked at, so that one that hangs takes one thread.
+    /// Single flight: held while the file is read, so that a file system that hangs occupies one thread and not one
+    /// per request.
     looking: Arc<tokio::sync::Mutex<()>>,
     state: Mutex<State>,
 }
 
 struct State {
-    /// What the daemon goes by.
+    /// What is in force.
     config: Config,
-    /// Of the file as it was read the last time.
+    /// Of the file as it was last read.
     stamp: Option<Stamp>,
-    /// What is to be said of it.
+    /// What commands say about it.
     note: Option<String>,
 }
 
-/// Changes whenever the file does, also when it is replaced by one of the same size.
+/// The file's validator, as an ETag: it changes whenever the file does, also when it is replaced by one of the same
+/// size within the resolution of its time (then the inode differs).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stamp {
     Absent,
@@ -104,10 +107,12 @@ impl RestartNeeded for Watch {
 
 impl Inner {
     fn read_if_changed(&self) {
+        // Taken before the file is read: if it changes in between, the next look finds another stamp and reads again.
         let stamp = stamp(&self.file);
         if self.state.lock().stamp == Some(stamp) {
             return;
         }
+        // Without the lock: reading may hang, and `known` must answer meanwhile.
         let read = (self.reloadable.reread)();
         let mut state = self.state.lock();
         state.stamp = Some(stamp);
@@ -135,14 +140,14 @@ impl Inner {
         }
     }
 
-    /// What is read at each use.
+    /// Applies the keys that are read at each use, and copies them, so that they do not count as changed.
     fn apply(&self, current: &mut Config, new: &Config) {
         let before = limits(current);
         current.limits = new.limits.clone();
         current.task_tool.active_per_parent = new.task_tool.active_per_parent;
         if limits(current) != before {
             self.supervisor.set_limits(limits(current));
-            tracing::info!("limits changed");
+            tracing::info!("limits changed; queued tasks are admitted by the new ones");
         }
         if new.log.level != current.log.level && self.reloadable.level.set(&new.log.level) {
             current.log.level = new.log.level.clone();
@@ -162,6 +167,7 @@ fn stamp(file: &std::path::Path) -> Stamp {
     }
 }
 
+/// The error and all its sources in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,5 @@
-//! Copies of the task store, and its repair: what works without a daemon.
+//! Backup and repair of the task store: what works without a daemon. A backup is made beside a running one (online
+//! backup); a repair replaces the file and takes the lock of the storage directory for that.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use anyhow::{Context, bail};
 use super::home::{AlreadyRunning, Home, database};
 use crate::store::{self, Repaired, Store};
 
-/// Copies the task store of this directory while others use it, and says how many bytes that are.
+/// Backs the task store of this directory up while others use it, and returns the size in bytes.
 pub fn back_up(home: &Path, to: &Path, overwrite: bool) -> anyhow::Result<u64> {
     let from = database(home);
     if !from.exists() {
@@ -23,7 +24,7 @@ pub fn back_up(home: &Path, to: &Path, overwrite: bool) -> anyhow::Result<u64> {
     Ok(std::fs::metadata(to).with_context(|| format!("cannot read `{}`", to.display()))?.len())
 }
 
-/// Rebuilds the task store of a directory without a daemon.
+/// Rebuilds the task store of a directory in which no daemon runs.
 pub fn repair(home: &Path) -> anyhow::Result<Repaired> {
     if !database(home).exists() {
         bail!("there is no task store in `{}`; nothing was changed", home.display());

@@ -1,4 +1,5 @@
-//! Space: how much the storage directory takes, and how much its disk has left.
+//! Disk quota: how much the storage directory takes (`storage.max_bytes`), and how much its disk has left. Warnings
+//! come before the limit; beyond it nothing is launched any more, while runs under way go on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,10 +7,10 @@ use std::path::{Path, PathBuf};
 use crate::config;
 use crate::supervisor::Overfull;
 
-/// What is said before the limit is reached: at nine tenths of it.
+/// Warnings begin at nine tenths of the limit: the limit less a tenth.
 const NEARLY: u64 = 10;
 
-/// What a look found.
+/// The result of one measurement.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Space {
     pub(super) warnings: Vec<String>,
@@ -19,7 +20,7 @@ pub(super) struct Space {
 
 impl Space {
     pub(super) fn look(home: &Path, config: &config::Storage) -> Space {
-        // Walking through the directory is only worth it when somebody asked for a limit.
+        // The directory is only walked when there is a limit: it is done every few seconds.
         let used = config.max_bytes.map(|_| used(home)).unwrap_or(0);
         Space::of(home, config, free(home), used)
     }
@@ -53,13 +54,13 @@ impl Space {
     }
 }
 
-/// What this user can still write there.
+/// Bytes that this user can still write there, without the reserve of root (`f_bavail`).
 fn free(home: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(home).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Everything below, without following links. What goes away meanwhile does not count.
+/// The size of all files below, without following links. Files that vanish during the walk are skipped.
 fn used(home: &Path) -> u64 {
     let mut bytes = 0;
     let mut folders: Vec<PathBuf> = vec![home.to_owned()];

@@ -1,5 +1,6 @@
-//! Finding the daemon, and starting it when it is not there. Safe when many do so at once: all
-//! may start one, the lock lets one live, everybody finds that one.
+//! Service discovery: finding the daemon through its socket, and starting it on demand. Safe when many clients do so at
+//! once: each may start one, the lock lets one live, the others exit with a code of their own, and every client
+//! connects to the one that lives.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use crate::client::{self, Client, Stop};
 use crate::config::Settings;
 use crate::process;
 
-/// The exit code of a daemon that found another one at work.
+/// The exit code of a daemon that lost the race for the lock (`EX_TEMPFAIL`).
 pub const SOMEBODY_WAS_FASTER: u8 = 75;
 
 const LONGEST_START: Duration = Duration::from_secs(30);
@@ -33,7 +34,7 @@ pub fn client(home: &Path) -> Client {
     Client::new(&socket(home))
 }
 
-/// A daemon that answers and speaks our protocol.
+/// A daemon that answers and speaks our version of the protocol.
 pub struct Found {
     pub client: Client,
     /// What the user should know about it: another version, a configuration that was changed.
@@ -42,8 +43,8 @@ pub struct Found {
     pub warnings: Vec<String>,
 }
 
-/// A daemon that a command of an agent started would be in the command's sandbox and die with it. Worse,
-/// where the sandbox hides the real one, it would look as if the command had got through to it.
+/// Refused: a daemon that a command of an agent started would be in the command's sandbox and die with it. Worse, where
+/// the sandbox hides the real one, it would look as if the command had reached it.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "commands of agents cannot use `asyncagents`: they reach no daemon and may not start one; use the \
@@ -51,7 +52,7 @@ pub struct Found {
 )]
 pub struct OfCommand;
 
-/// Somebody stopped the daemon of this directory, and nobody started one since.
+/// The daemon of this directory was stopped on purpose, and none was started since.
 pub fn was_stopped(home: &Path) -> bool {
     home::was_stopped(home)
 }
@@ -74,13 +75,14 @@ pub async fn ensure(settings: &Settings) -> anyhow::Result<Found> {
             return Ok(found);
         }
         if let Some(status) = child.try_wait().context("watching the daemon start")? {
-            // Without a code it was killed, with 0 it was stopped: neither says that the next one
-            // cannot start.
+            // Without a code it was killed by a signal, with 0 it was stopped: neither means that the next one
+            // cannot start. Any other code is a configuration or a directory that cannot be used: do not retry.
             let may_start = [None, Some(0), Some(i32::from(SOMEBODY_WAS_FASTER))];
             if !may_start.contains(&status.code()) {
                 anyhow::bail!("the daemon did not start: {}", complaint(&mut child));
             }
-            // One that was faster is about to answer; or it was on its way out, and nobody followed.
+            // The winner of the race is about to answer; or it held the lock while it was stopping, and no
+            // other followed. So another one is started, after a pause.
             if spawned.elapsed() > BETWEEN_STARTS {
                 child = spawn(settings)?;
                 spawned = Instant::now();
@@ -97,8 +99,8 @@ pub async fn ensure(settings: &Settings) -> anyhow::Result<Found> {
     }
 }
 
-/// `None` when nobody is there, so that one can be started. A daemon that is there and is not what
-/// we need is an error: a second one cannot help.
+/// The handshake. `None` when no daemon is there, so that one can be started. One that is there and speaks another
+/// protocol is an error: the lock is its, and starting a second one cannot help.
 async fn greet(client: &Client) -> Result<Option<Found>, client::Error> {
     match client.hello().await {
         Ok(hello) => {
@@ -129,7 +131,7 @@ pub async fn stop(settings: &Settings, purpose: Stop) -> anyhow::Result<bool> {
     };
     let started = Instant::now();
     let socket = socket(&settings.home);
-    // Its socket is the last thing to go, and the next daemon may already have one there.
+    // Its socket is the last thing to go. The next daemon may already have bound one there: then another pid answers.
     while socket.exists() && !client.hello().await.is_ok_and(|hello| hello.pid != asked) {
         if started.elapsed() > LONGEST_STOP {
             anyhow::bail!("the daemon was asked to stop and is still there");
@@ -139,6 +141,8 @@ pub async fn stop(settings: &Settings, purpose: Stop) -> anyhow::Result<bool> {
     Ok(true)
 }
 
+/// Starts a daemon in the background, with a clean environment. Its stderr is a pipe, for the reason when it exits at
+/// once.
 fn spawn(settings: &Settings) -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
@@ -160,14 +164,16 @@ fn spawn(settings: &Settings) -> anyhow::Result<Child> {
     // glibc keeps large blocks that were freed, in every thread's arena: one long answer after the
     // other would take a multiple of the memory it needs. Above this size they are given back.
     command.env("MALLOC_MMAP_THRESHOLD_", "262144");
-    // Not the directory somebody may want to unmount or delete.
+    // A daemon must not keep a directory busy that somebody wants to unmount or delete.
     command.current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // A pipe among them would stay open for as long as the daemon lives.
+    // Descriptors are close-on-exec: a pipe that we inherited would otherwise stay open for as long as the daemon
+    // lives, and whoever reads from it would wait.
     process::keep_descriptors_from_children();
     command.spawn().context("cannot start the daemon")
 }
 
+/// The reason a daemon gave on stderr before it exited.
 fn complaint(child: &mut Child) -> String {
     let mut text = String::new();
     if let Some(mut stderr) = child.stderr.take() {

@@ -1,4 +1,9 @@
-//! The status listener: a port of this machine for reading, announced in `server.json`.
+//! The status listener: a read-only HTTP port, on loopback by default, announced in `server.json`, with a bearer token
+//! for readers that are not the same user.
+//!
+//! Anybody on the machine can connect, so everything is bounded: connections (a semaphore), size and time of the
+//! request head, and the time a client may take nothing (a write timeout), or slow readers would hold descriptors
+//! for ever.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -35,17 +40,17 @@ use crate::http::{AccessPolicy, Reader};
 use crate::private_file;
 use crate::wire::ServerView;
 
-/// The configured port and the next ones; then any.
+/// How many ports are tried from the configured one on, before the kernel chooses any that is free.
 const PORTS: u16 = 10;
 
-/// A request without its body.
+/// Limits on the head of a request, in size and in time.
 const LARGEST_HEAD: usize = 32 << 10;
 const MOST_HEADERS: usize = 100;
 const LONGEST_HEAD: Duration = Duration::from_secs(15);
-/// Somebody who takes nothing for this long is not there any more.
+/// The write timeout: a client that takes nothing for this long is disconnected.
 const LONGEST_STALL: Duration = Duration::from_secs(10);
 
-/// Needs no token, wherever it listens.
+/// The self-probe after binding. A preflight request, which needs no token, wherever the port listens.
 const QUESTION: &[u8] =
     b"OPTIONS /v1/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
@@ -113,6 +118,8 @@ impl Listener {
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
+            // The permit before the accept: beyond the limit, clients wait in the kernel's backlog and take no
+            // descriptor.
             let accept = async {
                 let place = places.clone().acquire_owned().await;
                 (self.tcp.accept().await, place)
@@ -134,9 +141,12 @@ impl Listener {
                         drop(place);
                     });
                 }
-                // Too many files are open; they will be fewer again.
+                // Usually EMFILE. It passes, and without the pause this would be a busy loop.
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot accept");
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "status connection was not accepted; retrying"
+                    );
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -159,7 +169,7 @@ async fn bind(wanted: SocketAddr) -> std::io::Result<TcpListener> {
     Err(ErrorKind::AddrInUse.into())
 }
 
-/// One connection, until it is closed or told to stop. What goes wrong on it is its client's.
+/// Serves one connection, until it is closed or the daemon stops. Its errors are the client's, and not logged.
 async fn converse(stream: TcpStream, reader: Reader, router: Router, stopping: CancellationToken) {
     let _ = stream.set_nodelay(true);
     let peer = peers::over_tcp(&stream).await;
@@ -184,15 +194,15 @@ async fn converse(stream: TcpStream, reader: Reader, router: Router, stopping: C
     let _ = connection.await;
 }
 
-/// A connection that fails when the other side takes nothing for a while: otherwise whoever stops reading
-/// would be held for ever.
+/// A write timeout: a client that stops reading would otherwise hold its connection, and what is buffered for it, for
+/// ever. One that is merely slow is not cut off.
 fn giving_up<S: AsyncWrite>(stream: S, longest: Duration) -> Pin<Box<TimeoutWriter<S>>> {
     let mut stream = TimeoutWriter::new(stream);
     stream.set_timeout(Some(longest));
     Box::pin(stream)
 }
 
-/// Asks the port for its health, as whoever finds it in `server.json` will.
+/// Probes the port as a client will that finds it in `server.json`: another program may answer at that address.
 pub(super) async fn until_it_answers(server: &ServerView) -> anyhow::Result<()> {
     let address = server.url.trim_start_matches("http://");
     let ask = async {
@@ -208,10 +218,10 @@ pub(super) async fn until_it_answers(server: &ServerView) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The token file of the storage directory, made when there is none. It is there wholly or not at
-/// all: half of one would keep every later daemon from starting.
+/// The bearer token of the storage directory, generated when there is none. Replaced atomically: half of one would be
+/// refused, and keep every later daemon from starting.
 fn own_token(path: &Path, clock: &Clock) -> anyhow::Result<String> {
-    // A power cut can leave an empty one all the same.
+    // A power cut can leave an empty file all the same; it counts as none.
     if fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0) {
         return read_token(path);
     }

@@ -1,5 +1,6 @@
-//! The watchman: looks every few seconds at what happens to the storage directory from outside, warns of
-//! it, and has the daemon leave when the directory is no longer there.
+//! The watchdog of the storage directory: every few seconds it checks for what happens to it from outside. It publishes
+//! warnings (disk space, damaged stores that were set aside), and stops the daemon when the directory was deleted or
+//! replaced: its lock keeps nobody out any more, and another daemon may be at work under the same path.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::supervisor::Supervisor;
 
 const BETWEEN_LOOKS: Duration = Duration::from_secs(3);
 
-/// What is looked at.
+/// What the watchdog looks at, and where it reports.
 #[derive(Clone)]
 pub(super) struct Watch {
     pub(super) supervisor: Supervisor,
@@ -27,14 +28,16 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Until the daemon stops, or has to.
+    /// Runs until the daemon stops, or has to.
     pub(super) async fn run(self, stop: CancellationToken) {
         loop {
             let watch = self.clone();
-            // A file system that hangs holds up this, and nothing else.
+            // On a thread that may block: a file system that hangs holds up this look, and nothing else. A look
+            // that panicked says nothing about the directory.
             let ours = tokio::task::spawn_blocking(move || watch.look()).await.unwrap_or(true);
             if !ours {
-                tracing::error!("storage directory was deleted or replaced; leaving");
+                let home = self.home.display();
+                tracing::error!(%home, "storage directory was deleted or replaced; leaving");
                 stop.cancel();
                 return;
             }

@@ -1,4 +1,6 @@
-//! Which tasks a page shows and in which order, as values and as SQL.
+//! Filter, sort order and window of a page, as values and as SQL. Text from outside is only ever bound, never part of
+//! the statement. Every order has the number of the task as its last term: ties are stable, so that no task is on two
+//! pages or on none.
 
 use super::sql::Value;
 
@@ -51,8 +53,9 @@ pub struct Window {
 }
 
 impl Filter {
-    /// Whether counter rows know the total.
+    /// Whether counter rows know the total, the search aside.
     pub(super) fn counted(&self) -> bool {
+        // Destructured without `..`, here and below: a new field has to be decided on in every one of them.
         let Filter { status: _, agent: _, parent, batch, listed_only, search: _ } = self;
         parent.is_none() && batch.is_none() && !listed_only
     }
@@ -67,7 +70,7 @@ impl Filter {
         self.counted() && status.is_none() && agent.is_none()
     }
 
-    /// As SQL, all but the search.
+    /// A `WHERE` condition and its values, all but the search.
     pub(super) fn condition(&self) -> (String, Vec<Value<'_>>) {
         let Filter { status, agent, parent, batch, listed_only, search: _ } = self;
         let mut terms = vec!["1"];
@@ -96,6 +99,7 @@ impl Sort {
         self.field == Field::StartedAt
     }
 
+    /// An `ORDER BY` list. Both columns have the same direction, so that one index serves either way.
     pub(super) fn sql(self) -> &'static str {
         use Direction::*;
         match (self.field, self.direction) {

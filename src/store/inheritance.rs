@@ -1,10 +1,12 @@
-//! What forked children inherit: written with their task, read when it is handed over.
+//! The context that forked children inherit: a snapshot of the parent's conversation, inserted in the transaction
+//! of the task, so that a retry after a crash hands over the same context under the same message id.
 
 use super::Error;
 use super::sql::Connection;
 use super::subjects::Tasks;
 use crate::task::{MessageId, TaskId};
 
+/// A fork's context, rendered to text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inheritance {
     /// Of the message that hands it over.

@@ -1,4 +1,7 @@
-//! Servers that were added while the daemon ran, and which process a conversation belongs to.
+//! The registry of host servers that were added at run time, and which server each parent conversation is on.
+//!
+//! Addresses may contain passwords. They are overwritten when they are removed or replaced (`secure_delete`), and the
+//! write-ahead log, which has the old page, is emptied afterwards.
 
 use super::sqlite::space::erasing;
 use super::subjects::Instances;
@@ -15,12 +18,13 @@ impl Instances<'_> {
         })
     }
 
-    /// The names that begin like this and that no task needs any more: none that is live, that is still to
-    /// be stopped or read there, or whose end was not told or not read.
+    /// Garbage collection: the names with this prefix that no task needs any more. A task needs its server while it
+    /// is live, while an abort or a transcript is owed, and while its notice is undelivered or unread.
     pub fn unneeded(&self, beginning: &'static str) -> Result<Vec<String>, Error> {
         self.store.read(|db| {
-            // Every part has an index without the rest of the history. Nothing reads the mail of the shell,
-            // so that it is most of what is unread.
+            // Every part is served by a partial index, without the rest of the history. Nothing reads the mailbox
+            // of the shell, so it is most of what is unread: two ranges, below and above its name, skip it in the
+            // index, where `<>` would walk over it.
             let unread = "SELECT n.task FROM notice n
                           WHERE n.parent_host = 'mailbox' AND n.read_at IS NULL AND n.parent_session";
             let unneeded = format!(

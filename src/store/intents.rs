@@ -1,4 +1,6 @@
-//! Intents: a launch is written down before anything of it exists elsewhere (T5).
+//! Intents: the write-ahead record of a launch, made before its session is opened on a host (T5). It is removed in
+//! the transaction that inserts the task. After a crash, an intent that is left says that there may be a session
+//! without a task: it is looked up by the nonce, and adopted or deleted.
 
 use std::sync::Arc;
 
@@ -8,9 +10,10 @@ use super::{Error, Written, slots};
 use crate::task::queue::{Limits, Manner};
 use crate::task::{SessionId, Timestamp};
 
-/// A launch that has begun. `launch` is what its owner needs to finish or undo it, as JSON.
+/// A launch that has begun. `launch` is what the supervisor needs to finish or undo it, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
+    /// The idempotency key of the launch; the session on the host carries it, too.
     pub nonce: String,
     pub host: String,
     pub parent_session: SessionId,
@@ -26,8 +29,8 @@ pub enum Intended {
 }
 
 impl Intents<'_> {
-    /// The cap counts tasks that wait, not launches under way: some more of those that are begun at
-    /// the same time may come to wait.
+    /// Writes the intent, unless the parent's queue is full. The cap is soft: it counts queued tasks and not
+    /// launches under way, so concurrent launches may exceed it by their number.
     pub fn intend(
         &self,
         intent: Intent,
@@ -54,7 +57,8 @@ impl Intents<'_> {
         })
     }
 
-    /// The caller was told that it failed: what there may be of it is to be deleted, not adopted.
+    /// The caller was told that the launch failed and may have launched it again: a session that exists all the
+    /// same is to be deleted, not adopted.
     pub fn abandon(&self, nonce: String) -> Written<()> {
         self.store.write(move |db, _| {
             let abandon = "UPDATE intent SET launch = json_set(launch, '$.abandoned', json('true'))

@@ -1,5 +1,6 @@
-//! Looking tasks up: one, those of a batch, the live ones and what they have spent. From indexes, so that
-//! the size of the history does not matter.
+//! Point and range look-ups of tasks: by id, prefix, nonce or batch, the live ones, and what descendants have spent.
+//! Every query is served by an index, so that the size of the history does not matter; where the planner could
+//! choose one that walks a parent's whole history, the index is named (`INDEXED BY`).
 
 use super::rows::{self, TASK};
 use super::sql::Connection;
@@ -8,7 +9,7 @@ use super::{Error, Run};
 use crate::task::stats::{Counts, Usage};
 use crate::task::{BatchId, Order, SessionId, Task, TaskId, Timestamp};
 
-/// What a typed id means.
+/// What an id typed by a person or a model refers to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resolved {
     One(Box<Task>),
@@ -26,7 +27,9 @@ impl Tasks<'_> {
         self.store.read(|db| Ok(rows::find_task(db, "t.nonce = ?1", nonce)?.map(|(_, task)| task)))
     }
 
-    /// The newest task of this parent that was ordered in the same words and completed at once.
+    /// The result cache of identical orders: the newest task of this parent since then that was ordered in the
+    /// same words, on the same host and in the same directory, and completed in its first run. Forked tasks
+    /// are no match, because their context differs.
     pub fn earlier(
         &self,
         parent: &SessionId,
@@ -35,6 +38,7 @@ impl Tasks<'_> {
         since: Timestamp,
     ) -> Result<Option<Task>, Error> {
         self.store.read(|db| {
+            // By the time of the end: few tasks ended since then, while a parent's history may be long.
             let mut statement = db.prepare(&format!(
                 "SELECT {TASK} FROM task t INDEXED BY task_by_end
                  WHERE t.completed_at >= ?2 AND t.parent_session = ?1 AND t.status = 'completed'
@@ -63,6 +67,7 @@ impl Tasks<'_> {
     /// The full id, the short id or any unique prefix of the full one.
     pub fn resolve(&self, reference: &str) -> Result<Resolved, Error> {
         self.store.read(|db| {
+            // An exact id wins over a prefix of another one.
             for condition in ["t.id = ?1", "t.short_id = ?1"] {
                 if let Some((_, task)) = rows::find_task(db, condition, reference)? {
                     return Ok(Resolved::One(Box::new(task)));
@@ -71,6 +76,8 @@ impl Tasks<'_> {
             if reference.is_empty() {
                 return Ok(Resolved::None);
             }
+            // A prefix search as a range, so that the unique index on `id` serves it; `LIKE` would scan, and
+            // take `_`, which is in every id, for a wildcard.
             let end = format!("{reference}\u{10ffff}");
             let mut tasks = query(
                 db,
@@ -97,9 +104,11 @@ impl Tasks<'_> {
         })
     }
 
-    /// Queued or active, of this parent; of all parents when there is none. Oldest first.
+    /// Queued, active or parked, of this parent; of all parents when none is given. Oldest first.
     pub fn live(&self, parent: Option<&SessionId>) -> Result<Vec<Task>, Error> {
         self.store.read(|db| match parent {
+            // `slot IN (1, 2, 3)` lets SQLite seek by (slot, parent_session), three times; with `slot > 0`
+            // alone, which makes the partial index eligible, it would walk all live tasks.
             Some(parent) => query(
                 db,
                 LIVE,
@@ -157,7 +166,8 @@ impl Tasks<'_> {
         })
     }
 
-    /// What all descendants of a session have used up, however deep.
+    /// What all descendants of a session have used up, however deep. `UNION` and not `UNION ALL`: it ends even
+    /// if damaged rows refer to each other in a circle.
     pub fn spent_below(&self, session: &SessionId) -> Result<Usage, Error> {
         self.store.read(|db| {
             let spent = "WITH RECURSIVE below (id, progress) AS (
@@ -172,9 +182,9 @@ impl Tasks<'_> {
     }
 }
 
-/// `task` by any index that serves.
+/// `task` by whatever index the planner takes.
 const ANY: &str = "task t";
-/// Never by walking a parent's or a batch's whole history.
+/// By the partial index of live tasks, never by walking a parent's or a batch's whole history.
 const LIVE: &str = "task t INDEXED BY task_live";
 
 fn query(

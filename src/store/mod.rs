@@ -1,7 +1,12 @@
-//! Tasks, runs, notices and intents in SQLite. The only module that speaks SQL.
+//! The durable store: tasks, runs, notices and intents in one SQLite file in WAL mode. The only module that
+//! speaks SQL.
 //!
-//! One writer thread commits (`writer`), readers have connections of their own. Whatever a
-//! function here acknowledges is on disk.
+//! One writer thread with group commit (`writer`), and a pool of read-only connections, which in WAL mode see
+//! the last commit and never wait for the writer. A change is acknowledged after its commit, so whatever a
+//! caller was told survives a crash; what it was not told may have been written all the same, which is why
+//! launches, runs and prompts have idempotency keys. Three things can be wrong with the file, and each has an
+//! answer here: rows that cannot be decoded (`quarantine`), a corrupt tree (`sqlite::damage`, then
+//! `sqlite::repair`), and a disk that is full (the change is rolled back and its caller told).
 
 mod asks;
 mod filter;
@@ -62,10 +67,12 @@ use sql::Connection;
 use sqlite::{copy, damage, open};
 use writer::{Haste, News, Writer};
 
-/// Idle reader connections that are kept; each has a page cache.
+/// Size of the reader pool when idle; each connection has a page cache. More are opened under load and
+/// closed afterwards.
 const IDLE_READERS: usize = 4;
 
-/// Each time the tasks around a bad one are looked at as well, so this is far more than a page.
+/// How often one read is retried after a quarantine. Every quarantine also covers the tasks around the bad
+/// one, so this reaches far beyond a page of the history.
 const MOST_QUARANTINED: usize = 20;
 
 /// A handle; cloning it is cheap.
@@ -73,15 +80,20 @@ const MOST_QUARANTINED: usize = 20;
 pub struct Store(Arc<Inner>);
 
 struct Inner {
+    /// `None` once the store is closed.
     writer: Mutex<Option<Writer>>,
+    /// The pool of idle read-only connections.
     readers: Mutex<Vec<Connection>>,
     path: PathBuf,
+    /// Counts prunings, for owners of files that belong to tasks.
     pruned: watch::Sender<u64>,
     damage: Arc<damage::Latch>,
+    /// What this process has put into quarantine.
     quarantined: Mutex<Vec<Quarantined>>,
     brief: Brief,
 }
 
+/// Why the store could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the disk is full; free some space, nothing was changed")]
@@ -90,7 +102,7 @@ pub enum Error {
     ReadOnly,
     #[error("the task store failed")]
     Failed(#[source] sql::Error),
-    #[error("the task store failed and took the change back")]
+    #[error("the task store failed and rolled the change back")]
     RolledBack,
     #[error("no short id is free for a new task; prune the history with `asyncagents prune`")]
     NoShortId,
@@ -105,7 +117,7 @@ pub enum Error {
     Damaged(Arc<str>),
     #[error("the task store is closed")]
     Closed,
-    #[error("a change to the task store panicked and was taken back")]
+    #[error("a change to the task store panicked and was rolled back")]
     Panicked,
     #[error(
         "the task store was written by a newer asyncagents (schema {found}, this one knows {known}); \
@@ -131,7 +143,8 @@ pub enum Error {
 }
 
 impl Store {
-    /// Opens or creates the store. `publish` hears of every committed change, in order.
+    /// Opens or creates the store, and migrates it if need be. `publish` is called on the writer thread with
+    /// every committed change, in commit order: it must not block.
     pub fn open(
         path: &Path,
         publish: impl Fn(Committed) + Send + 'static,
@@ -162,7 +175,8 @@ impl Store {
 
     /// Finishes what is queued and closes the database. Later changes fail with [`Error::Closed`].
     pub fn close(&self) {
-        // Readers first: the last connection to go tidies up the write-ahead log.
+        // Readers first: the last connection to close checkpoints the write-ahead log and deletes it, and
+        // a read-only one cannot.
         self.0.readers.lock().clear();
         let writer = self.0.writer.lock().take();
         if let Some(writer) = writer {
@@ -170,7 +184,7 @@ impl Store {
         }
     }
 
-    /// Copies the store at `from`, which somebody else may have open.
+    /// Online backup of the store at `from`, which another process may have open.
     pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
         copy::copy(&open::reader(from)?, to)
     }
@@ -182,6 +196,7 @@ impl Store {
 }
 
 impl Store {
+    /// Queues a change for the next group commit. It is made even if the caller drops what this returns.
     fn write<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
@@ -189,7 +204,9 @@ impl Store {
         self.submit(Haste::Now, change)
     }
 
-    /// For what can be found out again if we die before it is on disk.
+    /// The same without a commit (and fsync) of its own: it waits a few milliseconds for a change to go along
+    /// with. Only for what is found out again if we crash before it is on disk: that a prompt or a notice was
+    /// sent (its id is looked up at the host before it is sent again), that an abort was, figures of progress.
     fn write_along<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
@@ -202,6 +219,8 @@ impl Store {
         haste: Haste,
         change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
     ) -> Written<T> {
+        // Held while the change is queued, which does not block: `close` takes the writer out under the same lock,
+        // so a change is either queued before it and committed, or refused.
         let writer = self.0.writer.lock();
         match writer.as_ref() {
             Some(writer) => writer.submit(haste, change),
@@ -209,14 +228,16 @@ impl Store {
         }
     }
 
-    /// Reads are short (a row, a page) and run where they are called. One that meets a task that
-    /// cannot be decoded is made again once that is in quarantine.
+    /// Reads are short (a row, a page) and run on the caller's thread. One that meets a task that cannot be
+    /// decoded is retried once that is in quarantine, so `query` may run several times.
     fn read<T>(&self, mut query: impl FnMut(&Connection) -> Result<T, Error>) -> Result<T, Error> {
         let mut answer = self.read_once(&mut query);
         for _ in 0..MOST_QUARANTINED {
             match &answer {
+                // `quarantine` waits for the writer, so no read may be made on the writer thread.
                 Err(Error::UnreadableTask { seq, .. })
                     if self.integrity().quarantine(Some(*seq)) => {}
+                // A query that groups by status knows no task to blame: look for the unknown word.
                 Err(Error::Unreadable { column: "status" })
                     if self.integrity().quarantine(None) => {}
                 Ok(_) | Err(_) => break,
@@ -230,6 +251,7 @@ impl Store {
         &self,
         query: &mut impl FnMut(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        // The lock is held for the pop and the push alone; queries run without it.
         let idle = self.0.readers.lock().pop();
         let answer = match idle {
             Some(db) => Ok(db),
@@ -238,7 +260,8 @@ impl Store {
         let answer = answer.and_then(|db| {
             let answer = query(&db);
             let mut readers = self.0.readers.lock();
-            // One in a transaction that could not be ended would show an old state for ever.
+            // A connection whose transaction could not be rolled back keeps its snapshot: it would show
+            // an old state for ever, and keep the log from being checkpointed.
             if readers.len() < IDLE_READERS && !db.in_transaction() {
                 readers.push(db);
             }
@@ -250,7 +273,8 @@ impl Store {
         answer
     }
 
-    /// The same for several queries that are to see one state of things.
+    /// The same for several queries that need one snapshot: in WAL mode a read transaction sees the commit
+    /// that was the last when it first read.
     fn read_at_once<T>(
         &self,
         mut query: impl FnMut(&Connection) -> Result<T, Error>,
@@ -270,7 +294,8 @@ impl Error {
         }
     }
 
-    /// The same error for another caller of the same failed commit.
+    /// The same error for another caller of the same failed group commit. Sources that cannot be cloned
+    /// become `RolledBack`.
     fn again(&self) -> Error {
         match self {
             Error::DiskFull => Error::DiskFull,

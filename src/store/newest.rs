@@ -1,5 +1,6 @@
-//! What was written last: where a clock goes on that was set back since, and how far one can be believed
-//! that was set forward. Each a look at the end of an index.
+//! High-water marks of the history: the newest ids and times that were written. Ids contain a time and have to grow:
+//! after a restart with a clock that was set back they go on behind the newest one, and these times say how far a
+//! clock can be believed that was set forward. Each is one look at the end of an index.
 
 use super::Error;
 use super::subjects::History;

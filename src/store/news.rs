@@ -1,11 +1,12 @@
-//! What follows every change of a task: its JSON for lists is stored, and it is told after the commit.
+//! What follows every change of a task: its JSON for lists is cached (the table `view`), and an event is queued that
+//! the writer publishes after the commit. In the transaction of the change, so that the cache is never stale.
 
 use super::sql::Connection;
 use super::writer::{News, What};
 use super::{Error, rows};
 use crate::task::{Task, TaskId};
 
-/// Reads the task as it is now and tells it after the commit.
+/// Reads the task as it is in the transaction, and publishes it after the commit.
 pub(super) fn publish(
     db: &Connection,
     news: &mut News,
@@ -14,7 +15,7 @@ pub(super) fn publish(
 ) -> Result<Option<Task>, Error> {
     let found = rows::find_task(db, "t.id = ?1", id.as_str())?;
     let Some((seq, task)) = found else { return Ok(None) };
-    // Live tasks change too often to be worth it.
+    // Only ended tasks are cached. Live ones change every few seconds, and are few enough to be built.
     if !task.is_live() {
         db.execute(
             "INSERT OR REPLACE INTO view (task, json, schema) VALUES (?1, ?2, ?3)",

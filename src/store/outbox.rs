@@ -1,4 +1,10 @@
-//! Notices that are owed, delivered or waiting in a mailbox to be read.
+//! The outbox of notices, and the mailboxes of parents that are no conversation.
+//!
+//! A notice is inserted in the transaction that ends the task, so that neither exists without the other, and
+//! the deliverer sends it afterwards, retrying with back-off (`due_at`, `attempts`). That is at-least-once;
+//! the id of the message, minted with the notice, lets the deliverer find out at the host whether an attempt
+//! that was cut off got through. The unique index `notice_once` allows one end notice per run, whatever the
+//! code believes. Notices of one parent are delivered in order: while its oldest one is postponed, it gets none.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,7 +17,7 @@ use crate::task::{
     MAILBOX, MessageId, NoticeId, Receipt, SessionId, ShortId, Task, TaskId, Timestamp,
 };
 
-/// A notice and everything its text is made of.
+/// An undelivered or unread notice, and everything its text is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Owed {
     pub id: NoticeId,
@@ -33,7 +39,7 @@ pub struct Owed {
     pub run: Run,
 }
 
-/// So many are read at a time.
+/// So many are read at a time; a long outage must not make the daemon hold all that was owed meanwhile.
 pub const MOST_DUE: usize = 512;
 
 const OWED: &str = "n.seq, t.id, t.short_id, t.description, t.development, n.parent_host, \
@@ -68,8 +74,10 @@ fn decode(row: Row<'_>) -> Result<Owed, Error> {
     })
 }
 
-/// Only the oldest notice of a parent is ever postponed, so one pass finds the parents to be left alone.
-/// To ask about each notice whether an older one is postponed would be quadratic.
+/// The query for due notices, from the partial index `notice_owed`, which has no delivered ones.
+///
+/// Only the oldest notice of a parent is ever postponed, so one pass finds the parents to be left alone. A
+/// correlated subquery (is an older one postponed?) would be quadratic; a test counts the steps.
 fn due() -> String {
     format!(
         "SELECT {OWED}, {RUN} FROM notice n INDEXED BY notice_owed {JOINED}
@@ -92,6 +100,7 @@ impl Outbox<'_> {
         aside: &HashSet<SessionId>,
     ) -> Result<Vec<Owed>, Error> {
         let aside: Vec<&str> = aside.iter().map(SessionId::as_str).collect();
+        // A list as one bound value (`json_each`): the text of the statement stays the same, so it stays cached.
         let aside = serde_json::to_string(&aside).unwrap_or_default();
         self.store.read(|db| {
             let mut statement = db.prepare(&due())?;
@@ -108,6 +117,7 @@ impl Outbox<'_> {
     /// When the next undelivered notice may be tried that may not be now.
     pub fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>, Error> {
         self.store.read(|db| {
+            // An aggregate always has a row; without a notice that waits it is null.
             let millis: Option<i64> = db.query_one(
                 "SELECT min(due_at) FROM notice WHERE delivered_at IS NULL AND due_at > ?1",
                 [now.as_millis()],
@@ -137,6 +147,7 @@ impl Outbox<'_> {
         })
     }
 
+    /// May be lost in a crash (`write_along`): then the deliverer looks the message up at the host again.
     pub fn delivered(&self, notice: NoticeId, at: Timestamp) -> Written<()> {
         self.store.write_along(move |db, _| {
             db.execute(
@@ -147,7 +158,7 @@ impl Outbox<'_> {
         })
     }
 
-    /// There is nobody left to tell.
+    /// Gives the notice up: its parent does not exist any more. It counts as delivered, with the reason.
     pub fn undeliverable(&self, notice: NoticeId, why: String, at: Timestamp) -> Written<()> {
         self.store.write(move |db, _| {
             db.execute(
@@ -158,6 +169,7 @@ impl Outbox<'_> {
         })
     }
 
+    /// Records a failed attempt and when the next one is due.
     pub fn postpone(&self, notice: NoticeId, until: Timestamp) -> Written<()> {
         self.store.write(move |db, _| {
             db.execute(
@@ -171,6 +183,7 @@ impl Outbox<'_> {
     /// The caller has these ends in hand: their notices are recorded without a reply (N3).
     pub fn hush(&self, tasks: Vec<TaskId>) -> Written<()> {
         self.store.write(move |db, _| {
+            // `nth = 0` is the notice of the end; stalls have 1, 2, … A delivered one cannot be changed any more.
             let mut hush = db.prepare(
                 "UPDATE notice SET wake = 0 WHERE delivered_at IS NULL AND nth = 0
                    AND task = (SELECT seq FROM task WHERE id = ?1)",
@@ -225,7 +238,8 @@ impl Outbox<'_> {
     /// Parents whose names begin like this and that have unread notices.
     pub fn unread_parents(&self, stem: &str) -> Result<Vec<SessionId>, Error> {
         self.store.read(|db| {
-            // Names are plain ASCII, so everything that begins like it sorts before this.
+            // A range and not `LIKE`, so that the index is used. Names are ASCII and `~` is the last printable
+            // character, so everything that begins with the stem sorts before it.
             Ok(db.query_all(
                 "SELECT DISTINCT parent_session FROM notice INDEXED BY notice_unread
                  WHERE parent_host = 'mailbox' AND read_at IS NULL
@@ -253,6 +267,7 @@ impl Outbox<'_> {
         })
     }
 
+    /// Acknowledges what a client has received. Idempotent: the first time stays.
     pub fn mark_read(&self, receipt: Receipt, at: Timestamp) -> Written<()> {
         self.store.write(move |db, _| {
             let mut mark = db.prepare(
@@ -280,7 +295,8 @@ pub(super) enum NoticeKind {
     Stall { seconds: u64 },
 }
 
-/// Writes the notice. A parent that is no conversation has it with that: it is in its mailbox.
+/// Inserts the notice, in the transaction of what it is about. To a parent with a mailbox it is delivered with
+/// that: it waits there to be read.
 pub(super) fn owe(
     db: &Connection,
     seq: i64,
@@ -297,11 +313,11 @@ pub(super) fn owe(
         .query_opt("SELECT total, live FROM batch WHERE id = ?1", [task.batch.as_str()], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })?
-        // A batch whose name was damaged is nobody's.
+        // A task whose batch was unreadable (quarantine) has no row here: it counts as a batch of one.
         .unwrap_or((1, 0));
     let at = notice.at.as_millis();
     let delivered = (task.origin.parent.host == MAILBOX).then_some(at);
-    // Whose own doing it was need not read about it.
+    // Without a wake the caller caused this itself (it cancelled): its mailbox copy starts as read.
     let read = delivered.filter(|_| !notice.wake);
     db.execute(
         "INSERT INTO notice (task, run, nth, parent_host, parent_session, message_id, wake,

@@ -1,5 +1,11 @@
-//! Pages of the history. From indexes and counter rows, so that the size of the history does not matter;
-//! only a search goes through all of it.
+//! Pagination of the history, with exact totals.
+//!
+//! Totals come from counter rows that triggers keep, rows from indexes, so that the size of the history does not
+//! matter; only a search goes through all of it (`search`). Two things make a page cheap. `OFFSET` is avoided where
+//! a task's place follows from its number. And ended tasks are copied as the JSON that was stored with their end
+//! (the table `view`) instead of being decoded and serialised again; a row of an older `schema` is built anew.
+//!
+//! Rows and total are read in one read transaction: a task that ends in between would be counted and not shown.
 
 use super::filter::{Direction, Filter, Sort, Window};
 use super::rows::{self, TASK};
@@ -9,6 +15,7 @@ use super::{Error, search};
 use crate::task::view::Brief;
 use crate::task::{Status, Task};
 
+/// One page of the tasks that match a filter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
     pub tasks: Vec<T>,
@@ -31,9 +38,9 @@ impl Pages<'_> {
         })
     }
 
-    /// The same page as JSON behind what is in `answer`, with commas between the tasks, and how many
-    /// match. That of ended tasks is copied from where it was stored with their end: to build a page
-    /// from rows takes several times as long as to send it.
+    /// Appends the same page to `answer` as JSON, with commas between the tasks, and returns how many match. The
+    /// JSON of ended tasks is copied from where it was stored with their end: to build a page from rows takes
+    /// several times as long as to send it.
     pub fn json(
         &self,
         filter: &Filter,
@@ -43,6 +50,7 @@ impl Pages<'_> {
     ) -> Result<u64, Error> {
         let start = answer.len();
         self.store.read_at_once(|db| {
+            // A read that met a poison row is retried: drop what the first attempt wrote.
             answer.truncate(start);
             let (selected, total) = select(db, filter, sort, window)?;
             selected.json(db, self.store.0.brief, answer)?;
@@ -50,7 +58,8 @@ impl Pages<'_> {
         })
     }
 
-    /// The same, if it takes microseconds: totals that are kept by triggers, and no long walk.
+    /// The same, if it takes microseconds and can be done on a thread of the runtime: the total is a counter row,
+    /// and no long range is walked. `None`: use `json` on a thread that may block.
     pub fn json_at_once(
         &self,
         filter: &Filter,
@@ -103,7 +112,8 @@ impl Selected<'_> {
         })
     }
 
-    /// In one query where that is possible, because to begin one takes longer than to copy a task.
+    /// Appends them as JSON. In one query where that is possible, because to begin one takes longer than to copy
+    /// a task.
     fn json(self, db: &Connection, brief: Brief, answer: &mut Vec<u8>) -> Result<(), Error> {
         match self {
             Selected::Numbers { first, last, direction } => {
@@ -118,6 +128,8 @@ impl Selected<'_> {
                     }
                 })?;
                 let mut rows = stored.query((first, last, brief.schema()))?;
+                // A merge join by hand of all numbers of the page with those that have stored JSON: the gaps
+                // are live tasks and rows of an older schema, which are built.
                 let mut seqs = numbers(first, last, direction).into_iter();
                 while let Some(row) = rows.next()? {
                     let stored = row.get(0)?;
@@ -129,7 +141,8 @@ impl Selected<'_> {
                 seqs.try_for_each(|seq| add(db, brief, seq, None, answer))
             }
             Selected::Query { sql, values } => {
-                // Joined to what is on the page, and not to all that is sorted or skipped for it.
+                // A subquery with the limit inside: `view` is joined to the rows on the page, and not to all
+                // that are sorted or skipped for it.
                 let mut stored = db.prepare(&format!(
                     "SELECT t.seq, v.json FROM ({sql}) t
                      LEFT JOIN view v ON v.task = t.seq AND v.schema = {}",
@@ -183,7 +196,8 @@ fn add(
     Ok(())
 }
 
-/// Which tasks are on a page, and how many match on all pages.
+/// The query plan: which tasks are on a page, and how many match on all pages. In this order: a scan when there is
+/// a text to search for, plain numbers when every task matches, otherwise a query with `OFFSET`.
 fn select<'a>(
     db: &Connection,
     filter: &'a Filter,
@@ -214,8 +228,9 @@ fn select<'a>(
     Ok((Selected::Query { sql, values }, total))
 }
 
-/// `OFFSET` walks over all rows that it skips. While no number is missing, the place of a task in the
-/// history follows from its number. `None` when some are, because a task in between was pruned.
+/// Random access to a page: `OFFSET` walks over all rows that it skips, but while the numbers of the tasks have no
+/// gap, the place of a task in the history follows from its number. `None` when there are gaps, because a task in
+/// between was pruned (pruning from the old end leaves none).
 fn by_number(
     db: &Connection,
     direction: Direction,
@@ -239,8 +254,8 @@ fn by_number(
     Ok(Some(Selected::Numbers { first, last, direction }))
 }
 
-/// The same for tasks with `text` in their description. All of them are visited, for the total; only
-/// those on the page are kept.
+/// The same for tasks with `text` in their description. All matches are visited, for the exact total; only those on
+/// the page are kept.
 fn find(
     db: &Connection,
     filter: &Filter,
@@ -258,6 +273,8 @@ fn find(
     };
     let (condition, values) = filter.condition();
     if !sort.is_by_launch() {
+        // The scan is in launch order, so its matches are sorted by number: the tasks are read in the wanted
+        // order, and each is looked up among the matches by binary search.
         let mut matching = Vec::new();
         search::scan(db, text, Direction::Ascending, |block| {
             matching.extend(block.tasks());
@@ -274,7 +291,7 @@ fn find(
         }
     } else if filter.admits_all() {
         search::scan(db, text, sort.direction, |block| {
-            // Before and behind the page it is enough to count.
+            // Before and behind the page it is enough to count: to find out the numbers takes a second pass.
             let n = block.count();
             if total + n > window.offset && total < end {
                 let on_page = (total..).zip(block.tasks());
@@ -286,6 +303,7 @@ fn find(
             Ok(())
         })?;
     } else {
+        // Few match as a rule, so each is checked against the filter by its primary key.
         let mut admits =
             db.prepare(&format!("SELECT 1 FROM task t WHERE {condition} AND t.seq = ?"))?;
         let mut values = values;
@@ -322,6 +340,7 @@ pub(super) fn tasks<T>(
     Ok(tasks)
 }
 
+/// The total from counter rows: one per status and agent, however long the history.
 fn counted(db: &Connection, filter: &Filter) -> Result<u64, Error> {
     let values = (filter.status.map(Status::name), filter.agent.as_deref());
     Ok(db.query_one(
@@ -332,6 +351,7 @@ fn counted(db: &Connection, filter: &Filter) -> Result<u64, Error> {
     )? as u64)
 }
 
+/// The total by counting, for filters that no counter row knows: by parent or batch, each with an index.
 fn count(db: &Connection, condition: &str, values: &[Value<'_>]) -> Result<u64, Error> {
     let count =
         db.query_one(&format!("SELECT count(*) FROM task t WHERE {condition}"), values, |row| {
@@ -340,5 +360,5 @@ fn count(db: &Connection, condition: &str, values: &[Value<'_>]) -> Result<u64, 
     Ok(count as u64)
 }
 
-/// So many rows are walked in no time.
+/// `OFFSET` and `LIMIT` up to here walk so few rows that it takes microseconds.
 const NEAR: u64 = 1_000;

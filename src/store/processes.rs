@@ -1,13 +1,16 @@
-//! Commands that were started and are not known to be gone (T20).
+//! A write-ahead record of the processes that agents' commands run in (T20): written before a command starts,
+//! removed when nothing it started is left. After a crash the next daemon kills what is still there. A process
+//! is identified by pid, start time and boot id, because pids are reused.
 
 use super::sql::{self, Row};
 use super::subjects::Processes;
 use super::{Error, Written};
 use crate::task::{SessionId, Timestamp};
 
-/// A command, by the guard it was started through.
+/// A command, by the guard process it was started through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedProcess {
+    /// The key of the record.
     pub marker: String,
     pub session: SessionId,
     pub call: String,
@@ -18,6 +21,7 @@ pub struct RecordedProcess {
 }
 
 impl Processes<'_> {
+    /// To be awaited before the command starts, or a crash in between would leave an orphan nobody knows.
     pub fn record(&self, process: RecordedProcess) -> Written<()> {
         self.store.write(move |db, _| {
             db.execute(

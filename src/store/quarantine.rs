@@ -1,6 +1,10 @@
-//! Quarantine: a task whose row cannot be decoded must not keep others from being read. Its original
-//! values are kept aside, what cannot be read of them is replaced, and a live one is ended in error, which
-//! its parent is told (D4). Nothing here decodes a row before that.
+//! Quarantine for poison rows: a task that cannot be decoded must not keep others from being read (D4). Its
+//! original values are kept in the table `quarantine` as SQL literals, what cannot be read of them is replaced,
+//! and a live one is ended in error, which its parent is told.
+//!
+//! A read that meets such a row fails with `UnreadableTask`, has the writer isolate the row, and is retried
+//! (`Store::read`). When the daemon starts, all live tasks are inspected, so that the supervisor need not expect
+//! one. Nothing here decodes a row before it was repaired; what resists even that is deleted, its original kept.
 
 use std::time::Duration;
 
@@ -15,10 +19,10 @@ use super::writer::{News, What};
 use crate::task::lifecycle::RunEnd;
 use crate::task::{Budget, MessageId, Progress, Status, Task, Timestamp};
 
-/// So many tasks on either side of a bad one are looked at, too: damage comes in pages.
+/// So many tasks on either side of a bad one are inspected, too: rows are damaged by the page.
 const AROUND: i64 = 100;
 
-/// How long a read waits for the writer to put a task into quarantine.
+/// How long a read waits for the writer to put a task into quarantine. It blocks a thread of the runtime.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A task that was put into quarantine.
@@ -30,10 +34,12 @@ pub struct Quarantined {
     pub field: String,
 }
 
-/// Which tasks to look at.
+/// Which tasks to inspect.
 enum Suspects {
     Live,
+    /// The neighbours of this one, by their place in the history.
     Around(i64),
+    /// Wherever the status is no known word: a query that groups by status cannot name the task.
     UnknownStatus,
 }
 
@@ -61,7 +67,8 @@ impl Integrity<'_> {
     pub fn inspect_all(&self) -> Result<(), Error> {
         let mut after = 0;
         loop {
-            // In slices: a reader that stays keeps the log from being moved into the file.
+            // In slices: a long read transaction would keep the write-ahead log from being checkpointed, and
+            // the log would grow as long as it takes.
             let last = self.store.read(|db| {
                 let slice = "SELECT max(seq) FROM
                              (SELECT seq FROM task WHERE seq > ?1 ORDER BY seq LIMIT 500)";
@@ -80,13 +87,14 @@ impl Integrity<'_> {
         }
     }
 
-    /// Around this task, or wherever a status is not known. `false`: nothing came of it.
+    /// Inspects around this task, or wherever a status is unknown. `false`: nothing was isolated, so a retry of
+    /// the read would fail in the same way.
     pub(super) fn quarantine(&self, seq: Option<i64>) -> bool {
         match self.inspect(seq.map_or(Suspects::UnknownStatus, Suspects::Around)) {
             Ok(found) => found > 0,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "task cannot be read, nor put into quarantine");
+                tracing::error!(error, "task quarantine failed; the read that met the task fails");
                 false
             }
         }
@@ -128,7 +136,8 @@ fn inspect(
     Ok(found)
 }
 
-/// One that resists is kept as it was and deleted: it must not hold up the others for ever.
+/// One that resists repair is deleted, its original kept in the quarantine: it must not hold up the others for
+/// ever. A corrupt file is another matter, and nothing is deleted because of it.
 fn isolate_or_delete(
     db: &Connection,
     news: &mut News,
@@ -144,7 +153,7 @@ fn isolate_or_delete(
         Err(error) if error.damage().is_none() => {
             drop(savepoint);
             let error = &error as &dyn std::error::Error;
-            tracing::error!(seq, field, error, "task cannot be read or ended; it was deleted");
+            tracing::error!(seq, field, error, "task repair failed; task deleted, original kept");
             let at = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
             let at: i64 = db.query_one(at, (), |row| row.get(0))?;
             keep_original(db, seq, &field, at)?;
@@ -155,7 +164,7 @@ fn isolate_or_delete(
     }
 }
 
-/// As whoever works with the task would. A live one without its run is of no use either.
+/// Decodes the task and its current run, as the supervisor would. A live one without its run is unreadable, too.
 fn read(db: &Connection, seq: i64) -> Result<Option<Task>, Error> {
     let found = db.query_opt(
         &format!(
@@ -173,6 +182,8 @@ fn read(db: &Connection, seq: i64) -> Result<Option<Task>, Error> {
     }
 }
 
+/// Keeps the original, replaces what cannot be decoded, ends the task and tells its parent. It runs inside the
+/// caller's change: if it fails, all of that is rolled back.
 pub(super) fn isolate(
     db: &Connection,
     news: &mut News,
@@ -182,6 +193,7 @@ pub(super) fn isolate(
     let at: i64 =
         db.query_one("SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)", (), |row| row.get(0))?;
     keep_original(db, seq, &field, at)?;
+    // Asked before `end`, which sets the slot to 0.
     let was_live: bool =
         db.query_one("SELECT slot IN (1, 2, 3) FROM task WHERE seq = ?1", [seq], |row| row.get(0))?;
     replace_unreadable(db, "task", seq)?;
@@ -196,11 +208,11 @@ pub(super) fn isolate(
     let name = task.short_id.to_string();
     db.execute("UPDATE quarantine SET name = ?2 WHERE task = ?1", (seq, &name))?;
     publish(db, news, if was_live { What::Ended } else { What::Updated }, &task.id)?;
-    tracing::error!(task = %task.id, field, "task cannot be read; it is shown as failed");
+    tracing::error!(task = %task.id, field, "task is unreadable; it was quarantined");
     Ok(Quarantined { name, field })
 }
 
-/// The row as SQL literals, for whoever wants to know what was there.
+/// Keeps the row as SQL literals (`quote`), which can represent any bytes, for a person to look at.
 fn keep_original(db: &Connection, seq: i64, field: &str, at: i64) -> Result<(), Error> {
     let quoted: Vec<String> =
         columns(db, "task")?.iter().map(|column| format!("quote({})", column.name)).collect();
@@ -215,7 +227,7 @@ fn keep_original(db: &Connection, seq: i64, field: &str, at: i64) -> Result<(), 
     Ok(())
 }
 
-/// A task that had ended keeps its state and its time, as far as those are known.
+/// Ends the task in error. One that had ended keeps its status and its time, as far as those are known.
 fn end(db: &Connection, seq: i64, field: &str, at: i64) -> Result<(), Error> {
     let why =
         format!("the record of this task was damaged (`{field}`); what is left of it is shown");
@@ -245,12 +257,14 @@ fn end(db: &Connection, seq: i64, field: &str, at: i64) -> Result<(), Error> {
             serde_json::to_string(&Budget::default()).unwrap_or_default(),
         ),
     )?;
-    // Triggers count words that nobody knows as well.
+    // The triggers of `tally` count by whatever the status says, so an unknown word got a row of its own, which
+    // is at zero by now.
     db.execute("DELETE FROM tally WHERE n <= 0", ())?;
     Ok(())
 }
 
-/// The end of a live task, unless its parent was told already.
+/// Owes the notice of the end, unless there is one: the unique index `notice_once` would refuse a second one, and
+/// with it the repair.
 fn tell(db: &Connection, seq: i64, task: &Task, at: i64) -> Result<(), Error> {
     let told = "SELECT EXISTS (SELECT 1 FROM notice WHERE task = ?1 AND run = ?2 AND nth = 0)";
     if db.query_one(told, (seq, task.run), |row| row.get(0))? {
@@ -263,18 +277,19 @@ fn tell(db: &Connection, seq: i64, task: &Task, at: i64) -> Result<(), Error> {
     owe(db, seq, task, &NewNotice { kind, message_id: &message_id, wake: true, at })
 }
 
-/// What these columns hold at most.
+/// The largest number in a column that is read as `u32`, and those columns.
 const SMALL: i64 = u32::MAX as i64;
 const COUNTS: [&str; 3] = ["depth", "run", "n"];
 
-/// What takes the place of a value.
+/// The replacement for a value that cannot be decoded.
 enum Better {
     Null,
     Zero,
     Text,
 }
 
-/// Values of a type that their column cannot have, and text that is not UTF-8.
+/// Replaces values of a type that their column cannot have, and text that is not UTF-8, column by column and
+/// without decoding the row. What is readable of a text stays.
 fn replace_unreadable(db: &Connection, table: &str, seq: i64) -> Result<(), Error> {
     for Column { name, is_text, required, .. } in columns(db, table)? {
         let select = format!("SELECT {name} FROM {table} WHERE seq = ?1");

@@ -1,4 +1,8 @@
-//! Rows to tasks and back. The column list and the function that reads it stand side by side.
+//! Row mapping: from rows to tasks and runs, and from our types to columns. The list of columns and the enum of their
+//! positions come from one macro, so that neither can be changed without the other.
+//!
+//! A damaged row may hold anything. Decoding never panics; what does not fit becomes `UnreadableTask` with the row's
+//! number and the column's name, and the row goes into quarantine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,20 +18,26 @@ use crate::task::{
 /// One prompt to the agent and what came of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
+    /// 0 for the launch, one more for every resume.
     pub n: u32,
+    /// Of the prompt: the idempotency key for sending it.
     pub message_id: MessageId,
     pub prompt: String,
     pub started_at: Timestamp,
+    /// When the host accepted the prompt; without, it is still owed.
     pub sent_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
     pub ended_as: Option<RunEnd>,
     pub result: Option<String>,
     pub error: Option<String>,
     pub open_todos: Vec<String>,
+    /// The follow-up about open todos; owed while it has an id and was not sent.
     pub nudge_id: Option<MessageId>,
     pub nudge_sent_at: Option<Timestamp>,
+    /// The same for going on after the host was restarted.
     pub continue_id: Option<MessageId>,
     pub continue_sent_at: Option<Timestamp>,
+    /// The parent was told that nothing moves; reset when something does.
     pub stalled: bool,
     /// How long it was without a slot after its prompt had been sent.
     pub waited: Duration,
@@ -101,7 +111,8 @@ pub(super) fn task(row: Row<'_>) -> Result<(i64, Task), Error> {
     Ok((seq, task))
 }
 
-/// Whose row it is, when what went wrong is the row's doing.
+/// Turns a decoding error into one that names the task, so that it can be quarantined. Errors that are not the row's
+/// fault (the disk, the file) stay as they are.
 pub(super) fn unreadable(row: Row<'_>, seq: i64, error: Error) -> Error {
     let column = match &error {
         Error::Unreadable { column } => {
@@ -138,7 +149,7 @@ fn decode(row: Row<'_>) -> Result<Task, Error> {
             agent: row.get(Is::Agent.at(0))?,
             model: Some(row.get(Is::Model.at(0))?).filter(|model: &String| !model.is_empty()),
             budget: json("budget", row.get::<&str>(Is::Budget.at(0)).unwrap_or_default())?,
-            // 2 is one that nobody waits for any more.
+            // 2 is one whose caller went on without it; see `tasks`.
             manner: match row.get::<i64>(Is::Blocking.at(0))? {
                 0 => Manner::Background,
                 _ => Manner::Blocking,
@@ -157,7 +168,7 @@ fn decode(row: Row<'_>) -> Result<Task, Error> {
     })
 }
 
-/// Reads what [`TASK`] and [`RUN`] select, the run as far as there is one.
+/// Reads what [`TASK`] and [`RUN`] select; without a run when an outer join found none.
 pub(super) fn task_and_run(row: Row<'_>) -> Result<(Task, Option<Run>), Error> {
     let (seq, task) = task(row)?;
     if row.value(TASK_COLUMNS)? == Value::Null {
@@ -203,7 +214,7 @@ pub(super) fn run(row: Row<'_>, start: usize) -> Result<Run, Error> {
         ended_as: ended_as.as_deref().and_then(RunEnd::parse),
         result: row.get(Is::Result.at(start))?,
         error: row.get(Is::Error.at(start))?,
-        // Only counted and shown: none is better than no run.
+        // Only counted and shown: a list that cannot be read is empty, and no reason to quarantine the task.
         open_todos: open_todos.and_then(|todos| json("", &todos).ok()).unwrap_or_default(),
         nudge_id: row.get(Is::NudgeId.at(start))?,
         nudge_sent_at: row.get(Is::NudgeSentAt.at(start))?,
@@ -262,6 +273,7 @@ impl FromValue<'_> for Timestamp {
     }
 }
 
+/// As it stands in the column. Live ones are greater than 0, which is the condition of the index `task_live`.
 pub(super) fn slot_number(slot: Slot) -> i64 {
     match slot {
         Slot::None => 0,
@@ -285,9 +297,11 @@ pub(super) fn parse_status(word: &str) -> Result<Status, Error> {
 }
 
 fn state(row: Row<'_>) -> Result<State, Error> {
+    // A status that is no text becomes an empty word, which is refused as an unknown status.
     let status = parse_status(row.get::<&str>(Column::Status.at(0)).unwrap_or_default())?;
     let error: Option<String> = row.get(Column::Error.at(0))?;
     let result = row.get::<Option<&str>>(Column::Result.at(0)).unwrap_or_default();
+    // Shared and not copied: results may be long, and a task is cloned for every listener.
     let result: Option<Arc<str>> = result.map(Arc::from);
     Ok(match status {
         Status::Running => State::Running,
@@ -297,7 +311,7 @@ fn state(row: Row<'_>) -> Result<State, Error> {
         Status::Error => State::Failed { error: error.unwrap_or_default(), result },
         Status::Cancelled => State::Cancelled { error, result },
         Status::Resumed => {
-            // What it falls back to when it cannot be resumed after all.
+            // The state it goes back to when the resume fails.
             let from: Option<String> = row.get(Column::CameFrom.at(0))?;
             let from = from.as_deref().and_then(Status::parse).and_then(EndedState::of);
             State::Resumed { from: from.unwrap_or(EndedState::Completed), result }
@@ -312,7 +326,7 @@ pub(super) fn json<T: serde::de::DeserializeOwned>(
     serde_json::from_str(text).map_err(|_| Error::Unreadable { column })
 }
 
-/// As it stands in a column.
+/// A value as JSON, for a text column.
 pub(super) fn text<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("our own types are JSON")
 }

@@ -1,8 +1,12 @@
-//! Searching descriptions: they are kept a second time, their letters folded, packed into blocks of
-//! one page of the file, and scanned block by block.
+//! Substring search in descriptions, by a linear scan: they are stored a second time, case-folded, packed into blocks
+//! of one page of the file each, and scanned block by block with a vectorised search (`memmem`).
 //!
-//! A scan and not an index of trigrams (FTS5): that knows no texts of one or two letters, and for an
-//! exact total it would visit every match, too, in many more pages.
+//! A scan and not an index of trigrams (FTS5): that finds no texts of one or two letters, and for an exact total it
+//! would visit every match, too, in many more pages.
+//!
+//! A block is the concatenated descriptions of consecutive tasks, each with a terminator that is no UTF-8, so the
+//! number of a match is the first task's plus the terminators before it. Removing one leaves a tombstone, so that
+//! the others keep their numbers. Everything here is derived from `task` and built anew when it is missing.
 
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
@@ -11,19 +15,19 @@ use super::Error;
 use super::filter::Direction;
 use super::sql::Connection;
 
-/// Stands behind every description. No text has this byte in it.
+/// The terminator of every description. UTF-8 has no such byte, so no text matches across it.
 const END: u8 = 0xff;
-/// Stands for a description that is gone, and is found by nobody either.
+/// The tombstone of a description that was pruned. No such byte in UTF-8 either, so no text matches it.
 const GONE: u8 = 0xfe;
 
-/// So much fits into a page of the file; what is longer would be spread over several.
+/// So much fits into a page of the file; a longer blob would be spread over overflow pages.
 const ROOM: usize = 3900;
 
-/// So many are caught up with at a time.
+/// So many tasks are indexed at a time, to bound the memory.
 const CHUNK: usize = 10_000;
 
-/// Capitals and small letters made equal, letter by letter: what surrounds a letter never counts,
-/// or else a part of a text would be folded differently from the whole.
+/// Case folding, letter by letter: context never counts, or a part of a text would be folded differently from
+/// the whole. That is why `str::to_lowercase` will not do, which turns a final Σ into ς.
 fn fold(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();
@@ -32,7 +36,7 @@ fn fold(text: &str) -> String {
     small.map(|letter| if letter == 'ς' { 'σ' } else { letter }).collect()
 }
 
-/// Calls `visit` with every block, in this order of the launches.
+/// Calls `visit` with every block, in launch order or against it.
 pub(super) fn scan(
     db: &Connection,
     text: &str,
@@ -53,7 +57,7 @@ pub(super) fn scan(
     Ok(())
 }
 
-/// Descriptions to be searched. A match never spans two of them: no text has the byte in between.
+/// A block of descriptions to be searched. A match never spans two of them, because of the terminator.
 pub(super) struct Block<'a> {
     /// The number of its first task.
     first: i64,
@@ -83,9 +87,9 @@ impl Block<'_> {
         tasks
     }
 
-    /// Where the first match is in every description that has one. One pass of the vectorised search, which
-    /// is set up once for a block: to look at each description by itself takes about as long where all
-    /// match, and four times as long where few do.
+    /// The position of the first match in every description that has one. One pass of the vectorised search over the
+    /// whole block, because setting it up has a price: to search each description by itself takes about as long
+    /// where all match, and four times as long where few do.
     fn matches(&self) -> impl Iterator<Item = usize> {
         let mut next = 0;
         self.finder.find_iter(self.text).filter(move |at| {
@@ -98,16 +102,17 @@ impl Block<'_> {
     }
 }
 
-/// Where the description ends that this place is in. The end is near, so that a search through 16 bytes
-/// as one number is faster than `memchr`, which prepares for long texts; all bits of `END` are set, so
-/// its complement is the first zero byte.
+/// Where the description ends that this position is in. The end is near, so a SWAR search (16 bytes as one number) is
+/// faster than `memchr`, which prepares for long texts; all bits of `END` are set, so in the complement the terminator
+/// is the first zero byte.
 fn end_after(text: &[u8], from: usize) -> usize {
     const LOW: u128 = u128::MAX / 0xff;
     const HIGH: u128 = LOW << 7;
     let (chunks, rest) = text[from..].as_chunks::<16>();
     for (n, chunk) in chunks.iter().enumerate() {
         let complement = !u128::from_le_bytes(*chunk);
-        // The lowest set bit is in the first byte that is zero.
+        // The classic zero-byte test. Borrows can set bits above the first zero byte only, so the lowest set
+        // bit is in the first one.
         let zeros = complement.wrapping_sub(LOW) & !complement & HIGH;
         if zeros != 0 {
             return from + n * 16 + (zeros.trailing_zeros() / 8) as usize;
@@ -117,7 +122,8 @@ fn end_after(text: &[u8], from: usize) -> usize {
     rest.iter().position(|byte| *byte == END).map_or(text.len(), |end| at + end)
 }
 
-/// Adds the description of the newest task.
+/// Adds the description of the newest task: to the last block, or to a new one when that is full or a number is
+/// missing in between.
 pub(super) fn append(db: &Connection, seq: i64, description: &str) -> Result<(), Error> {
     let folded = fold(description);
     let newest: Option<(i64, i64, Vec<u8>)> =
@@ -139,7 +145,8 @@ pub(super) fn append(db: &Connection, seq: i64, description: &str) -> Result<(),
     Ok(())
 }
 
-/// Takes the description of a task away, without moving the others.
+/// Removes the description of a task. It leaves a tombstone, so that the numbers of the others stay right; a block of
+/// tombstones alone is deleted.
 pub(super) fn forget(db: &Connection, seq: i64) -> Result<(), Error> {
     let found: Option<(i64, i64, Vec<u8>)> = db.query_opt(
         "SELECT first, n, text FROM search WHERE first <= ?1 ORDER BY first DESC LIMIT 1",
@@ -164,7 +171,7 @@ pub(super) fn forget(db: &Connection, seq: i64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds what is missing at the end: everything, in a store from before there was a search.
+/// Indexes what is missing at the end: everything, in a store from before there was a search, or after a repair.
 pub(super) fn catch_up(db: &Connection) -> Result<(), Error> {
     let known = "SELECT coalesce((SELECT first + n FROM search ORDER BY first DESC LIMIT 1), 0)";
     let mut from: i64 = db.query_one(known, (), |row| row.get(0))?;

@@ -1,4 +1,9 @@
-//! The sessions of the embedded host: what its agents said and did, saved message by message.
+//! Sessions of the embedded host: a log of messages per session, from which a run goes on after a restart.
+//!
+//! Opening is idempotent by a nonce, saying by the id of the message, so both can be retried after a crash.
+//! States of tool calls change often and messages may be megabytes: the newest state is kept in a table of its
+//! own (`call`), over the one in the message's body, and merged when the message is read. `running` and the
+//! counter `said` close the race between a run that ends and a message that arrives: see `rest`.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +15,12 @@ use super::subjects::Sessions;
 use super::{Error, Written, rows};
 use crate::task::{SessionId, Timestamp};
 
+/// A conversation with an agent of our own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     pub id: SessionId,
     pub parent: Option<SessionId>,
+    /// The idempotency key of its creation.
     pub nonce: String,
     pub title: String,
     pub directory: String,
@@ -22,12 +29,12 @@ pub struct Session {
     pub deny: Vec<String>,
     /// Of the last prompt; empty when it named none.
     pub model: String,
-    /// Something is to be gone on with after a restart.
+    /// A run is under way, and is to be continued after a restart.
     pub running: bool,
-    /// How often something was said that is to be answered.
+    /// A version: how many messages there were that are to be answered.
     pub said: i64,
     pub created_at: Timestamp,
-    /// The providers whose access came with a call, and when.
+    /// The providers whose credentials came with a call, and when. The credentials are not stored.
     pub handed: BTreeMap<String, Timestamp>,
 }
 
@@ -39,12 +46,12 @@ const SESSION: &str = "id, parent, nonce, title, directory, agent, deny, model, 
 pub struct Messages {
     /// As JSON, oldest first.
     pub bodies: Vec<String>,
-    /// The point up to which this is all; nought before the first message.
+    /// The cursor to read on from; 0 before the first message.
     pub last: i64,
 }
 
 impl Sessions<'_> {
-    /// One session per nonce: asked again, it answers with the one there is.
+    /// Idempotent, one session per nonce: asked again, it answers with the one there is.
     pub fn open(&self, session: Session) -> Written<SessionId> {
         self.store.write(move |db, _| {
             if let Some(known) = find(db, "nonce = ?1", &session.nonce)? {
@@ -55,8 +62,8 @@ impl Sessions<'_> {
         })
     }
 
-    /// The same, with everything that was said in another session. The copies still name the
-    /// session they were said in.
+    /// The same with a copy of another session's messages, for a fork. The bodies still name the session they
+    /// were said in.
     pub fn copy(&self, session: Session, of: &SessionId) -> Written<SessionId> {
         let of = of.clone();
         self.store.write(move |db, _| {
@@ -89,8 +96,9 @@ impl Sessions<'_> {
         })
     }
 
-    /// Saves what somebody says to the session and that it is to work on it. `false`: it was said
-    /// before, and nothing changes.
+    /// Saves a message to the session, and, with `work`, that a run is to answer it, in one transaction: after a
+    /// crash the run is continued. Idempotent by the id of the message. `false`: it was there before, and nothing
+    /// changes.
     pub fn say(
         &self,
         session: &SessionId,
@@ -101,6 +109,7 @@ impl Sessions<'_> {
     ) -> Written<bool> {
         let session = session.clone();
         self.store.write(move |db, _| {
+            // The unique key (session, id) is what makes a retry harmless.
             if db.execute(
                 "INSERT OR IGNORE INTO message (session, id, body) VALUES (?1, ?2, ?3)",
                 (session.as_str(), &message_id, &body),
@@ -118,7 +127,7 @@ impl Sessions<'_> {
         })
     }
 
-    /// Saves a message, over an earlier state of it.
+    /// Saves a message, over an earlier state of it (upsert).
     pub fn save_message(&self, session: &SessionId, id: String, body: String) -> Written<()> {
         let session = session.clone();
         self.store.write(move |db, _| {
@@ -128,7 +137,7 @@ impl Sessions<'_> {
                 (session.as_str(), &id, &body),
                 |row| row.get(0),
             )?;
-            // The calls are in the body as they are now.
+            // The new body has the newest state of its calls; older ones must not be merged over it.
             db.execute("DELETE FROM call WHERE message = ?1", [seq])?;
             Ok(())
         })
@@ -153,7 +162,7 @@ impl Sessions<'_> {
         })
     }
 
-    /// What was said after this point; after nought it is everything.
+    /// The messages after this cursor; after 0 all of them.
     pub fn messages(&self, session: &SessionId, after: i64) -> Result<Messages, Error> {
         self.store.read(|db| {
             let mut messages = Messages { bodies: Vec::new(), last: after };
@@ -192,8 +201,9 @@ impl Sessions<'_> {
         })
     }
 
-    /// There is nothing left to go on with, for somebody who knows of all that was said `said`
-    /// times. `false`: something was said since, and the session goes on.
+    /// Marks the session as idle, if nothing was said since its run last looked (compare-and-set on `said`).
+    /// `false`: there is a new message, and the run goes on. Without the condition, a message that arrives while
+    /// the run ends would be saved and never answered.
     pub fn rest(&self, session: &SessionId, said: i64) -> Written<bool> {
         let session = session.clone();
         self.store.write(move |db, _| {
@@ -204,7 +214,7 @@ impl Sessions<'_> {
         })
     }
 
-    /// Notes whose access came with a call for this session.
+    /// Records which providers' credentials came with a call for this session.
     pub fn note_handed(
         &self,
         session: &SessionId,
@@ -277,20 +287,22 @@ fn insert(db: &Connection, session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// A message as it is kept. Texts are not looked into.
+/// A message as it is stored. Its parts are not parsed (`RawValue`): only those with a newer state are touched.
 #[derive(Serialize, Deserialize)]
 struct Body {
     info: Box<RawValue>,
     parts: Vec<Box<RawValue>>,
 }
 
-/// Hands out number, id and body of each message after a point, with the newest state of its calls.
+/// Visits number, id and body of each message after the cursor, with the newest state of its calls merged in. One at
+/// a time, because bodies may be megabytes each.
 fn for_each_message(
     db: &Connection,
     session: &SessionId,
     after: i64,
     mut each: impl FnMut(i64, &str, String) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    // Along the index `message_session`, which is in this order already: SQLite's sorter would copy the bodies.
     let mut messages = db.prepare(
         "SELECT seq, id, body FROM message WHERE session = ?1 AND seq > ?2 ORDER BY seq",
     )?;
@@ -307,6 +319,7 @@ fn for_each_message(
     Ok(())
 }
 
+/// Replaces the state of these parts. A state of a part that does not exist is ignored.
 fn with_states(body: &str, states: Vec<(usize, String)>) -> Result<String, Error> {
     let unreadable = |_| Error::Unreadable { column: "body" };
     let mut body: Body = serde_json::from_str(body).map_err(unreadable)?;

@@ -1,5 +1,12 @@
-//! Slots and the queue (T11). A slot in use is a row that holds one, the queue is the rows that wait;
-//! both are read inside the transaction that decides, so that nothing is counted twice or leaks.
+//! Admission control (T11): concurrency slots, and the queue of tasks that wait for one. A slot in use is a task
+//! row with `slot = 2`, the queue is the rows with `slot = 1`; there is no counter beside them. Both are read
+//! inside the write transaction that decides, so that no slot is given out twice, and none leaks when a task
+//! ends in an unforeseen way. Who is next is decided by the pure `task::queue`.
+//!
+//! On the SQL: `task_live` is a partial index (slot, parent_session, ticket) `WHERE slot > 0`. SQLite uses a
+//! partial index only when the query repeats its condition; it does not conclude `slot > 0` from `slot = 1`.
+//! Hence `slot = 1 AND slot > 0`: the first term is for the seek, the second makes the index eligible. Without
+//! it these queries, which run with every launch and every end, would walk the whole history.
 
 use std::sync::Arc;
 
@@ -13,7 +20,7 @@ use crate::task::queue::{Limits, Manner, Queue, QueuedTask, SlotUsage, grant};
 use crate::task::{Phase, Progress, SessionId, Slot, Task, Timestamp};
 
 impl Slots<'_> {
-    /// Gives the free slots to queued tasks and names those that may start.
+    /// Gives the free slots to queued tasks and returns those that may start.
     pub fn admit(&self, limits: Arc<Limits>, at: Timestamp) -> Written<Vec<Task>> {
         self.store.write(move |db, news| {
             let queues = queues(db, limits.active_per_parent)?;
@@ -42,8 +49,9 @@ impl Slots<'_> {
                 serve(db, &task.origin.parent.session, next_ticket(db)?)?;
                 started.extend(publish(db, news, What::Updated, &id)?);
             }
-            // Who has nothing here any more, and was served before everybody who waits, is as good as
-            // new.
+            // Forget the turns that decide nothing any more, or `served` would grow with every parent there
+            // ever was: of a parent without queued or active tasks that was served before everybody who
+            // waits. If it comes back without a turn (0), it is first among them, as it would be with it.
             db.execute(
                 "DELETE FROM served WHERE ticket < ifnull(
                    (SELECT min(ifnull(s.ticket, 0)) FROM task t
@@ -57,8 +65,8 @@ impl Slots<'_> {
         })
     }
 
-    /// Takes its slot away and keeps it out of the queue, because it cannot go on before somebody brings
-    /// what it lacks. `progress` says what that is.
+    /// Takes its slot away and keeps it out of the queue, because it cannot go on before a client brings the
+    /// credentials it lacks. `progress` says which. Parked in its slot, it would block the tasks behind it.
     pub fn park(&self, task: &Task, progress: Progress, at: Timestamp) -> Written<()> {
         let (id, run) = (task.id.clone(), task.run);
         let progress = Progress { phase: Phase::Queued, last_update: at, ..progress };
@@ -75,7 +83,7 @@ impl Slots<'_> {
         })
     }
 
-    /// Those that were, oldest first.
+    /// The parked tasks, oldest first.
     pub fn parked(&self) -> Result<Vec<Task>, Error> {
         self.store.read(|db| {
             let mut parked = db.prepare(&format!(
@@ -90,7 +98,7 @@ impl Slots<'_> {
         })
     }
 
-    /// Back into the queue, at the place it had.
+    /// Puts it back into the queue. Its ticket is the old one, so it is ahead of what was queued later.
     pub fn unpark(&self, task: &Task, at: Timestamp) -> Written<()> {
         let task = task.clone();
         let (id, progress) = (task.id.clone(), task.progress.clone().placed(Slot::Queued, at));
@@ -116,7 +124,8 @@ impl Slots<'_> {
     }
 }
 
-/// Adds the time since its place last changed to what a run has waited that was taken out of its slot.
+/// Adds the time since its slot last changed to what the run has waited. Only for a run whose prompt was sent:
+/// before that the wait is no part of the run, after it the time must not count as work.
 fn note_waiting(db: &Connection, task: &Task, at: Timestamp) -> Result<(), Error> {
     let waited = at.since(task.progress.last_update).as_millis();
     let waited = i64::try_from(waited).unwrap_or_default();
@@ -128,9 +137,9 @@ fn note_waiting(db: &Connection, task: &Task, at: Timestamp) -> Result<(), Error
     Ok(())
 }
 
-/// What a task that is to start now gets, and with a slot the turn of its parent.
+/// Admits a task or queues it; a slot costs its parent its turn while others wait.
 ///
-/// `None`: it would have to wait, and the parent has as many waiting as it may have.
+/// `None`: it would have to wait, and the parent has as many queued as it may have.
 pub(super) fn place(
     db: &Connection,
     parent: &SessionId,
@@ -138,6 +147,7 @@ pub(super) fn place(
     ticket: i64,
     limits: &Limits,
 ) -> Result<Option<Slot>, Error> {
+    // Turns are only recorded while somebody waits: an uncontended launch, the usual case, saves a write.
     let is_contended = any_queued(db)?;
     if has_room(db, parent, model.unwrap_or_default(), manner, limits)? {
         if is_contended {
@@ -154,13 +164,14 @@ pub(super) fn place(
     Ok(Some(Slot::Queued))
 }
 
-/// A place in the queue behind all others, also behind those whose turn it was.
+/// The next place in the queue. A counter in the store and no timestamp: a clock can be set back.
 pub(super) fn next_ticket(db: &Connection) -> Result<i64, Error> {
     let count = "UPDATE counter SET n = n + 1 WHERE name = 'ticket' RETURNING n";
     Ok(db.query_one(count, (), |row| row.get(0))?)
 }
 
-/// Nobody waited until now, so nobody wrote down whose turn it was: who has a slot has had one.
+/// Starts the round robin when the queue becomes non-empty. No turns were kept until now, so they are derived:
+/// a parent with active tasks was served with the newest of them.
 fn begin_turns(db: &Connection) -> Result<(), Error> {
     db.execute("DELETE FROM served", ())?;
     db.execute(
@@ -171,7 +182,7 @@ fn begin_turns(db: &Connection) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a launch would be placed now.
+/// Whether a launch would be admitted or queued now; the check before anything of it exists elsewhere.
 pub(super) fn has_place(
     db: &Connection,
     parent: &SessionId,
@@ -182,6 +193,7 @@ pub(super) fn has_place(
         || has_room(db, parent, model.unwrap_or_default(), manner, limits)?)
 }
 
+/// Whether there is a free slot under every limit that counts this task.
 fn has_room(
     db: &Connection,
     parent: &SessionId,
@@ -199,6 +211,8 @@ fn has_room(
         let count = format!("{active} {of}");
         Ok(db.query_one(&count, [parent.as_str()], |row| row.get::<i64>(0))? as usize)
     };
+    // Without limits on models or on all tasks, counting this parent's is enough: two counts in the index
+    // instead of a walk over every active task.
     let only_parents = limits.active_per_model.is_empty() && limits.active.is_none();
     let mut in_use = if only_parents { SlotUsage::default() } else { in_use(db)? };
     in_use.by_parent.insert(parent.clone(), count("")?);
@@ -208,8 +222,9 @@ fn has_room(
     Ok(in_use.has_room(parent, model, manner, limits))
 }
 
-/// Whether a task that started now would overtake one that waits for the same slot: one of its own
-/// parent, or of anybody under the same limit. Then it waits, too, and the next round decides.
+/// Whether a task that started now would jump the queue: one waits for the same slot, of its own parent, or of
+/// any parent under the same limit. Then it waits, too, and the next round of [`Slots::admit`] decides. Without
+/// this, a parent that launches often enough could starve the others.
 fn overtakes(
     db: &Connection,
     parent: &SessionId,
@@ -228,6 +243,7 @@ fn overtakes(
     if limits.active.is_some() && any_queued(db)? {
         return Ok(true);
     }
+    // `substr` and not `LIKE`: `_` and `%` are letters in the name of a model.
     let mut others = db.prepare(
         "SELECT EXISTS (SELECT 1 FROM task WHERE slot = 1 AND slot > 0
            AND (model = ?1 OR substr(model, 1, length(?1) + 1) = ?1 || '/'))",
@@ -256,11 +272,13 @@ fn queued(db: &Connection, parent: &SessionId) -> Result<usize, Error> {
     )? as usize)
 }
 
+/// Notes that a parent was given a slot, which puts it at the end of the round robin.
 fn serve(db: &Connection, parent: &SessionId, ticket: i64) -> Result<(), Error> {
     db.execute("INSERT OR REPLACE INTO served VALUES (?1, ?2)", (parent.as_str(), ticket))?;
     Ok(())
 }
 
+/// Counts the slots in use, from the rows.
 fn in_use(db: &Connection) -> Result<SlotUsage, Error> {
     let mut statement = db.prepare(
         "SELECT parent_session, model, blocking = 1 FROM task WHERE slot = 2 AND slot > 0",

@@ -1,5 +1,8 @@
-//! What the status API shows of the whole: totals from counter rows, groups, the state a stream
-//! begins with.
+//! Aggregates for the status API: totals, batches, and the snapshot that an event stream begins with.
+//!
+//! Totals are materialised: triggers keep counter rows with every insert, update and delete of a task, so no writer
+//! can forget it, and no answer grows with the history. A snapshot carries the number of the newest change in it: a
+//! client subscribes first, reads the snapshot, and drops the events up to that number.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +14,7 @@ use crate::task::stats::{BatchStats, Counts};
 use crate::task::view::TaskView;
 use crate::task::{BatchId, Status};
 
-/// A counter row.
+/// A counter row: the tasks of one status and agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
     pub status: Status,
@@ -40,7 +43,7 @@ pub struct Group {
     pub stats: BatchStats,
 }
 
-/// How things stood after exactly these changes.
+/// The state after exactly the changes up to `change`, read in one transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// The newest change that is in it.
@@ -64,8 +67,8 @@ impl Overview<'_> {
         self.store.read(task_count)
     }
 
-    /// The newest change, and how many tasks there are. While both stay the same, so does a snapshot:
-    /// every launch, change and end is a change, and pruning takes tasks away.
+    /// The cache key of a snapshot: the newest change, and how many tasks there are. While both stay the same, so
+    /// does a snapshot: every launch, update and end is a change; pruning is none, but takes tasks away.
     pub fn snapshot_key(&self) -> Result<(u64, u64), Error> {
         self.store.read_at_once(|db| Ok((counter(db, "change")?, task_count(db)?)))
     }
@@ -74,6 +77,8 @@ impl Overview<'_> {
     pub fn snapshot(&self, others: u64) -> Result<Snapshot, Error> {
         self.store.read_at_once(|db| {
             let change = counter(db, "change")?;
+            // Two queries, for two partial ranges: live ones from `task_live`, however old, and ended ones from
+            // the end of the primary key, where few rows are skipped before the limit is reached.
             let mut seqs: Vec<i64> =
                 db.query_all("SELECT seq FROM task WHERE slot > 0", (), |row| row.get(0))?;
             seqs.extend(db.query_all::<i64, Vec<i64>>(
@@ -105,6 +110,7 @@ impl Overview<'_> {
         self.store.read_at_once(|db| {
             let mut newest =
                 db.prepare("SELECT id FROM batch ORDER BY newest DESC, id LIMIT ?1 OFFSET ?2")?;
+            // `newest` is kept by a trigger, with an index: sorting batches by their tasks would read all tasks.
             let window = [limit, offset].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
             let ids: Vec<String> = newest.query_all(window, |row| row.get(0))?;
             let mut groups = Vec::with_capacity(ids.len());
@@ -118,6 +124,7 @@ impl Overview<'_> {
     /// How many tasks wait for a slot, and how many notices for their delivery.
     pub fn waiting(&self) -> Result<(u64, u64), Error> {
         self.store.read_at_once(|db| {
+            // Both from partial indexes, which hold what waits and nothing else.
             let count = |sql| -> Result<u64, Error> {
                 Ok(db.query_one(sql, (), |row| row.get::<i64>(0))? as u64)
             };
@@ -135,8 +142,9 @@ fn task_count(db: &Connection) -> Result<u64, Error> {
     Ok(db.query_one("SELECT coalesce(sum(n), 0) FROM tally", (), |row| row.get::<i64>(0))? as u64)
 }
 
-/// One statement for all figures: they belong to one moment without a transaction around them, and to
-/// begin a query takes longer than to read a counter row.
+/// One statement for all figures: it sees one snapshot without a transaction around it, and to begin a query takes
+/// longer than to read a counter row. The extremes are the two ends of the expression index `task_by_duration`; it is
+/// named, so that no other plan reads all ended tasks for them.
 const TOTALS: &str = "SELECT 'tally', status, agent, n, tool_calls FROM tally WHERE n > 0
  UNION ALL SELECT 'tool', '', name, n, 0 FROM tool_tally WHERE n > 0
  UNION ALL SELECT 'ended', '', '', coalesce((SELECT n FROM counter WHERE name = 'ended'), 0),
@@ -189,6 +197,7 @@ fn counter(db: &Connection, name: &str) -> Result<u64, Error> {
     Ok(n.unwrap_or(0) as u64)
 }
 
+/// Aggregates one batch from its tasks, through the index `task_by_batch`.
 fn group(db: &Connection, id: &str) -> Result<Option<Group>, Error> {
     let mut statement = db.prepare(
         "SELECT status, count(*), sum(tool_calls), min(started_at), max(completed_at)
@@ -214,6 +223,7 @@ fn group(db: &Connection, id: &str) -> Result<Option<Group>, Error> {
         stats.ended = stats.ended.max(ended);
     }
     let Some(mut stats) = stats else { return Ok(None) };
+    // `json_valid`: one damaged row would otherwise fail the statement for the whole batch.
     stats.tool_calls_by_name = tool_calls(
         db,
         "SELECT tool.key, sum(tool.value) FROM task,

@@ -1,4 +1,5 @@
-//! The store by subject: handles that borrow it. Their methods are in the file of the subject.
+//! The store's interface, by subject: one borrowed handle for each, so that a caller sees the methods of one subject
+//! and not all of them. They are in the file of the subject.
 
 use super::Store;
 
@@ -56,25 +57,25 @@ impl Store {
     }
 }
 
-/// The changes of tasks, and look-ups of single ones and of the live ones.
+/// Writes of the task lifecycle, and look-ups of single tasks and of the live ones.
 #[derive(Clone, Copy)]
 pub struct Tasks<'a> {
     pub(super) store: &'a Store,
 }
 
-/// Who may run, and who waits.
+/// Admission control: which tasks may run, and which wait.
 #[derive(Clone, Copy)]
 pub struct Slots<'a> {
     pub(super) store: &'a Store,
 }
 
-/// Notices that are owed, and mailboxes.
+/// The outbox of notices, and mailboxes.
 #[derive(Clone, Copy)]
 pub struct Outbox<'a> {
     pub(super) store: &'a Store,
 }
 
-/// Launches under way.
+/// Write-ahead records of launches.
 #[derive(Clone, Copy)]
 pub struct Intents<'a> {
     pub(super) store: &'a Store,
@@ -86,7 +87,7 @@ pub struct Sessions<'a> {
     pub(super) store: &'a Store,
 }
 
-/// What was said in sessions that hosts may forget.
+/// The archive of transcripts that hosts may forget.
 #[derive(Clone, Copy)]
 pub struct Transcripts<'a> {
     pub(super) store: &'a Store,
@@ -98,37 +99,37 @@ pub struct Pages<'a> {
     pub(super) store: &'a Store,
 }
 
-/// Totals and groups, and the state that a stream begins with.
+/// Totals and groups, and the snapshot that an event stream begins with.
 #[derive(Clone, Copy)]
 pub struct Overview<'a> {
     pub(super) store: &'a Store,
 }
 
-/// Commands that were started.
+/// Records of the processes of agents' commands.
 #[derive(Clone, Copy)]
 pub struct Processes<'a> {
     pub(super) store: &'a Store,
 }
 
-/// Servers that were added, and where parents are.
+/// The registry of host servers, and which of them parents are on.
 #[derive(Clone, Copy)]
 pub struct Instances<'a> {
     pub(super) store: &'a Store,
 }
 
-/// What children asked for.
+/// First-seen times of permission requests and questions.
 #[derive(Clone, Copy)]
 pub struct Asks<'a> {
     pub(super) store: &'a Store,
 }
 
-/// How far the history goes, and what of it leaves the store.
+/// High-water marks of the history, and its pruning.
 #[derive(Clone, Copy)]
 pub struct History<'a> {
     pub(super) store: &'a Store,
 }
 
-/// Whether the store can be read.
+/// Damage of the file, and quarantine of rows.
 #[derive(Clone, Copy)]
 pub struct Integrity<'a> {
     pub(super) store: &'a Store,

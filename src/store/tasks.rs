@@ -1,4 +1,13 @@
-//! The changes a task goes through. Each is one all-or-nothing write, conditional on what was read.
+//! Writes of the task lifecycle: launch, end, resume, stall, progress and what is owed to the host. Each is one
+//! atomic change.
+//!
+//! Optimistic concurrency: a caller decides on a task as it read it, and the write is conditional on the task's
+//! `revision` (or its run) being the same; otherwise it writes nothing and says so. Whatever has to happen
+//! elsewhere because of a change (a prompt to send, a session to abort, a notice to deliver) is written down as
+//! owed in the same transaction: after a crash it is read from there and tried again (transactional outbox).
+//!
+//! `blocking` has three values: 0 for background tasks, 1 while a caller waits for the task (the tool `Task`),
+//! 2 when it went on without. `slot` is 0 ended, 1 queued, 2 active, 3 parked.
 
 use std::sync::Arc;
 
@@ -21,8 +30,9 @@ use crate::task::{
 #[derive(Clone, Debug)]
 pub struct NewTask {
     pub id: TaskId,
-    /// The first one that is free is taken.
+    /// Candidates; the first one that is free is taken.
     pub short_ids: Vec<ShortId>,
+    /// The idempotency key of the launch.
     pub nonce: String,
     pub origin: Origin,
     pub order: Order,
@@ -42,12 +52,14 @@ pub enum Placement {
     CurrentOr(BatchId),
 }
 
+/// Another run of an ended task, which is to be prompted.
 #[derive(Clone, Debug)]
 pub struct NewRun {
+    /// Of the prompt, minted once: every retry sends the same.
     pub message_id: MessageId,
     pub prompt: String,
     pub at: Timestamp,
-    /// The same key begins the same run.
+    /// The caller's idempotency key: the same key begins the same run.
     pub key: Option<String>,
 }
 
@@ -97,9 +109,12 @@ pub enum FollowUp {
 }
 
 impl Tasks<'_> {
-    /// Makes the task whole and takes its intent away. Asked twice, it answers with the same task.
+    /// Inserts the task and removes its intent, in one transaction: after a crash there is one or the other.
+    /// Idempotent by the nonce: asked twice, it answers with the same task.
     pub fn insert(&self, new: NewTask, limits: Arc<Limits>) -> Written<Task> {
         self.store.write(move |db, news| {
+            // Before the look-up: a retry whose first attempt was committed finds the task, and has to leave no
+            // intent behind either.
             db.execute("DELETE FROM intent WHERE nonce = ?1", [&new.nonce])?;
             if let Some((_, task)) = rows::find_task(db, "t.nonce = ?1", &new.nonce)? {
                 return Ok(task);
@@ -119,6 +134,8 @@ impl Tasks<'_> {
             let Some((seq, now)) = rows::find_task(db, "t.id = ?1", id.as_str())? else {
                 return Ok(None);
             };
+            // Several may see the same end: the poller, an event of the host, a cancellation. The first one
+            // moves the revision, the others are stale and must not owe a second notice.
             let Some(how) = change.run_end().filter(|_| now.revision == revision) else {
                 return Ok(None);
             };
@@ -142,11 +159,14 @@ impl Tasks<'_> {
             if !change.has(Effect::SendPrompt) {
                 return Ok(Resumed::Stale);
             }
+            // A resumed task counts as a background one: nobody waits for it in a `Task` call. A fresh ticket
+            // puts it behind what is queued already.
             let kind = (before.order.model.as_deref(), Manner::Background);
             let ticket = slots::next_ticket(db)?;
             let placed = slots::place(db, &before.origin.parent.session, kind, ticket, &limits)?;
             let Some(slot) = placed else { return Ok(Resumed::QueueFull) };
             let progress = before.progress.clone().placed(slot, run.at);
+            // `min(blocking * 2, 2)`: 0 stays 0, 1 and 2 become 2. Callers wait for the first run only.
             let moved = db.execute(
                 "UPDATE task SET status = ?6, error = NULL, completed_at = NULL,
                    result_retrieved_at = NULL, cleared_at = NULL,
@@ -161,10 +181,13 @@ impl Tasks<'_> {
                     change.to.status().name(),
                 ),
             )?;
+            // Stale: nothing else of this change is observable. The ticket that was drawn is lost, and tickets
+            // need not be without gaps.
             if moved == 0 {
                 return Ok(Resumed::Stale);
             }
             let seq = seq_of(db, id)?;
+            // The cached JSON is of the ended task; a live one has none.
             db.execute("DELETE FROM view WHERE task = ?1", [seq])?;
             insert_run(db, seq, before.run + 1, Some(before.status()), &run)?;
             let resumed = publish(db, news, What::Updated, id)?;
@@ -172,7 +195,7 @@ impl Tasks<'_> {
         })
     }
 
-    /// Nobody waits for the task any more: it goes on as one in the background.
+    /// Its caller does not wait for the task any more: it goes on as one in the background.
     pub fn let_go(&self, id: &TaskId) -> Written<()> {
         let id = id.clone();
         self.store.write(move |db, _| {
@@ -184,9 +207,10 @@ impl Tasks<'_> {
         })
     }
 
-    /// The same for all: whoever waited is gone.
+    /// The same for all live tasks, when the daemon starts: whoever waited has lost its connection.
     pub fn let_all_go(&self) -> Written<()> {
         self.store.write(move |db, _| {
+            // `slot IN (…)` lets SQLite seek in the partial index `task_live`, `slot > 0` makes it eligible.
             db.execute(
                 "UPDATE task SET blocking = 2 WHERE slot IN (1, 2, 3) AND slot > 0 AND blocking = 1",
                 (),
@@ -210,6 +234,8 @@ impl Tasks<'_> {
     /// Every task that holds a slot, with its current run.
     pub fn active(&self) -> Result<Vec<Active>, Error> {
         self.store.read(|db| {
+            // `slot > 0` repeats the condition of the partial index `task_live`, without which SQLite does
+            // not use it (see `slots`): this runs with every poll and must not walk the history.
             select_active(
                 db,
                 "FROM task t JOIN run r ON r.task = t.seq AND r.n = t.run
@@ -234,6 +260,8 @@ impl Tasks<'_> {
     /// Tasks whose session is still to be stopped, each with the run it was stopped in.
     pub fn owed_aborts(&self) -> Result<Vec<(Task, u32)>, Error> {
         self.store.read(|db| {
+            // `INDEXED BY` a partial index that holds only what is owed, usually nothing: with another plan
+            // the statement fails instead of reading all runs there ever were.
             let mut statement = db.prepare(&format!(
                 "SELECT {TASK}, r.n FROM run r INDEXED BY run_abort_owed
                  JOIN task t ON t.seq = r.task WHERE r.abort_owed = 1"
@@ -247,7 +275,8 @@ impl Tasks<'_> {
         })
     }
 
-    /// The host has stopped it, or there is nothing left to stop.
+    /// The host has stopped it, or there is nothing left to stop. If this is lost in a crash, the abort is
+    /// sent again, which is harmless.
     pub fn abort_sent(&self, id: &TaskId, run: u32) -> Written<()> {
         let id = id.clone();
         self.store.write_along(move |db, _| {
@@ -264,6 +293,7 @@ impl Tasks<'_> {
     pub fn prompt_lost(&self, task: &Task, prompt: &MessageId) -> Written<()> {
         let (id, run, prompt) = (task.id.clone(), task.run, prompt.clone());
         self.store.write(move |db, _| {
+            // Only the prompt of this id: the others of the run may have been accepted since.
             db.execute(
                 "UPDATE run SET sent_at = iif(message_id = ?3, NULL, sent_at),
                    nudge_sent_at = iif(nudge_id = ?3, NULL, nudge_sent_at),
@@ -281,7 +311,8 @@ impl Tasks<'_> {
         self.set_run_time("sent_at", task, at)
     }
 
-    /// Writes down that a follow-up is owed, before it is sent. `false`: it already was.
+    /// Writes down that a follow-up is owed, with its id, before it is sent: a crash in between leads to the
+    /// same message and not to another one. `false`: it already was.
     pub fn owe_follow_up(
         &self,
         task: &Task,
@@ -294,6 +325,7 @@ impl Tasks<'_> {
         };
         let (id, run) = (task.id.clone(), task.run);
         self.store.write(move |db, _| {
+            // `IS NULL` makes it a compare-and-set: of two that find the same run idle, one sends the follow-up.
             Ok(db.execute(
                 &format!(
                     "UPDATE run SET {column} = ?3 WHERE {column} IS NULL AND ended_at IS NULL
@@ -326,7 +358,7 @@ impl Tasks<'_> {
         })
     }
 
-    /// Writes new figures of a task that is still in the run they belong to.
+    /// Writes new figures of a task that is still active in the run they belong to; late ones are dropped.
     pub fn set_progress(&self, task: &Task, progress: Progress) -> Written<()> {
         let (id, run) = (task.id.clone(), task.run);
         self.store.write_along(move |db, news| {
@@ -343,7 +375,7 @@ impl Tasks<'_> {
         })
     }
 
-    /// Marks a stall and owes its notice, once per stall.
+    /// Marks a stall and owes its notice, once per stall. `false`: it was marked already, or the run is over.
     pub fn stall(
         &self,
         task: &Task,
@@ -377,6 +409,7 @@ impl Tasks<'_> {
     /// The first retrieval of a result leaves its time.
     pub fn retrieved(&self, tasks: Vec<TaskId>, at: Timestamp) -> Written<()> {
         self.store.write(move |db, news| {
+            // A time from before the current end is of an earlier run's result and does not count.
             let mut update = db.prepare(
                 "UPDATE task SET result_retrieved_at = ?2 WHERE id = ?1 AND slot = 0
                    AND (result_retrieved_at IS NULL OR result_retrieved_at < completed_at)",
@@ -425,7 +458,8 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
     let NewTask { origin, order, .. } = new;
     let parent = &origin.parent;
     let kind = (order.model.as_deref(), order.manner);
-    // Whether there is room to wait was asked before its session was opened.
+    // The cap of the queue was checked with the intent, before its session was opened. A launch that got
+    // so far is queued even if others have filled the queue since: its session exists.
     let ticket = slots::next_ticket(db)?;
     let placed = slots::place(db, &parent.session, kind, ticket, limits)?;
     let slot = placed.unwrap_or(Slot::Queued);
@@ -485,7 +519,7 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
     written.map(|(_, task)| task).ok_or(Error::Unreadable { column: "id" })
 }
 
-/// Each value stands beside the name of its column.
+/// An `INSERT` with each value beside the name of its column: with 27 of them, positions would be mixed up.
 fn insert_row(db: &Connection, table: &str, values: &[(&str, &dyn ToValue)]) -> Result<i64, Error> {
     let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
     let places = vec!["?"; values.len()].join(", ");
@@ -519,7 +553,7 @@ fn write_end(
     how: RunEnd,
     end: &End,
 ) -> Result<(), Error> {
-    // That of an earlier run stays where it is.
+    // A resumed run that brings no result leaves `result_run` at the earlier run, whose result the task keeps.
     let own_result = change.brings_result(&now.state);
     let progress = end.progress.as_ref().unwrap_or(&now.progress);
     db.execute(
@@ -563,7 +597,11 @@ fn set_stalled(db: &Connection, task: &Task, stalled: bool) -> Result<bool, Erro
     )? > 0)
 }
 
+/// The batch that a launch without a named one joins: that of the parent's newest queued background task, else of
+/// its newest active, else of its newest parked one.
 fn current_batch(db: &Connection, parent: &SessionId) -> Result<Option<BatchId>, Error> {
+    // One seek per slot: within (slot, parent_session) the partial index `task_live` is sorted by ticket, so
+    // `ORDER BY ticket DESC LIMIT 1` reads one row. With `slot IN (…)` all of them would have to be sorted.
     let mut newest = db.prepare(
         "SELECT batch FROM task WHERE slot = ?1 AND slot > 0 AND parent_session = ?2
            AND blocking = 0 ORDER BY ticket DESC LIMIT 1",

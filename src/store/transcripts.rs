@@ -1,10 +1,12 @@
-//! What sessions held when their runs had ended, so that it can be read when the host is gone.
+//! An archive of transcripts: what sessions on other hosts held when their runs had ended, so that it can be read
+//! when the host is gone. That one is to be fetched is written with the end of the run (`transcript_owed`), so that
+//! it is fetched after a crash, too; a fetched one replaces that of an earlier run.
 
 use super::subjects::Transcripts;
 use super::{Error, Written};
 use crate::task::TaskId;
 
-/// A transcript as it was kept.
+/// An archived transcript.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// After which run.
@@ -13,7 +15,7 @@ pub struct Kept {
     pub body: Vec<u8>,
 }
 
-/// A session that is to be kept.
+/// A session whose transcript is still to be fetched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwedTranscript {
     /// The task's place in the history.
@@ -25,10 +27,11 @@ pub struct OwedTranscript {
 }
 
 impl Transcripts<'_> {
-    /// The first of the tasks after this one whose session is still to be kept.
+    /// A page of the transcripts that are owed, behind this task.
     pub fn owed(&self, after: i64, most: usize) -> Result<Vec<OwedTranscript>, Error> {
         self.store.read(|db| {
-            // Not the whole task: the sorter would make copies of its result, which may be long.
+            // Not the whole task: SQLite's sorter would copy its result, which may be long. `INDEXED BY` the
+            // partial index of what is owed, so that finding nothing, the usual case, reads one page.
             Ok(db.query_all(
                 "SELECT t.seq, t.id, t.host, r.n FROM run r INDEXED BY run_transcript_owed
                  JOIN task t ON t.seq = r.task
@@ -47,8 +50,8 @@ impl Transcripts<'_> {
         })
     }
 
-    /// Keeps it in place of what was kept after an earlier run. Without one there is nothing to
-    /// be had any more, and what was kept stays.
+    /// Stores it in place of that of an earlier run; one of a later run is not overwritten. Without a body there is
+    /// nothing to be had any more: nothing is owed, and what is stored stays.
     pub fn keep(&self, id: &TaskId, run: u32, body: Option<Vec<u8>>) -> Written<()> {
         let id = id.clone();
         self.store.write_along(move |db, _| {

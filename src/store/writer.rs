@@ -1,6 +1,11 @@
-//! The one writer: a thread that takes every change waiting for it into one transaction, so that
-//! durability costs one fsync per batch and not per change. Each change stands or falls alone, in
-//! a savepoint of its own; callers hear back, and listeners are told, only after the commit.
+//! Group commit: the one writer thread takes every queued change into one transaction, so that durability
+//! costs one fsync per batch and not one per change.
+//!
+//! Each change has a savepoint of its own, so it is rolled back alone when it fails or panics. Callers are
+//! answered, and listeners told, only after the commit. A crash before it loses the whole batch, and nobody
+//! was told; a crash after it and before the answer leaves a caller that has to ask again, which is what the
+//! idempotency keys are for. A full disk rolls back all of the batch. Once the file is known to be corrupt
+//! (`damage`), every change is refused.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -20,7 +25,7 @@ use crate::task::view::Brief;
 /// More than this in one transaction would make the first caller wait for the last.
 const MOST_IN_ONE_COMMIT: usize = 256;
 
-/// What a commit did to a task, for those who listen.
+/// What a commit did to a task, for subscribers of the feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     Created,
@@ -28,29 +33,33 @@ pub enum What {
     Ended,
 }
 
+/// A change of a task that is on disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Committed {
-    /// Counts the changes of this store; the order of the ids is the order of the commits.
+    /// A sequence number: it grows by one with every change of this store, across restarts, in commit order.
     pub id: u64,
     pub what: What,
     pub task: Task,
 }
 
-/// What a change leaves to be told once it is committed.
+/// Events that a change leaves to be published once it is committed.
 pub(super) struct News {
     pub(super) changes: Vec<(What, Task)>,
     /// How ended tasks are stored for lists.
     pub(super) brief: Brief,
 }
 
-/// A change on its way: first it is made inside the transaction, then its caller is answered.
+/// A queued change, its result type erased: first it is made inside the transaction, then its caller is
+/// answered.
 trait Change: Send {
     fn haste(&self) -> Haste;
+    /// `false`: it failed and is to be rolled back.
     fn make(&mut self, db: &Connection, news: &mut News) -> bool;
     /// Why it could not be made.
     fn why_not(&self) -> Error;
     /// What it found to be wrong with the file.
     fn damage(&self) -> Option<Arc<str>>;
+    /// Answers the caller; an error of the commit takes precedence over what the change returned.
     fn settle(self: Box<Self>, committed: Result<(), Error>);
 }
 
@@ -58,11 +67,11 @@ trait Change: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Haste {
     Now,
-    /// What is lost when we die before is found out again: it goes along with the next commit.
+    /// What is lost in a crash is found out again, so it may wait for the next commit.
     MayWait,
 }
 
-/// How long a change waits for others to go along with.
+/// How long a batch of changes that may wait is held open. Their callers wait as long, so it is short.
 const LONGEST_WAIT: Duration = Duration::from_millis(3);
 
 struct Pending<T, F> {
@@ -83,6 +92,8 @@ where
 
     fn make(&mut self, db: &Connection, news: &mut News) -> bool {
         if let Some(change) = self.change.take() {
+            // A panic in one change must not end the writer thread, without which nothing is written any
+            // more. Unwind safety: the savepoint is rolled back and the news truncated.
             self.made = catch_unwind(AssertUnwindSafe(|| change(db, news)))
                 .unwrap_or_else(|_| Err(Error::Panicked));
         }
@@ -124,7 +135,8 @@ impl<T> Written<T> {
         Written(oneshot::channel().1)
     }
 
-    /// Holds up the thread, also one of a runtime: for what is rare and short.
+    /// Blocks the thread, also one of an async runtime: for what is rare and short. Never call it on the
+    /// writer thread, which would wait for itself.
     pub(super) fn wait(mut self, longest: Duration) -> Result<T, Error> {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);
@@ -186,7 +198,7 @@ impl Writer {
     pub(super) fn stop(self) {
         drop(self.queue);
         if self.thread.join().is_err() {
-            tracing::error!("the store's writer panicked");
+            tracing::error!("store writer panicked; changes that were still queued are lost");
         }
     }
 }
@@ -208,7 +220,7 @@ fn run(
             damage.set(&why);
         }
         match &committed {
-            // Once is enough for the log.
+            // The latch has logged it once; every later change fails the same way.
             Err(Error::Damaged(_)) => {}
             Ok(before) => {
                 for (id, (what, task)) in (before + 1..).zip(news.changes) {
@@ -216,12 +228,20 @@ fn run(
                     // A listener that panics must not end the only thread that writes: the change is
                     // made, and its caller is waiting for the answer.
                     if catch_unwind(AssertUnwindSafe(|| publish(committed))).is_err() {
-                        tracing::error!(id, "publishing a change panicked; listeners missed it");
+                        tracing::error!(
+                            id,
+                            "change listener panicked; subscribers missed the change"
+                        );
                     }
                 }
             }
             Err(error) => {
-                tracing::error!(error = error as &dyn std::error::Error, "a commit failed");
+                let (error, changes) = (error as &dyn std::error::Error, batch.len());
+                tracing::error!(
+                    error,
+                    changes,
+                    "store commit failed; all of its changes are rolled back"
+                );
             }
         }
         for change in batch {
@@ -230,7 +250,7 @@ fn run(
     }
 }
 
-/// Until somebody is in a hurry, or it has been long enough.
+/// Holds the batch open until a change comes that may not wait, or the time is up.
 fn wait_for_company(waiting: &mpsc::Receiver<Box<dyn Change>>, batch: &mut Vec<Box<dyn Change>>) {
     let until = Instant::now() + LONGEST_WAIT;
     while batch.last().is_some_and(|change| change.haste() == Haste::MayWait) {
@@ -241,22 +261,27 @@ fn wait_for_company(waiting: &mpsc::Receiver<Box<dyn Change>>, batch: &mut Vec<B
     }
 }
 
-/// Says which id the newest change had before these.
+/// Makes and commits the batch, and takes in what is queued meanwhile. Returns the id of the newest change
+/// before it.
 fn commit(
     db: &Connection,
     waiting: &mpsc::Receiver<Box<dyn Change>>,
     batch: &mut Vec<Box<dyn Change>>,
     news: &mut News,
 ) -> Result<u64, Error> {
+    // `BEGIN IMMEDIATE`, because maintenance (`VACUUM`) writes on another connection: a transaction that reads
+    // first and writes later fails with SQLITE_BUSY_SNAPSHOT when another commit came in between.
     let tx = db.begin_write()?;
     let mut done = 0;
     while let Some(change) = batch.get_mut(done) {
+        // Events of a change that is rolled back must not be published.
         let told = news.changes.len();
         let savepoint = tx.savepoint()?;
         if change.make(&tx, news) {
             savepoint.commit()?;
         } else {
-            // A full disk rolls back the whole transaction under our feet; then all have failed.
+            // On a full disk SQLite rolls back the whole transaction by itself. The changes before this
+            // one are gone, too, and going on would commit every later one by itself.
             if !tx.in_transaction() {
                 return Err(change.why_not());
             }
@@ -273,7 +298,8 @@ fn commit(
     Ok(before)
 }
 
-/// In the same transaction, so that a reader knows which changes it has seen.
+/// Advances the sequence number of changes in the same transaction, so that a snapshot knows exactly which
+/// changes it contains and a subscriber can go on behind it without a gap.
 fn count_changes(db: &Connection, news: usize) -> Result<u64, Error> {
     if news == 0 {
         return Ok(0);

@@ -1,6 +1,9 @@
-//! Pruning: ended tasks leave the store, with their runs and notices, and the file gets smaller.
-//! History is deleted nowhere else. A task stays while something is owed: a notice to be delivered or
-//! read, an abort, a transcript.
+//! Retention: ended tasks that are too old or too many are deleted, with their runs, notices and sessions (by
+//! foreign keys with `ON DELETE CASCADE`, or here), and the file shrinks. History is deleted nowhere else.
+//!
+//! A task stays while something is owed: a notice to be delivered or read, an abort, a transcript. Deletion goes in
+//! chunks, each a transaction of its own, so that launches do not wait behind it; dropped or killed half-way, it has
+//! deleted some, and the next pruning goes on.
 
 use std::time::Duration;
 
@@ -10,8 +13,7 @@ use super::subjects::History;
 use super::{Error, search};
 use crate::task::{MAILBOX, SHELL, Timestamp};
 
-/// So many tasks are deleted in one write, which takes some 20 ms; what others write comes in
-/// between.
+/// So many tasks are deleted in one change, which takes some 20 ms; changes of others come in between.
 const CHUNK: usize = 200;
 
 /// How much of the history stays. A task goes when either limit leaves it out; without limits
@@ -42,6 +44,8 @@ impl History<'_> {
     ) -> Result<u64, Error> {
         let unread_since = unread.map_or(i64::MIN, |age| before(now, age));
         let mut pruned = 0;
+        // Two passes, one per limit, each along the index of its column; together in one condition, neither index
+        // would serve.
         if let Some(tasks) = keep.tasks {
             let first_kept = self.first_of_the_newest(tasks)?;
             pruned += self.prune_before("seq", first_kept, unread_since).await?;
@@ -52,20 +56,21 @@ impl History<'_> {
         if pruned > 0 {
             self.store.0.pruned.send_modify(|times| *times += 1);
         }
+        // Also when nothing was pruned now: an earlier pruning may have been cut off before its vacuum.
         if let Err(error) = self.store.give_space_back().await {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "task store keeps its size; trying again when it is pruned next");
+            tracing::warn!(error, "task store was not shrunk; the next pruning tries again");
         }
         Ok(pruned)
     }
 
-    /// Changes after tasks were pruned, for whoever has files of theirs.
+    /// Signals that tasks were pruned, to owners of files that belong to tasks.
     pub fn pruned(&self) -> watch::Receiver<u64> {
         self.store.0.pruned.subscribe()
     }
 
-    /// Walks over what is too much and not over what stays: the counter rows know how many
-    /// that is.
+    /// The number of the oldest task that stays. `OFFSET` counts from the old end, where few are too many, and not
+    /// from the new end over all that stay: counter rows know how many there are.
     fn first_of_the_newest(&self, ended: u64) -> Result<i64, Error> {
         self.store.read(|db| {
             let ended = i64::try_from(ended).unwrap_or(i64::MAX);
@@ -90,8 +95,9 @@ impl History<'_> {
         let mut pruned = 0;
         loop {
             let chunk = self.store.write(move |db, _| {
-                // A notice in a mailbox counts as delivered with the end; what its parent has not
-                // read yet is owed all the same. Nothing reads the mail of the shell.
+                // Checked in the transaction that deletes: a notice that is owed meanwhile keeps its task. One in
+                // a mailbox counts as delivered from the start, so for it `read_at` counts. Nothing reads the
+                // mailbox of the shell, which would keep its tasks for ever.
                 let gone: Vec<(i64, String)> = db.query_all(
                     &format!(
                         "DELETE FROM task WHERE seq IN (SELECT seq FROM task
@@ -107,7 +113,7 @@ impl History<'_> {
                     [bound, unread_since],
                     |row| Ok((row.get(0)?, row.get(1)?)),
                 )?;
-                // On the embedded host a task's session goes with it.
+                // What no foreign key reaches: on the embedded host the task's id is that of its session.
                 let mut session = db.prepare("DELETE FROM session WHERE id = ?1")?;
                 let mut original = db.prepare("DELETE FROM quarantine WHERE task = ?1")?;
                 for (seq, id) in &gone {
@@ -119,6 +125,8 @@ impl History<'_> {
             });
             let chunk = chunk.await?;
             pruned += chunk as u64;
+            // A full chunk means that there may be more. Tasks that have to stay are not selected, so each
+            // round makes progress and the loop ends.
             if chunk < CHUNK {
                 return Ok(pruned);
             }

@@ -1,6 +1,9 @@
-//! A thin façade over the database driver: connection, transaction, statement, row, values and an error of
-//! its own. All other SQL of the store goes through it, so that a second engine is another body of these
-//! types and not another store. It decides nothing, and costs nothing per row or value.
+//! A thin façade over the database driver (rusqlite): connection, transaction, savepoint, cached statement, row,
+//! values and an error of its own. All other SQL of the store goes through it, so that a second engine is
+//! another body of these types and not another store. It decides nothing, and costs nothing per row or value.
+//!
+//! Transactions and savepoints roll back when they are dropped, so that `?` in the middle of a change leaves
+//! nothing behind.
 
 mod value;
 
@@ -12,7 +15,7 @@ use rusqlite::ErrorCode;
 use value::Binding;
 pub(super) use value::{FromValue, Params, ToValue, Value};
 
-/// What an engine can say, as far as somebody acts on it.
+/// The engine's errors, told apart as far as somebody acts on them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("the disk is full")]
@@ -36,6 +39,7 @@ impl From<rusqlite::Error> for Error {
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Error::Full,
             Some(ErrorCode::ReadOnly) => Error::ReadOnly,
+            // These set the damage latch; everything else may go away again.
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
                 Error::Damaged(error.to_string().into())
             }
@@ -44,7 +48,8 @@ impl From<rusqlite::Error> for Error {
     }
 }
 
-/// Statements are cached by their text.
+/// A connection with a cache of prepared statements, keyed by their text: one built by `format!` is planned
+/// once per distinct text, so values are bound and never formatted in.
 pub(super) struct Connection(rusqlite::Connection);
 
 impl From<rusqlite::Connection> for Connection {
@@ -63,7 +68,7 @@ impl Connection {
         Ok(Statement(self.0.prepare_cached(sql)?))
     }
 
-    /// Says how many rows were changed.
+    /// Returns how many rows were changed.
     pub(super) fn execute(&self, sql: &str, params: impl Params) -> Result<usize, Error> {
         self.prepare(sql)?.execute(params)
     }
@@ -107,19 +112,21 @@ impl Connection {
         !self.0.is_autocommit()
     }
 
-    /// One state of things for several reads.
+    /// A deferred transaction: one snapshot for several reads.
     pub(super) fn begin(&self) -> Result<Transaction<'_>, Error> {
         self.execute("BEGIN", ())?;
         Ok(Transaction(self))
     }
 
-    /// Waits for its turn at once and not with the first write: one that has read before cannot wait.
+    /// Takes the write lock at once and not with the first write. A transaction that has already read cannot
+    /// wait for the lock: its snapshot would be outdated, and SQLite fails it instead.
     pub(super) fn begin_write(&self) -> Result<Transaction<'_>, Error> {
         self.execute("BEGIN IMMEDIATE", ())?;
         Ok(Transaction(self))
     }
 
-    /// A part of a transaction that can be taken back by itself. They nest, the innermost ends first.
+    /// A part of a transaction that can be rolled back by itself. Savepoints nest under one name: SQLite ends
+    /// the innermost of that name first.
     pub(super) fn savepoint(&self) -> Result<Savepoint<'_>, Error> {
         self.execute("SAVEPOINT part", ())?;
         Ok(Savepoint { db: self, is_over: false })
@@ -156,7 +163,7 @@ impl Drop for Transaction<'_> {
             return;
         }
         if let Err(error) = self.0.execute("ROLLBACK", ()) {
-            tracing::error!(%error, "cannot end a transaction of the store");
+            tracing::error!(%error, "store rollback failed; the transaction stays open");
         }
     }
 }
@@ -180,24 +187,26 @@ impl Drop for Savepoint<'_> {
         if self.is_over || !self.db.in_transaction() {
             return;
         }
+        // `ROLLBACK TO` undoes the changes and keeps the savepoint on the stack; without `RELEASE` the next
+        // rollback would find this one.
         let back = self.db.execute("ROLLBACK TO part", ());
         if let Err(error) = back.and_then(|_| self.db.execute("RELEASE part", ())) {
-            tracing::error!(%error, "cannot take a change of the store back");
+            tracing::error!(%error, "savepoint rollback failed; the change may be committed");
         }
     }
 }
 
-/// Goes back to its connection's cache when it is dropped.
+/// A prepared statement; it goes back to its connection's cache when it is dropped.
 pub(super) struct Statement<'db>(rusqlite::CachedStatement<'db>);
 
 impl Statement<'_> {
-    /// Says how many rows were changed.
+    /// Returns how many rows were changed.
     pub(super) fn execute(&mut self, params: impl Params) -> Result<usize, Error> {
         Binding::bind(&mut self.0, params)?;
         Ok(self.0.raw_execute()?)
     }
 
-    /// For rows that are read one by one, and no further than they are wanted.
+    /// A cursor: rows are read one by one, and no further than they are wanted.
     pub(super) fn query(&mut self, params: impl Params) -> Result<Rows<'_>, Error> {
         Binding::bind(&mut self.0, params)?;
         Ok(Rows(self.0.raw_query()))
@@ -235,6 +244,7 @@ impl Statement<'_> {
     }
 }
 
+/// A cursor over the rows of a query.
 pub(super) struct Rows<'s>(rusqlite::Rows<'s>);
 
 impl Rows<'_> {
@@ -243,7 +253,7 @@ impl Rows<'_> {
     }
 }
 
-/// What it hands out is borrowed from it as long as nobody asks for the next one.
+/// The cursor's current row. Texts and blobs are borrowed from it, until the cursor moves on.
 #[derive(Clone, Copy)]
 pub(super) struct Row<'r>(&'r rusqlite::Row<'r>);
 

@@ -1,10 +1,15 @@
-//! Values on their way into statements and out of rows, borrowed both ways.
+//! Conversion of values on their way into statements (`ToValue`, `Params`) and out of rows (`FromValue`),
+//! borrowed both ways, so that nothing is copied that is only looked at.
+//!
+//! Conversions out of rows are strict: a value of another type, a text that is not UTF-8 or a number that does
+//! not fit is refused, and the row it is in can be put into quarantine by the name of the column.
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
 
 use super::Error;
 
-/// A value as the engine has it. A text is not known to be UTF-8: in a damaged row it may be anything.
+/// A value as the engine has it. SQLite does not check the encoding of a text: in a damaged row it may be
+/// anything.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::store) enum Value<'a> {
     Null,
@@ -50,7 +55,7 @@ impl<'a> From<Value<'a>> for ToSqlOutput<'a> {
     }
 }
 
-/// What can be bound to a statement.
+/// A type that can be bound to a parameter of a statement.
 pub(in crate::store) trait ToValue {
     fn to_value(&self) -> Value<'_>;
 }
@@ -115,7 +120,7 @@ impl ToValue for Vec<u8> {
     }
 }
 
-/// What a value can be read as; `None` when it cannot.
+/// A type that a value can be read as; `None` when it cannot.
 pub(in crate::store) trait FromValue<'a>: Sized {
     fn from_value(value: Value<'a>) -> Option<Self>;
 }
@@ -181,7 +186,7 @@ impl FromValue<'_> for String {
     }
 }
 
-/// The bytes of a text as well, unseen.
+/// The bytes of a text as well, whatever their encoding.
 impl<'a> FromValue<'a> for &'a [u8] {
     fn from_value(value: Value<'a>) -> Option<&'a [u8]> {
         match value {
@@ -197,7 +202,7 @@ impl FromValue<'_> for Vec<u8> {
     }
 }
 
-/// The values of a statement, in the order of their numbers: a tuple, or an array or a slice of one type.
+/// The parameters of a statement, in the order of their numbers: a tuple, or an array or a slice of one type.
 pub(in crate::store) trait Params {
     fn bind_to(self, binding: &mut Binding<'_, '_>) -> Result<(), Error>;
 }
@@ -209,7 +214,7 @@ pub(in crate::store) struct Binding<'s, 'db> {
 }
 
 impl<'s, 'db> Binding<'s, 'db> {
-    /// All of them: one that is missing would be null.
+    /// Binds all of them and checks their number: SQLite would take a missing one for null and say nothing.
     pub(super) fn bind(
         statement: &'s mut rusqlite::Statement<'db>,
         params: impl Params,

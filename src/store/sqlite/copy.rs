@@ -1,5 +1,6 @@
-//! Copies of the whole store, made while others read and write it (SQLite's online backup). They are
-//! there wholly or not at all, and for their owner alone.
+//! Online backup of the whole store, while others read and write it. A copy is written beside its destination, synced
+//! and renamed, so that it is there wholly or not at all; its mode is 0600 from the start. Before a migration one is
+//! kept automatically, for going back to the version before.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -17,7 +18,7 @@ const BEFORE: &str = ".before-";
 pub(super) fn before_migration(path: &Path, db: &Connection, version: i64) -> Result<(), Error> {
     let newest = with_suffix(path, &format!("{BEFORE}{version}"));
     copy(db, &newest)?;
-    tracing::info!(copy = %newest.display(), "task store is upgraded; a copy was kept");
+    tracing::info!(copy = %newest.display(), version, "task store is migrated; a copy is kept");
     for earlier in (1..version).map(|n| with_suffix(path, &format!("{BEFORE}{n}"))) {
         let _ = fs::remove_file(earlier);
     }
@@ -44,17 +45,18 @@ fn write(db: &Connection, new: &Path) -> Result<(), Error> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(new)?;
     match back_up(db.driver(), new).map_err(sql::Error::from)? {
         StepResult::Done => {}
-        // Nothing that is not whole takes the place of a copy.
+        // Busy or locked: an incomplete copy must not replace a good one.
         _ => return Err(std::io::Error::from(ErrorKind::ResourceBusy).into()),
     }
     File::open(new)?.sync_all()?;
     Ok(())
 }
 
-/// In one step, so that it is of one moment; writers go on meanwhile.
+/// In one step, so that it is one snapshot; in WAL mode writers go on meanwhile. In several steps, every write in
+/// between would restart the backup.
 fn back_up(db: &rusqlite::Connection, new: &Path) -> rusqlite::Result<StepResult> {
     let mut copy = rusqlite::Connection::open(new)?;
-    // It counts when it is renamed, and is synced before that.
+    // No fsync per page: the file counts when it is renamed, and is synced as a whole before that.
     copy.execute_batch("PRAGMA synchronous = OFF;")?;
     let step = Backup::new(db, &mut copy)?.step(-1)?;
     copy.close().map_err(|(_, error)| error)?;

@@ -1,6 +1,8 @@
-//! Damage of the file: a latch. Once SQLite has found the file corrupt, nothing is written to it any
-//! more, because a write to a damaged tree can damage what is still sound. Reading goes on where it can.
-//! A marker beside the file keeps the latch across restarts, until a check finds the file sound.
+//! The corruption latch: once SQLite has found the file corrupt, nothing is written to it any more, because a write to
+//! a damaged B-tree can damage what is still sound. Reading goes on where it can.
+//!
+//! A marker beside the file keeps the latch set across restarts, until an integrity check finds the file sound. The
+//! way out is `doctor --repair`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +11,15 @@ use std::sync::{Arc, OnceLock};
 use super::{Connection, Error, with_suffix};
 use crate::store::subjects::Integrity;
 
+/// Set once, never reset in this process. The writer checks it before every commit.
 pub(in crate::store) struct Latch {
     why: OnceLock<Arc<str>>,
     marker: PathBuf,
 }
 
 impl Latch {
-    /// Already set if damage was found before and is still there.
+    /// Already set if the marker is there and the damage, too. The check reads the whole file, so it is only made
+    /// after damage was found before.
     pub(in crate::store) fn at(path: &Path, db: &Connection) -> Latch {
         let latch = Latch { why: OnceLock::new(), marker: marker(path) };
         if latch.marker.exists() {
@@ -32,8 +36,11 @@ impl Latch {
 
     pub(in crate::store) fn set(&self, why: &str) {
         if self.why.set(why.into()).is_ok() {
-            tracing::error!(why, "task store is damaged; nothing is written to it any more");
-            // On a disk that takes nothing, the next daemon finds the damage anew.
+            tracing::error!(
+                why,
+                "task store is damaged; it is read-only until `asyncagents doctor --repair`"
+            );
+            // If the disk takes no marker, the next daemon finds the damage anew.
             let _ = fs::write(&self.marker, why);
         }
     }
@@ -48,16 +55,16 @@ pub(super) fn marker(path: &Path) -> PathBuf {
 }
 
 impl Integrity<'_> {
-    /// What is wrong with the file, since it was found: nothing is written to it any more.
+    /// What was found to be wrong with the file, if the latch is set.
     pub fn damage(&self) -> Option<Error> {
         self.store.0.damage.check().err()
     }
 
-    /// A thorough look at the whole file. Slow on a large one; it blocks nobody but the caller. What it
-    /// finds sets the latch.
+    /// An integrity check of the whole file. Slow on a large one; in WAL mode it blocks nobody but the caller. What
+    /// it finds sets the latch.
     pub fn check(&self) -> Result<Vec<String>, Error> {
         let problems = match self.store.read(|db| problems(db, 20)) {
-            // So damaged that not even the check gets to its end.
+            // So corrupt that even the check fails.
             Err(Error::Damaged(why)) => vec![why.to_string()],
             checked => checked?,
         };

@@ -1,5 +1,6 @@
-//! What only SQLite needs: files that are opened, migrated, checked, copied, repaired and shrunk, and the
-//! pragmas for that. No other file of the store knows which engine it is.
+//! SQLite as a file: opening and migrating it (`open`), the corruption latch (`damage`), online backup (`copy`),
+//! salvage (`repair`), vacuum and checkpoints (`space`), and the pragmas for that. No other file of the store knows
+//! which engine it is.
 
 pub(super) mod copy;
 pub(super) mod damage;
@@ -17,7 +18,7 @@ pub(super) struct Column {
     pub(super) name: String,
     pub(super) is_text: bool,
     pub(super) required: bool,
-    /// Its place in the primary key, from one on.
+    /// Its position in the primary key, from 1; 0 when it is no part of it.
     key: i64,
 }
 

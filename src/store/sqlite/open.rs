@@ -1,5 +1,9 @@
-//! Opening the database: a damaged one is set aside, one that is too new or not ours is refused,
-//! an old one is brought up to date. Nothing that grows with the history is read here.
+//! Opening and migrating the database. A file that is no readable database is renamed and a new one begun, one of a
+//! newer version or of another program is refused untouched, an older one is copied and then migrated in one
+//! transaction. Nothing that grows with the history is read here.
+//!
+//! Durability: WAL with `synchronous = FULL`, one fsync of the log per commit. What can go wrong is mostly about the
+//! companions of the file: SQLite deletes a log whose database is empty or gone, and tasks may be in that log.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -15,10 +19,10 @@ use super::{Connection, Error, copy, damage, with_suffix};
 use crate::store::subjects::Integrity;
 use crate::store::{search, sql};
 
-/// "asag": what tells our databases from others.
+/// "asag", in the header of the file: tells our databases from those of other programs.
 pub(super) const APPLICATION_ID: i64 = 0x6173_6167;
 
-/// Append only: the number of a migration is its place here.
+/// Append-only: the position of a migration is its number (`user_version`), and released ones are never edited.
 const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/0001_tasks.sql"),
     include_str!("../../../migrations/0002_prune.sql"),
@@ -39,7 +43,7 @@ const MIGRATIONS: &[&str] = &[
 /// Stands between the name of a store that was set aside and a number.
 const DAMAGED: &str = ".damaged-";
 
-/// What was found.
+/// What was found at the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
     New,
@@ -49,10 +53,12 @@ pub enum Opened {
 }
 
 pub(in crate::store) fn open(path: &Path) -> Result<(Connection, Opened), Error> {
-    // SQLite deletes a log whose database is empty or gone; there may be tasks in it.
+    // Only if both are empty: SQLite deletes a log whose database is empty or gone, and there may be tasks in it.
+    // Such a log is set aside below.
     if is_empty(path)? && is_empty(&with_suffix(path, "-wal"))? {
         return Ok((migrated(path)?, Opened::New));
     }
+    // Checked before SQLite opens the file: opening one that is empty or gone would delete its log.
     let readable = has_header(path)?;
     match readable.then(|| migrated(path)) {
         Some(Ok(db)) => Ok((db, Opened::Existing)),
@@ -64,6 +70,7 @@ pub(in crate::store) fn open(path: &Path) -> Result<(Connection, Opened), Error>
     }
 }
 
+/// A read-only connection for the pool. `NO_MUTEX`: a connection is used by one thread at a time.
 pub(in crate::store) fn reader(path: &Path) -> Result<Connection, Error> {
     let db = plain(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     wait_for_others(&db, Duration::from_secs(10))?;
@@ -73,12 +80,12 @@ pub(in crate::store) fn reader(path: &Path) -> Result<Connection, Error> {
     Ok(db)
 }
 
-/// For work on the file as a whole, beside the writer.
+/// A connection for maintenance of the whole file (vacuum, checkpoint), beside the writer.
 pub(super) fn maintainer(path: &Path) -> Result<Connection, Error> {
     plain(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
-/// As it is, for somebody who expects damage.
+/// A read-only connection without any settings, for a repair, which expects damage.
 pub(super) fn damaged_file(path: &Path) -> Result<Connection, Error> {
     plain(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
 }
@@ -88,7 +95,7 @@ fn plain(path: &Path, flags: OpenFlags) -> Result<Connection, Error> {
     Ok(db.into())
 }
 
-/// How long a statement waits for one of another connection.
+/// The busy timeout: how long a statement waits for the lock of another connection.
 pub(super) fn wait_for_others(db: &Connection, longest: Duration) -> Result<(), Error> {
     Ok(db.driver().busy_timeout(longest).map_err(sql::Error::from)?)
 }
@@ -131,11 +138,12 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     if owner != APPLICATION_ID && tables > 0 {
         return Err(Error::Foreign(path.display().to_string()));
     }
-    // Before anything is in the file: later it takes a rewrite of the whole (`space`).
+    // Before there is a table: later the mode changes only with a rewrite of the whole file (`space`).
     if tables == 0 {
         db.batch("PRAGMA auto_vacuum = INCREMENTAL;")?;
     }
-    // Not before we know whose it is: the journal mode is written into the file.
+    // Not before we know whose it is: the journal mode is written into the file. Everything else is a setting
+    // of this connection: an fsync with every commit, and a log that is cut to 16 MiB after a checkpoint.
     db.batch(
         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;
          PRAGMA cache_size = -2048; PRAGMA temp_store = MEMORY;
@@ -146,6 +154,7 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     if (1..known).contains(&found) {
         copy::before_migration(path, &db, known)?;
     }
+    // All migrations in one transaction, with their number: after a crash or a full disk the file is what it was.
     let tx = db.begin()?;
     for (n, migration) in MIGRATIONS.iter().enumerate().skip(found as usize) {
         tx.batch(migration)?;
@@ -159,8 +168,9 @@ fn migrated(path: &Path) -> Result<Connection, Error> {
     Ok(db)
 }
 
-/// A file that is known to be damaged is not written. Damage that is found here is no reason to begin a
-/// new store: the latch keeps this one from being written, and what is live in it goes on.
+/// Completes the search index. Not in a file that is known to be damaged, which is not written. Damage that is found
+/// here is no reason to begin a new store: it is marked, and the latch keeps the file from being written, while
+/// everything that can be read of it still is.
 fn catch_up(path: &Path, db: &Connection) -> Result<(), Error> {
     let marker = damage::marker(path);
     if marker.exists() {
@@ -176,7 +186,8 @@ fn catch_up(path: &Path, db: &Connection) -> Result<(), Error> {
     }
 }
 
-/// Otherwise statements are planned anew when the values bound to them change.
+/// Switches on SQLite's query planner stability guarantee (QPSG): a cached statement is planned once. Without it, it
+/// may be planned anew whenever the values bound to it change.
 fn keep_plans(db: &Connection) -> Result<(), Error> {
     let keep = db.driver().set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true);
     keep.map_err(sql::Error::from)?;
@@ -220,7 +231,7 @@ fn damaged(path: &Path) -> Vec<PathBuf> {
     let number = |entry: fs::DirEntry| -> Option<u32> {
         let name = entry.file_name();
         let rest = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes())?;
-        // A log without its database may be all that was left.
+        // A write-ahead log without its database may be all that was left.
         let rest = std::str::from_utf8(rest).ok()?;
         rest.strip_suffix("-wal").unwrap_or(rest).parse().ok()
     };
@@ -233,12 +244,13 @@ fn damaged(path: &Path) -> Vec<PathBuf> {
     numbers.into_iter().map(file).collect()
 }
 
-/// Renames the database and its companions to a name that is still free.
+/// Renames the database and its companions to a name that is still free. The database last: a crash in between must
+/// not leave a log without its database, which SQLite would delete.
 pub(super) fn set_aside(path: &Path) -> Result<PathBuf, Error> {
     let aside = |n: u32| with_suffix(path, &format!("{DAMAGED}{n}"));
     let is_free = |aside: &PathBuf| !aside.exists() && !with_suffix(aside, "-wal").exists();
     let aside = (1..).map(aside).find(is_free).expect("some number is free");
-    // A log that somebody who only read left behind has nothing in it.
+    // An empty log and its index are left behind by a reader; there is nothing in them to keep.
     if is_empty(&with_suffix(path, "-wal"))? {
         let _ = fs::remove_file(with_suffix(path, "-wal"));
         let _ = fs::remove_file(with_suffix(path, "-shm"));

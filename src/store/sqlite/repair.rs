@@ -1,6 +1,9 @@
-//! Rebuilding a damaged store: whatever can still be read is copied, row by row, into a new file of the
-//! same schema. Tables are read along their own trees, so damaged indexes cost nothing; where a tree is
+//! Salvage of a damaged store: whatever can still be read is copied, row by row, into a new file of the same schema.
+//! Tables are read along their own B-trees (`NOT INDEXED`), so damaged indexes cost nothing; where a table's tree is
 //! damaged itself, reading goes on behind that place.
+//!
+//! What is derived (counters, search, cached JSON) is not copied but computed again, and rows whose parent was lost are
+//! dropped. The damaged file is never written; it is renamed once the new one is complete and synced, and kept.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -11,13 +14,13 @@ use super::damage::{marker, problems};
 use super::{Connection, Error, columns, open, with_suffix};
 use crate::store::sql::{self, Row};
 
-/// Kept by triggers, or made anew when the store is opened.
+/// Derived tables: kept by triggers, or rebuilt when the store is opened.
 const DERIVED: [&str; 6] = ["tally", "batch", "counter", "tool_tally", "search", "view"];
 
-/// Rows refer to rows that refer to rows, this deep.
+/// The longest chain of foreign keys: dropping a row can orphan others, so orphans are looked for so many times.
 const DEPTH: usize = 3;
 
-/// What came of it.
+/// The outcome of a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Repaired {
     /// There was no damage; the file was only rewritten, without gaps.
@@ -32,7 +35,7 @@ pub enum Repaired {
     },
 }
 
-/// For a store that nobody has open.
+/// Rebuilds a store that no process has open; the caller holds the lock of the storage directory.
 pub fn repair(path: &Path) -> Result<Repaired, Error> {
     let old = open::damaged_file(path)?;
     let version = version(&old, path)?;
@@ -45,6 +48,7 @@ pub fn repair(path: &Path) -> Result<Repaired, Error> {
     remove(&new)?;
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
     let db = open::blank(&new, version)?;
+    // Tables are copied in no particular order, so a row may come before the one it refers to.
     db.batch("PRAGMA foreign_keys = OFF;")?;
     let tx = db.begin()?;
     let mut copied = Copied::default();
@@ -60,6 +64,8 @@ pub fn repair(path: &Path) -> Result<Repaired, Error> {
     derive(&old, &tx)?;
     tx.commit()?;
     db.close()?;
+    // Synced before the renames. A crash between the two leaves no store under its name and the complete one as
+    // `.repaired`; nothing is lost, but the next daemon begins a new one.
     File::open(&new)?.sync_all()?;
     drop(old);
     let aside = open::set_aside(path)?;
@@ -111,7 +117,7 @@ struct Copied {
     lost: u64,
 }
 
-/// How a table is walked through.
+/// A table with a rowid, to be read in its order.
 struct Walk<'a> {
     old: &'a Connection,
     table: &'a str,
@@ -132,6 +138,8 @@ impl Copied {
             insert.execute(values.collect::<Result<Vec<_>, _>>()?.as_slice())
         };
         let walk = Walk { old, table, columns: columns_of.clone(), width: names.len() };
+        // A table `WITHOUT ROWID` has no numbers to go on from behind a damaged place: it is read from its start
+        // and, if that fails, from its end, which leaves out what is between the first and the last such place.
         let numbered = new.prepare(&format!("SELECT rowid FROM {table}")).is_ok();
         if numbered {
             return self.by_number(&walk, &mut keep);
@@ -167,6 +175,7 @@ impl Copied {
         }
     }
 
+    /// Reads stretch by stretch, and skips what cannot be read in between.
     fn by_number(
         &mut self,
         walk: &Walk<'_>,
@@ -179,7 +188,8 @@ impl Copied {
                 return Ok(());
             }
             self.lost += 1;
-            // At least one further on, so that this ends.
+            // The next stretch begins at the readable row, and at least one number further on, so that this ends
+            // even when the same place is readable in one query and not in the other.
             match walk.next_readable(last) {
                 Some(next) => after = (next - 1).max(last + i64::from(last == after)),
                 None => return Ok(()),
@@ -205,6 +215,8 @@ impl Copied {
             match rows.next() {
                 Ok(Some(row)) => match row.get(0) {
                     Ok(number) => {
+                        // Noted before the row is copied: its number is known even if a value on an overflow
+                        // page cannot be read, and the next stretch begins behind it.
                         last = number;
                         match keep(row, 1) {
                             Ok(saved) => self.saved += saved as u64,
@@ -219,7 +231,7 @@ impl Copied {
         }
     }
 
-    /// What belonged to rows that are gone.
+    /// Deletes rows that refer to lost ones. Generic over the foreign keys that the schema declares.
     fn drop_orphans(&mut self, new: &Connection) -> Result<(), Error> {
         for table in tables(new)?.iter().cycle().take(DEPTH * tables(new)?.len()) {
             let keys: Vec<(String, String, String)> = new.query_all(
@@ -240,10 +252,11 @@ impl Copied {
 }
 
 impl Walk<'_> {
-    /// The first place behind `last` where there is something to be read; `None` behind the end.
-    /// Found in steps that double, then by halves: a damaged page hides a stretch of numbers.
+    /// The first readable row behind `last`; `None` behind the end. By galloping search, steps that double and then
+    /// bisection: a damaged page hides a contiguous range of numbers.
     fn next_readable(&self, last: i64) -> Option<i64> {
         let mut bad = last;
+        // 2^40 numbers ahead is beyond the end of any table; a query behind the end succeeds and finds none.
         let mut good = (0..40).map(|n| last + (1 << n)).find(|place| {
             let readable = self.look(*place).is_ok();
             if !readable {
@@ -269,6 +282,7 @@ impl Walk<'_> {
         ))?;
         let mut rows = statement.query([from])?;
         let Some(row) = rows.next()? else { return Ok(None) };
+        // Every column is read: long values are on overflow pages, which may be damaged when the row itself is not.
         for column in 0..=*width {
             row.value(column)?;
         }
@@ -276,21 +290,22 @@ impl Walk<'_> {
     }
 }
 
-/// What is counted, from what was saved.
+/// Computes what no trigger has counted during the copy, and the sequences, which must never go back.
 fn derive(old: &Connection, new: &Connection) -> Result<(), Error> {
+    // Its trigger counts updates of a task, and the copy only inserts. The other counters have insert triggers.
     new.batch(
         "DELETE FROM tool_tally;
          INSERT INTO tool_tally SELECT tool.key, sum(tool.value) FROM task,
            json_each(iif(json_valid(task.progress), task.progress, '{}'), '$.toolCallsByName') tool
            GROUP BY tool.key;",
     )?;
-    // Ids of changes only grow, or those who listen would miss some. When nobody knows how far they
-    // were, the time in milliseconds is certainly further.
+    // Ids of changes only grow, or subscribers would drop new ones as old. If the counter is lost, the time in
+    // milliseconds is certainly greater.
     let change = old
         .query_one("SELECT n FROM counter WHERE name = 'change'", (), |row| row.get::<i64>(0))
         .or_else(|_| new.query_one("SELECT unixepoch() * 1000", (), |row| row.get(0)))?;
     new.execute("UPDATE counter SET n = max(n, ?1) WHERE name = 'change'", [change])?;
-    // So do places in the queue; those that are taken say how far they were at least.
+    // So do tickets of the queue; those of the saved tasks are a lower bound.
     let ticket = old
         .query_one("SELECT n FROM counter WHERE name = 'ticket'", (), |row| row.get::<i64>(0))
         .unwrap_or(0);

@@ -1,20 +1,24 @@
-//! Disk space: pages that pruning freed go back to the file system (incremental vacuum), and what was
-//! erased leaves the write-ahead log, too.
+//! Disk space: incremental vacuum after pruning, checkpoints, and secure deletion.
+//!
+//! Pages that pruning freed are given back to the file system in slices, between the changes of others. A file from
+//! before incremental vacuum needs one full `VACUUM`, during which nothing can be written, so that is done only to
+//! small ones. What was deleted securely is still in older frames of the write-ahead log, until a checkpoint that
+//! no reader is in the way of truncates it.
 
 use std::time::Duration;
 
 use super::{Connection, Error, open};
 use crate::store::{Store, sql};
 
-/// So many pages are given back in one write, which takes some 20 ms; what others write comes in
-/// between.
+/// So many pages are given back in one change, which takes some 20 ms; changes of others come in between.
 const SLICE: i64 = 512;
 
 /// A file from before incremental vacuum has to be rewritten as a whole, and no other write is made
 /// meanwhile: only if no more than this stays.
 const MOST_REWRITTEN: i64 = 64 << 20;
 
-/// How long a checkpoint waits for readers. Writers wait behind it.
+/// How long a checkpoint waits for readers. It holds the write lock meanwhile, so this is short, and it is tried
+/// several times instead.
 const LONGEST_CHECKPOINT: Duration = Duration::from_millis(100);
 const CHECKPOINTS: u32 = 20;
 
@@ -50,6 +54,8 @@ impl Store {
         if pages.incremental {
             let mut free = pages.free;
             loop {
+                // Until none is left, or none was freed: then others free as many meanwhile, and it would
+                // not end.
                 let left = self.write(move |db, _| free_slice(db)).await?;
                 if left == 0 || left >= free {
                     break;
@@ -59,14 +65,19 @@ impl Store {
         } else if (pages.all - pages.free) * pages.size <= MOST_REWRITTEN {
             self.maintain(rewrite).await?;
         } else {
-            tracing::info!("task store keeps its size; `asyncagents doctor --repair` shrinks it");
+            let free = pages.free * pages.size;
+            tracing::info!(
+                free_bytes = free,
+                "task store was not shrunk; `asyncagents doctor --repair` shrinks it"
+            );
         }
-        // The file itself shrinks when the log is moved into it.
+        // In WAL mode the vacuum is in the log; the file itself shrinks with the checkpoint.
         self.maintain(checkpoint).await?;
         Ok(())
     }
 
-    /// Moves everything from the log into the file, so that nothing old is left in it.
+    /// Checkpoints and truncates the write-ahead log, so that nothing that was deleted is left in it. Retried while
+    /// readers are in the way.
     pub(in crate::store) async fn empty_log(&self) -> Result<(), Error> {
         let empty = |db: &Connection| -> Result<bool, Error> {
             for _ in 0..CHECKPOINTS {
@@ -78,11 +89,14 @@ impl Store {
             Ok(false)
         };
         if !self.maintain(empty).await? {
-            tracing::warn!("write-ahead log is in use; it is emptied when the daemon stops");
+            tracing::warn!(
+                "write-ahead log is in use; deleted data stays in it until the daemon stops"
+            );
         }
         Ok(())
     }
 
+    /// Runs on a connection of its own, on a thread that may block: it waits for locks.
     async fn maintain<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
@@ -93,10 +107,10 @@ impl Store {
     }
 }
 
-/// Says how many free pages are left.
+/// Vacuums one slice and returns how many free pages are left.
 fn free_slice(db: &Connection) -> Result<i64, Error> {
     let mut vacuum = db.prepare(&format!("PRAGMA incremental_vacuum({SLICE})"))?;
-    // It frees one page a step.
+    // The pragma frees one page per step and returns no rows of interest; not stepped to its end, it would free one.
     let mut steps = vacuum.query(())?;
     while steps.next()?.is_some() {}
     Ok(db.query_one("PRAGMA freelist_count", (), |row| row.get(0))?)
@@ -108,15 +122,15 @@ fn rewrite(db: &Connection) -> Result<(), Error> {
     Ok(())
 }
 
-/// `false`: somebody reads what is in the log.
+/// `false`: a reader still needs frames of the log.
 fn checkpoint(db: &Connection) -> Result<bool, Error> {
     open::wait_for_others(db, LONGEST_CHECKPOINT)?;
     let busy: i64 = db.query_one("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0))?;
     Ok(busy == 0)
 }
 
-/// Overwrites what a change deletes or replaces. Only where it is asked for: elsewhere it would cost a write
-/// for every page that is freed.
+/// Overwrites with zeros what a change deletes or replaces. Only where it is asked for: elsewhere it would cost a
+/// write for every page that is freed. The setting is the connection's, so it is reset even if the change fails.
 pub(in crate::store) fn erasing(
     db: &Connection,
     change: impl FnOnce() -> Result<usize, sql::Error>,
