@@ -90,7 +90,8 @@ impl Client {
         self.post(&path, &json!({})).await.map_err(|error| about(of, error))
     }
 
-    /// Gives a fork the title, the rules and the nonce of a session of ours; OpenCode copies none of them.
+    /// Gives a fork the title, the rules and the nonce of a session of ours; it starts with the title and
+    /// metadata of its source, and without rules (G8).
     pub(super) async fn relabel(&self, id: &SessionId, create: &Create) -> Result<(), Error> {
         let Create { title, metadata, permission, .. } = create;
         let body = json!({ "title": title, "metadata": metadata, "permission": permission });
@@ -150,7 +151,7 @@ impl Client {
         self.get(&format!("/session/status?{}", place(directory))).await
     }
 
-    /// Through `prompt_async`: the synchronous route never terminates large responses (G16).
+    /// Through `prompt_async`: the synchronous route waits for the answer, and a large one never ends (G16).
     pub(super) async fn say(&self, id: &SessionId, say: &Say) -> Result<(), Error> {
         self.send(&format!("/session/{id}/prompt_async"), say).await.map_err(|e| about(id, e))
     }

@@ -113,7 +113,6 @@ impl Host for OpenCode {
                     seen[place] = observation;
                 }
             }
-            // It borrows `watches`.
             drop(looks);
             Ok(seen)
         })
@@ -173,8 +172,8 @@ impl Host for OpenCode {
                 && !self.instance(name).is_ok_and(|instance| instance.is_up())
                 && self.is_lost(name, false)
             {
-                // The process has ended, and its runs with it: there is nothing to abort, and waiting for
-                // its return would keep the abort owed for ever.
+                // The process has ended, and its runs with it: there is nothing to abort, and an error would
+                // keep the abort owed and retried.
                 return Ok(());
             }
             let (instance, _) = self.locate(&place).await?;
@@ -261,8 +260,8 @@ impl Host for OpenCode {
 
 impl Forks for OpenCode {
     /// A fork has no parent there, and the rules are not copied (G8): only title, rules and nonce make it
-    /// ours. Crash window: a fork that was made and not yet relabelled carries no nonce and cannot be found
-    /// again.
+    /// ours. Crash window: a fork that was made and not yet relabelled does not carry the launch's nonce and
+    /// cannot be found again.
     fn fork(&self, of: Place, session: NewSession) -> Pending<'_, Opened> {
         Box::pin(async move {
             let (instance, _) = self.locate(&of).await?;
