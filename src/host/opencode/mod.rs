@@ -6,8 +6,8 @@
 //! G20. The ones that shape the design: idle sessions are absent from the status list (G3), events are
 //! hints and never proof (G4, G5), and a starting server swallows requests (G1).
 //!
-//! Every lock here guards a map and is released before a server is asked. A location that is remembered
-//! (`places`) is a cache; when in doubt all servers are asked again.
+//! The locks on the maps below are released before a server is asked. Remembered locations (`places`) are a
+//! cache; when in doubt all servers are asked again.
 
 mod bridge;
 mod call;
@@ -257,8 +257,8 @@ impl OpenCode {
     async fn locate(&self, place: &Place) -> Result<(Arc<Instance>, String), Error> {
         let session = &place.session;
         let last = match &place.location {
-            // A child runs only where it was opened. Another process that shares the store could read the
-            // session but not abort or observe its run.
+            // A child runs only where it was opened: another process that shares its sessions knows nothing
+            // of the run.
             Location::Opened { instance, directory } => {
                 return Ok((self.instance(instance)?, directory.clone()));
             }

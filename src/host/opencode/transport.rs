@@ -91,7 +91,7 @@ impl Http {
             .password()
             .map(|password| (decoded(address.username()), decoded(password)))
             .filter(|(name, _)| !name.is_empty());
-        // Cannot fail for a URL with a host. The login travels in a header and not in URLs, which are logged.
+        // Cannot fail for a URL with a host. The login travels in a header instead.
         let _ = base.set_username("");
         let _ = base.set_password(None);
         let broken = |error: reqwest::Error| Error::Broken(chain(&error));
