@@ -1,8 +1,8 @@
 //! Open permission requests and questions of children (T15): listed, and answered by a person or by policy.
 //!
 //! The map is a cache of what the reconciler saw last; the host is the truth. Only the time of the first
-//! sight is on disk, so that the time limit goes on across restarts. An answer that fails stays open and is
-//! given again at the next look.
+//! sight is on disk, so that the time limit goes on across restarts. A policy's answer that fails is given
+//! again at the next look.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -2,9 +2,19 @@
 //! the protocol, `translate.rs` maps it to our types, `instance.rs` keeps the connection to one server,
 //! `mirror.rs` caches what its events say, `bridge.rs` reaches processes that listen on no port.
 //!
-//! What is relied upon was observed on real servers (1.18); comments refer to those observations as G1 to
-//! G20. The ones that shape the design: idle sessions are absent from the status list (G3), events are
-//! hints and never proof (G4, G5), and a starting server swallows requests (G1).
+//! What is relied upon was observed on real servers (1.18). Comments refer to these observations:
+//!
+//! - G1: a starting server accepts connections and never answers what came through them.
+//! - G3: `/session/status` lists only sessions that are not idle, and a new run only after a moment.
+//! - G4: idle events come twice on errors and aborts, the first before the message is complete, and one of
+//!   the previous run may come after the next prompt. Only the messages say how a run ended.
+//! - G5: `session.error` need not be terminal: a context overflow is compacted, and the run continues.
+//! - G6: a bad agent or model is accepted, and then reported by an error event alone.
+//! - G8: a fork has no parent and no rules; G9: deleting does not stop a run; G10: abort always succeeds.
+//! - G11: the `tools` of a prompt replace the session's rules; G13: the agent is not remembered.
+//! - G15: a part is updated several times; G16: large synchronous responses never end.
+//! - G17: unknown routes answer 200 with a web page; G19: a restart leaves runs unfinished, without an event;
+//!   G20: the parent of a new session is not validated.
 //!
 //! The locks on the maps below are released before a server is asked. Remembered locations (`places`) are a
 //! cache; when in doubt all servers are asked again.
