@@ -27,8 +27,8 @@ const TRIES: usize = 8;
 #[derive(Clone)]
 pub(super) struct Ends {
     core: Core,
-    /// Locks by task: held while a session is being aborted, and while a run starts in it. The only lock
-    /// that is held while a host is called.
+    /// Locks by task: held while a session is being aborted, and while a run starts in it. Besides the locks
+    /// of launches, the only ones that are held while a host is called.
     stops: Turns,
     wakes: Wakes,
 }
