@@ -156,6 +156,7 @@ impl Supervisor {
         if open.is_empty() {
             return Err(Error::NothingAsked(reference.to_owned()));
         }
+        // Stops at the first failure; what was answered by then stays answered.
         for asked in &open {
             self.0.asks.answer(asked, answer).await?;
         }

@@ -158,6 +158,7 @@ impl Ends {
 
     pub(super) async fn cancel_descendants(&self, task: &Task) -> Result<(), Error> {
         for child in self.core.store().tasks().live(Some(&task.id))? {
+            // Boxed because it is recursive: a cancel takes its own descendants along.
             match Box::pin(self.cancel(child, None, None)).await {
                 Ok(_) | Err(Error::Refused(Refused::AlreadyOver)) => {}
                 Err(error) => return Err(error),

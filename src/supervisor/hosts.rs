@@ -69,6 +69,7 @@ impl Supervisor {
                 "a server's name is made of letters, digits, `-`, `_` and `.`".into(),
             ));
         }
+        // Attached first, which validates the address; only then stored.
         self.servers()?.1.put(name, address.trim()).map_err(bad_address)?;
         self.0.core.store().instances().put(name.to_owned(), address.trim().to_owned()).await?;
         self.sweep();

@@ -116,6 +116,7 @@ impl Supervisor {
             return Err(Error::Disabled);
         }
         let nonce = key.unwrap_or_else(|| self.0.core.clock().nonce());
+        // Held until the task is written: a repeated call with the same key waits here and finds the task.
         let turn = self.0.launches.turn(&nonce).await;
         // A retry after a crash: what the previous daemon started under this key is finished or undone first.
         let is_settled = match self.0.core.store().intents().get(&nonce)? {
@@ -124,6 +125,8 @@ impl Supervisor {
         };
         // Credentials that the previous daemon held in memory are lost; this call has them.
         self.bring(&caller).await?;
+        // Before every check that could refuse: a repeated call succeeds although a limit has been reached
+        // since.
         if let Some(task) = self.0.core.store().tasks().by_nonce(&nonce)? {
             return Ok(task);
         }

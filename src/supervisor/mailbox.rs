@@ -173,6 +173,7 @@ impl Awaiting {
         // In time, because the deliverer leaves these notices alone while the guard lives.
         core.store().outbox().hush(own.clone()).await?;
         let now = core.clock().uptime();
+        // Read and leased under one lock, so that no other reader is given them in between.
         let mut state = state.lock();
         let mut notices = Vec::new();
         for task in &own {

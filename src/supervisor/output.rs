@@ -34,6 +34,7 @@ impl Supervisor {
                 (self.task(id)?, awaited.end, awaited.give(&ended).await?)
             }
         };
+        // Read again afterwards: the task shows when its result was fetched.
         self.retrieved(&[&task]).await?;
         let task = self.task(id)?;
         let asks = self.asks_of(std::slice::from_ref(&task));

@@ -188,6 +188,7 @@ impl Prompter {
         {
             return self.prompt_failed(active, error, failing_for).await;
         }
+        // In the order of the conversation: the run's own prompt, then its follow-ups.
         let mut owed = vec![(None, &run.message_id, run.prompt.as_str(), run.sent_at)];
         if let Some(id) = &run.continue_id {
             owed.push((Some(FollowUp::Continue), id, GO_ON_AFTER_RESTART, run.continue_sent_at));
@@ -215,6 +216,7 @@ impl Prompter {
                 None => self.core.store().tasks().prompt_sent(task, now),
                 Some(follow_up) => self.core.store().tasks().follow_up_sent(task, follow_up, now),
             };
+            // Sent but not recorded: the retry sends the same message id, which does not run twice.
             if noted.await.is_err() {
                 return false;
             }

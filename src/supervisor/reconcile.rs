@@ -121,6 +121,7 @@ impl Reconciler {
                 all.push(active);
             }
         }
+        // Memories of scopes without tasks are dropped.
         looks.memories.retain(|scope, _| sights.contains_key(scope));
         for (scope, sight) in sights {
             // The look under way may have read the state before the event: look again after it.

@@ -50,6 +50,7 @@ impl Supervisor {
             // Concurrently: a host that does not answer delays only its own.
             let (stopped, settled) =
                 tokio::join!(self.stop_what_is_over(), self.settle_all(intents));
+            // Unfinished recovery is retried soon; otherwise a look once a minute is enough.
             let unsettled = !(stopped && settled);
             let pause = if unsettled { BETWEEN_TRIES } else { BETWEEN_TRIES * 30 };
             tokio::select! {

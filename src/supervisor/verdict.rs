@@ -166,8 +166,7 @@ fn over_budget(
     Some(Verdict::Stop(Report::Failed { error: reached, partial }))
 }
 
-/// The host was restarted in mid-run. Continued once per run; a second time it fails, lest a run that
-/// crashes its host repeat for ever.
+/// The host was restarted in mid-run: continued once per run; the second time it fails (T6).
 fn interrupted(run: &Run, partial: Option<Arc<str>>) -> Verdict {
     match (&run.continue_id, run.continue_sent_at) {
         (None, _) => Verdict::Continue,

@@ -148,6 +148,8 @@ impl Supervisor {
         timeout: Duration,
     ) -> Result<Awaited, Error> {
         let own = self.tasks(ids)?;
+        // Only the caller's own tasks: the notices of others go to their parents. Registered before the wait
+        // reads any state, so that an end in between is held back for this caller.
         let own = own.into_iter().filter(|task| task.origin.parent.session == caller.session);
         let awaiting = self.0.mailboxes.await_ends(own.map(|task| task.id).collect());
         let Waited { tasks, end } = self.wait_or_blocked(ids, need, timeout).await?;

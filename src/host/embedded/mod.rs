@@ -176,6 +176,7 @@ impl Embedded {
     /// Suspends every run at its last saved message, and returns when nothing runs any more.
     pub async fn stop(&self) {
         self.0.stop.cancel();
+        // Subscribed before the check: every run rings when it leaves `runs`, and none is missed.
         let mut events = self.0.events.subscribe();
         while !self.runs().is_empty() {
             if events.changed().await.is_err() {
@@ -274,6 +275,7 @@ impl Embedded {
         let message = Message { info, parts };
         let body = serde_json::to_string(&message).expect("a message is JSON");
         let said = self.0.store.sessions().say(session, id.to_string(), body, model, work);
+        // `false`: a message of this id is stored already, and this is a retry.
         if said.await.map_err(broken)? && work {
             self.work(session);
         }
@@ -329,6 +331,8 @@ impl Embedded {
         let lacking = left.as_ref().filter(|left| left.lacks);
         let lacking = lacking.and_then(|_| self.lacking(session, &session.model));
         let due = left.as_ref().is_none_or(|left| self.0.clock.uptime() >= left.until);
+        // Observing is what resumes. The reconciler observes every active task at each sweep, so suspended
+        // runs need no timer of their own.
         if due && lacking.is_none() {
             self.work(&watch.session);
         }

@@ -103,6 +103,7 @@ impl Embedded {
         }
         let cancel = CancellationToken::new();
         let generation = self.0.clock.tick();
+        // A retry goes on showing why, and what the run had done, until it makes progress.
         let left = self.left().get(session).cloned();
         let (activity, figures) = match left {
             Some(left) if left.lacks => (Activity::Waiting, left.figures),
@@ -339,6 +340,7 @@ impl Embedded {
         };
         let directory = &session.directory;
         let workspace = Workspace::open(Path::new(directory));
+        // A workspace that is gone or closed to us ends the run; any other error may pass and is retried.
         let workspace = workspace.map_err(|error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => {
                 refused(format!("its workspace `{directory}` is gone: {error}"))
@@ -429,9 +431,11 @@ impl Surrounded {
         let ask = Ask { id: id.clone(), what };
         match self.host.runs().get_mut(&self.session.id) {
             Some(running) => running.asks.push((ask, Some(answering))),
+            // The run is over, so nobody could answer.
             None => return Answer::Deny,
         }
         self.host.ring();
+        // The sender is dropped with the run's entry or its requests; then nobody can answer any more.
         let answer = answer.await.unwrap_or(Answer::Deny);
         if let Some(running) = self.host.runs().get_mut(&self.session.id) {
             running.asks.retain(|(ask, _)| ask.id != id);
@@ -565,6 +569,8 @@ impl Surroundings for Surrounded {
             let why = format!("no tool `{}` here; there are: {}", call.name, names.join(", "));
             return Permit::Forbidden(why);
         }
+        // Resolving the paths of a call touches the file system: on a blocking thread, and when that hangs
+        // the call is forbidden rather than allowed unchecked.
         let context = self.context(call, None, CancellationToken::new());
         let made = call.clone();
         let looked = threads::within(threads::LIMIT, move || {
@@ -616,6 +622,7 @@ impl Surroundings for Surrounded {
     fn show(&self, doing: Doing, messages: &[Message]) {
         let uptime = self.host.0.clock.uptime();
         let mut shown_at = self.shown_at.lock();
+        // Only streaming is throttled: a model sends many small pieces, and every ring wakes the reconciler.
         let streaming = doing == Doing::Streaming;
         if streaming && uptime.saturating_sub(*shown_at) < BETWEEN_LOOKS {
             return;

@@ -127,6 +127,7 @@ impl Bridge {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_)) => Err(gone()),
             Err(_) => {
+                // The plugin need not finish what nobody waits for.
                 self.waiting().remove(&id);
                 self.say(Line::Drop(id));
                 Err(Error::Broken("OpenCode's plugin did not answer in time".into()))

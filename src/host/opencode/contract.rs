@@ -86,6 +86,7 @@ impl Host for OpenCode {
             let client = instance.ready().await?;
             // A prompt without an agent falls back to the default one (G13), so the parent's last is read.
             let last_words = client.last_words(&to.session).await?;
+            // Sent one by one, which keeps their order, and read back concurrently.
             let mut kept = Vec::with_capacity(posts.len());
             for post in &posts {
                 client.say(&to.session, &translate::notice(post, &last_words)).await?;
@@ -215,6 +216,7 @@ impl Host for OpenCode {
                     attended.insert(instance.name.clone(), Arc::clone(&instance));
                     attending.push(async move { instance.attend(wake).await });
                 }
+                // Woken by a new instance, or by a listener that ended because its instance was removed.
                 tokio::select! {
                     () = self.0.changed.notified() => {}
                     Some(()) = attending.next() => {}
@@ -268,6 +270,7 @@ impl Forks for OpenCode {
             let client = instance.ready().await?;
             let copy = SessionId::new(client.fork(&of.session).await?.id);
             if let Err(error) = client.relabel(&copy, &translate::create(&session)).await {
+                // Unlabelled, it would look like a fork the user made.
                 let _ = client.delete(&copy).await;
                 return Err(error);
             }
@@ -340,6 +343,7 @@ impl Servers for OpenCode {
     }
 
     fn remove(&self, name: &str) -> bool {
+        // Cached locations go with it; they would lead to an instance that is not known.
         let removed = self.instances().remove(name);
         self.places().retain(|_, spot| spot.instance != name);
         removed.inspect(|old| old.leave()).is_some()
@@ -479,6 +483,7 @@ async fn find_on(instance: &Instance, session: &NewSession) -> Result<Vec<Opened
     // Forks are nobody's children (G8), so they are searched for by title.
     let stem = session.title.split([' ', ':']).next().unwrap_or_default();
     candidates.extend(client.search(&session.directory, stem).await?);
+    // Parent and title only narrow the search; the nonce decides.
     candidates.retain(|candidate| {
         let nonce = candidate.metadata.as_ref().and_then(|data| data.asyncagents.as_ref());
         nonce == Some(&session.nonce)

@@ -209,7 +209,9 @@ impl Instance {
             let ended = self.hear(wake).await;
             self.mirror().stop_listening();
             tracing::debug!(instance = self.name, ended, "event stream ended; reconnecting");
+            // Pooled connections may lead to a process that has ended.
             self.client.renew();
+            // `Looking` makes new calls wait (`ready`) and ends observations under way (`breaks_off`).
             if self.standing.send_replace(Standing::Looking) != Standing::Looking {
                 self.mirror().doubt();
                 wake.notify_one();
@@ -275,6 +277,7 @@ impl Instance {
         let mut waking: Option<tokio::time::Instant> = None;
         loop {
             let silence = tokio::time::Instant::now() + LONGEST_SILENCE;
+            // One timer for both: the end of the debounce, and the heartbeat timeout.
             let until = waking.unwrap_or(silence).min(silence);
             let line = match tokio::time::timeout_at(until, events.next()).await {
                 Ok(Some(Ok(line))) => line,
@@ -356,6 +359,7 @@ impl Instance {
     /// event may be stale, and what is read of a busy session is the middle of a run (G4).
     async fn look_at(&self, watches: &[&Watch]) -> Vec<Option<Observation>> {
         let began = self.clock.uptime();
+        // Decided under the locks, which are released before the first request.
         let (statuses, asks) = {
             let now = began;
             let mut mirror = self.mirror();
@@ -469,6 +473,7 @@ impl Instance {
             let asked = |session: &&SessionId| all.contains(session.as_str());
             let mut doubtful: BTreeSet<SessionId> =
                 rounds.doubtful.iter().filter(asked).cloned().collect();
+            // Taken out whatever the answer: should the request fail, polling in turns finds it later.
             rounds.doubtful.retain(|session| !doubtful.contains(session));
             doubtful.extend(turn);
             doubtful.into_iter().collect()

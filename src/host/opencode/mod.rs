@@ -144,6 +144,7 @@ impl OpenCode {
         let (clock, arrived) = (self.0.clock.clone(), Arc::clone(&self.0.arrived));
         let mut instance = Instance::new(name.to_owned(), address, client, clock, arrived);
         instance.login = login;
+        // A replaced instance ends its listener; `listen` starts one for the new instance.
         if let Some(old) = instances.insert(name.to_owned(), Arc::new(instance)) {
             old.leave();
         }
@@ -200,6 +201,7 @@ impl OpenCode {
             let left = OTHERS_COME_AGAIN.saturating_sub(self.0.clock.uptime());
             tokio::time::sleep(left).await;
         }
+        // Held until it is attached, so that two plugins at once do not get the same name.
         let mut named = self.0.named.lock();
         if bridge.is_closed() {
             return;
@@ -274,6 +276,8 @@ impl OpenCode {
             }
             Location::Conversation { last } => last.clone(),
         };
+        // A cached location counts only while its instance is up: another process may have the conversation
+        // open by now.
         let known = self.places().get(session).cloned();
         if let Some(Spot { instance, directory }) = &known
             && let Ok(instance) = self.instance(instance)
@@ -346,6 +350,7 @@ impl OpenCode {
         let mut all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
         // A server that one caller named is not used for others.
         all.retain(|instance| !OpenCode::is_handed(&instance.name));
+        // The default first, then by name.
         all.sort_by_key(|instance| instance.name != DEFAULT);
         let mut why = no_server();
         for instance in all {
