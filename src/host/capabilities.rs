@@ -1,4 +1,7 @@
-//! What only some hosts can do. The supervisor asks a host for a capability, never for its kind.
+//! Optional host capabilities, one trait each: native forks, permissions, vetting, credentials, toasts,
+//! servers, plugin bridges. The supervisor asks a host for a capability (`host.forks()`) and never for its
+//! kind, so a new host implements what it has and nothing else. A host without one returns `None`, and
+//! the caller falls back or refuses with a reason.
 
 use std::sync::Arc;
 
@@ -12,64 +15,66 @@ use super::{
 use crate::store;
 use crate::task::SessionId;
 
-/// Copies of sessions.
+/// Native forks: the host copies a session itself, and nothing is truncated on the way.
 pub trait Forks: Send + Sync {
-    /// Opens a session that begins as a copy of another one, with everything said there. Like
-    /// [`Host::open`] otherwise.
+    /// Opens a session that starts as a copy of another one, with its whole conversation. Like
+    /// [`Host::open`] otherwise, including the nonce.
     fn fork(&self, of: Place, session: NewSession) -> Pending<'_, Opened>;
 }
 
-/// Agents that ask before they do something.
+/// Permission requests: agents that ask before they do something.
 pub trait Permissions: Send + Sync {
+    /// Answers one open request. Refused when no such request is open (any more).
     fn answer(&self, place: Place, ask: String, answer: Answer) -> Pending<'_, ()>;
 }
 
-/// A word on what is launched before anything of it exists.
+/// Validation of a launch before anything of it exists, so that a refusal leaves nothing to clean up.
 pub trait Vetting: Send + Sync {
-    /// Why an agent is not to be used in this directory although it is defined there; `None` when
-    /// there is nothing to say against it. Asked at every launch and resume.
+    /// Why an agent must not be used in this directory although it is defined there; `None` when
+    /// there is no objection. Asked at every launch and resume.
     fn objection(&self, directory: String, agent: String) -> Pending<'_, Option<String>>;
-    /// The model a task will run on that wishes for this one, or for none, in full. Refused, with the
-    /// way out, when it cannot be used. Asked at every launch.
+    /// Resolves the requested model (or the default, when none is requested) to its full name. Refused,
+    /// with the way out, when it cannot be used. Asked at every launch.
     fn model(&self, wish: Option<String>, handed: Handed) -> Pending<'_, Option<String>>;
 }
 
-/// Sessions that reach models with keys, which callers may hand over.
+/// Provider credentials per session, which callers may hand over with a call. They are kept in memory
+/// only, so a restart of the daemon loses them and a caller has to bring them again.
 pub trait Credentials: Send + Sync {
-    /// What agents run on that name no model, and what there is to say about each provider.
+    /// The default model, and the state of each provider.
     fn standings(&self, handed: Handed, look: Look) -> Pending<'_, ModelStanding>;
-    /// What a caller hands over for a session that is there, instead of what was handed over before.
+    /// Replaces what was handed over for an existing session.
     fn hand_over(&self, place: Place, handed: Handed) -> Pending<'_, ()>;
-    /// Of what a caller has, the session gets what came with an earlier call and is lost, and nothing else.
-    /// `true` when that was something.
+    /// Restores lost credentials: the session gets those that came with an earlier call and are lost, and
+    /// no others of the caller's. `true` when there were any.
     fn bring(&self, place: Place, handed: Handed) -> Pending<'_, bool>;
-    /// Why a session cannot go on with this model before somebody brings what it lost.
+    /// Why a session cannot continue with this model until its lost credentials are brought again.
     fn lacks(&self, place: Place, model: Option<String>) -> Pending<'_, Option<String>>;
-    /// What was handed over for this session, as far as it is still there.
+    /// What was handed over for this session, as far as it is still in memory.
     fn handed(&self, session: &SessionId) -> Handed;
 }
 
-/// A screen that somebody sits in front of.
+/// Toasts: short messages on the user's screen. Best effort; nothing depends on one being seen.
 pub trait Toasts: Send + Sync {
     fn toast(&self, parent: Place, toast: Toast) -> Pending<'_, ()>;
 }
 
-/// Servers that come and go while the daemon runs.
+/// A registry of servers that come and go while the daemon runs.
 pub trait Servers: Send + Sync {
-    /// Adds a server, or says where a known one is now.
+    /// Adds a server, or changes the address of a known one.
     fn put(&self, name: &str, address: &str) -> Result<(), Error>;
     /// `false` when there is none of that name.
     fn remove(&self, name: &str) -> bool;
-    /// Each once it is clear whether it answers.
+    /// All servers with their state, each as soon as its first health check has an answer.
     fn known(&self) -> BoxFuture<'_, Vec<Server>>;
-    /// A handle for launches of somebody who named this address: on that server, and on no other. When there
-    /// is no room for one more, one that is not `needed` goes.
+    /// A handle that opens sessions on the server at this address, and on no other. The number of such
+    /// servers is limited: when it is reached, one that is down and not `needed` is evicted.
     fn at(&self, address: &str, needed: &dyn Fn(&str) -> bool) -> Result<Arc<dyn Host>, Error>;
     /// Whether a caller named it in its environment.
     fn is_named_by_caller(&self, name: &str) -> bool;
     /// Forgets the addresses that callers named and that no task needs any more.
     fn forget_unneeded(&self) -> BoxFuture<'_, Result<(), store::Error>>;
-    /// Returns when one can be talked to that could not: what waited for it may go on.
+    /// Returns when a server becomes reachable: work that waited for it can be retried at once.
     fn arrival(&self) -> BoxFuture<'_, ()>;
 }
 
@@ -83,10 +88,10 @@ pub struct Server {
     pub standing: Result<String, String>,
 }
 
-/// Processes that are reached through a plugin in them.
+/// Reverse connections: processes that listen on no port and are reached through our plugin in them.
 pub trait Bridges: Send + Sync {
-    /// A plugin has come: what it is told travels through the receiver. `live` are the instances that have
-    /// live tasks.
+    /// A plugin has connected; the receiver yields what to send to it. `before` is the instance name it had
+    /// with the previous daemon, `live` are the instances that have live tasks.
     fn bridge(
         &self,
         pid: u32,
@@ -95,8 +100,8 @@ pub trait Bridges: Send + Sync {
         live: Vec<String>,
     ) -> (Arc<Bridge>, mpsc::UnboundedReceiver<Line>);
     fn bridge_by_id(&self, id: u64) -> Option<Arc<Bridge>>;
-    /// A caller says which process its conversation belongs to. `true` when that is news.
+    /// Records which process a caller's conversation belongs to. `true` when that was not known.
     fn note_parent(&self, session: &SessionId, instance: &str, directory: &str) -> bool;
-    /// Plugins need not start the daemon again by themselves.
+    /// Tells the plugins that the daemon stops on purpose, so that they do not start it again.
     fn say_goodbye(&self);
 }

@@ -1,4 +1,6 @@
-//! The directory of a launch, for hosts on this machine: it exists, or the launch is refused.
+//! Validation of a launch's working directory, for hosts on this machine: an absolute path to an existing
+//! directory, or the launch is refused. Runs on a blocking thread with a time limit, because a network
+//! file system that hangs would otherwise hang the launch; that is reported as unreachable, not refused.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -6,7 +8,8 @@ use std::path::Path;
 use super::Error;
 use crate::threads;
 
-/// Where a directory really is, without links. What is no directory is refused with the way out.
+/// The canonical path, with symbolic links resolved. Anything else than a directory is refused, with the
+/// way out.
 pub(super) async fn canonical(directory: &str) -> Result<String, Error> {
     let directory = directory.to_owned();
     let looked = threads::within(threads::LIMIT, move || look(&directory)).await;

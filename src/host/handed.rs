@@ -1,5 +1,6 @@
-//! What a calling client's environment says, handed over with its launches. It lives in memory only:
-//! nothing here can be serialized, and `Debug` shows names, never values.
+//! Per-call credentials and defaults, taken from the calling client's environment and handed over with its
+//! launches. They live in memory only: nothing here implements `Serialize`, and `Debug` shows names, never
+//! values, so that no key can reach the store or a log. A restart of the daemon loses them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +20,7 @@ struct Inner {
     providers: BTreeMap<String, Access>,
 }
 
-/// The parts, as a client sends them. What is empty was not said.
+/// The parts, as a client sends them. An empty string means "not set".
 #[derive(Default)]
 pub struct Parts {
     pub model: String,
@@ -47,7 +48,7 @@ impl From<Parts> for Handed {
 }
 
 impl Handed {
-    /// This, and what was handed over earlier where this says nothing.
+    /// Merges: these values win, `earlier` fills the gaps.
     pub fn over(&self, earlier: &Handed) -> Handed {
         let mut providers = earlier.0.providers.clone();
         providers.extend(self.0.providers.clone());
@@ -59,19 +60,19 @@ impl Handed {
         }))
     }
 
-    /// Of this only what is said of these providers.
+    /// Only the credentials of these providers; model, host and server are dropped.
     pub fn only(&self, names: impl Fn(&str) -> bool) -> Handed {
         let providers = self.0.providers.iter().filter(|(name, _)| names(name));
         let providers = providers.map(|(name, access)| (name.clone(), access.clone())).collect();
         Handed(Arc::new(Inner { providers, ..Inner::default() }))
     }
 
-    /// For agents that name none.
+    /// The default model, for agents that name none.
     pub fn model(&self) -> Option<&str> {
         self.0.model.as_deref()
     }
 
-    /// Where agents run unless something else is said.
+    /// The default host, for launches that name none.
     pub fn host(&self) -> Option<&str> {
         self.0.host.as_deref()
     }
@@ -81,7 +82,7 @@ impl Handed {
         self.0.opencode.as_deref()
     }
 
-    /// By the names of the providers.
+    /// Keys and base URLs, by the name of the provider.
     pub fn providers(&self) -> &BTreeMap<String, Access> {
         &self.0.providers
     }
@@ -89,6 +90,7 @@ impl Handed {
 
 impl fmt::Debug for Handed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The address of an OpenCode server may hold a password, so only its presence is shown.
         let Inner { model, host, opencode, providers } = &*self.0;
         f.debug_struct("Handed")
             .field("model", model)

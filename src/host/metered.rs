@@ -1,5 +1,6 @@
-//! Counts and times what is asked of a host. The one place that does: whoever holds a host of the
-//! supervisor's holds it wrapped in this.
+//! Metrics decorator for hosts: counts and times every call. The supervisor holds each host wrapped in
+//! this, so adapters know nothing of metrics. Passed through unmeasured: `version`, which returns at once,
+//! `listen`, which never does, and the capabilities credentials, servers and bridges.
 
 use std::sync::Arc;
 
@@ -35,7 +36,8 @@ impl Metered {
         })
     }
 
-    /// The same for a capability. Nobody gets here without it.
+    /// The same for a capability. The accessors below only hand out `self` when the host has it, so the
+    /// refusal is never seen.
     fn count_with<'a, C: ?Sized, T: Send + 'a>(
         &'a self,
         call: &'static str,

@@ -1,5 +1,11 @@
-//! Where agents run: the contract every host keeps. Adapters translate; they decide nothing and
-//! keep no task state.
+//! The host contract: an adapter interface to where agents run (OpenCode, the embedded runtime, a script
+//! for tests). Adapters translate; they decide nothing and keep no task state, so that the supervisor can
+//! rebuild everything from its store after a crash.
+//!
+//! Two rules make that work. *Idempotency keys*: a session carries its launch's nonce and a message its id,
+//! so a call whose answer was lost can be looked up (`find`, `posted`) or repeated. *Level-triggered*:
+//! `listen` only says that something may have changed; the truth is always read with `observe`, so a lost
+//! event costs time and never an end.
 
 mod capabilities;
 mod directory;
@@ -25,7 +31,7 @@ pub use crate::agent::model::{Look, Standing as ProviderStanding};
 use crate::task::{MessageId, SessionId, Task};
 use crate::transcript::{Figures, Outcome};
 
-/// A session and where it is. The supervisor reads that off its rows, so that adapters need none of them.
+/// The address of a session. The supervisor fills it in from its rows, so that adapters read no tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     pub session: SessionId,
@@ -36,7 +42,8 @@ pub struct Place {
 pub enum Location {
     /// A child: on the server or process where it was opened, and nowhere else.
     Opened { instance: String, directory: String },
-    /// A conversation: where its caller last said it was, if one did. Several processes may share it.
+    /// A parent's conversation: where its caller last reported it, if one did. Several processes may share
+    /// it, so this is a hint.
     Conversation { last: Option<String> },
 }
 
@@ -47,7 +54,7 @@ impl Place {
         Place { session, location: Location::Opened { instance, directory: directory.to_owned() } }
     }
 
-    /// Of a session that nobody has said anything about.
+    /// Of a session whose location nobody has reported; the host has to search.
     pub fn unknown(session: SessionId) -> Place {
         Place { session, location: Location::Conversation { last: None } }
     }
@@ -67,13 +74,14 @@ pub struct NewSession {
     /// The parent's session, when it lives on the same host.
     pub parent: Option<Place>,
     pub title: String,
-    /// Kept in the session, so that an orphan can be found again.
+    /// Idempotency key of the launch, stored in the session: after a crash between creating the session and
+    /// recording it, the orphan is found by it ([`Host::find`]).
     pub nonce: String,
     pub directory: String,
     pub agent: String,
     /// Tools the child may never use, also after a resume.
     pub deny: Vec<String>,
-    /// What the caller handed over for it: kept in memory, for as long as that lasts.
+    /// Credentials that came with the call: kept in memory, and lost with the process.
     #[serde(skip)]
     pub handed: Handed,
 }
@@ -85,7 +93,7 @@ pub struct Opened {
     pub instance: String,
 }
 
-/// A prompt with a known message id does not run twice.
+/// A prompt. Its message id is the idempotency key: sent again, it does not run twice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prompt {
     pub to: Place,
@@ -95,7 +103,7 @@ pub struct Prompt {
     pub model: Option<String>,
 }
 
-/// Something said to a conversation: a notice to a parent, or to a child what it inherits.
+/// A message to a conversation: a notice to a parent, or inherited context to a child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Post {
     /// The conversation it is said to.
@@ -104,11 +112,12 @@ pub struct Post {
     pub visible: String,
     pub hidden: String,
     pub agent: String,
-    /// Whether it is to be answered.
+    /// Whether it starts a turn. `false` only stores it in the conversation.
     pub wake: bool,
 }
 
-/// A run to be looked at: its session and the message that started it.
+/// A run to be observed: its session and the message that started it. A session may be resumed, so the
+/// session alone does not say which run is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watch {
     pub session: SessionId,
@@ -131,19 +140,19 @@ pub struct Observation {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Activity {
     Idle,
-    /// The model is asked and has not said anything yet.
+    /// The model has been asked and has not produced anything yet.
     Waiting,
     Streaming,
     Tool,
-    /// The host tries again by itself, for this reason.
+    /// The host is backing off before it retries by itself, for this reason.
     Retrying(String),
-    /// Waits for an answer of a person or a policy.
+    /// Waits for a person or a policy to answer these permission requests.
     Blocked(Vec<Ask>),
     /// The session was deleted.
     Gone,
-    /// It cannot go on before somebody brings the credentials that came with a call and are lost.
+    /// It cannot continue until its credentials, which came with a call and are lost, are brought again.
     Lacking(String),
-    /// Its host has been away for so long that nothing can come of it any more, for this reason.
+    /// Its host has been unreachable for longer than the limit, for this reason; the run is given up.
     Lost(String),
 }
 
@@ -180,13 +189,15 @@ pub enum Tone {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Error {
+    /// Transient, and the call may have had its effect: retry with the same nonce or message id.
     #[error("host cannot be reached: {0}")]
     Unreachable(String),
     #[error("session `{0}` does not exist on its host")]
     NoSuchSession(SessionId),
+    /// Permanent: the supervisor does not retry it.
     #[error("host refused: {0}")]
     Refused(String),
-    /// What came with a call is lost; somebody may bring it again.
+    /// Credentials that came with a call are lost; not final, since a caller may bring them again.
     #[error("{0}")]
     NoCredentials(String),
 }
@@ -194,24 +205,26 @@ pub enum Error {
 /// What a call to a host resolves to.
 pub type Pending<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
-/// What every host can do, as `Arc<dyn Host>`; what only some can is asked for by its name and may be
-/// `None`. Calls return when the host has accepted, not when an agent has answered, and are told where the
-/// session is that they are about.
+/// What every host can do, as `Arc<dyn Host>`; optional capabilities are the accessors at the end. Calls
+/// return when the host has accepted, not when an agent has answered. They may take as long as a remote
+/// server does, so a caller holds no shared lock across one; only the supervisor's locks per task and per
+/// launch key (`Turns`) are.
 pub trait Host: Send + Sync {
-    /// A host of our own opens one session per nonce, however often it is asked.
+    /// Opens a session. Idempotent by nonce on the embedded host; elsewhere a repeated call may open a
+    /// second session, so recovery calls [`Host::find`] first.
     fn open(&self, session: NewSession) -> Pending<'_, Opened>;
-    /// The session that was opened like this, found by its nonce, if there is one.
+    /// The sessions that carry this nonce: none, one, or several when a launch was repeated.
     fn find(&self, session: NewSession) -> Pending<'_, Vec<Opened>>;
     fn delete(&self, place: Place) -> Pending<'_, ()>;
     fn prompt(&self, prompt: Prompt) -> Pending<'_, ()>;
-    /// Says these to one conversation, in this order, and returns when they are in it. After an
-    /// error any of them may be.
+    /// Appends these to one conversation, in this order, and returns when they are stored there. After an
+    /// error any of them may be: ask [`Host::posted`] before sending one again.
     fn post(&self, posts: Vec<Post>) -> Pending<'_, ()>;
     /// Whether a message with this id is already in the conversation.
     fn posted(&self, to: Place, message: MessageId) -> Pending<'_, bool>;
-    /// One observation per watch, in the same order; `None` where it cannot be told now.
+    /// One observation per watch, in the same order; `None` where the state is unknown for now.
     fn observe(&self, watches: Vec<Watch>) -> Pending<'_, Vec<Option<Observation>>>;
-    /// Which of these sessions are known to exist no longer.
+    /// Which of these sessions are known to be deleted. One whose host does not answer is not among them.
     fn missing(&self, places: Vec<Place>) -> Pending<'_, Vec<SessionId>>;
     /// Whether this session is here, for certain.
     fn has(&self, place: Place) -> Pending<'_, bool> {
@@ -228,10 +241,10 @@ pub trait Host: Send + Sync {
         let _ = parent;
         Box::pin(async { Ok(directory) })
     }
-    /// Rings `wake` whenever something may have changed. Ends only when the host is dropped.
+    /// Notifies `wake` whenever something may have changed. Ends only when the host is dropped.
     fn listen<'a>(&'a self, wake: &'a Notify) -> BoxFuture<'a, ()>;
-    /// Another number whenever something is heard of the session, so that what was read under this one
-    /// is still true. `None` where nothing is heard, or not surely.
+    /// Cache validator of a session: changes with every event heard of it, so what was read under the same
+    /// version is still valid. `None` where there is no event stream, or none at the moment.
     fn version(&self, place: &Place) -> Option<u64> {
         let _ = place;
         None
@@ -264,10 +277,10 @@ pub trait Host: Send + Sync {
     }
 }
 
-/// Models as somebody who launches finds them.
+/// The models as a caller who launches would find them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelStanding {
-    /// What agents run on that name none.
+    /// The default, for agents that name none.
     pub model: String,
     /// Why that cannot be used.
     pub problem: Option<String>,
@@ -280,6 +293,6 @@ pub struct AgentOffer {
     pub name: String,
     /// What its definition names, as `provider/model`; `None` when it names none.
     pub model: Option<String>,
-    /// It is certain that it changes nothing.
+    /// Set only when it is certain that it has no tool that changes anything.
     pub reads_only: bool,
 }

@@ -1,4 +1,8 @@
-//! Permissions and questions of children that wait for somebody (T15): listed and answered.
+//! Open permission requests and questions of children (T15): listed, and answered by a person or by policy.
+//!
+//! The map is a cache of what the reconciler saw last; the host is the truth. Only the time of the first
+//! sight is on disk, so that the time limit goes on across restarts. A policy's answer that fails is given
+//! again at the next look.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,15 +24,15 @@ pub struct Asked {
     pub since: Timestamp,
 }
 
-/// What children wait for an answer to, as last seen.
+/// The open requests, as last seen by the reconciler.
 ///
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
 pub(super) struct OpenAsks {
     core: Core,
-    /// By the id of what is asked.
+    /// By the id of the request.
     open: Arc<watch::Sender<HashMap<String, Asked>>>,
-    /// Something may have ended: a run goes on after an answer.
+    /// Wakes the reconciler: a run continues after an answer.
     look: Bell,
 }
 
@@ -37,7 +41,7 @@ impl OpenAsks {
         OpenAsks { core, open: Arc::default(), look }
     }
 
-    /// What waits, longest first.
+    /// The open requests, longest waiting first.
     pub(super) fn all(&self) -> Vec<Asked> {
         let mut asks: Vec<Asked> = self.open.borrow().values().cloned().collect();
         asks.sort_by_key(|asked| asked.since);
@@ -48,7 +52,7 @@ impl OpenAsks {
         self.open.borrow().values().any(|asked| asked.task == *task)
     }
 
-    /// Says when something is asked or answered.
+    /// Changes when a request is opened or settled.
     pub(super) fn watch(&self) -> watch::Receiver<HashMap<String, Asked>> {
         self.open.subscribe()
     }
@@ -56,8 +60,9 @@ impl OpenAsks {
     async fn answer(&self, asked: &Asked, answer: Answer) -> Result<(), Error> {
         let task = self.core.task(&asked.task)?;
         self.tell(&task, &asked.ask, answer).await?;
-        // A refusal ends the run with everything else it asks (T6); a wait must not take those for open
-        // requests until the next look. Should one be open all the same, that look notes it again.
+        // Removed at once and not at the next look, so that it is not listed or answered again meanwhile. A
+        // refusal ends the run with everything else it asks (T6), so a wait must not take those for open
+        // requests either. Should one be open all the same, the next look notes it again.
         let is_answered = |other: &Asked| {
             other.ask.id == asked.ask.id || answer == Answer::Deny && other.task == asked.task
         };
@@ -78,7 +83,7 @@ impl OpenAsks {
         Ok(permissions.answer(Place::from(task), ask.id.clone(), answer).await?)
     }
 
-    /// Answers what the settings answer by themselves, at once or after it has waited for long enough.
+    /// Applies the policy: answers at once, or denies what has waited longer than allowed.
     pub(super) async fn answer_by_policy(&self, task: &Task, asks: &[(Ask, Duration)]) {
         for (ask, waiting) in asks {
             let answer = match self.core.settings().asks {
@@ -89,13 +94,13 @@ impl OpenAsks {
             };
             if let Err(error) = self.tell(task, ask, answer).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(task = %task.id, error, "cannot answer what it asks");
+                tracing::warn!(task = %task.id, error, "permission answer failed; retrying at the next look");
             }
         }
     }
 
-    /// What the reconciler saw of a task just now. When each was asked is kept on disk: it goes on
-    /// waiting where it was when we are started again (T15).
+    /// Takes in the requests that the reconciler saw of a task just now. When each was first seen is on
+    /// disk, so that its time limit goes on after a restart (T15).
     pub(super) fn note(&self, task: &Task, open: &[Ask]) -> Vec<Asked> {
         let now = self.core.clock().now();
         let (mut settled, mut noted) = (Vec::new(), Vec::new());
@@ -123,13 +128,13 @@ impl OpenAsks {
         let since =
             self.core.store().asks().since(&task.id, &ask.id, now).unwrap_or_else(|error| {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "cannot read since when it is asked; counting from now");
+                tracing::warn!(error, "age of a permission request unreadable; counting from now");
                 now
             });
         Asked { ask: ask.clone(), task: task.id.clone(), since }
     }
 
-    /// Tasks that are over ask nothing any more.
+    /// Drops the requests of tasks that are over.
     pub(super) fn keep_only(&self, live: impl Fn(&TaskId) -> bool) {
         self.open.send_if_modified(|asks| {
             let before = asks.len();
@@ -140,12 +145,12 @@ impl OpenAsks {
 }
 
 impl Supervisor {
-    /// What waits, longest first.
+    /// The open requests, longest waiting first.
     pub fn asks(&self) -> Vec<Asked> {
         self.0.asks.all()
     }
 
-    /// Answers one question by its id, or all of a task by the task's. Says what was answered.
+    /// Answers one request by its id, or all of a task by the task's. Returns what was answered.
     pub async fn answer(&self, reference: &str, answer: Answer) -> Result<Vec<Asked>, Error> {
         let mut open = self.asks();
         if open.iter().any(|asked| asked.ask.id == reference) {
@@ -160,6 +165,7 @@ impl Supervisor {
         if open.is_empty() {
             return Err(Error::NothingAsked(reference.to_owned()));
         }
+        // Stops at the first failure; what was answered by then stays answered.
         for asked in &open {
             self.0.asks.answer(asked, answer).await?;
         }

@@ -1,4 +1,6 @@
-//! Cancelling: mark first, then abort without waiting for the abort; descendants go along (T8).
+//! Cancellation: commit the end first, then abort the session without waiting for it; descendants are
+//! cancelled along (T8). The abort is owed on disk and retried, so a host that is down delays it but never
+//! loses it. A cancel runs detached from its caller: one that hangs up must not leave half of it done.
 
 use super::{Caller, Error, Supervisor};
 use crate::task::lifecycle::Refused;
@@ -21,7 +23,8 @@ pub struct Cancelled {
 }
 
 impl Supervisor {
-    /// Goes on by itself: a caller that hangs up must not leave sessions at work, or news untold.
+    /// Spawned, so that it completes although the caller hangs up: sessions would keep working, and notices
+    /// stay unsent.
     pub async fn cancel(&self, caller: &Caller, target: Target) -> Result<Cancelled, Error> {
         let (supervisor, caller) = (self.clone(), caller.clone());
         let cancelling =
@@ -51,7 +54,7 @@ impl Supervisor {
                 live
             }
         };
-        // Newest first: a queued task must not start because an older one just made room.
+        // Newest first: a queued task must not be admitted because an older one just freed its slot.
         let mut tasks = Vec::with_capacity(live.len());
         for task in live.into_iter().rev() {
             match self.0.ends.cancel(task, Some(caller), None).await {
@@ -65,7 +68,8 @@ impl Supervisor {
         Ok(Cancelled { tasks })
     }
 
-    /// Who may change a task (T18): its parent, who is above that, and the shell, which is the user.
+    /// Authorisation (T18): a task may be changed by its parent, by any ancestor, and by the shell, which is
+    /// the user.
     pub fn check_owner(&self, task: &Task, caller: &Caller) -> Result<(), Error> {
         if caller.is_shell() {
             return Ok(());

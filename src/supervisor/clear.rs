@@ -1,4 +1,5 @@
-//! Clearing: the caller's live tasks are stopped and all of its tasks leave its list (O3).
+//! Clearing a caller's list (O3): its live tasks are cancelled, then all of its tasks are hidden from its
+//! list. They stay in the history until they are pruned.
 
 use super::cancel::Target;
 use super::{Caller, Error, Supervisor};

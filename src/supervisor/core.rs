@@ -1,5 +1,8 @@
-//! What the components of the supervisor stand on: the store, the hosts, the clock, the settings, and the
-//! tasks they spawn. It remembers nothing but the limits that hold at the moment.
+//! Shared dependencies of the supervisor's components: store, hosts, clock, settings, and a tracker for
+//! what they spawn. Its only mutable state is the limits in force, which can be changed at run time.
+//!
+//! Two kinds of spawned work: what must complete (`spawn`) is waited for at shutdown, what may be dropped
+//! (`spawn_until_stop`) is cancelled.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -18,7 +21,7 @@ use crate::store::Store;
 use crate::task::queue::Limits;
 use crate::task::{SessionId, Task, TaskId};
 
-/// What is under way when the supervisor stops may take this long to end.
+/// Shutdown waits this long for work under way. What is cut off then is owed on disk.
 const LONGEST_JOIN: Duration = Duration::from_secs(5);
 
 /// A handle; cloning it is cheap.
@@ -28,11 +31,11 @@ pub(super) struct Core(Arc<Inner>);
 struct Inner {
     store: Store,
     clock: Clock,
-    /// Their calls are counted.
+    /// Wrapped for metrics.
     hosts: Hosts,
     metrics: Metrics,
     settings: Settings,
-    /// Those of the settings, until they are changed.
+    /// Those of the settings, until they are changed at run time.
     limits: RwLock<Arc<Limits>>,
     stopping: CancellationToken,
     spawned: TaskTracker,
@@ -97,7 +100,7 @@ impl Core {
         &self.0.stopping
     }
 
-    /// For work that goes on by itself, whoever asked for it. It is waited for when the supervisor stops.
+    /// For work that must complete although its caller hangs up. Shutdown waits for it.
     pub(super) fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -105,17 +108,20 @@ impl Core {
         self.0.spawned.spawn(work)
     }
 
-    /// For work that is dropped when the supervisor stops.
+    /// For work that is cancelled when the supervisor stops.
     pub(super) fn spawn_until_stop(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.0.spawned.spawn(self.0.stopping.clone().run_until_cancelled_owned(work));
     }
 
-    /// Returns when nothing is left of what was spawned, or not soon.
+    /// Waits for everything that was spawned, up to a limit.
     pub(super) async fn join(&self) {
         self.0.spawned.close();
         if tokio::time::timeout(LONGEST_JOIN, self.0.spawned.wait()).await.is_err() {
             let left = self.0.spawned.len();
-            tracing::warn!(left, "work under way did not end in time; left to the next daemon");
+            tracing::warn!(
+                left,
+                "work under way did not finish in time; the next daemon recovers it"
+            );
         }
     }
 
@@ -131,13 +137,13 @@ impl Core {
         })
     }
 
-    /// The host for a launch: a caller may know a server that nobody else has named.
+    /// The host for a launch: a caller may name a server of its own in its environment.
     pub(super) fn host_for(&self, name: &str, handed: &Handed) -> Result<Arc<dyn Host>, Error> {
         let host = self.host(name)?;
         let (Some(servers), Some(address)) = (host.servers(), handed.opencode()) else {
             return Ok(Arc::clone(host));
         };
-        // Read once, and only when there is no room for another server.
+        // Lazy: the live tasks are read once, and only when a server has to be evicted.
         let live = OnceCell::new();
         let needed = |name: &str| {
             let live = live.get_or_init(|| self.live_instances());
@@ -147,8 +153,8 @@ impl Core {
         Ok(Arc::new(Metered::new(name.to_owned(), there, self.0.metrics.clone())))
     }
 
-    /// Where a session is, that may be a task's or anybody's conversation. What cannot be read is found out
-    /// by the host.
+    /// The address of a session, which may be a task's or any conversation. A failed read yields an address
+    /// without a hint; the host searches then.
     pub(super) fn place(&self, session: &SessionId) -> Place {
         if let Ok(Some(task)) = self.0.store.tasks().get(session) {
             return Place::from(&task);

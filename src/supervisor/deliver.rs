@@ -1,5 +1,9 @@
-//! The deliverer: the only one who speaks to parents, from the outbox. Oldest first per parent,
-//! parents side by side, again and again until it is told once.
+//! The outbox worker: delivers notices to parents, and is the only one that does. In order per parent,
+//! parents concurrently, with back-off until it succeeds.
+//!
+//! At-least-once on the wire, once in the conversation: the message id is minted with the outbox row and is
+//! the idempotency key. A notice that may have been sent before (by an earlier daemon, or with a lost
+//! response) is looked up in the conversation first. Only when it is certainly new is that request saved.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,13 +24,13 @@ use crate::task::{NoticeId, SessionId};
 
 const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
-/// How many parents are spoken to at once.
+/// Concurrent deliveries, one per parent.
 const AT_ONCE: usize = 32;
 
-/// How many notices one parent is told in one go.
+/// Batch size: notices that one parent gets in one call.
 const MOST_TOGETHER: usize = 128;
 
-/// The worker, and what it remembers of notices that it does not know to have arrived.
+/// The worker, and its memory of notices with an unknown outcome.
 ///
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
@@ -35,7 +39,7 @@ pub(super) struct Deliverer {
     mailboxes: Mailboxes,
     /// A parent may be owed a notice.
     bell: Bell,
-    /// Notices that were handed to a host and are not known to be delivered.
+    /// Notices that were sent and are not recorded as delivered: looked up before they are sent again.
     tried: Arc<Mutex<HashSet<NoticeId>>>,
 }
 
@@ -45,7 +49,8 @@ impl Deliverer {
     }
 
     pub(super) async fn run(self) {
-        // What an earlier daemon owed it may also have sent; only newer notices are surely new.
+        // The previous daemon may have died between sending and recording. Only notices that are newer than
+        // all of its are certainly unsent. While the newest is unknown, every notice is looked up.
         let mut surely_new_after = self.core.store().outbox().newest().unwrap_or(NoticeId::LAST);
         let mut parents: JoinSet<SessionId> = JoinSet::new();
         let mut speaking: HashMap<tokio::task::Id, SessionId> = HashMap::new();
@@ -55,7 +60,10 @@ impl Deliverer {
                 surely_new_after = self.core.store().outbox().newest().unwrap_or(NoticeId::LAST);
             }
             let wait = wait.unwrap_or_else(|error| {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot read the outbox");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "outbox unreadable; retrying"
+                );
                 PAUSES.first
             });
             tokio::select! {
@@ -68,12 +76,12 @@ impl Deliverer {
                     };
                     let parent = speaking.remove(&id);
                     if told.is_err() {
-                        tracing::error!(?parent, "panicked while telling a parent");
+                        tracing::error!(?parent, "notice delivery panicked; retrying");
                         tokio::time::sleep(PAUSES.first).await;
                     }
                 }
                 () = self.core.stopping().cancelled() => {
-                    // What is being said is said to the end.
+                    // Deliveries under way are completed and recorded: it saves the next daemon a lookup.
                     while parents.join_next().await.is_some() {}
                     return;
                 }
@@ -81,7 +89,7 @@ impl Deliverer {
         }
     }
 
-    /// Starts telling whoever can be told now; says how long until the next one is due.
+    /// Starts all deliveries that are due; returns how long until the next one is.
     fn tell_due(
         &self,
         parents: &mut JoinSet<SessionId>,
@@ -92,15 +100,16 @@ impl Deliverer {
         let mut by_parent: BTreeMap<SessionId, Vec<Owed>> = BTreeMap::new();
         let mut aside: HashSet<SessionId> = speaking.values().cloned().collect();
         let room = AT_ONCE.saturating_sub(speaking.len());
-        // Before the notices are read: who hushes one and leaves must not be missed in between.
+        // Read before the notices: a caller that takes an end as its answer and leaves between the two reads
+        // is still seen as waiting, and the notice is not sent on top of the answer.
         let awaited = self.mailboxes.awaited();
         loop {
             let due = self.core.store().outbox().due(now, PAUSES.longest, &aside)?;
             let all = due.len() < MOST_DUE;
             for owed in due {
                 let parent = &owed.parent_session;
-                // A caller that waits for this very end gets it as its answer first. Later notices
-                // of the same parent wait with it. A stall is not what it waits for.
+                // A caller that waits for this very end gets it as its response (N3). Later notices of the
+                // same parent wait with it, to keep the order. A stall is not what it waits for.
                 if owed.quiet.is_none() && awaited.contains(&owed.task) {
                     aside.insert(parent.clone());
                 }
@@ -111,10 +120,10 @@ impl Deliverer {
             if all || by_parent.len() >= room {
                 break;
             }
-            // Behind so many of a few parents there may be some of others.
+            // The page was full of a few parents' notices: read on behind them, or the others starve.
             aside.extend(by_parent.keys().cloned());
         }
-        // Who has waited longest is told first.
+        // Fairness: the parent whose notice has waited longest comes first.
         let mut in_turn: Vec<(SessionId, Vec<Owed>)> = by_parent.into_iter().collect();
         in_turn.sort_by_key(|(_, owed)| owed[0].id);
         for (parent, owed) in in_turn.into_iter().take(room) {
@@ -126,19 +135,20 @@ impl Deliverer {
             });
             speaking.insert(telling.id(), parent);
         }
-        // What is due now and not begun waits for somebody who speaks or holds it back: both ring.
+        // What is due and was not started waits for a delivery to finish or a waiting caller to leave; both
+        // ring the bell, so the timer is only for back-offs.
         let next = self.core.store().outbox().next_due(now)?.map(|due| due.since(now));
         Ok(next.map_or(Duration::from_secs(3600), |next| next.clamp(PAUSES.first, PAUSES.longest)))
     }
 
-    /// Tells one parent, in order; stops at the first notice that cannot be told now.
+    /// Delivers to one parent, in order; stops at the first failure, so that nothing overtakes it.
     async fn tell(&self, owed: Vec<Owed>, surely_new_after: NoticeId) {
         let mut written = Vec::with_capacity(owed.len());
         for together in self.said_together(&owed, surely_new_after) {
             let now = self.core.clock().now();
             match self.post(together).await {
-                // The next ones need not wait until this is on disk: should we die in between,
-                // the messages are found in the conversation by their ids.
+                // The next ones are sent before this is on disk. Crash window: the row still says "owed",
+                // and the next daemon finds the message in the conversation by its id.
                 Ok(()) => {
                     for owed in together.owed() {
                         self.core.metrics().notice_delivered();
@@ -146,6 +156,7 @@ impl Deliverer {
                     }
                 }
                 Err(Error::Host(error @ host::Error::NoSuchSession(_))) => {
+                    // The parent was deleted: a permanent failure.
                     for owed in together.owed() {
                         let noted = self.core.store().outbox().undeliverable(
                             owed.id,
@@ -160,7 +171,15 @@ impl Deliverer {
                     self.core.metrics().notice_retried();
                     let pause = PAUSES.pause(first.attempts);
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(task = %first.task, error, "cannot tell yet");
+                    let (parent, attempt) = (&first.parent_session, first.attempts + 1);
+                    tracing::warn!(
+                        task = %first.task,
+                        %parent,
+                        attempt,
+                        delay = ?pause,
+                        error,
+                        "notice delivery failed; retrying"
+                    );
                     let noted = self.core.store().outbox().postpone(first.id, now.plus(pause));
                     written.push((first.id, noted));
                     break;
@@ -178,18 +197,19 @@ impl Deliverer {
                     let error = &error as &dyn std::error::Error;
                     tracing::error!(
                         error,
-                        "cannot write down a delivery; it is looked up next time"
+                        "notice outcome not recorded; it is looked up before the next attempt"
                     );
                 }
             }
         }
-        // It is still due: without a pause, it would be tried again and again.
+        // It is still due: without a pause this would be a busy loop.
         if unwritten {
             tokio::time::sleep(PAUSES.first).await;
         }
     }
 
-    /// New notices go together; one that may have been sent before is looked up by itself.
+    /// Batches: certainly new notices go together, one that may have been sent before goes alone, after a
+    /// lookup.
     fn said_together<'a>(&self, owed: &'a [Owed], surely_new_after: NoticeId) -> Vec<Together<'a>> {
         let tried = self.tried().clone();
         let is_new = |owed: &Owed| {
@@ -219,6 +239,7 @@ impl Deliverer {
         {
             return Ok(());
         }
+        // Before the call: from here on the host may have them, whatever it answers.
         self.tried().extend(owed.iter().map(|owed| owed.id));
         let posts = owed.iter().map(|owed| {
             let notice = notice::compose(&facts(owed), self.core.settings().inline_characters);
@@ -235,11 +256,11 @@ impl Deliverer {
     }
 }
 
-/// Notices of one parent that are said in one go.
+/// A batch of notices for one parent.
 #[derive(Clone, Copy)]
 enum Together<'a> {
     New(&'a [Owed]),
-    /// An earlier try may have reached the conversation.
+    /// An earlier attempt may have reached the conversation.
     MayBeThere(&'a Owed),
 }
 

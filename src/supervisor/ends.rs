@@ -1,5 +1,10 @@
-//! The one way to an end: written with what is owed for it in one transaction, then carried out. Whoever
-//! finds out that a run is over (the reconciler, the prompter, a cancel, a recovery) comes here.
+//! The single path by which a run ends: the end and everything owed for it (notice, abort, transcript) are
+//! written in one transaction, then carried out. The reconciler, the prompter, cancels and recovery all end
+//! runs here.
+//!
+//! Writes are optimistic: an end that was decided on a stale revision is dropped. Aborts are retried with
+//! back-off, in this process and by `recover` after a crash. A lock per task (`stops`) keeps an abort and a
+//! resume of the same session apart: a late abort would stop the next run.
 
 use std::time::Duration;
 
@@ -15,19 +20,20 @@ use crate::task::{Progress, Task, TaskId};
 const BETWEEN_ABORTS: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
-/// How often a cancel is tried against a task that keeps moving.
+/// Attempts of a cancel's optimistic write against a task that keeps changing.
 const TRIES: usize = 8;
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
 pub(super) struct Ends {
     core: Core,
-    /// By task: held while a session is being stopped, and while a run begins in it.
+    /// Locks by task: held while a session is being aborted, and while a run starts in it. Besides the locks
+    /// of launches, the only ones that are held while a host is called.
     stops: Turns,
     wakes: Wakes,
 }
 
-/// Who has something to do after an end.
+/// The workers that have something to do after an end.
 #[derive(Clone)]
 pub(super) struct Wakes {
     /// A parent is owed a notice.
@@ -38,12 +44,12 @@ pub(super) struct Wakes {
     pub(super) transcripts: Bell,
 }
 
-/// What else is written with an end.
+/// What is written together with an end.
 #[derive(Default)]
 pub(super) struct Closing {
     pub(super) open_todos: Vec<String>,
     pub(super) progress: Option<Progress>,
-    /// Set when the parent knows already.
+    /// Set when the parent knows already: its notice is recorded without waking it.
     pub(super) hushed: bool,
 }
 
@@ -52,7 +58,8 @@ impl Ends {
         Ends { core, stops: Turns::default(), wakes }
     }
 
-    /// Writes an end that the lifecycle allows. `false` when the news was stale.
+    /// Writes an end that the lifecycle allows. `false` when the report was stale, or could not be written;
+    /// the reconciler finds the same end again.
     pub(super) async fn conclude(
         &self,
         task: &Task,
@@ -64,14 +71,14 @@ impl Ends {
             Ok(ended) => ended.is_some(),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(task = %task.id, error, "cannot write an end; will look again");
+                tracing::error!(task = %task.id, error, "end of run not written; retrying at the next look");
                 false
             }
         }
     }
 
-    /// Writes an end with what is owed for it, and carries that out. `None` when the task moved on since it
-    /// was read.
+    /// Writes an end with what is owed for it, and carries that out. `None` when the task changed since it
+    /// was read (optimistic concurrency).
     async fn apply(
         &self,
         task: &Task,
@@ -83,12 +90,13 @@ impl Ends {
         let Some(ended) = self.core.store().tasks().end(task, change, end).await? else {
             return Ok(None);
         };
-        tracing::info!(task = %ended.id, status = ended.status().name(), "ended");
+        tracing::info!(task = %ended.id, status = ended.status().name(), "task ended");
         let mut failed = None;
         for effect in effects {
             match effect {
                 Effect::CancelDescendants => failed = self.cancel_descendants(&ended).await.err(),
-                // What is owed stays owed until both are done; `recover` goes on with it.
+                // The abort is the marker for `recover`, which cancels descendants before it sends one. Sent
+                // now, it would be recorded as done and the descendants be forgotten.
                 Effect::AbortSession if failed.is_some() => {}
                 Effect::AbortSession => self.abort(&ended),
                 Effect::NotifyParent(_) => self.wake(),
@@ -98,7 +106,8 @@ impl Ends {
         failed.map_or(Ok(Some(ended)), Err)
     }
 
-    /// What is written beside the state, when a run ends or stalls now.
+    /// What is written beside the state when a run ends or stalls now. The message id of the notice is
+    /// minted here, once: it is the idempotency key of every delivery attempt.
     pub(super) fn end_now(&self, task: &Task, closing: Closing) -> End {
         let kept = self.core.host(&task.origin.host).is_ok_and(|host| host.keeps_transcripts());
         End {
@@ -117,15 +126,16 @@ impl Ends {
         self.wakes.transcripts.ring();
     }
 
-    /// A panic in one task's work fails that task only.
+    /// Turns a panic in one task's work into a failure of that task alone.
     pub(super) async fn blame(&self, task: &Task, doing: &str) {
-        tracing::error!(task = %task.id, "panicked while {doing}");
+        tracing::error!(task = %task.id, "panicked while {doing}; task failed");
         let error = format!("internal error while {doing}; see the daemon's log");
         let report = Report::Failed { error, partial: None };
         self.conclude(task, task.state.stop(report), Closing::default()).await;
     }
 
-    /// `caller` is `None` when it follows from something else, and nobody is to be woken for it.
+    /// Cancels a task. `caller` is `None` when that follows from something else (its parent was cancelled or
+    /// deleted); then nobody is woken for it.
     pub(super) async fn cancel(
         &self,
         task: Task,
@@ -148,6 +158,7 @@ impl Ends {
 
     pub(super) async fn cancel_descendants(&self, task: &Task) -> Result<(), Error> {
         for child in self.core.store().tasks().live(Some(&task.id))? {
+            // Boxed because it is recursive: a cancel takes its own descendants along.
             match Box::pin(self.cancel(child, None, None)).await {
                 Ok(_) | Err(Error::Refused(Refused::AlreadyOver)) => {}
                 Err(error) => return Err(error),
@@ -171,8 +182,8 @@ impl Ends {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Aborts without waiting for the abort (T8). It is tried until it succeeds; that it is owed is
-    /// on disk, for the case that we die before.
+    /// Aborts the session in the background (T8), with back-off until it succeeds. That it is owed is on
+    /// disk, so `recover` continues after a crash.
     pub(super) fn abort(&self, task: &Task) {
         let (ends, task) = (self.clone(), task.clone());
         self.core.spawn(async move {
@@ -187,7 +198,8 @@ impl Ends {
         });
     }
 
-    /// A cancel may have overtaken a prompt: its abort came before there was anything to abort.
+    /// Called after every prompt. Race: a cancel may have overtaken the prompt, and its abort came before
+    /// there was anything to abort.
     pub(super) fn abort_if_over(&self, task: &Task) {
         let now = self.core.store().tasks().get(&task.id);
         if let Ok(Some(now)) = now
@@ -198,21 +210,21 @@ impl Ends {
         }
     }
 
-    /// `false`: the host could not be reached.
+    /// Sends one abort. `false`: it failed and has to be retried.
     pub(super) async fn abort_now(&self, task: &Task, run: u32) -> bool {
-        // A resume waits for it: one that is slow to arrive would stop the next run.
+        // A resume waits for this lock: an abort that is slow to arrive would stop the next run.
         let turn = self.stop_turn(&task.id).await;
         self.abort_in_turn(&turn, task, run).await
     }
 
-    /// Held while a session is being stopped, and while a run begins in it.
+    /// The lock that is held while a session is being aborted, and while a run starts in it.
     pub(super) async fn stop_turn(&self, id: &TaskId) -> Turn {
         self.stops.take(id.as_str()).await
     }
 
-    /// For whoever holds that turn.
+    /// The same for a caller that holds the lock already; the parameter proves it.
     pub(super) async fn abort_in_turn(&self, _: &Turn, task: &Task, run: u32) -> bool {
-        // A later run has taken the session over; there is nothing left of this one to stop.
+        // Checked under the lock: once a later run has taken over the session, an abort would hit that one.
         let current = self.core.store().tasks().get(&task.id).ok().flatten();
         let superseded = current.is_none_or(|now| now.run != run || now.is_live());
         let aborted = match self.core.host(&task.origin.host) {
@@ -221,14 +233,14 @@ impl Ends {
             Err(error) => Err(error),
         };
         match aborted {
-            // A host that is no longer configured has nobody who could be told.
+            // Nothing is left to abort: the session is deleted, or its host is not configured any more.
             Ok(())
             | Err(Error::Host(host::Error::NoSuchSession(_)) | Error::UnknownHost { .. }) => {
                 self.core.store().tasks().abort_sent(&task.id, run).await.is_ok()
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::debug!(task = %task.id, error, "cannot abort its session yet");
+                tracing::debug!(task = %task.id, error, "session abort failed; retrying");
                 false
             }
         }

@@ -1,5 +1,7 @@
-//! Forking: what a child inherits is read before anything of the child exists (F8), and handed to
-//! it, without a reply, before its first prompt (F7).
+//! Forks: a child starts with the conversation of its parent or of another session. The conversation is read
+//! before anything of the child exists, so that a refusal leaves nothing behind (F8), and posted to the
+//! child, without waking it, before its first prompt (F7). It is kept in the launch's intent, so a crash in
+//! between changes nothing of what the child gets.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +10,7 @@ use crate::fork::{self, Inheritance};
 use crate::host::{self, Host, Place};
 use crate::task::{MAILBOX, SessionId};
 
-/// Whose conversation a new task begins with.
+/// Whose conversation a new task starts with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fork {
     /// Nobody's: it sees its prompt and nothing else.
@@ -19,17 +21,17 @@ pub enum Fork {
     Session(String),
 }
 
-/// How a child gets it.
+/// How the child gets the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ForkMethod {
-    /// As a text, cut to what is worth its price.
+    /// As one text, compacted to a budget.
     Context,
     /// As a copy that the host makes, where it can; else as a text.
     Native,
 }
 
-/// What a child will begin with, as it is kept in the launch's intent.
+/// What a child inherits, as it is kept in the launch's intent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Inherits {
     Context { preamble: String, context: String },
@@ -66,7 +68,7 @@ impl Supervisor {
         };
         let native = self.0.core.settings().fork_method == ForkMethod::Native;
         if native && conversation.host == host && self.0.core.host(host)?.forks().is_some() {
-            // Here, because a launch that is refused leaves nothing behind.
+            // Checked here, before the intent: a refused launch leaves nothing behind.
             conversation.check(&**self.0.core.host(host)?).await?;
             return Ok(Some(Inherits::CopyOf(conversation.place.session)));
         }
@@ -105,7 +107,7 @@ impl Supervisor {
         let session = place.session.clone();
         let read = self.0.core.host(&host)?.transcript(place).await;
         let transcript = read.map_err(|error| cannot_read(&session, error))?;
-        // A long one takes a while.
+        // Compacting a long conversation is CPU work.
         let cut = tokio::task::spawn_blocking(move || fork::inherit(&transcript)).await;
         match cut {
             Ok(Ok(inheritance)) => Ok(inheritance),

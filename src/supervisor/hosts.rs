@@ -1,4 +1,5 @@
-//! The hosts there are, with their servers: shown, added, removed.
+//! Host and server administration: listing, adding and removing servers, plugin bridges, and where callers'
+//! conversations are. Added servers are stored, so that the next daemon knows them, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::task::SessionId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostShown {
     pub name: String,
-    /// Meant when nobody says.
+    /// Used by launches that name none.
     pub is_default: bool,
     pub active: usize,
     pub servers: Vec<Server>,
@@ -59,7 +60,7 @@ impl Supervisor {
         Ok(hosts)
     }
 
-    /// Adds an OpenCode server, or says where a known one is now. It is remembered.
+    /// Adds an OpenCode server, or changes the address of a known one, and stores it.
     pub async fn add_server(&self, name: &str, address: &str) -> Result<(), Error> {
         let name = name.trim();
         let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -68,6 +69,7 @@ impl Supervisor {
                 "a server's name is made of letters, digits, `-`, `_` and `.`".into(),
             ));
         }
+        // Attached first, which validates the address; only then stored.
         self.servers()?.1.put(name, address.trim()).map_err(bad_address)?;
         self.0.core.store().instances().put(name.to_owned(), address.trim().to_owned()).await?;
         self.sweep();
@@ -98,7 +100,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A plugin in an OpenCode process has come.
+    /// A plugin in an OpenCode process has connected.
     pub fn bridge(
         &self,
         pid: u32,
@@ -112,21 +114,21 @@ impl Supervisor {
         Ok(self.bridges()?.bridge_by_id(id))
     }
 
-    /// A caller says where its conversation is.
+    /// Records where a caller's conversation is. A hint, so the write is not awaited.
     pub fn note_place(&self, host: &str, instance: &str, session: &str, directory: &str) {
         let session = SessionId::new(session);
         if let Some(bridges) = self.0.core.hosts().all.get(host).and_then(|host| host.bridges())
             && !instance.is_empty()
             && bridges.note_parent(&session, instance, directory)
         {
-            // Should it be lost, the processes are asked.
+            // Should the write be lost, all processes are asked.
             drop(
                 self.0.core.store().instances().put_place_of_parent(&session, instance.to_owned()),
             );
         }
     }
 
-    /// Somebody wants the daemon to stop: plugins are told, so that they do not start it again.
+    /// The daemon stops on purpose: plugins are told, so that they do not start it again.
     pub fn say_goodbye(&self) {
         if let Ok(bridges) = self.bridges() {
             bridges.say_goodbye();

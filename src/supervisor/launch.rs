@@ -1,5 +1,10 @@
-//! Launching: an intent on disk, a session on the host, a whole row, and the caller has its id
-//! (T5). The prompt follows when there is a slot.
+//! Launches, as a saga (T5): write an intent, open a session on the host, write the task and drop the intent
+//! in one transaction, return the id. The prompt is sent by the prompter once there is a slot.
+//!
+//! The nonce is the idempotency key throughout: of the intent, of the session and of the task. Crash
+//! windows: before the session exists, `recover` drops the intent; after, it finds the session by its nonce
+//! and adopts it. A launch that failed for its caller is marked abandoned, so that recovery deletes the
+//! session instead of running a task that nobody knows of.
 
 use std::time::Duration;
 
@@ -15,7 +20,7 @@ use crate::task::{
     BatchId, MAILBOX, Manner, Order, Origin, Parent, SHELL, SessionId, Task, TaskId, Timestamp,
 };
 
-/// What models that know other programs call these agents.
+/// Names by which models know our agents from other programs.
 const SYNONYMS: [(&str, &str); 1] = [("general-purpose", "general")];
 
 /// Tools a child never has: ours, by any name, and the host's own ways to spawn and to ask (T12).
@@ -35,13 +40,13 @@ pub struct Caller {
     pub development: bool,
     /// Every launch is a batch of its own unless it names one, as from the shell.
     pub lone_batches: bool,
-    /// How the names of earlier callers begin whose unread news this one is told, once they are gone.
+    /// Prefix of the names of earlier callers whose unread notices this one inherits, once they are gone.
     #[serde(default)]
     pub heir_of: String,
-    /// Its calls are cut off when they take longer.
+    /// The client's own timeout: calls that take longer are cut off.
     #[serde(default)]
     pub longest_wait: Option<Duration>,
-    /// What its environment says. Never stored: a launch that is finished by the next daemon has none.
+    /// Credentials from its environment. Never stored: a launch that the next daemon finishes has none.
     #[serde(skip)]
     pub handed: Handed,
 }
@@ -57,11 +62,11 @@ impl Caller {
 pub struct Launch {
     pub wanted: TaskSpec,
     pub fork: Fork,
-    /// The same key launches the same task: a caller that lost its connection may ask again.
+    /// Idempotency key: a caller that lost its connection may repeat the call and gets the same task.
     pub key: Option<String>,
 }
 
-/// A launch as it is kept in its intent.
+/// A launch as it is serialised in its intent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Begun {
     caller: Caller,
@@ -73,7 +78,7 @@ pub(super) struct Begun {
     at: Timestamp,
     #[serde(default)]
     inherits: Option<Inherits>,
-    /// The caller was told that it failed: what there may be of it is deleted, not adopted.
+    /// The caller was told that it failed: its session, if there is one, is deleted and not adopted.
     #[serde(default)]
     pub(super) abandoned: bool,
 }
@@ -94,11 +99,11 @@ impl Begun {
         }
     }
 
-    /// A copy is labelled after it was made. One that was cut off in between carries no nonce and looks
-    /// like a copy the user made, so it is left alone, and named.
+    /// A native fork gets its nonce after it was made. One that was cut off in between carries none and looks
+    /// like a fork the user made, so it is left alone and reported.
     pub(super) fn warn_of_a_copy(&self) {
         if let Some(Inherits::CopyOf(of)) = &self.inherits {
-            tracing::warn!(session = %of, "launch cut off; a copy of this session may be left");
+            tracing::warn!(session = %of, "launch interrupted while forking; an unused fork of this session may be left");
         }
     }
 }
@@ -111,14 +116,17 @@ impl Supervisor {
             return Err(Error::Disabled);
         }
         let nonce = key.unwrap_or_else(|| self.0.core.clock().nonce());
+        // Held until the task is written: a repeated call with the same key waits here and finds the task.
         let turn = self.0.launches.turn(&nonce).await;
-        // What an earlier daemon began under this key is finished or undone first.
+        // A retry after a crash: what the previous daemon started under this key is finished or undone first.
         let is_settled = match self.0.core.store().intents().get(&nonce)? {
             Some(intent) => self.settle(intent).await?,
             None => true,
         };
-        // What the daemon before this one had of the caller is gone; the caller has it still.
+        // Credentials that the previous daemon held in memory are lost; this call has them.
         self.bring(&caller).await?;
+        // Before every check that could refuse: a repeated call succeeds although a limit has been reached
+        // since.
         if let Some(task) = self.0.core.store().tasks().by_nonce(&nonce)? {
             return Ok(task);
         }
@@ -129,7 +137,7 @@ impl Supervisor {
         let directory = self.directory(&host, &caller).await?;
         let caller = Caller { directory, ..caller };
         let offer = self.check_agent(&host, &order.agent, &caller).await?;
-        // It counts for the model it will run on, and stays with it (T11).
+        // Resolved now and stored: limits per model count the model it will run on (T11).
         let model = self.check_model(&host, order.model.or(offer.model), &caller.handed).await?;
         let order = Order { model, agent: offer.name, ..order };
         let inherits = self.inherit(fork, &caller, &host).await?;
@@ -137,7 +145,7 @@ impl Supervisor {
         let at = self.0.core.clock().now();
         let wanted = TaskSpec { order, batch, host: wish };
         let begun = Begun { caller, wanted, host, depth, at, inherits, abandoned: false };
-        // From here on the launch goes on by itself: a caller that hangs up must not cut it in two.
+        // From here on detached: dropping the caller's future must not cut the saga in two.
         let supervisor = self.clone();
         let rest = self.0.core.spawn(async move {
             supervisor.intend(&nonce, &begun).await?;
@@ -152,7 +160,7 @@ impl Supervisor {
         rest.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
     }
 
-    /// What an identical order of the same parent came to, if that is not too long ago (O6).
+    /// Result cache: the task of an identical order of the same parent, if it is recent enough (O6).
     pub async fn earlier(
         &self,
         caller: &Caller,
@@ -164,7 +172,7 @@ impl Supervisor {
         let directory = self.directory(&host, caller).await?;
         let there = Caller { directory, ..caller.clone() };
         let Ok(offer) = self.check_agent(&host, &order.agent, &there).await else {
-            // The launch says what is wrong with it.
+            // A miss; the launch that follows reports the error.
             return Ok(None);
         };
         let wish = order.model.clone().or(offer.model);
@@ -179,22 +187,23 @@ impl Supervisor {
         )?)
     }
 
-    /// Nobody waits for its end any more: it goes on in the background, told like any other.
+    /// Turns a blocking task into a background task: nobody waits for its end any more, and its parent gets a
+    /// notice.
     pub async fn let_go(&self, id: &TaskId) -> Result<(), Error> {
         self.0.core.store().tasks().let_go(id).await?;
-        // It may have held up others that are waited for.
+        // It frees a place among the blocking tasks of its parent.
         self.0.bells.prompts.ring();
         Ok(())
     }
 
-    /// The same when the caller has hung up, and nobody is there to be told whether it worked.
+    /// The same after the caller has hung up: nobody is there for an error.
     pub fn let_go_unheard(&self, id: &TaskId) {
         let (supervisor, id) = (self.clone(), id.clone());
         self.0.core.spawn(async move {
             let live = supervisor.task(&id).is_ok_and(|task| task.is_live());
             if live && let Err(error) = supervisor.let_go(&id).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(task = %id, error, "it still counts as waited for");
+                tracing::warn!(task = %id, error, "task not moved to the background; it still counts as blocking");
             }
         });
     }
@@ -242,22 +251,22 @@ impl Supervisor {
                 let place = Place::of_child(&opened, &begun.caller.directory);
                 let completed = self.complete(nonce.clone(), begun, opened).await;
                 if completed.is_err() {
-                    // A full disk may not take the note that it failed. Without its session the
-                    // launch is not adopted by the next daemon either.
+                    // The caller gets an error, so the launch must not be adopted later. A full disk may not
+                    // take the mark, so the session is deleted as well; without one nothing is adopted.
                     let _ = host.delete(place).await;
                     let _ = self.0.core.store().intents().abandon(nonce).await;
                 }
                 completed
             }
             Err(error) => {
-                // The session may exist all the same; whoever recovers next deletes it.
+                // The response may have been lost and the session exist: recovery finds and deletes it.
                 self.0.core.store().intents().abandon(nonce).await?;
                 Err(error.into())
             }
         }
     }
 
-    /// The session exists: make the task whole. Also the second half of an adoption.
+    /// The session exists: writes the task and drops the intent. Also the second half of an adoption.
     pub(super) async fn complete(
         &self,
         nonce: String,
@@ -268,7 +277,7 @@ impl Supervisor {
         let TaskSpec { order, batch, host: _ } = wanted;
         let clock = self.0.core.clock();
         let is_forked = inherits.is_some();
-        // Its id before the prompt's: hosts sort what was said by ids.
+        // Minted before the prompt's id: hosts sort messages by id.
         let inheritance = inherits.and_then(|inherits| match inherits {
             Inherits::Context { preamble, context } => {
                 Some(Inheritance { message_id: clock.message_id(), preamble, context })
@@ -277,7 +286,7 @@ impl Supervisor {
         });
         let placement = match batch {
             Some(name) => Placement::Named(BatchId::new(name)),
-            // Its progress is nobody else's.
+            // A batch of its own: its progress is not mixed with that of others.
             None if caller.lone_batches || order.manner == Manner::Blocking => {
                 Placement::Named(clock.batch_id())
             }
@@ -309,8 +318,8 @@ impl Supervisor {
             at,
         };
         let task = self.0.core.store().tasks().insert(new, self.0.core.limits()).await?;
-        tracing::info!(task = %task.id, parent = %task.origin.parent.session, "launched");
-        // Also when it is queued: there may be room, and others that wait were before it.
+        tracing::info!(task = %task.id, parent = %task.origin.parent.session, "task launched");
+        // Also when it was queued: a slot may have become free since.
         self.0.bells.prompts.ring();
         Ok(task)
     }
@@ -336,7 +345,7 @@ impl Supervisor {
     /// The one that is asked for, else the caller's own, else the default.
     fn choose_host(&self, wish: Option<&String>, caller: &Caller) -> Result<String, Error> {
         let hosts = self.0.core.hosts();
-        // Otherwise nobody could ever be told.
+        // A parent on an unknown host could never be notified.
         if caller.host != MAILBOX {
             self.0.core.host(&caller.host)?;
         }
@@ -352,7 +361,7 @@ impl Supervisor {
         hosts.default.clone().ok_or(Error::NoHost)
     }
 
-    /// Trust is taken back at once, so this is never answered from what was known before.
+    /// Asks the host's vetting. Never cached: when trust is revoked, that holds at once.
     pub(super) async fn check_objection(
         &self,
         host: &str,
@@ -366,7 +375,7 @@ impl Supervisor {
         }
     }
 
-    /// The model as the host calls it; for a task that names none, the default of its caller.
+    /// The model's full name on the host; for a task that names none, the caller's default.
     pub(super) async fn check_model(
         &self,
         host: &str,
@@ -434,8 +443,7 @@ fn offerer(host: &str, caller: &Caller) -> Offerer {
     Offerer { host: host.to_owned(), server, directory: caller.directory.clone() }
 }
 
-/// The agent of this name, or else the only one that is called so in other letters or by the name that
-/// models know it by.
+/// The agent of this name, else the only one whose name differs in case only, else by its synonym.
 fn meant<'a>(offers: &'a [AgentOffer], name: &str) -> Option<&'a AgentOffer> {
     if let Some(offer) = offers.iter().find(|offer| offer.name == name) {
         return Some(offer);

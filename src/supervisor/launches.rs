@@ -1,5 +1,5 @@
-//! What is remembered between launches: whose turn it is with a key, which agents a host offered a moment
-//! ago, and that there is no room.
+//! State shared by launches: a lock per idempotency key, a cache of the agents each host offers, and whether
+//! the disk quota is exceeded. All of it is in memory, and losing it costs a request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use super::turns::{Turn, Turns};
 use super::{Error, Overfull};
 use crate::host::AgentOffer;
 
-/// How long a host's list of agents is believed.
+/// Time to live of a cached list of agents.
 const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
 
-/// So many lists at most.
+/// Bound of the cache; beyond it everything is dropped.
 const MOST_LISTS: usize = 1_000;
 
 /// A handle; cloning it is cheap.
 #[derive(Clone, Default)]
 pub(super) struct Launches {
-    /// By key, so that one key opens one session.
+    /// Locks by idempotency key: concurrent launches with the same key open one session.
     keys: Turns,
     offers: Arc<Mutex<HashMap<Offerer, Offers>>>,
     /// Set while the storage directory is larger than it may be.
     overfull: Arc<Mutex<Option<Overfull>>>,
 }
 
-/// Who offers agents: a host, or the server that a caller handed over, in a directory.
+/// Cache key: a host, or the server that a caller named, and a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Offerer {
     pub(super) host: String,
@@ -42,17 +42,17 @@ struct Offers {
 }
 
 impl Launches {
-    /// Held while something is launched with this key.
+    /// Waits for the lock of a key, held throughout a launch.
     pub(super) async fn turn(&self, key: &str) -> Turn {
         self.keys.take(key).await
     }
 
-    /// `None` while somebody launches with this key.
+    /// `None` while a launch with this key is under way.
     pub(super) fn try_turn(&self, key: &str) -> Option<Turn> {
         self.keys.try_take(key)
     }
 
-    /// The agent of this name, if it was offered a moment ago.
+    /// The agent of this name, if a fresh list has it. A miss asks the host: the agent may be new.
     pub(super) fn offered(&self, by: &Offerer, name: &str, uptime: Duration) -> Option<AgentOffer> {
         let offers = self.offers.lock();
         let offers = offers.get(by)?;

@@ -1,4 +1,6 @@
-//! Writes down what is seen of runs that go on: how far they are, that they stall, what they are owed.
+//! Persists what the reconciler sees of runs that continue: progress, stalls, parking, follow-up prompts.
+//! Unchanged figures are not written, so that idle runs cause no writes and no events. Every write is
+//! conditional on the run being the one that was looked at.
 
 use std::time::Duration;
 
@@ -22,13 +24,13 @@ impl Ledger {
         Ledger { core, prompts, notices }
     }
 
-    /// Says why nothing comes of a run for the moment.
+    /// Shows a run as retrying, with the reason.
     pub(super) async fn show_retrying(&self, active: &Active, why: String) {
         let shown = active.task.progress.clone();
         let progress = Progress { phase: Phase::Retrying, detail: Some(why), ..shown };
         if let Err(error) = self.show(active, progress).await {
             let error = &error as &dyn std::error::Error;
-            tracing::error!(task = %active.task.id, error, "progress not written");
+            tracing::error!(task = %active.task.id, error, "progress not written; retrying at the next look");
         }
     }
 
@@ -39,7 +41,7 @@ impl Ledger {
     ) -> Result<(), store::Error> {
         let task = &active.task;
         if active.run.stalled {
-            // Still quiet: it stays stalled until something moves.
+            // Still quiet: it stays stalled until its figures change.
             if same_figures(&task.progress, &progress) && progress.phase != Phase::Blocked {
                 return Ok(());
             }
@@ -60,7 +62,8 @@ impl Ledger {
         self.core.store().tasks().set_progress(task, progress).await
     }
 
-    /// It has been quiet for this long, or goes in circles. `end` is what a notice of it needs.
+    /// Marks a run as stalled: quiet for this long, or repeating the same call. `end` is what its notice
+    /// needs.
     pub(super) async fn stall(
         &self,
         active: &Active,
@@ -68,32 +71,33 @@ impl Ledger {
         quiet: Duration,
         end: End,
     ) -> Result<(), store::Error> {
-        // Told once. What goes in circles has figures that go on.
+        // Notified once per stall. A run that repeats itself still has changing figures to show.
         if active.run.stalled {
             return self.show_figures(&active.task, progress).await;
         }
         let progress = Progress { last_update: active.task.progress.last_update, ..progress };
         if self.core.store().tasks().stall(&active.task, progress, quiet, end).await? {
-            tracing::warn!(task = %active.task.id, "stalled");
+            tracing::warn!(task = %active.task.id, "task stalled; its parent is notified");
             self.notices.ring();
         }
         Ok(())
     }
 
-    /// It gives its slot to another one, and waits for what it lacks.
+    /// Parks a run: it gives up its slot and waits for its lost credentials.
     pub(super) async fn park(
         &self,
         task: &Task,
         shown: Progress,
         why: String,
     ) -> Result<(), store::Error> {
-        tracing::warn!(task = %task.id, why, "put back");
+        tracing::warn!(task = %task.id, why, "task parked; waiting for its credentials");
         let progress = Progress { detail: Some(why), ..shown };
         self.core.store().slots().park(task, progress, self.core.clock().now()).await?;
         self.prompts.ring();
         Ok(())
     }
 
+    /// Owes the run a follow-up prompt, at most once of each kind.
     pub(super) async fn follow_up(
         &self,
         task: &Task,
@@ -106,7 +110,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The host lost this prompt; it is owed again.
+    /// The host lost this prompt: it is owed again, under the same message id.
     pub(super) async fn resend(
         &self,
         task: &Task,

@@ -1,11 +1,12 @@
-//! What a parent sees of its tasks: direct children only, newest first, nothing it has cleared.
+//! Listing: what a parent sees of its tasks, which is its direct children, newest first, without those it
+//! has cleared. The counts are read first; when nothing matches, no page is read.
 
 use super::{Caller, Error, Supervisor};
 use crate::store::{Filter, Page, Sort, Window};
 use crate::task::stats::{Counts, Usage};
 use crate::task::{BatchId, SessionId, Status, Task};
 
-/// More than this is for the history, not for a list.
+/// Page size; the history API has the rest.
 const MOST: u64 = 200;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -48,8 +49,8 @@ impl Supervisor {
         if tasks.is_empty() { Err(Error::NoSuchBatch(batch.to_string())) } else { Ok(tasks) }
     }
 
-    /// What a session has used up with all its descendants; of a conversation only the latter is
-    /// known here (T17).
+    /// Tokens and cost of a session with all its descendants; of a conversation only the latter are known
+    /// here (T17).
     pub fn spent(&self, session: &SessionId) -> Result<Usage, Error> {
         let own =
             self.0.core.store().tasks().get(session)?.map_or(Usage::default(), |task| Usage {

@@ -1,5 +1,9 @@
-//! The mailbox of a parent that is no conversation: its notices wait there to be read. Each is
-//! handed out to one reader at a time, and stays unread until that one says that it has it.
+//! Mailboxes, for parents that are not conversations: their notices wait in the outbox to be fetched. Each
+//! fetched notice is leased to one reader and stays unread until that one acknowledges it; when the lease
+//! runs out it is handed out again (at-least-once).
+//!
+//! Also the registry of callers that wait for an end: while one waits, the end is its response and is not
+//! sent as a notice on top. Leases and waits are in memory; a restart hands out unacknowledged notices again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,16 +20,16 @@ use crate::store::Owed;
 use crate::task::lifecycle::RunEnd;
 use crate::task::{NoticeId, Receipt, SessionId, Task, TaskId};
 
-/// A reader that has not said anything after this long never got it: the next one does.
+/// Lease: a reader that has not acknowledged after this long never got it, and the next one does.
 const HANDED_OUT_FOR: Duration = Duration::from_secs(60);
 
-/// So many are handed out at a time; the rest comes with the next call.
+/// Batch size; the rest comes with the next call.
 const MOST: usize = 50;
 
-/// A notice that was handed out.
+/// A notice that is leased to a reader.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Letter {
-    /// What to name when it has been read.
+    /// To be named in the acknowledgement.
     pub id: NoticeId,
     pub task: TaskId,
     facts: Facts,
@@ -37,7 +41,7 @@ impl Letter {
         notice::letter(&self.facts, inline)
     }
 
-    /// How long the result is that it tells of.
+    /// The length of the result it reports.
     pub fn result_characters(&self) -> usize {
         match &self.facts.news {
             News::Ended { result, .. } => result.as_ref().map_or(0, |text| text.chars().count()),
@@ -46,7 +50,7 @@ impl Letter {
     }
 }
 
-/// What was handed out, oldest first.
+/// A batch of leased notices, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mail {
     pub letters: Vec<Letter>,
@@ -61,7 +65,7 @@ pub struct Mailbox {
     pub left: usize,
 }
 
-/// Remembers which ends somebody waits for, and which notices somebody has in hand.
+/// The leases, and the ends that callers wait for.
 ///
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
@@ -74,13 +78,13 @@ pub(super) struct Mailboxes {
 
 #[derive(Default)]
 struct State {
-    /// Notices that somebody was given and has not confirmed, and when.
+    /// Leased notices, and the uptime since when.
     handed: HashMap<NoticeId, Duration>,
-    /// How many callers wait for a task's end with the answer as their notice (N3).
+    /// How many callers wait for a task's end, with the response as their notice (N3).
     awaited: HashMap<TaskId, usize>,
 }
 
-/// While it lives, the end of these tasks is somebody's answer and not yet a notice.
+/// Guard: while it lives, the ends of these tasks are a caller's response and not yet notices.
 pub(super) struct Awaiting {
     mailboxes: Mailboxes,
     tasks: Vec<TaskId>,
@@ -91,10 +95,10 @@ impl Mailboxes {
         Mailboxes { core, state: Arc::default(), notices }
     }
 
-    /// The unread notices that nobody else has just been given.
+    /// Leases the unread notices that no other reader holds.
     fn hand_out(&self, caller: &Caller) -> Result<Mail, Error> {
         let (store, now) = (self.core.store(), self.core.clock().uptime());
-        // Held while they are read, so that two who ask at once do not get the same.
+        // Held across the read, so that two concurrent readers do not lease the same notice.
         let mut state = self.state.lock();
         state.handed.retain(|_, at| now.saturating_sub(*at) < HANDED_OUT_FOR);
         let mut unread = store.outbox().unread(&caller.session)?;
@@ -104,7 +108,7 @@ impl Mailboxes {
         if unread.is_empty() {
             return Ok(Mail::default());
         }
-        // Who waits for an end gets it with that answer.
+        // An end that somebody waits for comes with that response.
         unread.retain(|(notice, task)| {
             !state.handed.contains_key(notice) && !state.awaited.contains_key(task)
         });
@@ -119,7 +123,8 @@ impl Mailboxes {
         Ok(Mail { letters: owed.into_iter().map(letter).collect(), left })
     }
 
-    /// Callers that worked in the same place, left unread news, and are no more.
+    /// Earlier callers in the same place that left unread notices and have ended: nobody holds the claim on
+    /// their name any more.
     fn gone_predecessors(&self, caller: &Caller) -> Result<Vec<SessionId>, Error> {
         if caller.heir_of.is_empty() {
             return Ok(Vec::new());
@@ -134,12 +139,13 @@ impl Mailboxes {
         if receipt.is_empty() {
             return Ok(());
         }
+        // Disk before memory: the lease ends only when the notice cannot be handed out again.
         self.core.store().outbox().mark_read(receipt.clone(), self.core.clock().now()).await?;
         self.state.lock().handed.retain(|notice, _| !receipt.has(*notice));
         Ok(())
     }
 
-    /// The tasks whose ends are somebody's answer.
+    /// The tasks whose ends somebody waits for.
     pub(super) fn awaited(&self) -> HashSet<TaskId> {
         self.state.lock().awaited.keys().cloned().collect()
     }
@@ -155,8 +161,8 @@ impl Mailboxes {
 }
 
 impl Awaiting {
-    /// The caller gets these ends with its answer: in its conversation they are recorded without waking it.
-    /// The notices of one with a mailbox are in its hands from now on.
+    /// The caller gets these ends with its response: in its conversation they are recorded without waking
+    /// it; for a caller with a mailbox the notices are leased from now on.
     pub(super) async fn give(&self, ended: &[&Task]) -> Result<Receipt, Error> {
         let own = ended.iter().filter(|task| self.tasks.contains(&task.id));
         let own: Vec<TaskId> = own.map(|task| task.id.clone()).collect();
@@ -164,8 +170,10 @@ impl Awaiting {
             return Ok(Receipt::default());
         }
         let Mailboxes { core, state, .. } = &self.mailboxes;
+        // In time, because the deliverer leaves these notices alone while the guard lives.
         core.store().outbox().hush(own.clone()).await?;
         let now = core.clock().uptime();
+        // Read and leased under one lock, so that no other reader is given them in between.
         let mut state = state.lock();
         let mut notices = Vec::new();
         for task in &own {
@@ -188,17 +196,18 @@ impl Drop for Awaiting {
             }
         }
         drop(state);
+        // The deliverer may have held back notices because of this guard.
         self.mailboxes.notices.ring();
     }
 }
 
 impl Supervisor {
-    /// The unread notices that nobody else has just been given.
+    /// Leases the unread notices that no other reader holds.
     pub fn hand_out_mail(&self, caller: &Caller) -> Result<Mail, Error> {
         self.0.mailboxes.hand_out(caller)
     }
 
-    /// A parent's tasks that have ended, as far as it has not been told.
+    /// A parent's ended tasks whose notices are unread.
     pub fn ended_unread(&self, parent: &SessionId) -> Result<Vec<TaskId>, Error> {
         Ok(self.0.core.store().outbox().ended_unread(parent)?)
     }
@@ -208,12 +217,12 @@ impl Supervisor {
         Ok(self.0.core.store().outbox().unread_end(&task.id)?.is_none())
     }
 
-    /// They have arrived, and are not handed out again.
+    /// Acknowledges: they are not handed out again.
     pub async fn mail_was_read(&self, receipt: Receipt) -> Result<(), Error> {
         self.0.mailboxes.was_read(receipt).await
     }
 
-    /// For readers who cannot say that they have got it.
+    /// For readers that cannot acknowledge: marked as read at once (at-most-once).
     pub async fn read_mailbox(&self, caller: &Caller) -> Result<Mailbox, Error> {
         let Mail { letters, left } = self.hand_out_mail(caller)?;
         self.mail_was_read(letters.iter().map(|letter| letter.id).collect()).await?;
@@ -222,13 +231,13 @@ impl Supervisor {
         Ok(Mailbox { notices: letters.iter().map(notice).collect(), left })
     }
 
-    /// How much of a result travels with the news of it.
+    /// How many characters of a result are included in its notice.
     pub fn inline_characters(&self) -> usize {
         self.0.core.settings().inline_characters
     }
 }
 
-/// What the outbox kept, as the facts a notice is made of.
+/// An outbox row as the facts of a notice.
 pub(super) fn facts(owed: &Owed) -> Facts {
     let run = &owed.run;
     let news = match owed.quiet {

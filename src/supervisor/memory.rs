@@ -1,5 +1,7 @@
-//! What the reconciler remembers of runs between two looks: since when each looks as it does, and for how
-//! long it has gone on. Losing it costs time, never truth.
+//! The reconciler's memory between two looks: since when each run has looked the same, and how long it has
+//! gone on. Losing it costs time, never truth: after a restart the timers for stalls and grace periods start
+//! anew. Durations are measured in uptime, which does not jump; the wall clock is used once, for the time
+//! before this process.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -11,7 +13,7 @@ use crate::host::{Activity, Ask, Observation, Watch};
 use crate::store::Active;
 use crate::task::{MessageId, TaskId, Timestamp};
 
-/// What is remembered between two looks. Losing it costs time, never truth.
+/// The memory of one scope: the runs on one instance.
 #[derive(Default)]
 pub(super) struct Memory {
     runs: HashMap<TaskId, Seen>,
@@ -23,7 +25,7 @@ pub(super) struct Memory {
 
 struct Seen {
     run: u32,
-    /// What it is watched for, when that was sent, and since when it is watched.
+    /// Its newest prompt, when that was sent, and since when it is watched.
     prompt: (MessageId, Timestamp),
     prompt_since: Duration,
     observation: Observation,
@@ -52,7 +54,7 @@ impl Memory {
         clock: &Clock,
     ) -> Since {
         let (uptime, run) = (clock.uptime(), active.task.run);
-        // Time in the queue is not time at work.
+        // Time in the queue does not count against the budget.
         let began = active.run.sent_at.unwrap_or(active.run.started_at);
         let waited = active.run.waited;
         let prompt = newest_prompt(active);
@@ -71,7 +73,7 @@ impl Memory {
         let known = self.runs.remove(&active.task.id).filter(|seen| seen.waited == waited);
         let seen = match known {
             Some(seen) if seen.run == run && seen.prompt.0 == prompt.0 => {
-                // One that is sent again gets its time again.
+                // A prompt that was sent again restarts the timer of "same", but not that of the prompt.
                 match seen.prompt.1 == prompt.1 && seen.observation == *observation {
                     true => seen,
                     false => fresh(seen.first, seen.age, seen.prompt_since),
@@ -89,8 +91,8 @@ impl Memory {
         since
     }
 
-    /// How long each open question has been waiting, also before we were started. The wall clock
-    /// says how old one was when it was first seen here; from then on a clock that does not jump.
+    /// How long each open request has waited, including the time before this process. The wall clock says
+    /// how old one was when first seen here; from then on the uptime, which does not jump.
     pub(super) fn asks_waiting(&mut self, open: Vec<Asked>, clock: &Clock) -> Vec<(Ask, Duration)> {
         let (now, uptime) = (clock.now(), clock.uptime());
         let wait = |Asked { ask, since, .. }: Asked| {

@@ -1,28 +1,29 @@
-//! The task manager: carries out requests, finds out how runs end, and tells parents.
+//! The task manager: carries out requests, reconciles runs with their hosts, and notifies parents.
 //!
 //! Everything here rests on five rules.
 //!
 //! *The store is the truth.* A request is a committed change; what must follow from it (a prompt
-//! to a child, an abort, a notice to a parent) is written down in the same transaction or can be
-//! read off the state, so that a daemon killed at any point goes on where it was. Slots are not
-//! counted, they are the tasks that hold one; a queue is the tasks that wait.
+//! to a child, an abort, a notice to a parent) is written in the same transaction (transactional outbox)
+//! or can be derived from the state, so that a daemon killed at any point continues where it was. Slots are
+//! not counted, they are the tasks that hold one; a queue is the tasks that wait.
 //!
-//! *One path to an end.* Events of hosts and a timer only wake the reconciler (`reconcile`). It
-//! takes no input, looks at every active task in a few batched calls, and hands what it sees to a
-//! pure verdict (`verdict`). A missed event, a restart and the normal case run the same lines.
-//! News that is stale loses against the revision it was read at, and is dropped.
+//! *One path to an end.* The reconciler (`reconcile`) is level-triggered: events of hosts and a timer only
+//! wake it. It takes no input, observes every active task in a few batched calls, and hands what it sees to
+//! a pure verdict (`verdict`). A missed event, a restart and the normal case run the same lines.
+//! Writes are optimistic: a verdict on a stale revision loses, and is dropped.
 //!
-//! *Owed, then sent.* Two workers speak to hosts from rows that say what is owed: the prompter
-//! (`prompt`) to children, the deliverer (`deliver`) to parents. Message ids are minted once
-//! and kept in the row, so a repeat can be recognised. A notice that may have been sent before (by
-//! a daemon that died, or when an answer got lost) is looked up in the conversation before it is
-//! sent again: at least once on the wire, once in the conversation.
+//! *Owed, then sent.* Two workers send from rows that say what is owed: the prompter (`prompt`) to
+//! children, the deliverer (`deliver`) to parents. Message ids are minted once and kept in the row: they are
+//! the idempotency keys. A notice that may have been sent before (by a daemon that died, or when a response
+//! got lost) is looked up in the conversation before it is sent again: at least once on the wire, once in
+//! the conversation.
 //!
 //! *Nobody polls.* Waiting callers sleep on the feed, which is fed by commits.
 //!
-//! *A component owns what it remembers.* Its lock is its own, others ring its bell or call it, and losing
-//! its memory costs time, never truth. [`Supervisor`] is the verbs on top; what they spawn is waited for at
-//! the end.
+//! *A component owns what it remembers.* Its lock is its own and not held while a host is called; others
+//! ring its bell or call it, and losing its memory costs time, never truth. Only the locks per task and per
+//! launch key (`turns`) span calls to hosts. [`Supervisor`] is the verbs on top; what they spawn is joined at
+//! shutdown.
 
 mod asks;
 mod cancel;
@@ -97,10 +98,10 @@ use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
 use crate::task::{SessionId, Task, TaskId, launch as arguments, tick_of};
 
-/// A worker that panics at once must not keep the machine busy with it.
+/// Pause before a panicked worker is restarted: one that panics at once must not become a busy loop.
 const AFTER_A_PANIC: Duration = Duration::from_secs(1);
 
-/// The verbs, on top of the components that remember and work. A handle; cloning it is cheap.
+/// The verbs, on top of the components. A handle; cloning it is cheap.
 #[derive(Clone)]
 pub struct Supervisor(Arc<Inner>);
 
@@ -118,7 +119,7 @@ struct Inner {
     bells: Bells,
 }
 
-/// They wake the workers.
+/// Wake-ups for the workers, coalesced: they carry no data.
 #[derive(Clone, Default)]
 struct Bells {
     /// Something may have ended.
@@ -131,7 +132,7 @@ struct Bells {
     transcripts: Bell,
 }
 
-/// More is stored than is allowed, in bytes.
+/// The disk quota is exceeded; in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the storage directory holds {} MiB, more than the {} MiB that `storage.max_bytes` allows; \
@@ -144,7 +145,7 @@ pub struct Overfull {
     pub most: u64,
 }
 
-/// The hosts by name, and the one that is meant when nobody says.
+/// The hosts by name, and the default for launches that name none.
 #[derive(Clone, Default)]
 pub struct Hosts {
     pub all: BTreeMap<String, Arc<dyn Host>>,
@@ -166,11 +167,11 @@ pub struct Settings {
     pub cancel_stalled: bool,
     pub settle: Duration,
     pub answer_grace: Duration,
-    /// How long a host may be out of reach before its runs end.
+    /// How long a host may be unreachable before its runs fail.
     pub gone: Duration,
     pub resumable: Resumable,
     pub asks: Asks,
-    /// How long a transcript of a live task may be shown again.
+    /// Time to live of cached transcripts of live tasks.
     pub result_cache: Duration,
     /// Of the text that a task's progress shows.
     pub last_message_characters: usize,
@@ -273,14 +274,14 @@ pub enum Error {
     Store(#[from] store::Error),
 }
 
-/// Before anything is minted: ids go on after those in the store, also when the clock was set back while no
-/// daemon ran. Hosts sort by them.
+/// Makes new ids sort after those in the store, also when the clock was set back while no daemon ran: hosts
+/// sort messages by id. To be called before any id is minted.
 pub fn go_on(store: &Store, clock: &Clock) -> Result<(), Error> {
     let now = clock.tick();
     let ids = store.history().newest_ids()?;
     let newest = ids.iter().filter_map(|id| tick_of(id, now)).fold(0, u64::max);
     if newest > now {
-        tracing::warn!("the clock is behind what was stored; ids go on from there");
+        tracing::warn!("clock is behind the newest stored id; new ids continue from there");
     }
     clock.go_on_after(newest);
     Ok(())
@@ -340,15 +341,15 @@ impl Supervisor {
         }))
     }
 
-    /// They hold for whoever starts from now on; nobody who runs is stopped.
+    /// Changes the limits for tasks that start from now on; running ones are not stopped.
     pub fn set_limits(&self, limits: Limits) {
         self.0.core.set_limits(limits);
         // There may be more slots now.
         self.0.bells.prompts.ring();
     }
 
-    /// Works until [`Supervisor::stop`]: recovers what a crash left, then prompts, looks, tells. Returns when
-    /// nothing that was spawned here is left.
+    /// Runs the workers until [`Supervisor::stop`]: recovery, prompter, reconciler, deliverer and the rest.
+    /// Returns when everything that was spawned here has ended.
     pub async fn run(&self) {
         let Inner { prompter, reconciler, deliverer, transcripts, .. } = &*self.0;
         let mut workers = JoinSet::new();
@@ -368,12 +369,12 @@ impl Supervisor {
         self.0.core.join().await;
     }
 
-    /// Lets the workers end. Callers that wait are answered with [`Error::Stopping`].
+    /// Stops the workers. Callers that wait get [`Error::Stopping`].
     pub fn stop(&self) {
         self.0.core.stopping().cancel();
     }
 
-    /// While there is something here, nothing is launched.
+    /// Set while the disk quota is exceeded; launches are refused meanwhile.
     pub fn set_overfull(&self, overfull: Option<Overfull>) {
         self.0.launches.set_overfull(overfull);
     }
@@ -402,7 +403,7 @@ impl Supervisor {
         self.0.core.clock()
     }
 
-    /// Looks at everything now instead of at the next event.
+    /// Wakes all workers now instead of at the next event.
     pub fn sweep(&self) {
         let Bells { look, prompts, notices, .. } = &self.0.bells;
         [look, prompts, notices].into_iter().for_each(Bell::ring);
@@ -442,7 +443,7 @@ impl Supervisor {
         }
     }
 
-    /// What waited for a server goes on as soon as that is there.
+    /// Work that waited for a server is retried as soon as that is reachable.
     async fn greet(&self, host: &dyn Host) {
         loop {
             match host.servers() {
@@ -454,20 +455,20 @@ impl Supervisor {
     }
 }
 
-/// A worker that panics is started again: it keeps nothing that cannot be read off the store.
+/// Supervises a worker: one that panics is restarted, because it holds nothing that is not in the store.
 async fn keep<W: Clone, F: Future<Output = ()> + Send + 'static>(
     name: &'static str,
     worker: W,
     work: impl Fn(W) -> F,
 ) {
     loop {
-        // A set of one: dropped with whoever keeps it.
+        // A set of one aborts its task when dropped, unlike a join handle.
         let mut working = JoinSet::from_iter([work(worker.clone())]);
         match working.join_next().await {
             Some(Err(error)) if error.is_panic() => {}
             Some(_) | None => return,
         }
-        tracing::error!(worker = name, "a worker of the supervisor panicked; starting it again");
+        tracing::error!(worker = name, "supervisor worker panicked; restarting it");
         tokio::time::sleep(AFTER_A_PANIC).await;
     }
 }

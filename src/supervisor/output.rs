@@ -1,4 +1,5 @@
-//! Fetching what a task has to show: its state and its result.
+//! Fetching a task's state and result, optionally waiting for its end. A caller that waits gets the end as
+//! its response, so no notice wakes it on top (N3).
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub struct Output {
 }
 
 impl Supervisor {
-    /// Answers at once, or when the task has ended if there is a time to wait.
+    /// Returns at once, or waits up to `wait` for the task to end.
     pub async fn output(
         &self,
         caller: &Caller,
@@ -33,13 +34,14 @@ impl Supervisor {
                 (self.task(id)?, awaited.end, awaited.give(&ended).await?)
             }
         };
+        // Read again afterwards: the task shows when its result was fetched.
         self.retrieved(&[&task]).await?;
         let task = self.task(id)?;
         let asks = self.asks_of(std::slice::from_ref(&task));
         Ok(Output { task, end, asks, receipt })
     }
 
-    /// Notes that the results of these have been fetched, where that is news.
+    /// Records that these results have been fetched, unless that is recorded already.
     pub async fn retrieved(&self, tasks: &[&Task]) -> Result<(), Error> {
         let is_news = |task: &&&Task| {
             !task.is_live()

@@ -1,4 +1,8 @@
-//! The prompter: gives free slots to the queue and sends children the prompts they are owed.
+//! The prompter: admits queued tasks to free slots and sends children the prompts they are owed.
+//!
+//! A prompt is owed while its row has no `sent_at`. Crash window: sent but not recorded; it is sent again
+//! with the same message id, which hosts do not run twice. Failures are retried with back-off and jitter per
+//! task, visibly, until the host has been unreachable for `gone`. At most one send per task is under way.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -20,26 +24,26 @@ const PAUSES: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(10) };
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
 
-/// So often it is looked whether there are credentials for those that lack them.
+/// Polling interval for parked tasks: there is no event when a key is set.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 
-/// What asks a child to go on with what it left open.
+/// Follow-up prompts.
 const GO_ON_WITH_TODOS: &str = "Some of your todos are still open. Go on with them until each is completed or cancelled, \
      then give your final answer again in full.";
 const GO_ON_AFTER_RESTART: &str = "Your work was interrupted by a restart. Look at what is already done, go on from there, and \
      give your final answer.";
 
-/// Sends under way, and what to wait for before trying again.
+/// Sends under way, and the back-offs of those that failed.
 #[derive(Default)]
 struct Outgoing {
     sends: JoinSet<(TaskId, bool)>,
     sending: HashMap<Id, Active>,
     failures: HashMap<TaskId, Failing>,
-    /// Something was owed to a task that was being sent to.
+    /// Something is owed to a task that is being sent to: look again when that send is done.
     skipped: bool,
 }
 
-/// A task whose host could not be reached. Times are uptimes.
+/// Back-off of a task whose host could not be reached. Times are uptimes.
 #[derive(Clone, Copy)]
 struct Failing {
     tries: u32,
@@ -47,7 +51,7 @@ struct Failing {
     until: Duration,
 }
 
-/// The worker, and what it speaks to beside the hosts.
+/// The worker, and the components it reports to.
 ///
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
@@ -66,7 +70,7 @@ impl Prompter {
         let mut outgoing = Outgoing::default();
         loop {
             let retry = tokio::time::Instant::now() + self.send_owed(&mut outgoing).await;
-            // A send that went well changes nothing that is worth another look.
+            // A successful send owes nothing new, so it does not cause another query.
             loop {
                 tokio::select! {
                     () = self.bell.rung() => break,
@@ -82,18 +86,18 @@ impl Prompter {
         }
     }
 
-    /// Starts what can be started; says when to look again at the latest.
+    /// Starts all sends that are due; returns when to look again at the latest.
     async fn send_owed(&self, outgoing: &mut Outgoing) -> Duration {
         let lacking = self.unpark().await.unwrap_or_else(|error| {
             let error = &error as &dyn std::error::Error;
-            tracing::error!(error, "cannot look at tasks without credentials");
+            tracing::error!(error, "parked tasks not checked; retrying");
             true
         });
         let (limits, now) = (self.core.limits(), self.core.clock().now());
         let admitted = match self.core.store().slots().any_queued() {
             Ok(true) => {
                 self.core.store().slots().admit(limits, now).await.map(|started| {
-                    // One that was put back in the middle of its run is owed no prompt.
+                    // One that was parked in mid-run is owed no prompt: observing it resumes it.
                     if !started.is_empty() {
                         self.look.ring();
                     }
@@ -102,15 +106,18 @@ impl Prompter {
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
-        // Those that have a slot go on, whatever is wrong with the queue.
+        // Not fatal: tasks that hold a slot are prompted all the same.
         if let Err(error) = &admitted {
-            tracing::error!(error = error as &dyn std::error::Error, "cannot give out slots");
+            tracing::error!(
+                error = error as &dyn std::error::Error,
+                "queued tasks not admitted; they wait for the next look"
+            );
         }
         let owed = match self.core.store().tasks().unprompted() {
             Ok(owed) => owed,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "cannot read owed prompts; will look again");
+                tracing::error!(error, "owed prompts unreadable; retrying");
                 return AFTER_AN_ERROR;
             }
         };
@@ -129,6 +136,7 @@ impl Prompter {
             let (prompter, to_send) = (self.clone(), active.clone());
             let send = outgoing.sends.spawn(async move {
                 let sent = prompter.send(&to_send, failing_for).await;
+                // A cancel may have come during the send, and its abort before the prompt.
                 prompter.ends.abort_if_over(&to_send.task);
                 (to_send.task.id, sent)
             });
@@ -136,12 +144,12 @@ impl Prompter {
         }
         let next = outgoing.failures.values().map(|failing| failing.until.saturating_sub(uptime));
         let next = next.min().unwrap_or(Duration::from_secs(3600));
-        // Nobody says when a key was set: it is looked for.
+        // No event tells when a key was set, so it is polled for.
         let next = if lacking { next.min(BETWEEN_LOOKS) } else { next };
         next.max(Duration::from_millis(10))
     }
 
-    /// `true` when it has to be tried again.
+    /// Takes in the result of a send. `true` when it has to be retried.
     async fn note(
         &self,
         outgoing: &mut Outgoing,
@@ -171,7 +179,7 @@ impl Prompter {
         }
     }
 
-    /// `false` means: try again later.
+    /// Sends everything that is owed to one task, in order. `false` means: retry later.
     async fn send(&self, active: &Active, failing_for: Duration) -> bool {
         let Active { task, run } = active;
         if task.origin.is_forked
@@ -180,6 +188,7 @@ impl Prompter {
         {
             return self.prompt_failed(active, error, failing_for).await;
         }
+        // In the order of the conversation: the run's own prompt, then its follow-ups.
         let mut owed = vec![(None, &run.message_id, run.prompt.as_str(), run.sent_at)];
         if let Some(id) = &run.continue_id {
             owed.push((Some(FollowUp::Continue), id, GO_ON_AFTER_RESTART, run.continue_sent_at));
@@ -207,6 +216,7 @@ impl Prompter {
                 None => self.core.store().tasks().prompt_sent(task, now),
                 Some(follow_up) => self.core.store().tasks().follow_up_sent(task, follow_up, now),
             };
+            // Sent but not recorded: the retry sends the same message id, which does not run twice.
             if noted.await.is_err() {
                 return false;
             }
@@ -215,7 +225,7 @@ impl Prompter {
         true
     }
 
-    /// Puts the context into the child's session, once, however often this is tried.
+    /// Posts the inherited context to the child. Idempotent: looked up by its message id first.
     async fn hand_over(&self, task: &Task) -> Result<(), Error> {
         let Some(inheritance) = self.core.store().tasks().inheritance(&task.id)? else {
             return Ok(());
@@ -236,11 +246,11 @@ impl Prompter {
         Ok(host.post(vec![post]).await?)
     }
 
-    /// Puts back into the queue what has again what it lacked. `true` while others still wait for theirs.
+    /// Queues parked tasks whose credentials are back. `true` while others still wait for theirs.
     async fn unpark(&self) -> Result<bool, Error> {
         let mut others = false;
         for task in self.core.store().slots().parked()? {
-            // Without a host, it is found out with a slot what that means for it.
+            // A deleted session or unknown host is queued, too: with a slot, the usual path ends the task.
             match self.core.lacks(&task).await {
                 Ok(None) | Err(host::Error::NoSuchSession(_)) => {
                     self.core.store().slots().unpark(&task, self.core.clock().now()).await?;
@@ -251,8 +261,8 @@ impl Prompter {
         Ok(others)
     }
 
-    /// What the host refuses ends the run; what cannot be reached is tried again, visibly, and ends
-    /// the run after a while. `false` means: try again later.
+    /// A refusal ends the run; an unreachable host is retried, visibly, and ends the run after `gone`.
+    /// `false` means: retry later.
     async fn prompt_failed(&self, active: &Active, error: Error, failing_for: Duration) -> bool {
         let task = &active.task;
         let change = match error {
@@ -270,19 +280,20 @@ impl Prompter {
                 let error = format!("interrupted: {error}");
                 task.state.report(Report::Failed { error, partial: None })
             }
-            // The prompt may have arrived all the same.
+            // `stop` and not `report`: the prompt may have arrived with its response lost, so the session
+            // is aborted as well.
             error if failing_for >= self.core.settings().gone => {
                 task.state.stop(verdict::unreachable(&error.to_string(), self.core.settings().gone))
             }
             error => {
                 self.ledger.show_retrying(active, error.to_string()).await;
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(task = %task.id, error, "prompt not delivered; retrying");
+                tracing::warn!(task = %task.id, error, "prompt delivery failed; retrying");
                 return false;
             }
         };
         let concluded = self.ends.conclude(task, change, Closing::default()).await;
-        // Not concluded and still live: it could not be written.
+        // Not concluded and still live: the end could not be written, so this is retried.
         concluded || self.core.task(&task.id).is_ok_and(|task| !task.is_live())
     }
 }

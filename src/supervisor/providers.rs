@@ -1,4 +1,6 @@
-//! The providers of models as they are for a caller, and what callers hand over of their environment.
+//! Model providers as a caller finds them, and the credentials that callers hand over from their
+//! environment. Those are in memory only; after a restart any call of the same client restores what its
+//! tasks lost (T6).
 
 use super::core::Core;
 use super::{Caller, Error, Supervisor};
@@ -7,20 +9,20 @@ pub use crate::host::{Handed, HandedParts, Look, ModelStanding, ProviderStanding
 use crate::task::Task;
 
 impl Supervisor {
-    /// What agents of ours run on that name no model, and what there is to say about each provider.
+    /// The default model of our own agents, and the state of each provider.
     pub async fn providers(&self, handed: Handed, look: Look) -> Result<ModelStanding, Error> {
         let keyed = self.0.core.hosts().all.values().find_map(|host| host.credentials());
         Ok(keyed.ok_or(Error::NoHost)?.standings(handed, look).await?)
     }
 
-    /// What the caller handed over; a task that launches has what was handed over with its own launch.
+    /// The caller's credentials; a task that launches inherits those of its own launch.
     pub(super) fn handed_to(&self, caller: &Caller) -> Result<Handed, Error> {
         let parent = self.0.core.store().tasks().get(&caller.session)?;
         let earlier = parent.map(|parent| self.0.core.handed_for(&parent)).unwrap_or_default();
         Ok(caller.handed.over(&earlier))
     }
 
-    /// A caller that goes on with a task brings what its environment says.
+    /// A caller that resumes a task hands over its credentials anew.
     pub async fn renew_handed(&self, task: &Task, handed: &Handed) -> Result<(), Error> {
         if let Some(credentials) = self.0.core.credentials_of(task) {
             let handed = handed.over(&credentials.handed(&task.id));
@@ -30,8 +32,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Any call of a client brings what its tasks lost when the daemon was restarted (T6). A task that has
-    /// what it was launched with keeps that.
+    /// Restores the credentials that the caller's tasks lost when the daemon was restarted (T6). A task that
+    /// still has those of its launch keeps them.
     pub async fn bring(&self, caller: &Caller) -> Result<(), Error> {
         if caller.handed.providers().is_empty() && caller.handed.opencode().is_none() {
             return Ok(());
@@ -44,7 +46,7 @@ impl Supervisor {
         }
         for task in tasks {
             let Some(host) = self.0.core.hosts().all.get(&task.origin.host) else { continue };
-            // The daemon before this one had the login of its server.
+            // The login of a server that a caller named was lost with the previous daemon: attach it again.
             let instance = &task.origin.host_instance;
             if host.servers().is_some_and(|servers| servers.is_named_by_caller(instance)) {
                 self.0.core.host_for(&task.origin.host, &caller.handed)?;
@@ -61,7 +63,7 @@ impl Supervisor {
 }
 
 impl Core {
-    /// What was handed over for a task, as far as it is still there.
+    /// What was handed over for a task, as far as it is still in memory.
     pub(super) fn handed_for(&self, task: &Task) -> Handed {
         let credentials = self.credentials_of(task);
         credentials.map(|credentials| credentials.handed(&task.id)).unwrap_or_default()
@@ -71,7 +73,7 @@ impl Core {
         self.hosts().all.get(&task.origin.host)?.credentials()
     }
 
-    /// Why a task cannot go on before somebody brings the credentials it lost.
+    /// Why a task cannot continue until its lost credentials are brought again.
     pub(super) async fn lacks(&self, task: &Task) -> Result<Option<String>, host::Error> {
         match self.credentials_of(task) {
             Some(credentials) => {

@@ -1,4 +1,5 @@
-//! Pruning the history: when somebody asks, and by itself as far as the settings limit it (D3).
+//! Retention: prunes the history on request, and every hour as far as the settings limit it (D3). Only ended
+//! tasks are deleted. A prune that is cut off by a shutdown continues the next time.
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use crate::task::Timestamp;
 const BETWEEN_LOOKS: Duration = Duration::from_secs(3600);
 
 impl Supervisor {
-    /// Deletes the ended tasks that `keep` leaves out and says how many. What is left when the
-    /// daemon stops is left for the next time.
+    /// Deletes the ended tasks that `keep` leaves out and returns how many. What is left when the daemon
+    /// stops is left for the next time.
     pub async fn prune(&self, keep: &Keep) -> Result<u64, Error> {
         self.prune_at(keep, self.0.core.clock().now()).await
     }
@@ -21,33 +22,33 @@ impl Supervisor {
             () = self.0.core.stopping().cancelled() => return Err(Error::Stopping),
         };
         if pruned > 0 {
-            tracing::info!(tasks = pruned, "pruned the history");
+            tracing::info!(tasks = pruned, "history pruned");
         }
         self.forget_servers().await;
         Ok(pruned)
     }
 
-    /// Of servers that callers named, the addresses go with the last task that needs them.
+    /// Forgets the addresses of servers that callers named, after the last task that needs them.
     async fn forget_servers(&self) {
         for servers in self.0.core.hosts().all.values().filter_map(|host| host.servers()) {
             if let Err(error) = servers.forget_unneeded().await {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(
                     error,
-                    "addresses of unused servers are kept until the next pruning"
+                    "addresses of unused servers not deleted; retrying at the next pruning"
                 );
             }
         }
     }
 
-    /// By itself, nothing is deleted because of a clock alone: one that was set forward (a dead battery,
-    /// a wrong date) would take the whole history. Ages count from the newest change in the store.
+    /// Automatic pruning does not trust the wall clock alone: one that was set forward (a dead battery, a
+    /// wrong date) would delete the whole history. Ages count from the newest change in the store.
     async fn prune_by_itself(&self, keep: &Keep) -> Result<u64, Error> {
         let now = self.0.core.clock().now().min(self.0.core.store().history().last_activity()?);
         self.prune_at(keep, now).await
     }
 
-    /// At the start and then every hour; ends soon when the history is not limited.
+    /// The worker: at the start and then every hour; ends at once when the history is not limited.
     pub(super) async fn pruner(self) {
         let keep = self.0.core.settings().history;
         self.forget_servers().await;
@@ -57,7 +58,7 @@ impl Supervisor {
                 Err(Error::Stopping) => return,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "cannot prune the history now");
+                    tracing::warn!(error, "history not pruned; retrying in an hour");
                 }
             }
             tokio::select! {

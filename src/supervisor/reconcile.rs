@@ -1,5 +1,10 @@
-//! The reconciler: looks at every active task, always the same way, judges what it sees, and hands that to
-//! who writes it down (`ends`, `ledger`, `asks`). Events and the timer only wake it; it takes no input.
+//! The reconciler: observes every active task, always the same way, judges what it sees (`verdict`), and
+//! hands that to the components that write it (`ends`, `ledger`, `asks`). Level-triggered: events and the
+//! timer only wake it, it takes no input, and lost or repeated events make no difference.
+//!
+//! Looks run concurrently, at most one per scope (the runs on one instance, the parents on one host), so that
+//! a slow host delays only its own tasks. A wake-up during a look is remembered and causes another one. No
+//! lock is held while a host is asked; a verdict that was overtaken meanwhile fails its optimistic write.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -24,10 +29,10 @@ use crate::task::{MAILBOX, MessageId, Phase, Progress, SessionId, Task};
 use crate::threads;
 use crate::transcript;
 
-/// No sooner than this does a timer ring that is not needed.
+/// The timer's interval while there is nothing to look at.
 const NEVER: Duration = Duration::from_secs(86_400);
 
-/// What is looked at as a whole, and by itself: a host that is slow holds up nobody else.
+/// The unit of concurrency: one look at a time per scope, scopes independent of each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Scope {
     /// The runs on an instance of a host.
@@ -41,17 +46,17 @@ enum Sight {
     Parents(Vec<SessionId>),
 }
 
-/// Looks under way, and what they left behind for the next ones.
+/// Looks under way, and the memories that they leave for the next ones.
 #[derive(Default)]
 struct Looks {
     under_way: JoinSet<Memory>,
     scopes: HashMap<Id, Scope>,
-    /// Wanted again while they were under way.
+    /// Woken again while a look was under way.
     again: HashSet<Scope>,
     memories: HashMap<Scope, Memory>,
 }
 
-/// The worker, and what it hands its verdicts to.
+/// The worker, and the components it hands its verdicts to.
 ///
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
@@ -70,10 +75,13 @@ impl Reconciler {
         let mut looks = Looks::default();
         loop {
             let active = self.look(&mut looks).unwrap_or_else(|error| {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot look at tasks");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "active tasks unreadable; retrying at the next sweep"
+                );
                 true
             });
-            // Without active tasks there is nothing a timer could find.
+            // The timer is the safety net for lost events; without active tasks it has nothing to find.
             let timer = if active { self.core.settings().poll_interval } else { NEVER };
             let sweep = tokio::time::Instant::now() + timer;
             loop {
@@ -91,7 +99,7 @@ impl Reconciler {
         }
     }
 
-    /// Begins a look at everything. Says whether there is anything to look at.
+    /// Starts a look at every scope that has none under way. Returns whether there are active tasks.
     fn look(&self, looks: &mut Looks) -> Result<bool, Error> {
         let active = self.core.store().tasks().active()?;
         self.asks.keep_only(|id| active.iter().any(|active| active.task.id == *id));
@@ -113,8 +121,10 @@ impl Reconciler {
                 all.push(active);
             }
         }
+        // Memories of scopes without tasks are dropped.
         looks.memories.retain(|scope, _| sights.contains_key(scope));
         for (scope, sight) in sights {
+            // The look under way may have read the state before the event: look again after it.
             if looks.scopes.values().any(|busy| *busy == scope) {
                 looks.again.insert(scope);
                 continue;
@@ -143,7 +153,7 @@ impl Reconciler {
         memory.keep_only(&active);
         let host = match self.core.host(name) {
             Ok(host) => host,
-            // Nobody will ever say what became of them.
+            // The host is not configured any more: nobody can say what became of its runs.
             Err(error) => {
                 let error = format!("interrupted: {error}");
                 for active in active {
@@ -169,7 +179,7 @@ impl Reconciler {
         join_all(judged).await;
     }
 
-    /// What each of these runs looks like; `None` where the host did not say.
+    /// What each of these runs looks like; `None` where that is unknown for now.
     async fn observe(
         &self,
         host: &Arc<dyn Host>,
@@ -181,27 +191,27 @@ impl Reconciler {
         match observe_apart(host, watches.clone()).await {
             Ok(Ok(seen)) if seen.len() == watches.len() => {
                 if silent.take().is_some() {
-                    tracing::info!(host = name, "host answers again");
+                    tracing::info!(host = name, "host reachable again");
                 }
                 seen
             }
             Ok(Ok(_)) => vec![None; active.len()],
             Ok(Err(error)) => {
                 let uptime = self.core.clock().uptime();
-                // Once is enough: it is asked again at every sweep.
+                // Logged once per outage: the host is asked again at every sweep.
                 let since = *silent.get_or_insert_with(|| {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(
                         host = name,
                         error,
-                        "host does not answer; its runs are retried"
+                        "host unreachable; its runs are shown as retrying"
                     );
                     uptime
                 });
                 self.out_of_reach(active, &error, uptime.saturating_sub(since)).await;
                 vec![None; active.len()]
             }
-            // Somebody's transcript makes the adapter panic: find out whose, and blame only that.
+            // A transcript made the adapter panic: observe them one by one, and fail only that task.
             Err(_) => {
                 let each = active.iter().zip(watches).map(|(active, watch)| async move {
                     match observe_apart(host, vec![watch]).await {
@@ -218,7 +228,7 @@ impl Reconciler {
         }
     }
 
-    /// Runs on a host that does not answer: shown, and given up after a while.
+    /// Runs on an unreachable host: shown as retrying, and failed once that has lasted for `gone`.
     async fn out_of_reach(&self, active: &[Active], error: &host::Error, lasted: Duration) {
         let why = error.to_string();
         for active in active {
@@ -226,12 +236,14 @@ impl Reconciler {
                 self.ledger.show_retrying(active, why.clone()).await;
                 continue;
             }
+            // `stop`: should the host come back, the session is aborted there.
             let report = verdict::unreachable(&why, self.core.settings().gone);
             let change = active.task.state.stop(report);
             self.ends.conclude(&active.task, change, Closing::default()).await;
         }
     }
 
+    /// Carries out a verdict. A failed write is logged only: the next look comes to the same verdict.
     async fn act(
         &self,
         active: Active,
@@ -278,11 +290,12 @@ impl Reconciler {
         };
         if let Err(error) = written {
             let error = &error as &dyn std::error::Error;
-            tracing::error!(task = %task.id, error, "cannot write down what was seen");
+            tracing::error!(task = %task.id, error, "verdict not written; retrying at the next look");
         }
     }
 
-    /// What is shown of a run while it goes on is cut (T19); what is kept of it at its end is not.
+    /// Replaces the truncated partial result by the whole one: progress is cut for display (T19), what is
+    /// stored at the end is not.
     async fn with_whole_partial(&self, task: &Task, prompt: &MessageId, report: Report) -> Report {
         let (error, shown) = match report {
             Report::Failed { error, partial: Some(shown) } => (error, shown),
@@ -296,7 +309,7 @@ impl Reconciler {
             }
             Err(_) => None,
         };
-        // The newest part may be in nobody's transcript yet.
+        // The transcript may be behind what was shown. Taken only if it ends as the shown text does.
         let is_whole =
             |said: &String| shown.strip_prefix('…').is_some_and(|end| said.ends_with(end));
         let partial = said.filter(is_whole).map_or(shown, Arc::from);
@@ -306,20 +319,20 @@ impl Reconciler {
     /// Cancels the live tasks of parents that no longer exist and clears their lists (T16).
     async fn look_for_parents(&self, name: &str, parents: Vec<SessionId>) {
         let Ok(host) = self.core.host(name) else { return };
-        // A host that does not answer has lost nobody.
+        // An error proves nothing: only a host that answers can say that a parent is gone.
         let places = parents.iter().map(|parent| self.core.place(parent)).collect();
         let Ok(missing) = host.missing(places).await else { return };
         for parent in missing {
             if let Err(error) = self.ends.parent_is_gone(&parent).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(%parent, error, "cannot write down that a parent is gone");
+                tracing::error!(%parent, error, "tasks of a deleted parent not cancelled; retrying at the next look");
             }
         }
     }
 }
 
 impl Looks {
-    /// `true` when somebody wanted the same look again in the meantime.
+    /// Takes in a finished look. `true` when the scope was woken again in the meantime.
     fn note(&mut self, done: Result<(Id, Memory), JoinError>) -> bool {
         let id = match &done {
             Ok((id, _)) => *id,
@@ -328,13 +341,16 @@ impl Looks {
         let Some(scope) = self.scopes.remove(&id) else { return false };
         match done {
             Ok((_, memory)) => drop(self.memories.insert(scope.clone(), memory)),
-            Err(error) => tracing::error!(?scope, %error, "a look panicked; it is done again"),
+            Err(error) => {
+                tracing::error!(?scope, %error, "look panicked; repeated at the next sweep")
+            }
         }
         self.again.remove(&scope)
     }
 }
 
-/// In a task of its own, so that a panic of the adapter comes back as a value. It is dropped with the look.
+/// Observes in a task of its own, so that a panic of the adapter comes back as a value. It is aborted with
+/// the look.
 async fn observe_apart(
     host: &Arc<dyn Host>,
     watches: Vec<Watch>,

@@ -1,5 +1,9 @@
-//! What a crash left of a launch: a session that carries the intent's nonce is adopted, so that
-//! the task goes on; without one there is nothing, and the intent goes too.
+//! Crash recovery of launches and aborts, at the start and then periodically.
+//!
+//! An intent without a task is a launch that was cut off. A session that carries its nonce is adopted and
+//! the task continues; without one the intent is dropped, but not before requests that the previous daemon
+//! had sent can have arrived. Owed aborts are sent again. Each launch is settled under the lock of its key,
+//! so that a caller's retry and recovery do not work on it at the same time.
 
 use std::time::Duration;
 
@@ -13,31 +17,40 @@ use crate::task::{Status, Task, TaskId};
 
 const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
-/// What the daemon before us had sent when it died may be read by the host a little later.
+/// Requests that the previous daemon had sent when it died may reach the host this much later.
 const STILL_ON_ITS_WAY: Duration = Duration::from_secs(15);
 
-/// How many launches, and how many aborts, are looked after at once.
+/// Concurrency, for launches and for aborts.
 const AT_ONCE: usize = 16;
 
 impl Supervisor {
-    /// Looks at once, and again now and then: hosts may come up later, and launches may fail.
+    /// The worker: recovers at once and then periodically, because hosts may come up later and launches of
+    /// this daemon may fail half-way, too.
     pub(super) async fn recover(self) {
+        // Nobody waits for the blocking tasks of the previous daemon any more: its connections are gone.
         let mut letting_go = Some(self.0.core.store().tasks().let_all_go());
         loop {
             let intents = self.0.core.store().intents().all().unwrap_or_else(|error| {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot read intents");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "intents unreadable; retrying"
+                );
                 Vec::new()
             });
-            // Not before that: what is launched meanwhile was not left by anybody.
+            // Awaited after the intents are read: those written since belong to launches of this daemon.
             if let Some(letting_go) = letting_go.take()
                 && let Err(error) = letting_go.await
             {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "tasks that were waited for still count as such");
+                tracing::error!(
+                    error,
+                    "tasks of the previous daemon not moved to the background; they still count as blocking"
+                );
             }
-            // Side by side: a host that does not answer holds up nobody else's.
+            // Concurrently: a host that does not answer delays only its own.
             let (stopped, settled) =
                 tokio::join!(self.stop_what_is_over(), self.settle_all(intents));
+            // Unfinished recovery is retried soon; otherwise a look once a minute is enough.
             let unsettled = !(stopped && settled);
             let pause = if unsettled { BETWEEN_TRIES } else { BETWEEN_TRIES * 30 };
             tokio::select! {
@@ -47,14 +60,14 @@ impl Supervisor {
         }
     }
 
-    /// `true` when none of these launches is left in the middle.
+    /// `true` when every one of these launches is finished or undone.
     async fn settle_all(&self, intents: Vec<Intent>) -> bool {
         let settle = |intent: Intent| async move {
-            // Launches that are under way look after themselves.
+            // The lock is taken: the launch is under way, and finishes itself.
             let Some(_turn) = self.0.launches.try_turn(&intent.nonce) else { return true };
             self.settle_again(&intent.nonce).await.unwrap_or_else(|error| {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "cannot recover yet");
+                tracing::warn!(error, "launch not recovered; retrying");
                 false
             })
         };
@@ -65,12 +78,15 @@ impl Supervisor {
     /// Sends the aborts that are still owed, and cancels what a cancelled task left behind.
     async fn stop_what_is_over(&self) -> bool {
         let owed = self.0.core.store().tasks().owed_aborts().unwrap_or_else(|error| {
-            tracing::error!(error = &error as &dyn std::error::Error, "cannot read owed aborts");
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "owed aborts unreadable; retrying"
+            );
             Vec::new()
         });
         let stop = |(task, run): (Task, u32)| async move {
-            // One that was given up leaves its descendants at work; and the abort comes last, because
-            // nobody looks for them once it is noted as sent.
+            // Only a cancel takes its descendants along; a run that failed leaves them at work. The abort
+            // comes last: once it is recorded as sent, nobody looks for the descendants any more.
             let over = task.status() != Status::Cancelled
                 || self.0.ends.cancel_descendants(&task).await.is_ok();
             over && self.0.ends.abort_now(&task, run).await
@@ -79,7 +95,7 @@ impl Supervisor {
         stopped.fold(true, |all, stopped| async move { all && stopped }).await
     }
 
-    /// Read anew: it may have been settled before its turn came.
+    /// Reads the intent anew under the lock: it may have been settled since the list was read.
     async fn settle_again(&self, nonce: &str) -> Result<bool, Error> {
         match self.0.core.store().intents().get(nonce)? {
             Some(intent) => self.settle(intent).await,
@@ -87,16 +103,20 @@ impl Supervisor {
         }
     }
 
-    /// For whoever holds the turn of this key. `false`: the host may still be about to open it.
+    /// Finishes or undoes a launch; the caller holds the lock of its key. `false`: the host may still be
+    /// about to open the session.
     pub(super) async fn settle(&self, intent: Intent) -> Result<bool, Error> {
-        // Nobody was told of this launch, and there is nobody left to ask about it.
+        // No caller knows of this launch, and its host cannot be asked any more.
         let Ok(host) = self.0.core.host(&intent.host) else {
-            tracing::warn!(host = intent.host, "host is not configured any more; launch dropped");
+            tracing::warn!(
+                host = intent.host,
+                "host not configured any more; interrupted launch dropped"
+            );
             self.0.core.store().intents().remove(intent.nonce).await?;
             return Ok(true);
         };
         let Ok(begun) = serde_json::from_str::<Begun>(&intent.launch) else {
-            tracing::error!(nonce = intent.nonce, "an intent that cannot be read was dropped");
+            tracing::error!(nonce = intent.nonce, "intent unreadable; interrupted launch dropped");
             self.0.core.store().intents().remove(intent.nonce).await?;
             return Ok(true);
         };
@@ -110,7 +130,7 @@ impl Supervisor {
             }
             Some(opened) => {
                 let task = self.complete(intent.nonce, begun, opened).await?;
-                tracing::info!(task = %task.id, "adopted after a crash");
+                tracing::info!(task = %task.id, "session of an interrupted launch adopted; task continues");
             }
             None if self.0.core.clock().uptime() < STILL_ON_ITS_WAY => return Ok(false),
             None => {
@@ -118,7 +138,7 @@ impl Supervisor {
                 self.0.core.store().intents().remove(intent.nonce).await?;
             }
         }
-        // Opened twice: the second one is nobody's.
+        // The request to open was carried out twice; a second session belongs to no task.
         for twin in found {
             let deleted = host.delete(Place::of_child(&twin, &directory)).await;
             deleted.unwrap_or_else(|error| left_behind(&twin, &error));
@@ -126,8 +146,8 @@ impl Supervisor {
         Ok(true)
     }
 
-    /// What the daemon before us had sent may have opened a session for this launch that came after
-    /// the one it has now.
+    /// A late request of the previous daemon may open a second session for this launch after it got the one
+    /// it has. Deleted once such requests must have arrived.
     pub(super) fn delete_late_twins(&self, host: String, session: NewSession, task: TaskId) {
         let supervisor = self.clone();
         self.0.core.spawn_until_stop(async move {
@@ -144,8 +164,8 @@ impl Supervisor {
     }
 }
 
-/// Its launch has a session all the same.
+/// Only logged: the launch has its session.
 fn left_behind(twin: &Opened, error: &host::Error) {
     let error = error as &dyn std::error::Error;
-    tracing::warn!(session = %twin.session, error, "second session of a launch left behind");
+    tracing::warn!(session = %twin.session, error, "duplicate session of a launch not deleted; it stays on its host");
 }

@@ -1,4 +1,8 @@
-//! Resuming: the next run of an ended task, in the same session with its whole history.
+//! Resumes: the next run of an ended task, in the same session with its whole history.
+//!
+//! The race to prevent is a late abort of the previous run that stops the new one. A resume takes the task's
+//! stop lock and sends the owed aborts itself before it starts the run; if one cannot be sent the resume is
+//! refused. The host is asked before the lock, the state is checked again under it.
 
 use super::{Error, Supervisor};
 use crate::host::Place;
@@ -12,7 +16,7 @@ impl Supervisor {
         self.resume_once(id, prompt, None).await
     }
 
-    /// The same key resumes once: a caller that lost its connection may ask again.
+    /// With an idempotency key: a caller that lost its connection may repeat the call and resumes once.
     pub async fn resume_once(
         &self,
         id: &TaskId,
@@ -30,18 +34,19 @@ impl Supervisor {
         let request = Request::Resume(self.0.core.settings().resumable);
         task.state.request(request.clone())?;
         self.check_resumable(&task).await?;
-        // What was stopped before must not stop what begins now.
+        // From here on no abort of the previous run can be under way.
         let turn = self.0.ends.stop_turn(&task.id).await;
-        // The first call with this key may have been on its way until now.
+        // Checked again under the lock: the first call with this key may have held it until now.
         if self.was_begun_with(id, key.as_deref())? {
             return self.task(id);
         }
+        // Under the lock, so that they hit the previous run and not the next one.
         for (owed, run) in self.0.core.store().tasks().owed_aborts()? {
             if owed.id == task.id && !self.0.ends.abort_in_turn(&turn, &owed, run).await {
                 return Err(Error::StillStopping(task.short_id.to_string()));
             }
         }
-        // Somebody may have been faster while the host was asked.
+        // Read again: the task may have changed while the host was asked.
         let task = self.task(id)?;
         let change = task.state.request(request)?;
         self.begin_run(&task, change, prompt, key).await
@@ -79,18 +84,18 @@ impl Supervisor {
         let run = NewRun { message_id: clock.message_id(), prompt, at: clock.now(), key };
         let limits = core.limits();
         let most = limits.queued_per_parent;
-        // By itself: a caller that hangs up during the write must not leave the prompt unsent.
+        // Detached: a caller that hangs up during the write must not keep the prompter from being woken.
         let resuming = core.store().tasks().resume(task, change, run, limits);
         let prompts = self.0.bells.prompts.clone();
         let resumed = core.spawn(async move {
             let resumed = resuming.await;
-            // Also when it is queued: there may be room, and others that wait were before it.
+            // Also when it was queued: a slot may have become free since.
             prompts.ring();
             resumed
         });
         match resumed.await.unwrap_or(Err(crate::store::Error::Panicked))? {
             Resumed::Yes(task) => {
-                tracing::info!(task = %task.id, run = task.run, "resumed");
+                tracing::info!(task = %task.id, run = task.run, "task resumed");
                 Ok(*task)
             }
             Resumed::Stale => Err(Error::Contended),

@@ -1,4 +1,5 @@
-//! What the status API asks: pages, totals, groups.
+//! Read side of the status API: pages, totals, groups, snapshots, store health. Queries only; everything is
+//! answered from the store, and no host is asked.
 
 use super::{Error, Supervisor};
 use crate::store::{Filter, Group, Quarantined, Snapshot, Sort, Totals, Window};
@@ -10,7 +11,7 @@ impl Supervisor {
         Ok(self.0.core.store().overview().task_count()?)
     }
 
-    /// As JSON behind what is in `answer`, with commas between the tasks; and how many match.
+    /// Appends a page as JSON to `answer`, with commas between the tasks; returns how many match.
     pub fn page_json(
         &self,
         filter: &Filter,
@@ -21,7 +22,7 @@ impl Supervisor {
         Ok(self.0.core.store().pages().json(filter, sort, window, answer)?)
     }
 
-    /// The same, if it takes microseconds.
+    /// The same, if it takes microseconds; `None` when it belongs on a blocking thread.
     pub fn page_json_at_once(
         &self,
         filter: &Filter,
@@ -37,17 +38,17 @@ impl Supervisor {
         self.0.core.store().brief(task)
     }
 
-    /// What is wrong with the store, since it was found.
+    /// What is wrong with the store, if damage was found.
     pub fn store_damage(&self) -> Option<String> {
         self.0.core.store().integrity().damage().map(|damage| damage.to_string())
     }
 
-    /// Those that could not be read since this daemon has run.
+    /// Tasks that could not be read and were quarantined since this daemon was started.
     pub fn newly_quarantined(&self) -> Vec<Quarantined> {
         self.0.core.store().integrity().newly_quarantined()
     }
 
-    /// Reads the whole store and says what is wrong with it, and which tasks could not be read.
+    /// Full integrity check: what is wrong with the store, and which tasks could not be read.
     pub fn check_store(&self) -> Result<(Vec<String>, Vec<Quarantined>), Error> {
         let problems = self.0.core.store().integrity().check()?;
         // In a file that is not written, those who cannot be decoded stay where they are.
@@ -66,7 +67,7 @@ impl Supervisor {
         Ok(self.0.core.store().overview().snapshot(others)?)
     }
 
-    /// While this stays the same, so does a snapshot.
+    /// Cache validator of a snapshot: while it stays the same, so does the snapshot.
     pub fn snapshot_key(&self) -> Result<(u64, u64), Error> {
         Ok(self.0.core.store().overview().snapshot_key()?)
     }
@@ -75,7 +76,7 @@ impl Supervisor {
         self.0.core.store().overview().group(id)?.ok_or_else(|| Error::NoSuchGroup(id.to_string()))
     }
 
-    /// Those with the newest members first, and how many there are.
+    /// A page of groups, those with the newest members first, and how many there are.
     pub fn groups(&self, limit: u64, offset: u64) -> Result<(Vec<Group>, u64), Error> {
         Ok(self.0.core.store().overview().groups(limit, offset)?)
     }

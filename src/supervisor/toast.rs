@@ -1,5 +1,6 @@
-//! Toasts for whoever sits in front of a host: one at each end, and now and then a line that says
-//! how far the others are. They are a courtesy: nothing waits for them and nothing relies on them.
+//! Toasts on the user's screen: one at each end, and now and then a progress line for the others. Best
+//! effort: nothing waits for them, failures are not retried, and events missed by a lagging subscriber are
+//! skipped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::task::{MAILBOX, SessionId, Status, Task};
 
 const END_IS_SHOWN: Duration = Duration::from_secs(5);
 
-/// Often enough to see that something happens, seldom enough not to be in the way.
+/// Rate limit of progress lines: often enough to see that something happens, rare enough not to disturb.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 const LINE_IS_SHOWN: Duration = Duration::from_secs(4);
 
@@ -26,7 +27,7 @@ impl Supervisor {
             return;
         }
         let mut changes = self.0.feed.subscribe();
-        // Parents with something new to show, in turns: one line at a time, however many there are.
+        // Parents with something new to show, round-robin: one line per interval, however many there are.
         let mut lines: VecDeque<SessionId> = VecDeque::new();
         let mut next = Instant::now() + BETWEEN_LINES;
         loop {
@@ -91,7 +92,10 @@ impl Supervisor {
         self.0.core.spawn_until_stop(async move {
             let Some(toasts) = host.toasts() else { return };
             if let Err(error) = toasts.toast(parent, toast).await {
-                tracing::debug!(error = &error as &dyn std::error::Error, "no toast");
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "toast not shown; dropped"
+                );
             }
         });
     }

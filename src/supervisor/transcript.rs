@@ -1,6 +1,8 @@
-//! The messages of a task's session: asked of its host while they may still grow, and kept at the
-//! end of every run, so that they outlive the host (H4). Those of a live task are cached for those who
-//! look, while its host hears nothing new of it; what becomes of a run is never decided by that.
+//! Transcripts: read from the host while the task is live, archived compressed at the end of every run, so
+//! that they outlive the host (H4). Archiving is owed on disk and retried with back-off by a worker.
+//!
+//! Transcripts of live tasks are cached for viewers, validated by the host's version of the session and a
+//! time to live. The cache is for display only: how a run ended is never decided by it.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::{Read, Write};
@@ -20,23 +22,23 @@ use crate::host::{self, Place};
 use crate::store::{Kept, OwedTranscript};
 use crate::task::{Task, TaskId};
 
-/// After a host did not answer.
+/// Back-off after a host did not answer.
 const PAUSES: Backoff =
     Backoff { first: Duration::from_secs(5), longest: Duration::from_secs(300) };
 
-/// So many are looked up at a time.
+/// Page size of the query for owed transcripts.
 const AT_ONCE: usize = 64;
 
-/// All that is cached together.
+/// Size of the cache; the oldest entries are evicted.
 const MOST_CACHED_BYTES: usize = 16 << 20;
 
-/// Transcripts of live tasks, the newest last.
+/// Cache of transcripts of live tasks, the newest last.
 #[derive(Default)]
 struct Cache(VecDeque<Cached>);
 
 struct Cached {
     task: TaskId,
-    /// What the host said before it was read.
+    /// The host's version from before the read: an event during the read makes the entry stale.
     version: u64,
     /// Uptime.
     at: Duration,
@@ -60,7 +62,7 @@ impl Cache {
     }
 }
 
-/// The worker that keeps transcripts, and the cache for those who look.
+/// The worker that archives transcripts, and the cache for viewers.
 ///
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
@@ -76,8 +78,8 @@ impl Transcripts {
         Transcripts { core, cache: Arc::default(), bell }
     }
 
-    /// The host's own messages, as a JSON array. Of an ended task they come from where they are
-    /// kept, as soon as they are; of a live one only when its host cannot be asked.
+    /// The host's own messages, as a JSON array. Of an ended task they come from the archive as soon as it
+    /// has them; of a live one only when its host cannot be reached.
     pub(super) async fn read(&self, task: &Task) -> Result<String, Error> {
         let kept = self.core.store().transcripts().kept(&task.id)?;
         match kept {
@@ -90,8 +92,8 @@ impl Transcripts {
         }
     }
 
-    /// The same for somebody who looks: of a live task perhaps as it was read a moment ago
-    /// (`supervisor.result_cache_seconds`), while its host knows of nothing new.
+    /// The same for viewers: of a live task perhaps from the cache (`supervisor.result_cache_seconds`), while
+    /// its host has heard of nothing new.
     async fn show(&self, task: &Task) -> Result<String, Error> {
         let longest = self.core.settings().result_cache;
         let version = self
@@ -109,7 +111,8 @@ impl Transcripts {
         }
         let messages = match self.ask(&task.origin.host, task.into()).await {
             Ok(messages) => messages,
-            // It is not asked again: the first time may have taken as long as a caller waits.
+            // Not through `read`, which would ask the host again: the first timeout may have taken as long
+            // as a caller waits.
             Err(error) => match self.core.store().transcripts().kept(&task.id)? {
                 Some(kept) => return unpack(kept).await,
                 None => return Err(error),
@@ -124,8 +127,8 @@ impl Transcripts {
         Ok(self.core.host(host)?.transcript(place).await?)
     }
 
-    /// Keeps what is owed to be kept. A host that does not answer is asked again; a session that
-    /// is gone has nothing left to keep.
+    /// The worker: archives what is owed. A host that does not answer is asked again; a deleted session has
+    /// nothing left to archive.
     pub(super) async fn run(self) {
         let mut tries = 0;
         loop {
@@ -137,7 +140,7 @@ impl Transcripts {
                 Ok(Left::Something) => PAUSES.pause(tries),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "cannot keep transcripts now");
+                    tracing::warn!(error, "transcripts not archived; retrying");
                     PAUSES.pause(tries)
                 }
             };
@@ -158,7 +161,7 @@ impl Transcripts {
             after = last.seq;
             let mut written = Vec::with_capacity(owed.len());
             for OwedTranscript { task, host, run, .. } in owed {
-                // One that did not answer for one task need not be waited for with the next.
+                // A host that did not answer for one task is not waited for again in this pass.
                 let asked = match silent.contains(&host) {
                     true => None,
                     false => Some(self.ask(&host, self.core.place(&task)).await),
@@ -174,6 +177,7 @@ impl Transcripts {
                 };
                 written.push(self.core.store().transcripts().keep(&task, run, body));
             }
+            // Awaited together, so that the writes of a page can share a commit.
             for outcome in written {
                 outcome.await?;
             }
@@ -187,19 +191,19 @@ impl Supervisor {
         self.0.transcripts.read(task).await
     }
 
-    /// The same for somebody who looks: of a live task perhaps as it was read a moment ago.
+    /// The same for viewers: of a live task perhaps from the cache.
     pub async fn shown_transcript(&self, task: &Task) -> Result<String, Error> {
         self.0.transcripts.show(task).await
     }
 }
 
-/// What a look at the owed transcripts left to be tried again.
+/// Whether a pass over the owed transcripts left some to be retried.
 enum Left {
     Nothing,
     Something,
 }
 
-/// Long ones take a while.
+/// Compresses on a blocking thread: long ones take a while.
 async fn pack(messages: String) -> Result<Vec<u8>, Error> {
     apart(move || {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
@@ -224,7 +228,10 @@ async fn apart<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(work).await;
     let done = done.unwrap_or_else(|error| Err(std::io::Error::other(error)));
     done.map_err(|error| {
-        tracing::error!(error = &error as &dyn std::error::Error, "transcript cannot be unpacked");
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "transcript not compressed or unpacked; it cannot be shown"
+        );
         Error::Store(crate::store::Error::Unreadable { column: "transcript" })
     })
 }

@@ -1,4 +1,6 @@
-//! One at a time for each key, and the bells by which components wake each other.
+//! Concurrency primitives of the supervisor: mutexes by key, and coalescing wake-ups ("bells") between
+//! components. The keyed mutexes are async and may be held while a host is called; a bell carries no data,
+//! so its owner always reads the store to find out what to do.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,11 +8,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedMutexGuard};
 
-/// Locks by key. Those that nobody holds are forgotten.
+/// Async mutexes by key. Those that nobody holds are dropped from the map.
 #[derive(Clone, Default)]
 pub(super) struct Turns(Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>);
 
-/// Held while it is somebody's turn.
+/// The guard of a key: unlocks when dropped.
 pub(super) type Turn = OwnedMutexGuard<()>;
 
 impl Turns {
@@ -18,19 +20,21 @@ impl Turns {
         self.lock(key).lock_owned().await
     }
 
-    /// `None` when it is somebody else's.
+    /// `None` when it is locked.
     pub(super) fn try_take(&self, key: &str) -> Option<Turn> {
         self.lock(key).try_lock_owned().ok()
     }
 
     fn lock(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self.0.lock();
+        // Only the map's own reference is left: no holder, and nobody waiting. Counted under the map's lock,
+        // through which every new reference is made.
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         Arc::clone(turns.entry(key.to_owned()).or_default())
     }
 }
 
-/// Wakes the component that owns it; rings before that one sleeps are not lost, and count as one.
+/// Wakes the component that owns it. A ring before that one sleeps is not lost, and several count as one.
 #[derive(Clone, Default)]
 pub(super) struct Bell(Arc<Notify>);
 

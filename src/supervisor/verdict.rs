@@ -1,4 +1,9 @@
-//! What an observation means for a run (T6). Pure: how long it has looked like this comes in.
+//! The decision of the reconciler: what an observation means for a run (T6). Pure; how long the run has
+//! looked like this is an input.
+//!
+//! Hosts show intermediate states: an idle session may be between two steps, a prompt may be accepted and
+//! not yet stored. So every verdict but a clear answer or error waits until the observation has been stable
+//! for `settle` or `answer_grace`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +16,12 @@ use crate::task::time::say;
 use crate::task::{Phase, Progress, Task, Timestamp};
 use crate::transcript::{self, Outcome};
 
-/// What the reconciler remembers between two looks.
+/// Durations from the reconciler's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Since {
     /// How long the run has looked exactly like this.
     pub(super) same: Duration,
-    /// How long the run has gone on, without the clock's jumps.
+    /// How long the run has gone on, unaffected by jumps of the wall clock.
     pub(super) wall: Duration,
     /// How long its newest prompt has been watched, however often that was sent.
     pub(super) prompt: Duration,
@@ -24,29 +29,29 @@ pub(super) struct Since {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// Nothing to do but to show where it is.
+    /// It continues: only its progress is shown.
     GoesOn(Phase, Option<String>),
     Asks(Vec<Ask>),
-    /// Quiet for too long, or running in circles.
+    /// Quiet for too long, or repeating the same tool call.
     Stalled,
-    /// Idle with open todos: ask once to go on with them.
+    /// Idle with open todos: prompt it once to continue with them.
     Nudge,
-    /// The host lost the run: go on once in the same session.
+    /// The host lost the run, as after a restart: continue it once in the same session.
     Continue,
-    /// The host lost the prompt: send it again.
+    /// The host lost the prompt: send it again under the same id.
     Resend,
     Ended {
         report: Report,
         open_todos: Vec<String>,
     },
-    /// It waits, without a slot, for credentials that somebody has to bring.
+    /// It gives up its slot and waits for its lost credentials.
     Park(String),
-    /// Over because we say so: the session has to be stopped as well.
+    /// Ended by us and not by the host: the session has to be aborted as well.
     Stop(Report),
 }
 
 impl Verdict {
-    /// What waits for an answer.
+    /// The open permission requests.
     pub(super) fn asks(&self) -> &[Ask] {
         match self {
             Verdict::Asks(asks) => asks,
@@ -70,7 +75,7 @@ pub(super) fn judge(
 ) -> Verdict {
     match &seen.activity {
         Activity::Gone => aborted("Session deleted"),
-        // Should its host come back after all, it may still be at work there.
+        // `Stop`: should its host come back after all, the run may still be at work there.
         Activity::Lost(why) => Verdict::Stop(Report::Failed { error: why.clone(), partial: None }),
         Activity::Lacking(why) => Verdict::Park(why.clone()),
         Activity::Idle => idle(&active.run, seen, since, settings),
@@ -96,11 +101,11 @@ fn idle(run: &Run, seen: &Observation, since: Since, settings: &Settings) -> Ver
             open_todos: todos.clone(),
         },
         Outcome::Failed { error, partial } => failed(error.clone(), partial.clone()),
-        // Between two steps of a run it looks the same for a moment.
+        // It looks the same between two steps of a run, for a moment.
         Outcome::Refused { what, partial } if since.same >= settings.settle => {
             failed(format!("stopped because it was refused: {what}"), partial.clone())
         }
-        // So does an answer that was given up because its context was too long.
+        // So does an answer that was dropped because of a context overflow, before the compaction.
         Outcome::Aborted if since.same >= settings.settle => aborted("aborted in the host"),
         Outcome::Unfinished { partial } if since.same >= settings.settle => {
             interrupted(run, partial.clone())
@@ -111,7 +116,8 @@ fn idle(run: &Run, seen: &Observation, since: Since, settings: &Settings) -> Ver
             None,
         ),
         Outcome::PromptMissing if since.same >= settings.settle => Verdict::Resend,
-        // A gap between accepting a prompt and running it, or between two idles.
+        // Not stable for long enough: the gap between accepting a prompt and running it, or between two
+        // idles.
         Outcome::Unfinished { .. }
         | Outcome::Unanswered
         | Outcome::PromptMissing
@@ -160,7 +166,7 @@ fn over_budget(
     Some(Verdict::Stop(Report::Failed { error: reached, partial }))
 }
 
-/// The host was restarted in mid-run: continued once; again, it is over.
+/// The host was restarted in mid-run: continued once per run; the second time it fails (T6).
 fn interrupted(run: &Run, partial: Option<Arc<str>>) -> Verdict {
     match (&run.continue_id, run.continue_sent_at) {
         (None, _) => Verdict::Continue,
@@ -179,7 +185,7 @@ fn aborted(error: &str) -> Verdict {
     Verdict::Ended { report: Report::Aborted { error: error.into() }, open_todos: Vec::new() }
 }
 
-/// The end of a run whose host has been out of reach for too long.
+/// The report for a run whose host has been unreachable for too long.
 pub(super) fn unreachable(why: &str, gone: Duration) -> Report {
     let error = format!("interrupted: {why}, for {}", say(gone));
     Report::Failed { error, partial: None }

@@ -1,4 +1,6 @@
-//! Waiting for ends. A waiting caller sleeps on the feed; it never polls.
+//! Waiting for ends: a waiting caller subscribes to the feed and sleeps; it never polls. A parent that waits
+//! gets the ends with its response, and no notice on top (N3); an end that it was not given after all, as
+//! after a timeout, is delivered as usual.
 
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ pub enum WaitEnd {
     /// Enough tasks have ended.
     Enough,
     TimedOut,
-    /// Every task that is left waits for the answer of a person (T15), so only that would be waited for.
+    /// Every task that is left waits for a person's answer (T15), so waiting on would not help.
     Blocked,
 }
 
@@ -33,8 +35,8 @@ pub struct Waited {
     pub end: WaitEnd,
 }
 
-/// What a parent has waited for. While this lives, the ends of its tasks are nobody else's news; an
-/// end that is not given to the caller is told like any other afterwards.
+/// The result of a parent's wait, and a guard: while it lives, the ends of these tasks are not delivered as
+/// notices. An end that is not given to the caller is delivered like any other afterwards.
 pub struct Awaited {
     /// All tasks that were asked for, in the same order, as they are now.
     pub tasks: Vec<Task>,
@@ -43,16 +45,16 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// The caller is given these ends with its answer: in its conversation they are recorded
-    /// without waking it. A caller with a mailbox has the notices in hand that are named here; they
-    /// count as read once it says so.
+    /// The caller gets these ends with its response: in its conversation they are recorded without waking
+    /// it. For a caller with a mailbox the returned notices are leased; they count as read once it
+    /// acknowledges them.
     pub async fn give(&self, ended: &[&Task]) -> Result<Receipt, Error> {
         self.awaiting.give(ended).await
     }
 }
 
 impl Supervisor {
-    /// Waits for ends only, whatever is asked meanwhile.
+    /// Waits for ends only, whatever permissions are requested meanwhile.
     pub async fn wait(
         &self,
         ids: &[TaskId],
@@ -62,7 +64,7 @@ impl Supervisor {
         self.sleep_until_ended(ids, need, timeout, |_| false).await
     }
 
-    /// The same, but returns at once when all that is left waits for the answer of a person.
+    /// The same, but returns at once when all that is left waits for a person's answer.
     pub async fn wait_or_blocked(
         &self,
         ids: &[TaskId],
@@ -104,6 +106,7 @@ impl Supervisor {
                             *task = change.task.clone();
                         }
                     }
+                    // Events were dropped because this caller was too slow: read the state instead.
                     Err(RecvError::Lagged(_)) => tasks = self.tasks(ids)?,
                     Err(RecvError::Closed) => return Err(Error::Stopping),
                 },
@@ -114,9 +117,9 @@ impl Supervisor {
         }
     }
 
-    /// Whether nothing goes on with these until somebody answers. A task must both look blocked and
-    /// have a request on record: after an answer it looks blocked until the next look, and after a
-    /// restart nothing is on record until the first one. What the policy answers by itself needs nobody.
+    /// Whether none of these continues until a person answers. A task must both look blocked and have an open
+    /// request: after an answer it looks blocked until the next look, and after a restart no request is known
+    /// until the first one. What the policy answers needs no person.
     fn are_blocked(&self, tasks: &[Task]) -> bool {
         match self.0.core.settings().asks {
             Asks::Allow | Asks::Deny => return false,
@@ -129,14 +132,14 @@ impl Supervisor {
             })
     }
 
-    /// What these tasks ask, longest first.
+    /// The open requests of these tasks, longest waiting first.
     pub fn asks_of(&self, tasks: &[Task]) -> Vec<Asked> {
         let mut asks = self.asks();
         asks.retain(|asked| tasks.iter().any(|task| task.id == asked.task));
         asks
     }
 
-    /// Waits on behalf of a parent that is answered with what ended (N3).
+    /// Waits on behalf of a parent whose response contains what ended (N3).
     pub async fn await_ends(
         &self,
         caller: &Caller,
@@ -145,13 +148,15 @@ impl Supervisor {
         timeout: Duration,
     ) -> Result<Awaited, Error> {
         let own = self.tasks(ids)?;
+        // Only the caller's own tasks: the notices of others go to their parents. Registered before the wait
+        // reads any state, so that an end in between is held back for this caller.
         let own = own.into_iter().filter(|task| task.origin.parent.session == caller.session);
         let awaiting = self.0.mailboxes.await_ends(own.map(|task| task.id).collect());
         let Waited { tasks, end } = self.wait_or_blocked(ids, need, timeout).await?;
         Ok(Awaited { tasks, end, awaiting })
     }
 
-    /// The same for a caller that surely gets all of it.
+    /// The same for a caller that certainly receives the response: acknowledged at once.
     pub async fn wait_as_parent(
         &self,
         caller: &Caller,

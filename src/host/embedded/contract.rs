@@ -1,4 +1,7 @@
-//! What is asked of the embedded host, and what it can do beyond that.
+//! The embedded host's side of the host contract, with the capabilities it has: forks, permissions,
+//! vetting and credentials. Sessions and messages are rows of our own store, so opening is idempotent by
+//! nonce and saying by message id. Whatever reads files or a whole conversation runs on another thread:
+//! the event loop serves every other task meanwhile.
 
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
@@ -20,6 +23,8 @@ impl Host for Embedded {
         Box::pin(async move {
             let (handed, noted) = self.noted(&new).await?;
             let id = self.0.store.sessions().open(self.blank(new, noted)).await.map_err(broken)?;
+            // Keys go to memory only. A crash before this line leaves a session whose row notes that it
+            // had some, so it waits for its caller to bring them instead of failing.
             self.keep_handed(&id, handed);
             Ok(opened(id))
         })
@@ -51,6 +56,7 @@ impl Host for Embedded {
                 host.find_model(&session, &model)?;
                 Ok(model)
             };
+            // Checked before anything is stored: a refused prompt leaves no message behind.
             let model = self.in_thread(find).await?;
             let parts = vec![Part::Text { id: message.part(0), text, synthetic: false }];
             self.say(&id, &message, parts, model, true).await
@@ -80,10 +86,12 @@ impl Host for Embedded {
         Box::pin(async move {
             let at_work = watches.iter().map(|watch| self.at_work(&watch.session));
             let at_work: Vec<Option<Observation>> = at_work.collect();
+            // The usual case: every watched run is in memory, and nothing has to be read.
             if at_work.iter().all(Option::is_some) {
                 return Ok(at_work);
             }
-            // Conversations can be long, and others are to be served meanwhile. `work` needs a runtime.
+            // Reading a long conversation blocks, so it happens on another thread. That thread enters the
+            // runtime because `at_rest` may restart a run (`work`), which spawns.
             let (host, runtime) = (self.clone(), tokio::runtime::Handle::current());
             let looked = threads::apart(move || {
                 let _inside = runtime.enter();
@@ -93,7 +101,8 @@ impl Host for Embedded {
                     None => look_at_rest(&host, watch).map(Some),
                 };
                 let looked: Vec<Result<Option<Observation>, Error>> = each.map(look).collect();
-                // One that cannot be looked at is no word about the others.
+                // One unreadable session must not hide the state of the others. Only when all fail is it
+                // an error of the host.
                 match looked.iter().any(Result::is_ok) {
                     true => Ok(looked.into_iter().map(|seen| seen.unwrap_or(None)).collect()),
                     false => looked.into_iter().collect(),
@@ -194,6 +203,7 @@ impl Permissions for Embedded {
             let mut runs = self.runs();
             let running = runs.get_mut(&place.session).ok_or_else(unasked)?;
             let asked = running.asks.iter_mut().find(|(asked, _)| asked.id == ask);
+            // Taken, so that a second answer to the same request is refused.
             let answering = asked.and_then(|(_, answering)| answering.take());
             let _ = answering.ok_or_else(unasked)?.send(answer);
             Ok(())
@@ -223,7 +233,7 @@ impl Vetting for Embedded {
     }
 }
 
-/// One that cannot be read must not hide the others.
+/// A damaged conversation is reported as a failed run, so that its task ends instead of being retried.
 fn look_at_rest(host: &Embedded, watch: Watch) -> Result<Observation, Error> {
     match host.at_rest(watch.clone()) {
         Err(Error::Refused(error)) => Ok(Observation {

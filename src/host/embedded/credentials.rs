@@ -1,5 +1,9 @@
-//! Which model a session runs on and with whose key. What callers handed over for their sessions is kept
-//! here, in memory, and is gone with the daemon.
+//! Model and credential resolution for embedded sessions: which model a session runs on, and with whose key.
+//! Keys come with the call (this process's memory only) or from `auth set` and the daemon's configuration.
+//!
+//! The session's row notes which providers were reached by keys of the call, and since when, but never the
+//! keys. After a restart that note distinguishes "lost its key" (park and wait for the caller) from "never
+//! had one" (refuse). The keys held in memory are bounded: beyond `MOST_HANDED` those of ended tasks go.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,15 +16,16 @@ use crate::host::{Credentials, Error, Handed, Look, ModelStanding, NewSession, P
 use crate::store::Session;
 use crate::task::{SessionId, Timestamp};
 
-/// Sessions for which something is remembered; beyond it those of ended tasks are forgotten.
+/// Sessions whose keys are kept in memory; beyond it those of ended tasks are evicted.
 const MOST_HANDED: usize = 10_000;
-/// When nearly all of them are live, they are not looked through for each that comes.
+/// Eviction scans all sessions and asks the store about each, so it runs once per this many insertions and
+/// not at every one while nearly all of them are live.
 const BETWEEN_LOOKS: usize = 1_000;
 
-/// The providers whose access came with a call, and when.
+/// The providers whose credentials came with a call, and when.
 type Noted = BTreeMap<String, Timestamp>;
 
-/// What a run began with: asked while it cannot be found out whether its key has changed.
+/// The model and key a run started with: the fallback while the key store cannot be read.
 pub(super) struct FirstModel {
     pub(super) model: Model,
     /// Whether its access came with the call.
@@ -28,7 +33,7 @@ pub(super) struct FirstModel {
 }
 
 impl Embedded {
-    /// The model a session is to use: the prompt's, the agent's, the configured one.
+    /// The model a session is to use, by precedence: the prompt's, the agent's, the configured default.
     pub(super) fn model_name(&self, prompt: &str, agent: &Definition) -> String {
         let models = &self.0.setup.models;
         if !prompt.is_empty() {
@@ -37,7 +42,8 @@ impl Embedded {
         self.model_in_file(agent).unwrap_or_else(|| self.default_model())
     }
 
-    /// Files are written for other programs too: a name that only those know says nothing.
+    /// The model an agent file names. The files are shared with other programs, so a name that only those
+    /// know is ignored instead of refused.
     pub(super) fn model_in_file(&self, agent: &Definition) -> Option<String> {
         agent.model.as_deref().and_then(|model| self.0.setup.models.resolve(model))
     }
@@ -50,7 +56,7 @@ impl Embedded {
         }
     }
 
-    /// The model of a session that is to work now. What came with a call may be lost since.
+    /// The model for a session that is about to work. Credentials that came with a call may have been lost.
     pub(super) fn find_model(&self, session: &Session, name: &str) -> Result<Model, Error> {
         let models = &self.0.setup.models;
         let handed = self.kept_handed(&session.id);
@@ -59,6 +65,8 @@ impl Embedded {
             model::Error::KeysUnreadable(why) => Error::Unreachable(why),
             other => Error::Refused(removed(other)),
         };
+        // Noted but not in memory: the daemon was restarted. A key that `auth set` stored after the call is
+        // meant for it and stands in; an older or configured one may be somebody else's account.
         match session.handed.get(provider) {
             Some(since) if !handed.providers().contains_key(provider) => {
                 let kept = models.find_stored(name, since.as_millis()).map_err(refused)?;
@@ -68,8 +76,8 @@ impl Embedded {
         }
     }
 
-    /// The model of a run's next request. A key that `auth set` has replaced or `auth remove` has taken away
-    /// is not sent any more.
+    /// The model for a run's next request, resolved anew each time: a key that `auth set` has replaced or
+    /// `auth remove` has revoked is not sent any more, also in the middle of a run.
     pub(super) async fn model_now(
         &self,
         session: &Session,
@@ -80,9 +88,9 @@ impl Embedded {
         match self.in_thread(move |host| host.find_model(&session, &name)).await {
             Ok(model) => Ok(model),
             Err(Error::Refused(why)) => Err(model::Error::Unusable(why)),
-            // Not its own key, but one of `auth set` that was to stand in for it and has been removed.
+            // It ran on a key of `auth set` that stood in for its own lost one and has been removed.
             Err(Error::NoCredentials(why)) if !first.handed => Err(model::Error::Lost(why)),
-            // Nothing says that it has changed. What came with the call stays in memory while it runs.
+            // No evidence that the key has changed. One that came with the call stays valid while it runs.
             Err(Error::Unreachable(_) | Error::NoSuchSession(_) | Error::NoCredentials(_)) => {
                 Ok(first.model.clone())
             }
@@ -95,25 +103,25 @@ impl Embedded {
         Ok(FirstModel { model: self.find_model(session, name)?, handed })
     }
 
-    /// Why a session cannot go on with this model before somebody brings what it lost.
+    /// Why a session cannot continue with this model until its lost credentials are brought again.
     pub(super) fn lacking(&self, session: &Session, model: &str) -> Option<String> {
         match self.find_model(session, model) {
             Err(Error::NoCredentials(why)) => Some(why),
-            // Whoever sets it to work hears of anything else.
+            // Any other problem is reported when the session is started.
             Ok(_) | Err(Error::Refused(_) | Error::Unreachable(_) | Error::NoSuchSession(_)) => {
                 None
             }
         }
     }
 
-    /// Of what a caller has, that which the session had and lost.
+    /// Of the caller's credentials, those that the session had and lost.
     pub(super) fn lost(&self, session: &Session, handed: &Handed) -> Handed {
         let kept = self.kept_handed(&session.id);
         handed
             .only(|name| session.handed.contains_key(name) && !kept.providers().contains_key(name))
     }
 
-    /// What is handed over for a new session, and what is noted of it on disk.
+    /// The credentials of a new session (for memory) and the note of them (for the row).
     pub(super) async fn noted(&self, new: &NewSession) -> Result<(Handed, Noted), Error> {
         let handed = new.handed.clone();
         let noted = self.note(handed.clone(), Noted::new()).await?;
@@ -124,7 +132,8 @@ impl Embedded {
     pub(super) async fn renew(&self, session: &SessionId, handed: Handed) -> Result<(), Error> {
         let before = self.session(session)?.handed;
         let noted = self.note(handed.clone(), before.clone()).await?;
-        // Memory first: what is noted and not there counts as lost.
+        // Memory before disk: what is noted and not in memory counts as lost, and a look in between would
+        // park the task.
         self.keep_handed(session, handed);
         if noted != before {
             self.0.store.sessions().note_handed(session, &noted).await.map_err(broken)?;
@@ -133,7 +142,7 @@ impl Embedded {
         Ok(())
     }
 
-    /// Adds the providers that the session reaches by what came with the call.
+    /// Adds the providers that the session reaches with credentials of the call.
     async fn note(&self, handed: Handed, mut noted: Noted) -> Result<Noted, Error> {
         if handed.providers().is_empty() {
             return Ok(noted);
@@ -158,10 +167,12 @@ impl Embedded {
         self.all_handed().insert(session.clone(), handed);
     }
 
-    /// Tasks that run or wait for a slot keep theirs, however many they are, and so do launches under way.
+    /// Evicts the keys of ended tasks. Live and queued tasks keep theirs, however many they are, and so do
+    /// launches under way, which have no task yet.
     fn forget_handed_of_ended(&self) {
         let fates = &self.0.setup.fates;
         let is_over = |id: &SessionId| matches!(fates(id), Ok(Fate::Over));
+        // Copied: the lock is not held while the store is asked.
         let kept: Vec<SessionId> = self.all_handed().keys().cloned().collect();
         for session in kept.into_iter().filter(is_over) {
             self.forget_handed(&session);

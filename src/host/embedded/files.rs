@@ -1,6 +1,9 @@
-//! Files of sessions: what their commands printed at length, and their private `/tmp` and home, in a folder
-//! for each session. A folder goes when its session does, which is when its task is pruned; the private
-//! places go a few days after the session's last command.
+//! Garbage collection of the files that sessions leave on disk: long command output, and the private `/tmp`
+//! and home of the sandbox, in a folder for each session. A folder is removed after its session, which is
+//! deleted when its task is pruned; the private folders already some days after the session's last command.
+//!
+//! The folder's name is the session's id, so the sweep needs no records of its own: it compares the disk
+//! with the store, and what a crash leaves is found by the next sweep.
 
 use std::fs::{self, DirEntry};
 use std::time::{Duration, UNIX_EPOCH};
@@ -16,14 +19,15 @@ const DAY: Duration = Duration::from_secs(86_400);
 const ASIDE: &str = "stale-";
 
 impl Embedded {
-    /// Now, for what a crash left between the two, whenever tasks were pruned, and once a day.
+    /// Sweeps at the start (a crash may have come between pruning and removing), after every pruning, and
+    /// once a day.
     pub(super) fn sweep_files_in_background(&self) {
         let (host, mut pruned) = (self.clone(), self.0.store.history().pruned());
         tokio::spawn(async move {
             loop {
                 let sweeper = host.clone();
                 if let Err(stuck) = threads::apart(move || sweeper.sweep_files()).await {
-                    tracing::error!(%stuck, "output files of pruned tasks were left");
+                    tracing::error!(%stuck, "session file sweep failed; files of pruned tasks stay until the next one");
                 }
                 tokio::select! {
                     changed = pruned.changed() => if changed.is_err() { return },
@@ -35,12 +39,13 @@ impl Embedded {
     }
 
     fn sweep_files(&self) {
-        // The sessions of a store that was set aside may come back when that is repaired.
+        // A damaged store was replaced by an empty one. Its sessions may come back when it is repaired, so
+        // "not in the store" proves nothing now.
         if !self.0.store.integrity().set_aside().is_empty() {
             return;
         }
         let Setup { overflow, scratch, .. } = &self.0.setup;
-        // Before the first long output, and the first command, there are no such folders.
+        // Neither directory exists before the first long output and the first command: no error.
         let outputs = fs::read_dir(overflow).into_iter().flatten().flatten();
         for folder in outputs.filter(|folder| self.is_gone(folder)) {
             remove(&folder);
@@ -54,12 +59,13 @@ impl Embedded {
         }
     }
 
-    /// One that cannot be looked up keeps its files.
+    /// Whether its session is deleted. One that cannot be looked up keeps its files.
     fn is_gone(&self, folder: &DirEntry) -> bool {
         session(folder).is_some_and(|id| matches!(self.0.store.sessions().get(&id), Ok(None)))
     }
 
-    /// The session of a live task keeps its folder, also while it waits for a slot or for credentials.
+    /// Whether it is old and its task over. A live task keeps its folder, also while it waits for a slot or
+    /// for credentials.
     fn is_stale(&self, folder: &DirEntry) -> bool {
         let is_over = |id| {
             let fate = (self.0.setup.fates)(&id);
@@ -68,23 +74,23 @@ impl Embedded {
         self.is_old(folder) && session(folder).is_some_and(is_over)
     }
 
-    /// Renames it in one step, because removing takes a while: a session that is resumed meanwhile has its
-    /// folder or a new one, never half of it. What a crash leaves is removed by the next sweep.
+    /// Renames it, which is atomic, because removing takes a while: a session that is resumed meanwhile has
+    /// its folder or a new one, never half of it. What a crash leaves is removed by the next sweep.
     fn set_aside(&self, folder: &DirEntry) {
         let Some(id) = session(folder) else { return };
         let aside = folder.path().with_file_name(format!("{ASIDE}{id}"));
-        // Held, so that nothing is set to work between the look and the renaming.
+        // The lock is held so that no run starts between the check and the rename.
         let runs = self.runs();
         if runs.contains_key(&id) || !self.is_old(folder) {
             return;
         }
         if let Err(error) = fs::rename(folder.path(), aside) {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, session = %id, "stale private files were left");
+            tracing::warn!(error, session = %id, "stale private folder not renamed; it stays until the next sweep");
         }
     }
 
-    /// Every command gives the folder a new time.
+    /// By its modification time, which every command renews.
     fn is_old(&self, folder: &DirEntry) -> bool {
         let Some(age) = self.0.setup.scratch_age else { return false };
         let modified = folder.metadata().and_then(|found| found.modified()).ok();
@@ -103,9 +109,10 @@ fn is_aside(folder: &DirEntry) -> bool {
 }
 
 fn remove(folder: &DirEntry) {
-    // What its commands have made may be closed to its owner: Go's module cache is, for one.
+    // Its commands may have made directories read-only, as Go does with its module cache; a plain
+    // `remove_dir_all` fails on those.
     if let Err(error) = sandbox::remove_all(&folder.path()) {
         let error = &error as &dyn std::error::Error;
-        tracing::warn!(error, folder = %folder.path().display(), "files of a session were left");
+        tracing::warn!(error, folder = %folder.path().display(), "session folder not removed; it stays until the next sweep");
     }
 }

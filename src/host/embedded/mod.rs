@@ -1,9 +1,12 @@
-//! The embedded host: agents of our own, run inside the daemon, with their sessions in our
-//! database. A run that was cut off goes on from its last saved message, as often as needed.
+//! The embedded host: an agent runtime inside the daemon, with its sessions in our own store. Each message
+//! is saved before the next step, so a run that was cut off resumes from its last saved message, as often as
+//! needed (checkpointing).
 //!
-//! A run that cannot begin or go on ends (T6): what is *refused* (no workspace, agent or model any
-//! more) ends it at once, what is *unreachable* (a disk that takes nothing, a file system that does
-//! not answer) is tried again with back-off, visibly, and ends it after `gone`.
+//! A run that cannot start or continue ends (T6): what is *refused* (the workspace, agent or model is gone)
+//! ends it at once; what is *unreachable* (a full disk, a hanging file system) is retried with back-off,
+//! visibly, and ends it after `gone`; what lacks *credentials* waits for its caller without a limit.
+//!
+//! Lock order: `runs`, then `left`. Neither is held across an await.
 
 mod contract;
 mod credentials;
@@ -47,9 +50,10 @@ struct Inner {
     clock: Clock,
     setup: Setup,
     runs: Mutex<HashMap<SessionId, Running>>,
-    /// Runs that were left in the middle and are to be taken up again.
+    /// Suspended runs that are to be resumed. In memory only: after a restart the unfinished runs of live
+    /// tasks are resumed at once.
     left: Mutex<HashMap<SessionId, Left>>,
-    /// What callers handed over for their sessions; nowhere else, and gone with this process.
+    /// Credentials that callers handed over for their sessions; nowhere else, and gone with this process.
     handed: Mutex<HashMap<SessionId, Handed>>,
     events: watch::Sender<u64>,
     stop: CancellationToken,
@@ -80,7 +84,7 @@ pub struct Setup {
     pub guard: PathBuf,
     /// All that commands get of an environment.
     pub environment: Variables,
-    /// Commands end when they have not heard of the daemon for so long.
+    /// The lease of commands: their guard kills them when the daemon has not renewed it for this long.
     pub command_lease: Duration,
     /// What is around commands.
     pub sandbox: Sandbox,
@@ -103,13 +107,14 @@ pub enum Fate {
     /// There is no such task: a conversation, or a launch under way.
     NoTask,
     Live,
-    /// It lost its credentials and has no slot.
+    /// Parked: it lost its credentials and holds no slot.
     Parked,
     Over,
 }
 
 /// A session at work.
 struct Running {
+    /// Tells this run from a later one of the same session.
     generation: u64,
     cancel: CancellationToken,
     activity: Activity,
@@ -117,7 +122,7 @@ struct Running {
     asks: Vec<(Ask, Option<oneshot::Sender<Answer>>)>,
 }
 
-/// A run that was left where it was, because something it needs is out of reach.
+/// A run that is suspended because something it needs is out of reach.
 #[derive(Clone, Debug)]
 struct Left {
     why: String,
@@ -126,12 +131,12 @@ struct Left {
     until: Duration,
     tries: u32,
     figures: Figures,
-    /// It waits for credentials that somebody has to bring.
+    /// It waits for lost credentials, not for a back-off to pass.
     lacks: bool,
 }
 
 impl Embedded {
-    /// Goes on with every session that was at work when the last daemon stopped.
+    /// Starts the host and resumes every session that was at work when the last daemon stopped or crashed.
     pub fn start(store: Store, clock: Clock, setup: Setup) -> Result<Embedded, store::Error> {
         let host = Embedded(Arc::new(Inner {
             store,
@@ -143,19 +148,21 @@ impl Embedded {
             events: watch::Sender::new(0),
             stop: CancellationToken::new(),
         }));
-        // Before anything runs: later there are commands of this daemon among them.
+        // Read before anything runs: later the list would include commands of this daemon.
         let mut leftovers = host.0.store.processes().all()?;
         for session in host.0.store.sessions().running()? {
-            // What was stopped before its session heard of it is not taken up again.
+            // The task may have been cancelled or failed in the store before the crash, and its session not
+            // yet: the task decides.
             match (host.0.setup.fates)(&session)? {
-                // It has no slot; with the next one it is looked at, and taken up again.
+                // It holds no slot. Observed again when it gets one, it is resumed then.
                 Fate::Parked => {}
-                // Nobody waits for this; the next start would find the same.
+                // Not awaited: should it fail, the next start finds the same state.
                 Fate::Over => {
                     let (host, session) = (host.clone(), session.clone());
                     tokio::spawn(async move { host.settle_aborted(&session).await });
                 }
                 Fate::Live | Fate::NoTask => {
+                    // Its run kills its own leftovers before it continues, and waits for that.
                     leftovers.retain(|process| process.session != session);
                     host.work(&session);
                 }
@@ -166,9 +173,10 @@ impl Embedded {
         Ok(host)
     }
 
-    /// Leaves every run where it is, and returns when nothing runs any more.
+    /// Suspends every run at its last saved message, and returns when nothing runs any more.
     pub async fn stop(&self) {
         self.0.stop.cancel();
+        // Subscribed before the check: every run rings when it leaves `runs`, and none is missed.
         let mut events = self.0.events.subscribe();
         while !self.runs().is_empty() {
             if events.changed().await.is_err() {
@@ -198,7 +206,7 @@ impl Embedded {
         found.ok_or_else(|| Error::NoSuchSession(id.clone()))
     }
 
-    /// What was said after a point, and the point up to which that is all.
+    /// The messages after a position, and the position of the last of them (a cursor).
     fn messages(&self, id: &SessionId, after: i64) -> Result<(Vec<Message>, i64), Error> {
         let store::Messages { bodies, last } =
             self.0.store.sessions().messages(id, after).map_err(|error| match error {
@@ -208,12 +216,12 @@ impl Embedded {
                 other => broken(other),
             })?;
         let unreadable = |_| Error::Refused(format!("a message of `{id}` cannot be read"));
-        // One by one: both forms of a long conversation need not be there at the same time.
+        // Parsed one by one, so that text and values of a long conversation are not in memory together.
         let read = |body: String| serde_json::from_str(&body).map_err(unreadable);
         Ok((bodies.into_iter().map(read).collect::<Result<_, _>>()?, last))
     }
 
-    /// Runs this on a thread that may block; a file system that does not answer is out of reach.
+    /// Runs this on a blocking thread, with a time limit: a hanging file system counts as unreachable.
     async fn in_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Embedded) -> Result<T, Error> + Send + 'static,
@@ -252,7 +260,8 @@ impl Embedded {
         self.0.events.send_modify(|events| *events += 1);
     }
 
-    /// Saves what is said to a session; whether the session is to work on it is up to the caller.
+    /// Appends a user message to a session and starts a run for it if `work` is set. The message id is the
+    /// idempotency key: one that is stored already starts nothing.
     async fn say(
         &self,
         session: &SessionId,
@@ -266,6 +275,7 @@ impl Embedded {
         let message = Message { info, parts };
         let body = serde_json::to_string(&message).expect("a message is JSON");
         let said = self.0.store.sessions().say(session, id.to_string(), body, model, work);
+        // `false`: a message of this id is stored already, and this is a retry.
         if said.await.map_err(broken)? && work {
             self.work(session);
         }
@@ -290,7 +300,7 @@ impl Embedded {
         })
     }
 
-    /// A session that is not at work. Reads the whole conversation.
+    /// A session that is not at work. Reads the whole conversation, so it belongs on a blocking thread.
     fn at_rest(&self, watch: Watch) -> Result<Observation, Error> {
         let gone = || Observation {
             session: watch.session.clone(),
@@ -315,12 +325,14 @@ impl Embedded {
         })
     }
 
-    /// A run that was left in the middle goes on when its pause is over.
+    /// Resumes a suspended run once its back-off is over or its credentials are back.
     fn take_up_again(&self, watch: Watch, session: &Session) -> Observation {
         let left = self.left().get(&watch.session).cloned();
         let lacking = left.as_ref().filter(|left| left.lacks);
         let lacking = lacking.and_then(|_| self.lacking(session, &session.model));
         let due = left.as_ref().is_none_or(|left| self.0.clock.uptime() >= left.until);
+        // Observing is what resumes. The reconciler observes every active task at each sweep, so suspended
+        // runs need no timer of their own.
         if due && lacking.is_none() {
             self.work(&watch.session);
         }
@@ -340,8 +352,9 @@ impl Embedded {
         }
     }
 
-    /// Stops a session that is at work, or that waits to be taken up again.
+    /// Stops a session that is at work, or that is suspended.
     async fn halt(&self, session: &SessionId) -> Result<(), Error> {
+        // A running one settles itself: its task sees the cancellation and saves the aborted state.
         if let Some(running) = self.runs().get(session) {
             running.cancel.cancel();
             return Ok(());
@@ -362,7 +375,7 @@ impl Embedded {
     }
 }
 
-/// Of what the session did itself: messages it began with as a copy are another one's work.
+/// Figures of the session's own work: a fork starts with copied messages, which are not counted again.
 fn figures(session: &SessionId, messages: &[Message]) -> Figures {
     let own = messages.iter().position(|message| message.info.session == session.as_str());
     transcript::figures(&messages[own.unwrap_or(messages.len())..])

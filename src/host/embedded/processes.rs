@@ -1,5 +1,7 @@
-//! The commands of embedded agents on disk: recorded before they start, and gone before a session
-//! goes on (T20).
+//! Write-ahead journal of the commands of embedded agents (T20): each is recorded before it starts and its
+//! record erased after it has ended. What a crash leaves on record is killed before its session continues,
+//! so that no two commands of one session work side by side. A record that outlives its command is
+//! harmless: there is nothing to kill.
 
 use std::sync::Arc;
 
@@ -12,7 +14,7 @@ use crate::process::{Journal, Launcher, Record, Survivors};
 use crate::store::{RecordedProcess, Store};
 use crate::task::SessionId;
 
-/// Writes down what one tool call starts.
+/// The journal of one tool call.
 struct CallJournal {
     store: Store,
     clock: Clock,
@@ -36,7 +38,7 @@ impl Journal for CallJournal {
     }
 
     fn erase(&self, record: &Record) {
-        // Nobody waits for this; the next run of the session would find nothing to kill.
+        // Not awaited: should the erasing be lost, the next run of the session finds nothing to kill.
         drop(self.store.processes().forget(record.marker.clone()));
     }
 }
@@ -54,7 +56,7 @@ impl Embedded {
         Launcher::new(setup.guard.clone(), setup.command_lease, environment, Arc::new(journal))
     }
 
-    /// What a session's earlier commands left, after a crash or because it would not die.
+    /// Kills what a session's earlier commands left, after a crash or because it could not be killed then.
     pub(super) async fn clear_processes(
         &self,
         session: &SessionId,
@@ -63,14 +65,14 @@ impl Embedded {
         Ok(self.kill_recorded(recorded).await)
     }
 
-    /// Kills what was recorded by an earlier daemon for sessions that nobody goes on with.
+    /// Kills what an earlier daemon recorded for sessions that are not resumed.
     pub(super) fn clear_processes_in_background(&self, recorded: Vec<RecordedProcess>) {
         if recorded.is_empty() {
             return;
         }
         let host = self.clone();
         tokio::spawn(async move {
-            // What is left is in the log, and on record for the next start.
+            // Survivors are in the log, and stay on record for the next start.
             let _ = host.kill_recorded(recorded).await;
         });
     }
@@ -90,7 +92,7 @@ impl Embedded {
         let swept = swept.unwrap_or(Err(Survivors(vec![pid])));
         match &swept {
             Ok(()) => {
-                tracing::info!(%session, call, "command of an interrupted run is gone");
+                tracing::info!(%session, call, "command of an interrupted run killed or gone; record erased");
                 drop(self.0.store.processes().forget(marker));
             }
             Err(Survivors(pids)) => {

@@ -1,4 +1,10 @@
-//! One session at work: the agent's loop with our disk, our rules and our tools around it.
+//! One run of an embedded session: the agent loop (`agent::drive`) with our store, rules and tools around it.
+//!
+//! At most one run per session: the `runs` map is the lock, a generation number tells a run from the next
+//! one of the same session. A run ends by a compare-and-set on the number of messages said to the session
+//! (`rest`), so a message that arrives while it finishes is never lost. What cannot continue is suspended
+//! (`left`) and retried with back-off. A run may be cancelled at any point; then it saves the aborted state,
+//! so that a later resume does not continue it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
@@ -26,7 +32,7 @@ use crate::task::SessionId;
 use crate::threads;
 use crate::transcript::{Figures, Message, Role, ToolState};
 
-/// How often a text that is being written is shown anew.
+/// Throttle: how often the progress of a streaming answer is published.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 const SETTING: &str = "You work in the background for another agent, in a session of your own. \
@@ -34,7 +40,7 @@ const SETTING: &str = "You work in the background for another agent, in a sessio
     last message is your whole answer, so put everything into it: what you found or did, with files \
     and lines.";
 
-/// Everything one run needs.
+/// The environment of one run.
 struct Surrounded {
     host: Embedded,
     session: Session,
@@ -43,7 +49,7 @@ struct Surrounded {
     model_name: String,
     model: String,
     first_model: FirstModel,
-    /// Why the run has to wait for its credentials, once it has to.
+    /// Set when the run has to wait for its credentials: why.
     lost: Mutex<Option<String>>,
     workspace: Workspace,
     todos: Todos,
@@ -51,7 +57,7 @@ struct Surrounded {
     output_room: OutputRoom,
     cell: Cell,
     shown_at: Mutex<Duration>,
-    /// Up to which point of the conversation the run knows what was said.
+    /// Cursor into the conversation: messages up to here are known to the run.
     heard: AtomicI64,
 }
 
@@ -68,11 +74,11 @@ impl Mint for Stamps {
     }
 }
 
-/// Takes the session off the list of those at work, also after a panic.
+/// Guard: removes the session from `runs` when dropped, also after a panic.
 struct AtWork {
     host: Embedded,
     session: SessionId,
-    /// Of the entry that is ours; a later one stays.
+    /// Of our own entry: after an abort a later run may have taken the place, and that one stays.
     generation: u64,
 }
 
@@ -88,8 +94,8 @@ impl Drop for AtWork {
 }
 
 impl Embedded {
-    /// Sets a session to work, unless it is at it. What was said meanwhile is seen by the run that
-    /// is under way, or by the next one.
+    /// Starts a run for a session, unless one is under way. A message that was said meanwhile is seen by
+    /// that run, or by the next one.
     pub(super) fn work(&self, session: &SessionId) {
         let mut runs = self.runs();
         if runs.contains_key(session) {
@@ -97,6 +103,7 @@ impl Embedded {
         }
         let cancel = CancellationToken::new();
         let generation = self.0.clock.tick();
+        // A retry goes on showing why, and what the run had done, until it makes progress.
         let left = self.left().get(session).cloned();
         let (activity, figures) = match left {
             Some(left) if left.lacks => (Activity::Waiting, left.figures),
@@ -112,6 +119,8 @@ impl Embedded {
             let cancelled = cancel.clone();
             if let Err(Stopped(why)) = at_work.host.work_off(&at_work.session, cancel).await {
                 let host = &at_work.host;
+                // Cancelled while something was out of reach: nothing to retry, only to save as aborted.
+                // When even that fails it is suspended like any other.
                 let is_settled =
                     cancelled.is_cancelled() && host.settle_aborted(&at_work.session).await.is_ok();
                 if !is_settled {
@@ -120,8 +129,8 @@ impl Embedded {
             }
             let (host, session) = (at_work.host.clone(), at_work.session.clone());
             drop(at_work);
-            // Said after the run had made up its mind, and before it was off the list: nobody else
-            // would set the session to work.
+            // Race: a message said after the run had decided to end and before it left `runs` found the
+            // session at work and started nothing. Nobody else would.
             let waits = host.session(&session).is_ok_and(|session| session.running);
             if waits && !host.left().contains_key(&session) && !host.0.stop.is_cancelled() {
                 host.work(&session);
@@ -130,12 +139,15 @@ impl Embedded {
         self.ring();
     }
 
-    /// Something the run needs is out of reach: it is tried again later, or given up.
+    /// Suspends a run because something it needs is out of reach: retried with back-off, and given up once
+    /// that has lasted for `gone`.
     async fn leave(&self, session: &SessionId, why: String) {
         let uptime = self.0.clock.uptime();
         let figures = self.runs().get(session).map(|running| running.figures.clone());
         let (tries, first) = {
             let mut left = self.left();
+            // The attempts count on from the last suspension, unless that was for credentials, which has no
+            // time limit.
             let earlier = left.get(session).filter(|left| !left.lacks);
             let earlier = earlier.map(|left| (left.tries, left.first));
             let (tries, first) = earlier.unwrap_or((0, uptime));
@@ -154,19 +166,19 @@ impl Embedded {
         if self.0.stop.is_cancelled() {
             return;
         }
-        tracing::warn!(%session, tries, why, "run cannot go on; it will be tried again");
+        tracing::warn!(%session, tries, why, "run suspended; retrying with back-off");
         if uptime.saturating_sub(first) >= self.0.setup.gone {
             let why = format!("interrupted: {why}, for {} s", self.0.setup.gone.as_secs());
-            // A disk that takes nothing does not take this either; then it is tried again.
+            // A full disk does not take this either; then the run stays suspended and is retried.
             if self.end(session, &why).await.is_ok() {
                 self.left().remove(session);
             }
         }
     }
 
-    /// The run stays where it is until somebody brings what it lacks, however long that takes.
+    /// Suspends a run until its credentials are brought again, however long that takes.
     fn leave_lacking(&self, session: &SessionId, why: String) {
-        tracing::warn!(%session, why, "run cannot go on; it waits for its credentials");
+        tracing::warn!(%session, why, "run suspended; waiting for its credentials");
         let uptime = self.0.clock.uptime();
         let figures = self.runs().get(session).map(|running| running.figures.clone());
         let figures = figures.unwrap_or_default();
@@ -174,7 +186,7 @@ impl Embedded {
         self.left().insert(session.clone(), left);
     }
 
-    /// Since when the run has not been able to go on, which is from now on unless it is noted.
+    /// Uptime since which the run has been blocked: from now on, unless that is already noted.
     fn out_of_reach_since(&self, session: &SessionId, why: &str) -> Duration {
         let now = self.0.clock.uptime();
         let figures = self.runs().get(session).map(|running| running.figures.clone());
@@ -198,7 +210,7 @@ impl Embedded {
                 session => session.map_err(stopped)?,
             };
             let said = session.said;
-            // Requests of a run before this one have nobody who waits for their answers.
+            // Nobody waits for the answers to permission requests of an earlier run.
             if let Some(running) = self.runs().get_mut(id) {
                 running.asks.clear();
             }
@@ -210,7 +222,7 @@ impl Embedded {
                     }
                     Err(error) => Err(error),
                 },
-                // Rather than work beside a command of its past.
+                // Better to end than to work beside a command of an earlier run.
                 Err(survivors) => Err(Error::Refused(format!(
                     "a command of an earlier run is still there: {survivors}, then resume"
                 ))),
@@ -223,6 +235,7 @@ impl Embedded {
                     let (turn, surrounded) = (turn.priced(price), Arc::new(surrounded));
                     let (run, stop) = (Arc::clone(&surrounded), self.0.stop.clone());
                     let driven = drive(turn, run, cancel.clone(), stop).await;
+                    // An abort wins over lost credentials: what is cancelled must not wait for them.
                     let is_left = driven.is_err() && !cancel.is_cancelled();
                     if let Some(why) = surrounded.lost.lock().take().filter(|_| is_left) {
                         self.leave_lacking(id, why);
@@ -240,13 +253,16 @@ impl Embedded {
                     self.end(id, &format!("interrupted: {why}")).await.map_err(stopped)?;
                 }
             }
+            // Compare-and-set on `said`, which was read before the conversation: fails when something was
+            // said meanwhile, and then there is more to answer.
             let rests = self.0.store.sessions().rest(id, said).await;
             let rests = rests.map_err(|error| stopped(broken(error)))?;
             self.left().remove(id);
             if rests {
                 return Ok(());
             }
-            // Something was said since: after an abort that is a run of its own.
+            // A resume may follow an abort at once. Its message belongs to a run of its own, with a fresh
+            // cancellation token: this one would cancel it, too.
             if cancel.is_cancelled() {
                 self.runs().remove(id);
                 self.work(id);
@@ -255,12 +271,12 @@ impl Embedded {
         }
     }
 
-    /// Ends what the session works on with an error, so that it is over for everybody.
+    /// Ends the run with an error message in the conversation, where every observer finds it.
     async fn end(&self, id: &SessionId, why: &str) -> Result<(), Error> {
         self.settle(id, |turn| turn.interrupt(why)).await
     }
 
-    /// The same for a run that was aborted: nothing of it is made when the session is resumed.
+    /// The same for a run that was aborted: a later resume does not continue it.
     pub(super) async fn settle_aborted(&self, id: &SessionId) -> Result<(), Error> {
         self.settle(id, Turn::abort).await
     }
@@ -273,7 +289,7 @@ impl Embedded {
         let session = self.session(id)?;
         let messages = match self.read(id).await {
             Ok((messages, _)) => messages,
-            // Damaged, it has nothing to be ended with; whoever looks sees that.
+            // A damaged conversation cannot be appended to; observers see the damage itself.
             Err(Error::Refused(_)) => Vec::new(),
             Err(error) => return Err(error),
         };
@@ -300,14 +316,15 @@ impl Embedded {
         saved.await.map_err(broken)
     }
 
-    /// The whole conversation, which may be long. It is on our own disk, so it has no time limit.
+    /// The whole conversation, which may be long. It is on our own disk, so there is no time limit.
     async fn read(&self, id: &SessionId) -> Result<(Vec<Message>, i64), Error> {
         let (host, id) = (self.clone(), id.clone());
         let read = threads::apart(move || host.messages(&id, 0)).await;
         read.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
     }
 
-    /// Everything else a run needs, for one that knows what was said up to `last`. Reads files.
+    /// Builds the environment of a run whose cursor is at `last`. Reads files, so it belongs on a blocking
+    /// thread.
     fn surround(&self, session: Session, last: i64) -> Result<Ready, Error> {
         let refused = |why: String| Error::Refused(why);
         let agent = self.definition(&session.directory, &session.agent);
@@ -323,6 +340,7 @@ impl Embedded {
         };
         let directory = &session.directory;
         let workspace = Workspace::open(Path::new(directory));
+        // A workspace that is gone or closed to us ends the run; any other error may pass and is retried.
         let workspace = workspace.map_err(|error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => {
                 refused(format!("its workspace `{directory}` is gone: {error}"))
@@ -392,7 +410,8 @@ impl Surrounded {
         }
     }
 
-    /// A file that came with the workspace cannot open the way out of it: somebody else is asked.
+    /// An agent file inside the workspace cannot grant access outside it: at least a person or policy is
+    /// asked. Whoever can write the workspace could otherwise write itself a permission.
     fn action_outside(&self, path: &str) -> Action {
         let action = self.agent.action(EXTERNAL_DIRECTORY, path);
         match &self.agent.source {
@@ -403,17 +422,20 @@ impl Surrounded {
         }
     }
 
-    /// Waits for somebody to answer; the policy answers in the end if nobody does.
-    /// The same call asks under the same name after a restart, so that its time goes on.
+    /// Waits for an answer to a permission request; the supervisor's policy answers in the end if nobody
+    /// does. The id is derived from the call, so the same call asks under the same id after a restart and
+    /// its waiting time goes on.
     async fn ask(&self, call: &Call, what: String) -> Answer {
         let id = ask_id(&self.session.id, &call.id);
         let (answering, answer) = oneshot::channel();
         let ask = Ask { id: id.clone(), what };
         match self.host.runs().get_mut(&self.session.id) {
             Some(running) => running.asks.push((ask, Some(answering))),
+            // The run is over, so nobody could answer.
             None => return Answer::Deny,
         }
         self.host.ring();
+        // The sender is dropped with the run's entry or its requests; then nobody can answer any more.
         let answer = answer.await.unwrap_or(Answer::Deny);
         if let Some(running) = self.host.runs().get_mut(&self.session.id) {
             running.asks.retain(|(ask, _)| ask.id != id);
@@ -424,8 +446,8 @@ impl Surrounded {
 }
 
 impl Surrounded {
-    /// Writes until it is written. What a model said was paid for: while the disk takes nothing it is
-    /// kept here and not asked for again.
+    /// Writes with retries and back-off. What a model said was paid for: while the disk is full it is kept
+    /// in memory, instead of being suspended and asked for again.
     async fn insist<W: Future<Output = Result<(), Error>>>(
         &self,
         write: impl Fn() -> W,
@@ -433,12 +455,13 @@ impl Surrounded {
         let clock = &self.host.0.clock;
         for tries in 0.. {
             let Err(error) = write().await else {
-                // Whatever was out of reach before is not any more.
+                // Success ends the outage: the next failure starts a new time limit.
                 self.host.left().remove(&self.session.id);
                 return Ok(());
             };
             let why = reason(error);
-            // Noted as left from the first failure on: one that gives up here has had its time.
+            // The outage is noted from the first failure on: when this gives up, `leave` finds that the time
+            // limit has passed and does not grant it again.
             let since = self.host.out_of_reach_since(&self.session.id, &why);
             if clock.uptime().saturating_sub(since) >= self.host.0.setup.gone {
                 return Err(Stopped(why));
@@ -461,7 +484,7 @@ impl Surrounded {
     }
 }
 
-/// Of something that is out of reach here, where the host is the daemon itself.
+/// The reason alone: "host cannot be reached" would mislead where the host is the daemon itself.
 fn reason(error: Error) -> String {
     match error {
         Error::Unreachable(why) => why,
@@ -471,7 +494,8 @@ fn reason(error: Error) -> String {
     }
 }
 
-/// Call ids are the model's and unique in their session; what people see and type has one form.
+/// The id of a permission request. Call ids come from the model and are unique only in their session; the
+/// hash gives people one form to read and type.
 fn ask_id(session: &SessionId, call: &str) -> String {
     let half = |which: u8| {
         let mut hasher = DefaultHasher::new();
@@ -512,13 +536,13 @@ impl Surroundings for Surrounded {
 
     async fn hear(&self) -> Result<Vec<Message>, Stopped> {
         let after = self.heard.load(Ordering::Relaxed);
-        // Its own last answer is among them, which may be long.
+        // Includes the run's own last answer, which may be long: parsed on another thread.
         let (host, session) = (self.host.clone(), self.session.id.clone());
         let heard = threads::apart(move || host.messages(&session, after)).await;
         let heard = heard.map_err(|stuck| Stopped(stuck.to_string()))?;
         let (mut messages, last) = heard.map_err(|error| Stopped(reason(error)))?;
         self.heard.store(last, Ordering::Relaxed);
-        // Our own answers are in there, too.
+        // The run knows its own answers already.
         messages.retain(|message| message.info.role == Role::User);
         Ok(messages)
     }
@@ -545,6 +569,8 @@ impl Surroundings for Surrounded {
             let why = format!("no tool `{}` here; there are: {}", call.name, names.join(", "));
             return Permit::Forbidden(why);
         }
+        // Resolving the paths of a call touches the file system: on a blocking thread, and when that hangs
+        // the call is forbidden rather than allowed unchecked.
         let context = self.context(call, None, CancellationToken::new());
         let made = call.clone();
         let looked = threads::within(threads::LIMIT, move || {
@@ -558,7 +584,7 @@ impl Surroundings for Surrounded {
         let mut what = format!("{} {subject}", call.name);
         let mut action = self.agent.action(&call.name, &subject);
         if outside.is_some() && call.name == "bash" {
-            // No rule leads out of the sandbox: whoever answers requests is asked each time.
+            // No rule allows leaving the sandbox: each such command is asked for.
             what = format!("bash outside the sandbox: {subject}");
             action = action.max(Action::Ask);
         } else if outside.as_ref().is_some_and(|what| what.starts_with(tools::CREDENTIALS)) {
@@ -596,6 +622,7 @@ impl Surroundings for Surrounded {
     fn show(&self, doing: Doing, messages: &[Message]) {
         let uptime = self.host.0.clock.uptime();
         let mut shown_at = self.shown_at.lock();
+        // Only streaming is throttled: a model sends many small pieces, and every ring wakes the reconciler.
         let streaming = doing == Doing::Streaming;
         if streaming && uptime.saturating_sub(*shown_at) < BETWEEN_LOOKS {
             return;

@@ -1,5 +1,7 @@
-//! A way to an OpenCode process that listens on no port: our plugin in it holds a stream open to
-//! the daemon, takes calls from it, makes them in its process and posts the answers.
+//! Reverse tunnel to an OpenCode process that listens on no port: our plugin inside holds a stream open to
+//! the daemon, takes requests from it, makes them in its process and posts the responses. Requests and
+//! responses are matched by a correlation id. When the stream closes, every pending request fails at once
+//! instead of running into its timeout.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,33 +16,36 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::{Bytes, Call, Error, Reply};
 
-/// What the plugin is told, a line each.
+/// A message to the plugin, one line of JSON each.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Line {
-    /// The first one: under which number it answers.
+    /// The first one: the id under which the plugin posts its responses.
     Bridge(u64),
-    /// What its process is called from now on.
+    /// The instance name of its process; sent back on reconnecting, so that it keeps its tasks.
     Name(String),
     Call(Request),
-    /// What this call is still sending is wanted no longer.
+    /// Cancels a request: its response is not wanted any more.
     Drop(u64),
-    /// The daemon stops because somebody wants it to.
+    /// The daemon stops on purpose; the plugin must not start it again.
     Bye,
 }
 
+/// A request for the plugin to make in its process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Request {
+    /// Correlation id, unique on this bridge.
     pub id: u64,
     pub method: String,
     /// With its query.
     pub path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// The answer has no end: it is passed on as it comes.
+    /// The response is an endless stream, forwarded in pieces as it comes.
     pub stream: bool,
 }
 
+/// The daemon's end of one such tunnel.
 pub struct Bridge {
     pub id: u64,
     /// Of the OpenCode process.
@@ -51,6 +56,7 @@ pub struct Bridge {
     closed: CancellationToken,
 }
 
+/// Who waits for the response to a request.
 enum Waiting {
     Answer(oneshot::Sender<Reply>),
     Pieces(mpsc::UnboundedSender<Vec<u8>>),
@@ -72,7 +78,7 @@ impl Bridge {
     }
 
     pub(super) fn say(&self, line: Line) {
-        // A plugin that is gone hears nothing.
+        // Fails only when the plugin is gone; then the bridge is about to be closed.
         let _ = self.lines.send(line);
     }
 
@@ -80,8 +86,9 @@ impl Bridge {
         self.closed.is_cancelled()
     }
 
-    /// The plugin, or its process, is gone.
+    /// The plugin, or its process, is gone. Every pending request fails.
     pub fn close(&self) {
+        // In this order: `ask` inserts first and checks the flag then, so no request is left behind.
         self.closed.cancel();
         self.waiting().clear();
     }
@@ -90,7 +97,7 @@ impl Bridge {
     pub fn answer(&self, call: u64, status: u16, is_json: bool, body: Vec<u8>) -> bool {
         match self.waiting().remove(&call) {
             Some(Waiting::Answer(answer)) => answer.send(Reply { status, is_json, body }).is_ok(),
-            // A stream that was refused.
+            // A whole response to a stream request: the process refused the stream.
             Some(Waiting::Pieces(_)) | None => false,
         }
     }
@@ -120,6 +127,7 @@ impl Bridge {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_)) => Err(gone()),
             Err(_) => {
+                // The plugin need not finish what nobody waits for.
                 self.waiting().remove(&id);
                 self.say(Line::Drop(id));
                 Err(Error::Broken("OpenCode's plugin did not answer in time".into()))

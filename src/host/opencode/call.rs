@@ -1,4 +1,6 @@
-//! A request to an OpenCode process and its answer, whichever way they travel.
+//! Transport-independent request and response types for OpenCode's API: the same over HTTP and over the
+//! plugin bridge. The two errors differ in what they prove: *refused* means that nobody received the
+//! request, *broken* that it may have been carried out.
 
 use futures_util::stream::BoxStream;
 use reqwest::Method;
@@ -24,5 +26,5 @@ pub(super) struct Reply {
     pub(super) body: Vec<u8>,
 }
 
-/// Bytes of the event stream as they come.
+/// The chunks of the event stream as they arrive.
 pub(super) type Bytes = BoxStream<'static, Result<Vec<u8>, Error>>;

@@ -1,4 +1,10 @@
-//! OpenCode's protocol: one function per call, over any transport.
+//! Client of OpenCode's HTTP API (v1), one function per route, over any transport. It maps status codes to
+//! the host's errors: 404 of a session is final, other 4xx are refusals, 5xx and lost connections are
+//! transient.
+//!
+//! Quirks it hides, observed on real servers: unknown routes answer 200 with a web page, a starting server
+//! accepts connections and never answers what came through them, and `prompt_async` accepts what it cannot
+//! run.
 
 use std::time::Duration;
 
@@ -19,17 +25,17 @@ use crate::task::{MessageId, SessionId};
 use crate::text::head;
 use crate::transcript::Message;
 
-/// As many of the newest messages are enough to find one that is no summary.
+/// How many of the newest messages are fetched to find one that is not a compaction summary.
 const LAST_WORDS: usize = 8;
 
-/// Sessions that a search looks through; ours was opened a moment ago.
+/// How many of the newest sessions a search covers; the one we look for was opened a moment ago.
 const NEWEST_SESSIONS: usize = 500;
 
-/// Why a server does not say that it is well.
+/// Why a health check failed.
 pub(super) enum Sick {
-    /// Nobody is there, or somebody else.
+    /// Nobody listens there, or something else than OpenCode.
     Down(String),
-    /// Somebody is there who may be starting, or have much to do.
+    /// Something listens and does not answer: it may be starting, or overloaded.
     Silent(String),
 }
 
@@ -47,7 +53,8 @@ impl Client {
         self.transport.is_local()
     }
 
-    /// On a fresh connection: what is sent while a server starts is never answered.
+    /// On a fresh connection: a server accepts connections up to a second before it is ready, and what is
+    /// sent in that window is never answered (G1).
     pub(super) async fn health(&self, patience: Duration) -> Result<Health, Sick> {
         match self.transport.send_fresh("/global/health", patience).await {
             Ok(reply) => read(reply).map_err(|error| Sick::Down(error.to_string())),
@@ -56,18 +63,20 @@ impl Client {
         }
     }
 
-    /// Where it keeps what it knows: the same for all processes that share their sessions. Like
-    /// `health`, the question may get lost in a process that is starting.
+    /// Its state directory: the same for all processes that share their sessions. Like `health`, the
+    /// request may get lost in a process that is starting.
     pub(super) async fn state_directory(&self, patience: Duration) -> Result<String, Error> {
         let reply = self.transport.send_fresh("/path", patience).await.map_err(lost)?;
         Ok(read::<Paths>(reply)?.state)
     }
 
-    /// The server may be another one now.
+    /// Drops pooled connections: the server may have been restarted.
     pub(super) fn renew(&self) {
         self.transport.renew();
     }
 
+    // `/global/event` and not `/event`: the latter covers one directory, and is closed whenever that
+    // directory's instance is disposed.
     pub(super) async fn events(&self) -> Result<Bytes, call::Error> {
         self.transport.stream("/global/event").await
     }
@@ -81,7 +90,8 @@ impl Client {
         self.post(&path, &json!({})).await.map_err(|error| about(of, error))
     }
 
-    /// Gives a copy the title, the rules and the nonce of a session of ours.
+    /// Gives a fork the title, the rules and the nonce of a session of ours; it starts with the title and
+    /// metadata of its source, and without rules (G8).
     pub(super) async fn relabel(&self, id: &SessionId, create: &Create) -> Result<(), Error> {
         let Create { title, metadata, permission, .. } = create;
         let body = json!({ "title": title, "metadata": metadata, "permission": permission });
@@ -104,7 +114,7 @@ impl Client {
         self.get(&format!("/session?{place}&search={title}&limit={NEWEST_SESSIONS}")).await
     }
 
-    /// As it comes, for who only passes it on.
+    /// The messages as unparsed JSON, for callers that only pass them on.
     pub(super) async fn transcript(&self, id: &SessionId) -> Result<String, Error> {
         let reply = self.call(Method::GET, &format!("/session/{id}/message"), None).await;
         let body = reply.and_then(sound).map_err(|error| about(id, error))?.body;
@@ -135,14 +145,18 @@ impl Client {
         self.get(&format!("/session/{id}/todo")).await.map_err(|error| about(id, error))
     }
 
+    /// Lists only sessions that are not idle (G3), and for 20–140 ms after a prompt was accepted not even
+    /// those: absence does not mean that a run is over.
     pub(super) async fn statuses(&self, directory: &str) -> Result<Statuses, Error> {
         self.get(&format!("/session/status?{}", place(directory))).await
     }
 
+    /// Through `prompt_async`: the synchronous route waits for the answer, and a large one never ends (G16).
     pub(super) async fn say(&self, id: &SessionId, say: &Say) -> Result<(), Error> {
         self.send(&format!("/session/{id}/prompt_async"), say).await.map_err(|e| about(id, e))
     }
 
+    /// Succeeds also for sessions that are idle or unknown (G10), so it may be repeated.
     pub(super) async fn abort(&self, id: &SessionId) -> Result<(), Error> {
         self.send(&format!("/session/{id}/abort"), &json!({})).await.map_err(|e| about(id, e))
     }
@@ -178,7 +192,7 @@ impl Client {
         self.send(&path, &json!({ "reply": reply })).await
     }
 
-    /// One label per question, or none at all.
+    /// Answers with one label per question, or rejects the request when there are none.
     pub(super) async fn reply(
         &self,
         directory: &str,
@@ -212,7 +226,7 @@ impl Client {
         read(self.call(Method::POST, path, Some(bytes(body))).await?)
     }
 
-    /// For calls whose answer says nothing.
+    /// For routes whose response body is of no use.
     async fn send(&self, path: &str, body: &impl Serialize) -> Result<(), Error> {
         self.call(Method::POST, path, Some(bytes(body))).await.and_then(sound).map(|_| ())
     }
@@ -246,7 +260,7 @@ fn lost(error: call::Error) -> Error {
 
 fn read<T: DeserializeOwned>(reply: Reply) -> Result<T, Error> {
     let reply = sound(reply)?;
-    // Paths that it does not know are answered with its web page.
+    // Unknown routes are answered 200 with the web UI's page (G17), so only the content type tells.
     if !reply.is_json {
         return Err(Error::Refused("no OpenCode server answers there, or one too old".into()));
     }
@@ -271,7 +285,8 @@ fn sound(reply: Reply) -> Result<Reply, Error> {
              into the address (http://opencode:PASSWORD@host:port)"
                 .into(),
         )),
-        // Which one, the caller knows. Somebody else's 404 says nothing about sessions.
+        // The caller fills in the id (`about`). Only OpenCode's own `NotFoundError` proves that a session
+        // is gone: a 404 of a proxy in between must not end a task.
         404 if is_not_found(&reply.body) => Err(Error::NoSuchSession(SessionId::new(""))),
         404 if reply.is_json => Err(Error::Refused(problem())),
         404 => Err(Error::Unreachable("something else answers there".into())),

@@ -1,4 +1,9 @@
-//! What is asked of OpenCode as a host, and what it can do beyond that.
+//! OpenCode's side of the host contract: each call is located (`locate`, `choose`), sent to one instance and
+//! translated. It has every capability but credentials.
+//!
+//! OpenCode answers before it has stored anything and accepts what it cannot run, so posts are read back
+//! (`keeps`) and prompts are confirmed by the next observation. Opening a session is not idempotent there:
+//! after a crash it is found by the nonce in its metadata.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,8 +28,8 @@ use crate::store;
 use crate::task::{MessageId, SessionId};
 use crate::transcript::{Figures, Outcome};
 
-/// A message that was accepted is in the conversation after a moment, or after a few seconds when
-/// the server has much to do.
+/// Read-back of posts, with exponential back-off: an accepted message is stored after a moment, or after a
+/// few seconds when the server is overloaded.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LONGEST_STORING: Duration = Duration::from_secs(8);
 const LOOKS_AT_ONCE: usize = 8;
@@ -45,7 +50,7 @@ impl Host for OpenCode {
             match &session.parent {
                 Some(parent) => match self.locate(parent).await {
                     Ok((instance, _)) => find_on(&instance, &session).await,
-                    // Children go with their parent.
+                    // OpenCode deletes children with their parent.
                     Err(Error::NoSuchSession(_)) => Ok(Vec::new()),
                     Err(error) => Err(error),
                 },
@@ -58,7 +63,7 @@ impl Host for OpenCode {
         Box::pin(async move {
             let (instance, _) = self.locate(&place).await?;
             let client = instance.ready().await?;
-            // A deleted session works on until somebody stops it (G9).
+            // Abort first: deleting does not stop a run, which goes on and executes its tools (G9).
             client.abort(&place.session).await?;
             client.delete(&place.session).await
         })
@@ -68,6 +73,7 @@ impl Host for OpenCode {
         Box::pin(async move {
             let (instance, directory) = self.locate(&prompt.to).await?;
             let (client, session) = (instance.ready().await?, &prompt.to.session);
+            // Before it is sent, so that events that overtake the response are not missed.
             instance.expect(session, &prompt.message, &directory);
             client.say(session, &translate::prompt(&prompt)).await
         })
@@ -78,7 +84,9 @@ impl Host for OpenCode {
             let Some(Post { to, .. }) = posts.first() else { return Ok(()) };
             let (instance, _) = self.locate(to).await?;
             let client = instance.ready().await?;
+            // A prompt without an agent falls back to the default one (G13), so the parent's last is read.
             let last_words = client.last_words(&to.session).await?;
+            // Sent one by one, which keeps their order, and read back concurrently.
             let mut kept = Vec::with_capacity(posts.len());
             for post in &posts {
                 client.say(&to.session, &translate::notice(post, &last_words)).await?;
@@ -121,6 +129,7 @@ impl Host for OpenCode {
                         groups.entry(instance.name.clone()).or_default().push(place.session);
                     }
                     Err(Error::NoSuchSession(_)) => missing.push(place.session),
+                    // Unknown is not missing: a server that is down must not cost a parent its tasks.
                     Err(_) => {}
                 }
             }
@@ -164,7 +173,8 @@ impl Host for OpenCode {
                 && !self.instance(name).is_ok_and(|instance| instance.is_up())
                 && self.is_lost(name, false)
             {
-                // With the process, everything in it has stopped.
+                // The process has ended, and its runs with it: there is nothing to abort, and an error would
+                // keep the abort owed and retried.
                 return Ok(());
             }
             let (instance, _) = self.locate(&place).await?;
@@ -179,8 +189,8 @@ impl Host for OpenCode {
         })
     }
 
-    /// As it was given: OpenCode keeps an instance for each spelling of a directory, and a child
-    /// belongs to its parent's.
+    /// Returned as it was given: OpenCode keeps an instance for each spelling of a directory, and a child
+    /// belongs to its parent's. It is only checked to exist.
     fn directory(&self, directory: String, parent: Option<Place>) -> Pending<'_, String> {
         Box::pin(async move {
             if self.choose(parent.as_ref()).await?.is_local() {
@@ -197,6 +207,8 @@ impl Host for OpenCode {
             loop {
                 let now: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
                 for instance in now {
+                    // By identity and not by name: a replaced instance has the same name and needs a
+                    // listener of its own.
                     let known = attended.get(&instance.name);
                     if known.is_some_and(|known| Arc::ptr_eq(known, &instance)) {
                         continue;
@@ -204,6 +216,7 @@ impl Host for OpenCode {
                     attended.insert(instance.name.clone(), Arc::clone(&instance));
                     attending.push(async move { instance.attend(wake).await });
                 }
+                // Woken by a new instance, or by a listener that ended because its instance was removed.
                 tokio::select! {
                     () = self.0.changed.notified() => {}
                     Some(()) = attending.next() => {}
@@ -212,7 +225,7 @@ impl Host for OpenCode {
         })
     }
 
-    /// Of a child: where others are would have to be asked for.
+    /// Only for children: locating any other session would need a request.
     fn version(&self, place: &Place) -> Option<u64> {
         match &place.location {
             Location::Opened { instance, .. } => {
@@ -248,13 +261,16 @@ impl Host for OpenCode {
 }
 
 impl Forks for OpenCode {
-    /// A copy has no parent there (G8), so only its title, rules and nonce make it ours.
+    /// A fork has no parent there, and the rules are not copied (G8): only title, rules and nonce make it
+    /// ours. Crash window: a fork that was made and not yet relabelled does not carry the launch's nonce and
+    /// cannot be found again.
     fn fork(&self, of: Place, session: NewSession) -> Pending<'_, Opened> {
         Box::pin(async move {
             let (instance, _) = self.locate(&of).await?;
             let client = instance.ready().await?;
             let copy = SessionId::new(client.fork(&of.session).await?.id);
             if let Err(error) = client.relabel(&copy, &translate::create(&session)).await {
+                // Unlabelled, it would look like a fork the user made.
                 let _ = client.delete(&copy).await;
                 return Err(error);
             }
@@ -269,6 +285,7 @@ impl Permissions for OpenCode {
         Box::pin(async move {
             let (instance, directory) = self.locate(&place).await?;
             let client = instance.ready().await?;
+            // Questions and permissions have separate routes; the prefix of the id tells them apart.
             if !ask.starts_with("que") {
                 return client.permit(&directory, &ask, answer).await;
             }
@@ -287,12 +304,12 @@ impl Permissions for OpenCode {
 }
 
 impl Vetting for OpenCode {
-    /// Its agents are its own.
+    /// No objections: OpenCode decides itself which agents it loads.
     fn objection(&self, _: String, _: String) -> Pending<'_, Option<String>> {
         Box::pin(async { Ok(None) })
     }
 
-    /// Servers name models `provider/model` and would run a name without a provider on another one.
+    /// Refuses names without a provider: the server would silently run another model.
     fn model(&self, wish: Option<String>, _: Handed) -> Pending<'_, Option<String>> {
         Box::pin(async move {
             match wish {
@@ -326,6 +343,7 @@ impl Servers for OpenCode {
     }
 
     fn remove(&self, name: &str) -> bool {
+        // Cached locations go with it; they would lead to an instance that is not known.
         let removed = self.instances().remove(name);
         self.places().retain(|_, spot| spot.instance != name);
         removed.inspect(|old| old.leave()).is_some()
@@ -414,7 +432,8 @@ impl OpenCode {
         }
     }
 
-    /// It was opened on the first one that answered then, which need not be the first one now.
+    /// Searches all servers: it was opened on the first one that answered then, which need not be the first
+    /// one now.
     async fn find_anywhere(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
         let all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
         let looks = all.iter().map(|instance| find_on(instance, session));
@@ -426,7 +445,8 @@ impl OpenCode {
             }
         }
         match silent {
-            // One that does not answer may have it; after a while it counts as gone.
+            // A server that does not answer may have the session, so this is not yet "not found". After
+            // `patience` it counts as gone.
             Some(error) if found.is_empty() && self.0.clock.uptime() < self.0.patience => {
                 Err(error)
             }
@@ -435,7 +455,8 @@ impl OpenCode {
     }
 }
 
-/// Returns when the server has stored what it accepted: it accepts also what it cannot store.
+/// Reads back a post until the server has stored it: 204 only means accepted, and what cannot be stored is
+/// accepted, too.
 async fn keeps(client: &Client, post: &Post) -> Result<(), Error> {
     let began = tokio::time::Instant::now();
     let mut pause = FIRST_LOOK;
@@ -459,9 +480,10 @@ async fn find_on(instance: &Instance, session: &NewSession) -> Result<Vec<Opened
         },
         None => Vec::new(),
     };
-    // Copies are nobody's children.
+    // Forks are nobody's children (G8), so they are searched for by title.
     let stem = session.title.split([' ', ':']).next().unwrap_or_default();
     candidates.extend(client.search(&session.directory, stem).await?);
+    // Parent and title only narrow the search; the nonce decides.
     candidates.retain(|candidate| {
         let nonce = candidate.metadata.as_ref().and_then(|data| data.asyncagents.as_ref());
         nonce == Some(&session.nonce)

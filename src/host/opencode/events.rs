@@ -1,11 +1,13 @@
-//! The event stream of a server, event by event. `sse` takes it apart, and says why no library does.
+//! Reader of a server's event stream (SSE), event by event. `sse` has the parser, and the reason why no
+//! library is used. OpenCode sends only `data:` lines, without ids, and replays nothing: after a gap the
+//! state is read anew.
 
 use futures_util::StreamExt;
 
 use super::call::{Bytes, Error};
 use crate::sse::{SseParser, TooLong};
 
-/// An event that is longer than this is none of a server in its right mind.
+/// Bound on the memory of one event; nothing a healthy server sends comes near it.
 const LONGEST_EVENT: usize = 256 << 20;
 
 pub(super) struct Events {
@@ -18,8 +20,8 @@ impl Events {
         Events { bytes, parser: SseParser::new(LONGEST_EVENT) }
     }
 
-    /// The data of the next event; `None` when the stream has ended. An event that the end cuts off is
-    /// none: what it told is looked up when the stream is taken up again.
+    /// The data of the next event; `None` when the stream has ended. An event cut off by the end is dropped:
+    /// the state is read anew after reconnecting.
     pub(super) async fn next(&mut self) -> Option<Result<String, Error>> {
         loop {
             match self.parser.next_event() {
@@ -37,7 +39,7 @@ impl Events {
     }
 }
 
-/// One byte that is wrong costs a character and not the stream.
+/// Lossy: an invalid byte costs a character and not the stream.
 fn text(data: Vec<u8>) -> String {
     String::from_utf8(data)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())

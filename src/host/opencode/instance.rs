@@ -1,5 +1,12 @@
-//! One OpenCode process: whether it can be talked to, what its events tell, and what its sessions
-//! look like.
+//! One OpenCode process: health checks, its event stream, and observations of its sessions.
+//!
+//! `attend` is a reconnect loop with back-off: health check, event stream, and again. The stream feeds a
+//! cache of session states (`mirror`) and wakes the reconciler; progress alone is debounced. An observation
+//! reads only what the cache cannot vouch for, so that thousands of tasks at rest cost less than two
+//! requests a second. Events may be lost, late or repeated: status and asks of each directory are also
+//! polled in turns (`Rounds`).
+//!
+//! Locks are taken in the order mirror, rounds, and never held while the server is asked.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,32 +30,33 @@ use crate::host::{Activity, Error, Observation, Watch};
 use crate::task::{MessageId, SessionId};
 use crate::transcript::{Figures, Outcome};
 
-/// A server that starts swallows what it is sent, so the first patience is short; a loaded one
-/// answers late, so the last one is long.
+/// Timeouts of health checks. A starting server never answers what it was sent too early (G1), so the first
+/// is short; one that starts hundreds of runs answers after 20 s, so the last is long.
 pub(super) const PATIENCE: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
 const PAUSES: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
-/// The server sends a heartbeat every 10 seconds.
+/// The server sends a heartbeat every 10 seconds: after three missed ones the connection counts as dead.
 const LONGEST_SILENCE: Duration = Duration::from_secs(35);
 
-/// How long a call waits for a server that is just being looked for.
+/// How long a call waits for the first health check of a server.
 const UNTIL_KNOWN: Duration = Duration::from_secs(10);
 
-/// How often progress alone wakes anybody.
+/// Debounce: how often progress alone wakes the reconciler.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
-/// Calls under way at once while many sessions are read.
+/// Concurrent requests while many sessions are read.
 const AT_ONCE: usize = 16;
 
-// At rest these add up to less than two calls a second, however many tasks there are.
+// Polling intervals, each for one directory or parent in turn: at rest they add up to less than two
+// requests a second, however many tasks there are.
 const BETWEEN_STATUSES: Duration = Duration::from_secs(1);
 const BETWEEN_ASKS: Duration = Duration::from_secs(5);
 const BETWEEN_PARENTS: Duration = Duration::from_secs(4);
 
-/// Deleted sessions that are remembered until somebody asks; the round finds the others.
+/// Bound on deleted sessions that are remembered until `missing` asks; the polling finds the others.
 const MOST_DOUBTFUL: usize = 10_000;
 
 pub(super) struct Instance {
@@ -56,7 +64,7 @@ pub(super) struct Instance {
     /// Without its password.
     pub(super) address: String,
     pub(super) client: Client,
-    /// Which login it is shown, for servers that callers name.
+    /// Fingerprint of the login in use, for servers that callers name.
     pub(super) login: u32,
     clock: Clock,
     arrived: Arc<Notify>,
@@ -66,7 +74,7 @@ pub(super) struct Instance {
     leave: CancellationToken,
 }
 
-/// Whether an instance can be talked to.
+/// The result of the last health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     Looking,
@@ -74,13 +82,13 @@ pub enum Standing {
     Down { why: String },
 }
 
-/// What is looked at in turns, and when the next turn is.
+/// Round-robin polling: whose turn it is, and when.
 #[derive(Default)]
 struct Rounds {
     statuses: Round,
     asks: Round,
     parents: Round,
-    /// Parents that may be gone.
+    /// Sessions that were reported deleted and are not watched: perhaps parents. To be verified.
     doubtful: BTreeSet<SessionId>,
 }
 
@@ -112,7 +120,8 @@ impl Instance {
         clock: Clock,
         arrived: Arc<Notify>,
     ) -> Instance {
-        // No number of an instance that had the same name before comes again.
+        // Versions continue from the clock, so that none of an earlier instance of the same name comes again
+        // and a cached transcript is never taken for current.
         let first = clock.tick();
         Instance {
             arrived,
@@ -128,7 +137,7 @@ impl Instance {
         }
     }
 
-    /// It has been replaced or removed.
+    /// Ends the listener: the instance has been replaced or removed.
     pub(super) fn leave(&self) {
         self.leave.cancel();
     }
@@ -145,7 +154,7 @@ impl Instance {
         matches!(*self.standing.borrow(), Standing::Down { .. })
     }
 
-    /// Waits a little while nothing is known yet.
+    /// The current state; waits a little for the first health check.
     pub(super) async fn standing(&self) -> Standing {
         let mut standing = self.standing.subscribe();
         let known = standing.wait_for(|standing| *standing != Standing::Looking);
@@ -153,8 +162,8 @@ impl Instance {
         self.standing.borrow().clone()
     }
 
-    /// The client, once the server is known to answer. Nothing is sent before: a server that is
-    /// starting would never answer it.
+    /// The client, once a health check has succeeded. Nothing is sent before: a starting server would never
+    /// answer it (G1).
     pub(super) async fn ready(&self) -> Result<&Client, Error> {
         let mut standing = self.standing.subscribe();
         let known = standing.wait_for(|standing| *standing != Standing::Looking);
@@ -175,7 +184,8 @@ impl Instance {
         Error::Unreachable(format!("{} does not answer yet", self.called()))
     }
 
-    /// The name of one that a caller named says nothing to anybody.
+    /// How errors call it. The generated name of a server that a caller named says nothing, so that is
+    /// shown by its address.
     fn called(&self) -> String {
         match OpenCode::is_handed(&self.name) {
             true => format!("`{}` (ASYNCAGENTS_OPENCODE_URL):", self.address),
@@ -183,7 +193,7 @@ impl Instance {
         }
     }
 
-    /// Keeps hold of the server and of its events, until it is asked to leave.
+    /// Reconnects to the server and its event stream, until it is told to leave.
     pub(super) async fn attend(&self, wake: &Notify) {
         tokio::select! {
             () = self.attend_for_ever(wake) => {}
@@ -198,13 +208,15 @@ impl Instance {
             let begun = self.clock.uptime();
             let ended = self.hear(wake).await;
             self.mirror().stop_listening();
-            tracing::debug!(instance = self.name, ended, "the event stream ended");
+            tracing::debug!(instance = self.name, ended, "event stream ended; reconnecting");
+            // Pooled connections may lead to a process that has ended.
             self.client.renew();
+            // `Looking` makes new calls wait (`ready`) and ends observations under way (`breaks_off`).
             if self.standing.send_replace(Standing::Looking) != Standing::Looking {
                 self.mirror().doubt();
                 wake.notify_one();
             }
-            // A stream that held is taken up at once, one that breaks again and again is not.
+            // A stream that lasted is reconnected at once, one that keeps breaking with back-off.
             let held = self.clock.uptime().saturating_sub(begun) > PAUSES.longest;
             tries = if held { 0 } else { tries + 1 };
             self.answers_meanwhile().await;
@@ -212,7 +224,7 @@ impl Instance {
         }
     }
 
-    /// The stream broke; the server itself may be as well as ever.
+    /// Only the stream broke: if the server still answers, calls need not wait for the reconnect.
     async fn answers_meanwhile(&self) {
         if let Ok(health) = self.client.health(PATIENCE.first).await {
             self.standing.send_replace(Standing::Up { version: health.version });
@@ -228,17 +240,21 @@ impl Instance {
                     let version = health.version;
                     let up = Standing::Up { version: version.clone() };
                     if self.standing.send_replace(up.clone()) != up {
-                        tracing::info!(instance = self.name, version, "OpenCode answers");
+                        tracing::info!(instance = self.name, version, "OpenCode server answers");
                         self.arrived.notify_one();
                     }
                     return;
                 }
-                // One that is starting answers soon: whoever waits for it may go on waiting.
+                // Probably starting: callers in `ready` keep waiting instead of failing.
                 Err(Sick::Silent(_)) if patience < PATIENCE.longest => {}
                 Err(Sick::Silent(why) | Sick::Down(why)) => {
                     let down = Standing::Down { why: why.clone() };
                     if self.standing.send_replace(down.clone()) != down {
-                        tracing::warn!(instance = self.name, why, "OpenCode does not answer");
+                        tracing::warn!(
+                            instance = self.name,
+                            why,
+                            "OpenCode server does not answer; retrying"
+                        );
                     }
                 }
             }
@@ -246,7 +262,7 @@ impl Instance {
         }
     }
 
-    /// Listens until the stream ends; says why it did.
+    /// Reads the stream until it ends, and returns why it did.
     async fn hear(&self, wake: &Notify) -> String {
         let bytes = match tokio::time::timeout(PATIENCE.longest, self.client.events()).await {
             Ok(Ok(bytes)) => bytes,
@@ -254,11 +270,14 @@ impl Instance {
             Err(_) => return "no stream in time".into(),
         };
         let mut events = Events::new(bytes);
+        // Nothing is replayed (no `Last-Event-ID`), so everything before this point is in doubt and read
+        // anew at the next observation.
         self.mirror().listen();
         wake.notify_one();
         let mut waking: Option<tokio::time::Instant> = None;
         loop {
             let silence = tokio::time::Instant::now() + LONGEST_SILENCE;
+            // One timer for both: the end of the debounce, and the heartbeat timeout.
             let until = waking.unwrap_or(silence).min(silence);
             let line = match tokio::time::timeout_at(until, events.next()).await {
                 Ok(Some(Ok(line))) => line,
@@ -280,7 +299,7 @@ impl Instance {
                     waking.get_or_insert_with(|| tokio::time::Instant::now() + BETWEEN_LOOKS);
                 }
             }
-            // A stream that never pauses must not put the look off for ever.
+            // A stream that never pauses must not postpone the wake-up for ever.
             if waking.is_some_and(|at| at <= tokio::time::Instant::now()) {
                 waking = None;
                 wake.notify_one();
@@ -293,7 +312,7 @@ impl Instance {
         let session = SessionId::new(event.session.clone());
         let deleted = event.news == translate::News::Deleted;
         let woken = self.mirror().hear(event, self.clock.uptime());
-        // Nobody's child: perhaps a parent that was deleted.
+        // Not a watched child: perhaps a deleted parent. The event alone is no proof, `missing` verifies it.
         match woken {
             Wake::No if deleted => {
                 let mut rounds = self.rounds();
@@ -307,21 +326,23 @@ impl Instance {
         }
     }
 
-    /// Another number with everything that is heard of the session; `None` while nothing can be.
+    /// Cache validator: changes with every event of the session; `None` while there is no stream.
     pub(super) fn version(&self, session: &SessionId) -> Option<u64> {
         self.mirror().version(session)
     }
 
+    /// Called before a prompt is sent, so that events about it count from now on.
     pub(super) fn expect(&self, session: &SessionId, prompt: &MessageId, directory: &str) {
         self.mirror().expect(session, prompt, directory, self.clock.uptime());
     }
 
-    /// One observation per watch; `None` where the server does not say now.
+    /// One observation per watch; `None` where the state is unknown for now.
     pub(super) async fn observe(&self, watches: &[&Watch]) -> Vec<Option<Observation>> {
         if self.ready().await.is_err() {
             return vec![None; watches.len()];
         }
-        // What a server was asked before its stream broke, it may never answer.
+        // A server that was restarted never answers what the old process was asked: give up with the stream
+        // instead of waiting for the request's timeout.
         tokio::select! {
             seen = self.look_at(watches) => seen,
             () = self.breaks_off() => vec![None; watches.len()],
@@ -333,8 +354,12 @@ impl Instance {
         let _ = standing.wait_for(|standing| !matches!(standing, Standing::Up { .. })).await;
     }
 
+    /// In three steps: poll the status of suspicious directories, read the sessions that turned out idle,
+    /// answer from the cache. A session is only read after its status was polled in the same look: an idle
+    /// event may be stale, and what is read of a busy session is the middle of a run (G4).
     async fn look_at(&self, watches: &[&Watch]) -> Vec<Option<Observation>> {
         let began = self.clock.uptime();
+        // Decided under the locks, which are released before the first request.
         let (statuses, asks) = {
             let now = began;
             let mut mirror = self.mirror();
@@ -362,8 +387,9 @@ impl Instance {
         each.map(|(watch, gone)| tell(watch, gone)).collect()
     }
 
-    /// Looks at what works in a directory. `None` when the server did not say.
+    /// Polls the status of a directory. `None` when the server did not answer.
     async fn look(&self, directory: &str) -> Option<String> {
+        // Counted before the request: a suspicion that arises during it is not answered by it.
         let before = self.mirror().suspicions(directory);
         match self.client.statuses(directory).await {
             Ok(statuses) => {
@@ -386,12 +412,13 @@ impl Instance {
             }
             (Err(error), _) | (_, Err(error)) => {
                 self.note_failure(&error);
+                // The event that asked for this look will not come again.
                 self.mirror().look_for_asks_again(directory);
             }
         }
     }
 
-    /// Reads what has to be read of a session. `true` when it no longer exists.
+    /// Reads what the cache needs of a session. `true` when it no longer exists.
     async fn read(&self, watch: &Watch, checked: &BTreeSet<String>) -> bool {
         let now = self.clock.uptime();
         let need = self.mirror().need(&watch.session, checked, now);
@@ -435,7 +462,8 @@ impl Instance {
         })
     }
 
-    /// Which of these no longer exist, as far as it is known or its turn to be asked.
+    /// Which of these no longer exist: those reported deleted are verified, and one more in turn, because
+    /// the event of a deletion may have been missed.
     pub(super) async fn missing(&self, parents: Vec<SessionId>) -> Vec<SessionId> {
         let doubtful: Vec<SessionId> = {
             let now = self.clock.uptime();
@@ -445,6 +473,7 @@ impl Instance {
             let asked = |session: &&SessionId| all.contains(session.as_str());
             let mut doubtful: BTreeSet<SessionId> =
                 rounds.doubtful.iter().filter(asked).cloned().collect();
+            // Taken out whatever the answer: should the request fail, polling in turns finds it later.
             rounds.doubtful.retain(|session| !doubtful.contains(session));
             doubtful.extend(turn);
             doubtful.into_iter().collect()
@@ -459,10 +488,14 @@ impl Instance {
         asked.buffered(AT_ONCE).filter_map(std::future::ready).collect().await
     }
 
-    /// A call that fails is tried again at the next look; the log need not hear of each.
+    /// A failed request is repeated at the next look, so it is logged at debug level only.
     fn note_failure(&self, error: &Error) {
         let error = error as &dyn std::error::Error;
-        tracing::debug!(instance = self.name, error, "a look at OpenCode failed");
+        tracing::debug!(
+            instance = self.name,
+            error,
+            "OpenCode request failed; repeated at the next look"
+        );
     }
 
     fn mirror(&self) -> MutexGuard<'_, Mirror> {
@@ -484,7 +517,7 @@ fn is_gone(watch: &Watch) -> Observation {
     }
 }
 
-/// Groups watches by the instance they belong to, with their places.
+/// Groups watches by the instance they belong to, with their positions in the input.
 pub(super) fn by_instance(watches: &[Watch]) -> HashMap<&str, Vec<(usize, &Watch)>> {
     let mut groups: HashMap<&str, Vec<(usize, &Watch)>> = HashMap::new();
     for (n, watch) in watches.iter().enumerate() {

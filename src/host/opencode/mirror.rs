@@ -1,6 +1,10 @@
-//! What an instance is known to be doing: the sessions that are watched, as far as its event
-//! stream and the last looks have told. Losing it costs a look, never truth: an end is only ever
-//! read from the server itself.
+//! Cache of the state of an instance's watched sessions, fed by its event stream and by polling. Losing it
+//! costs a request, never truth: an end is only ever read from the server itself.
+//!
+//! OpenCode's events are hints. `session.idle` comes twice on errors and aborts, the first time before the
+//! message is complete, and one of the previous run may arrive after the next prompt (G4); `session.error`
+//! need not be terminal (G5). So an event that may mean an end only raises the session's *suspicion* count.
+//! A status poll answers the suspicions that were counted before it was sent; later ones need another.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,49 +18,53 @@ use crate::host::{Activity, Ask, Watch};
 use crate::task::{MessageId, SessionId};
 use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role, ToolState};
 
-/// A session that was prompted a moment ago is kept although nobody watches it yet.
+/// A session that was prompted a moment ago is cached although the reconciler does not watch it yet.
 const SOON_WATCHED: Duration = Duration::from_secs(60);
 
-/// What was read of an idle session is read again after this long, should an event have been lost:
-/// an end can wait to be taken note of, what looks unfinished has to be looked at again.
+/// Time to live of what was read of an idle session, in case an event was lost. Long for an end, which does
+/// not change any more; short for what looks unfinished, which may be the gap between two idles.
 const END_IS_FRESH: Duration = Duration::from_millis(900);
 const REST_IS_FRESH: Duration = Duration::from_millis(20);
 
-/// An error that stands alone for so long is the run's: the last one of an earlier run comes late.
+/// An error event without a message in the conversation is attributed to the run after this long: the last
+/// one of the previous run may arrive late.
 const ERROR_STANDS: Duration = Duration::from_secs(1);
 
-/// Longer arguments of tools are kept as a fingerprint.
+/// Longer tool arguments are cached as a hash; they are only compared.
 const LONGEST_INPUT: usize = 200;
 
 pub(super) struct Mirror {
-    /// Whether the event stream is there.
+    /// Whether the event stream is connected.
     listening: bool,
-    /// Counts what is heard.
+    /// The last version given out; counts events.
     news: u64,
     watched: HashMap<SessionId, Watched>,
     asks: HashMap<String, Vec<Open>>,
-    /// Directories where something was asked or answered since it was looked at.
+    /// Directories whose permission requests changed since they were polled.
     asked: BTreeSet<String>,
 }
 
 struct Watched {
-    /// The number of what was heard last.
+    /// Cache validator: the number of the last event.
     version: u64,
     prompt: MessageId,
     directory: String,
-    /// Uptime until which it is kept unwatched.
+    /// Uptime until which it is kept although unwatched.
     until: Duration,
     state: State,
-    /// Counts what may have been an end, so that a look knows whether it was overtaken.
+    /// Counts events that may mean an end, so that a poll knows whether it was overtaken by one.
     suspicions: u64,
+    /// The suspicions that the last poll has answered.
     looked_at: u64,
-    /// What has been said, without the outputs of tools.
+    /// The conversation without tool outputs, for the figures.
     messages: Vec<Message>,
+    /// Whether `messages` is complete: read once, and kept current by the stream since.
     seeded: bool,
     figures: Option<Figures>,
     doing: Activity,
-    /// What the server said went wrong, and when.
+    /// The last error event, and when it came.
     failed: Option<(String, Duration)>,
+    /// What was read when it was idle, at which uptime, and the suspicions counted by then.
     read: Option<(Idle, Duration, u64)>,
 }
 
@@ -76,27 +84,27 @@ pub(super) struct Idle {
     pub(super) figures: Figures,
 }
 
-/// What has to be asked before a session can be told of.
+/// What has to be requested before a session's state is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     Nothing,
-    /// Its conversation, for what it has done so far.
+    /// Its conversation: it is busy, and the figures need what came before the stream.
     Seed,
-    /// Its conversation and its todos: it is idle. The number goes with the answer.
+    /// Its conversation and its todos: it is idle. The suspicions go with the answer.
     Read(u64),
 }
 
-/// What an event is worth to whoever waits.
+/// How soon an event has to wake the reconciler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wake {
     No,
-    /// Something moved; it can wait a little.
+    /// Progress only: debounced.
     Later,
     Now,
 }
 
 impl Mirror {
-    /// What is heard is counted from `first` on.
+    /// Versions count from `first` on.
     pub(super) fn new(first: u64) -> Mirror {
         Mirror {
             listening: false,
@@ -107,7 +115,7 @@ impl Mirror {
         }
     }
 
-    /// The event stream has begun: what was missed before is not known.
+    /// The event stream is connected. Events before it were missed.
     pub(super) fn listen(&mut self) {
         self.doubt();
         self.listening = true;
@@ -117,12 +125,12 @@ impl Mirror {
         self.listening = false;
     }
 
-    /// Another number with everything that is heard of a watched session.
+    /// The cache validator of a watched session; `None` while there is no stream.
     pub(super) fn version(&self, session: &SessionId) -> Option<u64> {
         self.watched.get(session).filter(|_| self.listening).map(|watched| watched.version)
     }
 
-    /// Before a prompt is sent: what is heard about it from now on counts.
+    /// Before a prompt is sent: events about it count from now on.
     pub(super) fn expect(
         &mut self,
         session: &SessionId,
@@ -154,7 +162,7 @@ impl Mirror {
         }
     }
 
-    /// The stream was interrupted: nothing that was heard is sure any more.
+    /// The stream was interrupted: the whole cache is stale, and every session has to be polled.
     pub(super) fn doubt(&mut self) {
         self.news += 1;
         for watched in self.watched.values_mut() {
@@ -165,6 +173,8 @@ impl Mirror {
         }
     }
 
+    /// Takes in an event. Every event of a watched session changes its version, also one of an unknown kind:
+    /// what was cached under the old version may be stale.
     pub(super) fn hear(&mut self, event: Event, now: Duration) -> Wake {
         let Event { session, directory, news } = event;
         let mut watched = self.watched.get_mut(&SessionId::new(session));
@@ -179,7 +189,7 @@ impl Mirror {
         watched.map_or(Wake::No, |watched| watched.hear(news, now))
     }
 
-    /// Directories whose status has to be looked at before their sessions can be told of.
+    /// Directories whose status has to be polled before the state of their sessions is known.
     pub(super) fn suspicious(&self, now: Duration) -> BTreeSet<String> {
         let doubtful = self.watched.values().filter(|watched| watched.is_suspicious(now));
         doubtful.map(|watched| watched.directory.clone()).collect()
@@ -189,7 +199,7 @@ impl Mirror {
         self.watched.values().map(|watched| watched.directory.clone()).collect()
     }
 
-    /// Directories where something was asked or answered.
+    /// Directories whose permission requests have to be polled.
     pub(super) fn take_asked(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.asked)
     }
@@ -198,7 +208,7 @@ impl Mirror {
         self.asked.insert(directory.to_owned());
     }
 
-    /// Of each watched session in this directory, as of before its status is asked for.
+    /// The suspicions of each watched session in this directory, taken before its status is requested.
     pub(super) fn suspicions(&self, directory: &str) -> HashMap<SessionId, u64> {
         let there = self.watched.iter().filter(|(_, watched)| watched.directory == directory);
         there.map(|(id, watched)| (id.clone(), watched.suspicions)).collect()
@@ -207,8 +217,10 @@ impl Mirror {
     pub(super) fn note_statuses(&mut self, before: &HashMap<SessionId, u64>, statuses: &Statuses) {
         for (id, suspicions) in before {
             let Some(watched) = self.watched.get_mut(id) else { continue };
+            // Only what was suspected before the request is answered by it; polls may overtake each other.
             watched.looked_at = watched.looked_at.max(*suspicions);
             watched.state = match statuses.get(id.as_str()) {
+                // The list has only sessions that are not idle (G3).
                 None | Some(Status::Idle) => State::Idle,
                 Some(Status::Busy | Status::Other) => State::Busy,
                 Some(Status::Retry { message }) => State::Retrying(message.clone()),
@@ -225,8 +237,8 @@ impl Mirror {
         self.asks.extend(asks.into_iter().filter(|(session, _)| there.contains(session)));
     }
 
-    /// `checked` are the directories whose status was looked at just now: without that, what is
-    /// read might be the middle of a run.
+    /// `checked` are the directories whose status was polled just now: without that, what is read might be
+    /// the middle of a run.
     pub(super) fn need(
         &self,
         session: &SessionId,
@@ -261,7 +273,7 @@ impl Mirror {
     ) {
         let Some(watched) = self.watched.get_mut(session) else { return };
         let outcome = transcript::outcome(messages, watched.prompt.as_str(), None);
-        // Nothing came of the prompt, and the server said why, but not in the conversation.
+        // A bad agent or model leaves no answer in the conversation, only an error event (G6).
         let outcome = match (outcome, &watched.failed) {
             (Outcome::PromptMissing | Outcome::Unanswered, Some((error, when)))
                 if at.0.saturating_sub(*when) >= ERROR_STANDS =>
@@ -274,9 +286,9 @@ impl Mirror {
         watched.read = Some((Idle { outcome, open_todos, figures }, at.0, at.1));
     }
 
-    /// What a session does, and what was read of it when it is idle. `None`: not known now.
-    /// An idle session is told of as it was read in the look that began then: an older reading may
-    /// have been overtaken.
+    /// What a session does, and what was read of it when it is idle. `None`: not known now. Of an idle
+    /// session only a reading counts that is fresh or belongs to the look that began at `began`: an older
+    /// one may have been overtaken by another run.
     pub(super) fn tell(
         &mut self,
         session: &SessionId,
@@ -284,7 +296,7 @@ impl Mirror {
     ) -> Option<(Activity, Idle)> {
         let watched = self.watched.get_mut(session)?;
         let open = self.asks.get(session.as_str()).map_or(&[] as &[Open], Vec::as_slice);
-        // What an aborted run had asked stays in the server's list.
+        // The server keeps listing the requests of an aborted run: those whose call is over are dropped.
         let open = open.iter().filter(|open| !watched.has_answered(open));
         let asks = Some(open.map(|open| open.ask.clone()).collect::<Vec<Ask>>());
         let asks = asks.filter(|asks| !asks.is_empty());
@@ -306,7 +318,7 @@ impl Mirror {
                 watched.figures.insert(figures).clone()
             }
         };
-        // What a busy session will have said in the end is not known.
+        // The outcome of a busy session is not known yet; callers ignore it.
         let outcome = Outcome::Unfinished { partial: None };
         Some((activity, Idle { outcome, open_todos: Vec::new(), figures }))
     }
@@ -331,7 +343,7 @@ impl Watched {
         }
     }
 
-    /// A later prompt is a run of its own: what was read before does not answer it.
+    /// A later prompt is a run of its own: what was read for the earlier one is dropped.
     fn prompt_is(&mut self, prompt: &MessageId) {
         if self.prompt != *prompt {
             self.prompt = prompt.clone();
@@ -373,7 +385,8 @@ impl Watched {
                 self.suspect();
                 Wake::Now
             }
-            // One that works on is listed as working for a while all the same: it has to be read.
+            // A deleted session that was running stays listed as busy while its loop goes on (G9). Reading
+            // it (`Need::Seed`) answers 404, and that proves the deletion.
             News::Deleted => {
                 self.seeded = false;
                 self.suspect();
@@ -389,7 +402,8 @@ impl Watched {
                     Status::Retry { message } => State::Retrying(message),
                     Status::Busy | Status::Other | Status::Idle => State::Busy,
                 };
-                // Late news of an earlier state would hide an end: after an idle only a look counts.
+                // A late busy event of the finished run would hide its end: once idle, only a poll may say
+                // busy again.
                 if self.state == State::Idle {
                     self.suspect();
                     return Wake::Now;
@@ -469,7 +483,8 @@ impl Watched {
         match (parts.iter_mut().rev().find(same), part) {
             (Some(kept), part) => *kept = bare_part(part),
             (None, part @ (Part::Text { .. } | Part::Tool { .. })) => parts.push(bare_part(part)),
-            // Nothing of these is counted.
+            // They do not contribute to the figures.
+            // Updates come several times per part (G15); those above replace, these are not stored.
             (None, Part::Reasoning { .. } | Part::Compaction { .. } | Part::Other) => {}
         }
     }
@@ -486,7 +501,7 @@ impl Watched {
         }
     }
 
-    /// The message with this id; what it is will be heard later.
+    /// The message with this id. A part may arrive before its message; a placeholder is filled in later.
     fn entry(&mut self, id: String) -> &mut Message {
         let known = self.messages.iter().rposition(|message| message.info.id == id);
         let known = known.unwrap_or_else(|| {
@@ -497,7 +512,7 @@ impl Watched {
     }
 }
 
-/// Parts of the user's messages are heard too, but those come after their message.
+/// A placeholder: of the assistant, because the parts of user messages come after their message.
 fn unheard(id: String) -> Info {
     Info::blank(id, String::new(), Role::Assistant, 0)
 }
@@ -507,7 +522,7 @@ fn bare(message: Message) -> Message {
     Message { info: message.info, parts }
 }
 
-/// What is counted of a part: outputs are not.
+/// A part without its output, which may be megabytes and does not contribute to the figures.
 fn bare_part(part: Part) -> Part {
     match part {
         Part::Tool { call, tool, state } => {
@@ -522,7 +537,7 @@ fn bare_part(part: Part) -> Part {
     }
 }
 
-/// As good for comparing, and short.
+/// A hash in place of long arguments: as good for comparing, and short.
 fn fingerprint(input: Value) -> Value {
     let text = input.to_string();
     if text.len() <= LONGEST_INPUT {

@@ -1,7 +1,23 @@
-//! OpenCode servers as a host: sessions are theirs, children of the parent's session. `client.rs`
-//! speaks the protocol, `translate.rs` says what it means, `instance.rs` keeps hold of one server.
-//! What is relied upon was observed on real servers; where a reason is one of those observations,
-//! the comment says so.
+//! Adapter for OpenCode servers: sessions are theirs, children of the parent's session. `client.rs` speaks
+//! the protocol, `translate.rs` maps it to our types, `instance.rs` keeps the connection to one server,
+//! `mirror.rs` caches what its events say, `bridge.rs` reaches processes that listen on no port.
+//!
+//! What is relied upon was observed on real servers (1.18). Comments refer to these observations:
+//!
+//! - G1: a starting server accepts connections and never answers what came through them.
+//! - G3: `/session/status` lists only sessions that are not idle, and a new run only after a moment.
+//! - G4: idle events come twice on errors and aborts, the first before the message is complete, and one of
+//!   the previous run may come after the next prompt. Only the messages say how a run ended.
+//! - G5: `session.error` need not be terminal: a context overflow is compacted, and the run continues.
+//! - G6: a bad agent or model is accepted, and then reported by an error event alone.
+//! - G8: a fork has no parent and no rules; G9: deleting does not stop a run; G10: abort always succeeds.
+//! - G11: the `tools` of a prompt replace the session's rules; G13: the agent is not remembered.
+//! - G15: a part is updated several times; G16: large synchronous responses never end.
+//! - G17: unknown routes answer 200 with a web page; G19: a restart leaves runs unfinished, without an event;
+//!   G20: the parent of a new session is not validated.
+//!
+//! The locks on the maps below are released before a server is asked. Remembered locations (`places`) are a
+//! cache; when in doubt all servers are asked again.
 
 mod bridge;
 mod call;
@@ -37,13 +53,13 @@ use crate::store::Store;
 use crate::task::SessionId;
 use crate::task::id::fingerprint;
 
-/// The instance that has no other name.
+/// The name of the instance that was configured without one.
 pub const DEFAULT: &str = "default";
 
-/// How the names of processes begin that came by themselves.
+/// Prefix of the names of processes that connected through the plugin.
 const PLUGIN: &str = "plugin-";
 
-/// A handle; cloning it is cheap.
+/// A handle; cloning it is cheap. One with a name opens sessions on that instance only.
 #[derive(Clone)]
 pub struct OpenCode(Arc<Inner>, Option<String>);
 
@@ -52,24 +68,24 @@ struct Inner {
     clock: Clock,
     login: Option<Login>,
     instances: Mutex<BTreeMap<String, Arc<Instance>>>,
-    /// Held while the address of a server that a caller named is put into the store or erased from it.
+    /// Serialises storing and erasing the addresses of servers that callers named.
     noting: tokio::sync::Mutex<()>,
-    /// Where conversations are, as far as it has been found out.
+    /// Cache: where conversations are.
     places: Mutex<HashMap<SessionId, Spot>>,
-    /// Another instance is there to be attended to.
+    /// An instance was added that needs a listener.
     changed: Notify,
-    /// An instance that was not can be talked to.
+    /// An instance became reachable.
     arrived: Arc<Notify>,
     bridges: Mutex<HashMap<u64, Arc<Bridge>>>,
     /// Bridges by the names of their instances.
     named: Mutex<HashMap<String, Arc<Bridge>>>,
     /// How long an instance may be gone before its runs are lost.
     patience: Duration,
-    /// Since when instances have been gone, and when that was last seen.
+    /// Since when instances have been unreachable, and when that was last checked (uptimes).
     gone: Mutex<HashMap<String, (Duration, Duration)>>,
 }
 
-/// What servers ask for, unless their address says it.
+/// The login for servers whose address has none.
 #[derive(Clone)]
 pub struct Login {
     pub name: String,
@@ -82,16 +98,16 @@ struct Spot {
     directory: String,
 }
 
-/// Between two tries to find out who a plugin is.
+/// Pause between attempts to ask a plugin's process who it is.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(200);
 
-/// After our start, so long the plugins that were there take to come again.
+/// How long after our start plugins of the previous daemon may take to reconnect.
 const OTHERS_COME_AGAIN: Duration = Duration::from_secs(10);
 
-/// Between two looks at an instance that is gone.
+/// The longest gap between two checks of an unreachable instance that still counts as one outage.
 const LONGEST_UNWATCHED: Duration = Duration::from_secs(90);
 
-/// Places that are remembered; beyond it they are found out again.
+/// Bound of the location cache; beyond it everything is located anew.
 const MOST_PLACES: usize = 20_000;
 
 impl OpenCode {
@@ -128,13 +144,15 @@ impl OpenCode {
         let (clock, arrived) = (self.0.clock.clone(), Arc::clone(&self.0.arrived));
         let mut instance = Instance::new(name.to_owned(), address, client, clock, arrived);
         instance.login = login;
+        // A replaced instance ends its listener; `listen` starts one for the new instance.
         if let Some(old) = instances.insert(name.to_owned(), Arc::new(instance)) {
             old.leave();
         }
         self.0.changed.notify_one();
     }
 
-    /// A plugin has come: what it is told travels through the receiver.
+    /// A plugin has connected; the receiver yields what to send to it. Naming goes on in the background,
+    /// because the process may not answer yet.
     fn attach_bridge(
         &self,
         pid: u32,
@@ -155,9 +173,9 @@ impl OpenCode {
         (bridge, lines)
     }
 
-    /// A process is called by where it runs and where it keeps its sessions, so that the next one
-    /// there takes its tasks over. Two at the same time are told apart by a number, and one that
-    /// comes again after our restart says which it was.
+    /// Assigns the instance name. It is derived from the working and the state directory, so that the next
+    /// process there takes over the tasks of the last one. Two at the same time are told apart by a number,
+    /// and one that reconnects after our restart says which it was.
     async fn name(&self, bridge: Arc<Bridge>, directory: &str, before: &str, live: &[String]) {
         let transport = Transport::Bridge(Arc::clone(&bridge));
         let client = Client::new(transport.clone());
@@ -166,10 +184,10 @@ impl OpenCode {
             match client.state_directory(PATIENCE.pause(tries)).await {
                 Ok(state) => break state,
                 Err(_) if bridge.is_closed() => return,
-                // A process that is starting swallows what it is asked: asked again, it answers.
+                // A starting process swallows requests (G1): asked again, it answers.
                 Err(error) => {
                     let pid = bridge.pid;
-                    tracing::warn!(pid, %error, "OpenCode's plugin connected, but does not answer");
+                    tracing::warn!(pid, %error, "OpenCode plugin connected but its process does not answer; retrying");
                     tokio::time::sleep(BETWEEN_QUESTIONS).await;
                     tries += 1;
                 }
@@ -177,11 +195,13 @@ impl OpenCode {
         };
         let stem = format!("{PLUGIN}{:08x}", fingerprint(&[&state, directory]));
         let came_before = before.starts_with(&stem);
-        // Those that were here before us come again within moments: their names are theirs.
+        // Processes with live tasks reconnect within moments of our restart. A newcomer waits, lest it take
+        // the name of one of them and its tasks with it.
         if !came_before && live.iter().any(|instance| instance.starts_with(&stem)) {
             let left = OTHERS_COME_AGAIN.saturating_sub(self.0.clock.uptime());
             tokio::time::sleep(left).await;
         }
+        // Held until it is attached, so that two plugins at once do not get the same name.
         let mut named = self.0.named.lock();
         if bridge.is_closed() {
             return;
@@ -190,6 +210,7 @@ impl OpenCode {
         let numbered = |n| if n == 1 { stem.clone() } else { format!("{stem}-{n}") };
         let first = came_before.then(|| before.to_owned());
         let mut names = first.into_iter().chain((1..).map(numbered));
+        // The same process may hold several bridges in turn: after a reconnect it gets its name back.
         let free = |name: &String| named.get(name).is_none_or(|other| other.pid == bridge.pid);
         let name = names.find(free).unwrap_or(stem.clone());
         named.insert(name.clone(), Arc::clone(&bridge));
@@ -243,17 +264,20 @@ impl OpenCode {
         gone.iter().for_each(|session| drop(places.remove(session)));
     }
 
-    /// Where a session is, and its directory: as the caller says, or as it is known, or the servers are
-    /// asked.
+    /// Finds the instance and directory of a session: as the address says, else from the cache, else by
+    /// asking the servers.
     async fn locate(&self, place: &Place) -> Result<(Arc<Instance>, String), Error> {
         let session = &place.session;
         let last = match &place.location {
-            // Only there it may be running.
+            // A child runs only where it was opened: another process that shares its sessions knows nothing
+            // of the run.
             Location::Opened { instance, directory } => {
                 return Ok((self.instance(instance)?, directory.clone()));
             }
             Location::Conversation { last } => last.clone(),
         };
+        // A cached location counts only while its instance is up: another process may have the conversation
+        // open by now.
         let known = self.places().get(session).cloned();
         if let Some(Spot { instance, directory }) = &known
             && let Ok(instance) = self.instance(instance)
@@ -266,8 +290,8 @@ impl OpenCode {
         if all.is_empty() && told.is_none() {
             return Err(no_server());
         }
-        // Several processes may share their sessions. The one that was named is the right one, as
-        // long as it is there; a process that has ended has nothing to say.
+        // Several processes may share their sessions, so more than one could answer. The reported one is
+        // right while it is up; a plugin process that has ended is not asked.
         let named = told.as_ref().and_then(|name| self.instance(name).ok());
         match named {
             Some(named) if named.is_up() => all = vec![named],
@@ -284,17 +308,18 @@ impl OpenCode {
                     self.remember(session, &instance.name, &directory);
                     return Ok((instance, directory));
                 }
-                // The one that has it says that it is gone.
+                // The only one that could have it says that it is gone.
                 Err(Error::NoSuchSession(_)) if all.len() == 1 => silent = None,
                 Err(Error::NoSuchSession(_)) => {}
                 Err(error) => silent = Some(error),
             }
         }
-        // Only when every server has said so is it nowhere.
+        // Not found only when every server said so: one that is silent may have it, and "not found" would
+        // end tasks and drop notices.
         Err(silent.unwrap_or_else(|| Error::NoSuchSession(session.clone())))
     }
 
-    /// Whether an instance has been gone for so long that nothing can be running there.
+    /// Whether an instance has been unreachable for longer than `patience`.
     fn is_lost(&self, name: &str, up: bool) -> bool {
         let mut gone = self.0.gone.lock();
         if up {
@@ -303,7 +328,8 @@ impl OpenCode {
         }
         let now = self.0.clock.uptime();
         let (since, last) = gone.entry(name.to_owned()).or_insert((now, now));
-        // Nobody looked in the meantime: it may have been there.
+        // Nobody checked in between (no task was watched there): it may have been up, so the outage starts
+        // anew.
         if now.saturating_sub(*last) > LONGEST_UNWATCHED {
             *since = now;
         }
@@ -322,8 +348,9 @@ impl OpenCode {
             return Ok(instance);
         }
         let mut all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
-        // What one caller named is for that caller.
+        // A server that one caller named is not used for others.
         all.retain(|instance| !OpenCode::is_handed(&instance.name));
+        // The default first, then by name.
         all.sort_by_key(|instance| instance.name != DEFAULT);
         let mut why = no_server();
         for instance in all {
@@ -354,7 +381,7 @@ fn server_url(address: &str) -> Result<Url, Error> {
     })
 }
 
-/// Where a server is, without the login.
+/// The address of a server without the login.
 fn place(url: &Url) -> String {
     let place = format!("{}{}", url.origin().ascii_serialization(), url.path());
     place.trim_end_matches('/').to_owned()
@@ -367,7 +394,7 @@ fn without_password(address: &str) -> String {
             url.as_str().replace("%E2%80%A6", "…").trim_end_matches('/').to_owned()
         }
         Ok(url) if url.has_host() => address.to_owned(),
-        // Whatever it is, there may be a password before the last `@`.
+        // Not a URL, but there may be a password before the last `@`.
         Ok(_) | Err(_) => address.rsplit_once('@').map_or(address, |(_, rest)| rest).to_owned(),
     }
 }

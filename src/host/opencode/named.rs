@@ -1,5 +1,9 @@
-//! Servers that callers name in their environment: known by their addresses, without the logins of others,
-//! and only as many as there is room for.
+//! Servers that callers name in their environment (`ASYNCAGENTS_OPENCODE_URL`): a bounded registry keyed by
+//! address. Each has its own login, kept in memory only, and is never shown the login configured for other
+//! servers. The address, without the login, is stored so that the next daemon finds the tasks there.
+//!
+//! Storing and forgetting an address race with launches; the async lock `noting` makes each
+//! check-then-write atomic. It is held across store writes only, never while a server is asked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,18 +17,18 @@ use crate::host::Error;
 use crate::store;
 use crate::task::id::fingerprint;
 
-/// How their names begin.
+/// Prefix of their generated names.
 const HANDED: &str = "handed-";
 
-/// So many of them at most.
+/// Each costs an event stream, so their number is limited.
 const MOST_HANDED: usize = 32;
 
-/// Of a server that is shown none.
+/// The fingerprint of a server without a login.
 pub(super) const NO_LOGIN: u32 = 0;
 
 impl OpenCode {
-    /// A handle for launches of somebody who named this address: on that server, and on no other. Its
-    /// login is kept in memory only. It is not shown the one that was configured for other servers.
+    /// A handle that opens sessions on the server at this address, and on no other. Attaches it if it is not
+    /// known, or again if its login has changed and it does not answer with the old one.
     pub(super) fn named_by_caller(
         &self,
         address: &str,
@@ -33,7 +37,7 @@ impl OpenCode {
         let url = server_url(address)?;
         let (place, login) = (place(&url), login(&url));
         let name = format!("{HANDED}{:08x}", fingerprint(&[&place]));
-        // Held until it is there: two launches at once must not replace each other's.
+        // Held until it is attached: two concurrent launches must not replace each other's instance.
         let mut instances = self.instances();
         let is_there = |instance: &&Arc<Instance>| {
             Url::parse(&instance.address).is_ok_and(|known| self::place(&known) == place)
@@ -53,8 +57,8 @@ impl OpenCode {
         Ok(OpenCode(Arc::clone(&self.0), Some(name)))
     }
 
-    /// A server that a caller named to the daemon before this one, for its tasks that are still live. The
-    /// login is not known any more; a caller may bring it.
+    /// Restores a server that a caller named to the previous daemon, for its tasks that are still live. The
+    /// login is lost; a caller may bring it again.
     pub fn put_again(&self, name: &str, address: &str) -> Result<(), Error> {
         let url = server_url(address)?;
         let http = Http::new(&url, None).map_err(|error| Error::Refused(error.to_string()))?;
@@ -68,7 +72,7 @@ impl OpenCode {
         name.starts_with(HANDED)
     }
 
-    /// The next daemon is to find the tasks there. The address has no login in it.
+    /// Stores the address, without a login, so that the next daemon finds the tasks there.
     pub(super) async fn note_handed(&self, instance: &Instance) {
         let (name, address) = (instance.name.clone(), instance.address.clone());
         let is_noted =
@@ -76,14 +80,17 @@ impl OpenCode {
         if !name.starts_with(HANDED) {
             return;
         }
-        // The row may be there and just being erased.
+        // Without the lock the row could be seen here and erased by `forget_unneeded` right after.
         let _noting = self.0.noting.lock().await;
         if self.0.store.instances().all().is_ok_and(is_noted) {
             return;
         }
         if let Err(error) = self.0.store.instances().put(name, address).await {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "server not noted; its tasks are lost with this daemon");
+            tracing::warn!(
+                error,
+                "server address not stored; its tasks are lost when the daemon stops"
+            );
         }
     }
 
@@ -91,7 +98,8 @@ impl OpenCode {
     /// attached stay: a launch may be under way there.
     pub async fn forget_unneeded(&self) -> Result<(), store::Error> {
         for name in self.0.store.instances().unneeded(HANDED)? {
-            // A launch that attaches it after this look puts the address back when it is erased.
+            // A launch that attaches it after this check stores the address again in `note_handed`, which
+            // waits for this lock.
             let _noting = self.0.noting.lock().await;
             if !self.instances().contains_key(&name) {
                 self.0.store.instances().remove(name).await?;
@@ -100,8 +108,7 @@ impl OpenCode {
         Ok(())
     }
 
-    /// Each server takes an event stream, and callers may name any number of them. Those that are down and
-    /// have no live task are forgotten.
+    /// Evicts a server that is down and has no live task, when the limit is reached.
     fn make_room(
         &self,
         instances: &mut BTreeMap<String, Arc<Instance>>,
@@ -126,13 +133,14 @@ impl OpenCode {
     }
 }
 
-/// One that is down may have been named with a wrong login, or with none by the daemon before us. One that
-/// is still being looked for is waited for by others.
+/// Whether to attach it again with this login. One that is down may have been named with a wrong login, or
+/// with none by the previous daemon. One whose first health check is under way stays: other calls wait for
+/// it.
 fn outdated(known: &Instance, login: u32) -> bool {
     known.login != login && !known.is_up() && (known.is_down() || known.login == NO_LOGIN)
 }
 
-/// Tells logins apart without keeping them.
+/// A fingerprint: tells logins apart without keeping them.
 fn login(url: &Url) -> u32 {
     match url.password() {
         None if url.username().is_empty() => NO_LOGIN,

@@ -1,4 +1,6 @@
-//! Between OpenCode's words and ours. Pure; the tests read what a real server sent.
+//! Mapping between OpenCode's JSON and our types. Pure; the tests read recordings of a real server. Unknown
+//! event kinds and forms are not errors: they map to `News::Other`, which makes what is cached of the
+//! session stale.
 
 use std::collections::HashMap;
 
@@ -13,13 +15,13 @@ use crate::transcript::{Info, Part};
 /// What an event says about a session.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum News {
-    /// It works, or waits before it tries again.
+    /// It works, or backs off before a retry.
     Busy(Status),
-    /// It may have come to an end; whoever wants to know has to look.
+    /// It may have ended; only a poll and a read can tell (G4).
     Suspect,
-    /// It is no longer there.
+    /// It was deleted.
     Deleted,
-    /// Something went wrong, perhaps for good.
+    /// Something went wrong; not always terminal (G5: a context overflow is compacted and continues).
     Failed(String),
     Message(Info),
     Part {
@@ -31,9 +33,9 @@ pub(super) enum News {
         part: String,
         text: String,
     },
-    /// Something is asked, or was answered.
+    /// A permission or question was asked, or answered.
     Asked,
-    /// Of a kind or a form that we do not know: what was read of the session may be old.
+    /// Of a kind or a form that we do not know: what is cached of the session may be stale.
     Other,
 }
 
@@ -44,7 +46,7 @@ pub(super) struct Event {
     pub(super) news: News,
 }
 
-/// `None` for what does not concern a session.
+/// `None` for events that do not concern a session, and for the duplicate `sync` records.
 pub(super) fn event(line: &str) -> Option<Event> {
     let Envelope { directory, payload } = serde_json::from_str(line).ok()?;
     let properties = payload.properties?.get();
@@ -84,7 +86,7 @@ fn news(kind: &str, properties: &str) -> Option<News> {
     })
 }
 
-/// `#[serde(flatten)]` hands the id to whoever asks first.
+/// Puts the id back: `#[serde(flatten)]` gave it to the outer struct.
 fn with_id(part: Part, id: String) -> Part {
     match part {
         Part::Text { text, synthetic, .. } => Part::Text { id, text, synthetic },
@@ -95,7 +97,8 @@ fn with_id(part: Part, id: String) -> Part {
     }
 }
 
-/// Rules of the session and not the prompt's `tools`, which would replace them (T12).
+/// Denied tools are rules of the session. The prompt's `tools` map would replace them, and stay for later
+/// prompts (G11, T12).
 pub(super) fn create(new: &NewSession) -> Create {
     let deny = |tool: &String| Rule { permission: tool.clone(), pattern: "*", action: "deny" };
     Create {
@@ -107,7 +110,7 @@ pub(super) fn create(new: &NewSession) -> Create {
     }
 }
 
-/// Always with its agent: the server does not remember one (G13).
+/// Always with its agent: a prompt without one runs as the default agent, whatever came before (G13).
 pub(super) fn prompt(prompt: &Prompt) -> Say {
     let model = prompt.model.as_deref().and_then(|name| name.split_once('/'));
     let model = model.map(|(provider, model)| ModelRef {
@@ -124,9 +127,11 @@ pub(super) fn prompt(prompt: &Prompt) -> Say {
     }
 }
 
-/// With the agent and model the parent last spoke with, so that a notice changes neither.
+/// With the agent and model of the parent's last message, so that a notice changes neither (G13).
 pub(super) fn notice(post: &Post, last_words: &[Spoken]) -> Say {
     let spoken = last_words.iter().rev().map(|spoken| &spoken.info);
+    // `summary: true` marks the assistant's compaction summary, made by an agent of its own. User messages
+    // may have an object there.
     let mut spoken = spoken.filter(|info| info.summary != Some(serde_json::Value::Bool(true)));
     let spoken = spoken.find(|info| info.agent.is_some());
     let agent = spoken.and_then(|info| info.agent.clone()).unwrap_or_else(|| post.agent.clone());
@@ -165,7 +170,7 @@ pub(super) fn open_todos(todos: Vec<Todo>) -> Vec<String> {
     todos.into_iter().filter(open).map(|todo| todo.content).collect()
 }
 
-/// Those that can be launched: agents of the server's own machinery are hidden.
+/// The agents that can be launched; internal ones of the server are marked hidden.
 pub(super) fn agents(agents: Vec<Agent>) -> Vec<AgentOffer> {
     let offer = |agent: Agent| AgentOffer {
         name: agent.name,
@@ -175,14 +180,14 @@ pub(super) fn agents(agents: Vec<Agent>) -> Vec<AgentOffer> {
     agents.into_iter().filter(|agent| !agent.hidden).map(offer).collect()
 }
 
-/// Something that is asked, and the call that asks it.
+/// An open permission request or question, and the tool call that waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Open {
     pub(super) ask: Ask,
     pub(super) call: Option<String>,
 }
 
-/// What sessions wait for, by session.
+/// Open requests by session. For `bash` the command itself is shown: the patterns are only what rules match.
 pub(super) fn asks(
     permissions: Vec<Permission>,
     questions: Vec<Question>,
@@ -204,7 +209,7 @@ pub(super) fn asks(
     asks
 }
 
-/// Who allows a question without saying more takes what is offered first.
+/// Allowing a question without naming an answer picks the first option.
 pub(super) fn first_choices(question: &Question) -> Vec<String> {
     let first = |choices: &[super::types::Choice]| choices.first().map(|c| c.label.clone());
     question.questions.iter().map(|asked| first(&asked.options).unwrap_or("yes".into())).collect()

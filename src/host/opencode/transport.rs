@@ -1,4 +1,7 @@
-//! How a request reaches an OpenCode process.
+//! Transports to an OpenCode process: HTTP to a port, or the plugin bridge. HTTP has two clients: a pooled
+//! one for calls, and one without a pool for health checks and the event stream, because a connection
+//! opened while the server was starting is never answered (G1). The pool is dropped after every broken
+//! stream for the same reason.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +15,10 @@ use super::bridge::Bridge;
 use super::call::{Bytes, Call, Error, Reply};
 use crate::net;
 
-/// A server that starts hundreds of runs answers after 20 seconds; that is no death.
+/// A server that starts hundreds of runs answers only after 20 seconds; that must not count as down.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Nobody listens: the system says so at once. What takes longer is a network that swallows it.
+/// A closed port is refused at once; what takes longer is a network that drops packets.
 const LONGEST_CONNECT: Duration = Duration::from_secs(5);
 
 /// The same calls travel either way.
@@ -51,7 +54,7 @@ impl Transport {
         }
     }
 
-    /// On a connection of its own, with its own patience.
+    /// On a connection of its own, with its own timeout.
     pub(super) async fn send_fresh(&self, path: &str, patience: Duration) -> Result<Reply, Error> {
         match self {
             Transport::Http(http) => http.send_fresh(path, patience).await,
@@ -72,9 +75,9 @@ impl Transport {
 
 #[derive(Clone)]
 pub(super) struct Http {
-    /// With connections that are used again, until the server is another one.
+    /// Pooled; replaced when the server may have been restarted.
     http: Arc<Mutex<reqwest::Client>>,
-    /// Never an old connection: one opened while the server was starting is never answered.
+    /// Without a pool: every request gets a new connection.
     fresh: reqwest::Client,
     base: Url,
     login: Option<(String, String)>,
@@ -88,7 +91,7 @@ impl Http {
             .password()
             .map(|password| (decoded(address.username()), decoded(password)))
             .filter(|(name, _)| !name.is_empty());
-        // A URL that can have a port can have these taken off.
+        // Cannot fail for a URL with a host. The login travels in a header instead.
         let _ = base.set_username("");
         let _ = base.set_password(None);
         let broken = |error: reqwest::Error| Error::Broken(chain(&error));
@@ -100,7 +103,7 @@ impl Http {
         })
     }
 
-    /// Lets go of all connections: they may lead to a process that is no more, or was starting.
+    /// Drops all pooled connections: they may lead to a process that has ended, or was starting.
     fn renew(&self) {
         // One that was built can be built again.
         if let Ok(client) = builder(&self.base).build() {
@@ -154,7 +157,7 @@ impl Http {
 fn builder(address: &Url) -> reqwest::ClientBuilder {
     let builder = if address.scheme() == "https" { net::public() } else { net::plain() };
     let here = matches!(address.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
-    // What is said on this machine is nobody else's business.
+    // Traffic on this machine must not go through a configured proxy.
     let builder = if here { builder.no_proxy() } else { builder };
     builder.connect_timeout(LONGEST_CONNECT)
 }
@@ -173,7 +176,7 @@ async fn reply(sent: Result<reqwest::Response, reqwest::Error>) -> Result<Reply,
 }
 
 fn failed(error: reqwest::Error) -> Error {
-    // The address may hold a password.
+    // The address may hold a password, and errors are logged.
     let error = error.without_url();
     match error.is_connect() {
         true => Error::Refused(chain(&error)),

@@ -1,5 +1,6 @@
-//! OpenCode's JSON, as far as we read or write it. Messages and parts are `crate::transcript`'s,
-//! whose shape is OpenCode's own.
+//! Serde types of OpenCode's API (v1), as far as we read or write it. Messages and parts are
+//! `crate::transcript`'s, whose shape is OpenCode's own. Fields that an older or newer server may leave out
+//! have defaults, and unknown enum values map to `Other`, so that a new version degrades instead of failing.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,13 +28,15 @@ pub(super) struct Session {
     pub(super) metadata: Option<Metadata>,
 }
 
-/// What we put into a session of ours. Other plugins may put theirs beside it.
+/// Free-form metadata, which OpenCode stores and returns everywhere: the launch's nonce. Other plugins may
+/// put theirs beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Metadata {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) asyncagents: Option<String>,
 }
 
+/// Body of `POST /session`. The parent is not validated by the server (G20).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Create {
     #[serde(rename = "parentID", skip_serializing_if = "Option::is_none")]
@@ -51,6 +54,8 @@ pub(super) struct Rule {
     pub(super) action: &'static str,
 }
 
+/// Body of `prompt_async`. Sending the same message id again does not run it again; parts have ids of their
+/// own, because one without would be appended once more.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Say {
     #[serde(rename = "messageID")]
@@ -83,7 +88,7 @@ pub(super) struct TextPart {
     pub(super) synthetic: bool,
 }
 
-/// The answer of `/session/status`: sessions that are idle are not in it.
+/// The response of `/session/status`: idle sessions are absent from it (G3).
 pub(super) type Statuses = HashMap<String, Status>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -95,7 +100,7 @@ pub(super) enum Status {
         #[serde(default)]
         message: String,
     },
-    /// A later server's.
+    /// Of a newer server.
     #[serde(other)]
     Other,
 }
@@ -161,7 +166,7 @@ pub(super) struct Choice {
     pub(super) label: String,
 }
 
-/// The last words of a conversation, for what they were said with.
+/// A recent message, read only for its agent and model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Spoken {
     pub(super) info: SpokenInfo,
@@ -193,7 +198,7 @@ pub(super) struct SpokenModel {
     pub(super) variant: Option<String>,
 }
 
-/// What is wrong, as the server says it.
+/// The body of an error response.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Problem {
     #[serde(default)]
@@ -202,7 +207,7 @@ pub(super) struct Problem {
     pub(super) data: BTreeMap<String, Value>,
 }
 
-/// One line of `/global/event`. What does not concern sessions is not looked into.
+/// One event of `/global/event`. Its properties stay unparsed until the kind is known.
 #[derive(Debug, Deserialize)]
 pub(super) struct Envelope<'a> {
     #[serde(default)]

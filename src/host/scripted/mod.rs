@@ -1,7 +1,7 @@
-//! A host made of scripts, for tests and benchmarks, with faults on demand. An agent's script is
-//! the text of its prompt (see `script`). It runs in this process ([`World`]), or as a process
-//! of its own behind a socket (`serve`, `remote`): then it keeps its sessions and a log of
-//! every post while daemons are killed around it.
+//! A fake host for tests and benchmarks, with fault injection. An agent's script is the text of its prompt
+//! (see `script`). It runs in this process ([`World`]), or as a process of its own behind a socket (`serve`,
+//! `remote`): then it keeps its sessions and a log of every post while daemons are killed around it, and a
+//! test can assert exactly-once delivery across crashes.
 
 mod remote;
 mod script;
@@ -28,7 +28,7 @@ pub enum Scripted {
     Process(Remote),
 }
 
-/// Everything that can be asked of it, as it travels over the socket.
+/// Every request to the fake, as it travels over the socket.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Call {
     Open(NewSession),
@@ -46,7 +46,7 @@ pub enum Call {
     Control(Control),
 }
 
-/// What a test does to the host behind the daemon's back.
+/// Fault injection: what a test does to the host behind the daemon's back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
     /// Ends a hanging run with this text, as its agent.
@@ -58,7 +58,7 @@ pub enum Control {
         session: SessionId,
         error: String,
     },
-    /// The same, without an event.
+    /// The same, without an event: the reconciler's timer has to find it.
     FinishSilently {
         session: SessionId,
         text: String,
@@ -70,9 +70,9 @@ pub enum Control {
     Delete {
         session: SessionId,
     },
-    /// Forgets what runs, as a restarted server does. Sessions stay, answers stay unfinished.
+    /// Forgets what runs, as a restarted server does (G19). Sessions stay, answers stay unfinished.
     Restart,
-    /// The next posts fail, before or after the message was stored.
+    /// The next posts fail, before or after the message was stored: a lost request or a lost response.
     FailPosts {
         posts: u32,
         stored: bool,
@@ -81,11 +81,11 @@ pub enum Control {
     FailOpens {
         opens: u32,
     },
-    /// Calls fail as if nobody listened, until switched back.
+    /// All calls fail as unreachable, until switched back.
     Unreachable {
         yes: bool,
     },
-    /// An event about nothing.
+    /// A spurious event.
     Ring,
 }
 
@@ -114,6 +114,7 @@ impl Scripted {
     }
 }
 
+/// A reply of the wrong kind: daemon and fake are of different versions.
 fn confused<T>(reply: Reply) -> Result<T, Error> {
     Err(Error::Refused(format!("unexpected reply {reply:?}")))
 }
@@ -147,6 +148,7 @@ impl Host for Scripted {
 
     fn post(&self, posts: Vec<Post>) -> Pending<'_, ()> {
         Box::pin(async move {
+            // One by one, so that a fault can hit in the middle of a batch.
             for post in posts {
                 self.call(Call::Post(post)).await?;
             }

@@ -1,4 +1,5 @@
-//! A scripted host in another process, reached through its socket.
+//! Client of a scripted host in another process, over its Unix socket. The event connection is re-opened
+//! for ever: the process may be restarted while daemons run.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::{Call, Reply};
 use crate::host::Error;
 use crate::net;
 
-/// A slow answer is not a death.
+/// Generous: a slow answer on a loaded machine must not count as unreachable.
 const PATIENCE: Duration = Duration::from_secs(30);
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
@@ -36,7 +37,7 @@ impl Remote {
         response.json::<Result<Reply, Error>>().await.map_err(unreachable)?
     }
 
-    /// Reconnects for ever. Every connection begins with a ring: something may have been missed.
+    /// Reconnects for ever. Every connection starts with a wake-up, because events may have been missed.
     pub(super) async fn listen(&self, wake: &Notify) {
         loop {
             if let Ok(response) = self.client.get("http://scripted/events").send().await {

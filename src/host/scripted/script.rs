@@ -1,5 +1,5 @@
-//! The scripts: lines that begin with `@`, anywhere in a prompt. A prompt without any is answered
-//! with `done: ` and its first line.
+//! Parser of the scripts that drive fake agents: lines that begin with `@`, anywhere in a prompt. A prompt
+//! without any is answered with `done: ` and its first line.
 //!
 //! ```text
 //! @think 20                 wait 20 ms before anything is said
@@ -65,7 +65,7 @@ pub(super) fn parse(prompt: &str) -> Vec<Step> {
     steps
 }
 
-/// An order nobody knows is no order: prompts are free text.
+/// One directive may be several steps. Unknown directives are ignored: prompts are free text.
 fn step(word: &str, rest: &str) -> Vec<Step> {
     let (first, second) = rest.split_once(' ').unwrap_or((rest, ""));
     let number = |text: &str| text.parse::<u64>().unwrap_or(0);

@@ -1,4 +1,5 @@
-//! The scripted host as a process of its own: the same calls, as JSON over HTTP on a socket.
+//! Server for the scripted host as a process of its own: the same calls, as JSON over HTTP on a Unix socket,
+//! and a stream of events without content, which only wake the listener.
 
 use std::path::Path;
 
@@ -35,7 +36,7 @@ async fn call(State(world): State<World>, Json(call): Json<Call>) -> Json<Result
     Json(world.call(call))
 }
 
-/// A line per event; the first one says that the stream is open.
+/// A line per event; the first one is sent at once, so that a listener looks after connecting.
 async fn events(State(world): State<World>) -> Response {
     let mut events = world.events();
     events.mark_changed();

@@ -1,4 +1,7 @@
-//! The sessions of the scripted host and the agents that work in them.
+//! In-memory state of the scripted host: its sessions and the fake agents that work in them. It imitates
+//! what real hosts do, including what is awkward: prompts to a busy session are merged, an idle session may
+//! not have finished, an event may be lost. A generation number per session stops a script that was
+//! aborted, replaced or forgotten: its next edit finds another generation and ends it.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -22,7 +25,7 @@ use crate::transcript::{
 
 const AGENTS: [&str; 5] = ["build", "explore", "general", "librarian", "oracle"];
 
-/// How long the answer of a session that is idle twice stays unfinished.
+/// The gap between two idles of one end, in which the answer is still unfinished (G4).
 const BETWEEN_TWO_IDLES: Duration = Duration::from_millis(15);
 
 /// A handle; cloning it is cheap.
@@ -56,9 +59,9 @@ struct Session {
     todos: Vec<(String, bool)>,
     activity: Activity,
     ask: Option<(Ask, Option<Answer>)>,
-    /// Changes when what runs here is no longer to go on.
+    /// Incremented to stop the script that runs here.
     generation: u64,
-    /// Prompts that came while the session was busy; they are answered together.
+    /// Prompts that came while the session was busy; they are answered together, as OpenCode does.
     pending: Vec<Step>,
     idle_twice: bool,
     lose_event: bool,
@@ -183,6 +186,7 @@ impl World {
             state.fail_opens -= 1;
             return Err(Error::Unreachable("opening failed by its script".into()));
         }
+        // Idempotent by nonce.
         let known = state.sessions.iter().find(|(_, session)| session.nonce == new.nonce);
         let session = known.map_or_else(|| self.0.clock.session_id(), |(id, _)| id.clone());
         let instance = format!("scripted-{}", state.restarts);
@@ -202,6 +206,7 @@ impl World {
         let mut state = self.state();
         let found = state.sessions.get_mut(&prompt.to.session);
         let session = found.ok_or_else(|| Error::NoSuchSession(prompt.to.session.clone()))?;
+        // A message id that is known does not run again.
         if session.has(prompt.message.as_str()) {
             return Ok(());
         }
@@ -284,7 +289,7 @@ impl World {
         if let Some(log) = &self.0.log {
             let line = format!("{}\n", json!({ "again": again, "at": at, "post": post }));
             let mut log = log.lock();
-            // In one piece: whoever reads along never sees half a line.
+            // In one write: a test that reads along never sees half a line.
             let written = log.write_all(line.as_bytes());
             written.map_err(|error| Error::Refused(error.to_string()))?;
         } else {
@@ -348,7 +353,7 @@ impl World {
         }
     }
 
-    /// Carries out a script, as long as nobody aborts it.
+    /// Runs a script until it ends or its generation does.
     async fn perform(self, id: SessionId, generation: u64, steps: Vec<Step>) {
         let mut steps = steps;
         while !steps.is_empty() {
@@ -357,7 +362,7 @@ impl World {
                     return;
                 }
             }
-            // What came in the meantime is answered together.
+            // Prompts that came in the meantime are answered together.
             let pending = self.edit(&id, generation, |s, _| std::mem::take(&mut s.pending));
             steps = pending.unwrap_or_default();
         }
@@ -461,6 +466,7 @@ impl World {
         })?;
         self.ring();
         loop {
+            // Registered before the state is read: an answer in between is not missed.
             let answered = self.0.answered.notified();
             tokio::pin!(answered);
             answered.as_mut().enable();
@@ -494,7 +500,7 @@ impl World {
             .unwrap_or(false)
     }
 
-    /// Changes a session on behalf of a script that is still the one that runs.
+    /// Changes a session on behalf of a script; `None` when that is not the current one any more.
     fn edit<T>(
         &self,
         id: &SessionId,

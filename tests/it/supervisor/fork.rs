@@ -435,7 +435,7 @@ fn fork_preview_reads_a_file_without_a_daemon() {
     std::fs::write(file, "{}").unwrap();
     let refused = shell.run(["fork-preview", "--file", file]);
     assert_eq!(refused.code, 1);
-    assert!(refused.stderr.contains("is no transcript"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("is not a transcript"), "{}", refused.stderr);
     let missing = shell.run(["fork-preview", "--file", "nowhere.json"]);
     assert!(missing.stderr.contains("cannot read `nowhere.json`"), "{}", missing.stderr);
 }
