@@ -28,6 +28,7 @@ impl Metered {
 
     fn count<'a, T: 'a>(&'a self, call: &'static str, answer: Pending<'a, T>) -> Pending<'a, T> {
         Box::pin(async move {
+            // Counted when it resolves: a call whose caller hangs up is dropped, and not counted.
             let began = Instant::now();
             let answer = answer.await;
             let outcome = if answer.is_ok() { Outcome::Ok } else { Outcome::Failed };

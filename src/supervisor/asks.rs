@@ -94,7 +94,11 @@ impl OpenAsks {
             };
             if let Err(error) = self.tell(task, ask, answer).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(task = %task.id, error, "permission answer failed; retrying at the next look");
+                tracing::warn!(
+                    task = %task.id,
+                    error,
+                    "permission answer failed; retrying at the next look"
+                );
             }
         }
     }

@@ -71,7 +71,11 @@ impl Ends {
             Ok(ended) => ended.is_some(),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(task = %task.id, error, "end of run not written; retrying at the next look");
+                tracing::error!(
+                    task = %task.id,
+                    error,
+                    "end of run not written; retrying at the next look"
+                );
                 false
             }
         }

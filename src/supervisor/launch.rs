@@ -103,7 +103,10 @@ impl Begun {
     /// like a fork the user made, so it is left alone and reported.
     pub(super) fn warn_of_a_copy(&self) {
         if let Some(Inherits::CopyOf(of)) = &self.inherits {
-            tracing::warn!(session = %of, "launch interrupted while forking; an unused fork of this session may be left");
+            tracing::warn!(
+                session = %of,
+                "launch interrupted while forking; an unused fork of this session may be left"
+            );
         }
     }
 }
@@ -203,7 +206,11 @@ impl Supervisor {
             let live = supervisor.task(&id).is_ok_and(|task| task.is_live());
             if live && let Err(error) = supervisor.let_go(&id).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(task = %id, error, "task not moved to the background; it still counts as blocking");
+                tracing::warn!(
+                    task = %id,
+                    error,
+                    "task not moved to the background; it still counts as blocking"
+                );
             }
         });
     }

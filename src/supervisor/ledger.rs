@@ -30,7 +30,11 @@ impl Ledger {
         let progress = Progress { phase: Phase::Retrying, detail: Some(why), ..shown };
         if let Err(error) = self.show(active, progress).await {
             let error = &error as &dyn std::error::Error;
-            tracing::error!(task = %active.task.id, error, "progress not written; retrying at the next look");
+            tracing::error!(
+                task = %active.task.id,
+                error,
+                "progress not written; retrying at the next look"
+            );
         }
     }
 

@@ -290,7 +290,11 @@ impl Reconciler {
         };
         if let Err(error) = written {
             let error = &error as &dyn std::error::Error;
-            tracing::error!(task = %task.id, error, "verdict not written; retrying at the next look");
+            tracing::error!(
+                task = %task.id,
+                error,
+                "verdict not written; retrying at the next look"
+            );
         }
     }
 
@@ -325,7 +329,11 @@ impl Reconciler {
         for parent in missing {
             if let Err(error) = self.ends.parent_is_gone(&parent).await {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(%parent, error, "tasks of a deleted parent not cancelled; retrying at the next look");
+                tracing::error!(
+                    %parent,
+                    error,
+                    "tasks of a deleted parent not cancelled; retrying at the next look"
+                );
             }
         }
     }

@@ -130,7 +130,10 @@ impl Supervisor {
             }
             Some(opened) => {
                 let task = self.complete(intent.nonce, begun, opened).await?;
-                tracing::info!(task = %task.id, "session of an interrupted launch adopted; task continues");
+                tracing::info!(
+                    task = %task.id,
+                    "session of an interrupted launch adopted; task continues"
+                );
             }
             None if self.0.core.clock().uptime() < STILL_ON_ITS_WAY => return Ok(false),
             None => {
@@ -167,5 +170,9 @@ impl Supervisor {
 /// Only logged: the launch has its session.
 fn left_behind(twin: &Opened, error: &host::Error) {
     let error = error as &dyn std::error::Error;
-    tracing::warn!(session = %twin.session, error, "duplicate session of a launch not deleted; it stays on its host");
+    tracing::warn!(
+        session = %twin.session,
+        error,
+        "duplicate session of a launch not deleted; it stays on its host"
+    );
 }

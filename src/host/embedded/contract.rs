@@ -200,6 +200,8 @@ impl Permissions for Embedded {
     fn answer(&self, place: Place, ask: String, answer: Answer) -> Pending<'_, ()> {
         Box::pin(async move {
             let unasked = || Error::Refused(format!("nothing is asked as `{ask}`"));
+            // Requests live with the run, in memory: after a restart the same call asks again, under the same
+            // id.
             let mut runs = self.runs();
             let running = runs.get_mut(&place.session).ok_or_else(unasked)?;
             let asked = running.asks.iter_mut().find(|(asked, _)| asked.id == ask);

@@ -27,7 +27,10 @@ impl Embedded {
             loop {
                 let sweeper = host.clone();
                 if let Err(stuck) = threads::apart(move || sweeper.sweep_files()).await {
-                    tracing::error!(%stuck, "session file sweep failed; files of pruned tasks stay until the next one");
+                    tracing::error!(
+                        %stuck,
+                        "session file sweep failed; files of pruned tasks stay until the next one"
+                    );
                 }
                 tokio::select! {
                     changed = pruned.changed() => if changed.is_err() { return },
@@ -86,7 +89,11 @@ impl Embedded {
         }
         if let Err(error) = fs::rename(folder.path(), aside) {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, session = %id, "stale private folder not renamed; it stays until the next sweep");
+            tracing::warn!(
+                error,
+                session = %id,
+                "stale private folder not renamed; it stays until the next sweep"
+            );
         }
     }
 
@@ -113,6 +120,10 @@ fn remove(folder: &DirEntry) {
     // `remove_dir_all` fails on those.
     if let Err(error) = sandbox::remove_all(&folder.path()) {
         let error = &error as &dyn std::error::Error;
-        tracing::warn!(error, folder = %folder.path().display(), "session folder not removed; it stays until the next sweep");
+        tracing::warn!(
+            error,
+            folder = %folder.path().display(),
+            "session folder not removed; it stays until the next sweep"
+        );
     }
 }

@@ -89,10 +89,15 @@ impl Embedded {
         let record = Record { marker: marker.clone(), pid, start, boot };
         let sweep = self.0.setup.sweep;
         let swept = tokio::task::spawn_blocking(move || sweep(&record)).await;
+        // A sweep that panicked has proved nothing, so the guard counts as alive.
         let swept = swept.unwrap_or(Err(Survivors(vec![pid])));
         match &swept {
             Ok(()) => {
-                tracing::info!(%session, call, "command of an interrupted run killed or gone; record erased");
+                tracing::info!(
+                    %session,
+                    call,
+                    "command of an interrupted run killed or gone; record erased"
+                );
                 drop(self.0.store.processes().forget(marker));
             }
             Err(Survivors(pids)) => {

@@ -184,6 +184,7 @@ impl Client {
         ask: &str,
         answer: Answer,
     ) -> Result<(), Error> {
+        // `once` and not `always`, which would allow later calls, too.
         let reply = match answer {
             Answer::Allow => "once",
             Answer::Deny => "reject",

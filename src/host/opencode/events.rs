@@ -31,6 +31,7 @@ impl Events {
                     return Some(Err(Error::Broken("an event without an end".into())));
                 }
             }
+            // Chunks end anywhere, also inside a character: only whole events are decoded.
             match self.bytes.next().await? {
                 Ok(bytes) => self.parser.add(bytes.into()),
                 Err(error) => return Some(Err(error)),

@@ -187,7 +187,11 @@ impl OpenCode {
                 // A starting process swallows requests (G1): asked again, it answers.
                 Err(error) => {
                     let pid = bridge.pid;
-                    tracing::warn!(pid, %error, "OpenCode plugin connected but its process does not answer; retrying");
+                    tracing::warn!(
+                        pid,
+                        %error,
+                        "OpenCode plugin connected but its process does not answer; retrying"
+                    );
                     tokio::time::sleep(BETWEEN_QUESTIONS).await;
                     tries += 1;
                 }

@@ -42,6 +42,7 @@ impl OpenCode {
         let is_there = |instance: &&Arc<Instance>| {
             Url::parse(&instance.address).is_ok_and(|known| self::place(&known) == place)
         };
+        // A configured server at the same address is used as it is, with its own login.
         let known = instances.values().find(is_there).map(|known| known.name.clone());
         let is_outdated = instances.get(&name).is_some_and(|known| outdated(known, login));
         if known.is_none() {

@@ -127,6 +127,7 @@ impl Http {
     }
 
     async fn stream(&self, path: &str) -> Result<Bytes, Error> {
+        // Without a timeout: the stream is endless, and its reader watches the heartbeat.
         let request = self.request(&self.fresh, Method::GET, path)?;
         let request = request.header(ACCEPT, "text/event-stream");
         let response = request.send().await.map_err(failed)?;

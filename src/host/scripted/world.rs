@@ -256,6 +256,7 @@ impl World {
         if let Some(session) = state.sessions.get_mut(id)
             && session.activity != Activity::Idle
         {
+            // The script finds another generation at its next step, and ends.
             session.generation += 1;
             session.fail(now, FailureName::Aborted, "aborted");
             session.rest();
