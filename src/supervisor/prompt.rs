@@ -110,7 +110,7 @@ impl Prompter {
         if let Err(error) = &admitted {
             tracing::error!(
                 error = error as &dyn std::error::Error,
-                "queued tasks not admitted; they wait for the next look"
+                "queued tasks not admitted; retrying"
             );
         }
         let owed = match self.core.store().tasks().unprompted() {
@@ -146,6 +146,8 @@ impl Prompter {
         let next = next.min().unwrap_or(Duration::from_secs(3600));
         // No event tells when a key was set, so it is polled for.
         let next = if lacking { next.min(BETWEEN_LOOKS) } else { next };
+        // Tasks wait for slots that are free, and nobody rings for them again.
+        let next = if admitted.is_err() { next.min(AFTER_AN_ERROR) } else { next };
         next.max(Duration::from_millis(10))
     }
 

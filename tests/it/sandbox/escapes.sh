@@ -110,12 +110,14 @@ perl -e 'my $x = "a" x (400 << 20); exit(length $x == 0)' 2>/dev/null && broken 
 for n in 1 2 3; do head -c 900000 /dev/zero > "many$n"; done
 [ "$(cat many? | wc -c)" -gt 2000000 ] && broken Disk
 echo "all was tried"
-# Whoever gets away from the guard is not known for a command any more.
-env -i /usr/bin/setsid --fork /usr/bin/bash -c "for n in {1..100}; do
+# Whoever gets away from the guard is not known for a command any more. Away is who has a session of its own, which
+# `setsid --fork` does not wait for; the guard is killed only then.
+env -i /usr/bin/setsid --fork /usr/bin/bash -c "echo x > '$PWD/away1'; for n in {1..100}; do
     /usr/bin/curl -s -m 5 -o /dev/null -w '%{http_code}' -H 'authorization: Bearer $TOKEN' \
         http://127.0.0.1:$PORT/v1/tasks | /usr/bin/grep -q 200 && { echo x > '$PWD/through'; exit; }
     /usr/bin/sleep 0.1
 done" > /dev/null 2>&1
-env -i /usr/bin/setsid --fork sleep "$SLEEP"
+env -i /usr/bin/setsid --fork /usr/bin/bash -c "echo x > '$PWD/away2'; exec sleep $SLEEP"
+for n in {1..100}; do [ -e away1 ] && [ -e away2 ] && break; sleep 0.1; done
 kill -9 $PPID 2>/dev/null
 true

@@ -7,6 +7,7 @@ use asyncagents::task::Order;
 use asyncagents::task::queue::Limits;
 use asyncagents::task::{Phase, SessionId, Slot, Status, Task};
 
+use crate::support::process::{Shell, until};
 use crate::support::{World, caller, order, settings};
 
 fn limited(active: usize, queued: usize, models: &[(&str, usize)]) -> Settings {
@@ -44,6 +45,34 @@ async fn at_the_cap_a_launch_is_queued_and_starts_when_a_finished_task_frees_its
         world.ended(&tasks[n]).await;
     }
     assert_eq!(world.posts(&parent, 5).await.len(), 5);
+}
+
+#[test]
+fn a_slot_that_could_not_be_given_is_given_when_the_store_works_again() {
+    let mut shell = Shell::with_host_process();
+    let file = shell.path("config.toml");
+    std::fs::write(&file, "[limits]\nactive_per_parent = 1\n").unwrap();
+    shell.set("ASYNCAGENTS_CONFIG", &file);
+    let (first, second) = (shell.launch_hanging("first"), shell.launch("@hang"));
+    let database = rusqlite::Connection::open(shell.database()).unwrap();
+    database
+        .execute_batch(
+            "CREATE TRIGGER refusing BEFORE UPDATE OF slot ON task WHEN NEW.slot = 2
+             BEGIN SELECT RAISE(FAIL, 'no slot can be given'); END",
+        )
+        .unwrap();
+    shell.finish(&first, "done");
+    until("it cannot be given", || shell.log().contains("queued tasks not admitted"));
+    database.execute_batch("DROP TRIGGER refusing").unwrap();
+    // Nothing happens that would wake whoever gives out slots: the daemon looks by itself.
+    until("its turn comes", || {
+        database
+            .query_row("SELECT slot FROM task WHERE id = ?1", [&second.session_id], |row| {
+                row.get::<_, i64>(0)
+            })
+            .unwrap()
+            == 2
+    });
 }
 
 #[tokio::test]
