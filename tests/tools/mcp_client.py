@@ -369,9 +369,9 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
             self.place.config.write_text("nonsense = [")
             text, is_error = await tools.call("asyncagents_list")
             self.assertTrue(is_error)
-            self.assertIn("the daemon of asyncagents cannot be started", text)
+            self.assertIn("the asyncagents daemon cannot be started", text)
             self.assertIn("is not valid TOML", text)
-            self.assertIn("call again once that is mended", text)
+            self.assertIn("call again once this is fixed", text)
             self.place.config.write_text("")
             self.assertIn(task, await tools.say("list"))
 
