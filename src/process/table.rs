@@ -74,6 +74,11 @@ pub(super) fn descendants(entries: &[Entry], of: i32) -> Vec<Entry> {
 /// How many threads the processes below this one have, at any depth, counted up to a little above
 /// `enough`. It follows `children` files instead of reading the whole table, so it is cheap to poll.
 pub(super) fn threads_below(pid: i32, enough: u64) -> u64 {
+    // A kernel built without `CONFIG_PROC_CHILDREN` has no such lists: there whole processes are counted, from the
+    // table of all, so that the limit holds there, too.
+    if !Path::new("/proc/thread-self/children").exists() {
+        return processes_below(pid);
+    }
     let mut count = 0;
     let mut parents = vec![pid];
     while let Some(parent) = parents.pop() {
@@ -89,6 +94,10 @@ pub(super) fn threads_below(pid: i32, enough: u64) -> u64 {
         }
     }
     count
+}
+
+fn processes_below(pid: i32) -> u64 {
+    descendants(&read().unwrap_or_default(), pid).len() as u64
 }
 
 impl Entry {
@@ -226,5 +235,22 @@ mod tests {
         let parent = std::os::unix::process::parent_id().cast_signed();
         assert_eq!((entry.parent, entry.alive), (parent, true));
         assert_eq!(find(own), Some(entry));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_a_process_has_started_is_counted_with_and_without_the_kernels_lists() {
+        let mut shell = std::process::Command::new("sh");
+        let mut shell = shell.args(["-c", "sleep 60 & (sleep 60; true) & wait"]).spawn().unwrap();
+        let pid = shell.id().cast_signed();
+        let began = std::time::Instant::now();
+        while processes_below(pid) < 3 && began.elapsed() < std::time::Duration::from_secs(60) {
+            std::thread::yield_now();
+        }
+        let counts = (threads_below(pid, 100), processes_below(pid));
+        let enough = threads_below(pid, 0);
+        descendants(&read().unwrap(), pid).iter().for_each(Entry::kill);
+        shell.wait().unwrap();
+        assert_eq!((counts, enough > 0), ((3, 3), true));
     }
 }
