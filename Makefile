@@ -1,10 +1,10 @@
 # `make test` is the gate, here and in CI.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint check bench bench-large fuzz
+.PHONY: help build test lint check bench bench-large fuzz screenshots screenshots-dashboard
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 build: ## build the release binary
 	cargo build --release
@@ -21,8 +21,10 @@ test: lint ## formatting, lints, documentation and all tests, with the tools the
 	fi
 	tests/tools/plugin.sh
 	tests/tools/mcp.sh
+	tests/tools/conformance.sh
 	tests/tools/schemathesis.sh
 	tests/tools/browser.sh
+	tests/tools/dashboard.sh
 
 lint:
 	cargo fmt --check
@@ -36,14 +38,21 @@ check: lint ## formatting, lints, documentation, licences
 		echo "cargo deny: skipped, it is not installed (cargo install cargo-deny)"; \
 	fi
 
-bench: ## measure the engine, the status API and forking
+bench: ## measure the engine, the status API, forking and the dashboard
 	-tests/tools/install-mcp.sh
 	cargo bench --bench engine
 	cargo bench --bench fork
+	tests/tools/bench-dashboard.sh
 
 bench-large: ## the same with a million tasks and a parent of 239 MB
 	cargo bench --bench engine -- --large api memory start
 	cargo bench --bench fork -- --large
+
+screenshots: screenshots-dashboard ## take the pictures of the README again, from the built program
+	tests/tools/screenshots.sh
+
+screenshots-dashboard:
+	tests/tools/screenshots-dashboard.sh
 
 # Seconds for each target.
 FUZZ_SECONDS ?= 600

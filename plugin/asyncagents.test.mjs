@@ -159,7 +159,7 @@ test("a call is forwarded with who calls and from where, and answered in the dae
   })
 })
 
-test("the same call id in another message is another launch, because providers count them anew", async () => {
+test("the same call id in another message is another launch, because some providers number calls from the start in every message", async () => {
   const keys = []
   daemon.routes["POST /v1/tools/asyncagents_task"] = (answer, _, body) => {
     keys.push(body.key)

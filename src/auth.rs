@@ -1,5 +1,5 @@
 //! The credential store behind `asyncagents auth set`: API keys of model providers in one JSON file of
-//! the storage directory, mode 0600. The file is read anew at every use, so a key that was set or
+//! the storage directory, mode 0600. The file is read at every use, so a key that was set or
 //! removed takes effect at once, without a restart of the daemon. A file that others can read, or that
 //! is damaged, is refused as a whole, and no error text ever repeats its contents.
 

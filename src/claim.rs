@@ -1,7 +1,7 @@
 //! Liveness by lock files: a client holds an advisory lock on a file with its name for as long as it
 //! lives. The kernel releases the lock however the process ends, so whether a client is still there
 //! needs no heartbeat and no process id (which would be reused). Files of killed processes stay behind;
-//! they are removed by whoever looks next.
+//! they are removed by the next lookup.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;

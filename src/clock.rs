@@ -55,6 +55,7 @@ impl Clock {
     pub fn advance(&self, duration: Duration) {
         match &self.0.source {
             Source::Manual { millis, moved, .. } => {
+                // The time first, then the wake-up: a sleeper that wakes must see the new time.
                 millis.fetch_add(duration.as_millis() as i64, Ordering::SeqCst);
                 moved.send_replace(());
             }
@@ -72,6 +73,7 @@ impl Clock {
     pub fn micros(&self) -> i64 {
         match &self.0.source {
             Source::System { .. } => {
+                // A clock before 1970 counts as 1970: ids must not become negative.
                 let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 since.as_micros() as i64
             }

@@ -22,6 +22,7 @@ pub mod clock;
 pub mod feed;
 pub mod metrics;
 pub mod net;
+pub mod notify;
 pub mod private_file;
 pub mod process;
 pub mod sandbox;

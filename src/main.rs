@@ -3,14 +3,11 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
     // A guard is started for every command an agent runs: it must cost neither argument parsing nor
     // configuration, and its arguments are none of the command line's.
     if let Some(code) = asyncagents::cli::guard(std::env::args_os()) {
         return code;
     }
-    let arguments = asyncagents::cli::Arguments::parse();
-    asyncagents::cli::run(arguments)
+    asyncagents::cli::run(asyncagents::cli::Arguments::read())
 }

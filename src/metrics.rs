@@ -38,6 +38,8 @@ struct Inner {
     notices_retried: Counter,
     clients: Gauge,
     clients_dropped: Counter,
+    mcp_sessions: Gauge,
+    mcp_requests: Family<McpLabels, Counter>,
     host_calls: Family<OutcomeLabels, Counter>,
     host_seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
 }
@@ -61,7 +63,12 @@ struct OutcomeLabels {
     outcome: &'static str,
 }
 
-/// How a call of a host went.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct McpLabels {
+    outcome: &'static str,
+}
+
+/// How a call went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Ok,
@@ -71,6 +78,9 @@ pub enum Outcome {
 /// RAII guard of one open event stream: the gauge of clients goes down when it is dropped, however the
 /// connection ends.
 pub struct StreamGuard(Gauge);
+
+/// RAII guard of one MCP session over HTTP.
+pub struct SessionGuard(Gauge);
 
 impl Metrics {
     pub fn new() -> Metrics {
@@ -109,6 +119,12 @@ impl Metrics {
         let ends = Family::<EndLabels, Counter>::default();
         registry.register("ends", "Runs ended, by how they ended", ends.clone());
         let durations = Histogram::new(TASK_SECONDS);
+        let mcp_sessions = Gauge::default();
+        let help = "MCP sessions over HTTP";
+        registry.register("mcp_sessions", help, mcp_sessions.clone());
+        let mcp_requests = Family::<McpLabels, Counter>::default();
+        let help = "MCP requests over HTTP, by whether they were answered or refused";
+        registry.register("mcp_requests", help, mcp_requests.clone());
         let help = "Seconds from the launch of a task to its first end";
         registry.register("task_duration_seconds", help, durations.clone());
         let host_calls = Family::<OutcomeLabels, Counter>::default();
@@ -128,6 +144,8 @@ impl Metrics {
             notices_retried,
             clients,
             clients_dropped,
+            mcp_sessions,
+            mcp_requests,
             host_calls,
             host_seconds,
         }))
@@ -190,6 +208,19 @@ impl Metrics {
         self.0.clients_dropped.inc();
     }
 
+    pub fn mcp_session(&self) -> SessionGuard {
+        self.0.mcp_sessions.inc();
+        SessionGuard(self.0.mcp_sessions.clone())
+    }
+
+    pub fn mcp_request(&self, outcome: Outcome) {
+        let outcome = match outcome {
+            Outcome::Ok => "answered",
+            Outcome::Failed => "refused",
+        };
+        self.0.mcp_requests.get_or_create(&McpLabels { outcome }).inc();
+    }
+
     /// All metrics in Prometheus' text format, with the figures that the store has just read.
     pub fn text(&self, queued: u64, notices_owed: u64) -> String {
         self.0.queued.set(queued as i64);
@@ -209,6 +240,12 @@ enum Metric {
 impl Default for Metrics {
     fn default() -> Metrics {
         Metrics::new()
+    }
+}
+
+impl Drop for SessionGuard {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

@@ -49,14 +49,14 @@ pub async fn within<T: Send + 'static>(
 
 /// Runs `work` on a blocking thread without a limit: for work on our own disk and in memory that would
 /// hold up everybody else on one of the two worker threads.
-pub async fn apart<T: Send + 'static>(
+pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
     tokio::task::spawn_blocking(work).await.map_err(|_| Error::Panicked)
 }
 
 /// Runs `work` on this thread while tokio moves the other tasks to another one: for work in memory that
-/// borrows something too large to be copied for [`apart`].
+/// borrows something too large to be copied for [`run_blocking`].
 pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),

@@ -1,5 +1,5 @@
 //! Workspace trust: which directories may define agents by the files in them (X1). One JSON file in
-//! the storage directory, read anew at every use, so that a decision needs no daemon and no restart.
+//! the storage directory, read at every use, so that a decision needs no daemon and no restart.
 //!
 //! Trust belongs to a canonical path and to that directory alone: one below it is another workspace. It
 //! is not tied to the contents, which every `git pull` changes, nor to an inode, which file systems
@@ -40,12 +40,12 @@ pub enum Decision {
 pub struct Workspace {
     /// The canonical path, or the path as given if it cannot be resolved.
     pub path: PathBuf,
-    pub standing: Standing,
+    pub status: TrustStatus,
 }
 
 /// What the list says about a workspace now.
 #[derive(Debug)]
-pub enum Standing {
+pub enum TrustStatus {
     Trusted,
     Declined,
     Undecided,
@@ -115,22 +115,22 @@ impl Trust {
         Trust { file: PrivateFile::own(home.join("trust.json"), LARGEST_LIST) }
     }
 
-    /// Looks a workspace up. Never fails: whatever goes wrong is a [`Standing`] that is not trusted.
+    /// Looks a workspace up. Never fails: whatever goes wrong is a [`TrustStatus`] that is not trusted.
     pub fn look(&self, directory: &Path) -> Workspace {
-        let Ok(place) = Place::of(directory) else {
+        let Ok(place) = DirectoryIdentity::of(directory) else {
             // Entries are keyed by canonical path, and this has none.
-            return Workspace { path: directory.to_owned(), standing: Standing::Undecided };
+            return Workspace { path: directory.to_owned(), status: TrustStatus::Undecided };
         };
-        let standing = match self.read() {
-            Ok(list) => place.standing(&list),
-            Err(error) => Standing::Unknown(error),
+        let status = match self.read() {
+            Ok(list) => place.status(&list),
+            Err(error) => TrustStatus::Unknown(error),
         };
-        Workspace { path: place.path.into(), standing }
+        Workspace { path: place.path.into(), status }
     }
 
     /// Records a decision and returns the canonical path that it is stored under.
     pub fn decide(&self, directory: &Path, decision: Decision) -> Result<String, Error> {
-        let Place { path, owner } = Place::of(directory)?;
+        let DirectoryIdentity { path, owner } = DirectoryIdentity::of(directory)?;
         self.change(|list| {
             list.workspaces.insert(path.clone(), Entry { decision, owner });
         })?;
@@ -193,21 +193,21 @@ impl Trust {
 
 impl Workspace {
     pub fn is_trusted(&self) -> bool {
-        match self.standing {
-            Standing::Trusted => true,
-            Standing::Declined | Standing::Undecided | Standing::Unknown(_) => false,
+        match self.status {
+            TrustStatus::Trusted => true,
+            TrustStatus::Declined | TrustStatus::Undecided | TrustStatus::Unknown(_) => false,
         }
     }
 }
 
 /// A directory by what identifies it in the list.
-struct Place {
+struct DirectoryIdentity {
     path: String,
     owner: u32,
 }
 
-impl Place {
-    fn of(directory: &Path) -> Result<Place, Error> {
+impl DirectoryIdentity {
+    fn of(directory: &Path) -> Result<DirectoryIdentity, Error> {
         let no_directory =
             |error| Error::NoDirectory { path: directory.display().to_string(), error };
         let path = fs::canonicalize(directory).map_err(no_directory)?;
@@ -217,16 +217,16 @@ impl Place {
         }
         let not_text = |path: PathBuf| Error::NotText(path.display().to_string());
         let path = path.into_os_string().into_string().map_err(|path| not_text(path.into()))?;
-        Ok(Place { path, owner: metadata.uid() })
+        Ok(DirectoryIdentity { path, owner: metadata.uid() })
     }
 
-    fn standing(&self, list: &List) -> Standing {
+    fn status(&self, list: &List) -> TrustStatus {
         match list.workspaces.get(&self.path) {
             // Another user's directory under a path that was once trusted: ask again.
-            Some(entry) if entry.owner != self.owner => Standing::Undecided,
-            Some(Entry { decision: Decision::Trusted, .. }) => Standing::Trusted,
-            Some(Entry { decision: Decision::Declined, .. }) => Standing::Declined,
-            None => Standing::Undecided,
+            Some(entry) if entry.owner != self.owner => TrustStatus::Undecided,
+            Some(Entry { decision: Decision::Trusted, .. }) => TrustStatus::Trusted,
+            Some(Entry { decision: Decision::Declined, .. }) => TrustStatus::Declined,
+            None => TrustStatus::Undecided,
         }
     }
 }
@@ -257,7 +257,7 @@ mod tests {
         }
 
         fn look(&self, name: &str) -> String {
-            format!("{:?}", self.trust.look(&self.path(name)).standing)
+            format!("{:?}", self.trust.look(&self.path(name)).status)
         }
 
         fn write(&self, text: &str) {

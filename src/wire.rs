@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::fork::Inheritance;
-pub use crate::task::Receipt;
 use crate::task::Timestamp;
 use crate::task::launch::Arguments;
 pub use crate::task::view::TaskView;
+pub use crate::task::{Answered, Door, Receipt};
 
 /// The protocol version of daemons and their clients. It is raised when one of them would misunderstand the
 /// other: when a field is removed or changes its meaning, or when a request relies on a field that earlier
@@ -59,6 +59,70 @@ pub struct DurationView {
     pub avg: u64,
     pub max: u64,
     pub min: u64,
+}
+
+/// What tasks did over the last hours, in buckets of equal length, the oldest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryView {
+    pub from: Timestamp,
+    pub to: Timestamp,
+    /// Of a bucket.
+    pub seconds: u64,
+    pub buckets: Vec<BucketView>,
+    /// From launch to end, of the tasks that ended in this time.
+    pub duration: PercentilesView,
+    pub by_agent: BTreeMap<String, ShareView>,
+    /// The empty name stands for models that hosts chose.
+    pub by_model: BTreeMap<String, ShareView>,
+    /// There were more tasks than are read; the oldest are not counted.
+    pub partial: bool,
+    pub queue: QueueView,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BucketView {
+    pub launched: u64,
+    pub completed: u64,
+    pub error: u64,
+    pub cancelled: u64,
+    /// Of the tasks that ended here.
+    pub tokens: u64,
+    pub cost: f64,
+}
+
+/// In milliseconds; all 0 when no task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PercentilesView {
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub max: u64,
+}
+
+/// The tasks of one agent or model that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ShareView {
+    pub tasks: u64,
+    pub errors: u64,
+    pub tokens: u64,
+    pub cost: f64,
+    pub duration: PercentilesView,
+}
+
+/// Slots in use now, and their limits; a limit that is left out is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueView {
+    pub active: u64,
+    pub queued: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most_active: Option<usize>,
+    pub most_active_per_parent: usize,
+    pub most_queued_per_parent: usize,
+    /// By `provider` or `provider/model`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub most_active_per_model: BTreeMap<String, usize>,
 }
 
 /// The tasks of one batch, oldest first.
@@ -194,6 +258,10 @@ pub struct CallerView {
     /// Prefix of the names of earlier callers: their unread notices go to this one once they are gone.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub heir_of: String,
+    /// The caller does not say who it is, and shares its parent with others who do not: it is shown and may
+    /// change only what it names by an id.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub anonymous: bool,
     /// After how many seconds the caller's side cuts a call off; waits end before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longest_wait: Option<u64>,
@@ -318,6 +386,48 @@ pub struct ResumeRequest {
     pub key: Option<String>,
 }
 
+/// Launches a failed or cancelled task again. The caller's directory does not count, its credentials do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RetryRequest {
+    pub caller: CallerView,
+    /// Idempotency key, as in [`LaunchRequest`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// A message to a task (T21).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SendRequest {
+    pub message: String,
+    /// For a completed task, which is resumed.
+    #[serde(rename = "handOver", skip_serializing_if = "HandOverView::is_empty")]
+    pub hand_over: HandOverView,
+    /// Idempotency key, as in [`LaunchRequest`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// The task that a message was sent to, and how the agent gets it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SentView {
+    #[serde(flatten)]
+    pub task: TaskView,
+    pub delivery: DeliveryView,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeliveryView {
+    /// Before its next step.
+    Steered,
+    /// With its first step, once the task has a slot.
+    Queued,
+    /// As the prompt of another run: the task had completed.
+    Resumed,
+}
+
 /// Cancels tasks: exactly one of `ids`, `all` and `batch` is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -346,6 +456,30 @@ pub struct OutputView {
     /// The permission requests it is blocked on, when that is why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asks: Vec<PermissionView>,
+    /// How its earlier requests were answered, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<Answered>,
+}
+
+/// A task by itself, with all that is known of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DetailView {
+    #[serde(flatten)]
+    pub task: TaskView,
+    /// How its permission requests were answered, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<Answered>,
+    /// What a fork began with; left out when it was none, or when its host copied the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inherited: Option<InheritedView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InheritedView {
+    /// What the agent was told about it: what was kept, cut and left out.
+    pub preamble: String,
+    /// Of the context that came after it.
+    pub characters: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -489,6 +623,9 @@ pub struct PermissionView {
     pub description: String,
     pub what: String,
     pub since: Timestamp,
+    /// The same as one sentence for a person, with what the agent wrote quoted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub question: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -496,9 +633,38 @@ pub struct PermissionsView {
     pub permissions: Vec<PermissionView>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A person's answer to a permission request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerRequest {
     pub allow: bool,
+    #[serde(default)]
+    pub door: Door,
+    /// Who answers: a parent, or the user of the shell; empty when the client does not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+}
+
+/// A one-time code for the dashboard.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DashCodeView {
+    pub code: String,
+    /// Seconds.
+    pub expires_in: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DashTokenRequest {
+    pub code: String,
+}
+
+/// The token of a page, for its verbs.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DashTokenView {
+    pub token: String,
+    /// Seconds.
+    pub expires_in: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -515,6 +681,9 @@ pub struct HealthView {
     /// 0 with a warning when they cannot be counted.
     pub task_count: u64,
     pub pid: u32,
+    /// The queue is paused: launches are accepted, and wait.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
     /// For the user: a store that is damaged or was set aside, a disk that fills up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -524,6 +693,17 @@ pub struct HealthView {
     /// The warnings that every command shows: the store is damaged or was set aside.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub urgent: Vec<String>,
+}
+
+/// The queue of tasks that wait for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueStateView {
+    /// No task gets a slot until the queue is continued.
+    pub paused: bool,
+    /// How many wait.
+    pub queued: u64,
+    /// How many hold a slot.
+    pub active: u64,
 }
 
 /// The result of reading the whole store from end to end.
@@ -652,10 +832,32 @@ pub struct ToolRequest {
     /// The caller acknowledges the notices in the answer with `/v1/mailbox/read`. Otherwise they count as
     /// read when the answer is sent.
     pub acknowledges: bool,
+    /// The caller would come back for the answer of a call that waits ([`ToolLine::Deferred`]).
+    #[serde(skip_serializing_if = "is_false")]
+    pub deferrable: bool,
+    /// The caller shows permission requests to its user, so that a wait goes on while one is open
+    /// ([`ToolLine::Asks`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asks: Option<AskingView>,
+}
+
+impl ToolRequest {
+    /// Whether the answer comes as lines of JSON.
+    pub fn is_in_lines(&self) -> bool {
+        self.progress || self.deferrable || self.asks.is_some()
+    }
+}
+
+/// A client that shows permission requests to its user.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AskingView {
+    /// The requests that the user did not want to answer there.
+    pub declined: Vec<String>,
 }
 
 /// The answer of a tool: plain text, also when it is an error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolAnswer {
     pub text: String,
@@ -663,6 +865,9 @@ pub struct ToolAnswer {
     /// The notices in the text that have still to be acknowledged.
     #[serde(rename = "mail", default, skip_serializing_if = "Receipt::is_empty")]
     pub receipt: Receipt,
+    /// The result as JSON, when the answer is of one task with a schema.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured: Option<serde_json::Value>,
 }
 
 /// A line of an answer with progress.
@@ -670,7 +875,55 @@ pub struct ToolAnswer {
 #[serde(rename_all = "camelCase")]
 pub enum ToolLine {
     Progress(String),
+    /// The open permission requests of the caller's tasks, again whenever they change.
+    Asks(Vec<PermissionView>),
     Answer(ToolAnswer),
+    /// Instead of an answer: the call goes on in the daemon, and `/v1/calls/{id}` has its answer.
+    Deferred(CallView),
+}
+
+/// A deferred call: it waits in the daemon, also across restarts, until its caller comes for the answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallView {
+    /// Cannot be guessed: who has it may read the answer.
+    pub id: String,
+    pub status: CallStatus,
+    /// What the agents that are waited for are doing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    /// When it may be deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    /// When it has completed. Acknowledged with `/v1/mailbox/read`, by the id of the call and the receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<ToolAnswer>,
+    /// Why it has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// What the client's user is to be asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asks: Vec<PermissionView>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallStatus {
+    Working,
+    InputRequired,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+/// The user of the client did not want to answer these permission requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeclineRequest {
+    pub caller: CallerView,
+    pub asks: Vec<String>,
 }
 
 /// Aborts a call: the caller no longer waits for the one it made with this key.
@@ -681,10 +934,13 @@ pub struct AbortRequest {
 }
 
 /// Acknowledges notices.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadRequest {
     #[serde(rename = "notices")]
     pub receipt: Receipt,
+    /// The deferred calls whose answers have arrived.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<String>,
 }
 
 impl From<Inheritance> for ForkView {

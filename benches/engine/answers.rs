@@ -1,4 +1,4 @@
-//! A long answer of a model: what the daemon takes of memory and writes to disk for it, beside its size.
+//! A long model answer: the daemon's peak memory and disk writes, relative to the answer's size.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use crate::table::{Row, Table};
 
 const ANSWER: usize = 20_000_000;
 const BOUND: usize = 32 << 20;
-/// So many times the answer.
+/// Allowed multiples of the answer's size.
 const MOST: f64 = 5.0;
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -47,7 +47,7 @@ pub(crate) async fn measure(table: &mut Table) -> anyhow::Result<()> {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let after = (process.peak()?, process.written()?);
-    // Fetched when all is measured.
+    // Fetched after the measurement, so that the response does not count.
     let ended = daemon.client.task(&task.session_id).await?;
     let length = ended.result.map_or(0, |result| result.len());
     ensure!(length == ANSWER, "{} with {length} bytes", ended.status);
@@ -72,7 +72,7 @@ pub(crate) async fn measure(table: &mut Table) -> anyhow::Result<()> {
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 64 * 1024];
-    // The body is JSON and ends with the only closing brace at the end of what was sent.
+    // The body is JSON, and `}` is the last byte of the request only when all of it has arrived.
     while !request.ends_with(b"}") {
         let length = stream.read(&mut buffer)?;
         request.extend_from_slice(&buffer[..length]);

@@ -1,4 +1,4 @@
-//! The status API beside a bare axum server that sends as many bytes.
+//! The status API compared with a bare axum server that sends the same number of bytes.
 
 use std::path::Path;
 use std::time::Instant;
@@ -21,7 +21,7 @@ const MOST_MILLIS_TO_START: f64 = 200.0;
 const MOST_MEGABYTES: f64 = 40.0;
 const MOST_MEGABYTES_FOR_SNAPSHOTS: f64 = 100.0;
 
-/// Changes at once: a parent's list is cleared. Fewer than a client may lag behind.
+/// Changes committed at once (a parent's list is cleared), fewer than a client may lag behind.
 const BURST: usize = 900;
 
 pub(crate) async fn measure(
@@ -118,8 +118,8 @@ async fn compare(
     Ok(())
 }
 
-/// What was answered in a second, and the processor time of one answer in microseconds, which says
-/// more on a machine that others use as well.
+/// Responses per second, and processor time per response in microseconds, which is the steadier
+/// figure on a shared machine.
 pub(crate) struct Rates {
     pub(crate) ours: f64,
     pub(crate) theirs: f64,
@@ -133,7 +133,7 @@ impl Rates {
     }
 }
 
-/// By turns, so that both see the same weather.
+/// Alternates between the two, so that both see the same background load.
 pub(crate) async fn side_by_side(
     scale: &Scale,
     (bare, daemon, port): (&Bare, &Daemon, u16),
@@ -157,7 +157,7 @@ pub(crate) async fn side_by_side(
     })
 }
 
-/// Fifty clients that come at the same moment.
+/// Fifty clients that connect at the same time.
 async fn snapshots(home: &Path, host: &Host, table: &mut Table) -> anyhow::Result<()> {
     let (daemon, port) = Daemon::open(home, host).await?;
     let before = daemon.process.resident()?;
@@ -201,7 +201,7 @@ async fn events(
     drop(listeners);
     daemon.stop().await?;
 
-    // The same bytes, less what a chunk is wrapped in.
+    // The same payload without the seven bytes of chunked framing.
     let size = bytes / (clients * BURST * rounds) - 7;
     let mut listeners = load::listeners(bare.port, "/stream", clients).await?;
     let bare_used = bare.process.processor()?;

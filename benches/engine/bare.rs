@@ -1,4 +1,4 @@
-//! The limits: what this disk and SQLite give to a loop that does nothing else.
+//! The upper bounds: what this disk and SQLite achieve in a bare loop.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -14,9 +14,9 @@ use crate::table::millis;
 /// How the rows of launches are spread over transactions.
 #[derive(Clone, Copy)]
 pub(crate) enum Commits {
-    /// First so many intents, then so many tasks.
+    /// A transaction for this many intents, then one for as many tasks.
     Two { launches: usize },
-    /// Everything of one launch at once.
+    /// One transaction for everything a launch writes.
     One,
 }
 
@@ -31,7 +31,7 @@ impl Bare {
     pub(crate) fn open(database: &Path, present: usize) -> anyhow::Result<Bare> {
         let db = Connection::open(database)?;
         rows::like_the_store(&db)?;
-        // Short ids go on where those of the history end.
+        // Short ids continue after those of the history, so that they stay unique.
         Ok(Bare { db, clock: Clock::system(), launched: present })
     }
 
@@ -71,7 +71,7 @@ impl Bare {
     }
 }
 
-/// Milliseconds of each of so many `fdatasync`s after an append of 4 KiB.
+/// Milliseconds of each of `times` `fdatasync`s after an append of 4 KiB.
 pub(crate) fn fsyncs(folder: &Path, times: usize) -> anyhow::Result<Vec<f64>> {
     let path = folder.join("fsync");
     let mut file = OpenOptions::new().create(true).append(true).open(&path)?;

@@ -1,4 +1,4 @@
-//! A command through its guard, beside the same command started directly.
+//! A command run by its guard, compared with the same command started directly.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ use crate::{Scale, progress};
 const MOST_MORE_MILLIS: f64 = 5.0;
 const MOST_TIMES_BARE: f64 = 1.5;
 
-/// The disk is measured elsewhere.
+/// Records nothing: the cost of the disk is measured elsewhere.
 struct NoJournal;
 
 impl Journal for NoJournal {
@@ -36,7 +36,7 @@ pub(crate) async fn measure(scale: &Scale, table: &mut Table) -> anyhow::Result<
     let lease = Duration::from_secs(30);
     let launcher = Launcher::new(PROGRAM.into(), lease, environment, Arc::new(NoJournal));
     let (mut direct, mut guarded) = (Vec::new(), Vec::new());
-    // In turns, so that both see the same machine.
+    // Interleaved, so that both see the same background load.
     for _ in 0..scale.commands {
         let began = Instant::now();
         let mut command = Command::new("bash");
@@ -77,7 +77,8 @@ pub(crate) async fn measure(scale: &Scale, table: &mut Table) -> anyhow::Result<
     sandboxed(scale, table, &launcher).await
 }
 
-/// The whole way of an agent's command: looking at the workspace, the guard, bubblewrap with all mounts.
+/// The whole path of an agent's command: planning from the workspace, the guard, bubblewrap with
+/// all mounts.
 async fn sandboxed(scale: &Scale, table: &mut Table, launcher: &Launcher) -> anyhow::Result<()> {
     let place = tempfile::tempdir()?;
     let workspace = place.path().canonicalize()?.join("workspace");
@@ -135,7 +136,8 @@ async fn sandboxed(scale: &Scale, table: &mut Table, launcher: &Launcher) -> any
         mounted.push(millis(began.elapsed()));
     }
     let (floor, figure) = (median(&bare), median(&whole));
-    // What a sandbox with this policy costs anybody is bubblewrap's; the rest is ours.
+    // bubblewrap with the same mounts is the lower bound of this policy; only the difference is
+    // ours.
     let same = median(&mounted);
     table.add(Row {
         what: "command `true` in its sandbox, beside the same `bwrap` by hand".to_owned(),

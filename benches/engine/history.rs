@@ -1,5 +1,5 @@
-//! Databases with a past. Each size is written once, straight into the file, and copied for
-//! whoever needs one.
+//! Databases with a history. Each size is written once, straight into the file, and copied for each
+//! measurement.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ pub(crate) struct Histories {
 }
 
 impl Histories {
-    /// In the build directory: other temporary directories may be memory, and never wait for a disk.
+    /// In the build directory: a temporary directory may be a tmpfs, where `fsync` costs nothing.
     pub(crate) fn new() -> anyhow::Result<Histories> {
         let folder =
             tempfile::Builder::new().prefix("e").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
@@ -33,7 +33,7 @@ impl Histories {
         self.folder.path()
     }
 
-    /// An empty directory that nobody else has.
+    /// An empty directory for one measurement.
     pub(crate) fn place(&mut self) -> anyhow::Result<PathBuf> {
         self.given_out += 1;
         let place = self.folder.path().join(self.given_out.to_string());
@@ -41,7 +41,7 @@ impl Histories {
         Ok(place)
     }
 
-    /// A directory with a database that holds so many ended tasks.
+    /// A directory with a database that holds this many ended tasks.
     pub(crate) fn with(&mut self, tasks: usize) -> anyhow::Result<PathBuf> {
         let template = match self.written.get(&tasks) {
             Some(template) => template.clone(),
@@ -56,7 +56,7 @@ impl Histories {
         let place = self.place()?;
         let database = database(&place);
         fs::copy(template, &database)?;
-        // What is still to be written back would disturb the measurement.
+        // Flush now, or the write-back runs during the measurement.
         File::open(&database)?.sync_all()?;
         Ok(place)
     }
@@ -80,9 +80,9 @@ fn write(path: &Path, tasks: usize) -> anyhow::Result<()> {
         }
         tx.commit()?;
     }
-    // Closing the last connection folds the log into the file, which is then all there is.
+    // Closing the last connection checkpoints the WAL, so that the one file can be copied.
     db.close().map_err(|(_, error)| error)?;
-    // What the store adds by itself: the descriptions to be searched through.
+    // The store builds its search index of descriptions when it opens the file.
     Store::open(path, |_| {})?.0.close();
     Ok(())
 }

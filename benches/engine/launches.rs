@@ -1,6 +1,6 @@
-//! Launches a second through the socket, by one caller and by sixteen, with ever more tasks in
-//! the store. The parents are mailboxes, so that no notice is posted; the children are sessions
-//! on the scripted host and end at once.
+//! Launches per second through the socket, with one caller and with sixteen, on histories of
+//! increasing size. The parents are mailboxes, so that no notice is posted; the children run on the
+//! scripted host and end at once.
 
 use std::time::{Duration, Instant};
 
@@ -17,23 +17,23 @@ use crate::table::{Row, Table, median, millis, quantile};
 use crate::{Scale, progress};
 
 const MANY: usize = 16;
-/// As many as may work for one parent at a time: nothing is ever queued.
+/// The limit of running tasks per parent: nothing is ever queued.
 const PER_PARENT: usize = 10;
 const LONGEST_DRAIN: Duration = Duration::from_secs(30);
 
-/// What some callers got done in one window.
+/// The throughput of all callers in one window.
 #[derive(Default)]
 struct Sample {
     per_second: f64,
     latencies: Vec<f64>,
-    /// Milliseconds of processor per launch: daemon, host, this program.
+    /// Milliseconds of processor time per launch: daemon, host, this program.
     processor: [f64; 3],
-    /// Tasks still live when the window closed, and how long until the last had ended.
+    /// Tasks still running when the window closed, and how long until the last one had ended.
     left: u64,
     drained_after: Duration,
 }
 
-/// All rounds with one number of tasks present.
+/// All rounds on one size of history.
 #[derive(Default)]
 struct Samples {
     one: Vec<Sample>,
@@ -41,7 +41,7 @@ struct Samples {
     bare_two: Vec<f64>,
     bare_one: Vec<f64>,
     bare_group: Vec<f64>,
-    /// Megabytes, after all of it.
+    /// The daemon's RSS in megabytes, after the last round.
     resident: f64,
 }
 
@@ -141,7 +141,7 @@ async fn launch_for(
     })
 }
 
-/// Waits until no task is live. Says how many were, and how long it took.
+/// Waits until no task is running. Returns how many were, and how long it took.
 async fn drain(client: &Client) -> anyhow::Result<(u64, Duration)> {
     let began = Instant::now();
     let mut first = None;
@@ -231,8 +231,8 @@ fn explain(table: &mut Table, present: usize, samples: &Samples) {
     }
 }
 
-/// The largest history beside none; the limit is what the bare loop keeps. Processor time says the
-/// same when others use the machine.
+/// The largest history compared with none; the limit is what the bare loop keeps of its rate. The
+/// row of processor time holds also on a shared machine.
 fn add_flatness(table: &mut Table, all: &[(usize, Samples)]) {
     let (Some((_, none)), Some((most, largest))) = (all.first(), all.last()) else { return };
     let mut row = |what: String, figure: f64, limit: Option<f64>, target: &str, met: bool| {

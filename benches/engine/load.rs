@@ -1,5 +1,4 @@
-//! Whoever asks and listens in these measurements: raw connections, so that little of the time is
-//! theirs.
+//! The load generators: raw connections, so that clients add little to the measured times.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// So many ask at the same time.
+/// How many clients send requests at the same time.
 const AT_ONCE: usize = 16;
 
 pub(crate) struct Connection {
@@ -24,7 +23,7 @@ impl Connection {
         Ok(Connection { stream, buffer: vec![0; 256 << 10] })
     }
 
-    /// The size of the body, once it is all there.
+    /// Returns the size of the body, once it has arrived completely.
     pub(crate) async fn get(&mut self, path: &str) -> anyhow::Result<usize> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         self.stream.write_all(request.as_bytes()).await?;
@@ -54,7 +53,7 @@ fn size(head: &[u8]) -> anyhow::Result<usize> {
     Ok(line.context("no length")?.parse()?)
 }
 
-/// Requests per second, of several who ask as fast as they can.
+/// Requests per second of several clients in a closed loop.
 pub(crate) async fn rate(port: u16, window: Duration, path: &str) -> anyhow::Result<f64> {
     let began = Instant::now();
     let asking = (0..AT_ONCE).map(async |_| {
@@ -70,14 +69,14 @@ pub(crate) async fn rate(port: u16, window: Duration, path: &str) -> anyhow::Res
     Ok(asked as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Somebody who reads a stream of events.
+/// A client of an event stream.
 pub(crate) struct Listener {
     stream: TcpStream,
     last: u8,
 }
 
 impl Listener {
-    /// Connected, and past the first event.
+    /// Connects and reads the first event.
     pub(crate) async fn open(port: u16, path: &str) -> anyhow::Result<Listener> {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -87,7 +86,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Returns when so many events more were heard, and says of how many bytes they were.
+    /// Waits for this many more events, and returns their size in bytes.
     pub(crate) async fn hear(&mut self, events: usize) -> anyhow::Result<usize> {
         let mut buffer = vec![0; 64 << 10];
         let (mut heard, mut bytes) = (0, 0);
@@ -110,7 +109,7 @@ pub(crate) async fn listeners(
     clients: usize,
 ) -> anyhow::Result<Vec<Listener>> {
     let mut listeners = Vec::with_capacity(clients);
-    // Not all at once: the queue of a listener is short.
+    // In groups: a listener's accept backlog is short.
     while listeners.len() < clients {
         let some = (clients - listeners.len()).min(50);
         listeners.extend(try_join_all((0..some).map(|_| Listener::open(port, path))).await?);
@@ -118,7 +117,7 @@ pub(crate) async fn listeners(
     Ok(listeners)
 }
 
-/// The bytes that all of them heard.
+/// Returns the bytes that all of them received.
 pub(crate) async fn all_hear(listeners: &mut [Listener], events: usize) -> anyhow::Result<usize> {
     let heard = try_join_all(listeners.iter_mut().map(|listener| listener.hear(events))).await?;
     Ok(heard.into_iter().sum())

@@ -1,15 +1,16 @@
-//! Measures the engine: the release binary as a daemon, a scripted host as a second process, and
-//! each figure beside its limit on this machine, taken in the same run. Nothing fails for being
-//! slow; it is printed as a MISS.
+//! Measures the engine: the release binary as a daemon, the scripted host as a second process, and
+//! each figure beside its limit on this machine, taken in the same run. A slow figure does not fail
+//! the run; it is printed as a MISS.
 //!
 //! `cargo bench --bench engine [-- [--quick] [--large] [launches] [notices] [memory] [start]
-//! [api] [search] [opencode] [mcp] [commands]]`; `search` is a part of `api`, alone.
+//! [api] [search] [opencode] [mcp] [commands] [cli]]`; `search` is a part of `api`, alone.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a table is the point of this")]
 
 mod answers;
 mod api;
 mod bare;
+mod cli;
 mod commands;
 mod history;
 mod launches;
@@ -37,9 +38,9 @@ use std::time::{Duration, Instant};
 use history::Histories;
 use table::Table;
 
-/// How much is measured.
+/// The sizes and repetitions of one run.
 struct Scale {
-    /// How many ended tasks are there before a daemon starts.
+    /// The numbers of ended tasks in the histories that daemons start with.
     present: Vec<usize>,
     present_for_notices: usize,
     present_for_api: Vec<usize>,
@@ -94,13 +95,13 @@ fn main() -> anyhow::Result<()> {
         return mcp::serve_nothing();
     }
     let given = |word: &str| arguments.iter().any(|argument| argument == word);
-    // `cargo test --benches` runs this as well, and nothing timed belongs there.
+    // `cargo test --benches` runs this program too, where timings mean nothing.
     if !given("--bench") {
         return Ok(());
     }
     let sections = [
         "launches", "notices", "memory", "start", "api", "search", "opencode", "mcp", "commands",
-        "answers",
+        "answers", "cli",
     ];
     let all = !sections.into_iter().any(given);
     let wanted = |section: &str| all || given(section);
@@ -138,13 +139,16 @@ fn main() -> anyhow::Result<()> {
         if wanted("commands") {
             commands::measure(&scale, &mut table).await?;
         }
+        if wanted("cli") {
+            cli::measure(&scale, &mut histories, &mut table).await?;
+        }
         if wanted("answers") {
             answers::measure(&mut table).await?;
         }
         anyhow::Ok(())
     })?;
     if wanted("opencode") {
-        // The server of the tests works beside us.
+        // The stub OpenCode server runs in this process, on a runtime of its own.
         let beside = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         beside.block_on(opencode::measure(&scale, &mut histories, &mut table))?;
     }
@@ -158,7 +162,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of the last minute.
+/// The average of the last minute.
 fn load_average() -> anyhow::Result<String> {
     let text = std::fs::read_to_string("/proc/loadavg")?;
     Ok(text.split_whitespace().next().unwrap_or_default().to_owned())

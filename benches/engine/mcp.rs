@@ -1,7 +1,6 @@
-//! A call of a tool through `asyncagents mcp`, from the line that asks to the line that answers,
-//! beside a server that does nothing: as the official client sees it, and by hand over the pipes,
-//! where nothing but the servers takes time; and how many turns of a model it takes to wait for a
-//! long task.
+//! A tool call through `asyncagents mcp`, from the request line to the response line, compared with
+//! a no-op server: through the official client, and by hand over the pipes, where only the servers
+//! take time. Also how many model turns it takes to wait for a long task.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +11,7 @@ use anyhow::{Context, ensure};
 use asyncagents::clock::Clock;
 use asyncagents::supervisor::Caller;
 use asyncagents::task::{MAILBOX, SessionId, Timestamp};
-use asyncagents::tools::{self, Audience, Toolbox};
+use asyncagents::tools::{self, Audience, Begun, Call, Calls, Toolbox};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
     PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
@@ -23,23 +22,23 @@ use serde_json::{Value, json};
 
 use crate::history::Histories;
 use crate::processes::{Daemon, Host, PROGRAM};
-use crate::sessions::{self, Served};
+use crate::sessions::{self, StdioServer};
 use crate::table::{Row, Table, median, quantile};
 use crate::world::{World, caller, settings};
 use crate::{Scale, progress};
 
-/// What makes this program a server that does nothing.
+/// The argument that makes this program the no-op server.
 pub(crate) const ARGUMENT: &str = "--idle-mcp-server";
 
 pub(crate) const MOST_TIMES_NOTHING: f64 = 1.5;
-/// What both servers say.
+/// The text that both servers return.
 pub(crate) const SAID: &str = "No background tasks found";
 pub(crate) const LIST: &str = "asyncagents_list";
 pub(crate) const NOTHING: &str = "nothing";
 const GENERATION: &str = "2025-06-18";
 
 const LONG_TASK: Duration = Duration::from_secs(30 * 60);
-/// Clients cut calls off after 60 seconds, so ours end before.
+/// Clients time out after 60 seconds, so our calls return before that.
 const SLICE: Duration = Duration::from_secs(45);
 
 pub(crate) async fn measure(
@@ -51,10 +50,10 @@ pub(crate) async fn measure(
     let host = Host::start(&histories.place()?).await?;
     let home = histories.place()?;
     let daemon = Daemon::start(&home, &host, "").await?;
-    let mut ours = Served::start(ours_at(&home), GENERATION)?;
-    let mut nothing = Served::start(nothing()?, GENERATION)?;
+    let mut ours = StdioServer::start(ours_at(&home), GENERATION)?;
+    let mut nothing = StdioServer::start(nothing()?, GENERATION)?;
     let (mut figures, mut limits) = (Vec::new(), Vec::new());
-    // In turns, so that whatever else the machine does meets both.
+    // Interleaved, so that both see the same background load.
     for n in 0..scale.tool_calls {
         let (figure, limit) = (ours.call(LIST)?, nothing.call(NOTHING)?);
         if n >= scale.tool_calls / 10 {
@@ -96,7 +95,8 @@ pub(crate) async fn measure(
 
     progress("turns to wait for a long task");
     let (waited, woken) = (turns_of_a_client().await?, turns_of_a_conversation().await?);
-    // The last one sees the end.
+    let deferred = turns_of_a_client_with_tasks().await?;
+    // The last slice sees the end.
     let slices = LONG_TASK.as_secs() / SLICE.as_secs() + 1;
     let mut row = |what: &str, figure: u64, limit: u64| {
         table.add(Row {
@@ -109,11 +109,12 @@ pub(crate) async fn measure(
         });
     };
     row("a client of MCP: one a slice of 45 s", waited, slices);
+    row("a client with the tasks extension", deferred, 0);
     row("a conversation that is woken", woken, 0);
     Ok(())
 }
 
-/// Our server of MCP, for the daemon of this storage directory.
+/// Our MCP server, connected to the daemon of this storage directory.
 pub(crate) fn ours_at(home: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
     command.arg("mcp").env_clear().env("ASYNCAGENTS_HOME", home).env("HOME", home);
@@ -121,14 +122,14 @@ pub(crate) fn ours_at(home: &Path) -> Command {
     command
 }
 
-/// The server that does nothing.
+/// The no-op server.
 pub(crate) fn nothing() -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(ARGUMENT);
     Ok(command)
 }
 
-/// p50 and p99 of both in turns, in microseconds, from its own process.
+/// p50 and p99 of both servers in microseconds, measured by the client's own process.
 #[expect(clippy::disallowed_methods, reason = "where it is installed is known outside only")]
 fn as_the_official_client_sees_it(
     home: &Path,
@@ -149,14 +150,15 @@ fn as_the_official_client_sees_it(
     Ok(Some(serde_json::from_slice(&output.stdout)?))
 }
 
-struct Nothing;
+struct NoOpServer;
 
-impl ServerHandler for Nothing {
+impl ServerHandler for NoOpServer {
     fn get_info(&self) -> ServerConfig {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
     }
 
-    /// As many and as long ones as ours: what a client reads of a list is not what is compared.
+    /// As many tools as ours, with the same schemas, so that a client spends the same time on
+    /// either list.
     async fn list_tools(
         &self,
         _request: Option<PaginatedRequestParams>,
@@ -181,16 +183,16 @@ impl ServerHandler for Nothing {
     }
 }
 
-/// Serves until its client hangs up.
+/// Serves until its client disconnects.
 pub(crate) fn serve_nothing() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        Nothing.serve(rmcp::transport::io::stdio_pipes()).await?.waiting().await?;
+        NoOpServer.serve(rmcp::transport::io::stdio_pipes()).await?.waiting().await?;
         Ok(())
     })
 }
 
-/// A model whose client has no way to be woken calls the waiting tool until the task has ended.
+/// A client that cannot be woken: its model calls the waiting tool until the task has ended.
 async fn turns_of_a_client() -> anyhow::Result<u64> {
     let clock = Clock::manual(Timestamp::from_millis(1_000_000));
     let world = World::at(settings(), clock.clone()).await;
@@ -227,7 +229,49 @@ async fn turns_of_a_client() -> anyhow::Result<u64> {
     }
 }
 
-/// A conversation is woken by the notice: until then its model is not asked at all.
+/// A client with the tasks extension polls by itself: its model gets another turn only if the call
+/// returns before the end.
+async fn turns_of_a_client_with_tasks() -> anyhow::Result<u64> {
+    let clock = Clock::manual(Timestamp::from_millis(1_000_000));
+    let world = World::at(settings(), clock.clone()).await;
+    let client = Caller { host: MAILBOX.to_owned(), ..caller(&SessionId::new("mcp-bench")) };
+    let launch = json!({"description": "long", "prompt": "@hang", "agent": "explore"});
+    world.tool(&client, "asyncagents_task", launch).await;
+    let task = world.supervisor.list(&client.session, None)?.tasks.remove(0);
+    world.until("it works", || world.host.is_busy(&task.id)).await;
+    let calls = Calls::new(world.supervisor.clone(), Arc::new(Toolbox::default()));
+    let began = clock.uptime();
+    let mut turns = 0;
+    loop {
+        let call = Call {
+            name: "asyncagents_wait".to_owned(),
+            caller: client.clone(),
+            arguments: json!({}),
+            key: Some(clock.nonce()),
+            acknowledges: true,
+        };
+        let Begun::Deferred(call) = calls.begin(call, None).await? else {
+            anyhow::bail!("the call was not deferred");
+        };
+        let answer = loop {
+            clock.advance(Duration::from_secs(2));
+            if clock.uptime().saturating_sub(began) >= LONG_TASK && world.host.is_busy(&task.id) {
+                world.finish(&task, "the end").await;
+            }
+            let polled = calls.get(&client, &call.id).await?.context("the call is known")?;
+            if let Some(answer) = polled.answer {
+                break answer;
+            }
+            tokio::task::yield_now().await;
+        };
+        if answer.text.ends_with("the end\n~~~") {
+            return Ok(turns);
+        }
+        turns += 1;
+    }
+}
+
+/// A conversation is woken by the notice; until then its model gets no turn.
 async fn turns_of_a_conversation() -> anyhow::Result<u64> {
     let clock = Clock::manual(Timestamp::from_millis(1_000_000));
     let world = World::at(settings(), clock.clone()).await;

@@ -1,6 +1,6 @@
-"""Calls a tool of `asyncagents mcp` and of a server that does nothing, in turns, with the official
-client of MCP; prints p50 and p99 of both in microseconds. Arguments: how often, our program, the
-other one and its argument."""
+"""Calls a tool of `asyncagents mcp` and one of a no-op server, interleaved, with the official MCP
+client; prints p50 and p99 of both in microseconds. Arguments: number of calls, our program, the
+no-op server and its argument."""
 
 import asyncio
 import json

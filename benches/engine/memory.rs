@@ -1,4 +1,4 @@
-//! What the daemon holds in memory, whatever is in the history.
+//! The daemon's memory (RSS), idle and under load, with histories of different sizes.
 
 use asyncagents::client::Client;
 use asyncagents::wire::{CallerView, OutputRequest};
@@ -17,7 +17,7 @@ pub(crate) async fn measure(
     table: &mut Table,
 ) -> anyhow::Result<()> {
     let host = Host::start(&histories.place()?).await?;
-    // The same program, a listener and an HTTP server, without anything of ours in it.
+    // The scripted host is the same binary with a listener and an HTTP server: the floor.
     let floor = host.process.resident()?;
     let mut after_requests = Vec::new();
     for &present in scale.present.iter().filter(|&&present| present != 1_000) {
@@ -52,7 +52,7 @@ pub(crate) async fn measure(
     Ok(())
 }
 
-/// A mix of looking: health, pages of the history, results.
+/// A mix of reads: health, pages of the history, results.
 async fn ask(client: &Client) -> anyhow::Result<()> {
     let caller = CallerView { session_id: "bench".to_owned(), ..CallerView::default() };
     let request = OutputRequest { caller, timeout: None };

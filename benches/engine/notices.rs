@@ -1,5 +1,5 @@
-//! From the end of a run to the parent's notice, both as the host sees them: the time just before
-//! the host is told to finish a hanging run, and the time the host logs with the post.
+//! From the end of a run to the parent's notice, both on the host's clock: the time just before the
+//! host is told to finish a hanging run, and the time the host logs with the post.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use asyncagents::clock::Clock;
 use asyncagents::host::scripted::Control;
-use asyncagents::host::{Handed, Host as _, NewSession};
+use asyncagents::host::{ClientCredentials, Host as _, NewSession};
 use asyncagents::task::SessionId;
 use asyncagents::task::launch::Arguments;
 use asyncagents::wire::{CallerView, LaunchRequest};
@@ -26,7 +26,7 @@ const MOST_MILLIS_OVER_FSYNC: f64 = 5.0;
 const MOST_MILLIS_IN_A_BURST: f64 = 200.0;
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// One parent may then have a whole burst at work.
+/// Lets one parent run a whole burst at once.
 const CONFIG: &str = "[limits]\nactive_per_parent = 200\n";
 
 struct Stage {
@@ -36,16 +36,16 @@ struct Stage {
     posts: Posts,
 }
 
-/// The host's log, read along.
+/// Follows the host's log.
 struct Posts {
     log: BufReader<File>,
-    /// The beginning of a line that is still being written.
+    /// An incomplete line: the host is still writing it.
     begun: String,
 }
 
-/// Milliseconds from the first end on.
+/// Milliseconds since the first end.
 struct Burst {
-    /// Until the host had been told of all ends.
+    /// When the host had been told to end the last run.
     sent: f64,
     first: f64,
     last: f64,
@@ -67,7 +67,7 @@ pub(crate) async fn measure(
     let (mut singles, mut fsyncs) = (Vec::new(), Vec::new());
     for n in 0..scale.single_ends {
         let burst = stage.end_at_once(std::slice::from_ref(&parent), 1).await?;
-        // Side by side: the disk is not equally fast all the time.
+        // Interleaved with the fsyncs, because the speed of the disk varies over time.
         let fsync = bare::fsyncs(histories.folder(), 1)?;
         if n >= scale.single_ends / 10 {
             singles.push(burst.last);
@@ -99,7 +99,7 @@ impl Stage {
             directory: "/".to_owned(),
             agent: "build".to_owned(),
             deny: Vec::new(),
-            handed: Handed::default(),
+            handed: ClientCredentials::default(),
         };
         Ok(self.host.scripted.open(session).await?.session)
     }
@@ -107,7 +107,7 @@ impl Stage {
     async fn end_at_once(&mut self, parents: &[SessionId], ends: usize) -> anyhow::Result<Burst> {
         let launches = (0..ends).map(|n| self.hang(&parents[n % parents.len()]));
         let sessions = try_join_all(launches).await?;
-        // The launches' last writes are not part of the end.
+        // Let the last writes of the launches finish; they are not part of the end.
         tokio::time::sleep(Duration::from_millis(if ends > 1 { 300 } else { 15 })).await;
         self.posts.expect_none()?;
 
@@ -124,7 +124,7 @@ impl Stage {
         Ok(Burst { sent, first: quantile(&arrived, 0.0), last: quantile(&arrived, 1.0) })
     }
 
-    /// A task that does not end by itself, and that the daemon has seen at work.
+    /// A task that does not end by itself, once the daemon has observed it running.
     async fn hang(&self, parent: &SessionId) -> anyhow::Result<SessionId> {
         let request = LaunchRequest {
             caller: CallerView {
@@ -166,7 +166,7 @@ impl Posts {
         Ok(Posts { log: BufReader::new(File::open(path)?), begun: String::new() })
     }
 
-    /// When each of the next `posts` posts arrived, in microseconds since 1970.
+    /// The arrival times of the next `posts` posts, in microseconds since 1970.
     async fn next(&mut self, posts: usize) -> anyhow::Result<Vec<i64>> {
         let began = Instant::now();
         let mut arrived = Vec::with_capacity(posts);

@@ -1,6 +1,6 @@
-//! On an OpenCode server: from the end of a run there to the parent's notice, both as the server
-//! sees them, and how often the server is called while tasks just run. The server is the tests'
-//! own, in this process; the daemon is the release binary.
+//! On an OpenCode server: from the end of a run to the parent's notice, both on the server's clock,
+//! and how often the server is called while tasks are running. The server is the tests' stub, in
+//! this process; the daemon is the release binary.
 
 use std::time::{Duration, Instant};
 
@@ -142,7 +142,7 @@ impl Stage {
         Ok(began.elapsed().as_secs_f64() * 1_000.0)
     }
 
-    /// A task that does not end by itself, and that the daemon has seen at work.
+    /// A task that does not end by itself, once the daemon has observed it running.
     async fn hang(&self, parent: &str) -> anyhow::Result<String> {
         let request = LaunchRequest {
             caller: CallerView {

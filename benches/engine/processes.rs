@@ -1,4 +1,5 @@
-//! The daemon and the scripted host as processes of their own. Both end with their handle.
+//! The daemon and the scripted host as child processes, which are killed when their handles are
+//! dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ const LONGEST_START: Duration = Duration::from_secs(20);
 const LONGEST_STOP: Duration = Duration::from_secs(20);
 const BETWEEN_TRIES: Duration = Duration::from_micros(500);
 
-/// Ends the process, and only this one, when it is dropped.
+/// Kills the process, and only this one, when it is dropped.
 pub(crate) struct Process(Child);
 
 pub(crate) struct Host {
@@ -29,7 +30,7 @@ pub(crate) struct Host {
 pub(crate) struct Daemon {
     pub(crate) process: Process,
     pub(crate) client: Client,
-    /// From the start of the process to its first answer.
+    /// From the start of the process to its first response.
     pub(crate) ready_after: Duration,
 }
 
@@ -57,7 +58,7 @@ impl Daemon {
         Daemon::launch(home, host, config, "false").await
     }
 
-    /// On an OpenCode server.
+    /// With an OpenCode server as its host.
     pub(crate) async fn on_opencode(
         home: &Path,
         url: &str,
@@ -70,7 +71,7 @@ impl Daemon {
         .await
     }
 
-    /// With agents of our own that think with a model server.
+    /// With embedded agents that use this model server.
     pub(crate) async fn with_model(home: &Path, url: &str, config: &str) -> anyhow::Result<Daemon> {
         Daemon::with(home, config, |command| {
             command.env("ASYNCAGENTS_HOST", "embedded").env("ASYNCAGENTS_API_ENABLED", "false");
@@ -80,7 +81,7 @@ impl Daemon {
         .await
     }
 
-    /// The same with the status API, and the port of that.
+    /// With the status API enabled; returns its port.
     pub(crate) async fn open(home: &Path, host: &Host) -> anyhow::Result<(Daemon, u16)> {
         let daemon = Daemon::launch(home, host, "", "true").await?;
         let text = fs::read_to_string(home.join("server.json"))?;
@@ -127,7 +128,7 @@ impl Daemon {
         Ok(Daemon { process, client, ready_after: began.elapsed() })
     }
 
-    /// Cleanly, so that the next one on the same directory has nothing to check.
+    /// A clean shutdown, so that the next daemon on the directory has nothing to recover.
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
         self.client.stop(Stop::ForGood).await?;
         let began = Instant::now();
@@ -142,17 +143,17 @@ impl Daemon {
 }
 
 impl Process {
-    /// What it holds in memory, in MB.
+    /// Its resident memory (RSS), in MB.
     pub(crate) fn resident(&self) -> anyhow::Result<f64> {
         self.megabytes("VmRSS:")
     }
 
-    /// The most it ever held.
+    /// Its peak resident memory, in MB.
     pub(crate) fn peak(&self) -> anyhow::Result<f64> {
         self.megabytes("VmHWM:")
     }
 
-    /// What it has written so far, to files and sockets, in MB.
+    /// Bytes written so far, to files and sockets, in MB.
     pub(crate) fn written(&self) -> anyhow::Result<f64> {
         let io = fs::read_to_string(format!("/proc/{}/io", self.0.id()))?;
         let line = io.lines().find_map(|line| line.strip_prefix("wchar:"));
@@ -168,7 +169,7 @@ impl Process {
         Ok(kilobytes / 1024.0)
     }
 
-    /// This program again, for another part.
+    /// This program again, in the role that the argument names.
     pub(crate) fn of_ourselves(argument: &str) -> anyhow::Result<(Process, ChildStdout)> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(argument).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -177,7 +178,7 @@ impl Process {
         Ok((Process(child), stdout))
     }
 
-    /// Processor time it has used, all threads, in seconds.
+    /// Its processor time so far, over all threads, in seconds.
     pub(crate) fn processor(&self) -> anyhow::Result<f64> {
         processor(&self.0.id().to_string())
     }
@@ -187,7 +188,7 @@ pub(crate) fn own_processor() -> anyhow::Result<f64> {
     processor("self")
 }
 
-/// The kernel counts in hundredths of a second here (`USER_HZ`).
+/// The kernel reports hundredths of a second (`USER_HZ`).
 fn processor(process: &str) -> anyhow::Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let after_name = stat.rsplit_once(')').context("no name in stat")?.1;
@@ -204,7 +205,7 @@ impl Drop for Process {
     }
 }
 
-/// Without this shell's variables: they may configure a daemon of somebody's own.
+/// A clean environment: variables of the user's shell may configure the daemon.
 fn command(place: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
     command.env_clear().env("HOME", place).current_dir("/");

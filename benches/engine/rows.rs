@@ -1,4 +1,4 @@
-//! The rows that a launch and an end leave in the database, written without the engine.
+//! The rows that a launch and an end write to the database, written without the engine.
 
 use asyncagents::clock::Clock;
 use asyncagents::task::view::Brief;
@@ -12,7 +12,7 @@ const RESULT: &str = "The login is handled in src/auth.rs: `login` checks the pa
     makes the token. Both are called from src/routes.rs, line 42, and nowhere else. Tests are in \
     tests/auth.rs. I found no other place that reads the table of users.";
 
-/// Two pragmas that the store sets as well and that cost or save something.
+/// The pragmas of the store that affect speed.
 pub(crate) fn like_the_store(db: &Connection) -> rusqlite::Result<()> {
     db.set_prepared_statement_cache_capacity(64);
     db.execute_batch(
@@ -21,7 +21,7 @@ pub(crate) fn like_the_store(db: &Connection) -> rusqlite::Result<()> {
     )
 }
 
-/// A launch as the daemon would write it, its ids minted in the same way.
+/// A launch as the daemon would write it, with ids minted in the same way.
 pub(crate) struct Launch {
     nonce: String,
     parent: String,
@@ -66,15 +66,15 @@ impl Launch {
     }
 }
 
-/// A task that was told long ago: its row, its run and its delivered notice. Twenty share a
-/// parent, five a batch.
+/// A task whose notice was delivered long ago: its row, its run and its notice. Twenty tasks share
+/// a parent, five a batch.
 pub(crate) fn ended(db: &Connection, clock: &Clock, n: usize) -> rusqlite::Result<()> {
     let at = clock.now().as_millis() - 86_400_000 + n as i64;
     let (parent, end) = (format!("ses_parent{:016}", n / 20), at + 60_000);
     ended_of(db, clock, n, &parent, (at, end))
 }
 
-/// The same with a parent of its own.
+/// The same for a given parent.
 pub(crate) fn ended_of(
     db: &Connection,
     clock: &Clock,
@@ -164,7 +164,7 @@ impl Task<'_> {
         Ok((seq, id))
     }
 
-    /// As the store would keep it ready.
+    /// The JSON view that the store keeps with an ended task.
     fn view(&self, id: String, prompt: String, clock: &Clock) -> TaskView {
         TaskView {
             session_id: id,
@@ -191,13 +191,15 @@ impl Task<'_> {
             batch_id: self.batch.to_owned(),
             resume_count: 0,
             is_forked: false,
+            retry_of: None,
+            retried_by: None,
             budget: Budget::default(),
             progress: Progress::new(clock.now()),
         }
     }
 }
 
-/// Each a little different; one word is in all of them and one in few.
+/// All different; one word occurs in all of them and one in few.
 pub(crate) fn description(n: usize) -> String {
     let verb = ["Find", "Explain", "Review", "Fix", "Document"][n % 5];
     let thing = ["login", "parser", "scheduler", "tests", "cache", "queue", "migration"][n % 7];
@@ -220,7 +222,7 @@ fn insert_run(
     Ok(())
 }
 
-/// As scattered as rolled ones, and never the same twice: a prime times `n`, in base 36.
+/// Unique, and scattered like random ids: a prime times `n`, in base 36.
 fn short_id(n: usize) -> String {
     let mut left = (n as u64 + 1) * 2_654_435_761 % 36_u64.pow(6);
     let mut letters = String::with_capacity(6);

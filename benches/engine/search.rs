@@ -1,5 +1,5 @@
-//! Searching descriptions beside a bare server that goes through the same ones in memory, and
-//! copies as many bytes of those it found into its answer.
+//! Searching descriptions, compared with a bare server that scans the same descriptions in memory
+//! and copies as many bytes of the matches into its response.
 
 use crate::api::{Rates, side_by_side};
 use crate::history::Histories;
@@ -11,10 +11,10 @@ use crate::{Scale, progress};
 
 const ON_A_PAGE: usize = 50;
 const SHARE: f64 = 0.3;
-/// In a shorter history the page costs more than the search.
+/// In a shorter history, building the page costs more than the search.
 const LONG_HISTORY: usize = 100_000;
 
-/// Only this.
+/// The search alone, without the rest of the API.
 pub(crate) async fn measure(
     scale: &Scale,
     histories: &mut Histories,

@@ -1,5 +1,5 @@
-//! Sessions with a stdio server of MCP, by hand over its pipes: from the start of the process to the
-//! answer of the first call, in every generation of the protocol, beside a server that does nothing.
+//! Sessions with an MCP server on stdio, by hand over its pipes: from the start of the process to
+//! the result of the first call, in every protocol generation, compared with a no-op server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::table::{Row, Table, median};
 use crate::{Scale, progress};
 
 const GENERATIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", STATELESS];
-/// It has no handshake: every request says who asks.
+/// A generation without a handshake: every request names its client.
 const STATELESS: &str = "2026-07-28";
 
 pub(crate) fn measure(home: &Path, scale: &Scale, table: &mut Table) -> anyhow::Result<()> {
@@ -22,7 +22,8 @@ pub(crate) fn measure(home: &Path, scale: &Scale, table: &mut Table) -> anyhow::
     let mut first_calls = Vec::new();
     for generation in GENERATIONS {
         let (mut figures, mut limits) = (Vec::new(), Vec::new());
-        // In turns, so that whatever else the machine does meets both. The first pair warms up.
+        // Interleaved, so that both see the same background load. The first pair warms up the
+        // caches.
         for n in 0..=scale.commands {
             let pair = (
                 session(ours_at(home), generation, LIST)?,
@@ -57,32 +58,35 @@ struct Times {
     first_call: f64,
 }
 
-/// As clients do it: a greeting, the list of tools, a call.
+/// The usual sequence of a client: handshake, list of tools, one call.
 fn session(command: Command, generation: &'static str, tool: &str) -> anyhow::Result<Times> {
     let began = Instant::now();
-    let mut served = Served::start(command, generation)?;
+    let mut served = StdioServer::start(command, generation)?;
     served.ask("tools/list", json!({}))?;
     let first_call = served.call(tool)? / 1e3;
     Ok(Times { until_first_answer: began.elapsed().as_secs_f64() * 1e3, first_call })
 }
 
-/// A server of MCP as a client starts it.
-pub(crate) struct Served {
+/// An MCP server as a client starts it.
+pub(crate) struct StdioServer {
     process: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     calls: u64,
-    /// Sent with every request.
+    /// Metadata sent with every request.
     meta: Option<Value>,
 }
 
-impl Served {
-    pub(crate) fn start(mut command: Command, generation: &'static str) -> anyhow::Result<Served> {
+impl StdioServer {
+    pub(crate) fn start(
+        mut command: Command,
+        generation: &'static str,
+    ) -> anyhow::Result<StdioServer> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir("/");
         let mut process = command.spawn().context("starting a server of MCP")?;
         let input = process.stdin.take().context("no input")?;
         let output = BufReader::new(process.stdout.take().context("no output")?);
-        let mut served = Served { process, input, output, calls: 0, meta: None };
+        let mut served = StdioServer { process, input, output, calls: 0, meta: None };
         let about = json!({"name": "bench", "version": "1"});
         let capabilities = json!({"roots": {"listChanged": true}});
         if generation == STATELESS {
@@ -103,7 +107,7 @@ impl Served {
         Ok(served)
     }
 
-    /// Microseconds until its answer.
+    /// Microseconds until the response.
     pub(crate) fn call(&mut self, name: &str) -> anyhow::Result<f64> {
         let began = Instant::now();
         let answer = self.ask("tools/call", json!({"name": name, "arguments": {}}))?;
@@ -125,7 +129,7 @@ impl Served {
             ensure!(self.output.read_line(&mut line)? > 0, "it hung up");
             let message: Value = serde_json::from_str(&line)?;
             match message["method"].as_str() {
-                // It may ask, too.
+                // The server may send requests of its own before it responds.
                 Some("roots/list") => {
                     let roots = json!({"roots": [{"uri": "file:///"}]});
                     self.tell(&json!({"jsonrpc": "2.0", "id": message["id"], "result": roots}))?;
@@ -146,7 +150,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for StdioServer {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -1,4 +1,4 @@
-//! From the start of the process to its first answer.
+//! Start-up time: from the start of the process to its first response, with histories of different sizes.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;

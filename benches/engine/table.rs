@@ -1,4 +1,4 @@
-//! Figures beside their limits, and small sums over samples.
+//! Figures beside their limits, and quantiles of samples.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ pub(crate) struct Table {
     notes: Vec<String>,
 }
 
-/// One line. `met` is `None` where nothing is promised.
+/// One line. `met` is `None` where there is no target.
 pub(crate) struct Row {
     pub(crate) what: String,
     pub(crate) figure: String,
@@ -24,7 +24,7 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// What helps to read the figures and promises nothing.
+    /// Explains the figures below the table; has no target.
     pub(crate) fn note(&mut self, note: String) {
         self.notes.push(note);
     }

@@ -1,5 +1,5 @@
-//! The limits of the status API: a bare axum server, as a process of its own, that sends bodies of
-//! a wanted size, looks through descriptions in memory, and fans bytes out.
+//! The limits of the status API: a bare axum server in its own process that sends bodies of a given
+//! size, scans descriptions in memory, and broadcasts bytes.
 
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ use tokio::sync::broadcast;
 use crate::processes::Process;
 use crate::rows;
 
-/// What makes this program such a server.
+/// The argument that makes this program the bare server.
 pub(crate) const ARGUMENT: &str = "--bare-server";
 
 pub(crate) struct Bare {
@@ -29,13 +29,13 @@ pub(crate) struct Bare {
 
 #[derive(Clone)]
 struct Known {
-    /// Folded, as many as the largest history has.
+    /// Case-folded, as many as the largest history has.
     descriptions: Arc<Vec<String>>,
     events: broadcast::Sender<Bytes>,
 }
 
 impl Bare {
-    /// With so many descriptions in memory.
+    /// With this many descriptions in memory.
     pub(crate) fn start(descriptions: usize) -> anyhow::Result<Bare> {
         let (process, stdout) = Process::of_ourselves(&format!("{ARGUMENT}={descriptions}"))?;
         let mut line = String::new();
@@ -76,7 +76,7 @@ fn answer(body: Bytes) -> Response {
     (headers, body).into_response()
 }
 
-/// What bodies are cut from.
+/// The buffer that bodies are sliced from.
 fn stuff() -> &'static Bytes {
     static STUFF: std::sync::OnceLock<Bytes> = std::sync::OnceLock::new();
     STUFF.get_or_init(|| vec![b'x'; 4 << 20].into())
@@ -86,7 +86,7 @@ async fn body(Path(size): Path<usize>) -> Response {
     answer(stuff().slice(..size.min(stuff().len())))
 }
 
-/// How many there are, and a copy of those on the page.
+/// The number of matches, and a copy of those on the page.
 async fn scan(
     State(known): State<Known>,
     Path((among, word, limit, each)): Path<(usize, String, usize, usize)>,

@@ -1,6 +1,6 @@
-//! Measures forking, from the host's JSON to what a child inherits, beside a typed parse of the same
-//! bytes by `serde_json` in the same run, in processor time. Nothing fails for being slow; it is
-//! printed as a MISS.
+//! Measures forking, from the host's JSON to what a child inherits, compared with a typed
+//! `serde_json` parse of the same bytes in the same run, in processor time. A slow figure does not
+//! fail the run; it is printed as a MISS.
 //!
 //! `cargo bench --bench fork [-- [--quick] [--large]]`
 
@@ -29,7 +29,8 @@ const LARGE: f64 = 239.0;
 
 const MOST_TIMES_THE_PARSE: f64 = 2.0;
 const MOST_TIMES_THE_INPUT: f64 = 1.5;
-/// Ten times the input may take so much more than ten times as long: caches end somewhere.
+/// The factor by which ten times the input may exceed ten times the time: it no longer fits into
+/// the processor's caches.
 const MOST_BEYOND_LINEAR: f64 = 1.3;
 
 fn main() -> anyhow::Result<()> {
@@ -40,7 +41,7 @@ fn main() -> anyhow::Result<()> {
     {
         return inherit_alone(file);
     }
-    // `cargo test --benches` runs this as well, and nothing timed belongs there.
+    // `cargo test --benches` runs this program too, where timings mean nothing.
     if !given("--bench") {
         return Ok(());
     }
@@ -91,7 +92,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Both in turns, so that whatever else the machine does meets both.
+/// Interleaved, so that both see the same background load.
 fn time(json: &str, megabytes: f64, what: &str, table: &mut Table) -> anyhow::Result<f64> {
     let rounds = ((600.0 / megabytes) as usize).clamp(7, 41);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -99,7 +100,7 @@ fn time(json: &str, megabytes: f64, what: &str, table: &mut Table) -> anyhow::Re
         ours.push(millis(timed(|| fork::inherit(json))?));
         theirs.push(millis(timed(|| parse::messages(json))?));
     }
-    // The fastest: what is slower met a cold cache or a busy neighbour.
+    // The minimum: slower samples met a cold cache or another process.
     let (figure, limit) = (quantile(&ours, 0.0), quantile(&theirs, 0.0));
     let medians = median(&ours) / median(&theirs);
     table.add(Row {
@@ -121,13 +122,13 @@ fn timed<T, E: std::error::Error + Send + Sync + 'static>(
     Ok(on_processor() - began)
 }
 
-/// How long this thread has been at work, however long others kept it waiting.
+/// The processor time of this thread, without the time it was preempted.
 fn on_processor() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// In a process of its own, which does nothing else: the most it ever held, with the input in it.
+/// The peak memory of a separate process, including the input.
 fn weigh(
     file: &std::path::Path,
     bytes: usize,
@@ -158,7 +159,7 @@ fn inherit_alone(file: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The most memory this process has held so far, in megabytes.
+/// The peak memory of this process so far, in megabytes.
 fn peak() -> anyhow::Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;

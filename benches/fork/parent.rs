@@ -1,5 +1,5 @@
-//! Parents of any size, as OpenCode writes them: turns of a question, a few steps with tool calls
-//! and an answer, with everything else that its messages carry.
+//! Parent conversations of any size in OpenCode's JSON: turns of a question, a few steps with tool
+//! calls and an answer, with all the other fields that its messages carry.
 
 use std::fmt::Write;
 
@@ -24,7 +24,7 @@ impl Compaction {
         }
     }
 
-    /// After which share of the conversation it is.
+    /// The compaction's position, as a share of the conversation.
     fn share(self) -> Option<f64> {
         match self {
             Compaction::None => None,
@@ -35,7 +35,7 @@ impl Compaction {
 }
 
 const TOOLS: [&str; 5] = ["read", "bash", "grep", "edit", "glob"];
-/// Lines of a result, from a word to a file.
+/// Lengths of tool results in lines, from a word to a file.
 const LINES: [usize; 6] = [1, 4, 12, 40, 120, 400];
 
 pub(crate) fn write(megabytes: f64, compaction: Compaction) -> String {

@@ -1,5 +1,5 @@
-//! The limit: the same messages, parsed by `serde_json` into types that have what a fork needs and
-//! no more. Texts are borrowed where JSON allows it.
+//! The limit: the same messages, parsed by `serde_json` into types with only the fields that a fork
+//! needs. Strings are borrowed where JSON allows it.
 
 use std::borrow::Cow;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::model::{self, Call, Model, Piece, Request};
@@ -20,18 +20,18 @@ use crate::transcript::{Message, ToolState};
 const CLEANUP_LIMIT: Duration = Duration::from_secs(8);
 
 /// What a run needs from the host that it runs in.
-pub trait Surroundings: Send + Sync + 'static {
+pub trait RunEnvironment: Send + Sync + 'static {
     /// Puts a message on disk. Resolves when it is there; nothing else happens before.
-    fn save(&self, message: &Message) -> impl Future<Output = Result<(), Stopped>> + Send;
+    fn save(&self, message: &Message) -> impl Future<Output = Result<(), Suspension>> + Send;
     /// Puts the state of one call of a saved message on disk.
     fn save_call(
         &self,
         message: &str,
         part: usize,
         state: &ToolState,
-    ) -> impl Future<Output = Result<(), Stopped>> + Send;
+    ) -> impl Future<Output = Result<(), Suspension>> + Send;
     /// The messages that were sent to the session since the last call.
-    fn hear(&self) -> impl Future<Output = Result<Vec<Message>, Stopped>> + Send;
+    fn hear(&self) -> impl Future<Output = Result<Vec<Message>, Suspension>> + Send;
     /// The model for the next request. Looked up every time, because its key may have changed.
     fn model(&self) -> impl Future<Output = Result<Model, model::Error>> + Send;
     /// The request to the model, for these messages.
@@ -42,17 +42,17 @@ pub trait Surroundings: Send + Sync + 'static {
     fn run_tool(
         &self,
         call: &Call,
-        permit: Leave,
+        permit: Allowance,
         cancel: CancellationToken,
     ) -> impl Future<Output = Result<String, String>> + Send;
     /// Reports progress.
-    fn show(&self, doing: Doing, messages: &[Message]);
+    fn show(&self, phase: RunPhase, messages: &[Message]);
 }
 
 /// The decision about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Permit {
-    Yes(Leave),
+    Yes(Allowance),
     /// A rule forbids it: the model is told why and goes on.
     Forbidden(String),
     /// A person refused it: the run ends.
@@ -60,11 +60,11 @@ pub enum Permit {
 }
 
 /// What a call may reach beyond the workspace or the sandbox, if it was permitted to.
-pub type Leave = Option<String>;
+pub type Allowance = Option<String>;
 
 /// What a run is doing, for progress reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum RunPhase {
     Asking,
     Streaming,
     Tools,
@@ -74,7 +74,7 @@ pub enum Doing {
 /// The run was suspended: what is on disk is complete, and a new `Turn` can resume it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the run was suspended and can be resumed: {0}")]
-pub struct Stopped(pub String);
+pub struct Suspension(pub String);
 
 /// An event of a tool. Its sender waits until the event is on disk.
 struct ToolNote {
@@ -85,7 +85,8 @@ struct ToolNote {
 /// The work in flight: at most one request to the model, the running tools, a timer.
 struct Work {
     pieces: Option<mpsc::Receiver<Piece>>,
-    model: Option<JoinHandle<Result<(), model::Error>>>,
+    /// The newest request. Its answer may be complete while it still closes its connection.
+    model: JoinSet<Result<(), model::Error>>,
     tools: JoinSet<()>,
     notes: mpsc::Receiver<ToolNote>,
     to_notes: mpsc::Sender<ToolNote>,
@@ -96,17 +97,17 @@ struct Work {
 
 /// Runs a turn to its end. `cancel` ends the run (the turn records that it was aborted); `stop` suspends
 /// it as it is, for the next daemon. Returns `Err` only if the run is suspended.
-pub async fn drive<M: Mint, S: Surroundings>(
+pub async fn drive<M: Mint, S: RunEnvironment>(
     mut turn: Turn<M>,
-    surroundings: Arc<S>,
+    environment: Arc<S>,
     cancel: CancellationToken,
     stop: CancellationToken,
-) -> Result<(), Stopped> {
+) -> Result<(), Suspension> {
     let mut work = Work::new(&cancel);
     let mut cancelled = false;
     let mut effects = turn.on(Event::Begin);
     loop {
-        match work.carry_out(effects, &mut turn, &surroundings).await {
+        match work.carry_out(effects, &mut turn, &environment).await {
             Ok(Step::GoesOn) => {}
             Ok(Step::Over) => {
                 work.finish().await;
@@ -125,18 +126,18 @@ pub async fn drive<M: Mint, S: Surroundings>(
             }
             () = stop.cancelled() => {
                 work.finish().await;
-                return Err(Stopped("the daemon is stopping".into()));
+                return Err(Suspension("the daemon is stopping".into()));
             }
         };
         // No event for the turn: what is on disk stays as it is, and the run is resumed once somebody
         // brings credentials again.
         if let Event::ModelFailed(model::Error::Lost(why)) = event {
             work.finish().await;
-            return Err(Stopped(why));
+            return Err(Suspension(why));
         }
-        let doing = match event {
-            Event::Piece(_) => Some(Doing::Streaming),
-            Event::Started { .. } | Event::ToolEnded { .. } => Some(Doing::Tools),
+        let phase = match event {
+            Event::Piece(_) => Some(RunPhase::Streaming),
+            Event::Started { .. } | Event::ToolEnded { .. } => Some(RunPhase::Tools),
             Event::Begin
             | Event::Heard(_)
             | Event::ModelFailed(_)
@@ -147,14 +148,14 @@ pub async fn drive<M: Mint, S: Surroundings>(
         effects = turn.on(event);
         // Progress is only shown if nothing else will be: `carry_out` shows what it starts itself.
         let is_save = |effect: &Effect| matches!(effect, Effect::Save(_) | Effect::SaveCall { .. });
-        if let Some(doing) = doing.filter(|_| effects.iter().all(is_save)) {
-            surroundings.show(doing, turn.messages());
+        if let Some(phase) = phase.filter(|_| effects.iter().all(is_save)) {
+            environment.show(phase, turn.messages());
         }
         // The tool waits for this: it must not start before "started" is on disk. After a crash it would
         // otherwise be run again although it may have done half of its work.
         if let Some(saved) = saved {
             let (saves, others): (Vec<_>, Vec<_>) = effects.into_iter().partition(is_save);
-            if let Err(stopped) = work.carry_out(saves, &mut turn, &surroundings).await {
+            if let Err(stopped) = work.carry_out(saves, &mut turn, &environment).await {
                 // Not confirmed, but not left waiting either; `finish` cancels it.
                 drop(saved);
                 work.finish().await;
@@ -177,7 +178,7 @@ impl Work {
         let (to_notes, notes) = mpsc::channel(16);
         Work {
             pieces: None,
-            model: None,
+            model: JoinSet::new(),
             tools: JoinSet::new(),
             notes,
             to_notes,
@@ -188,44 +189,46 @@ impl Work {
 
     /// Carries out effects in order. Hearing new messages can lead to further effects, which come after
     /// the others.
-    async fn carry_out<M: Mint, S: Surroundings>(
+    async fn carry_out<M: Mint, S: RunEnvironment>(
         &mut self,
         effects: Vec<Effect>,
         turn: &mut Turn<M>,
-        surroundings: &Arc<S>,
-    ) -> Result<Step, Stopped> {
+        environment: &Arc<S>,
+    ) -> Result<Step, Suspension> {
         let mut effects = VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::Save(id) => {
                     if let Some(message) = turn.message(&id) {
-                        surroundings.save(message).await?;
+                        environment.save(message).await?;
                     }
                 }
                 Effect::SaveCall { message: id, part } => {
                     let message = turn.message(&id);
                     if let Some(state) = message.and_then(|message| message.tool_state(part)) {
-                        surroundings.save_call(&id, part, state).await?;
+                        environment.save_call(&id, part, state).await?;
                     }
                 }
+                // Right before the next request: what was said in mid-run is answered with the next step, and not
+                // only when the run is over.
                 Effect::Hear => {
-                    let heard = surroundings.hear().await?;
+                    let heard = environment.hear().await?;
                     effects.extend(turn.on(Event::Heard(heard)));
                 }
                 Effect::AskModel(purpose) => {
-                    let request = surroundings.request(turn.asked(), purpose);
-                    self.ask(request, Arc::clone(surroundings));
-                    surroundings.show(Doing::Asking, turn.messages());
+                    let request = environment.request(turn.asked(), purpose);
+                    self.ask(request, Arc::clone(environment));
+                    environment.show(RunPhase::Asking, turn.messages());
                 }
                 Effect::RunTools(calls) => {
                     for call in calls {
-                        self.run(call, Arc::clone(surroundings));
+                        self.run(call, Arc::clone(environment));
                     }
-                    surroundings.show(Doing::Tools, turn.messages());
+                    environment.show(RunPhase::Tools, turn.messages());
                 }
                 Effect::Wait { pause, why } => {
                     self.retry_at = Some(tokio::time::Instant::now() + pause);
-                    surroundings.show(Doing::Retrying(why), turn.messages());
+                    environment.show(RunPhase::Retrying(why), turn.messages());
                 }
                 Effect::Done => return Ok(Step::Over),
             }
@@ -234,17 +237,17 @@ impl Work {
     }
 
     /// Starts a request to the model; its pieces come through a bounded channel (back-pressure).
-    fn ask<S: Surroundings>(&mut self, request: Request, surroundings: Arc<S>) {
+    fn ask<S: RunEnvironment>(&mut self, request: Request, environment: Arc<S>) {
+        // 64 pieces: a run that waits for the disk stops reading, and the server feels it through TCP.
         let (sink, pieces) = mpsc::channel(64);
         self.pieces = Some(pieces);
-        self.model =
-            Some(tokio::spawn(
-                async move { surroundings.model().await?.answer(request, sink).await },
-            ));
+        // Aborts the one before, which is over or was given up.
+        self.model = JoinSet::new();
+        self.model.spawn(async move { environment.model().await?.answer(request, sink).await });
     }
 
     /// Starts a tool call: permission, then "started" on disk, then the tool.
-    fn run<S: Surroundings>(&mut self, call: Call, surroundings: Arc<S>) {
+    fn run<S: RunEnvironment>(&mut self, call: Call, environment: Arc<S>) {
         let cancel = self.tools_over.clone();
         let notes = self.to_notes.clone();
         let tell = move |event| {
@@ -259,30 +262,31 @@ impl Work {
         self.tools.spawn(async move {
             let id = call.id.clone();
             // In a task of its own, so that a panic becomes the result of the call and not the end of
-            // the run.
+            // the run. It is aborted with this one.
             let say = tell.clone();
-            let made = tokio::spawn(async move {
+            let mut made = JoinSet::from_iter([async move {
                 let permit = tokio::select! {
-                    permit = surroundings.permit(&call) => permit,
+                    permit = environment.permit(&call) => permit,
                     // The run is over while a person is still being asked.
                     () = cancel.cancelled() => Permit::Forbidden("aborted".to_owned()),
                 };
-                let leave = match permit {
-                    Permit::Yes(leave) => leave,
+                let allowance = match permit {
+                    Permit::Yes(allowance) => allowance,
                     Permit::Forbidden(why) => {
                         return Event::ToolEnded { call: call.id, result: Err(why) };
                     }
                     Permit::Refused(what) => return Event::Refused { call: call.id, what },
                 };
                 say(Event::Started { call: call.id.clone() }).await;
-                let result = surroundings.run_tool(&call, leave, cancel).await;
+                let result = environment.run_tool(&call, allowance, cancel).await;
                 Event::ToolEnded { call: call.id, result }
-            });
+            }]);
             let panicked = || Event::ToolEnded {
                 call: id,
                 result: Err("internal error: the tool panicked".into()),
             };
-            tell(made.await.unwrap_or_else(|_| panicked())).await;
+            let ended = made.join_next().await.and_then(Result::ok);
+            tell(ended.unwrap_or_else(panicked)).await;
         });
     }
 
@@ -306,7 +310,6 @@ impl Work {
                     // Complete: the end of the channel that follows must not be taken for a failure.
                     if matches!(piece, Piece::End(_)) {
                         self.pieces = None;
-                        self.model = None;
                     }
                     (Event::Piece(piece), None)
                 }
@@ -325,23 +328,21 @@ impl Work {
 
     /// The error behind a stream of pieces that ended without [`Piece::End`].
     async fn why_the_model_ended(&mut self) -> model::Error {
-        match self.model.take() {
-            Some(model) => match model.await {
-                Ok(Ok(())) => model::Error::Truncated,
-                Ok(Err(error)) => error,
-                Err(_) => model::Error::Unusable("internal error: the model panicked".into()),
-            },
-            None => model::Error::Truncated,
+        match self.model.join_next().await {
+            Some(Ok(Ok(()))) | None => model::Error::Truncated,
+            Some(Ok(Err(error))) => error,
+            Some(Err(_)) => model::Error::Unusable("internal error: the model panicked".into()),
         }
     }
 
-    /// Cancels the tools and waits for them for a while; those that do not stop are dropped. The request
-    /// to the model ends by itself, because its channel is closed.
+    /// Aborts the request to the model, cancels the tools and waits for both for a while. Tools that do not
+    /// stop are aborted.
     async fn finish(mut self) {
         self.tools_over.cancel();
         // Tools that wait for a confirmation wake up and see that they are cancelled.
         drop(self.notes);
         let _ = tokio::time::timeout(CLEANUP_LIMIT, async {
+            self.model.shutdown().await;
             while self.tools.join_next().await.is_some() {}
         })
         .await;

@@ -20,7 +20,7 @@ use crate::daemon::definition_bounds;
 use crate::quote;
 use crate::sandbox::{Grants, Network};
 use crate::text;
-use crate::trust::{Decision, Standing, Trust, Workspace};
+use crate::trust::{Decision, Trust, TrustStatus, Workspace};
 
 const LONGEST_DESCRIPTION: usize = 100;
 
@@ -78,6 +78,7 @@ pub(super) struct WorkspaceAgents {
 impl WorkspaceAgents {
     pub(super) fn load(settings: &Settings, directory: &Path) -> WorkspaceAgents {
         let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
+        // Read here and not asked of the daemon: whether to trust a workspace is decided before anything runs.
         let workspace = Trust::in_home(&settings.home).look(directory);
         let folders = definition::folders(config_dir, &workspace);
         WorkspaceAgents {
@@ -138,6 +139,7 @@ impl WorkspaceAgents {
         let rows: Vec<Vec<String>> =
             self.loaded.agents.values().map(|agent| self.row(agent)).collect();
         show::columns(&HEADER, &rows)?;
+        // In a list of their own: mixed with the others they would look usable.
         if self.loaded.untrusted.is_empty() {
             return Ok(());
         }
@@ -146,10 +148,10 @@ impl WorkspaceAgents {
     }
 
     fn heading(&self) -> String {
-        let way_out = match self.workspace.standing {
+        let way_out = match self.workspace.status {
             // Said below, whether or not there are agents.
-            Standing::Unknown(_) => String::new(),
-            Standing::Trusted | Standing::Declined | Standing::Undecided => {
+            TrustStatus::Unknown(_) => String::new(),
+            TrustStatus::Trusted | TrustStatus::Declined | TrustStatus::Undecided => {
                 format!("; {}", definition::way_out(&self.workspace))
             }
         };
@@ -172,7 +174,7 @@ impl Agents {
             true => agents.json()?,
             false => agents.print()?,
         }
-        if let Standing::Unknown(error) = &agents.workspace.standing {
+        if let TrustStatus::Unknown(error) = &agents.workspace.status {
             show::note(&quote::line(&error.to_string()));
         }
         for problem in &agents.loaded.problems {
@@ -323,9 +325,9 @@ pub(super) fn show_and_ask(settings: &Settings, agent: &str) -> anyhow::Result<b
 
 /// Whether there is something to decide, nobody has decided yet, and a person is there to do so.
 fn is_undecided(agents: &WorkspaceAgents) -> bool {
-    let undecided = match agents.workspace.standing {
-        Standing::Undecided => !agents.loaded.untrusted.is_empty(),
-        Standing::Trusted | Standing::Declined | Standing::Unknown(_) => false,
+    let undecided = match agents.workspace.status {
+        TrustStatus::Undecided => !agents.loaded.untrusted.is_empty(),
+        TrustStatus::Trusted | TrustStatus::Declined | TrustStatus::Unknown(_) => false,
     };
     undecided && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }

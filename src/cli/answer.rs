@@ -5,33 +5,37 @@
 //! command began, also when the daemon is restarted under it.
 
 use std::cell::RefCell;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::connection::has_status;
-use super::{connect, show};
+use super::{connect, picker, show};
 use crate::client::{Client, Error};
 use crate::config::Settings;
 use crate::quote;
-use crate::wire::{AnswerRequest, PermissionView, PermissionsView};
+use crate::task::SHELL;
+use crate::wire::{AnswerRequest, Door, PermissionView, PermissionsView};
 
 const LOST: &str = "the daemon went away during the call, so the request may have been answered";
 
 pub(super) const APPROVE_HELP: &str = "\
 Without an id it lists the open requests: each command as it will run, in quotes, with control
-characters as escapes.
+characters as escapes. On a terminal it then asks which of them to allow, and an empty line allows
+none.
 
 Example:
-  asyncagents approve          # list the open requests
+  asyncagents approve          # list the open requests, and pick
   asyncagents approve ab12c3   # allow everything that task ab12c3 asks for now";
 
 pub(super) const DENY_HELP: &str = "\
 Without an id it lists the open requests: each command as it will run, in quotes, with control
-characters as escapes. A task whose request is refused ends.
+characters as escapes. On a terminal it then asks which of them to refuse, and an empty line
+refuses none. A task whose request is refused ends.
 
 Example:
-  asyncagents deny          # list the open requests
+  asyncagents deny          # list the open requests, and pick
   asyncagents deny ab12c3   # refuse everything that task ab12c3 asks for now";
 
 #[derive(Args)]
@@ -46,10 +50,16 @@ pub(super) struct Answer {
 impl Answer {
     pub(super) async fn run(self, settings: &Settings, allow: bool) -> anyhow::Result<ExitCode> {
         let connection = connect(settings).await?;
+        // Only where a person sees the list and types the answer.
+        let on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+        if self.id.is_none() && !self.json && on_terminal && std::io::stderr().is_terminal() {
+            return picker::pick(&connection, allow).await;
+        }
         let (permissions, word) = match &self.id {
             None => (connection.call(Client::permissions).await?.permissions, "asks"),
             Some(id) => {
-                let answer = AnswerRequest { allow };
+                let by = SHELL.to_owned();
+                let answer = AnswerRequest { allow, door: Door::Cli, by };
                 // Looked up once and kept for a repeat: after a restart the task may ask for something else,
                 // which the user has not seen.
                 let asked = RefCell::new(Vec::new());

@@ -41,6 +41,10 @@ pub(super) struct Auth {
 #[derive(Subcommand)]
 enum Verb {
     /// Store the key of a provider, or a command that prints it
+    #[command(after_help = "\
+Example:
+  asyncagents auth set openai
+  asyncagents auth set work --command 'pass show work'")]
     Set {
         /// Such as openai, or NAME of a `[providers.NAME]` in the configuration
         provider: String,
@@ -49,12 +53,18 @@ enum Verb {
         command: Option<String>,
     },
     /// Show where the keys of providers come from, never the keys
+    #[command(after_help = "\
+Example:
+  asyncagents auth list")]
     List {
         /// Print them as JSON
         #[arg(long)]
         json: bool,
     },
     /// Remove the stored key of a provider
+    #[command(after_help = "\
+Example:
+  asyncagents auth remove openai")]
     Remove {
         /// The provider whose key is removed
         provider: String,

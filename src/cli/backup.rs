@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::show;
+use super::spinner::Spinner;
 use crate::config::Settings;
 use crate::daemon;
 
@@ -16,7 +17,7 @@ The copy has all tasks with their results and conversations, as of one moment. N
 read it. To go back to it, stop the daemon and put the copy in the place of `asyncagents.db` in the
 storage directory.
 
-Examples:
+Example:
   asyncagents backup tasks.db
   asyncagents backup --force /backups/asyncagents.db")]
 pub(super) struct Backup {
@@ -25,11 +26,20 @@ pub(super) struct Backup {
     /// Overwrite a file that is there
     #[arg(long)]
     force: bool,
+    /// Print where the copy is and its size as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Backup {
     pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        let copying = Spinner::start("copying the task store");
         let bytes = daemon::back_up(&settings.home, &self.file, self.force)?;
+        drop(copying);
+        if self.json {
+            show::json(&serde_json::json!({ "file": self.file, "bytes": bytes }))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         show::line(&format!("Copied the task store to {} ({bytes} bytes).", self.file.display()))?;
         Ok(ExitCode::SUCCESS)
     }

@@ -2,27 +2,37 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::connection::{Connection, has_status};
-use super::{caller, connect, show};
+use super::show::{self, Line};
+use super::{caller, connect, tasks};
 use crate::client::Client;
 use crate::config::Settings;
-use crate::quote;
 use crate::task::Status;
 use crate::wire::{CancelRequest, CancelView, TaskView};
 
 #[derive(Args)]
-#[group(required = true, multiple = false)]
+#[command(
+    group = ArgGroup::new("tasks").required(true),
+    after_help = "\
+Example:
+  asyncagents cancel ab12c3 x9k2m4
+  asyncagents stop --all"
+)]
 pub(super) struct Cancel {
     /// The tasks: ids, short ids, or beginnings of ids
+    #[arg(group = "tasks")]
     ids: Vec<String>,
     /// Everything that runs
-    #[arg(long)]
+    #[arg(long, group = "tasks")]
     all: bool,
     /// The running tasks of this batch
-    #[arg(long)]
+    #[arg(long, group = "tasks")]
     batch: Option<String>,
+    /// Print what was cancelled, and what was over before, as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Cancel {
@@ -34,20 +44,27 @@ impl Cancel {
             all: self.all,
             batch: self.batch,
         };
-        let CancelView { cancelled, over } = cancel(&connection, &request).await?;
+        let view = cancel(&connection, &request).await?;
         // With ids the answer names every task, so that a repeat loses nothing; `--all` and `--batch` only list
         // what the last call has stopped.
         if request.ids.is_empty() {
             connection.note_repeat();
         }
+        if self.json {
+            show::json(&view)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let CancelView { cancelled, over } = view;
         for task in &over {
-            show::note(&format!("{} is already over ({})", named(task), task.status));
+            show::note(&is_over(task));
         }
         if cancelled.is_empty() {
             show::line("No running background tasks to cancel.")?;
         }
         for task in &cancelled {
-            show::line(&format!("cancelled {}", named(task)))?;
+            let mut line = Line::new(show::DIM, "cancelled").with(show::PLAIN, " ");
+            line.extend(&tasks::named(task));
+            show::print(&line)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -67,6 +84,13 @@ async fn cancel(
             let over = connection.call(async |client| client.resolve(ids).await).await?.tasks;
             CancelView { cancelled: Vec::new(), over }
         }
+        // The daemon does not say which.
+        Err(error) if has_status(&error, 409) && !request.ids.is_empty() => {
+            let ids = &request.ids;
+            let over = connection.call(async |client| client.resolve(ids).await).await?.tasks;
+            let over: Vec<String> = over.iter().map(is_over).collect();
+            anyhow::bail!("{}", over.join("; "));
+        }
         other => other?,
     };
     if !connection.was_repeated() {
@@ -79,6 +103,10 @@ async fn cancel(
     Ok(CancelView { cancelled, over })
 }
 
+fn is_over(task: &TaskView) -> String {
+    format!("{} is already over ({})", named(task), task.status)
+}
+
 fn named(task: &TaskView) -> String {
-    format!("{} {}", task.short_id, quote::literal(&task.description))
+    tasks::named(task).text()
 }

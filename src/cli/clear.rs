@@ -10,7 +10,15 @@ use crate::config::Settings;
 use crate::wire::CallerRequest;
 
 #[derive(Args)]
-pub(super) struct Clear {}
+#[command(after_help = "\
+Example:
+  asyncagents clear
+  asyncagents list --all")]
+pub(super) struct Clear {
+    /// Print the counts as JSON
+    #[arg(long)]
+    json: bool,
+}
 
 impl Clear {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
@@ -18,6 +26,10 @@ impl Clear {
         let request = CallerRequest { caller: caller(settings) };
         let cleared = connection.call(async |client| client.clear(&request).await).await?;
         connection.note_repeat();
+        if self.json {
+            show::json(&cleared)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let tasks = show::counted(cleared.cleared as u64, "task");
         show::line(&format!("Cleared {tasks}, {} of them cancelled.", cleared.cancelled))?;
         Ok(ExitCode::SUCCESS)

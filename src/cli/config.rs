@@ -8,11 +8,16 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::show;
 use crate::config::{Environment, Flags, Settings, default_file};
 
 #[derive(Args)]
+#[command(after_help = "\
+Example:
+  asyncagents config init
+  asyncagents config show")]
 pub(super) struct Configuration {
     #[command(subcommand)]
     verb: Verb,
@@ -21,13 +26,25 @@ pub(super) struct Configuration {
 #[derive(Subcommand)]
 enum Verb {
     /// Write a commented configuration file; an existing one is left alone
+    #[command(after_help = "\
+Example:
+  asyncagents config init
+  asyncagents config init --print | less")]
     Init {
         /// Print it instead
         #[arg(long)]
         print: bool,
     },
     /// Show the settings that are in force, as TOML
-    Show,
+    #[command(after_help = "\
+Example:
+  asyncagents config show
+  asyncagents config show --json | jq .settings.limits")]
+    Show {
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 impl Configuration {
@@ -35,7 +52,15 @@ impl Configuration {
         match self.verb {
             Verb::Init { print: true } => show::line(default_file().trim_end())?,
             Verb::Init { print: false } => init(environment, flags)?,
-            Verb::Show => {
+            Verb::Show { json: true } => {
+                let settings = Settings::resolve(environment, flags)?;
+                show::json(&SettingsView {
+                    storage: settings.home.display().to_string(),
+                    file: settings.config_file.display().to_string(),
+                    settings: settings.config.to_toml().parse()?,
+                })?;
+            }
+            Verb::Show { json: false } => {
                 let settings = Settings::resolve(environment, flags)?;
                 show::line(&format!("# storage: {}", settings.home.display()))?;
                 show::line(&format!("# file: {}\n", settings.config_file.display()))?;
@@ -44,6 +69,13 @@ impl Configuration {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+#[derive(Serialize)]
+struct SettingsView {
+    storage: String,
+    file: String,
+    settings: toml::Table,
 }
 
 fn init(environment: &Environment, flags: &Flags) -> anyhow::Result<()> {

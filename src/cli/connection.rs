@@ -14,6 +14,7 @@ use crate::client::{Client, Error};
 use crate::config::Settings;
 use crate::daemon::start;
 use crate::quote;
+use crate::wire::{ErrorView, TaskView};
 
 /// How often in a row a call is made. A daemon that dies each time probably dies of the call.
 const TRIES: u32 = 10;
@@ -30,6 +31,10 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// How long a daemon that was just started may take to look at its hosts; until then a 404 may be premature.
 const SETTLING: Duration = Duration::from_secs(5);
+
+/// How many tasks are looked through for ids like one that is unknown, and how many of them are named.
+const NEWEST: &str = "200";
+const MOST_NEAR: usize = 3;
 
 pub(super) struct Connection<'a> {
     settings: &'a Settings,
@@ -54,7 +59,7 @@ enum WhenStopped {
 
 /// Finds the daemon, or starts it, and prints its warnings and notes on standard error.
 pub(super) async fn connect(settings: &Settings) -> anyhow::Result<Connection<'_>> {
-    let start::Found { client, notes, warnings } = start::ensure(settings).await?;
+    let start::ReadyDaemon { client, notes, warnings } = start::ensure(settings).await?;
     for warning in &warnings {
         show::note(&format!("warning: {}", quote::line(warning)));
     }
@@ -109,6 +114,7 @@ impl Connection<'_> {
                 Err(error) if has_status(&error, 404) && began.elapsed() < SETTLING => error,
                 other => return other,
             };
+            // A daemon that has been up for longer has seen its hosts: then the 404 is the answer.
             let health = self.call(async |client| client.health().await).await?;
             if Duration::from_secs(health.uptime) > SETTLING {
                 return Err(error);
@@ -120,8 +126,37 @@ impl Connection<'_> {
 
     /// The full ids of what the user typed.
     pub(super) async fn resolve(&self, ids: &[String]) -> anyhow::Result<Vec<String>> {
-        let tasks = self.call(async |client| client.resolve(ids).await).await?.tasks;
-        Ok(tasks.into_iter().map(|task| task.session_id).collect())
+        match self.call(async |client| client.resolve(ids).await).await {
+            Ok(view) => Ok(view.tasks.into_iter().map(|task| task.session_id).collect()),
+            Err(error) if has_status(&error, 404) => Err(self.with_near_ids(ids, error).await),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds to the error about an unknown id the ids that look like it, of the newest tasks.
+    async fn with_near_ids(&self, ids: &[String], error: anyhow::Error) -> anyhow::Error {
+        let query = [("limit", NEWEST.to_owned())];
+        let Ok(page) = self.call(async |client| client.tasks(&query).await).await else {
+            return error;
+        };
+        // Which of them is unknown stands in the error.
+        let text = error.to_string();
+        let is_meant = |id: &&String| text.contains(&format!("`{}`", id.trim()));
+        let unknown = ids.iter().find(is_meant).map(|id| id.trim());
+        let near: Vec<String> = page
+            .tasks
+            .iter()
+            .filter(|task| unknown.is_some_and(|unknown| is_near(unknown, task)))
+            .take(MOST_NEAR)
+            .map(|task| format!("{} {}", task.short_id, quote::literal(&task.description)))
+            .collect();
+        match near.is_empty() {
+            true => error,
+            false => {
+                let error = format!("{text}; did you mean {}?", near.join(" or "));
+                Error::Refused(ErrorView { error, status: 404 }).into()
+            }
+        }
     }
 
     async fn repeat<T>(
@@ -145,6 +180,8 @@ impl Connection<'_> {
             if tries == TRIES {
                 return Err(error.into());
             }
+            // `daemon stop` leaves its mark before it says goodbye, so it is there when the connection breaks.
+            // Without this check a command that only waits would start the daemon again that a person has just stopped.
             if stopped == WhenStopped::GiveUp && start::was_stopped(&self.settings.home) {
                 return Err(DaemonStopped.into());
             }
@@ -154,6 +191,16 @@ impl Connection<'_> {
             tokio::time::sleep(PAUSES.pause(tries - 1)).await;
         }
     }
+}
+
+/// Whether an id is one that somebody meant who typed this: a letter wrong or missing, or two swapped.
+fn is_near(typed: &str, task: &TaskView) -> bool {
+    const MOST_ERRORS: usize = 2;
+    // Of two short texts everything is near.
+    typed.len() >= 4
+        && [&task.short_id, &task.session_id]
+            .into_iter()
+            .any(|id| id.starts_with(typed) || strsim::osa_distance(typed, id) <= MOST_ERRORS)
 }
 
 /// Enforces a time limit on this side as well: a daemon that is frozen (SIGSTOP) accepts connections and answers

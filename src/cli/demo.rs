@@ -1,30 +1,53 @@
-//! `asyncagents demo`: three background agents in the current directory, with progress bars, on the offline
-//! explorer: no key, no server, no network. Its parent is a mailbox of its own, so that the notices can be shown
-//! as they come.
+//! `asyncagents demo`: three background agents in the current directory, on the offline explorer: no key, no server, no
+//! network. Then three more, whose daemon is killed while they work, to show that nothing is lost.
+//!
+//! It has a storage directory of its own, with a daemon and a port of its own, so that it never touches real work. All
+//! of it is removed at the end, also after Ctrl-C, and when nobody reads the output any more (`| head`).
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::Args;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::net::UnixStream;
+use tokio::signal::unix::{SignalKind, signal};
 
-use super::connection::Connection;
-use super::{connect, launcher, show};
+use super::connection::{Connection, connect};
+use super::show::{self, BOLD, DIM, GOOD, Kind, Line, Live, PLAIN, WARNING};
+use super::wait::progress;
+use super::{here, tasks};
+use crate::client::{Client, Stop};
 use crate::clock::Clock;
-use crate::config::Settings;
-use crate::quote;
-use crate::task::Status;
+use crate::config::{Environment, Flags, Settings};
+use crate::daemon::start;
 use crate::task::launch::Arguments;
-use crate::wire::{CallerRequest, CallerView, LaunchRequest, TaskView};
+use crate::task::{Budget, Status};
+use crate::text;
+use crate::wire::{CallerRequest, CallerView, CancelRequest, LaunchRequest, TaskView};
 
 /// How often the tasks are read and the screen is drawn.
 const FRAME: Duration = Duration::from_millis(80);
 
-/// The demo gives up after this time: the offline explorer takes seconds.
-const LONGEST: Duration = Duration::from_secs(120);
+/// A round ends after this time; in very large directories a search takes longer.
+const LONGEST_ROUND: Duration = Duration::from_secs(8);
+
+/// How many lines of a result are shown.
+const MOST_LINES: usize = 10;
+
+/// The exit code after Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
+/// A longer path would leave no room for the name of a socket.
+const LONGEST_TEMPORARY: usize = 60;
 
 /// Agent, description, prompt.
-const TASKS: [(&str, &str, &str); 3] = [
+type Errand = (&'static str, &'static str, &'static str);
+
+const FIRST: [Errand; 3] = [
     ("explore", "find where it starts", "Where is main, the entry, and what does it start?"),
     ("explore", "find how errors are treated", "Where is an error, exception or panic raised?"),
     (
@@ -34,130 +57,352 @@ const TASKS: [(&str, &str, &str); 3] = [
     ),
 ];
 
+const SECOND: [Errand; 3] = [
+    ("explore", "find the tests", "Where are tests, and what do they assert or expect?"),
+    ("explore", "find the configuration", "Where are config, settings, environment and defaults?"),
+    ("explore", "find what is unfinished", "Where is a todo, fixme, hack or deprecated thing?"),
+];
+
+/// For a directory that has nothing to ask about.
+const SAMPLE: [(&str, &str); 4] = [
+    (
+        "README.md",
+        "# Guestbook\n\nUsage: `guestbook NAME` signs the book. Install it with `cargo install --path .`.\n\
+         License: MIT. Dependencies: none.\n",
+    ),
+    (
+        "src/main.rs",
+        "//! The entry: reads the name, signs the book.\n\nmod book;\n\nfn main() {\n    \
+         let name = std::env::args().nth(1).expect(\"usage: guestbook NAME\");\n    \
+         if let Err(error) = book::sign(&name) {\n        eprintln!(\"error: {error}\");\n        \
+         std::process::exit(1);\n    }\n}\n",
+    ),
+    (
+        "src/book.rs",
+        "/// Default settings; TODO: read them from the environment.\nconst FILE: &str = \"guestbook.txt\";\n\n\
+         pub fn sign(name: &str) -> Result<(), String> {\n    if name.is_empty() {\n        \
+         return Err(\"error: a name is needed\".into());\n    }\n    \
+         std::fs::write(FILE, name).map_err(|error| error.to_string())\n}\n",
+    ),
+    (
+        "tests/sign.rs",
+        "#[test]\nfn an_empty_name_is_an_error() {\n    assert!(guestbook::sign(\"\").is_err());\n}\n",
+    ),
+];
+
 #[derive(Args)]
 #[command(after_help = "\
 It needs no key, no server and no network: its agents use the offline explorer, a rule-based search
-instead of a model. For real models set ASYNCAGENTS_MODEL and use `asyncagents run`.")]
+instead of a model. It works in a storage directory of its own, with a daemon of its own, and
+removes both at the end. For real models set ASYNCAGENTS_MODEL and use `asyncagents run`.
+
+Example:
+  cd ~/project && asyncagents demo")]
 pub(super) struct Demo {}
 
 impl Demo {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        let connection = connect(settings).await?;
-        // A parent of its own for each demo: its mailbox has the notices of these three tasks alone.
-        let parent = CallerView {
-            session_id: format!("demo-{}", &Clock::system().nonce()[..8]),
-            ..launcher(settings)?
+    pub(super) async fn run(self, environment: &Environment) -> anyhow::Result<ExitCode> {
+        let place = Place::make(environment)?;
+        let interrupted = async {
+            let mut terminated = signal(SignalKind::terminate())?;
+            let mut hung_up = signal(SignalKind::hangup())?;
+            tokio::select! {
+                pressed = tokio::signal::ctrl_c() => pressed,
+                _ = terminated.recv() => Ok(()),
+                _ = hung_up.recv() => Ok(()),
+            }
         };
-        show::line(&format!("Three background agents look around in {}\n", parent.directory))?;
+        let shown = tokio::select! {
+            shown = place.show() => Some(shown),
+            signal = interrupted => signal.context("cannot wait for Ctrl-C").err().map(Err),
+        };
+        // Whatever has failed, the daemon and the directory go first.
+        let Some(shown) = shown else {
+            let cancelled = place.cancel_all().await;
+            place.remove().await?;
+            let cancelled = cancelled?;
+            show::note(&format!(
+                "\ninterrupted: {} stopped, the demo's daemon stopped, its files removed",
+                show::counted(cancelled as u64, "task")
+            ));
+            return Ok(ExitCode::from(INTERRUPTED));
+        };
+        let removed = place.remove().await;
+        let outcome = shown?;
+        removed?;
+        match outcome {
+            Outcome::AllCompleted => {
+                suggest()?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Outcome::SomeFailed => Ok(ExitCode::FAILURE),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    AllCompleted,
+    SomeFailed,
+}
+
+/// Where a demo takes place.
+struct Place {
+    settings: Settings,
+    workspace: String,
+    root: TempDir,
+}
+
+impl Place {
+    fn make(environment: &Environment) -> anyhow::Result<Place> {
+        let temporary = std::env::temp_dir();
+        let temporary = match temporary.as_os_str().len() {
+            ..=LONGEST_TEMPORARY => temporary,
+            _ => PathBuf::from("/tmp"),
+        };
+        let root = tempfile::Builder::new().prefix("aademo").tempdir_in(temporary);
+        let root = root.context("cannot make a temporary directory for the demo")?;
+        // Empty, so that the user's own is not read.
+        let config = root.path().join("config.toml");
+        fs::write(&config, "").context("cannot write into the temporary directory")?;
+        let flags = Flags {
+            home: Some(root.path().join("home")),
+            config: Some(config),
+            ..Flags::default()
+        };
+        let settings = Settings::resolve(&environment.apart(), &flags)?;
+        let workspace = match is_empty(Path::new(&here()?)) {
+            true => sample(&root.path().join("guestbook"))?,
+            false => here()?,
+        };
+        Ok(Place { settings, workspace, root })
+    }
+
+    async fn show(&self) -> anyhow::Result<Outcome> {
+        let connection = connect(&self.settings).await?;
+        let round = Round::new(&connection, &self.workspace);
+        heading(&format!("Three background agents look around in {}", self.workspace))?;
+        let ids = round.launch(&FIRST).await?;
+        let first = round.watch(&ids).await?;
+        for task in &first {
+            print_result(task)?;
+        }
+        heading("Three more, and their daemon is killed while they work")?;
+        let ids = round.launch(&SECOND).await?;
+        let killed = self.kill_daemon(&connection, &ids).await?;
+        let second = round.watch(&ids).await?;
+        let health = connection.call(Client::health).await?;
+        let completed = second.iter().filter(|task| is_completed(task)).count();
+        let is_lost = second.len() != ids.len() || health.pid == killed;
+        anyhow::ensure!(!is_lost, "the daemon that was killed has not been replaced");
+        let line = Line::new(GOOD.bold(), "Nothing was lost: ").with(
+            PLAIN,
+            &format!(
+                "daemon {} took over from {killed}, {completed} of {} completed, each told once.",
+                health.pid,
+                show::counted(ids.len() as u64, "task"),
+            ),
+        );
+        show::print(&line)?;
+        Ok(match first.iter().chain(&second).all(is_completed) {
+            true => Outcome::AllCompleted,
+            false => Outcome::SomeFailed,
+        })
+    }
+
+    /// `kill -9`; returns the pid of the daemon that is gone.
+    async fn kill_daemon(
+        &self,
+        connection: &Connection<'_>,
+        ids: &[String],
+    ) -> anyhow::Result<u32> {
+        let health = connection.call(Client::health).await?;
+        let tasks = read(connection, ids).await?;
+        let at_work = tasks.iter().filter(|task| !tasks::is_over(task)).count();
+        let pid = i32::try_from(health.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.context("the daemon has no process id")?;
+        kill_process(pid, Signal::KILL).context("cannot kill the demo's daemon")?;
+        let line = Line::new(WARNING.bold(), &format!("kill -9 {}", health.pid))
+            .with(PLAIN, &format!(" while {at_work} of {} agents were at work", ids.len()));
+        show::print(&line)?;
+        show::line("")?;
+        Ok(health.pid)
+    }
+
+    /// Stops what is at work; returns how many that were. A daemon that is just being started is waited for: it would
+    /// otherwise come up after everything was removed.
+    async fn cancel_all(&self) -> anyhow::Result<usize> {
+        let connection = connect(&self.settings).await?;
+        let caller = CallerView { session_id: PARENT.to_owned(), ..CallerView::default() };
+        let request = CancelRequest { caller, all: true, ..CancelRequest::default() };
+        let view = connection.call(async |client| client.cancel(&request).await).await?;
+        Ok(view.cancelled.len())
+    }
+
+    async fn remove(self) -> anyhow::Result<()> {
+        if start::stop(&self.settings, Stop::ForGood).await.is_err()
+            && let Some(daemon) = self.listener().await
+        {
+            kill_process(daemon, Signal::KILL).context("cannot kill the demo's daemon")?;
+        }
+        self.root.close().context("cannot remove the demo's temporary directory")
+    }
+
+    /// The process that listens on the daemon's socket, also when it does not answer. The kernel names it: a process id
+    /// in a file could by now be that of another process.
+    async fn listener(&self) -> Option<Pid> {
+        let stream = UnixStream::connect(start::socket(&self.settings.home)).await.ok()?;
+        Pid::from_raw(stream.peer_cred().ok()?.pid()?)
+    }
+}
+
+const PARENT: &str = "demo";
+
+/// Launches agents and watches them.
+struct Round<'a> {
+    connection: &'a Connection<'a>,
+    parent: CallerView,
+}
+
+impl<'a> Round<'a> {
+    fn new(connection: &'a Connection<'a>, workspace: &str) -> Round<'a> {
+        let parent = CallerView {
+            session_id: PARENT.to_owned(),
+            directory: workspace.to_owned(),
+            ..CallerView::default()
+        };
+        Round { connection, parent }
+    }
+
+    async fn launch(&self, errands: &[Errand]) -> anyhow::Result<Vec<String>> {
         let mut ids = Vec::new();
-        for (agent, description, prompt) in TASKS {
-            let request = request(&parent, agent, description, prompt);
-            let task = connection.call(async |client| client.launch(&request).await).await?;
+        for (agent, description, prompt) in errands {
+            let request = LaunchRequest {
+                caller: self.parent.clone(),
+                arguments: Arguments {
+                    description: Some((*description).into()),
+                    prompt: Some((*prompt).into()),
+                    agent: Some((*agent).into()),
+                    // Pinned, whatever an agent's file says: a demo must not cost anything.
+                    host: Some("embedded".into()),
+                    model: Some("offline/explorer".into()),
+                    budget: Some(Budget {
+                        wall_seconds: Some(LONGEST_ROUND.as_secs()),
+                        ..Budget::default()
+                    }),
+                    ..Arguments::default()
+                },
+                key: Some(Clock::system().nonce()),
+                ..LaunchRequest::default()
+            };
+            let task = self.connection.call(async |client| client.launch(&request).await).await?;
             ids.push(task.session_id);
         }
-        let tasks = watch(&connection, &parent, &ids).await?;
-        print_results(&tasks)?;
-        let failed = tasks.iter().any(|task| task.status != Status::Completed.name());
-        Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(ids)
     }
-}
 
-fn request(parent: &CallerView, agent: &str, description: &str, prompt: &str) -> LaunchRequest {
-    LaunchRequest {
-        caller: parent.clone(),
-        arguments: Arguments {
-            description: Some(description.into()),
-            prompt: Some(prompt.into()),
-            agent: Some(agent.into()),
-            // Pinned, whatever the configuration and the environment say: a demo must not cost anything.
-            host: Some("embedded".into()),
-            model: Some("offline/explorer".into()),
-            ..Arguments::default()
-        },
-        key: Some(Clock::system().nonce()),
-        ..LaunchRequest::default()
-    }
-}
-
-/// Draws the progress until all tasks have ended, and prints notices as they arrive.
-async fn watch(
-    connection: &Connection<'_>,
-    parent: &CallerView,
-    ids: &[String],
-) -> anyhow::Result<Vec<TaskView>> {
-    let screen = MultiProgress::new();
-    let line = ProgressStyle::with_template("  {spinner} {prefix:<28} {msg} [{elapsed}]")?;
-    let all = ProgressStyle::with_template("  [{bar:30}] {pos}/{len} ended")?;
-    let bars: Vec<ProgressBar> = TASKS
-        .iter()
-        .map(|(_, description, _)| {
-            let bar = screen.add(ProgressBar::new_spinner().with_style(line.clone()));
-            bar.with_prefix(*description)
-        })
-        .collect();
-    let total = screen.add(ProgressBar::new(ids.len() as u64).with_style(all));
-    let started = Clock::system();
-    // Polls, unlike `wait`: the bars are drawn again with every frame anyway.
-    loop {
-        let mut tasks = Vec::with_capacity(ids.len());
-        for id in ids {
-            tasks.push(connection.call(async |client| client.task(id).await).await?);
-        }
-        for (bar, task) in bars.iter().zip(&tasks) {
-            bar.set_message(doing(task));
-            match is_over(task) {
-                true => bar.finish(),
-                false => bar.tick(),
+    /// Draws the tasks until all of them have ended, and prints notices as they arrive.
+    async fn watch(&self, ids: &[String]) -> anyhow::Result<Vec<TaskView>> {
+        let mut live = Live::on_stdout();
+        let began = Instant::now();
+        let mut told = 0;
+        // Polls, unlike `wait`: the lines are drawn again with every frame anyway.
+        loop {
+            let tasks = read(self.connection, ids).await?;
+            let request = CallerRequest { caller: self.parent.clone() };
+            let call = async |client: &Client| client.read_mailbox(&request).await;
+            let notices = self.connection.call(call).await?.notices;
+            if let Some(live) = &mut live {
+                live.clear();
             }
-        }
-        total.set_position(tasks.iter().filter(|task| is_over(task)).count() as u64);
-        let request = CallerRequest { caller: parent.clone() };
-        let mail = connection.call(async |client| client.read_mailbox(&request).await).await?;
-        for notice in mail.notices {
-            // The bars are hidden while a line is printed; otherwise they would be drawn into it.
-            screen.suspend(|| show::line(&notice.visible))?;
-        }
-        if tasks.iter().all(is_over) {
-            total.finish_and_clear();
-            return Ok(tasks);
-        }
-        if started.uptime() > LONGEST {
-            anyhow::bail!(
-                "the demo's agents have not finished after {} seconds; `asyncagents list` shows them",
-                LONGEST.as_secs()
+            told += notices.len();
+            for notice in notices {
+                print_notice(&notice.visible)?;
+            }
+            // The notice is written with the end, and handed out a moment later.
+            if tasks.iter().all(tasks::is_over) && told >= ids.len() {
+                anyhow::ensure!(told == ids.len(), "{told} notices came of {} tasks", ids.len());
+                return Ok(tasks);
+            }
+            if let Some(live) = &mut live {
+                let now = tasks::now();
+                live.draw(&progress(&tasks, now));
+            }
+            anyhow::ensure!(
+                began.elapsed() < 2 * LONGEST_ROUND,
+                "the demo's agents have not ended after {} seconds",
+                2 * LONGEST_ROUND.as_secs()
             );
+            tokio::time::sleep(FRAME).await;
         }
-        tokio::time::sleep(FRAME).await;
     }
 }
 
-fn doing(task: &TaskView) -> String {
-    let progress = &task.progress;
-    let last = progress.last_tools.last().map(|tool| format!(", last {}", quote::line(tool)));
-    let last = last.unwrap_or_default();
-    let calls = show::counted(progress.tool_calls.into(), "tool call");
-    match is_over(task) {
-        true => format!("{}: {calls}", task.status),
-        false => format!("{}: {calls}{last}", progress.phase.name()),
+async fn read(connection: &Connection<'_>, ids: &[String]) -> anyhow::Result<Vec<TaskView>> {
+    let mut tasks = Vec::with_capacity(ids.len());
+    for id in ids {
+        tasks.push(connection.call(async |client| client.task(id).await).await?);
     }
+    Ok(tasks)
 }
 
-fn is_over(task: &TaskView) -> bool {
-    Status::parse(&task.status).is_some_and(|status| !status.is_live())
+fn is_completed(task: &TaskView) -> bool {
+    task.status == Status::Completed.name()
 }
 
-fn print_results(tasks: &[TaskView]) -> anyhow::Result<()> {
-    for task in tasks {
-        show::line(&format!("\n── {} ({}, {})", task.description, task.agent, task.short_id))?;
-        let text = task.result.as_ref().or(task.error.as_ref());
-        show::framed("written by the agent", text.map_or("(no output)", String::as_str))?;
+fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Writes the sample project; returns where it is.
+fn sample(root: &Path) -> anyhow::Result<String> {
+    for (name, contents) in SAMPLE {
+        let file = root.join(name);
+        let written = file.parent().map_or(Ok(()), fs::create_dir_all);
+        written
+            .and_then(|()| fs::write(&file, contents))
+            .with_context(|| format!("cannot write `{}`", file.display()))?;
     }
-    let first = tasks.first().map_or("ID", |task| task.short_id.as_str());
-    show::line(&format!(
-        "\nWhere to look next:\n  \
-         asyncagents list                       everything that was launched\n  \
-         asyncagents output {first} --json        a task with all there is to know\n  \
-         asyncagents resume {first} 'And tests?'  a follow-up in the same session\n  \
-         asyncagents run --agent explore '…'    one of your own"
-    ))
+    Ok(root.display().to_string())
+}
+
+fn heading(text: &str) -> anyhow::Result<()> {
+    show::print(&Line::new(BOLD, text))?;
+    show::line("")
+}
+
+fn print_notice(text: &str) -> anyhow::Result<()> {
+    let none = Line::default();
+    let lines = show::body(text, Kind::Markdown, show::Screen::stdout().width, &none, &none);
+    lines.iter().try_for_each(show::print)?;
+    show::line("")
+}
+
+fn print_result(task: &TaskView) -> anyhow::Result<()> {
+    let title = Line::new(BOLD, &task.description)
+        .with(DIM, &format!(" ({}, {})", task.agent, task.short_id));
+    show::print(&title)?;
+    let text = task.result.as_ref().or(task.error.as_ref()).map_or("(no output)", String::as_str);
+    let lines: Vec<&str> = text.lines().collect();
+    let hidden = lines.len().saturating_sub(MOST_LINES);
+    let shown = lines.iter().take(MOST_LINES).copied().collect::<Vec<_>>().join("\n");
+    show::framed_markdown("written by the agent", text::head(&shown, 4_000))?;
+    if hidden > 0 {
+        let more = format!("… and {}", show::counted(hidden as u64, "more line"));
+        show::print(&Line::new(DIM, &more))?;
+    }
+    show::line("")
+}
+
+fn suggest() -> anyhow::Result<()> {
+    show::line("\nThe demo's daemon is stopped and its files are removed. Where to look next:")?;
+    for (command, what) in [
+        ("asyncagents run --follow --agent explore '…'", "an agent of your own, here"),
+        ("asyncagents list", "everything that was launched"),
+        ("asyncagents mcp install --help", "for Claude Code, Codex and others"),
+    ] {
+        let line = Line::new(BOLD, &format!("  {command:<46}")).with(DIM, what);
+        show::print(&line)?;
+    }
+    Ok(())
 }

@@ -29,6 +29,9 @@ pub(super) struct Hosts {
 #[derive(Subcommand)]
 enum Verb {
     /// Add an OpenCode server, or change the address of one
+    #[command(after_help = "\
+Example:
+  asyncagents hosts add work http://127.0.0.1:4096")]
     Add {
         /// The name of the server; its tasks are found by it
         name: String,
@@ -36,6 +39,9 @@ enum Verb {
         url: String,
     },
     /// Remove a server that was added
+    #[command(after_help = "\
+Example:
+  asyncagents hosts remove work")]
     Remove {
         /// The name it was added under
         name: String,

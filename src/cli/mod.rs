@@ -7,28 +7,41 @@ mod agents;
 mod answer;
 mod auth;
 mod backup;
+mod batch;
 mod cancel;
 mod clear;
+mod completions;
 mod config;
 mod connection;
 mod daemon;
+mod dash;
 mod demo;
 mod doctor;
 mod files;
 mod fork_preview;
 mod guard;
 mod hosts;
+mod input;
 mod list;
+mod logs;
 mod mcp;
 mod opencode;
 mod opencode_config;
 mod output;
+mod picker;
 mod prune;
+mod queue;
 mod resume;
+mod retry;
 mod run;
 mod scripted_host;
+mod send;
 mod serve;
 mod show;
+mod spinner;
+mod stats;
+mod status;
+mod tasks;
 mod trust;
 mod undo;
 mod wait;
@@ -38,7 +51,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use guard::guard;
 
@@ -76,6 +90,43 @@ pub struct Arguments {
     command: Command,
 }
 
+impl Arguments {
+    /// Parses the process's arguments; exits with help or a complaint where they ask for it.
+    ///
+    /// Plain `asyncagents mcp` is recognised without the parser: MCP clients start it with every conversation and
+    /// wait for it, and to build the parser with all verbs takes a fifth of the time until its first answer.
+    pub fn read() -> Arguments {
+        let mut words = std::env::args_os().skip(1);
+        if words.next().is_some_and(|word| word == "mcp") && words.next().is_none() {
+            let command = Command::Mcp(mcp::Mcp::serve());
+            return Arguments { home: None, config: None, host: None, model: None, command };
+        }
+        let matches = Arguments::command()
+            .try_get_matches()
+            .unwrap_or_else(|error| nearest_verb(error).exit());
+        Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// Of the verbs that a wrong one is like, the error names the nearest alone: the parser's measure finds `hosts` in
+/// `stauts`.
+fn nearest_verb(mut error: clap::Error) -> clap::Error {
+    let wrong = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(wrong)) => wrong.clone(),
+        Some(_) | None => return error,
+    };
+    let similar = match error.remove(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(similar)) => similar,
+        Some(_) | None => return error,
+    };
+    let distance = |verb: &String| strsim::osa_distance(&wrong, verb);
+    if let Some(nearest) = similar.into_iter().min_by_key(distance) {
+        let nearest = ContextValue::Strings(vec![nearest]);
+        error.insert(ContextKind::SuggestedSubcommand, nearest);
+    }
+    error
+}
+
 const EXAMPLE: &str = "\
 Example:
   id=$(asyncagents run --agent explore 'Where is the login handled?')
@@ -88,15 +139,30 @@ enum Command {
     /// Launch an agent in the background and print its task id
     Run(run::Run),
     /// Show tasks, newest first
+    #[command(visible_aliases = ["ls", "ps"])]
     List(list::List),
     /// Show a task's result, or its progress
     Output(output::Output),
+    /// Show a task's conversation: what was said, tool calls and their results
+    Logs(logs::Logs),
     /// Wait until tasks have ended
     Wait(wait::Wait),
+    /// Show the tasks of a batch and their figures
+    Batch(batch::Batch),
+    /// Show the daemon, its hosts, and what needs you
+    Status(status::StatusCommand),
+    /// Show counts and durations over the whole history
+    Stats(stats::Stats),
     /// Ask a completed task a follow-up, in its own session
     Resume(resume::Resume),
+    /// Launch failed or cancelled tasks again
+    Retry(retry::Retry),
+    /// Say something to a task that is at work
+    Send(send::Send),
     /// Show what an agent launched with `run --fork` would inherit
     ForkPreview(fork_preview::ForkPreview),
+    /// Open the dashboard in a browser
+    Dash(dash::Dash),
     /// List or allow the permission requests of agents
     #[command(after_help = answer::APPROVE_HELP)]
     Approve(answer::Answer),
@@ -104,9 +170,16 @@ enum Command {
     #[command(after_help = answer::DENY_HELP)]
     Deny(answer::Answer),
     /// Stop tasks
+    #[command(visible_aliases = ["stop", "kill"])]
     Cancel(cancel::Cancel),
     /// Stop the shell's running tasks and take all of its tasks off the list
     Clear(clear::Clear),
+    /// Pause the queue: no waiting task starts, running ones go on
+    #[command(after_help = queue::PAUSE_HELP)]
+    Pause(queue::Queue),
+    /// Continue a paused queue
+    #[command(after_help = queue::CONTINUE_HELP)]
+    Continue(queue::Queue),
     /// Delete old tasks from the history
     Prune(prune::Prune),
     /// Show the agents that can be launched
@@ -129,10 +202,14 @@ enum Command {
     Backup(backup::Backup),
     /// Run the daemon in the foreground
     Serve(serve::Serve),
-    /// Start, stop or restart the daemon, or show its status
+    /// Start, stop or restart the daemon, show its status or its log, or install it
     Daemon(daemon::Daemon),
     /// Write or show the configuration
     Config(config::Configuration),
+    /// Print a script that completes commands in a shell
+    Completions(completions::Completions),
+    /// Print the manual page, or write those of all commands
+    Man(completions::Man),
     /// A host made of scripts, for tests and benchmarks
     #[command(hide = true)]
     ScriptedHost(scripted_host::ScriptedHost),
@@ -140,13 +217,21 @@ enum Command {
 
 /// Carries out a command line and says how the process is to end.
 pub fn run(arguments: Arguments) -> ExitCode {
-    // The exit code 1 of `wait` says that a task failed, so its own failures need another one; scripts rely on
+    // The exit code 1 of these says that a task failed, so their own failures need another one; scripts rely on
     // it.
-    let waits = matches!(arguments.command, Command::Wait(_));
+    let tells_outcome = match &arguments.command {
+        Command::Wait(_) => true,
+        Command::Run(run) => run.stays(),
+        Command::Output(output) => output.tells_outcome(),
+        _ => false,
+    };
     carry_out(arguments).unwrap_or_else(|error| {
-        complain(&error);
+        if error.is::<show::ReaderGone>() {
+            return ExitCode::SUCCESS;
+        }
+        complain("error", &error);
         let version = |error: &client::Error| error.is_of_another_version();
-        match waits || error.downcast_ref().is_some_and(version) {
+        match tells_outcome || error.downcast_ref().is_some_and(version) {
             true => ExitCode::from(COULD_NOT_FIND_OUT),
             false => ExitCode::FAILURE,
         }
@@ -156,14 +241,19 @@ pub fn run(arguments: Arguments) -> ExitCode {
 fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { home, config, host, model, command } = arguments;
     let environment = Environment::read();
+    show::set_terminal(environment.columns(), environment.moves_cursor());
     let flags = Flags { home, config, host, model };
     // These must work when the configuration is broken, so they run before it is resolved.
     let command = match command {
         Command::Config(command) => return command.run(&environment, &flags),
+        Command::Completions(command) => return command.run(Arguments::command()),
+        Command::Man(command) => return command.run(Arguments::command()),
         Command::ScriptedHost(command) => return runtime()?.block_on(command.run()),
+        Command::Demo(command) => return runtime()?.block_on(command.run(&environment)),
         other => other,
     };
     let settings = Settings::resolve(&environment, &flags)?;
+    let editor = environment.editor();
     // These need no async runtime, or start one of their own (`serve`).
     let command = match command {
         Command::Serve(command) => return command.run(&settings, environment, flags),
@@ -172,34 +262,48 @@ fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Untrust(command) => return command.run(&settings),
         Command::Opencode(command) => return command.run(&settings),
         Command::Backup(command) => return command.run(&settings),
+        // Apart from the others: their future below has the size of the largest of them, and to move that about
+        // takes time at the start of every conversation.
+        Command::Mcp(command) => return runtime()?.block_on(command.run(&settings)),
         other => other,
     };
     runtime()?.block_on(async {
         match command {
-            Command::Demo(command) => command.run(&settings).await,
-            Command::Run(command) => command.run(&settings).await,
+            Command::Run(command) => command.run(&settings, editor).await,
             Command::List(command) => command.run(&settings).await,
             Command::Output(command) => command.run(&settings).await,
+            Command::Logs(command) => command.run(&settings).await,
             Command::Wait(command) => command.run(&settings).await,
+            Command::Batch(command) => command.run(&settings).await,
+            Command::Status(command) => command.run(&settings).await,
+            Command::Stats(command) => command.run(&settings).await,
             Command::Resume(command) => command.run(&settings).await,
+            Command::Retry(command) => command.run(&settings).await,
+            Command::Send(command) => command.run(&settings).await,
             Command::ForkPreview(command) => command.run(&settings).await,
+            Command::Dash(command) => command.run(&settings).await,
             Command::Approve(command) => command.run(&settings, true).await,
             Command::Deny(command) => command.run(&settings, false).await,
             Command::Cancel(command) => command.run(&settings).await,
             Command::Clear(command) => command.run(&settings).await,
+            Command::Pause(command) => command.pause(&settings).await,
+            Command::Continue(command) => command.go_on(&settings).await,
             Command::Prune(command) => command.run(&settings).await,
             Command::Hosts(command) => command.run(&settings).await,
             Command::Auth(command) => command.run(&settings).await,
-            Command::Mcp(command) => command.run(&settings).await,
             Command::Doctor(command) => command.run(&settings).await,
             Command::Daemon(command) => command.run(&settings).await,
             Command::Agents(_)
+            | Command::Demo(_)
+            | Command::Mcp(_)
             | Command::Trust(_)
             | Command::Untrust(_)
             | Command::Opencode(_)
             | Command::Backup(_)
             | Command::Serve(_)
             | Command::Config(_)
+            | Command::Completions(_)
+            | Command::Man(_)
             | Command::ScriptedHost(_) => {
                 unreachable!("carried out above")
             }
@@ -207,13 +311,13 @@ fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Prints on standard error why a command failed.
-fn complain(error: &anyhow::Error) {
+/// Prints on standard error what failed, in words of ours, and why.
+fn complain(what: &str, error: &anyhow::Error) {
     // An error never repeats the text of its source, so the whole chain is printed.
     let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
     // A host may have written part of it. Further lines are indented, so that none of them looks like another
     // message of ours.
-    show::note(&format!("error: {}", chain.join(": ").replace('\n', "\n  ")));
+    show::note(&format!("{what}: {}", chain.join(": ").replace('\n', "\n  ")));
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -18,6 +18,9 @@ use crate::config::Settings;
 const PLUGIN: &str = include_str!("../../plugin/asyncagents.ts");
 
 #[derive(Args)]
+#[command(after_help = "\
+Example:
+  asyncagents opencode install")]
 pub(super) struct OpenCode {
     #[command(subcommand)]
     verb: Verb,
@@ -32,6 +35,10 @@ Example:
   asyncagents opencode install --project   # for the current directory only")]
     Install(Scope),
     /// Undo exactly what install did
+    #[command(after_help = "\
+Example:
+  asyncagents opencode uninstall
+  asyncagents opencode uninstall --project")]
     Uninstall(Scope),
 }
 

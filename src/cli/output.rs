@@ -7,33 +7,47 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::connection::within;
-use super::wait::{BLOCKED, say_what_is_asked};
-use super::{caller, connect, seconds, show};
+use super::show::{self, PLAIN};
+use super::wait::{BLOCKED, say_what_is_asked, tell, verdict};
+use super::{COULD_NOT_FIND_OUT, caller, connect, seconds, tasks};
 use crate::client::Client;
 use crate::config::Settings;
 use crate::daemon::hand_over;
-use crate::quote;
-use crate::wire::{CallerView, OutputRequest, OutputView, TaskView};
+use crate::wire::{CallerView, OutputRequest, OutputView, PermissionView};
 
 const TIMED_OUT: u8 = 124;
 
 #[derive(Args)]
 #[command(after_help = "\
-On a terminal the result is framed, with control characters as escapes. In a pipe, and with --json,
-it is exactly what the agent wrote. With --wait it exits 124 when the time is up first, and 2 when
-the task waits for a permission.")]
+On a terminal the result is rendered and framed, with control characters as escapes. In a pipe, and
+with --json, it is exactly what the agent wrote. With --wait it exits 124 when the time is up first,
+and 2 when the task waits for a permission. With --exit-code it exits as `asyncagents wait` would: 1
+if the task failed, 130 if it was cancelled, 2 if it has not ended or the outcome is not known (no
+daemon, unknown id).
+
+Example:
+  asyncagents output ab12c3
+  asyncagents output ab12c3 --wait 60 > answer.md")]
 pub(super) struct Output {
     /// The task: its id, its short id, or the beginning of its id
     id: String,
     /// Wait up to this many seconds for the end
     #[arg(long, value_name = "SECONDS")]
     wait: Option<f64>,
+    /// Say by the exit code how the task ended
+    #[arg(long)]
+    exit_code: bool,
     /// Print the task as JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Output {
+    /// Whether its exit code is that of `wait`.
+    pub(super) fn tells_outcome(&self) -> bool {
+        self.exit_code
+    }
+
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let wait = self.wait.map(|wait| seconds("--wait", wait)).transpose()?;
         let fetched = within(wait, fetch(settings, self.id, wait)).await?;
@@ -41,13 +55,20 @@ impl Output {
         if self.json {
             show::json(&output.task)?;
         } else {
-            print(&output.task)?;
+            print(&output)?;
         }
         if !output.asks.is_empty() {
             say_what_is_asked(&output.asks);
-            return Ok(ExitCode::from(BLOCKED));
         }
-        Ok(if output.timed_out { ExitCode::from(TIMED_OUT) } else { ExitCode::SUCCESS })
+        // The asks of one that was not waited for are shown as well, and change no exit code.
+        let code = match (output.timed_out, output.asks.is_empty()) {
+            (true, false) => BLOCKED,
+            (true, true) => TIMED_OUT,
+            (false, _) if !self.exit_code => 0,
+            (false, _) if tasks::is_over(&output.task) => verdict(&[&output.task]),
+            (false, _) => COULD_NOT_FIND_OUT,
+        };
+        Ok(ExitCode::from(code))
     }
 }
 
@@ -66,27 +87,42 @@ async fn fetch(
         client.output(&id, &OutputRequest { caller, timeout }).await
     };
     // Only a wait gives up when the daemon is stopped on purpose; to show a task, it is started again.
-    match wait {
-        Some(_) => connection.wait(call).await,
-        None => connection.call(call).await,
+    let mut output = match wait {
+        Some(_) => return connection.wait(call).await,
+        None => connection.call(call).await?,
+    };
+    if tasks::is_blocked(&output.task) {
+        let open = connection.call(Client::permissions).await?.permissions;
+        let is_its = |ask: &PermissionView| ask.session_id == output.task.session_id;
+        output.asks = open.into_iter().filter(is_its).collect();
     }
+    Ok(output)
 }
 
-fn print(task: &TaskView) -> anyhow::Result<()> {
-    let TaskView { short_id, description, status, progress, .. } = task;
-    let name = format!("{short_id} {}", quote::literal(description));
-    match &task.error {
-        Some(error) => show::note_quoted(&format!("{name} {status}:"), error),
-        None if task.completed_at.is_none() => show::note(&format!(
-            "{name} {status}, {}: {}, last active {}",
-            progress.phase.name(),
-            show::counted(progress.tool_calls.into(), "tool call"),
-            progress.last_update
-        )),
-        None => show::note(&format!("{name} {status}")),
+fn print(output: &OutputView) -> anyhow::Result<()> {
+    let OutputView { task, asks, .. } = output;
+    let progress = &task.progress;
+    let now = tasks::now();
+    if tasks::is_over(task) {
+        tell(task);
+    } else {
+        let last = show::ago(now.since(progress.last_update));
+        let facts = format!(": {}, last active {last}", tasks::tool_calls(task));
+        let mut line = tasks::named(task).with(PLAIN, " ");
+        line.extend(&tasks::status(task));
+        match &progress.detail {
+            // Permission requests follow by themselves.
+            Some(detail) if asks.is_empty() => {
+                show::note_quoted(&line.with(PLAIN, &format!("{facts};")), detail)
+            }
+            Some(_) | None => show::note_line(&line.with(PLAIN, &facts)),
+        }
     }
     match &task.result {
-        Some(result) => show::framed(&format!("written by the agent of {short_id}"), result),
+        Some(result) => {
+            let title = format!("written by the agent of {}", task.short_id);
+            show::framed_markdown(&title, result)
+        }
         None => Ok(()),
     }
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{ArgGroup, Args};
 
+use super::spinner::Spinner;
 use super::{connect, show};
 use crate::config::Settings;
 use crate::wire::PruneRequest;
@@ -36,7 +37,9 @@ impl Prune {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let connection = connect(settings).await?;
         let request = PruneRequest { keep: self.keep, older_than_days: self.older_than };
+        let pruning = Spinner::start("deleting old tasks");
         let pruned = connection.call(async |client| client.prune(&request).await).await?;
+        drop(pruning);
         connection.note_repeat();
         match pruned.removed {
             _ if self.json => show::json(&pruned)?,

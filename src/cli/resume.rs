@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{connect, show};
+use super::{connect, input, show};
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::daemon::hand_over;
@@ -13,10 +13,14 @@ use crate::task::launch::prompt_text;
 use crate::wire::ResumeRequest;
 
 #[derive(Args)]
+#[command(after_help = "\
+Example:
+  asyncagents resume ab12c3 'And where is it tested?'
+  git diff | asyncagents resume ab12c3 -")]
 pub(super) struct Resume {
     /// The task: its id, its short id, or the beginning of its id
     id: String,
-    /// The follow-up
+    /// The follow-up; `-` reads it from standard input
     prompt: String,
     /// Print the task as JSON
     #[arg(long)]
@@ -26,7 +30,7 @@ pub(super) struct Resume {
 impl Resume {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         // Validated before the connection: a call that is wrong must not start a daemon.
-        let prompt = prompt_text(Some(self.prompt))?;
+        let prompt = prompt_text(Some(input::argument("prompt", self.prompt)?))?;
         let connection = connect(settings).await?;
         let id = connection.resolve(&[self.id]).await?.remove(0);
         let key = Some(Clock::system().nonce());

@@ -2,19 +2,27 @@
 //! detached from the terminal, with its log in files only.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Environment, Flags, Settings};
-use crate::daemon::start::{OfCommand, SOMEBODY_WAS_FASTER};
+use crate::daemon::start::{AgentCommandError, LOCK_HELD};
 use crate::daemon::{self, AlreadyRunning, Home, Reloadable};
+use crate::mcp;
 use crate::process;
 
 const STATUS: &str = "\
 Other programs can read its status API on 127.0.0.1:5165, or on another port if that is taken;
 `server.json` in the storage directory has the address. ASYNCAGENTS_API_PORT and
-ASYNCAGENTS_API_HOST change it, ASYNCAGENTS_API_ENABLED=false turns it off.";
+ASYNCAGENTS_API_HOST change it, ASYNCAGENTS_API_ENABLED=false turns it off.
+
+Example:
+  asyncagents serve";
+
+/// How long the exit of a daemon waits for blocking threads.
+const LAST_THREADS: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 #[command(after_help = STATUS)]
@@ -32,7 +40,7 @@ impl Serve {
         flags: Flags,
     ) -> anyhow::Result<ExitCode> {
         if settings.of_command {
-            return Err(OfCommand.into());
+            return Err(AgentCommandError.into());
         }
         process::keep_descriptors_from_children();
         if self.background {
@@ -44,7 +52,7 @@ impl Serve {
             // Two commands that start a daemon at the same moment: the lock lets one of them win, and the
             // other command learns by the exit code that it can connect.
             Err(error) if self.background && error.is::<AlreadyRunning>() => {
-                return Ok(ExitCode::from(SOMEBODY_WAS_FASTER));
+                return Ok(ExitCode::from(LOCK_HELD));
             }
             taken => taken?,
         };
@@ -62,8 +70,11 @@ impl Serve {
                     let_go_of_stderr();
                 }
             };
-            daemon::run(settings, home, reloadable, on_ready, shutdown).await
+            daemon::run(settings, home, reloadable, mcp::over_http, on_ready, shutdown).await
         })?;
+        // Everything that matters was waited for. What is left are blocking threads: reads of a long check, or of a
+        // network file system that hangs, for which dropping the runtime would wait for ever.
+        runtime.shutdown_timeout(LAST_THREADS);
         Ok(ExitCode::SUCCESS)
     }
 }

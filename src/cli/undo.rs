@@ -145,7 +145,7 @@ impl Change {
             Addition::Bytes(ranges) => {
                 let mut bytes = now.as_bytes().to_owned();
                 for range in ranges.into_iter().rev() {
-                    // A log that somebody has edited may say anything.
+                    // The log may have been edited by hand, so nothing in it is trusted.
                     bytes.get(range.clone())?;
                     bytes.drain(range);
                 }

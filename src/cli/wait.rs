@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::connection::{Connection, within};
-use super::{caller, connect, seconds, show};
+use super::show::{self, Column, Line, Live, Table};
+use super::{caller, connect, seconds, tasks};
 use crate::client::Client;
 use crate::config::Settings;
 use crate::daemon::hand_over;
 use crate::quote;
-use crate::task::Status;
+use crate::task::{Status, Timestamp};
 use crate::wire::{CallerView, PermissionView, TaskView, WaitRequest, WaitView};
 
 /// How long one call waits; the next one goes on.
@@ -28,8 +29,14 @@ const TIMED_OUT: u8 = 124;
 const FAILED: u8 = 1;
 const CANCELLED: u8 = 130;
 
+/// The same while the tasks are drawn on a terminal, where their figures are to move.
+const FRAME: Duration = Duration::from_millis(500);
+
 #[derive(Args)]
 #[command(after_help = "\
+Without ids it waits for all tasks of this shell that are at work. On a terminal it shows what they
+are doing, and says so at once when one of them needs an answer.
+
 Exits 0 if all that were waited for completed, 1 if any failed, 130 if none failed and any was
 cancelled, 124 on timeout, and 2 when the outcome is not known (no daemon, unknown id). It goes on
 when the daemon crashes or is restarted; when somebody stops the daemon, it says so and exits 2.
@@ -39,8 +46,7 @@ exits 2, too.
 Example:
   asyncagents wait --any ab12c3 x9k2m4 && echo one of them is done")]
 pub(super) struct Wait {
-    /// The tasks: ids, short ids, or beginnings of ids
-    #[arg(required = true)]
+    /// The tasks: ids, short ids, or beginnings of ids [default: all of this shell]
     ids: Vec<String>,
     /// Wait until one of them has ended
     #[arg(long, conflicts_with_all = ["all", "n"])]
@@ -57,30 +63,37 @@ pub(super) struct Wait {
     /// Do not print tasks as they finish
     #[arg(long, short)]
     quiet: bool,
+    /// Print the tasks as a JSON array in the end
+    #[arg(long)]
+    json: bool,
 }
 
 impl Wait {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let started = Instant::now();
         let timeout = self.timeout.map(|timeout| seconds("--timeout", timeout)).transpose()?;
-        let waited = within(timeout, self.wait(settings, started, timeout)).await?;
-        Ok(ExitCode::from(waited.unwrap_or(TIMED_OUT)))
+        let json = self.json;
+        let Some(waited) = within(timeout, self.wait(settings, started, timeout)).await? else {
+            return Ok(ExitCode::from(TIMED_OUT));
+        };
+        if json {
+            show::json(&waited.tasks)?;
+        }
+        Ok(ExitCode::from(waited.code))
     }
 
-    /// Returns the exit code.
     async fn wait(
-        &self,
+        self,
         settings: &Settings,
         started: Instant,
         timeout: Option<Duration>,
-    ) -> anyhow::Result<u8> {
+    ) -> anyhow::Result<Waited> {
         let connection = connect(settings).await?;
-        // With credentials, although a wait launches nothing: if the daemon is restarted meanwhile, the tasks
-        // have lost theirs and could not go on.
-        let caller = CallerView { hand_over: hand_over(settings), ..caller(settings) };
-        let mut ids = connection.resolve(&self.ids).await?;
-        // Duplicates are dropped: `wait -n 2 a a` would count one end twice. Afterwards the set holds the tasks
-        // that have not been printed yet.
+        let mut ids = match self.ids.is_empty() {
+            true => at_work(&connection, settings).await?,
+            false => connection.resolve(&self.ids).await?,
+        };
+        // Duplicates are dropped: `wait -n 2 a a` would count one end twice.
         let mut seen = HashSet::new();
         ids.retain(|id| seen.insert(id.clone()));
         let need = match (self.any, self.n) {
@@ -88,31 +101,164 @@ impl Wait {
             (false, Some(n)) => (n as usize).min(ids.len()),
             (false, None) => ids.len(),
         };
-        let mut ended = 0;
+        let live = if self.quiet { None } else { Live::on_stderr() };
+        let waiting = Waiting { need, started, timeout, live, ..Waiting::for_all(ids) };
+        Waiting { is_quiet: self.quiet, ..waiting }.watch(&connection, settings).await
+    }
+}
+
+/// The tasks of this shell that have not ended.
+async fn at_work(connection: &Connection<'_>, settings: &Settings) -> anyhow::Result<Vec<String>> {
+    let parent = caller(settings).session_id;
+    let mut ids = Vec::new();
+    for status in [Status::Running, Status::Resumed] {
+        // The offset is into the tasks of this status alone.
+        let mut offset = 0;
         loop {
-            // One more than have ended, so that each task is printed when it finishes.
-            let next = (ended + 1).min(need);
-            let left = || timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
-            let waited = slice(&connection, &caller, &ids, next, left).await?;
-            let over: Vec<&TaskView> = waited.tasks.iter().filter(|task| is_over(task)).collect();
-            if !self.quiet {
-                over.iter()
-                    .filter(|task| seen.remove(&task.session_id))
-                    .for_each(|task| tell(task));
-            }
-            ended = over.len();
-            if ended >= need {
-                return Ok(verdict(&over));
-            }
-            if waited.blocked {
-                say_what_is_asked(&waited.asks);
-                return Ok(BLOCKED);
-            }
-            if waited.timed_out && left().is_some_and(|left| left.is_zero()) {
-                return Ok(TIMED_OUT);
+            let query = [
+                ("parent", parent.clone()),
+                ("status", status.name().to_owned()),
+                ("limit", "200".to_owned()),
+                ("offset", offset.to_string()),
+            ];
+            let page = connection.call(async |client| client.tasks(&query).await).await?;
+            let is_last = page.tasks.len() < 200;
+            offset += page.tasks.len();
+            ids.extend(page.tasks.into_iter().map(|task| task.session_id));
+            if is_last {
+                break;
             }
         }
     }
+    anyhow::ensure!(
+        !ids.is_empty(),
+        "no task of this shell is at work; `asyncagents list` shows those that have ended, and those of \
+         others"
+    );
+    Ok(ids)
+}
+
+/// A wait under way.
+pub(super) struct Waiting {
+    ids: Vec<String>,
+    /// How many must have ended.
+    need: usize,
+    started: Instant,
+    timeout: Option<Duration>,
+    live: Option<Live>,
+    is_quiet: bool,
+    /// The tasks whose end was printed, and the permission requests that were.
+    told: HashSet<String>,
+}
+
+/// The end of a wait.
+pub(super) struct Waited {
+    pub(super) code: u8,
+    tasks: Vec<TaskView>,
+}
+
+impl Waiting {
+    /// For all of these tasks, for as long as it takes; drawn on a terminal.
+    pub(super) fn for_all(ids: Vec<String>) -> Waiting {
+        Waiting {
+            need: ids.len(),
+            ids,
+            started: Instant::now(),
+            timeout: None,
+            live: Live::on_stderr(),
+            is_quiet: false,
+            told: HashSet::new(),
+        }
+    }
+
+    pub(super) async fn watch(
+        mut self,
+        connection: &Connection<'_>,
+        settings: &Settings,
+    ) -> anyhow::Result<Waited> {
+        // With credentials, although a wait launches nothing: if the daemon is restarted meanwhile, the tasks
+        // have lost theirs and could not go on.
+        let caller = CallerView { hand_over: hand_over(settings), ..caller(settings) };
+        let longest = if self.live.is_some() { FRAME } else { SLICE };
+        let mut ended = 0;
+        let mut is_first = true;
+        loop {
+            // One more than have ended, so that each task is printed when it finishes.
+            let next = (ended + 1).min(self.need);
+            let (started, timeout) = (self.started, self.timeout);
+            let left = || timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
+            // Drawn before the first wait, so that something is there at once.
+            let slice_of = if is_first && self.live.is_some() { Duration::ZERO } else { longest };
+            is_first = false;
+            let span = || left().map_or(slice_of, |left| left.min(slice_of));
+            let waited = slice(connection, &caller, &self.ids, next, span).await?;
+            ended = waited.tasks.iter().filter(|task| tasks::is_over(task)).count();
+            self.show(connection, &waited).await?;
+            let code = if ended >= self.need {
+                let over: Vec<&TaskView> =
+                    waited.tasks.iter().filter(|task| tasks::is_over(task)).collect();
+                verdict(&over)
+            } else if waited.blocked {
+                BLOCKED
+            } else if waited.timed_out && left().is_some_and(|left| left.is_zero()) {
+                TIMED_OUT
+            } else {
+                continue;
+            };
+            return Ok(Waited { code, tasks: waited.tasks });
+        }
+    }
+
+    /// Prints what is new, and draws the tasks that are left.
+    async fn show(&mut self, connection: &Connection<'_>, waited: &WaitView) -> anyhow::Result<()> {
+        let mut asks = waited.asks.clone();
+        let is_blocked = waited.tasks.iter().any(tasks::is_blocked);
+        // The answer has requests only when nothing is left to wait for; a person wants to know before that.
+        if self.live.is_some() && is_blocked && !waited.blocked {
+            asks = connection.wait(Client::permissions).await?.permissions;
+            asks.retain(|ask| self.ids.contains(&ask.session_id));
+        }
+        asks.retain(|ask| self.told.insert(ask.id.clone()));
+        let mut over: Vec<&TaskView> =
+            waited.tasks.iter().filter(|task| tasks::is_over(task)).collect();
+        over.retain(|task| self.told.insert(task.session_id.clone()));
+        if let Some(live) = &mut self.live
+            && (waited.blocked || !asks.is_empty() || !over.is_empty())
+        {
+            live.clear();
+        }
+        say_what_is_asked(&asks);
+        if !self.is_quiet {
+            over.into_iter().for_each(tell);
+        }
+        if let Some(live) = &mut self.live
+            && !waited.blocked
+        {
+            let now = tasks::now();
+            let left = waited.tasks.iter().filter(|task| !tasks::is_over(task));
+            live.draw(&progress(left, now));
+        }
+        Ok(())
+    }
+}
+
+/// The lines of tasks that are watched, in columns. Names are cut so that the figures have room.
+pub(super) fn progress<'a>(
+    watched: impl IntoIterator<Item = &'a TaskView>,
+    now: Timestamp,
+) -> Vec<Line> {
+    const LONGEST_NAME: usize = 36;
+    let mut table = Table::new(["ID", "TASK", "STATUS", "PROGRESS"].map(Column::new));
+    for task in watched {
+        table.row(vec![
+            Line::new(show::BOLD, &task.short_id),
+            Line::plain(&task.description).cut(LONGEST_NAME),
+            tasks::status(task),
+            tasks::figures(task, now),
+        ]);
+    }
+    // Without the header: the words speak for themselves.
+    table.lines(None).split_off(1)
 }
 
 /// Waits for the next end, for as long as one call may take.
@@ -121,10 +267,10 @@ async fn slice(
     caller: &CallerView,
     ids: &[String],
     need: usize,
-    left: impl Fn() -> Option<Duration>,
+    span: impl Fn() -> Duration,
 ) -> anyhow::Result<WaitView> {
     let call = async |client: &Client| {
-        let timeout = left().map_or(SLICE, |left| left.min(SLICE)).as_secs_f64();
+        let timeout = span().as_secs_f64();
         let ids = ids.to_vec();
         let request = WaitRequest {
             ids,
@@ -138,19 +284,24 @@ async fn slice(
     connection.wait(call).await
 }
 
-fn tell(task: &TaskView) {
-    let TaskView { short_id, description, status, error, .. } = task;
-    let ended = format!("{short_id} {} {status}", quote::literal(description));
-    match error {
-        Some(error) => show::note_quoted(&format!("{ended}:"), error),
-        None => show::note(&ended),
+/// Prints how a task has ended.
+pub(super) fn tell(task: &TaskView) {
+    let ended = tasks::named(task)
+        .with(show::PLAIN, " ")
+        .with(show::status_style(&task.status), &task.status);
+    match &task.error {
+        Some(error) => show::note_quoted(&ended.with(show::PLAIN, ":"), error),
+        None => show::note_line(&ended),
     }
 }
 
 /// Prints the permission requests that block tasks, and the commands that answer them.
 pub(super) fn say_what_is_asked(asks: &[PermissionView]) {
     for PermissionView { short_id, description, what, .. } in asks {
-        show::note_quoted(&format!("{short_id} {} asks for:", quote::literal(description)), what);
+        let words = Line::new(show::BOLD, short_id)
+            .with(show::PLAIN, &format!(" {} ", quote::literal(description)))
+            .with(show::WARNING.bold(), "asks for:");
+        show::note_quoted(&words, what);
     }
     let mut ids: Vec<&str> = asks.iter().map(|asked| asked.short_id.as_str()).collect();
     ids.sort_unstable();
@@ -162,12 +313,8 @@ pub(super) fn say_what_is_asked(asks: &[PermissionView]) {
     }
 }
 
-fn is_over(task: &TaskView) -> bool {
-    Status::parse(&task.status).is_some_and(|status| !status.is_live())
-}
-
 /// The exit code for tasks that have ended: a failure counts for more than a cancellation.
-fn verdict(over: &[&TaskView]) -> u8 {
+pub(super) fn verdict(over: &[&TaskView]) -> u8 {
     let any = |status: Status| over.iter().any(|task| task.status == status.name());
     if any(Status::Error) {
         FAILED

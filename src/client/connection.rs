@@ -87,7 +87,8 @@ impl ConnectionPool {
         let stream = UnixStream::connect(&*self.socket).await.map_err(Failure::NotOpened)?;
         let (sender, connection) =
             handshake(TokioIo::new(stream)).await.map_err(Failure::Broken)?;
-        // Drives the connection. Its error is dropped here: the call that uses it gets the same one.
+        // Drives the connection. Its error is dropped here: the call that uses it gets the same one. Detached:
+        // it ends when the sender and the response are dropped, and a client has nothing to wait for then.
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
     }

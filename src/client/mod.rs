@@ -25,11 +25,13 @@ pub use version::{Handshake, Incompatible};
 use connection::{ConnectionPool, Failure, Response};
 
 use crate::wire::{
-    AbortRequest, AnswerRequest, CallerRequest, CallerView, CancelRequest, CancelView, CheckView,
-    ClearView, ErrorView, ForkRequest, ForkView, HealthView, HostsView, LaunchRequest, MailboxView,
+    AbortRequest, AnswerRequest, CallView, CallerRequest, CallerView, CancelRequest, CancelView,
+    CheckView, ClearView, DashCodeView, DeclineRequest, ErrorView, ForkRequest, ForkView,
+    GroupView, HealthView, HostsView, LaunchRequest, MailboxView, MessageFilter, MessagesView,
     OutputRequest, OutputView, PageView, PermissionsView, ProvidersRequest, ProvidersView,
-    PruneRequest, PruneView, ReadRequest, Receipt, ResolveRequest, ResumeRequest, ServerRequest,
-    TaskView, TasksView, ToolLine, ToolRequest, ToolsView, WaitRequest, WaitView,
+    PruneRequest, PruneView, QueueStateView, ReadRequest, ResolveRequest, ResumeRequest,
+    RetryRequest, SendRequest, SentView, ServerRequest, StatsView, TaskView, TasksView, ToolLine,
+    ToolRequest, ToolsView, WaitRequest, WaitView,
 };
 
 /// `fresh` makes the daemon compare its configuration file now: the user may have just edited it.
@@ -43,6 +45,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A history of millions takes minutes to delete, or to read from end to end.
 const WORK_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// For a call that waits for as long as it takes.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// How long to wait for the end of a body whose last line is there, so that its connection can be reused.
 const END_TIMEOUT: Duration = Duration::from_millis(100);
@@ -60,6 +65,9 @@ pub enum Stop {
     ForGood,
     /// They go on with the next daemon.
     ToRestart,
+    /// As for good, once no task runs any more; it may take this long. Nothing starts meanwhile, unless this
+    /// client goes away.
+    Drained(Option<Duration>),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -113,11 +121,17 @@ impl Client {
 
     /// Returns the handshake of the daemon that stops, with its pid to wait for.
     pub async fn stop(&self, purpose: Stop) -> Result<Handshake, Error> {
-        let path = match purpose {
-            Stop::ForGood => "/v1/daemon/stop",
-            Stop::ToRestart => "/v1/daemon/stop?restart=true",
+        let (path, limit) = match purpose {
+            Stop::ForGood => ("/v1/daemon/stop".to_owned(), CALL_TIMEOUT),
+            Stop::ToRestart => ("/v1/daemon/stop?restart=true".to_owned(), CALL_TIMEOUT),
+            Stop::Drained(None) => ("/v1/daemon/drain".to_owned(), FOREVER),
+            Stop::Drained(Some(longest)) => {
+                let seconds = longest.as_secs_f64();
+                let path = format!("/v1/daemon/drain?timeout={seconds}");
+                (path, waiting_timeout(seconds))
+            }
         };
-        let mut reply = self.send(Method::POST, path, json(&()), CALL_TIMEOUT).await?;
+        let mut reply = self.send(Method::POST, &path, json(&()), limit).await?;
         Ok(serde_json::from_slice(&reply.rest().await?).unwrap_or_default())
     }
 
@@ -136,6 +150,30 @@ impl Client {
         self.get(&format!("/v1/tasks/{}", encoded(id))).await
     }
 
+    /// The messages of a task's session that a filter leaves.
+    pub async fn messages(&self, id: &str, filter: &MessageFilter) -> Result<MessagesView, Error> {
+        let mut query = vec![
+            format!("full_session={}", filter.full_session),
+            format!("include_thinking={}", filter.include_thinking),
+            format!("include_tool_results={}", filter.include_tool_results),
+        ];
+        let since = filter.since_message_id.as_deref();
+        query.extend(since.map(|id| format!("since_message_id={}", encoded(id))));
+        query.extend(filter.message_limit.map(|limit| format!("message_limit={limit}")));
+        let thinking = filter.thinking_max_chars;
+        query.extend(thinking.map(|characters| format!("thinking_max_chars={characters}")));
+        self.get(&format!("/v1/tasks/{}/messages?{}", encoded(id), query.join("&"))).await
+    }
+
+    /// A batch with its tasks.
+    pub async fn group(&self, id: &str) -> Result<GroupView, Error> {
+        self.get(&format!("/v1/task-groups/{}", encoded(id))).await
+    }
+
+    pub async fn stats(&self) -> Result<StatsView, Error> {
+        self.get("/v1/stats").await
+    }
+
     pub async fn resolve(&self, ids: &[String]) -> Result<TasksView, Error> {
         self.post("/v1/resolve", &ResolveRequest { ids: ids.to_vec() }, CALL_TIMEOUT).await
     }
@@ -147,6 +185,15 @@ impl Client {
 
     pub async fn resume(&self, id: &str, request: &ResumeRequest) -> Result<TaskView, Error> {
         self.post(&format!("/v1/tasks/{}/resume", encoded(id)), request, CALL_TIMEOUT).await
+    }
+
+    /// Launches a failed or cancelled task again, as a new one.
+    pub async fn retry(&self, id: &str, request: &RetryRequest) -> Result<TaskView, Error> {
+        self.post(&format!("/v1/tasks/{}/retry", encoded(id)), request, CALL_TIMEOUT).await
+    }
+
+    pub async fn send_message(&self, id: &str, request: &SendRequest) -> Result<SentView, Error> {
+        self.post(&format!("/v1/tasks/{}/send", encoded(id)), request, CALL_TIMEOUT).await
     }
 
     /// What a child that is forked from a session would inherit.
@@ -166,6 +213,15 @@ impl Client {
         self.post("/v1/prune", request, WORK_TIMEOUT).await
     }
 
+    /// No queued task starts until the queue is continued.
+    pub async fn pause_queue(&self) -> Result<QueueStateView, Error> {
+        self.post("/v1/queue/pause", &(), CALL_TIMEOUT).await
+    }
+
+    pub async fn continue_queue(&self) -> Result<QueueStateView, Error> {
+        self.post("/v1/queue/continue", &(), CALL_TIMEOUT).await
+    }
+
     pub async fn wait(&self, request: &WaitRequest) -> Result<WaitView, Error> {
         self.post("/v1/wait", request, waiting_timeout(request.timeout)).await
     }
@@ -181,6 +237,11 @@ impl Client {
 
     pub async fn answer(&self, id: &str, answer: &AnswerRequest) -> Result<PermissionsView, Error> {
         self.post(&format!("/v1/permissions/{}", encoded(id)), answer, CALL_TIMEOUT).await
+    }
+
+    /// A one-time code for the dashboard.
+    pub async fn dash_code(&self) -> Result<DashCodeView, Error> {
+        self.post("/v1/dash/code", &(), CALL_TIMEOUT).await
     }
 
     pub async fn hosts(&self) -> Result<HostsView, Error> {
@@ -213,14 +274,15 @@ impl Client {
         self.post("/v1/tools", caller, CALL_TIMEOUT).await
     }
 
-    /// Calls a tool. Some wait, ten minutes at most; with `progress` in the request the answer comes with
-    /// lines of progress in front of it.
+    /// Calls a tool. Some wait, ten minutes at most, or longer while the user of the client is asked something;
+    /// with `progress` in the request the answer comes with lines of progress in front of it.
     pub async fn call_tool(&self, name: &str, request: &ToolRequest) -> Result<ToolCall, Error> {
-        let limit = CALL_TIMEOUT + Duration::from_secs(600);
+        let longest = request.caller.longest_wait.unwrap_or_default().max(600);
+        let limit = CALL_TIMEOUT + Duration::from_secs(longest);
         let path = format!("/v1/tools/{}", encoded(name));
         let reply = self.send(Method::POST, &path, json(request), limit).await?;
         let client = self.clone();
-        Ok(ToolCall { client, reply, in_lines: request.progress, rest: Vec::new() })
+        Ok(ToolCall { client, reply, in_lines: request.is_in_lines(), rest: Vec::new() })
     }
 
     /// Aborts the call that was made with this idempotency key: its caller no longer waits.
@@ -228,9 +290,27 @@ impl Client {
         self.post(&format!("/v1/tools/{}/abort", encoded(name)), request, CALL_TIMEOUT).await
     }
 
-    /// Acknowledges the notices that came with a tool's answer.
-    pub async fn mail_was_read(&self, receipt: Receipt) -> Result<(), Error> {
-        self.post("/v1/mailbox/read", &ReadRequest { receipt }, CALL_TIMEOUT).await
+    /// How far a deferred call is, and its answer.
+    pub async fn deferred_call(
+        &self,
+        id: &str,
+        request: &CallerRequest,
+    ) -> Result<CallView, Error> {
+        self.post(&format!("/v1/calls/{}", encoded(id)), request, CALL_TIMEOUT).await
+    }
+
+    pub async fn cancel_deferred(&self, id: &str, request: &CallerRequest) -> Result<(), Error> {
+        self.post(&format!("/v1/calls/{}/cancel", encoded(id)), request, CALL_TIMEOUT).await
+    }
+
+    /// The user did not want to answer some permission requests.
+    pub async fn decline_asks(&self, id: &str, request: &DeclineRequest) -> Result<(), Error> {
+        self.post(&format!("/v1/calls/{}/decline", encoded(id)), request, CALL_TIMEOUT).await
+    }
+
+    /// Acknowledges the notices that came with a tool's answer, and answers of deferred calls.
+    pub async fn was_read(&self, read: &ReadRequest) -> Result<(), Error> {
+        self.post("/v1/mailbox/read", read, CALL_TIMEOUT).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
@@ -347,7 +427,7 @@ impl ToolCall {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
                 let line = self.client.parse(&line).await?;
-                if let ToolLine::Answer(_) = line {
+                if let ToolLine::Answer(_) | ToolLine::Deferred(_) = line {
                     // Only the end of the body is left. Once it is read, the connection goes back to the
                     // pool; a daemon that is slow to send it costs a connection, not the answer.
                     let _ = timeout(END_TIMEOUT, self.reply.rest()).await;
@@ -418,7 +498,7 @@ mod tests {
     use super::*;
     use crate::wire::ToolAnswer;
 
-    /// Answers every request in two lines, and closes the connection after so many.
+    /// Answers every request in two lines, and closes the connection after this many.
     struct Server {
         _place: tempfile::TempDir,
         socket: PathBuf,
@@ -465,7 +545,7 @@ mod tests {
     }
 
     fn said() -> ToolAnswer {
-        ToolAnswer { text: "done".into(), is_error: false, receipt: Receipt::default() }
+        ToolAnswer { text: "done".into(), ..ToolAnswer::default() }
     }
 
     async fn call(client: &Client) {

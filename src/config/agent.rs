@@ -13,7 +13,7 @@ use crate::sandbox::{Caches, Network};
 
 section! {
     pub struct Agent {
-        /// Agents of our own (the embedded host). A run ends with an error after so many answers of its model.
+        /// Agents of our own (the embedded host). A run ends with an error after this many answers of its model.
         #[rule(Between(1.0, 100_000.0))]
         max_steps: u32 = 200,
 
@@ -21,7 +21,7 @@ section! {
         #[rule(Between(0.0, 100.0))]
         model_retries: u32 = 5,
 
-        /// A conversation is summed up before the next step when a request used so many tokens.
+        /// A conversation is summed up before the next step when a request used this many tokens.
         #[rule(Between(1_000.0, 1e12))]
         compact_at_tokens: u64 = 100_000,
 
@@ -29,7 +29,7 @@ section! {
         /// refuse that. "default" asks for nothing, and they do as they do by themselves.
         thinking: Thinking = Thinking::Default,
 
-        /// A model that says nothing for so long is asked again.
+        /// A request to a model that sends nothing for this long is retried.
         #[written("silence_seconds", "seconds")]
         #[rule(Between(1.0, 3600.0))]
         silence: Duration = Duration::from_secs(120),
@@ -61,7 +61,7 @@ section! {
         definition_folder_bytes: usize = 8 << 20,
 
         /// A command that an agent runs is killed, with everything it started, when the daemon has been stopped
-        /// (SIGSTOP) or stuck for so long. When the daemon dies, that happens at once.
+        /// (SIGSTOP) or stuck for this long. When the daemon dies, that happens at once.
         #[written("command_lease_seconds", "seconds")]
         #[rule(Between(1.0, 3600.0))]
         command_lease: Duration = Duration::from_secs(30),
@@ -102,7 +102,7 @@ section! {
         #[rule(Between(0.0, 1e15))]
         scratch_bytes: u64 = 2 << 30,
 
-        /// They are removed when the session's last command is so many days ago and its task has ended, and with the
+        /// They are removed when the session's last command is this many days ago and its task has ended, and with the
         /// task at the latest. A session that is resumed after that begins with empty ones. 0 keeps them as long as
         /// the task.
         #[written("scratch_days", "days_or_off")]

@@ -19,7 +19,8 @@ pub(super) fn check_table(table: &Table, file: &str) -> Result<(), Error> {
 /// so that the error shows what was given.
 pub(super) fn read_variable(key: &Key, variable: &str, text: &str) -> Result<Value, Error> {
     // The default is of the key's type; keys without a default are texts.
-    let value = match key.default {
+    let default = (key.default)();
+    let value = match default {
         Value::Boolean(_) => text.parse().map(Value::Boolean).ok(),
         Value::Integer(_) => text.parse().map(Value::Integer).ok(),
         _ => None,
@@ -27,10 +28,10 @@ pub(super) fn read_variable(key: &Key, variable: &str, text: &str) -> Result<Val
     let value = value.unwrap_or_else(|| Value::from(text));
     let place = "the environment";
     // A boolean has no rule that would refuse `0`, `no` or `off`, so its type is checked here.
-    if key.default.is_bool() {
-        check_type(variable, &value, &key.default, place)?;
+    if default.is_bool() {
+        check_type(variable, &value, &default, place)?;
     }
-    check_rule(&key.rule, &value, variable, place)?;
+    check_rule(&(key.rule)(), &value, variable, place)?;
     Ok(value)
 }
 
@@ -67,10 +68,11 @@ fn check_section(path: &str, found: &Table, keys: &[Key], file: &str) -> Result<
             let hint = hint(path, name, keys);
             return Err(Error::UnknownKey { key: path_of_key, file: file.to_owned(), hint });
         };
-        check_value(&path_of_key, value, &key.default, &key.rule, file)?;
+        let rule = (key.rule)();
+        check_value(&path_of_key, value, &(key.default)(), &rule, file)?;
         // The one rule about two keys; it needs the section around the value.
-        match &key.rule {
-            Rule::NotWith(other) if found.contains_key(*other) => {
+        match rule {
+            Rule::NotWith(other) if found.contains_key(other) => {
                 let only = format!("either this or `{other}`");
                 return Err(unfit(&path_of_key, file, value, &only));
             }
@@ -145,7 +147,7 @@ fn check_price(key: &str, price: &Value, file: &str) -> Result<(), Error> {
         }
         Value::Table(table) => {
             let names = ["cache_write", "cached_input", "input", "output"];
-            check_section(key, table, &names.map(|name| Key::number(name, PRICE)), file)?;
+            check_section(key, table, &names.map(|name| Key::number(name, || PRICE)), file)?;
             table.contains_key("input") && table.contains_key("output")
         }
         _ => false,
@@ -202,7 +204,7 @@ fn find_elsewhere(name: &str) -> Option<String> {
     let all = Config::keys();
     let has = |keys: &[Key]| keys.iter().any(|key| key.name == name);
     let mut sections =
-        all.iter().filter(|section| matches!(&section.rule, Rule::Keys(keys) if has(keys)));
+        all.iter().filter(|section| matches!((section.rule)(), Rule::Keys(keys) if has(&keys)));
     match (sections.next(), sections.next()) {
         (Some(section), None) => Some(join(section.name, name)),
         (None | Some(_), _) => None,
@@ -229,11 +231,11 @@ mod tests {
         let mut all = Vec::new();
         let mut next: Vec<(String, Vec<Key>)> = vec![(String::new(), Config::keys())];
         while let Some((path, keys)) = next.pop() {
-            for mut key in keys {
+            for key in keys {
                 let name = join(&path, key.name);
-                match std::mem::replace(&mut key.rule, Rule::Any) {
+                match (key.rule)() {
                     Rule::Keys(keys) => next.push((name, keys)),
-                    rule => all.push((name, Key { rule, ..key })),
+                    _ => all.push((name, key)),
                 }
             }
         }
@@ -243,8 +245,9 @@ mod tests {
     #[test]
     fn every_number_has_a_range_and_no_other_key_has_one() {
         for (name, key) in all_keys() {
-            let is_number = key.default.is_integer() || key.default.is_float();
-            assert_eq!(is_number, matches!(key.rule, Rule::Between(..)), "{name}");
+            let default = (key.default)();
+            let is_number = default.is_integer() || default.is_float();
+            assert_eq!(is_number, matches!((key.rule)(), Rule::Between(..)), "{name}");
         }
     }
 
@@ -252,10 +255,11 @@ mod tests {
     fn every_word_a_rule_admits_can_be_read() {
         let mut seen = Vec::new();
         for (name, key) in all_keys() {
-            let Rule::OneOf(words) = key.rule else { continue };
+            let Rule::OneOf(words) = (key.rule)() else { continue };
             for word in words {
                 let word = Value::from(*word);
-                let value = if key.default.is_array() { Value::Array(vec![word]) } else { word };
+                let value =
+                    if (key.default)().is_array() { Value::Array(vec![word]) } else { word };
                 let mut table = Table::new();
                 set(&mut table, &name, value);
                 table.try_into::<Config>().unwrap();

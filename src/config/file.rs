@@ -20,7 +20,7 @@ pub fn default_file() -> String {
     for key in Config::keys() {
         file.push('\n');
         write_key(&mut file, "", &key);
-        let Rule::Keys(keys) = &key.rule else { continue };
+        let Rule::Keys(keys) = (key.rule)() else { continue };
         for (n, inner) in keys.iter().enumerate() {
             // Keys without documentation belong to the key before them, and stand right below it.
             if n > 0 && !inner.doc.is_empty() {
@@ -36,9 +36,10 @@ fn write_key(file: &mut String, path: &str, key: &Key) {
     for line in key.doc {
         *file += &format!("#{line}\n");
     }
-    *file += &match key.default.is_table() {
+    let default = (key.default)();
+    *file += &match default.is_table() {
         true => format!("[{path}{}]\n", key.name),
-        false => format!("# {} = {}\n", key.name, key.default),
+        false => format!("# {} = {default}\n", key.name),
     };
 }
 

@@ -45,6 +45,7 @@ section! {
         fork: Fork,
         permissions: Permissions,
         notices: Notices,
+        notify: Notify,
 
         /// Old tasks are pruned when the daemon starts and then every hour, as `asyncagents prune` does it at
         /// once, with their files. A task stays while something is owed: its end to be told or read, its session
@@ -101,7 +102,7 @@ section! {
         cancel_stalled: bool = false,
 
         /// How long a transcript of a live task that was fetched from an OpenCode server may be shown again, while
-        /// the server tells of nothing new in it. 0 always fetches it anew.
+        /// the server reports nothing new in it. 0 always fetches it again.
         #[written("result_cache_seconds", "seconds")]
         #[rule(Between(0.0, YEAR))]
         result_cache: Duration = Duration::from_secs(300),
@@ -123,7 +124,7 @@ section! {
         #[rule(Between(1.0, YEAR))]
         gone: Duration = Duration::from_secs(600),
 
-        /// So much of the end of what an agent said last is shown with its progress (`lastMessage`).
+        /// How many characters of the end of an agent's last message are shown with its progress (`lastMessage`).
         #[rule(Between(1.0, 10_000.0))]
         last_message_characters: usize = 2000,
     }
@@ -133,21 +134,21 @@ section! {
 // becomes reloadable has to be copied there, or commands go on asking for a restart.
 section! {
     pub struct Limits {
-        /// So many tasks of all parents together work at the same time; 0 is no limit. Parents that wait are
-        /// served by turns.
+        /// How many tasks of all parents together may run at the same time; 0 is no limit. Waiting parents are
+        /// served round robin.
         #[rule(Between(0.0, 1_000_000.0))]
         active: u32 = 0,
 
-        /// So many tasks of one parent work at the same time; the next ones are queued.
+        /// How many tasks of one parent may run at the same time; further ones are queued.
         #[rule(Between(1.0, 1000.0))]
         active_per_parent: u32 = 10,
 
-        /// So many may wait in the queue of one parent; then a launch or a resume that would have to wait is
-        /// refused. 0 allows no queue.
+        /// How many tasks of one parent may be queued; beyond that, a launch or a resume that would have to wait
+        /// is refused. 0 allows no queue.
         #[rule(Between(0.0, 1_000_000.0))]
         queued_per_parent: u32 = 1000,
 
-        /// So many tasks work at the same time with one model, also those that do not say which and run on it.
+        /// How many tasks may run at the same time with one model, including those that name none and get it.
         /// A model that is not listed has no limit.
         /// An example, with the name in quotes:
         ///     "anthropic/claude-sonnet-4-5" = 2
@@ -197,12 +198,42 @@ pub enum Policy {
 
 section! {
     pub struct Notices {
-        /// So much of a result is sent along when the parent is told that a task has ended.
+        /// How many characters of a result are included when the parent is told that a task has ended.
         #[rule(Between(0.0, 1_000_000.0))]
         inline_characters: usize = 8000,
 
         /// Short messages on the screen of the host; they take effect with hosts that can show them.
         toasts: bool = true,
+    }
+}
+
+section! {
+    /// Telling people outside of a conversation.
+    pub struct Notify {
+        /// People are told when a task ends and when an agent asks for a permission. Here: by a notification of the
+        /// desktop, with the program `notify-send`.
+        desktop: bool = false,
+
+        /// By a POST of JSON to this address, tried again until it is answered with a status of success. The header
+        /// `X-Asyncagents-Signature` is "sha256=" and the HMAC-SHA256, in hexadecimal, of the header
+        /// `X-Asyncagents-Timestamp`, a dot and the body; `Idempotency-Key` is the same in every attempt. Needs a
+        /// secret. Empty: none.
+        webhook_url: String = String::new(),
+
+        /// A file with the secret of the signature, beside this file or absolute.
+        webhook_secret_file: String = String::new(),
+
+        /// Or a command that prints it, run by sh.
+        webhook_secret_command: String = String::new(),
+
+        /// By a command, run by sh, that gets the same JSON on its standard input. It may take 30 seconds, and one
+        /// that fails is run again. Empty: none.
+        command: String = String::new(),
+
+        /// What could not be delivered for this long is given up, which the log says.
+        #[written("give_up_seconds", "seconds")]
+        #[rule(Between(1.0, YEAR))]
+        give_up: Duration = Duration::from_secs(86_400),
     }
 }
 
@@ -251,7 +282,7 @@ section! {
         #[variable("ASYNCAGENTS_OPENCODE_URL")]
         url: String = String::new(),
 
-        /// A task whose server, or whose OpenCode process, has been gone for so long ends as interrupted.
+        /// A task whose server, or whose OpenCode process, has been gone for this long ends as interrupted.
         #[written("gone_seconds", "seconds")]
         #[rule(Between(1.0, YEAR))]
         gone: Duration = Duration::from_secs(600),
@@ -272,12 +303,22 @@ section! {
 
 section! {
     pub struct Mcp {
-        /// Calls of MCP clients are answered within so many seconds, with something to go on with. 0 is what the
-        /// client is known to allow: Claude Code 1790, Gemini 590, Codex 290, any other 45. No tool waits for more
+        /// Calls of MCP clients are answered within this time, if need be with how to go on. 0 is what the client
+        /// is known to allow: Claude Code 1790, Gemini 590, Codex 290, any other 45. No tool waits for more
         /// than 600.
         #[written("longest_call_seconds", "seconds")]
         #[rule(Between(0.0, 600.0))]
         longest_call: Duration = Duration::ZERO,
+
+        /// So many clients may have a session over HTTP (`/mcp` of the status API) at the same time.
+        #[rule(Between(1.0, 10_000.0))]
+        max_sessions: usize = 200,
+
+        /// A session over HTTP without a request or an open stream for this long is over; its client begins
+        /// another one.
+        #[written("session_idle_seconds", "seconds")]
+        #[rule(Between(1.0, YEAR))]
+        session_idle: Duration = Duration::from_secs(1800),
     }
 }
 
@@ -288,7 +329,7 @@ section! {
         /// `asyncagents mcp`, "everywhere" also in OpenCode, or "nowhere".
         offered: Offered = Offered::Mcp,
 
-        /// So long it holds its caller, and a client of MCP no longer than mcp.longest_call_seconds.
+        /// How long a call waits for its agent; for MCP clients at most mcp.longest_call_seconds.
         #[written("timeout_seconds", "seconds")]
         #[rule(Between(1.0, 600.0))]
         timeout: Duration = Duration::from_secs(30),
@@ -301,11 +342,12 @@ section! {
         #[rule(Filled)]
         agent: String = "general".to_owned(),
 
-        /// So many of one parent work at the same time; the next ones are queued, and that counts as waiting.
+        /// How many of them may run at the same time for one parent; further ones are queued, and that time counts
+        /// as waiting.
         #[rule(Between(1.0, 1000.0))]
         active_per_parent: u32 = 3,
 
-        /// So long the result of an identical call of the same parent is given again. 0 never does that.
+        /// How long the result of an identical call of the same parent is reused. 0 never reuses one.
         #[written("cache_ttl_seconds", "seconds_or_off")]
         #[rule(Between(0.0, YEAR))]
         cache_ttl: Option<Duration> = None,
@@ -343,21 +385,21 @@ section! {
         #[rule(Filled)]
         origins: BTreeSet<String> = BTreeSet::new(),
 
-        /// An event stream says so often that it is alive when there is nothing else to say.
+        /// How often an event stream sends a heartbeat while there are no events.
         #[written("heartbeat_seconds", "seconds")]
         #[rule(Between(1.0, 3600.0))]
         heartbeat: Duration = Duration::from_secs(30),
 
-        /// So much of a result is in lists and events, also in those of commands; then `resultTruncated` is true.
-        /// A task by itself has it whole.
+        /// How many characters of a result are in lists and events, including those of commands; a longer one has
+        /// `resultTruncated`. A single task is always shown with its whole result.
         #[rule(Between(1.0, 1_000_000.0))]
         result_characters: usize = 8000,
 
-        /// An event stream begins with all live tasks and so many others.
+        /// An event stream begins with all live tasks and up to this many ended ones.
         #[rule(Between(0.0, 100_000.0))]
         snapshot_tasks: u64 = 1000,
 
-        /// So many clients may read the event stream at the same time; fewer where the system's limit of open
+        /// How many clients may read the event stream at the same time; fewer where the system's limit of open
         /// files is too low for that.
         #[rule(Between(0.0, 100_000.0))]
         max_streams: usize = 1000,
@@ -370,7 +412,7 @@ section! {
 pub enum Readers {
     /// Processes of the daemon's own user.
     User,
-    /// Whoever works on this machine.
+    /// Every user of this machine.
     Anyone,
 }
 

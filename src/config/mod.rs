@@ -25,10 +25,10 @@ use toml::{Table, Value};
 pub use agent::{Agent, Price, Thinking};
 pub use file::default_file;
 pub use keys::{
-    Api, Config, Fork, History, Limits, Log, Notices, OpenCode, Permissions, Policy, Readers,
-    Resume, Storage, Supervisor, TaskTool, Tools,
+    Api, Config, Fork, History, Limits, Log, Notices, Notify, OpenCode, Permissions, Policy,
+    Readers, Resume, Storage, Supervisor, TaskTool, Tools,
 };
-pub use providers::{Access, Provider, Providers, Secret};
+pub use providers::{Provider, ProviderVariables, Providers, Secret};
 pub use user::User;
 pub use variables::Variables;
 
@@ -104,6 +104,8 @@ pub struct Settings {
     pub daemon_variables: Variables,
     /// The environment of commands that print keys.
     pub key_variables: Variables,
+    /// The environment of commands that tell people.
+    pub hook_variables: Variables,
 }
 
 /// Flags of the command line, which override everything else.
@@ -135,6 +137,7 @@ impl Settings {
             child_variables: environment.for_children(&config.agent.environment),
             daemon_variables: environment.for_the_daemon(&config.agent.environment),
             key_variables: environment.for_key_commands(),
+            hook_variables: environment.for_hooks(),
             config,
             home: home(environment, flags)?,
             config_file,
@@ -175,6 +178,33 @@ impl Environment {
         // keep this one from starting.
         let named = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value));
         Environment(std::env::vars_os().filter_map(named).collect())
+    }
+
+    /// The same without settings of ours, for a daemon apart from the user's, on any port. It stays known that a
+    /// command of an agent asks: that may start no daemon.
+    pub fn apart(&self) -> Environment {
+        let mut others = self.clone();
+        let is_kept = |name: &str| !name.starts_with("ASYNCAGENTS_") || name == "ASYNCAGENTS_GUARD";
+        others.0.retain(|name, _| is_kept(name));
+        others.0.insert("ASYNCAGENTS_API_PORT".to_owned(), "0".into());
+        others
+    }
+
+    /// The user's editor: `VISUAL`, or `EDITOR`.
+    pub fn editor(&self) -> Option<String> {
+        let named = |name| self.get(name).ok().flatten().map(str::to_owned);
+        named("VISUAL").or_else(|| named("EDITOR"))
+    }
+
+    /// Whether the terminal is one whose cursor can be moved: `TERM` is set, and not to `dumb`.
+    pub fn moves_cursor(&self) -> bool {
+        self.get("TERM").ok().flatten().is_some_and(|term| term != "dumb")
+    }
+
+    /// `COLUMNS`: the width for output that is to look like that of a terminal.
+    pub fn columns(&self) -> Option<usize> {
+        let columns = self.get("COLUMNS").ok()??.parse().ok()?;
+        Some(columns).filter(|columns| *columns > 0)
     }
 
     pub fn of<N: Into<String>, V: Into<OsString>>(
@@ -267,7 +297,7 @@ fn parse(text: &str, file: &Path) -> Result<Table, Error> {
 /// The environment layer: keys that declare a variable, of all sections.
 fn set_from_environment(table: &mut Table, environment: &Environment) -> Result<(), Error> {
     for key in Config::keys() {
-        match &key.rule {
+        match (key.rule)() {
             Rule::Keys(keys) => keys
                 .iter()
                 .try_for_each(|inner| set_key(table, Some(key.name), inner, environment))?,
@@ -370,6 +400,7 @@ mod tests {
             child_variables: environment.for_children(&[]),
             daemon_variables: environment.for_the_daemon(&[]),
             key_variables: environment.for_key_commands(),
+            hook_variables: environment.for_hooks(),
         };
         assert_eq!(Settings::resolve(&environment, &flags).unwrap(), expected);
     }
@@ -419,6 +450,7 @@ mod tests {
                 child_variables: environment.for_children(&[]),
                 daemon_variables: environment.for_the_daemon(&[]),
                 key_variables: environment.for_key_commands(),
+                hook_variables: environment.for_hooks(),
             };
             assert_eq!(settings, expected, "{pairs:?}");
         };
@@ -454,7 +486,7 @@ mod tests {
             ("OPENROUTER_API_KEY", ""),
         ]);
         let providers = Settings::resolve(&environment, &Flags::default()).unwrap().providers;
-        let access = |key: Option<&str>, base_url: Option<&str>| Access {
+        let access = |key: Option<&str>, base_url: Option<&str>| ProviderVariables {
             key: key.map(Secret::new),
             base_url: base_url.map(str::to_owned),
         };
@@ -496,6 +528,7 @@ mod tests {
             child_variables: Variables::default(),
             daemon_variables: Variables::default(),
             key_variables: Variables::default(),
+            hook_variables: Variables::default(),
         };
         let by_variable = Environment::of([("ASYNCAGENTS_HOME", home.clone())]);
         let resolved = || {

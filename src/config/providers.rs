@@ -26,7 +26,7 @@ pub(super) fn variables() -> impl Iterator<Item = &'static str> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Providers {
     /// By the name of the provider; one without any variable is left out.
-    pub models: BTreeMap<String, Access>,
+    pub models: BTreeMap<String, ProviderVariables>,
     /// `ASYNCAGENTS_OPENCODE_URL`, which may hold a login.
     pub opencode_url: Option<Secret>,
     /// `OPENCODE_SERVER_PASSWORD`
@@ -37,7 +37,7 @@ pub struct Providers {
 
 /// What the environment says about one provider.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Access {
+pub struct ProviderVariables {
     pub key: Option<Secret>,
     pub base_url: Option<String>,
 }
@@ -62,12 +62,12 @@ impl Providers {
         let text = |name: &str| Ok::<_, Error>(environment.get(name)?.map(str::to_owned));
         let mut models = BTreeMap::new();
         for (name, keys, address) in VARIABLES {
-            let mut access = Access { key: None, base_url: text(address)? };
+            let mut access = ProviderVariables { key: None, base_url: text(address)? };
             // The first variable that is set wins. Empty ones count as unset (`Environment::get`).
             for key in keys {
                 access.key = access.key.or(text(key)?.map(Secret));
             }
-            if access != Access::default() {
+            if access != ProviderVariables::default() {
                 models.insert(name.to_owned(), access);
             }
         }

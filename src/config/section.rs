@@ -15,9 +15,10 @@ pub(super) struct Key {
     pub(super) doc: &'static [&'static str],
     /// Sets it, too.
     pub(super) variable: Option<&'static str>,
-    /// Its value has this type.
-    pub(super) default: Value,
-    pub(super) rule: Rule,
+    /// Its value has this type. Computed on demand, like the rule: a command that only has to find its few keys must
+    /// not pay for writing all defaults as TOML, which is most of what resolving the configuration would take.
+    pub(super) default: fn() -> Value,
+    pub(super) rule: fn() -> Rule,
     #[cfg(test)]
     pub(super) field: &'static str,
 }
@@ -84,18 +85,14 @@ macro_rules! section {
 
         impl $name {
             pub(super) fn keys() -> Vec<$crate::config::section::Key> {
-                // From the struct's own defaults, written by its own serialiser: in the units of the file.
-                let mut defaults = toml::Table::try_from($name::default())
-                    .expect("the defaults can be written as TOML");
                 vec![$({
-                    let name = [$($key,)? stringify!($field)][0];
+                    const NAME: &str = [$($key,)? stringify!($field)][0];
                     $crate::config::section::Key {
-                        name,
+                        name: NAME,
                         doc: &[$($doc),*],
                         variable: None$(.or(Some($variable)))?,
-                        // `None` is left out of TOML; such a key is a text.
-                        default: defaults.remove(name).unwrap_or_else(|| "".into()),
-                        rule: section!(@rule $type, [$($default)?] [$($rule)?]),
+                        default: || section!(@value $name, NAME, [$($default)?]),
+                        rule: || section!(@rule $type, [$($default)?] [$($rule)?]),
                         #[cfg(test)]
                         field: stringify!($field),
                     }
@@ -105,6 +102,15 @@ macro_rules! section {
     };
     (@default $type:ty) => { <$type>::default() };
     (@default $type:ty, $default:expr) => { $default };
+    // Of a section only the type counts.
+    (@value $name:ident, $key:ident, []) => { toml::Value::Table(toml::Table::new()) };
+    // From the struct's own default, written by its own serialiser: in the units of the file. `None` is left out of
+    // TOML; such a key is a text.
+    (@value $name:ident, $key:ident, [$default:expr]) => {{
+        let defaults = toml::Table::try_from($name::default());
+        let mut defaults = defaults.expect("the defaults can be written as TOML");
+        defaults.remove($key).unwrap_or_else(|| "".into())
+    }};
     (@rule $type:ty, [] []) => { $crate::config::section::Rule::Keys(<$type>::keys()) };
     (@rule $type:ty, [$default:expr] []) => { $crate::config::section::Rule::of_type::<$type>() };
     (@rule $type:ty, [$default:expr] [$rule:expr]) => { $rule };
@@ -160,12 +166,12 @@ impl<'de> SeqAccess<'de> for Words<'_> {
 
 impl Key {
     /// A key of a table that is no declared section, such as a price.
-    pub(super) fn number(name: &'static str, rule: Rule) -> Key {
+    pub(super) fn number(name: &'static str, rule: fn() -> Rule) -> Key {
         Key {
             name,
             doc: &[],
             variable: None,
-            default: Value::Float(0.0),
+            default: || Value::Float(0.0),
             rule,
             #[cfg(test)]
             field: name,

@@ -126,6 +126,12 @@ impl Environment {
         Variables(variables.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 
+    /// For what is run to tell people: notifications go over the session bus.
+    pub(super) fn for_hooks(&self) -> Variables {
+        let names = FOR_CHILDREN.into_iter().chain(["DBUS_SESSION_BUS_ADDRESS"]);
+        self.only(&names.collect::<Vec<_>>())
+    }
+
     fn only(&self, allowed: &[&str]) -> Variables {
         let is_allowed = |name: &str| {
             allowed.iter().any(|allowed| match allowed.strip_suffix('*') {

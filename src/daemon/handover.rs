@@ -4,7 +4,7 @@
 
 use reqwest::Url;
 
-use crate::config::{Access, Providers, Settings};
+use crate::config::{ProviderVariables, Providers, Settings};
 use crate::wire::{AccessView, HandOverView};
 
 const OPENCODE: &str = "opencode";
@@ -13,7 +13,7 @@ const EMBEDDED: &str = "embedded";
 /// For commands and for the MCP server, which send it over the socket and nowhere else.
 pub fn hand_over(settings: &Settings) -> HandOverView {
     let providers = settings.providers.models.iter().map(|(name, access)| {
-        let Access { key, base_url } = access;
+        let ProviderVariables { key, base_url } = access;
         let key = key.as_ref().map_or("", |key| key.reveal()).to_owned();
         (name.clone(), AccessView { key, base_url: base_url.clone().unwrap_or_default() })
     });

@@ -3,7 +3,7 @@
 //!
 //! The lock goes with the process, so a crash leaves none behind; the pid in the lock file is for telling a clean stop
 //! (empty) from a crash. The directory can be deleted or replaced while the daemon runs: the lock is then on a file
-//! that nobody finds any more, and a second daemon could start. `Place` notices that by device and inode.
+//! that nobody finds any more, and a second daemon could start. `LockIdentity` notices that by device and inode.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
@@ -31,23 +31,23 @@ pub struct Home {
     path: PathBuf,
     /// Locked as long as it is open; it holds a process id from a start to a clean stop.
     lock: File,
-    place: Place,
+    place: LockIdentity,
     left_in_a_hurry: bool,
 }
 
 /// The identity of our lock file, by path, device and inode: the directory may be deleted or replaced, and the lock
 /// on a deleted file keeps nobody out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct LockIdentity {
     lock: PathBuf,
     device: u64,
     inode: u64,
 }
 
-impl Place {
-    fn of(lock: PathBuf, file: &File) -> std::io::Result<Place> {
+impl LockIdentity {
+    fn of(lock: PathBuf, file: &File) -> std::io::Result<LockIdentity> {
         let metadata = file.metadata()?;
-        Ok(Place { lock, device: metadata.dev(), inode: metadata.ino() })
+        Ok(LockIdentity { lock, device: metadata.dev(), inode: metadata.ino() })
     }
 
     /// `false` only if it is certain: a file system that does not answer says nothing.
@@ -62,6 +62,11 @@ impl Place {
 #[derive(Debug, thiserror::Error)]
 #[error("a daemon is already running in `{0}`; `asyncagents daemon status` shows it")]
 pub struct AlreadyRunning(String);
+
+/// What a daemon has announced here; it may be gone.
+pub(super) fn server(home: &Path) -> Option<ServerView> {
+    serde_json::from_slice(&fs::read(home.join(SERVER)).ok()?).ok()
+}
 
 pub(super) fn socket(home: &Path) -> PathBuf {
     home.join("asyncagents.sock")
@@ -116,7 +121,7 @@ impl Home {
         }
         let mut holder = String::new();
         lock.read_to_string(&mut holder).with_context(|| unwritable(path))?;
-        let place = Place::of(file, &lock).with_context(|| unwritable(path))?;
+        let place = LockIdentity::of(file, &lock).with_context(|| unwritable(path))?;
         let home = Home { path: path.to_owned(), lock, place, left_in_a_hurry: !holder.is_empty() };
         home.sign(&std::process::id().to_string()).with_context(|| unwritable(path))?;
         let _ = fs::remove_file(stop_mark(path));
@@ -131,7 +136,7 @@ impl Home {
         database(&self.path)
     }
 
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> LockIdentity {
         self.place.clone()
     }
 
@@ -204,7 +209,7 @@ fn unwritable(path: &Path) -> String {
     )
 }
 
-/// 0700: what agents say and do is nobody else's business.
+/// 0700: transcripts and results are private to the user.
 pub fn make_private(path: &Path) -> anyhow::Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.with_context(|| unwritable(path))?;

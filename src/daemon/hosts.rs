@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use super::home::Home;
 use crate::agent::definition;
-use crate::agent::model::provider::{Access, Key, Provider, Sources};
+use crate::agent::model::provider::{Key, Provider, ProviderAccess, Sources};
 use crate::agent::model::{Effort, Models, Price, StoredKey, StoredKeys};
 use crate::agent::turn::Limits;
 use crate::auth::{Auth, Credential};
@@ -32,7 +32,7 @@ const OPENCODE: &str = "opencode";
 const SCRIPTED: &str = "scripted";
 
 /// The hosts, and the parts of them that the daemon needs itself: to stop the embedded one, to probe the sandbox.
-pub(super) struct Connected {
+pub(super) struct HostSet {
     pub(super) hosts: Hosts,
     pub(super) embedded: Embedded,
     pub(super) sandbox: Sandbox,
@@ -44,7 +44,7 @@ pub(super) fn connect(
     home: &Home,
     store: &Store,
     clock: &Clock,
-) -> anyhow::Result<Connected> {
+) -> anyhow::Result<HostSet> {
     let config = &settings.config;
     let setup = setup(settings, home, fates(store));
     let sandbox = setup.sandbox.clone();
@@ -77,7 +77,7 @@ pub(super) fn connect(
         ),
     };
     let hosts = Hosts { all, default: Some(default.to_owned()) };
-    Ok(Connected { hosts, embedded, sandbox })
+    Ok(HostSet { hosts, embedded, sandbox })
 }
 
 /// Servers from the configuration, and those that were added since.
@@ -142,8 +142,8 @@ fn sources(settings: &Settings, name: &str) -> Sources {
     };
     Sources {
         wire: section.kind.unwrap_or(known.wire),
-        section: Access { key, base_url: given(section.base_url) },
-        daemon: Access {
+        section: ProviderAccess { key, base_url: given(section.base_url) },
+        daemon: ProviderAccess {
             key: access.key.map_or(Key::None, |key| Key::Text(key.reveal().to_owned())),
             base_url: access.base_url,
         },
@@ -169,11 +169,11 @@ fn child_variables(settings: &Settings) -> Variables {
     shared(&settings.child_variables)
 }
 
-fn key_variables(settings: &Settings) -> Variables {
+pub(super) fn key_variables(settings: &Settings) -> Variables {
     shared(&settings.key_variables)
 }
 
-fn shared(variables: &config::Variables) -> Variables {
+pub(super) fn shared(variables: &config::Variables) -> Variables {
     Arc::new(variables.iter().map(|(name, value)| (name.into(), value.clone())).collect())
 }
 

@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::config;
 use crate::task::Timestamp;
 
-/// The size limit is divided into so many files: the oldest one, an eighth of the log, is removed at a time.
+/// The size limit is divided into this many files: the oldest one, an eighth of the log, is removed at a time.
 const FILES: u64 = 8;
 
 const DAY: i64 = 86_400_000;
@@ -27,20 +27,28 @@ pub struct Level(reload::Handle<EnvFilter, Registry>);
 impl Level {
     /// `false` when it is no level.
     pub(super) fn set(&self, level: &str) -> bool {
-        EnvFilter::try_new(level).is_ok_and(|filter| self.0.reload(filter).is_ok())
+        filter(level).is_ok_and(|filter| self.0.reload(filter).is_ok())
     }
 }
 
-/// Logs to files from here on; to the terminal as well when somebody watches.
+/// The MCP library logs every session and every client's mistake; what matters of that we log ourselves.
+fn filter(level: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
+    match level.contains("rmcp") {
+        true => EnvFilter::try_new(level),
+        false => EnvFilter::try_new(format!("{level},rmcp=off")),
+    }
+}
+
+/// Logs to files from here on; to the terminal as well in the foreground.
 pub fn init(home: &Path, config: &config::Log, watched: bool) -> anyhow::Result<Level> {
     use tracing_subscriber::prelude::*;
     let folder = home.join("log");
     let unwritable = || format!("cannot write logs to `{}`", folder.display());
-    // Nobody else looks in, whatever the umask says.
+    // Private to the user, whatever the umask says.
     DirBuilder::new().recursive(true).mode(0o700).create(&folder).with_context(unwritable)?;
     fs::set_permissions(&folder, Permissions::from_mode(0o700)).with_context(unwritable)?;
     let files = Files::open(&folder, config, Clock::system()).with_context(unwritable)?;
-    let filter = EnvFilter::try_new(&config.level)
+    let filter = filter(&config.level)
         .with_context(|| format!("`{}` is not a log level; try `info`", config.level))?;
     let (filter, level) = reload::Layer::new(filter);
     let to_files = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Mutex::new(files));

@@ -10,6 +10,7 @@ mod handover;
 mod home;
 mod hosts;
 mod log;
+mod notify;
 mod peer;
 mod peers;
 mod reload;
@@ -25,6 +26,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
+use axum::routing::MethodRouter;
+use futures_util::future::BoxFuture;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -45,14 +48,17 @@ use crate::claim;
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::feed::{EventKind, Feed, TaskEvent};
-use crate::http::{self, Api, Peer, SnapshotCache, Streams, Warnings};
+pub use crate::http::LARGEST_BODY;
+use crate::http::{self, Api, PageTokens, Peer, SnapshotCache, Streams, Warnings};
+use crate::metrics::Metrics;
+use crate::notify::Notifier;
 pub use crate::store::Repaired;
 use crate::store::{Committed, Store, What};
-use crate::supervisor::{self, Asks, Keep, Supervisor};
+use crate::supervisor::{self, Asks, Retention, Supervisor};
 use crate::task::lifecycle::Resumable;
 use crate::task::queue::Limits;
 use crate::task::view::Brief;
-use crate::tools::{self, Blocking, Toolbox};
+use crate::tools::{self, Blocking, Calls, Toolbox};
 
 /// The concurrency limit of long reads (searches, counts), if there are as many processors.
 const LONG_READS: usize = 4;
@@ -60,14 +66,23 @@ const LONG_READS: usize = 4;
 /// The grace period: how long accepted requests, and then the workers, may take to finish once the daemon stops.
 const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
 
+/// The MCP server at `/mcp` of the port. It is made by the layer above, which knows that protocol.
+pub struct McpEndpoint {
+    pub route: MethodRouter,
+    /// Ends its sessions, once nobody is served any more.
+    pub close: BoxFuture<'static, ()>,
+}
+
 /// Serves until `shutdown` resolves or a client asks it to stop; then finishes what it accepted.
 ///
+/// `mcp` makes the MCP server of the port, from the metrics and what says that the daemon stops.
 /// `on_ready` is called once the socket is bound and the status port answers. An error means that the daemon could
 /// not start, or lost its socket; the lock goes with `home`.
 pub async fn run(
     settings: &Settings,
     home: Home,
     reloadable: Reloadable,
+    mcp: impl FnOnce(&Settings, Metrics, CancellationToken) -> McpEndpoint,
     on_ready: impl FnOnce() + Send,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
@@ -80,24 +95,27 @@ pub async fn run(
         let error = &error as &dyn std::error::Error;
         tracing::error!(error, "newest ids are unreadable; new ids start from the clock");
     }
-    let hosts::Connected { hosts, embedded, sandbox } =
+    let hosts::HostSet { hosts, embedded, sandbox } =
         hosts::connect(settings, &home, &store, &clock)?;
     // The probe of the sandbox runs a program, so it is made in the background; the first command would have to
     // wait for it otherwise.
     let noted = warnings.clone();
-    tokio::task::spawn_blocking(move || noted.put("sandbox", sandbox.warnings()));
+    let probing = tokio::task::spawn_blocking(move || noted.put("sandbox", sandbox.warnings()));
     let supervisor = Supervisor::new(
         store.clone(),
         feed,
         clock.clone(),
         hosts,
-        supervisor_settings(&settings.config, &settings.home),
+        supervisor_settings(&settings.config, &settings.home, notify::notifier(settings)?),
     );
     let configuration = reload::Watch::new(settings, reloadable, supervisor.clone());
     let watch = watch(settings, &home, &supervisor, &store, &warnings);
+    let toolbox = Arc::new(toolbox(&settings.config));
+    let calls = Calls::new(supervisor.clone(), toolbox.clone());
     let api = Api {
         supervisor: supervisor.clone(),
-        toolbox: Arc::new(toolbox(&settings.config)),
+        toolbox,
+        calls: calls.clone(),
         warnings: warnings.clone(),
         stop: CancellationToken::new(),
         restarts: Arc::default(),
@@ -106,13 +124,17 @@ pub async fn run(
         snapshots: SnapshotCache::default(),
         long_reads: Arc::new(Semaphore::new(long_reads())),
         document: Arc::new(http::document()),
+        pages: PageTokens::new(clock.clone()),
     };
 
     claim::tidy(home.path());
     // We hold the lock, so a `server.json` that is there was left by a daemon that died.
     home.withdraw();
     let status = match settings.config.api.enabled {
-        true => Some(Listener::bind(&settings.config.api, room, &home, &clock).await?),
+        true => {
+            let pages = api.pages.clone();
+            Some(Listener::bind(&settings.config.api, room, &home, &clock, pages).await?)
+        }
         false => None,
     };
     // The socket is bound before the supervisor starts: a client that finds it may connect and wait in the backlog.
@@ -121,8 +143,13 @@ pub async fn run(
         let supervisor = supervisor.clone();
         async move { supervisor.run().await }
     });
+    let calling = tokio::spawn(calls.run());
     let reading = match status {
-        Some(status) => Some(open_for_reading(status, &home, &api, &clock).await?),
+        Some(status) => {
+            let mcp = mcp(settings, supervisor.metrics().clone(), supervisor.stopping());
+            let reading = open_for_reading(status, mcp.route, &home, &api, &clock).await?;
+            Some((reading, mcp.close))
+        }
         None => None,
     };
     let reloading = tokio::spawn(configuration.run(supervisor.stopping()));
@@ -135,13 +162,14 @@ pub async fn run(
 
     let asked_to_stop = farewell(home.path().to_owned(), home.place(), api.clone(), shutdown);
     serve(listener, api, asked_to_stop).await?;
-    if let Some(reading) = reading {
+    if let Some((reading, close_mcp)) = reading {
         let _ = reading.await;
+        let _ = tokio::time::timeout(LONGEST_FAREWELL, close_mcp).await;
         home.withdraw();
     }
     // Aborted and not awaited to its end: it may be blocked by a file system that hangs.
     watching.abort();
-    let workers = async { tokio::join!(working, reloading, watching) };
+    let workers = async { tokio::join!(working, calling, reloading, watching, probing) };
     let _ = tokio::time::timeout(LONGEST_FAREWELL, workers).await;
     // Runs of our own agents are cut off at their last saved message; the next daemon continues them.
     let _ = tokio::time::timeout(LONGEST_FAREWELL, embedded.stop()).await;
@@ -157,7 +185,7 @@ pub async fn run(
 /// event streams, then the supervisor.
 async fn farewell(
     home: PathBuf,
-    place: home::Place,
+    place: home::LockIdentity,
     api: Api,
     shutdown: impl Future<Output = ()> + Send,
 ) {
@@ -207,6 +235,7 @@ fn long_reads() -> usize {
 /// be refused. Ends when the supervisor stops.
 async fn open_for_reading(
     listener: Listener,
+    mcp: MethodRouter,
     home: &Home,
     api: &Api,
     clock: &Clock,
@@ -217,7 +246,7 @@ async fn open_for_reading(
                     without the token; `api.readers = \"anyone\"` lets every user of this machine read";
         api.warnings.put("readers", vec![told.to_owned()]);
     }
-    let router = http::status(api.clone(), listener.policy.clone());
+    let router = http::status(api.clone(), listener.policy.clone(), mcp);
     let serving = tokio::spawn(listener.serve(router, api.supervisor.stopping()));
     status::until_it_answers(&server).await?;
     home.announce(&server)?;
@@ -274,7 +303,8 @@ fn open_store(home: &Home, feed: Feed, config: &config::Api) -> anyhow::Result<S
 }
 
 /// After an unclean stop, an integrity check of the whole file in the background. What it finds sets the latch that
-/// makes the store read-only, and is logged there.
+/// makes the store read-only, and is logged there. Not awaited: it only reads, and with a long history a stop would
+/// wait for minutes.
 fn check_in_background(store: Store) {
     tokio::task::spawn_blocking(move || match store.integrity().check() {
         Ok(problems) if problems.is_empty() => tracing::info!("task store passed its check"),
@@ -297,10 +327,15 @@ fn limits(config: &config::Config) -> Limits {
         blocking_per_parent: config.task_tool.active_per_parent as usize,
         active_per_model: per_model.map(|(name, n)| (name.clone(), *n as usize)).collect(),
         queued_per_parent: *queued_per_parent as usize,
+        is_draining: false,
     }
 }
 
-fn supervisor_settings(config: &config::Config, home: &Path) -> crate::supervisor::Settings {
+fn supervisor_settings(
+    config: &config::Config,
+    home: &Path,
+    notifier: Notifier,
+) -> crate::supervisor::Settings {
     let config::Config { supervisor, resume, fork, permissions, notices, history, .. } = config;
     crate::supervisor::Settings {
         home: home.to_owned(),
@@ -328,7 +363,8 @@ fn supervisor_settings(config: &config::Config, home: &Path) -> crate::superviso
         last_message_characters: supervisor.last_message_characters,
         inline_characters: notices.inline_characters,
         toasts: notices.toasts,
-        history: Keep { tasks: history.max_tasks, age: history.max_age },
+        notifier: Arc::new(notifier),
+        history: Retention { tasks: history.max_tasks, age: history.max_age },
         keep_unread: history.unread,
     }
 }

@@ -14,9 +14,10 @@ use crate::backoff::Backoff;
 use crate::client::{self, Client, Stop};
 use crate::config::Settings;
 use crate::process;
+use crate::wire::ServerView;
 
 /// The exit code of a daemon that lost the race for the lock (`EX_TEMPFAIL`).
-pub const SOMEBODY_WAS_FASTER: u8 = 75;
+pub const LOCK_HELD: u8 = 75;
 
 const LONGEST_START: Duration = Duration::from_secs(30);
 const BETWEEN_STARTS: Duration = Duration::from_millis(200);
@@ -29,13 +30,18 @@ pub fn socket(home: &Path) -> PathBuf {
     home::socket(home)
 }
 
+/// Where the status API of the daemon in this directory listens, as its file says. The daemon may be gone.
+pub fn server(home: &Path) -> Option<ServerView> {
+    home::server(home)
+}
+
 /// A client of the daemon in this directory, running or not.
 pub fn client(home: &Path) -> Client {
     Client::new(&socket(home))
 }
 
 /// A daemon that answers and speaks our version of the protocol.
-pub struct Found {
+pub struct ReadyDaemon {
     pub client: Client,
     /// What the user should know about it: another version, a configuration that was changed.
     pub notes: Vec<String>,
@@ -50,7 +56,7 @@ pub struct Found {
     "commands of agents cannot use `asyncagents`: they reach no daemon and may not start one; use the \
      agent's own tools, or run this in a shell of yours"
 )]
-pub struct OfCommand;
+pub struct AgentCommandError;
 
 /// The daemon of this directory was stopped on purpose, and none was started since.
 pub fn was_stopped(home: &Path) -> bool {
@@ -58,26 +64,30 @@ pub fn was_stopped(home: &Path) -> bool {
 }
 
 /// Finds the daemon; it is started if need be, except by commands of agents.
-pub async fn ensure(settings: &Settings) -> anyhow::Result<Found> {
-    let client = client(&settings.home);
-    if let Some(found) = greet(&client).await? {
+pub async fn ensure(settings: &Settings) -> anyhow::Result<ReadyDaemon> {
+    ensure_through(&client(&settings.home), settings).await
+}
+
+/// The same through a client that goes on to be used: the connection of the handshake stays open for the next call.
+pub async fn ensure_through(client: &Client, settings: &Settings) -> anyhow::Result<ReadyDaemon> {
+    if let Some(found) = greet(client).await? {
         return Ok(found);
     }
     if settings.of_command {
-        return Err(OfCommand.into());
+        return Err(AgentCommandError.into());
     }
     let mut child = spawn(settings)?;
     let started = Instant::now();
     let mut spawned = started;
     let mut tries = 0;
     loop {
-        if let Some(found) = greet(&client).await? {
+        if let Some(found) = greet(client).await? {
             return Ok(found);
         }
         if let Some(status) = child.try_wait().context("watching the daemon start")? {
             // Without a code it was killed by a signal, with 0 it was stopped: neither means that the next one
             // cannot start. Any other code is a configuration or a directory that cannot be used: do not retry.
-            let may_start = [None, Some(0), Some(i32::from(SOMEBODY_WAS_FASTER))];
+            let may_start = [None, Some(0), Some(i32::from(LOCK_HELD))];
             if !may_start.contains(&status.code()) {
                 anyhow::bail!("the daemon did not start: {}", complaint(&mut child));
             }
@@ -101,11 +111,11 @@ pub async fn ensure(settings: &Settings) -> anyhow::Result<Found> {
 
 /// The handshake. `None` when no daemon is there, so that one can be started. One that is there and speaks another
 /// protocol is an error: the lock is its, and starting a second one cannot help.
-async fn greet(client: &Client) -> Result<Option<Found>, client::Error> {
+async fn greet(client: &Client) -> Result<Option<ReadyDaemon>, client::Error> {
     match client.hello().await {
         Ok(hello) => {
             let notes = hello.judge()?.into_iter().chain(hello.restart_needed).collect();
-            Ok(Some(Found { client: client.clone(), notes, warnings: hello.urgent }))
+            Ok(Some(ReadyDaemon { client: client.clone(), notes, warnings: hello.urgent }))
         }
         Err(error) if error.went_away() => Ok(None),
         Err(error) => Err(error),
@@ -113,7 +123,7 @@ async fn greet(client: &Client) -> Result<Option<Found>, client::Error> {
 }
 
 /// Replaces the daemon by one of this program. Those who wait for tasks go on with the new one.
-pub async fn restart(settings: &Settings) -> anyhow::Result<Found> {
+pub async fn restart(settings: &Settings) -> anyhow::Result<ReadyDaemon> {
     stop(settings, Stop::ToRestart).await?;
     ensure(settings).await
 }
@@ -127,6 +137,10 @@ pub async fn stop(settings: &Settings, purpose: Stop) -> anyhow::Result<bool> {
         Err(client::Error::NotRunning(_)) => return Ok(false),
         // Versions before protocol 1 stop, and answer so when they cannot count their tasks.
         Err(client::Error::Refused(view)) if view.status == 500 => 0,
+        Err(client::Error::Refused(view)) if view.status == 404 => anyhow::bail!(
+            "the daemon is of an earlier version that cannot be drained; `asyncagents wait` waits for tasks, \
+             then `asyncagents daemon stop` stops it"
+        ),
         Err(error) => return Err(error.into()),
     };
     let started = Instant::now();

@@ -36,7 +36,7 @@ use super::home::Home;
 use super::{peer, peers};
 use crate::clock::Clock;
 use crate::config;
-use crate::http::{AccessPolicy, Reader};
+use crate::http::{AccessPolicy, PageTokens, Reader};
 use crate::private_file;
 use crate::wire::ServerView;
 
@@ -69,6 +69,7 @@ impl Listener {
         room: Room,
         home: &Home,
         clock: &Clock,
+        pages: PageTokens,
     ) -> anyhow::Result<Listener> {
         let wanted = tokio::net::lookup_host((config.host.as_str(), config.port)).await;
         let wanted = wanted.ok().and_then(|mut found| found.next()).with_context(|| {
@@ -98,6 +99,7 @@ impl Listener {
             open,
             anyone: config.readers == config::Readers::Anyone,
             origins: config.origins.iter().cloned().collect(),
+            pages,
         };
         Ok(Listener { tcp, address, policy, most: room.connections })
     }

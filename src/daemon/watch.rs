@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::home::Place;
+use super::home::LockIdentity;
 use super::space::Space;
 use crate::config;
 use crate::http::{SET_ASIDE, Warnings};
@@ -22,7 +22,7 @@ pub(super) struct Watch {
     pub(super) supervisor: Supervisor,
     pub(super) store: Store,
     pub(super) home: PathBuf,
-    pub(super) place: Place,
+    pub(super) place: LockIdentity,
     pub(super) storage: config::Storage,
     pub(super) warnings: Warnings,
 }

@@ -34,7 +34,7 @@ pub(super) fn exceeds(text: &str, characters: usize) -> bool {
     text.len() > characters && text.char_indices().nth(characters).is_some()
 }
 
-/// Appends `text`, cut to so many characters. `method` is called only if it is cut, because it searches
+/// Appends `text`, cut to this many characters. `method` is called only if it is cut, because it searches
 /// the whole text.
 pub(super) fn push(
     out: &mut String,

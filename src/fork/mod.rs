@@ -50,7 +50,14 @@ pub struct Counts {
 /// The document is not a JSON array of messages.
 #[derive(Debug, thiserror::Error)]
 #[error("the conversation cannot be read as a list of messages: {0}")]
-pub struct Error(#[from] serde_json::Error);
+pub struct Error(serde_json::Error);
+
+/// By hand, because `#[from]` makes it the source as well: a log that prints the chain would have it twice.
+impl From<serde_json::Error> for Error {
+    fn from(error: serde_json::Error) -> Error {
+        Error(error)
+    }
+}
 
 /// Runs the pipeline. `transcript` is a JSON array of messages: OpenCode's (`info`, `parts`) or plain
 /// ones (`role`, `content`), with tool results inside their calls or in messages of their own.

@@ -27,7 +27,7 @@ fn tool(id: &str, name: &str, state: Value) -> Value {
     json!({"type": "tool", "callID": id, "tool": name, "state": state})
 }
 
-/// So many results of a tool, oldest first, all with this text and these arguments.
+/// This many results of a tool, oldest first, all with this text and these arguments.
 fn results(n: usize, name: &str, input: &Value, output: &str) -> Value {
     let state = json!({"status": "completed", "input": input, "output": output});
     Value::from_iter(
@@ -169,7 +169,7 @@ fn arguments_are_cut_by_tier_and_name_and_id_never() {
     let name = "n".repeat(700);
     for (calls, limit) in [(5, 500), (6, 200), (15, 200), (16, 100)] {
         for length in [limit - 1, limit, limit + 1] {
-            // A JSON text of so many characters, quotes included.
+            // A JSON text of this many characters, quotes included.
             let input = json!("é".repeat(length - 2));
             let text = context(&results(calls, &name, &input, "x"));
             let expected = match length > limit {
@@ -205,7 +205,7 @@ fn g18_cleared_results_pass_untouched() {
     assert_eq!(context(&transcript), "[Assistant]\n[Tool: read c]\n[Tool result]\nhere");
 }
 
-/// Messages whose blocks, with what is between them, have so many characters each.
+/// Messages whose blocks, with what is between them, have this many characters each.
 fn sized(letter: &str, lengths: &[usize]) -> Value {
     let message = |(n, length): (usize, &usize)| {
         let between = if n == 0 { 0 } else { 2 };

@@ -1,4 +1,4 @@
-//! Optional host capabilities, one trait each: native forks, permissions, vetting, credentials, toasts,
+//! Optional host capabilities, one trait each: native forks, steering, permissions, vetting, credentials, toasts,
 //! servers, plugin bridges. The supervisor asks a host for a capability (`host.forks()`) and never for its
 //! kind, so a new host implements what it has and nothing else. A host without one returns `None`, and
 //! the caller falls back or refuses with a reason.
@@ -10,7 +10,8 @@ use tokio::sync::mpsc;
 
 use super::opencode::{Bridge, Line};
 use super::{
-    Answer, Error, Handed, Host, Look, ModelStanding, NewSession, Opened, Pending, Place, Toast,
+    Answer, ClientCredentials, Error, Host, ModelStatus, NewSession, OpenedSession, Pending, Place,
+    ProbeDepth, Prompt, Toast,
 };
 use crate::store;
 use crate::task::SessionId;
@@ -19,7 +20,14 @@ use crate::task::SessionId;
 pub trait Forks: Send + Sync {
     /// Opens a session that starts as a copy of another one, with its whole conversation. Like
     /// [`Host::open`] otherwise, including the nonce.
-    fn fork(&self, of: Place, session: NewSession) -> Pending<'_, Opened>;
+    fn fork(&self, of: Place, session: NewSession) -> Pending<'_, OpenedSession>;
+}
+
+/// Steering (T21): a session that is at work takes messages.
+pub trait Steering: Send + Sync {
+    /// Says something to a session. An agent at work sees it before its next step; one that is idle goes on
+    /// with it. Like [`Host::prompt`] otherwise, including the message id as the idempotency key.
+    fn steer(&self, message: Prompt) -> Pending<'_, ()>;
 }
 
 /// Permission requests: agents that ask before they do something.
@@ -35,23 +43,24 @@ pub trait Vetting: Send + Sync {
     fn objection(&self, directory: String, agent: String) -> Pending<'_, Option<String>>;
     /// Resolves the requested model (or the default, when none is requested) to its full name. Refused,
     /// with the way out, when it cannot be used. Asked at every launch.
-    fn model(&self, wish: Option<String>, handed: Handed) -> Pending<'_, Option<String>>;
+    fn model(&self, wish: Option<String>, handed: ClientCredentials)
+    -> Pending<'_, Option<String>>;
 }
 
 /// Provider credentials per session, which callers may hand over with a call. They are kept in memory
 /// only, so a restart of the daemon loses them and a caller has to bring them again.
 pub trait Credentials: Send + Sync {
     /// The default model, and the state of each provider.
-    fn standings(&self, handed: Handed, look: Look) -> Pending<'_, ModelStanding>;
+    fn statuses(&self, handed: ClientCredentials, depth: ProbeDepth) -> Pending<'_, ModelStatus>;
     /// Replaces what was handed over for an existing session.
-    fn hand_over(&self, place: Place, handed: Handed) -> Pending<'_, ()>;
+    fn hand_over(&self, place: Place, handed: ClientCredentials) -> Pending<'_, ()>;
     /// Restores lost credentials: the session gets those that came with an earlier call and are lost, and
     /// no others of the caller's. `true` when there were any.
-    fn bring(&self, place: Place, handed: Handed) -> Pending<'_, bool>;
+    fn bring(&self, place: Place, handed: ClientCredentials) -> Pending<'_, bool>;
     /// Why a session cannot continue with this model until its lost credentials are brought again.
     fn lacks(&self, place: Place, model: Option<String>) -> Pending<'_, Option<String>>;
     /// What was handed over for this session, as far as it is still in memory.
-    fn handed(&self, session: &SessionId) -> Handed;
+    fn handed(&self, session: &SessionId) -> ClientCredentials;
 }
 
 /// Toasts: short messages on the user's screen. Best effort; nothing depends on one being seen.
@@ -85,7 +94,7 @@ pub struct Server {
     /// Without its password.
     pub address: String,
     /// `Ok` with its version, `Err` with the reason why it cannot be used.
-    pub standing: Result<String, String>,
+    pub health: Result<String, String>,
 }
 
 /// Reverse connections: processes that listen on no port and are reached through our plugin in them.

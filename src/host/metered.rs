@@ -9,8 +9,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{
-    AgentOffer, Answer, Bridges, Credentials, Error, Forks, Handed, Host, NewSession, Observation,
-    Opened, Pending, Permissions, Place, Post, Prompt, Servers, Toast, Toasts, Vetting, Watch,
+    AgentOffer, Answer, Bridges, ClientCredentials, Credentials, Error, Forks, Host, NewSession,
+    Observation, OpenedSession, Pending, Permissions, Place, Post, Prompt, Servers, Steering,
+    Toast, Toasts, Vetting, Watch,
 };
 use crate::metrics::{Metrics, Outcome};
 use crate::task::{MessageId, SessionId};
@@ -52,11 +53,11 @@ impl Metered {
 }
 
 impl Host for Metered {
-    fn open(&self, session: NewSession) -> Pending<'_, Opened> {
+    fn open(&self, session: NewSession) -> Pending<'_, OpenedSession> {
         self.count("open", self.host.open(session))
     }
 
-    fn find(&self, session: NewSession) -> Pending<'_, Vec<Opened>> {
+    fn find(&self, session: NewSession) -> Pending<'_, Vec<OpenedSession>> {
         self.count("find", self.host.find(session))
     }
 
@@ -120,6 +121,10 @@ impl Host for Metered {
         self.host.forks().map(|_| self as &dyn Forks)
     }
 
+    fn steering(&self) -> Option<&dyn Steering> {
+        self.host.steering().map(|_| self as &dyn Steering)
+    }
+
     fn permissions(&self) -> Option<&dyn Permissions> {
         self.host.permissions().map(|_| self as &dyn Permissions)
     }
@@ -146,8 +151,14 @@ impl Host for Metered {
 }
 
 impl Forks for Metered {
-    fn fork(&self, of: Place, session: NewSession) -> Pending<'_, Opened> {
+    fn fork(&self, of: Place, session: NewSession) -> Pending<'_, OpenedSession> {
         self.count_with("fork", self.host.forks(), |forks| forks.fork(of, session))
+    }
+}
+
+impl Steering for Metered {
+    fn steer(&self, message: Prompt) -> Pending<'_, ()> {
+        self.count_with("steer", self.host.steering(), |host| host.steer(message))
     }
 }
 
@@ -162,7 +173,11 @@ impl Vetting for Metered {
         self.count_with("objection", self.host.vetting(), |host| host.objection(directory, agent))
     }
 
-    fn model(&self, wish: Option<String>, handed: Handed) -> Pending<'_, Option<String>> {
+    fn model(
+        &self,
+        wish: Option<String>,
+        handed: ClientCredentials,
+    ) -> Pending<'_, Option<String>> {
         self.count_with("model", self.host.vetting(), |host| host.model(wish, handed))
     }
 }

@@ -8,9 +8,9 @@
 //! event costs time and never an end.
 
 mod capabilities;
+mod client_credentials;
 mod directory;
 pub mod embedded;
-mod handed;
 mod metered;
 pub mod opencode;
 pub mod scripted;
@@ -22,12 +22,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 pub use self::capabilities::{
-    Bridges, Credentials, Forks, Permissions, Server, Servers, Toasts, Vetting,
+    Bridges, Credentials, Forks, Permissions, Server, Servers, Steering, Toasts, Vetting,
 };
-pub use self::handed::{Handed, Parts as HandedParts};
+pub use self::client_credentials::{ClientCredentials, Parts as ClientCredentialParts};
 pub use self::metered::Metered;
-pub use self::opencode::{Bridge, Line};
-pub use crate::agent::model::{Look, Standing as ProviderStanding};
+pub use self::opencode::{Bridge, Line, SUPPORTED as SUPPORTED_OPENCODE, Support};
+pub use crate::agent::model::{ProbeDepth, ProviderStatus};
 use crate::task::{MessageId, SessionId, Task};
 use crate::transcript::{Figures, Outcome};
 
@@ -49,8 +49,8 @@ pub enum Location {
 
 impl Place {
     /// Of a session that we opened.
-    pub fn of_child(opened: &Opened, directory: &str) -> Place {
-        let Opened { session, instance } = opened.clone();
+    pub fn of_child(opened: &OpenedSession, directory: &str) -> Place {
+        let OpenedSession { session, instance } = opened.clone();
         Place { session, location: Location::Opened { instance, directory: directory.to_owned() } }
     }
 
@@ -83,11 +83,11 @@ pub struct NewSession {
     pub deny: Vec<String>,
     /// Credentials that came with the call: kept in memory, and lost with the process.
     #[serde(skip)]
-    pub handed: Handed,
+    pub handed: ClientCredentials,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Opened {
+pub struct OpenedSession {
     pub session: SessionId,
     /// Which server or process of the host it was.
     pub instance: String,
@@ -170,7 +170,7 @@ pub enum Answer {
     Deny,
 }
 
-/// A few words on the screen of whoever sits in front of the host. Nobody relies on them.
+/// A short message on the host's screen. Best effort: nothing relies on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toast {
     pub title: String,
@@ -212,9 +212,9 @@ pub type Pending<'a, T> = BoxFuture<'a, Result<T, Error>>;
 pub trait Host: Send + Sync {
     /// Opens a session. Idempotent by nonce on the embedded host; elsewhere a repeated call may open a
     /// second session, so recovery calls [`Host::find`] first.
-    fn open(&self, session: NewSession) -> Pending<'_, Opened>;
+    fn open(&self, session: NewSession) -> Pending<'_, OpenedSession>;
     /// The sessions that carry this nonce: none, one, or several when a launch was repeated.
-    fn find(&self, session: NewSession) -> Pending<'_, Vec<Opened>>;
+    fn find(&self, session: NewSession) -> Pending<'_, Vec<OpenedSession>>;
     fn delete(&self, place: Place) -> Pending<'_, ()>;
     fn prompt(&self, prompt: Prompt) -> Pending<'_, ()>;
     /// Appends these to one conversation, in this order, and returns when they are stored there. After an
@@ -257,6 +257,9 @@ pub trait Host: Send + Sync {
     fn forks(&self) -> Option<&dyn Forks> {
         None
     }
+    fn steering(&self) -> Option<&dyn Steering> {
+        None
+    }
     fn permissions(&self) -> Option<&dyn Permissions> {
         None
     }
@@ -279,12 +282,12 @@ pub trait Host: Send + Sync {
 
 /// The models as a caller who launches would find them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelStanding {
+pub struct ModelStatus {
     /// The default, for agents that name none.
     pub model: String,
     /// Why that cannot be used.
     pub problem: Option<String>,
-    pub providers: Vec<ProviderStanding>,
+    pub providers: Vec<ProviderStatus>,
 }
 
 /// An agent that a child can be.

@@ -58,7 +58,7 @@ impl ApiError {
         ApiError::internal(&error)
     }
 
-    pub(super) fn stuck(error: threads::Error) -> ApiError {
+    pub(super) fn thread_failed(error: threads::Error) -> ApiError {
         ApiError::internal(&error)
     }
 
@@ -83,6 +83,7 @@ impl From<supervisor::Error> for ApiError {
             | NoSuchBatch(_)
             | NoSuchGroup(_)
             | NothingAsked(_)
+            | AnsweredBefore(_)
             | NoSuchConversation { .. } => StatusCode::NOT_FOUND,
             Ambiguous { .. }
             | UnknownAgent { .. }
@@ -97,11 +98,14 @@ impl From<supervisor::Error> for ApiError {
             | TooDeep(_)
             | SessionGone(_)
             | StillStopping(_)
+            | TakesNoMessages { .. }
+            | CannotSteer { .. }
             | NothingToFork
             | CannotFork { .. }
+            | ContextNotKept(_)
             | Contended => StatusCode::CONFLICT,
             NotYours(_) => StatusCode::FORBIDDEN,
-            QueueFull(_) => StatusCode::TOO_MANY_REQUESTS,
+            QueueFull(_) | TooManyMessages(_) => StatusCode::TOO_MANY_REQUESTS,
             Overfull(_) => StatusCode::INSUFFICIENT_STORAGE,
             // Clients take 503 for "the daemon went away", and repeat the call with the next one.
             Stopping => StatusCode::SERVICE_UNAVAILABLE,

@@ -217,7 +217,7 @@ fn heartbeat(sent: u64, now: Timestamp) -> Bytes {
     format!("event: heartbeat\nid: {sent}\ndata: {{\"ts\":\"{now}\"}}\n\n").into()
 }
 
-/// The snapshot from the cache, or read anew when something has changed since.
+/// The snapshot from the cache, or read again when something has changed since.
 async fn snapshot(api: &Api) -> Result<SnapshotFrame, ApiError> {
     let mut cached = api.snapshots.lock().await;
     let key = api.supervisor.snapshot_key()?;

@@ -25,7 +25,7 @@ pub(super) struct GroupsQuery {
 }
 
 /// All groups, those with the newest tasks first
-#[utoipa::path(get, path = "/v1/task-groups", tag = "status", params(GroupsQuery), responses(
+#[utoipa::path(get, path = "/v1/task-groups", operation_id = "groups", tag = "status", params(GroupsQuery), responses(
     (status = 200, description = "a page of groups", body = GroupsView),
     (status = 400, description = "the query cannot be understood", body = ErrorView),
 ))]
@@ -44,7 +44,7 @@ pub(super) async fn list(
 }
 
 /// The tasks of one group with aggregate statistics
-#[utoipa::path(get, path = "/v1/task-groups/{id}", tag = "status",
+#[utoipa::path(get, path = "/v1/task-groups/{id}", operation_id = "group", tag = "status",
     params(("id" = String, Path, description = "the `batchId` of its tasks")),
     responses(
         (status = 200, description = "the group", body = GroupView),

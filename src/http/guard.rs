@@ -4,6 +4,12 @@
 //! Four checks, each against an attack: the `Host` header against DNS rebinding, the `Origin` header against
 //! pages of other sites, the user of the peer process against other users of this machine, and the token,
 //! compared in constant time, for changes. The Unix socket has none of them: its permissions do that work.
+//!
+//! The dashboard has a token of its own (`dash.rs`), which counts for its verbs alone, as the user of the shell, and only in requests of the
+//! page that this port serves: the browser says of which origin a page is, and the page cannot change that.
+//!
+//! [`MCP`] changes things whatever the method, so it always needs the token, and no page of another origin gets
+//! through with it: browsers send an origin along where programs send none.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,18 +18,22 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW,
-    AUTHORIZATION, HOST, ORIGIN,
+    AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::dash::{self, PageTokens, same};
 use super::error::ApiError;
 
 /// A read takes milliseconds; one that takes this long is stuck, and the client gets 503.
 const LONGEST_READ: Duration = Duration::from_secs(30);
 
 const READS: &str = "GET, HEAD, OPTIONS";
+
+/// The path of the MCP server.
+pub const MCP: &str = "/mcp";
 
 /// Who may do what over the TCP port, as configured.
 #[derive(Clone)]
@@ -38,6 +48,8 @@ pub struct AccessPolicy {
     pub anyone: bool,
     /// Origins whose pages may read, beside those of this machine; `*` is any (`api.origins`).
     pub origins: Arc<[String]>,
+    /// The tokens of dashboards.
+    pub pages: PageTokens,
 }
 
 /// Whose process a connection comes from; looked up once per connection (`daemon/peer.rs`).
@@ -54,6 +66,8 @@ pub enum Reader {
 enum Token {
     None,
     Wrong,
+    /// Of a dashboard.
+    Page,
     Right,
 }
 
@@ -72,9 +86,14 @@ pub(super) async fn guard(
         ))
     } else if request.method() == Method::OPTIONS {
         return with_cors(StatusCode::NO_CONTENT.into_response());
+    } else if request.uri().path() == MCP {
+        policy.refusal_of_mcp(token, request.headers())
     } else {
         let reader = request.extensions().get().copied().unwrap_or(Reader::Unknown);
-        let refused = policy.refusal(is_read, token);
+        let refused = match policy.is_of_the_page(token, &request) {
+            true => policy.refusal_of_the_page(&request),
+            false => policy.refusal(is_read, token),
+        };
         refused.or_else(|| policy.refusal_to_read(token, reader, request.headers()))
     };
     if let Some(refused) = refused {
@@ -82,12 +101,27 @@ pub(super) async fn guard(
         if response.status() == StatusCode::METHOD_NOT_ALLOWED {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(READS));
         }
+        if response.status() == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        // Without CORS headers, as for changes: no page is meant to have the token, so none may read what
+        // it is answered.
+        if token == Token::Right {
+            return response;
+        }
         return with_cors(response);
+    }
+    if token == Token::Page && !is_read {
+        return match dash::as_the_page(request).await {
+            Ok(request) => next.run(request).await,
+            Err(refused) => refused.into_response(),
+        };
     }
     if !is_read {
         // Without CORS headers: a page of another site must not be able to read the answer to a change.
         return next.run(request).await;
     }
+    // Until the head of the response: streams, of events and of MCP, are bodies and have no limit.
     let answer = tokio::time::timeout(LONGEST_READ, next.run(request)).await;
     let answer = answer.unwrap_or_else(|_| ApiError::too_slow().into_response());
     if token == Token::Right { answer } else { with_cors(answer) }
@@ -139,9 +173,57 @@ impl AccessPolicy {
     }
 
     fn lets_read(&self, origin: &HeaderValue) -> bool {
+        self.origins.iter().any(|known| known == "*") || self.knows(origin)
+    }
+
+    /// Whether an origin is one of this machine or named as such; a wildcard names none.
+    fn knows(&self, origin: &HeaderValue) -> bool {
         let Ok(origin) = origin.to_str() else { return false };
-        let named = |known: &String| known == "*" || known.trim_end_matches('/') == origin;
+        let named = |known: &String| known != "*" && known.trim_end_matches('/') == origin;
         self.origins.iter().any(named) || is_of_this_machine(origin)
+    }
+
+    fn refusal_of_mcp(&self, token: Token, headers: &HeaderMap) -> Option<ApiError> {
+        let all_known = headers.get_all(ORIGIN).iter().all(|origin| self.knows(origin));
+        if !all_known {
+            return Some(ApiError::with_status(
+                StatusCode::FORBIDDEN,
+                "pages of this origin may not use MCP here; `api.origins` in the configuration file \
+                 names those that may, each by itself",
+            ));
+        }
+        (token != Token::Right).then(|| {
+            ApiError::with_status(
+                StatusCode::UNAUTHORIZED,
+                "MCP needs the bearer token: send `Authorization: Bearer …` with what is in the file \
+                 `token` of the storage directory, or in the one that `api.token_file` names; \
+                 `asyncagents mcp install --http CLIENT` does that for you",
+            )
+        })
+    }
+
+    /// Whether a request comes from the dashboard and changes something.
+    fn is_of_the_page(&self, token: Token, request: &Request) -> bool {
+        let is_exchange = request.uri().path() == dash::EXCHANGE && token != Token::Right;
+        request.method() == Method::POST && (is_exchange || token == Token::Page)
+    }
+
+    /// A page of another origin can send such a request as well, if only blindly, so the origin has to be the one
+    /// that the request goes to. What is no browser sends no origin, and has the token of the file.
+    fn refusal_of_the_page(&self, request: &Request) -> Option<ApiError> {
+        let (method, path) = (request.method(), request.uri().path());
+        // Whoever may connect could be faster than the browser with a code that is on a command line.
+        let why = if !self.asks_who_reads() {
+            "the dashboard cannot change anything while other machines or users may read here \
+             (`api.host`, `api.readers`); use the command line"
+        } else if !is_same_origin(request.headers()) {
+            "only the dashboard that this port serves may do this; open it with `asyncagents dash`"
+        } else if path != dash::EXCHANGE && !dash::is_verb_of_the_page(method, path) {
+            "the dashboard may not do this; use the command line"
+        } else {
+            return None;
+        };
+        Some(ApiError::with_status(StatusCode::FORBIDDEN, why))
     }
 
     /// Why a request needs the token and does not have it.
@@ -156,7 +238,7 @@ impl AccessPolicy {
                 "this port is read-only without the bearer token; send the token, or use the \
                  daemon's socket",
             )),
-            Token::None | Token::Wrong => Some(ApiError::with_status(
+            Token::None | Token::Wrong | Token::Page => Some(ApiError::with_status(
                 StatusCode::UNAUTHORIZED,
                 "the bearer token is missing or wrong; it is in the file `token` of the storage \
                  directory",
@@ -168,9 +250,12 @@ impl AccessPolicy {
         let Some(given) = headers.get(AUTHORIZATION) else { return Token::None };
         match given.as_bytes().split_at_checked(7) {
             Some((scheme, given)) if scheme.eq_ignore_ascii_case(b"bearer ") => {
-                match same(given, self.token.as_bytes()) {
-                    true => Token::Right,
-                    false => Token::Wrong,
+                if same(given, self.token.as_bytes()) {
+                    Token::Right
+                } else if self.pages.is_known(given) {
+                    Token::Page
+                } else {
+                    Token::Wrong
                 }
             }
             Some(_) | None => Token::Wrong,
@@ -216,10 +301,15 @@ fn name(host: &str) -> Option<&str> {
     (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port)).then_some(name)
 }
 
-/// Compares in constant time, so that a token cannot be guessed byte by byte from how long a refusal takes.
-fn same(one: &[u8], other: &[u8]) -> bool {
-    let differences = one.iter().zip(other).fold(0, |all, (one, other)| all | (one ^ other));
-    one.len() == other.len() && differences == 0
+/// Whether the request was sent by a page of the origin it goes to. Such a page sends exactly one origin, with the
+/// host and port that are in `Host`, which has been checked before; `Sec-Fetch-Site` is not known to all browsers.
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    let mut origins = headers.get_all(ORIGIN).iter();
+    let (Some(origin), None) = (origins.next(), origins.next()) else { return false };
+    let origin = origin.as_bytes().strip_prefix(b"http://");
+    let host = headers.get(HOST).map(HeaderValue::as_bytes);
+    let site = headers.get("sec-fetch-site").is_none_or(|site| site == "same-origin");
+    site && origin.is_some() && origin == host
 }
 
 /// The CORS headers of the specification. The wildcard gives nothing away: a page whose origin may not read
@@ -235,10 +325,14 @@ fn with_cors(mut response: Response) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
+    use crate::task::Timestamp;
 
     fn policy(open: bool) -> AccessPolicy {
         let origins = ["https://status.example/".to_owned()].into();
-        AccessPolicy { token: "secret".into(), host: "box".into(), open, anyone: false, origins }
+        let pages = PageTokens::new(Clock::manual(Timestamp::from_millis(0)));
+        let (token, host) = ("secret".into(), "box".into());
+        AccessPolicy { token, host, open, anyone: false, origins, pages }
     }
 
     #[test]
@@ -302,6 +396,50 @@ mod tests {
     }
 
     #[test]
+    fn only_a_page_of_the_same_origin_is_the_dashboard() {
+        let check = |lines: &[(&'static str, &'static str)], expected: bool| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            assert_eq!(is_same_origin(&headers), expected, "{lines:?}");
+        };
+        let (host, own) = (("host", "127.0.0.1:5165"), ("origin", "http://127.0.0.1:5165"));
+        check(&[host, own], true);
+        check(&[host, own, ("sec-fetch-site", "same-origin")], true);
+        check(&[host, own, ("sec-fetch-site", "same-site")], false);
+        check(&[host, own, own], false);
+        check(&[host], false);
+        check(&[own], false);
+        for other in ["http://127.0.0.1:3000", "http://localhost:5165", "https://127.0.0.1:5165"] {
+            check(&[host, ("origin", other)], false);
+        }
+        for other in ["null", "", "127.0.0.1:5165", "http://127.0.0.1:5165/", "http://evil.example"]
+        {
+            check(&[host, ("origin", other)], false);
+        }
+    }
+
+    #[test]
+    fn the_dashboard_changes_nothing_where_others_may_read() {
+        let status = |policy: AccessPolicy, path: &str| {
+            let request = Request::post(path)
+                .header(HOST, "127.0.0.1:5165")
+                .header(ORIGIN, "http://127.0.0.1:5165")
+                .body(axum::body::Body::empty())
+                .unwrap();
+            let refused = policy.refusal_of_the_page(&request);
+            refused.map(|refused| refused.into_response().status().as_u16())
+        };
+        for path in [dash::EXCHANGE, "/v1/cancel"] {
+            assert_eq!(status(policy(false), path), None);
+            assert_eq!(status(policy(true), path), Some(403));
+            assert_eq!(status(AccessPolicy { anyone: true, ..policy(false) }, path), Some(403));
+        }
+        assert_eq!(status(policy(false), "/v1/daemon/stop"), Some(403));
+    }
+
+    #[test]
     fn pages_of_this_machine_and_of_named_origins_may_read() {
         let check = |origin: &str, expected: bool| {
             let origin = HeaderValue::from_str(origin).unwrap();
@@ -321,6 +459,30 @@ mod tests {
         }
         let any = AccessPolicy { origins: ["*".to_owned()].into(), ..policy(false) };
         assert!(any.lets_read(&HeaderValue::from_static("null")));
+    }
+
+    #[test]
+    fn mcp_needs_the_token_and_no_page_of_another_origin_even_with_it() {
+        let any = AccessPolicy { origins: ["*".to_owned()].into(), ..policy(false) };
+        let check = |policy: &AccessPolicy, origin: &str, token: Token, expected: Option<u16>| {
+            let mut headers = HeaderMap::new();
+            if !origin.is_empty() {
+                headers.insert(ORIGIN, HeaderValue::from_str(origin).unwrap());
+            }
+            let refused = policy.refusal_of_mcp(token, &headers);
+            let status = refused.map(|refused| refused.into_response().status().as_u16());
+            assert_eq!(status, expected, "{origin}");
+        };
+        for origin in ["", "http://localhost:6274", "https://status.example"] {
+            check(&policy(false), origin, Token::Right, None);
+            check(&policy(false), origin, Token::None, Some(401));
+            check(&policy(false), origin, Token::Wrong, Some(401));
+        }
+        for token in [Token::Right, Token::Wrong, Token::None] {
+            check(&policy(false), "http://evil.example", token, Some(403));
+            check(&any, "http://evil.example", token, Some(403));
+            check(&any, "null", token, Some(403));
+        }
     }
 
     #[test]

@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::Uri;
+use axum::http::{StatusCode, Uri};
 use serde::Deserialize;
 
 use super::Api;
 use super::body::Params;
 use super::error::ApiError;
-use crate::supervisor::Quarantined;
+use super::tasks::seconds;
+use crate::supervisor::{DrainOutcome, Draining, Quarantined};
 use crate::wire::{CheckView, HealthView, PROTOCOL};
 
 /// The key of warnings about damaged stores that were set aside.
@@ -51,6 +52,8 @@ pub(super) async fn health(State(api): State<Api>, uri: Uri) -> Json<HealthView>
         protocol: PROTOCOL,
         task_count,
         pid: std::process::id(),
+        // A store that cannot be read is in the warnings.
+        paused: api.supervisor.is_queue_paused().unwrap_or(false),
         warnings,
         restart_needed,
         urgent: urgent(&api),
@@ -104,6 +107,13 @@ pub(super) struct StopQuery {
     restart: bool,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct DrainQuery {
+    /// How many seconds the tasks that run may take.
+    timeout: Option<f64>,
+}
+
 /// Answers, then stops: the caller waits until the socket is gone. Plugins are told first (`bye`), since they
 /// would start the daemon again otherwise.
 pub(super) async fn stop(
@@ -111,11 +121,45 @@ pub(super) async fn stop(
     uri: Uri,
     Params(query): Params<StopQuery>,
 ) -> Json<HealthView> {
-    let health = health(State(api.clone()), uri).await;
     if query.restart {
         api.restarts.store(true, Ordering::SeqCst);
     }
+    say_goodbye(&api, uri).await
+}
+
+/// The same once no task runs any more; none starts meanwhile. A route of its own and no argument of `stop`: a daemon
+/// of an earlier version would ignore the argument and stop at once.
+pub(super) async fn drain(
+    State(api): State<Api>,
+    uri: Uri,
+    Params(query): Params<DrainQuery>,
+) -> Result<Json<HealthView>, ApiError> {
+    let draining = until_drained(&api, query.timeout).await?;
+    let health = say_goodbye(&api, uri).await;
+    // Until this process ends: nothing may start in the time that stopping takes.
+    std::mem::forget(draining);
+    Ok(health)
+}
+
+async fn say_goodbye(api: &Api, uri: Uri) -> Json<HealthView> {
+    let health = health(State(api.clone()), uri).await;
     api.supervisor.say_goodbye();
     api.stop.cancel();
     health
+}
+
+/// A caller that goes away drops this future, and tasks start again.
+async fn until_drained(api: &Api, timeout: Option<f64>) -> Result<Draining, ApiError> {
+    let longest = timeout.map(seconds).transpose()?;
+    match api.supervisor.drain(longest).await? {
+        DrainOutcome::Drained(draining) => Ok(draining),
+        DrainOutcome::TimedOut(left) => Err(ApiError::with_status(
+            StatusCode::CONFLICT,
+            format!(
+                "the time is up and {left} still at work; the daemon was not stopped, and queued tasks start \
+                 again",
+                left = if left == 1 { "1 task is".to_owned() } else { format!("{left} tasks are") }
+            ),
+        )),
+    }
 }

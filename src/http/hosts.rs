@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use super::Api;
 use super::body::Body;
 use super::error::ApiError;
-use crate::supervisor::{HostShown, Server};
+use crate::supervisor::{HostStatus, Server};
 use crate::wire::{HostView, HostsView, OpenCodeView, ServerRequest};
 
 pub(super) async fn list(State(api): State<Api>) -> Result<Json<HostsView>, ApiError> {
@@ -32,15 +32,15 @@ pub(super) async fn remove(
     list(State(api)).await
 }
 
-fn host_view(host: HostShown) -> HostView {
-    let HostShown { name, is_default, active, servers } = host;
+fn host_view(host: HostStatus) -> HostView {
+    let HostStatus { name, is_default, active, servers } = host;
     let servers = servers.into_iter().map(server_view).collect();
     HostView { name, is_default, active_tasks: active, servers }
 }
 
 fn server_view(server: Server) -> OpenCodeView {
-    let Server { name, address, standing, active } = server;
-    let (version, error) = match standing {
+    let Server { name, address, health, active } = server;
+    let (version, error) = match health {
         Ok(version) => (Some(version), None),
         Err(why) => (None, Some(why)),
     };

@@ -26,11 +26,11 @@ pub(super) async fn read(
     Ok(Json(MailboxView { notices: notices.into_iter().map(view).collect(), left }))
 }
 
-/// Acknowledges the notices that came with a tool's answer.
+/// Acknowledges the notices that came with a tool's answer, and the answers of deferred calls.
 pub(super) async fn was_read(
     State(api): State<Api>,
     Body(request): Body<ReadRequest>,
 ) -> Result<Json<()>, ApiError> {
-    api.supervisor.mail_was_read(request.receipt).await?;
+    api.supervisor.was_received(request.receipt, request.calls).await?;
     Ok(Json(()))
 }

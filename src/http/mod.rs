@@ -5,10 +5,13 @@
 //! over TCP, for reading, with the guard of `guard.rs` in front.
 
 mod agents;
+mod assets;
 mod body;
 mod bridge;
+mod calls;
 mod cancel;
 mod clear;
+mod dash;
 mod error;
 mod events;
 mod fork;
@@ -20,6 +23,8 @@ mod mailbox;
 mod permissions;
 mod providers;
 mod prune;
+mod queue;
+mod send;
 mod stats;
 mod tasks;
 mod tools;
@@ -32,7 +37,7 @@ use std::sync::atomic::AtomicBool;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post, put};
+use axum::routing::{MethodRouter, get, post, put};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -42,23 +47,25 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use agents::Peer;
+pub use dash::PageTokens;
 pub use events::{SnapshotCache, Streams};
-pub use guard::{AccessPolicy, Reader};
+pub use guard::{AccessPolicy, MCP, Reader};
 pub use health::SET_ASIDE;
 
 use crate::supervisor::{self, Supervisor};
 use crate::threads;
-use crate::tools::Toolbox;
+use crate::tools::{Calls, Toolbox};
 use error::ApiError;
 
 /// Limit of request bodies: a prompt of a million characters fits, even if each is a six-byte escape in JSON.
-const LARGEST_BODY: usize = 8 << 20;
+pub const LARGEST_BODY: usize = 8 << 20;
 
 /// What the handlers share. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Api {
     pub supervisor: Supervisor,
     pub toolbox: Arc<Toolbox>,
+    pub calls: Calls,
     pub warnings: Warnings,
     /// Cancelled when a client asks the daemon to stop.
     pub stop: CancellationToken,
@@ -70,6 +77,7 @@ pub struct Api {
     /// Limits how many `Api::read` run at the same time.
     pub long_reads: Arc<Semaphore>,
     pub document: Arc<utoipa::openapi::OpenApi>,
+    pub pages: PageTokens,
 }
 
 impl Api {
@@ -90,7 +98,7 @@ impl Api {
             drop(permit);
             answer
         };
-        Ok(threads::apart(work).await.map_err(ApiError::stuck)??)
+        Ok(threads::run_blocking(work).await.map_err(ApiError::thread_failed)??)
     }
 }
 
@@ -150,6 +158,7 @@ fn status_routes() -> OpenApiRouter<Api> {
         .routes(routes!(events::events))
         .routes(routes!(health::health))
         .routes(routes!(stats::stats))
+        .routes(routes!(stats::history))
         .routes(routes!(stats::metrics))
         .routes(routes!(stats::openapi))
 }
@@ -161,19 +170,32 @@ pub fn document() -> utoipa::openapi::OpenApi {
 
 /// The router of the Unix socket: all routes.
 pub fn control(api: Api) -> Router {
+    routes(api, Router::new())
+}
+
+/// All routes, and those of one listener alone.
+fn routes(api: Api, own: Router<Api>) -> Router {
     Router::from(status_routes())
+        .merge(own)
         .route("/v1/tools", get(tools::list).post(tools::list_for))
         .route("/v1/tools/{name}", post(tools::call))
         .route("/v1/tools/{name}/abort", post(tools::abort))
+        .route("/v1/calls/{id}", post(calls::get))
+        .route("/v1/calls/{id}/cancel", post(calls::cancel))
+        .route("/v1/calls/{id}/decline", post(calls::decline))
         .route("/v1/tasks", post(tasks::launch))
         .route("/v1/tasks/{id}/output", post(tasks::output))
         .route("/v1/tasks/{id}/resume", post(tasks::resume))
+        .route("/v1/tasks/{id}/retry", post(tasks::retry))
+        .route("/v1/tasks/{id}/send", post(send::send))
         .route("/v1/sessions/{id}/spent", get(tasks::spent))
         .route("/v1/fork", post(fork::preview))
         .route("/v1/resolve", post(tasks::resolve))
         .route("/v1/cancel", post(cancel::cancel))
         .route("/v1/clear", post(clear::clear))
         .route("/v1/prune", post(prune::prune))
+        .route("/v1/queue/pause", post(queue::pause))
+        .route("/v1/queue/continue", post(queue::go_on))
         .route("/v1/wait", post(wait::wait))
         .route("/v1/mailbox", post(mailbox::read))
         .route("/v1/mailbox/read", post(mailbox::was_read))
@@ -185,8 +207,11 @@ pub fn control(api: Api) -> Router {
         .route("/v1/bridge", post(bridge::open))
         .route("/v1/bridge/{id}/{call}/answer", post(bridge::answer).layer(any_size()))
         .route("/v1/bridge/{id}/{call}/piece", post(bridge::piece).layer(any_size()))
+        .route("/v1/dash/code", post(dash::code))
+        .route(dash::EXCHANGE, post(dash::token))
         .route("/v1/check", post(health::check))
         .route("/v1/daemon/stop", post(health::stop))
+        .route("/v1/daemon/drain", post(health::drain))
         .fallback(error::no_such_route)
         .method_not_allowed_fallback(error::wrong_method)
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
@@ -199,10 +224,20 @@ fn any_size() -> DefaultBodyLimit {
     DefaultBodyLimit::max(1 << 30)
 }
 
-/// The router of the TCP port: the same routes, for reading; for changes only with the token.
-pub fn status(api: Api, policy: AccessPolicy) -> Router {
+/// The router of the TCP port: the same routes, for reading; for changes only with the token. Besides, MCP and
+/// the dashboard.
+pub fn status(api: Api, policy: AccessPolicy, mcp: MethodRouter) -> Router {
+    let own = Router::new()
+        .route(MCP, mcp.with_state(()))
+        .route("/", get(assets::page))
+        .route("/assets/{name}", get(assets::asset));
+    guarded(routes(api, own), policy)
+}
+
+/// Routes behind the access control of the TCP port.
+pub fn guarded(routes: Router, policy: AccessPolicy) -> Router {
     // The guard is a layer around the whole router. Around each route, the router would add an `Allow` header
     // of its own to what the guard refuses.
     let guarded = from_fn_with_state(policy, guard::guard);
-    Router::new().fallback_service(control(api)).layer(guarded)
+    Router::new().fallback_service(routes).layer(guarded)
 }

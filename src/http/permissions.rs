@@ -6,7 +6,9 @@ use axum::extract::{Path, State};
 use super::Api;
 use super::body::Body;
 use super::error::ApiError;
-use crate::supervisor::{Answer, Asked};
+use crate::supervisor::{Answer, PermissionRequest};
+use crate::task::Answerer;
+use crate::tools;
 use crate::wire::{AnswerRequest, PermissionView, PermissionsView};
 
 pub(super) async fn list(State(api): State<Api>) -> Result<Json<PermissionsView>, ApiError> {
@@ -22,22 +24,14 @@ pub(super) async fn answer(
         true => Answer::Allow,
         false => Answer::Deny,
     };
-    let answered = api.supervisor.answer(&id, answer).await?;
+    let by = Answerer { door: request.door, by: request.by };
+    let answered = api.supervisor.answer(&id, answer, by).await?;
     Ok(Json(PermissionsView { permissions: view(&api, answered)? }))
 }
 
-pub(super) fn view(api: &Api, asked: Vec<Asked>) -> Result<Vec<PermissionView>, ApiError> {
-    let mut permissions = Vec::with_capacity(asked.len());
-    for Asked { ask, task, since } in asked {
-        let task = api.supervisor.task(&task)?;
-        permissions.push(PermissionView {
-            id: ask.id,
-            session_id: task.id.to_string(),
-            short_id: task.short_id.to_string(),
-            description: task.order.description,
-            what: ask.what,
-            since,
-        });
-    }
-    Ok(permissions)
+pub(super) fn view(
+    api: &Api,
+    requests: Vec<PermissionRequest>,
+) -> Result<Vec<PermissionView>, ApiError> {
+    Ok(tools::permissions(&api.supervisor, requests)?)
 }

@@ -8,7 +8,7 @@ use axum::extract::State;
 use super::Api;
 use super::body::Body;
 use super::error::ApiError;
-use crate::supervisor::{Look, ModelStanding, ProviderStanding};
+use crate::supervisor::{ModelStatus, ProbeDepth, ProviderStatus};
 use crate::tools;
 use crate::wire::{ProviderView, ProvidersRequest, ProvidersView};
 
@@ -16,21 +16,20 @@ pub(super) async fn list(
     State(api): State<Api>,
     Body(request): Body<ProvidersRequest>,
 ) -> Result<Json<ProvidersView>, ApiError> {
-    let look = match (request.online, request.check) {
-        (true, _) => Look::Online,
-        (false, true) => Look::Closely,
-        (false, false) => Look::Glance,
+    let depth = match (request.online, request.check) {
+        (true, _) => ProbeDepth::Online,
+        (false, true) => ProbeDepth::Keys,
+        (false, false) => ProbeDepth::Settings,
     };
     let handed = tools::handed(request.hand_over);
-    let ModelStanding { model, problem, providers } =
-        api.supervisor.providers(handed, look).await?;
+    let ModelStatus { model, problem, providers } = api.supervisor.providers(handed, depth).await?;
     let name = model.split_once('/').map_or("", |(_, name)| name).to_owned();
-    let providers = providers.into_iter().map(|standing| view(standing, &model, &name)).collect();
+    let providers = providers.into_iter().map(|status| view(status, &model, &name)).collect();
     Ok(Json(ProvidersView { model, problem, providers }))
 }
 
-fn view(standing: ProviderStanding, model: &str, bare: &str) -> ProviderView {
-    let ProviderStanding { name, key, address, problem, models } = standing;
+fn view(status: ProviderStatus, model: &str, bare: &str) -> ProviderView {
+    let ProviderStatus { name, key, address, problem, models } = status;
     let is_of_model = model.split_once('/').is_some_and(|(provider, _)| provider == name);
     let of_model = models.as_ref().filter(|_| is_of_model);
     let has_model = of_model.and_then(|models| {

@@ -9,7 +9,7 @@ use axum::extract::State;
 use super::Api;
 use super::body::Body;
 use super::error::ApiError;
-use crate::supervisor::Keep;
+use crate::supervisor::Retention;
 use crate::wire::{PruneRequest, PruneView};
 
 const DAY: u64 = 86_400;
@@ -20,7 +20,7 @@ pub(super) async fn prune(
 ) -> Result<Json<PruneView>, ApiError> {
     let PruneRequest { keep, older_than_days } = request;
     let age = older_than_days.map(|days| Duration::from_secs(days.saturating_mul(DAY)));
-    let keep = Keep { tasks: keep, age };
+    let keep = Retention { tasks: keep, age };
     if keep.is_everything() {
         return Err(ApiError::bad_request("pass `keep`, `olderThanDays`, or both"));
     }

@@ -1,4 +1,4 @@
-//! `/v1/tasks`: launching, listing, reading and resuming tasks.
+//! `/v1/tasks`: launching, listing, reading, resuming and retrying tasks.
 //!
 //! Routes take full session ids; only `/v1/resolve` knows short ids and prefixes of ids. Pages are assembled
 //! from stored JSON without parsing it.
@@ -25,8 +25,9 @@ use crate::task::{BatchId, SessionId, Status, TaskId};
 use crate::threads;
 use crate::tools;
 use crate::wire::{
-    ErrorView, LaunchRequest, MessageFilter, MessagesView, OutputRequest, OutputView, PageView,
-    ResolveRequest, ResumeRequest, TaskView, TasksView, UsageView,
+    DetailView, ErrorView, InheritedView, LaunchRequest, MessageFilter, MessagesView,
+    OutputRequest, OutputView, PageView, ResolveRequest, ResumeRequest, RetryRequest, TaskView,
+    TasksView, UsageView,
 };
 
 const USUAL_PAGE: u64 = 50;
@@ -68,6 +69,8 @@ pub(super) struct PageQuery {
     parent: Option<String>,
     /// Only tasks of this batch.
     batch: Option<String>,
+    /// Only tasks whose agents run on this host.
+    host: Option<String>,
     /// Leave out what was cleared from its parent's list.
     listed: Option<bool>,
     /// A field and a direction; newest first if left out.
@@ -114,6 +117,7 @@ pub(super) async fn page(
         agent: query.agent,
         parent: query.parent.map(SessionId::new),
         batch: query.batch.map(BatchId::new),
+        host: query.host,
         listed_only: query.listed.unwrap_or(false),
         search: query.search,
     };
@@ -178,12 +182,23 @@ fn words(words: impl IntoIterator<Item = String>) -> Schema {
 #[utoipa::path(get, path = "/v1/tasks/{id}", tag = "status",
     params(("id" = String, Path, description = "the `sessionID` of the task")),
     responses(
-        (status = 200, description = "the whole task", body = TaskView),
+        (status = 200, description = "the whole task", body = DetailView),
         (status = 400, description = "the id cannot be understood", body = ErrorView),
         (status = 404, description = "no such task", body = ErrorView),
 ))]
-pub(super) async fn detail(State(api): State<Api>, Id(id): Id) -> Result<Json<TaskView>, ApiError> {
-    Ok(Json(TaskView::from(&api.supervisor.task(&TaskId::new(id))?)))
+pub(super) async fn detail(
+    State(api): State<Api>,
+    Id(id): Id,
+) -> Result<Json<DetailView>, ApiError> {
+    let task = api.supervisor.task(&TaskId::new(id))?;
+    let answers = api.supervisor.answers(&task.id)?;
+    let inherited = match task.origin.is_forked {
+        true => api.supervisor.inherited(&task.id)?,
+        false => None,
+    };
+    let inherited = inherited
+        .map(|(preamble, context)| InheritedView { preamble, characters: context.chars().count() });
+    Ok(Json(DetailView { task: TaskView::from(&task), answers, inherited }))
 }
 
 /// The host's own messages, unmasked
@@ -226,7 +241,8 @@ pub(super) async fn messages(
         let view = MessagesView { messages, task_id: task.id.to_string(), filter };
         Ok(serde_json::to_vec(&view).expect("our own types are JSON"))
     };
-    let answer: Result<Vec<u8>, ApiError> = threads::apart(read).await.map_err(ApiError::stuck)?;
+    let answer: Result<Vec<u8>, ApiError> =
+        threads::run_blocking(read).await.map_err(ApiError::thread_failed)?;
     Ok((JSON, answer?).into_response())
 }
 
@@ -246,8 +262,10 @@ pub(super) async fn output(
         WaitEnd::Blocked => permissions::view(&api, output.asks)?,
         WaitEnd::Enough | WaitEnd::TimedOut => Vec::new(),
     };
+    let answers = api.supervisor.answers(&output.task.id)?;
     let task = TaskView::from(&output.task);
-    Ok(Json(OutputView { task, timed_out: output.end != WaitEnd::Enough, asks }))
+    let timed_out = output.end != WaitEnd::Enough;
+    Ok(Json(OutputView { task, timed_out, asks, answers }))
 }
 
 pub(super) async fn resume(
@@ -261,6 +279,17 @@ pub(super) async fn resume(
     api.supervisor.renew_handed(&api.supervisor.task(&id)?, &tools::handed(hand_over)).await?;
     let task = api.supervisor.resume_once(&id, prompt, key).await?;
     Ok(Json(TaskView::from(&task)))
+}
+
+pub(super) async fn retry(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    Body(request): Body<RetryRequest>,
+) -> Result<Response, ApiError> {
+    let RetryRequest { caller, key } = request;
+    let caller = tools::caller(caller)?;
+    let task = api.supervisor.retry(&caller, &TaskId::new(id), key).await?;
+    Ok((StatusCode::CREATED, Json(TaskView::from(&task))).into_response())
 }
 
 /// Tokens and cost of a session and all its descendants.

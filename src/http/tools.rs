@@ -5,6 +5,7 @@
 //! the answer. A client that hangs up drops the stream and with it the call, which stops waiting; the tasks
 //! go on. Only an explicit `abort` stops a blocking `Task`.
 
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::BoxFuture;
 use futures_util::stream;
 use serde::Deserialize;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::Api;
@@ -23,10 +25,10 @@ use super::body::{Body, Params};
 use super::error::ApiError;
 use super::health;
 use crate::feed::Events;
-use crate::supervisor::{AgentOffer, Caller};
-use crate::tools::{self, Audience, Call};
+use crate::supervisor::{AgentOffer, Asking, Caller, PermissionRequest};
+use crate::tools::{self, Audience, Begun, Call};
 use crate::wire::{
-    AbortRequest, CallerView, Receipt, ToolAnswer, ToolLine, ToolRequest, ToolsView,
+    AbortRequest, CallerView, PermissionView, ToolAnswer, ToolLine, ToolRequest, ToolsView,
 };
 
 /// The shortest and the longest time between two lines of progress. The second is a keep-alive: clients
@@ -99,7 +101,8 @@ pub(super) async fn call(
     Path(name): Path<String>,
     Body(request): Body<ToolRequest>,
 ) -> Result<Response, ApiError> {
-    let ToolRequest { caller, arguments, key, progress, acknowledges } = request;
+    let in_lines = request.is_in_lines();
+    let ToolRequest { caller, arguments, key, acknowledges, deferrable, asks, .. } = request;
     // Every call says in which process and directory its conversation is: notices are posted there.
     api.supervisor.note_place(
         &caller.host,
@@ -109,31 +112,50 @@ pub(super) async fn call(
     );
     let caller = tools::caller(caller)?;
     let call = Call { name, caller: caller.clone(), arguments, key, acknowledges };
-    if !progress {
+    let declined: Option<HashSet<String>> = asks.map(|asks| asks.declined.into_iter().collect());
+    // A deferred call is not part of this request: its client may hang up, and only `abort` or a cancelled
+    // handle ends it early.
+    if deferrable && api.calls.may_defer(&call) {
+        let line = match api.calls.begin(call, declined).await? {
+            Begun::Answered(answer) => ToolLine::Answer(warned(&api, answer)),
+            Begun::Deferred(call) => ToolLine::Deferred(call),
+        };
+        return Ok((LINES, encoded(&line)).into_response());
+    }
+    // Refused before the first line is sent: after that, an error can only be the text of an answer.
+    tools::check(&api.toolbox, &call)?;
+    if !in_lines {
         let answer = tools::call(&api.supervisor, &api.toolbox, call).await?;
         return Ok(Json(warned(&api, answer)).into_response());
     }
     let events = api.supervisor.events();
+    let asks = declined.is_some().then(|| OpenAsks::of(&api));
+    let asking = declined.map_or_else(Asking::default, Asking::without);
     let answer = {
         let api = api.clone();
-        async move { tools::call(&api.supervisor, &api.toolbox, call).await }
+        async move { tools::call_asking(&api.supervisor, &api.toolbox, call, asking).await }
     };
     let next = Instant::now() + BETWEEN_LINES;
     let answer = Some(Box::pin(answer) as BoxFuture<'static, _>);
-    let progress = ProgressStream { api, caller, answer, events, last: None, next };
+    let progress = ProgressStream { api, caller, answer, events, asks, last: None, next };
     let lines = stream::unfold(progress, |progress| async move {
         let (line, progress) = progress.next().await?;
-        let mut line = serde_json::to_vec(&line).unwrap_or_default();
-        line.push(b'\n');
-        Some((Ok::<_, Infallible>(Bytes::from(line)), progress))
+        Some((Ok::<_, Infallible>(Bytes::from(encoded(&line))), progress))
     });
-    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
-    Ok((kind, Content::from_stream(lines)).into_response())
+    Ok((LINES, Content::from_stream(lines)).into_response())
+}
+
+const LINES: [(header::HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/x-ndjson")];
+
+fn encoded(line: &ToolLine) -> Vec<u8> {
+    let mut line = serde_json::to_vec(line).unwrap_or_default();
+    line.push(b'\n');
+    line
 }
 
 /// Agents do not see the health of the daemon, so the warnings that every command shows are put in front of
 /// the answers of their tools.
-fn warned(api: &Api, answer: ToolAnswer) -> ToolAnswer {
+pub(super) fn warned(api: &Api, answer: ToolAnswer) -> ToolAnswer {
     let mut lines: Vec<String> =
         health::urgent(api).into_iter().map(|warning| format!("Warning: {warning}")).collect();
     if lines.is_empty() {
@@ -150,10 +172,63 @@ struct ProgressStream {
     /// Taken with the last line: a stream ends after its answer.
     answer: Option<BoxFuture<'static, Result<ToolAnswer, tools::Error>>>,
     events: Events,
+    /// For clients that show permission requests to their user.
+    asks: Option<OpenAsks>,
     /// When the last line was sent.
     last: Option<Instant>,
     /// When the next line is due.
     next: Instant,
+}
+
+/// The open permission requests of a caller's tasks, for lines of their own.
+struct OpenAsks {
+    changes: watch::Receiver<HashMap<String, PermissionRequest>>,
+    /// What the last line had.
+    shown: Vec<String>,
+    /// Whether to look before anything changes: at the beginning, and with every line of progress, because a
+    /// client that makes several calls shows a request in one of them only, which may end before it is answered.
+    is_due: bool,
+}
+
+impl OpenAsks {
+    fn of(api: &Api) -> OpenAsks {
+        OpenAsks { changes: api.supervisor.watch_asks(), shown: Vec::new(), is_due: true }
+    }
+
+    /// Never returns for a client that shows none.
+    async fn next_of(
+        asks: &mut Option<OpenAsks>,
+        api: &Api,
+        caller: &Caller,
+    ) -> Vec<PermissionView> {
+        match asks {
+            Some(asks) => asks.next(api, caller).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits for a line that is worth sending.
+    async fn next(&mut self, api: &Api, caller: &Caller) -> Vec<PermissionView> {
+        loop {
+            // Dropped by `select!` whenever another branch is faster. Nothing is lost: the only await is
+            // `changed`, which keeps its mark until it returns, and after it this runs to the end.
+            let is_repeat = std::mem::take(&mut self.is_due);
+            if !is_repeat && self.changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            let mut open = api.supervisor.asks();
+            open.retain(|asked| {
+                let task = api.supervisor.task(&asked.task);
+                task.is_ok_and(|task| task.origin.parent.session == caller.session)
+            });
+            let ids: Vec<String> = open.iter().map(|asked| asked.ask.id.clone()).collect();
+            if (ids.is_empty() || !is_repeat) && ids == self.shown {
+                continue;
+            }
+            self.shown = ids;
+            return tools::permissions(&api.supervisor, open).unwrap_or_default();
+        }
+    }
 }
 
 impl ProgressStream {
@@ -171,10 +246,14 @@ impl ProgressStream {
                         Err(tools::Error::Stopping) => return None,
                         Err(error) => {
                             let text = format!("Error: {error}");
-                            ToolAnswer { text, is_error: true, receipt: Receipt::default() }
+                            ToolAnswer { text, is_error: true, ..ToolAnswer::default() }
                         }
                     };
                     return Some((ToolLine::Answer(warned(&self.api, answer)), self));
+                }
+                open = OpenAsks::next_of(&mut self.asks, &self.api, &self.caller) => {
+                    self.answer = Some(answer);
+                    return Some((ToolLine::Asks(open), self));
                 }
                 event = self.events.recv() => {
                     // An error means that we lag behind: what was missed shows in the next line.
@@ -188,7 +267,14 @@ impl ProgressStream {
                 () = sleep_until(self.next) => {
                     let now = Instant::now();
                     (self.last, self.next) = (Some(now), now + LONGEST_SILENCE);
-                    let line = tools::progress(&self.api.supervisor, &self.caller);
+                    if let Some(asks) = &mut self.asks {
+                        asks.is_due = true;
+                    }
+                    // Its parent's other tasks are none of its business.
+                    let line = match self.caller.anonymous {
+                        true => "waiting".to_owned(),
+                        false => tools::progress(&self.api.supervisor, &self.caller),
+                    };
                     self.answer = Some(answer);
                     return Some((ToolLine::Progress(line), self));
                 }
@@ -203,6 +289,9 @@ pub(super) async fn abort(
     Body(request): Body<AbortRequest>,
 ) -> Result<Json<()>, ApiError> {
     let caller = tools::caller(request.caller)?;
+    // Both, because the client cannot know whether its call was deferred before it was cancelled. To stop
+    // the task a second time does nothing.
+    api.calls.cancel_by_key(&caller, &request.key).await?;
     tools::abort(&api.supervisor, &api.toolbox, &name, &caller, &request.key).await?;
     Ok(Json(()))
 }

@@ -4,7 +4,8 @@
 //!
 //! Claude Code names the conversation in the environment, Codex in the metadata of every call; other clients
 //! do not. Their parents are named after client, directory and a nonce, and a later connection in the same
-//! place inherits the unread notices of one that is gone (`claim.rs` tells whether it is).
+//! place inherits the unread notices of one that is gone (`claim.rs` tells whether it is). Over HTTP the session
+//! is the connection. Without one, the address may name a parent; else the caller is anonymous.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::http::Address;
 use crate::claim::Claim;
 use crate::clock::Clock;
 use crate::config::Settings;
@@ -26,6 +28,9 @@ use crate::wire::CallerView;
 /// How long a client has to answer the question for its roots before a call is made without them. Counted
 /// from the question, which is asked on connecting: a client that never answers delays no later call.
 const ROOTS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The same over HTTP, where nothing else names a directory, so that a launch without them is refused.
+const ROOTS_TIMEOUT_OVER_HTTP: Duration = Duration::from_secs(3);
 
 /// How many characters of a client's name, and of a conversation's, are in the name of a parent.
 const LONGEST_NAME: usize = 40;
@@ -48,6 +53,8 @@ enum Parent {
     /// The client does not say which conversation it is. The claim on the name is held for as long as this
     /// process lives; after that, the next connection in the same place is given the unread notices.
     Connection { name: String, heir_of: String, _claim: Option<Claim> },
+    /// Nothing tells this caller from others: they share a parent, and are shown nothing of each other.
+    Anonymous { name: String },
 }
 
 /// The first workspace root of a client, asked for when it connected.
@@ -75,36 +82,58 @@ impl Connection {
         let parent = match (&settings.parent, conversation) {
             (Some(parent), _) => Parent::Named(parent.clone()),
             (None, Some(id)) => Parent::Named(of_conversation(&client, id)),
-            (None, None) => {
-                let stem = format!("{}-{:08x}-", stem(&client), fingerprint(&[&directory]));
-                let name = format!("{stem}{}", clock.nonce());
-                let claim = Claim::hold(&settings.home, &name).inspect_err(|error| {
-                    tracing::warn!(
-                        %error,
-                        parent = name,
-                        "parent name not claimed; another client may be given its notices"
-                    );
-                });
-                Parent::Connection { name, heir_of: stem, _claim: claim.ok() }
-            }
+            (None, None) => Parent::connection(settings, &client, &directory, &clock.nonce()),
         };
         Connection { client, directory, development: settings.development, parent }
+    }
+
+    /// Of a caller over HTTP. The environment is the daemon's own and says nothing about it.
+    pub(super) async fn over_http(
+        settings: &Settings,
+        context: &RequestContext<RoleServer>,
+    ) -> Connection {
+        let client = name_of(context);
+        let Address { parent, directory, session } = Address::in_context(context);
+        let directory = match directory {
+            Some(directory) => directory,
+            None => root_over_http(context).await.unwrap_or_default(),
+        };
+        let parent = match (session, parent) {
+            (Some(id), _) => {
+                Parent::connection(settings, &client, &directory, &plain(&id, LONGEST_CONVERSATION))
+            }
+            (None, Some(name)) => Parent::Named(name),
+            // Not below `mcp-`, where a session would inherit its notices.
+            (None, None) => Parent::Anonymous {
+                name: format!(
+                    "http-{}-{:08x}",
+                    plain(&client, LONGEST_NAME),
+                    fingerprint(&[&directory])
+                ),
+            },
+        };
+        Connection { client, directory, development: false, parent }
     }
 
     /// The caller of one call. A conversation that Codex names with the call goes before the connection, but
     /// not before a parent that the user has configured.
     pub(super) fn caller(&self, meta: &RequestMetaObject) -> CallerView {
         let turn = meta.get(CODEX_TURN).filter(|_| is_codex(&self.client));
-        let (session_id, heir_of) = match (&self.parent, turn.and_then(codex_session)) {
-            (Parent::Connection { .. }, Some(id)) => {
+        let conversation = turn.and_then(codex_session);
+        let anonymous = matches!(self.parent, Parent::Anonymous { .. }) && conversation.is_none();
+        let (session_id, heir_of) = match (&self.parent, conversation) {
+            (Parent::Connection { .. } | Parent::Anonymous { .. }, Some(id)) => {
                 (of_conversation(&self.client, &id), String::new())
             }
-            (Parent::Named(name), _) => (name.clone(), String::new()),
+            (Parent::Named(name), _) | (Parent::Anonymous { name }, None) => {
+                (name.clone(), String::new())
+            }
             (Parent::Connection { name, heir_of, .. }, None) => (name.clone(), heir_of.clone()),
         };
         CallerView {
             session_id,
             heir_of,
+            anonymous,
             directory: self.directory.clone(),
             development: self.development,
             ..CallerView::default()
@@ -113,6 +142,26 @@ impl Connection {
 
     pub(super) fn client(&self) -> &str {
         &self.client
+    }
+
+    pub(super) fn directory(&self) -> &str {
+        &self.directory
+    }
+}
+
+impl Parent {
+    /// Named after its client and place, and claimed for as long as it lives.
+    fn connection(settings: &Settings, client: &str, directory: &str, id: &str) -> Parent {
+        let stem = format!("{}-{:08x}-", stem(client), fingerprint(&[directory]));
+        let name = format!("{stem}{id}");
+        let claim = Claim::hold(&settings.home, &name).inspect_err(|error| {
+            tracing::warn!(
+                %error,
+                parent = name,
+                "parent name not claimed; another client may be given its notices"
+            );
+        });
+        Parent::Connection { name, heir_of: stem, _claim: claim.ok() }
     }
 }
 
@@ -155,14 +204,27 @@ fn plain(text: &str, most: usize) -> String {
 /// Asks a client for its roots, in the background. Only clients of the older protocol versions: from 2026-07-28
 /// on, clients answer no requests of a server. Some of the older ones never answer this one.
 pub(super) fn ask_for_roots(peer: Peer<RoleServer>) -> Option<Root> {
-    let info = peer.peer_info()?;
-    let answers = info.protocol_version < ProtocolVersion::V_2026_07_28;
-    info.capabilities.roots.as_ref().filter(|_| answers)?;
+    has_roots(&peer).then_some(())?;
     let (sender, answer) = watch::channel(None);
+    // Detached: the request fails when the connection closes, and the process exits after that.
     tokio::spawn(async move {
         let _ = sender.send(Some(root_of(&peer).await));
     });
     Some(Root { asked_at: Instant::now(), answer })
+}
+
+fn has_roots(peer: &Peer<RoleServer>) -> bool {
+    let Some(info) = peer.peer_info() else { return false };
+    let answers = info.protocol_version < ProtocolVersion::V_2026_07_28;
+    answers && info.capabilities.roots.is_some()
+}
+
+/// Asked within a call, because the question then comes to the client on the stream of that call: not all of
+/// them have another one open.
+async fn root_over_http(context: &RequestContext<RoleServer>) -> Option<String> {
+    has_roots(&context.peer).then_some(())?;
+    let asked = tokio::time::timeout(ROOTS_TIMEOUT_OVER_HTTP, root_of(&context.peer)).await;
+    Some(asked.ok()??.to_string_lossy().into_owned())
 }
 
 #[expect(deprecated, reason = "clients of today name their roots this way")]
@@ -194,6 +256,11 @@ pub(super) fn directory_so_far(
     context: &RequestContext<RoleServer>,
 ) -> String {
     directory(settings, &name_of(context), root.and_then(Root::so_far))
+}
+
+/// The directory of a client that names no roots, before it has said who it is: only Claude Code sets a project.
+pub(super) fn directory_without_roots(settings: &Settings) -> String {
+    directory(settings, "claude", None)
 }
 
 /// Where agents of this client work: its root, else the project that Claude Code names, else where it has

@@ -101,6 +101,8 @@ impl GuardedCommand {
         let (to_exits, to_counts) = (to_events.clone(), to_events.clone());
         let listening = socket.try_clone()?;
         let (to_waiter, started) = mpsc::channel();
+        // None of the threads is joined: they block in the kernel, and end with this process, which exits
+        // when the command is over.
         thread::Builder::new().spawn(move || listen(listening, &to_events))?;
         thread::Builder::new().spawn(move || wait_for(&started, &to_exits))?;
         if order.processes > 0 {

@@ -17,6 +17,7 @@ use tokio::process::Child;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 
 use super::peer::GuardCount;
 use super::protocol::{Cause, Order, RENEWAL, Report};
@@ -43,6 +44,8 @@ pub struct Launcher {
     lease: Duration,
     environment: Variables,
     journal: Arc<dyn Journal>,
+    /// The tasks that see commands to their end.
+    watchers: TaskTracker,
 }
 
 /// Environment variables: names and values.
@@ -100,7 +103,13 @@ impl Launcher {
         environment: Variables,
         journal: Arc<dyn Journal>,
     ) -> Launcher {
-        Launcher { program, lease, environment, journal }
+        Launcher { program, lease, environment, journal, watchers: TaskTracker::new() }
+    }
+
+    /// Commands are seen to their end by tasks of this tracker, so that its owner can wait until they are killed
+    /// and cleaned up after.
+    pub fn tracked_by(self, watchers: &TaskTracker) -> Launcher {
+        Launcher { watchers: watchers.clone(), ..self }
     }
 
     /// Returns at once; whether the command could be started is in the report.
@@ -133,8 +142,8 @@ impl Launcher {
             lease: self.lease,
             journal: Arc::clone(&self.journal),
         };
-        // A detached task: dropping `Process` only cancels `kill`, and the clean-up must go on.
-        tokio::spawn(async move {
+        // Not aborted with `Process`: dropping that only cancels `kill`, and the clean-up must go on.
+        self.watchers.spawn(async move {
             let _ = reporting.send(started.run(order).await);
             // A guard that got no order is still reading; the end of the stream makes it exit.
             drop(started.socket);

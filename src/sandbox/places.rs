@@ -114,7 +114,7 @@ pub(super) const CACHES: [&str; 12] = [
 pub(super) const READ_CACHES: usize = 6;
 
 /// In a home: never shown.
-pub(super) const SECRETS: [&str; 54] = [
+pub(super) const SECRETS: [&str; 57] = [
     ".ssh",
     ".aws",
     ".azure",
@@ -158,6 +158,9 @@ pub(super) const SECRETS: [&str; 54] = [
     ".claude.json",
     ".codex",
     ".gemini",
+    ".qwen",
+    ".cursor",
+    ".config/opencode",
     ".vault-token",
     ".boto",
     ".s3cfg",

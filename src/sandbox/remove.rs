@@ -212,7 +212,7 @@ mod tests {
     fn empty_directories_with_the_names_that_are_used_meanwhile_keep_nothing_from_being_removed() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().join("top");
-        // So many that trying again a few times does not help, in whichever order they are listed.
+        // As many that trying again a few times does not help, in whichever order they are listed.
         for n in 1..=500 {
             fs::create_dir_all(top.join(format!("{n}/below"))).unwrap();
             fs::create_dir(top.join(format!(".removed-{n}"))).unwrap();

@@ -1,30 +1,88 @@
-//! First-seen times of permission requests and questions of children. They are persisted so that the time for which
-//! a request is parked goes on across restarts. Rows go with their task.
+//! First-seen times of permission requests and questions of children, and how they were answered. The times are
+//! persisted so that the time for which a request is parked goes on across restarts. Rows go with their task.
 
-use super::Error;
+use super::sql::{self, Connection, Row};
 use super::subjects::Asks;
-use crate::task::{TaskId, Timestamp};
+use super::{Error, PendingWrite, alerts, rows};
+use crate::task::alert::AlertKind;
+use crate::task::{Answered, Door, TaskId, Timestamp};
 
 impl Asks<'_> {
-    /// When this was first seen; now, and from now on, if it is new.
-    pub fn since(&self, task: &TaskId, ask: &str, now: Timestamp) -> Result<Timestamp, Error> {
-        let known = self.store.read(|db| {
+    /// When this was first seen; `None` if it is new.
+    pub fn since(&self, ask: &str) -> Result<Option<Timestamp>, Error> {
+        self.store.read(|db| {
             Ok(db.query_opt("SELECT since FROM ask WHERE id = ?1", [ask], |row| row.get(0))?)
-        })?;
-        if let Some(since) = known {
-            return Ok(Timestamp::from_millis(since));
-        }
+        })
+    }
+
+    /// Records when a request was first seen.
+    pub fn first_seen(&self, task: &TaskId, ask: &str, at: Timestamp) {
         let (task, ask) = (task.clone(), ask.to_owned());
         // Lost in a crash, it costs the request a longer wait and nothing else: no fsync of its own.
-        drop(self.store.write_along(move |db, _| {
+        drop(self.store.write_along(move |db, _| insert(db, &task, &ask, at).map(drop)));
+    }
+
+    /// The same, and people are owed a notification of what it is for.
+    pub fn first_seen_by_people(
+        &self,
+        task: &TaskId,
+        ask: &str,
+        what: &str,
+        at: Timestamp,
+    ) -> PendingWrite<()> {
+        let (task, ask, what) = (task.clone(), ask.to_owned(), what.to_owned());
+        self.store.write(move |db, events| {
+            if insert(db, &task, &ask, at)? == 0 {
+                return Ok(());
+            }
+            if let Some((_, task)) = rows::find_task(db, "t.id = ?1", task.as_str())? {
+                let kind = AlertKind::Permission { id: &ask, what: &what };
+                alerts::owe(db, events, &ask, kind, &task, at)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Records an answer that the host has taken.
+    pub fn answered(&self, task: &TaskId, answered: Answered) -> PendingWrite<()> {
+        let task = task.clone();
+        self.store.write(move |db, _| {
+            // Selected from the task, so that an answer to a task that was pruned meanwhile writes nothing
+            // instead of failing: the host has taken it already.
+            let Answered { id, what, allowed, door, by, at } = &answered;
             db.execute(
-                "INSERT OR IGNORE INTO ask (id, task, since)
-                 SELECT ?1, seq, ?3 FROM task WHERE id = ?2",
-                (&ask, task.as_str(), now.as_millis()),
+                "INSERT INTO permission_answer
+                   (task, ask, what, allowed, door, answered_by, answered_at)
+                 SELECT seq, ?2, ?3, ?4, ?5, ?6, ?7 FROM task WHERE id = ?1",
+                (task.as_str(), id, what, *allowed, door.name(), by, at.as_millis()),
             )?;
             Ok(())
-        }));
-        Ok(now)
+        })
+    }
+
+    /// The answers that a task was given, oldest first.
+    pub fn answers(&self, task: &TaskId) -> Result<Vec<Answered>, Error> {
+        self.store.read(|db| {
+            Ok(db.query_all(
+                "SELECT a.ask, a.what, a.allowed, a.door, a.answered_by, a.answered_at
+                 FROM permission_answer a JOIN task t ON t.seq = a.task
+                 WHERE t.id = ?1 ORDER BY a.seq",
+                [task.as_str()],
+                answered,
+            )?)
+        })
+    }
+
+    /// How this request was answered, if it was.
+    pub fn answer_to(&self, ask: &str) -> Result<Option<Answered>, Error> {
+        self.store.read(|db| {
+            Ok(db.query_opt(
+                "SELECT ask, what, allowed, door, answered_by, answered_at
+                 FROM permission_answer WHERE ask = ?1 ORDER BY seq DESC LIMIT 1",
+                [ask],
+                answered,
+            )?)
+        })
     }
 
     /// Removes requests that were answered or withdrawn. Should an id come again, it is a new request.
@@ -38,4 +96,23 @@ impl Asks<'_> {
             Ok(())
         }));
     }
+}
+
+fn insert(db: &Connection, task: &TaskId, ask: &str, at: Timestamp) -> Result<usize, Error> {
+    Ok(db.execute(
+        "INSERT OR IGNORE INTO ask (id, task, since) SELECT ?1, seq, ?3 FROM task WHERE id = ?2",
+        (ask, task.as_str(), at.as_millis()),
+    )?)
+}
+
+fn answered(row: Row<'_>) -> Result<Answered, sql::Error> {
+    let door: String = row.get(3)?;
+    Ok(Answered {
+        id: row.get(0)?,
+        what: row.get(1)?,
+        allowed: row.get(2)?,
+        door: Door::named(&door),
+        by: row.get(4)?,
+        at: row.get(5)?,
+    })
 }

@@ -13,6 +13,8 @@ pub struct Filter {
     pub agent: Option<String>,
     pub parent: Option<SessionId>,
     pub batch: Option<BatchId>,
+    /// Where its agent runs.
+    pub host: Option<String>,
     /// Leave out what was cleared from its parent's list.
     pub listed_only: bool,
     /// Part of the description, in capitals or not. An empty text is part of every description.
@@ -56,8 +58,8 @@ impl Filter {
     /// Whether counter rows know the total, the search aside.
     pub(super) fn counted(&self) -> bool {
         // Destructured without `..`, here and below: a new field has to be decided on in every one of them.
-        let Filter { status: _, agent: _, parent, batch, listed_only, search: _ } = self;
-        parent.is_none() && batch.is_none() && !listed_only
+        let Filter { status: _, agent: _, parent, batch, host, listed_only, search: _ } = self;
+        parent.is_none() && batch.is_none() && host.is_none() && !listed_only
     }
 
     pub(super) fn text(&self) -> Option<&str> {
@@ -66,13 +68,14 @@ impl Filter {
 
     /// Whether all tasks match, the search aside.
     pub(super) fn admits_all(&self) -> bool {
-        let Filter { status, agent, parent: _, batch: _, listed_only: _, search: _ } = self;
+        let Filter { status, agent, parent: _, batch: _, host: _, listed_only: _, search: _ } =
+            self;
         self.counted() && status.is_none() && agent.is_none()
     }
 
     /// A `WHERE` condition and its values, all but the search.
     pub(super) fn condition(&self) -> (String, Vec<Value<'_>>) {
-        let Filter { status, agent, parent, batch, listed_only, search: _ } = self;
+        let Filter { status, agent, parent, batch, host, listed_only, search: _ } = self;
         let mut terms = vec!["1"];
         let mut values = Vec::new();
         let equal = [
@@ -80,6 +83,7 @@ impl Filter {
             ("t.agent = ?", agent.as_deref()),
             ("t.parent_session = ?", parent.as_ref().map(SessionId::as_str)),
             ("t.batch = ?", batch.as_ref().map(BatchId::as_str)),
+            ("t.host = ?", host.as_deref()),
         ];
         for (term, value) in equal {
             if let Some(value) = value {

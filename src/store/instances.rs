@@ -5,7 +5,7 @@
 
 use super::sqlite::space::erasing;
 use super::subjects::Instances;
-use super::{Error, Written};
+use super::{Error, PendingWrite};
 use crate::task::{SHELL, SessionId};
 
 impl Instances<'_> {
@@ -70,7 +70,7 @@ impl Instances<'_> {
         })
     }
 
-    pub fn put_place_of_parent(&self, session: &SessionId, instance: String) -> Written<()> {
+    pub fn put_place_of_parent(&self, session: &SessionId, instance: String) -> PendingWrite<()> {
         let session = session.to_string();
         self.store.write(move |db, _| {
             db.execute(

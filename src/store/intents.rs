@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::sql::{self, Row};
 use super::subjects::Intents;
-use super::{Error, Written, slots};
-use crate::task::queue::{Limits, Manner};
+use super::{Error, PendingWrite, slots};
+use crate::task::queue::{LaunchMode, Limits};
 use crate::task::{SessionId, Timestamp};
 
 /// A launch that has begun. `launch` is what the supervisor needs to finish or undo it, as JSON.
@@ -22,7 +22,7 @@ pub struct Intent {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intended {
+pub enum IntentOutcome {
     Yes,
     /// The parent has as many queued tasks as it may have; nothing was written.
     QueueFull,
@@ -35,13 +35,13 @@ impl Intents<'_> {
         &self,
         intent: Intent,
         model: Option<String>,
-        manner: Manner,
+        mode: LaunchMode,
         limits: Arc<Limits>,
-    ) -> Written<Intended> {
+    ) -> PendingWrite<IntentOutcome> {
         self.store.write(move |db, _| {
-            let kind = (model.as_deref(), manner);
+            let kind = (model.as_deref(), mode);
             if !slots::has_place(db, &intent.parent_session, kind, &limits)? {
-                return Ok(Intended::QueueFull);
+                return Ok(IntentOutcome::QueueFull);
             }
             db.execute(
                 "INSERT OR REPLACE INTO intent VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -53,13 +53,13 @@ impl Intents<'_> {
                     &intent.launch,
                 ),
             )?;
-            Ok(Intended::Yes)
+            Ok(IntentOutcome::Yes)
         })
     }
 
     /// The caller was told that the launch failed and may have launched it again: a session that exists all the
     /// same is to be deleted, not adopted.
-    pub fn abandon(&self, nonce: String) -> Written<()> {
+    pub fn abandon(&self, nonce: String) -> PendingWrite<()> {
         self.store.write(move |db, _| {
             let abandon = "UPDATE intent SET launch = json_set(launch, '$.abandoned', json('true'))
                            WHERE nonce = ?1";
@@ -68,7 +68,7 @@ impl Intents<'_> {
         })
     }
 
-    pub fn remove(&self, nonce: String) -> Written<()> {
+    pub fn remove(&self, nonce: String) -> PendingWrite<()> {
         self.store.write(move |db, _| {
             db.execute("DELETE FROM intent WHERE nonce = ?1", [&nonce])?;
             Ok(())

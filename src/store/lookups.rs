@@ -7,13 +7,17 @@ use super::sql::Connection;
 use super::subjects::Tasks;
 use super::{Error, Run};
 use crate::task::stats::{Counts, Usage};
-use crate::task::{BatchId, Order, SessionId, Task, TaskId, Timestamp};
+use crate::task::{BatchId, Order, Schema, SessionId, Task, TaskId, Timestamp};
 
 /// What an id typed by a person or a model refers to.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Resolved {
+pub enum Resolution {
     One(Box<Task>),
-    Ambiguous(Vec<Task>),
+    /// The first tasks it could be, and how many there are besides.
+    Ambiguous {
+        tasks: Vec<Task>,
+        others: u64,
+    },
     None,
 }
 
@@ -45,9 +49,10 @@ impl Tasks<'_> {
                    AND t.run = 0 AND t.is_forked = 0 AND t.model = ?3 AND t.host = ?4
                    AND t.directory = ?5 AND t.agent = ?6 AND t.description = ?7
                    AND (SELECT prompt FROM run WHERE task = t.seq AND n = 0) = ?8
+                   AND t.schema IS ?9
                  ORDER BY t.completed_at DESC LIMIT 1"
             ))?;
-            let Order { agent, description, prompt, model, .. } = order;
+            let Order { agent, description, prompt, model, schema, .. } = order;
             let model = model.as_deref().unwrap_or_default();
             let values = (
                 parent.as_str(),
@@ -58,6 +63,7 @@ impl Tasks<'_> {
                 agent,
                 description,
                 prompt,
+                schema.as_ref().map(Schema::as_str),
             );
             let found = statement.query_opt(values, |row| Ok(rows::task(row)))?;
             Ok(found.transpose()?.map(|(_, task)| task))
@@ -65,16 +71,16 @@ impl Tasks<'_> {
     }
 
     /// The full id, the short id or any unique prefix of the full one.
-    pub fn resolve(&self, reference: &str) -> Result<Resolved, Error> {
+    pub fn resolve(&self, reference: &str) -> Result<Resolution, Error> {
         self.store.read(|db| {
             // An exact id wins over a prefix of another one.
             for condition in ["t.id = ?1", "t.short_id = ?1"] {
                 if let Some((_, task)) = rows::find_task(db, condition, reference)? {
-                    return Ok(Resolved::One(Box::new(task)));
+                    return Ok(Resolution::One(Box::new(task)));
                 }
             }
             if reference.is_empty() {
-                return Ok(Resolved::None);
+                return Ok(Resolution::None);
             }
             // A prefix search as a range, so that the unique index on `id` serves it; `LIKE` would scan, and
             // take `_`, which is in every id, for a wildcard.
@@ -86,9 +92,15 @@ impl Tasks<'_> {
                 &[reference, &end],
             )?;
             Ok(match tasks.len() {
-                0 => Resolved::None,
-                1 => Resolved::One(Box::new(tasks.remove(0))),
-                _ => Resolved::Ambiguous(tasks),
+                0 => Resolution::None,
+                1 => Resolution::One(Box::new(tasks.remove(0))),
+                _ => {
+                    let count = "SELECT count(*) FROM task WHERE id >= ?1 AND id < ?2";
+                    let total: i64 =
+                        db.query_one(count, (reference, end.as_str()), |row| row.get(0))?;
+                    let others = (total as u64).saturating_sub(tasks.len() as u64);
+                    Resolution::Ambiguous { tasks, others }
+                }
             })
         })
     }

@@ -8,14 +8,17 @@
 //! answer here: rows that cannot be decoded (`quarantine`), a corrupt tree (`sqlite::damage`, then
 //! `sqlite::repair`), and a disk that is full (the change is rolled back and its caller told).
 
+mod alerts;
 mod asks;
+mod calls;
+mod events;
 mod filter;
+mod further;
 mod inheritance;
 mod instances;
 mod intents;
 mod lookups;
 mod newest;
-mod news;
 mod outbox;
 mod pages;
 mod processes;
@@ -31,6 +34,7 @@ mod status;
 mod subjects;
 mod tasks;
 mod transcripts;
+mod trends;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -39,33 +43,38 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+pub use alerts::OwedAlert;
+pub use calls::{NewCall, StoredCall};
 pub use filter::{Direction, Field, Filter, Sort, Window};
+pub use further::{Added, FurtherPrompt, NewFurtherPrompt};
 pub use inheritance::Inheritance;
-pub use intents::{Intended, Intent};
-pub use lookups::Resolved;
-pub use outbox::{MOST_DUE, Owed};
+pub use intents::{Intent, IntentOutcome};
+pub use lookups::Resolution;
+pub use outbox::{MOST_DUE, OwedNotice};
 pub use pages::Page;
 pub use processes::RecordedProcess;
-pub use prune::Keep;
+pub use prune::Retention;
 pub use quarantine::Quarantined;
 pub use rows::Run;
 pub use sessions::{Messages, Session};
-pub use sqlite::open::Opened;
+pub use slots::SlotCounts;
+pub use sqlite::open::OpenOutcome;
 pub use sqlite::repair::{Repaired, repair};
 pub use status::{Group, Snapshot, Tally, Totals};
 pub use subjects::{
-    Asks, History, Instances, Integrity, Intents, Outbox, Overview, Pages, Processes, Sessions,
-    Slots, Tasks, Transcripts,
+    Alerts, Asks, Calls, Further, History, Instances, Integrity, Intents, Outbox, Overview, Pages,
+    Processes, Sessions, Slots, Tasks, Transcripts,
 };
 pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement, Resumed};
-pub use transcripts::{Kept, OwedTranscript};
-pub use writer::{Committed, What, Written};
+pub use transcripts::{ArchivedTranscript, OwedTranscript};
+pub use trends::QueueLength;
+pub use writer::{Committed, PendingWrite, What};
 
 use crate::task::Task;
 use crate::task::view::{Brief, TaskView};
 use sql::Connection;
 use sqlite::{copy, damage, open};
-use writer::{Haste, News, Writer};
+use writer::{Haste, PendingEvents, Writer};
 
 /// Size of the reader pool when idle; each connection has a page cache. More are opened under load and
 /// closed afterwards.
@@ -91,6 +100,8 @@ struct Inner {
     /// What this process has put into quarantine.
     quarantined: Mutex<Vec<Quarantined>>,
     brief: Brief,
+    /// By which people are told.
+    channels: writer::Channels,
 }
 
 /// Why the store could not be opened, read or written.
@@ -148,7 +159,7 @@ impl Store {
     pub fn open(
         path: &Path,
         publish: impl Fn(Committed) + Send + 'static,
-    ) -> Result<(Store, Opened), Error> {
+    ) -> Result<(Store, OpenOutcome), Error> {
         Store::open_with(path, Brief::default(), publish)
     }
 
@@ -157,10 +168,11 @@ impl Store {
         path: &Path,
         brief: Brief,
         publish: impl Fn(Committed) + Send + 'static,
-    ) -> Result<(Store, Opened), Error> {
+    ) -> Result<(Store, OpenOutcome), Error> {
         let (db, opened) = open::open(path)?;
         let damage = Arc::new(damage::Latch::at(path, &db));
-        let writer = Writer::start(db, damage.clone(), brief, publish)?;
+        let channels = writer::Channels::default();
+        let writer = Writer::start(db, damage.clone(), brief, channels.clone(), publish)?;
         let inner = Inner {
             writer: Mutex::new(Some(writer)),
             readers: Mutex::new(Vec::new()),
@@ -169,6 +181,7 @@ impl Store {
             damage,
             quarantined: Mutex::default(),
             brief,
+            channels,
         };
         Ok((Store(Arc::new(inner)), opened))
     }
@@ -199,8 +212,8 @@ impl Store {
     /// Queues a change for the next group commit. It is made even if the caller drops what this returns.
     fn write<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
-    ) -> Written<T> {
+        change: impl FnOnce(&Connection, &mut PendingEvents) -> Result<T, Error> + Send + 'static,
+    ) -> PendingWrite<T> {
         self.submit(Haste::Now, change)
     }
 
@@ -209,22 +222,22 @@ impl Store {
     /// sent (its id is looked up at the host before it is sent again), that an abort was, figures of progress.
     fn write_along<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
-    ) -> Written<T> {
+        change: impl FnOnce(&Connection, &mut PendingEvents) -> Result<T, Error> + Send + 'static,
+    ) -> PendingWrite<T> {
         self.submit(Haste::MayWait, change)
     }
 
     fn submit<T: Send + 'static>(
         &self,
         haste: Haste,
-        change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
-    ) -> Written<T> {
+        change: impl FnOnce(&Connection, &mut PendingEvents) -> Result<T, Error> + Send + 'static,
+    ) -> PendingWrite<T> {
         // Held while the change is queued, which does not block: `close` takes the writer out under the same lock,
         // so a change is either queued before it and committed, or refused.
         let writer = self.0.writer.lock();
         match writer.as_ref() {
             Some(writer) => writer.submit(haste, change),
-            None => Written::closed(),
+            None => PendingWrite::closed(),
         }
     }
 

@@ -15,6 +15,8 @@ impl History<'_> {
                 "SELECT * FROM (SELECT message_id FROM run ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT * FROM (SELECT message_id FROM notice ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT * FROM (SELECT id FROM message ORDER BY seq DESC LIMIT 1)
+                 UNION ALL SELECT * FROM (SELECT message_id FROM further_prompt
+                   WHERE message_id IS NOT NULL ORDER BY seq DESC LIMIT 1)
                  UNION ALL SELECT coalesce(r.continue_id, r.nudge_id) FROM task t
                    JOIN run r ON r.task = t.seq AND r.n = t.run
                    WHERE t.slot > 0 AND coalesce(r.continue_id, r.nudge_id) IS NOT NULL",

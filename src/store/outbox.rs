@@ -12,14 +12,14 @@ use std::time::Duration;
 use super::rows::{self, RUN, Run};
 use super::sql::{Connection, Row};
 use super::subjects::Outbox;
-use super::{Error, Written};
+use super::{Error, PendingWrite};
 use crate::task::{
     MAILBOX, MessageId, NoticeId, Receipt, SessionId, ShortId, Task, TaskId, Timestamp,
 };
 
 /// An undelivered or unread notice, and everything its text is made of.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Owed {
+pub struct OwedNotice {
     pub id: NoticeId,
     pub task: TaskId,
     pub short_id: ShortId,
@@ -39,7 +39,7 @@ pub struct Owed {
     pub run: Run,
 }
 
-/// So many are read at a time; a long outage must not make the daemon hold all that was owed meanwhile.
+/// Batch size: how many are read at a time. A long outage must not make the daemon hold all that was owed meanwhile.
 pub const MOST_DUE: usize = 512;
 
 const OWED: &str = "n.seq, t.id, t.short_id, t.description, t.development, n.parent_host, \
@@ -49,13 +49,13 @@ const OWED_COLUMNS: usize = 15;
 const JOINED: &str = "JOIN task t ON t.seq = n.task \
     JOIN run r ON r.task = n.task AND r.n = n.run";
 
-fn owed(row: Row<'_>) -> Result<Owed, Error> {
+fn owed(row: Row<'_>) -> Result<OwedNotice, Error> {
     let task = row.get(14)?;
     decode(row).map_err(|error| rows::unreadable(row, task, error))
 }
 
-fn decode(row: Row<'_>) -> Result<Owed, Error> {
-    Ok(Owed {
+fn decode(row: Row<'_>) -> Result<OwedNotice, Error> {
+    Ok(OwedNotice {
         id: row.get(0)?,
         task: row.get(1)?,
         short_id: row.get(2)?,
@@ -98,7 +98,7 @@ impl Outbox<'_> {
         now: Timestamp,
         furthest: Duration,
         aside: &HashSet<SessionId>,
-    ) -> Result<Vec<Owed>, Error> {
+    ) -> Result<Vec<OwedNotice>, Error> {
         let aside: Vec<&str> = aside.iter().map(SessionId::as_str).collect();
         // A list as one bound value (`json_each`): the text of the statement stays the same, so it stays cached.
         let aside = serde_json::to_string(&aside).unwrap_or_default();
@@ -148,7 +148,7 @@ impl Outbox<'_> {
     }
 
     /// May be lost in a crash (`write_along`): then the deliverer looks the message up at the host again.
-    pub fn delivered(&self, notice: NoticeId, at: Timestamp) -> Written<()> {
+    pub fn delivered(&self, notice: NoticeId, at: Timestamp) -> PendingWrite<()> {
         self.store.write_along(move |db, _| {
             db.execute(
                 "UPDATE notice SET delivered_at = ?2 WHERE seq = ?1",
@@ -159,7 +159,7 @@ impl Outbox<'_> {
     }
 
     /// Gives the notice up: its parent does not exist any more. It counts as delivered, with the reason.
-    pub fn undeliverable(&self, notice: NoticeId, why: String, at: Timestamp) -> Written<()> {
+    pub fn undeliverable(&self, notice: NoticeId, why: String, at: Timestamp) -> PendingWrite<()> {
         self.store.write(move |db, _| {
             db.execute(
                 "UPDATE notice SET delivered_at = ?2, undeliverable = ?3 WHERE seq = ?1",
@@ -170,7 +170,7 @@ impl Outbox<'_> {
     }
 
     /// Records a failed attempt and when the next one is due.
-    pub fn postpone(&self, notice: NoticeId, until: Timestamp) -> Written<()> {
+    pub fn postpone(&self, notice: NoticeId, until: Timestamp) -> PendingWrite<()> {
         self.store.write(move |db, _| {
             db.execute(
                 "UPDATE notice SET attempts = attempts + 1, due_at = ?2 WHERE seq = ?1",
@@ -181,7 +181,7 @@ impl Outbox<'_> {
     }
 
     /// The caller has these ends in hand: their notices are recorded without a reply (N3).
-    pub fn hush(&self, tasks: Vec<TaskId>) -> Written<()> {
+    pub fn hush(&self, tasks: Vec<TaskId>) -> PendingWrite<()> {
         self.store.write(move |db, _| {
             // `nth = 0` is the notice of the end; stalls have 1, 2, … A delivered one cannot be changed any more.
             let mut hush = db.prepare(
@@ -251,7 +251,7 @@ impl Outbox<'_> {
     }
 
     /// These notices, in this order.
-    pub fn notices(&self, ids: &Receipt) -> Result<Vec<Owed>, Error> {
+    pub fn notices(&self, ids: &Receipt) -> Result<Vec<OwedNotice>, Error> {
         self.store.read(|db| {
             let mut statement = db.prepare(&format!(
                 "SELECT {OWED}, {RUN} FROM notice n {JOINED} WHERE n.seq = ?1"
@@ -268,18 +268,35 @@ impl Outbox<'_> {
     }
 
     /// Acknowledges what a client has received. Idempotent: the first time stays.
-    pub fn mark_read(&self, receipt: Receipt, at: Timestamp) -> Written<()> {
-        self.store.write(move |db, _| {
-            let mut mark = db.prepare(
-                "UPDATE notice SET read_at = ?2
-                 WHERE seq = ?1 AND parent_host = 'mailbox' AND read_at IS NULL",
+    pub fn mark_read(&self, receipt: Receipt, at: Timestamp) -> PendingWrite<()> {
+        self.store.write(move |db, _| mark_read(db, &receipt, at))
+    }
+
+    /// Whether any of these has been read. One that was pruned with its task has not.
+    pub fn any_read(&self, receipt: &Receipt) -> Result<bool, Error> {
+        self.store.read(|db| {
+            let mut is_read = db.prepare(
+                "SELECT EXISTS (SELECT 1 FROM notice WHERE seq = ?1 AND read_at IS NOT NULL)",
             )?;
             for notice in receipt.notices() {
-                mark.execute((notice.number(), at.as_millis()))?;
+                if is_read.query_one([notice.number()], |row| row.get(0))? {
+                    return Ok(true);
+                }
             }
-            Ok(())
+            Ok(false)
         })
     }
+}
+
+pub(super) fn mark_read(db: &Connection, receipt: &Receipt, at: Timestamp) -> Result<(), Error> {
+    let mut mark = db.prepare(
+        "UPDATE notice SET read_at = ?2
+         WHERE seq = ?1 AND parent_host = 'mailbox' AND read_at IS NULL",
+    )?;
+    for notice in receipt.notices() {
+        mark.execute((notice.number(), at.as_millis()))?;
+    }
+    Ok(())
 }
 
 /// A notice to be written.
@@ -357,7 +374,7 @@ mod tests {
     use super::*;
     use crate::store::Store;
 
-    /// What SQLite does to find the due ones among so many of one parent.
+    /// What SQLite does to find the due ones among many of one parent.
     fn steps(notices: i64) -> i32 {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tasks.db");

@@ -3,7 +3,7 @@
 //! Totals come from counter rows that triggers keep, rows from indexes, so that the size of the history does not
 //! matter; only a search goes through all of it (`search`). Two things make a page cheap. `OFFSET` is avoided where
 //! a task's place follows from its number. And ended tasks are copied as the JSON that was stored with their end
-//! (the table `view`) instead of being decoded and serialised again; a row of an older `schema` is built anew.
+//! (the table `view`) instead of being decoded and serialised again; a row of an older `schema` is rebuilt.
 //!
 //! Rows and total are read in one read transaction: a task that ends in between would be counted and not shown.
 
@@ -75,7 +75,7 @@ impl Pages<'_> {
             answer.truncate(start);
             let (selected, total) = select(db, filter, sort, window)?;
             let is_near = window.limit.saturating_add(window.offset) <= NEAR;
-            if !is_near && !matches!(selected, Selected::Numbers { .. }) {
+            if !is_near && !matches!(selected, PageSelection::Numbers { .. }) {
                 return Ok(None);
             }
             selected.json(db, self.store.0.brief, answer)?;
@@ -85,7 +85,7 @@ impl Pages<'_> {
 }
 
 /// Which tasks are on a page.
-enum Selected<'a> {
+enum PageSelection<'a> {
     /// The numbers from the first to the last, both included; the last one first when descending.
     Numbers {
         first: i64,
@@ -100,15 +100,15 @@ enum Selected<'a> {
     Found(Vec<i64>),
 }
 
-impl Selected<'_> {
+impl PageSelection<'_> {
     /// In their order.
     fn seqs(self, db: &Connection) -> Result<Vec<i64>, Error> {
         Ok(match self {
-            Selected::Numbers { first, last, direction } => numbers(first, last, direction),
-            Selected::Query { sql, values } => {
+            PageSelection::Numbers { first, last, direction } => numbers(first, last, direction),
+            PageSelection::Query { sql, values } => {
                 db.query_all(&sql, values.as_slice(), |row| row.get(0))?
             }
-            Selected::Found(seqs) => seqs,
+            PageSelection::Found(seqs) => seqs,
         })
     }
 
@@ -116,7 +116,7 @@ impl Selected<'_> {
     /// a task.
     fn json(self, db: &Connection, brief: Brief, answer: &mut Vec<u8>) -> Result<(), Error> {
         match self {
-            Selected::Numbers { first, last, direction } => {
+            PageSelection::Numbers { first, last, direction } => {
                 let mut stored = db.prepare(match direction {
                     Direction::Ascending => {
                         "SELECT task, json FROM view
@@ -140,7 +140,7 @@ impl Selected<'_> {
                 }
                 seqs.try_for_each(|seq| add(db, brief, seq, None, answer))
             }
-            Selected::Query { sql, values } => {
+            PageSelection::Query { sql, values } => {
                 // A subquery with the limit inside: `view` is joined to the rows on the page, and not to all
                 // that are sorted or skipped for it.
                 let mut stored = db.prepare(&format!(
@@ -154,7 +154,7 @@ impl Selected<'_> {
                 }
                 Ok(())
             }
-            Selected::Found(seqs) => {
+            PageSelection::Found(seqs) => {
                 let mut stored =
                     db.prepare("SELECT json FROM view WHERE task = ?1 AND schema = ?2")?;
                 for seq in seqs {
@@ -203,10 +203,10 @@ fn select<'a>(
     filter: &'a Filter,
     sort: Sort,
     window: Window,
-) -> Result<(Selected<'a>, u64), Error> {
+) -> Result<(PageSelection<'a>, u64), Error> {
     if let Some(text) = filter.text() {
         let (seqs, total) = find(db, filter, text, sort, window)?;
-        return Ok((Selected::Found(seqs), total));
+        return Ok((PageSelection::Found(seqs), total));
     }
     let (condition, mut values) = filter.condition();
     let total = match filter.counted() {
@@ -225,7 +225,7 @@ fn select<'a>(
     );
     let (limit, offset) = window.signed();
     values.extend([limit, offset].map(Value::Integer));
-    Ok((Selected::Query { sql, values }, total))
+    Ok((PageSelection::Query { sql, values }, total))
 }
 
 /// Random access to a page: `OFFSET` walks over all rows that it skips, but while the numbers of the tasks have no
@@ -236,7 +236,7 @@ fn by_number(
     direction: Direction,
     total: u64,
     window: Window,
-) -> Result<Option<Selected<'static>>, Error> {
+) -> Result<Option<PageSelection<'static>>, Error> {
     let (first, last): (i64, i64) = db.query_one(
         "SELECT coalesce((SELECT min(seq) FROM task), 1), coalesce((SELECT max(seq) FROM task), 0)",
         (),
@@ -251,7 +251,7 @@ fn by_number(
         Direction::Ascending => (first + offset.min(end), first + end - 1),
         Direction::Descending => (last - end + 1, last - offset.min(end)),
     };
-    Ok(Some(Selected::Numbers { first, last, direction }))
+    Ok(Some(PageSelection::Numbers { first, last, direction }))
 }
 
 /// The same for tasks with `text` in their description. All matches are visited, for the exact total; only those on

@@ -4,7 +4,7 @@
 
 use super::sql::{self, Row};
 use super::subjects::Processes;
-use super::{Error, Written};
+use super::{Error, PendingWrite};
 use crate::task::{SessionId, Timestamp};
 
 /// A command, by the guard process it was started through.
@@ -22,7 +22,7 @@ pub struct RecordedProcess {
 
 impl Processes<'_> {
     /// To be awaited before the command starts, or a crash in between would leave an orphan nobody knows.
-    pub fn record(&self, process: RecordedProcess) -> Written<()> {
+    pub fn record(&self, process: RecordedProcess) -> PendingWrite<()> {
         self.store.write(move |db, _| {
             db.execute(
                 "INSERT OR REPLACE INTO process VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -42,7 +42,7 @@ impl Processes<'_> {
 
     /// A record that comes back after a crash costs one look at the process table, so this goes along
     /// with the next commit.
-    pub fn forget(&self, marker: String) -> Written<()> {
+    pub fn forget(&self, marker: String) -> PendingWrite<()> {
         self.store.write_along(move |db, _| {
             db.execute("DELETE FROM process WHERE marker = ?1", [&marker])?;
             Ok(())

@@ -8,18 +8,19 @@
 
 use std::time::Duration;
 
-use super::Error;
-use super::news::publish;
+use super::events::publish;
 use super::outbox::{NewNotice, NoticeKind, owe};
 use super::rows::{self, RUN, TASK};
 use super::sql::{Connection, Params, Value};
 use super::sqlite::{Column, columns};
 use super::subjects::Integrity;
-use super::writer::{News, What};
+use super::writer::{PendingEvents, What};
+use super::{Error, alerts};
+use crate::task::alert::AlertKind;
 use crate::task::lifecycle::RunEnd;
 use crate::task::{Budget, MessageId, Progress, Status, Task, Timestamp};
 
-/// So many tasks on either side of a bad one are inspected, too: rows are damaged by the page.
+/// How many tasks on either side of a bad one are inspected, too: rows are damaged by the page.
 const AROUND: i64 = 100;
 
 /// How long a read waits for the writer to put a task into quarantine. It blocks a thread of the runtime.
@@ -101,7 +102,7 @@ impl Integrity<'_> {
     }
 
     fn inspect(&self, suspects: Suspects) -> Result<usize, Error> {
-        let inspected = self.store.write(move |db, news| inspect(db, news, &suspects));
+        let inspected = self.store.write(move |db, events| inspect(db, events, &suspects));
         let found = inspected.wait(LONGEST_WAIT)?;
         let number = found.len();
         self.store.0.quarantined.lock().extend(found);
@@ -111,7 +112,7 @@ impl Integrity<'_> {
 
 fn inspect(
     db: &Connection,
-    news: &mut News,
+    events: &mut PendingEvents,
     suspects: &Suspects,
 ) -> Result<Vec<Quarantined>, Error> {
     let seqs = match suspects {
@@ -130,7 +131,7 @@ fn inspect(
     let mut found = Vec::new();
     for seq in seqs {
         if let Err(Error::UnreadableTask { field, .. }) = read(db, seq) {
-            found.push(isolate_or_delete(db, news, seq, field)?);
+            found.push(isolate_or_delete(db, events, seq, field)?);
         }
     }
     Ok(found)
@@ -140,12 +141,12 @@ fn inspect(
 /// ever. A corrupt file is another matter, and nothing is deleted because of it.
 fn isolate_or_delete(
     db: &Connection,
-    news: &mut News,
+    events: &mut PendingEvents,
     seq: i64,
     field: String,
 ) -> Result<Quarantined, Error> {
     let savepoint = db.savepoint()?;
-    match isolate(db, news, seq, field.clone()) {
+    match isolate(db, events, seq, field.clone()) {
         Ok(isolated) => {
             savepoint.commit()?;
             Ok(isolated)
@@ -186,7 +187,7 @@ fn read(db: &Connection, seq: i64) -> Result<Option<Task>, Error> {
 /// caller's change: if it fails, all of that is rolled back.
 pub(super) fn isolate(
     db: &Connection,
-    news: &mut News,
+    events: &mut PendingEvents,
     seq: i64,
     field: String,
 ) -> Result<Quarantined, Error> {
@@ -207,7 +208,11 @@ pub(super) fn isolate(
     }
     let name = task.short_id.to_string();
     db.execute("UPDATE quarantine SET name = ?2 WHERE task = ?1", (seq, &name))?;
-    publish(db, news, if was_live { What::Ended } else { What::Updated }, &task.id)?;
+    publish(db, events, if was_live { What::Ended } else { What::Updated }, &task.id)?;
+    if was_live {
+        let (id, at) = (format!("{}-{}", task.id, task.run), Timestamp::from_millis(at));
+        alerts::owe(db, events, &id, AlertKind::End, &task, at)?;
+    }
     tracing::error!(task = %task.id, field, "task is unreadable; it was quarantined");
     Ok(Quarantined { name, field })
 }
@@ -282,7 +287,7 @@ const SMALL: i64 = u32::MAX as i64;
 const COUNTS: [&str; 3] = ["depth", "run", "n"];
 
 /// The replacement for a value that cannot be decoded.
-enum Better {
+enum Substitute {
     Null,
     Zero,
     Text,
@@ -294,28 +299,28 @@ fn replace_unreadable(db: &Connection, table: &str, seq: i64) -> Result<(), Erro
     for Column { name, is_text, required, .. } in columns(db, table)? {
         let select = format!("SELECT {name} FROM {table} WHERE seq = ?1");
         let mut text = String::new();
-        let better = db.query_one(&select, [seq], |row| {
+        let substitute = db.query_one(&select, [seq], |row| {
             Ok(match row.value(0)? {
                 Value::Text(bytes) if is_text && std::str::from_utf8(bytes).is_ok() => None,
                 Value::Text(bytes) | Value::Blob(bytes) if is_text => {
                     text = String::from_utf8_lossy(bytes).into_owned();
-                    Some(Better::Text)
+                    Some(Substitute::Text)
                 }
                 Value::Integer(0..=SMALL) if !is_text => None,
                 Value::Integer(0..) if !is_text && !COUNTS.contains(&name.as_str()) => None,
                 Value::Null if !required => None,
-                _ if !required => Some(Better::Null),
-                _ if is_text => Some(Better::Text),
-                _ => Some(Better::Zero),
+                _ if !required => Some(Substitute::Null),
+                _ if is_text => Some(Substitute::Text),
+                _ => Some(Substitute::Zero),
             })
         })?;
-        let better = match better {
+        let substitute = match substitute {
             None => continue,
-            Some(Better::Null) => Value::Null,
-            Some(Better::Zero) => Value::Integer(0),
-            Some(Better::Text) => Value::Text(text.as_bytes()),
+            Some(Substitute::Null) => Value::Null,
+            Some(Substitute::Zero) => Value::Integer(0),
+            Some(Substitute::Text) => Value::Text(text.as_bytes()),
         };
-        db.execute(&format!("UPDATE {table} SET {name} = ?2 WHERE seq = ?1"), (seq, better))?;
+        db.execute(&format!("UPDATE {table} SET {name} = ?2 WHERE seq = ?1"), (seq, substitute))?;
     }
     Ok(())
 }

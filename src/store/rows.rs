@@ -11,8 +11,8 @@ use super::Error;
 use super::sql::{self, Connection, FromValue, Row, Value};
 use crate::task::lifecycle::{EndedState, RunEnd};
 use crate::task::{
-    BatchId, Manner, MessageId, NoticeId, Order, Origin, Parent, SessionId, ShortId, Slot, State,
-    Status, Task, Timestamp,
+    BatchId, LaunchMode, MessageId, NoticeId, Order, Origin, Parent, Schema, SessionId, ShortId,
+    Slot, State, Status, Task, Timestamp,
 };
 
 /// One prompt to the agent and what came of it.
@@ -37,6 +37,12 @@ pub struct Run {
     /// The same for going on after the host was restarted.
     pub continue_id: Option<MessageId>,
     pub continue_sent_at: Option<Timestamp>,
+    /// The newest of its further prompts that the host has, and since when.
+    pub further: Option<(MessageId, Timestamp)>,
+    /// Others are still owed.
+    pub owes_further: bool,
+    /// How many of its answers did not fit the schema and were asked for again.
+    pub corrections: u32,
     /// The parent was told that nothing moves; reset when something does.
     pub stalled: bool,
     /// How long it was without a slot after its prompt had been sent.
@@ -79,11 +85,14 @@ columns! {
     Directory = "t.directory",
     IsForked = "t.is_forked",
     Depth = "t.depth",
+    RetryOf = "t.retry_of",
+    RetriedBy = "t.retried_by",
     Description = "t.description",
     Prompt = "(SELECT prompt FROM run WHERE task = t.seq AND n = 0)",
     Agent = "t.agent",
     Model = "t.model",
     Budget = "t.budget",
+    Schema = "t.schema",
     Blocking = "t.blocking",
     Batch = "t.batch",
     Status = "t.status",
@@ -142,6 +151,7 @@ fn decode(row: Row<'_>) -> Result<Task, Error> {
             directory: row.get(Is::Directory.at(0))?,
             depth: row.get(Is::Depth.at(0))?,
             is_forked: row.get(Is::IsForked.at(0))?,
+            retry_of: row.get(Is::RetryOf.at(0))?,
         },
         order: Order {
             description: row.get(Is::Description.at(0))?,
@@ -149,10 +159,11 @@ fn decode(row: Row<'_>) -> Result<Task, Error> {
             agent: row.get(Is::Agent.at(0))?,
             model: Some(row.get(Is::Model.at(0))?).filter(|model: &String| !model.is_empty()),
             budget: json("budget", row.get::<&str>(Is::Budget.at(0)).unwrap_or_default())?,
+            schema: row.get::<Option<&str>>(Is::Schema.at(0))?.map(Schema::from_text),
             // 2 is one whose caller went on without it; see `tasks`.
-            manner: match row.get::<i64>(Is::Blocking.at(0))? {
-                0 => Manner::Background,
-                _ => Manner::Blocking,
+            mode: match row.get::<i64>(Is::Blocking.at(0))? {
+                0 => LaunchMode::Background,
+                _ => LaunchMode::Blocking,
             },
         },
         batch: row.get(Is::Batch.at(0))?,
@@ -161,6 +172,7 @@ fn decode(row: Row<'_>) -> Result<Task, Error> {
         completed_at: row.get(Is::CompletedAt.at(0))?,
         result_retrieved_at: row.get(Is::ResultRetrievedAt.at(0))?,
         cleared_at: row.get(Is::ClearedAt.at(0))?,
+        retried_by: row.get(Is::RetriedBy.at(0))?,
         run: row.get(Is::Run.at(0))?,
         slot: slot(row.get(Is::Slot.at(0))?),
         progress: json("progress", row.get::<&str>(Is::Progress.at(0)).unwrap_or_default())?,
@@ -195,6 +207,14 @@ columns! {
     NudgeSentAt = "r.nudge_sent_at",
     ContinueId = "r.continue_id",
     ContinueSentAt = "r.continue_sent_at",
+    FurtherId = "(SELECT message_id FROM further_prompt \
+        WHERE task = r.task AND run = r.n AND sent_at IS NOT NULL ORDER BY seq DESC LIMIT 1)",
+    FurtherSentAt = "(SELECT sent_at FROM further_prompt \
+        WHERE task = r.task AND run = r.n AND sent_at IS NOT NULL ORDER BY seq DESC LIMIT 1)",
+    OwesFurther = "EXISTS (SELECT 1 FROM further_prompt \
+        WHERE task = r.task AND run = r.n AND sent_at IS NULL)",
+    Corrections = "(SELECT count(*) FROM further_prompt \
+        WHERE task = r.task AND run = r.n AND correction = 1)",
     Stalled = "r.stalled",
     Waited = "r.waited",
 }
@@ -204,6 +224,7 @@ pub(super) fn run(row: Row<'_>, start: usize) -> Result<Run, Error> {
     use RunColumn as Is;
     let ended_as: Option<String> = row.get(Is::EndedAs.at(start))?;
     let open_todos: Option<String> = row.get(Is::OpenTodos.at(start))?;
+    let further: Option<MessageId> = row.get(Is::FurtherId.at(start))?;
     Ok(Run {
         n: row.get(Is::N.at(start))?,
         message_id: row.get(Is::MessageId.at(start))?,
@@ -220,6 +241,9 @@ pub(super) fn run(row: Row<'_>, start: usize) -> Result<Run, Error> {
         nudge_sent_at: row.get(Is::NudgeSentAt.at(start))?,
         continue_id: row.get(Is::ContinueId.at(start))?,
         continue_sent_at: row.get(Is::ContinueSentAt.at(start))?,
+        further: further.zip(row.get(Is::FurtherSentAt.at(start))?),
+        owes_further: row.get(Is::OwesFurther.at(start))?,
+        corrections: row.get(Is::Corrections.at(start))?,
         stalled: row.get(Is::Stalled.at(start))?,
         waited: Duration::from_millis(row.get::<i64>(Is::Waited.at(start))?.unsigned_abs()),
     })

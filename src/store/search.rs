@@ -1,12 +1,12 @@
 //! Substring search in descriptions, by a linear scan: they are stored a second time, case-folded, packed into blocks
-//! of one page of the file each, and scanned block by block with a vectorised search (`memmem`).
+//! of a few pages of the file each, and scanned block by block with a vectorised search (`memmem`).
 //!
 //! A scan and not an index of trigrams (FTS5): that finds no texts of one or two letters, and for an exact total it
 //! would visit every match, too, in many more pages.
 //!
 //! A block is the concatenated descriptions of consecutive tasks, each with a terminator that is no UTF-8, so the
 //! number of a match is the first task's plus the terminators before it. Removing one leaves a tombstone, so that
-//! the others keep their numbers. Everything here is derived from `task` and built anew when it is missing.
+//! the others keep their numbers. Everything here is derived from `task` and rebuilt when it is missing.
 
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
@@ -20,10 +20,16 @@ const END: u8 = 0xff;
 /// The tombstone of a description that was pruned. No such byte in UTF-8 either, so no text matches it.
 const GONE: u8 = 0xfe;
 
-/// So much fits into a page of the file; a longer blob would be spread over overflow pages.
+/// The most that fits into a page of the file. The newest block is no longer than that, because every launch
+/// rewrites it.
 const ROOM: usize = 3900;
 
-/// So many tasks are indexed at a time, to bound the memory.
+/// The newest blocks are merged when there are this many of one page. Most of a long scan is reading, and a row's
+/// overflow pages are read without a place in SQLite's page cache, in two thirds of the time; longer blocks would
+/// gain little more, and pruning rewrites a whole block for every task.
+const MERGED: usize = 4;
+
+/// Batch size: how many tasks are indexed at a time, to bound the memory.
 const CHUNK: usize = 10_000;
 
 /// Case folding, letter by letter: context never counts, or a part of a text would be folded differently from
@@ -134,7 +140,10 @@ pub(super) fn append(db: &Connection, seq: i64, description: &str) -> Result<(),
         Some((first, n, text)) if first + n == seq && text.len() + folded.len() < ROOM => {
             (first, n, text)
         }
-        Some(_) | None => (seq, 0, Vec::new()),
+        Some(_) | None => {
+            merge(db)?;
+            (seq, 0, Vec::new())
+        }
     };
     text.extend_from_slice(folded.as_bytes());
     text.push(END);
@@ -142,6 +151,27 @@ pub(super) fn append(db: &Connection, seq: i64, description: &str) -> Result<(),
         "INSERT OR REPLACE INTO search (first, n, text) VALUES (?1, ?2, ?3)",
         (first, n + 1, text),
     )?;
+    Ok(())
+}
+
+/// Makes one block of the newest ones, if they are of one page each and no number is missing between them.
+fn merge(db: &Connection) -> Result<(), Error> {
+    let mut blocks: Vec<(i64, i64, Vec<u8>)> = db.query_all(
+        &format!("SELECT first, n, text FROM search ORDER BY first DESC LIMIT {MERGED}"),
+        (),
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+    )?;
+    blocks.reverse();
+    let follow = |pair: &[(i64, i64, Vec<u8>)]| pair[0].0 + pair[0].1 == pair[1].0;
+    let are_small = blocks.iter().all(|(_, _, text)| text.len() <= ROOM);
+    if blocks.len() < MERGED || !are_small || !blocks.windows(2).all(follow) {
+        return Ok(());
+    }
+    let first = blocks[0].0;
+    let n: i64 = blocks.iter().map(|(_, n, _)| n).sum();
+    let text: Vec<u8> = blocks.into_iter().flat_map(|(_, _, text)| text).collect();
+    db.execute("DELETE FROM search WHERE first >= ?1", [first])?;
+    db.execute("INSERT INTO search (first, n, text) VALUES (?1, ?2, ?3)", (first, n, text))?;
     Ok(())
 }
 
@@ -276,8 +306,11 @@ mod tests {
             let blocks = "SELECT first, n, text FROM search ORDER BY 1";
             db.query_all(blocks, (), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap()
         };
-        let longest = blocks(&db).iter().map(|(_, _, text)| text.len()).max();
-        assert!(blocks(&db).len() > 5 && longest <= Some(ROOM), "{longest:?}");
+        // What a launch rewrites stays within a page; behind it, pages are merged.
+        let lengths: Vec<usize> = blocks(&db).iter().map(|(_, _, text)| text.len()).collect();
+        let (newest, older) = lengths.split_last().unwrap();
+        assert!(*newest <= ROOM && older[0] > (MERGED - 1) * ROOM, "{lengths:?}");
+        assert_eq!(all(&db, "number", Direction::Ascending), (1..=1000).collect::<Vec<i64>>());
 
         let late = index(&[]);
         for (seq, text) in (1..).zip(&texts) {

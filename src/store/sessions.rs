@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::sql::Connection;
 use super::subjects::Sessions;
-use super::{Error, Written, rows};
+use super::{Error, PendingWrite, rows};
 use crate::task::{SessionId, Timestamp};
 
 /// A conversation with an agent of our own.
@@ -52,7 +52,7 @@ pub struct Messages {
 
 impl Sessions<'_> {
     /// Idempotent, one session per nonce: asked again, it answers with the one there is.
-    pub fn open(&self, session: Session) -> Written<SessionId> {
+    pub fn open(&self, session: Session) -> PendingWrite<SessionId> {
         self.store.write(move |db, _| {
             if let Some(known) = find(db, "nonce = ?1", &session.nonce)? {
                 return Ok(known.id);
@@ -64,7 +64,7 @@ impl Sessions<'_> {
 
     /// The same with a copy of another session's messages, for a fork. The bodies still name the session they
     /// were said in.
-    pub fn copy(&self, session: Session, of: &SessionId) -> Written<SessionId> {
+    pub fn copy(&self, session: Session, of: &SessionId) -> PendingWrite<SessionId> {
         let of = of.clone();
         self.store.write(move |db, _| {
             if let Some(known) = find(db, "nonce = ?1", &session.nonce)? {
@@ -106,7 +106,7 @@ impl Sessions<'_> {
         body: String,
         model: String,
         work: bool,
-    ) -> Written<bool> {
+    ) -> PendingWrite<bool> {
         let session = session.clone();
         self.store.write(move |db, _| {
             // The unique key (session, id) is what makes a retry harmless.
@@ -128,7 +128,7 @@ impl Sessions<'_> {
     }
 
     /// Saves a message, over an earlier state of it (upsert).
-    pub fn save_message(&self, session: &SessionId, id: String, body: String) -> Written<()> {
+    pub fn save_message(&self, session: &SessionId, id: String, body: String) -> PendingWrite<()> {
         let session = session.clone();
         self.store.write(move |db, _| {
             let seq: i64 = db.query_one(
@@ -150,7 +150,7 @@ impl Sessions<'_> {
         message: String,
         part: usize,
         state: String,
-    ) -> Written<()> {
+    ) -> PendingWrite<()> {
         let session = session.clone();
         self.store.write(move |db, _| {
             db.execute(
@@ -204,7 +204,7 @@ impl Sessions<'_> {
     /// Marks the session as idle, if nothing was said since its run last looked (compare-and-set on `said`).
     /// `false`: there is a new message, and the run goes on. Without the condition, a message that arrives while
     /// the run ends would be saved and never answered.
-    pub fn rest(&self, session: &SessionId, said: i64) -> Written<bool> {
+    pub fn rest(&self, session: &SessionId, said: i64) -> PendingWrite<bool> {
         let session = session.clone();
         self.store.write(move |db, _| {
             Ok(db.execute(
@@ -219,7 +219,7 @@ impl Sessions<'_> {
         &self,
         session: &SessionId,
         handed: &BTreeMap<String, Timestamp>,
-    ) -> Written<()> {
+    ) -> PendingWrite<()> {
         let (session, handed) = (session.clone(), handed_text(handed));
         self.store.write(move |db, _| {
             db.execute(
@@ -230,7 +230,7 @@ impl Sessions<'_> {
         })
     }
 
-    pub fn save_todos(&self, session: &SessionId, todos: String) -> Written<()> {
+    pub fn save_todos(&self, session: &SessionId, todos: String) -> PendingWrite<()> {
         let session = session.clone();
         self.store.write(move |db, _| {
             db.execute("UPDATE session SET todos = ?2 WHERE id = ?1", (session.as_str(), &todos))?;
@@ -250,7 +250,7 @@ impl Sessions<'_> {
         })
     }
 
-    pub fn delete(&self, session: &SessionId) -> Written<()> {
+    pub fn delete(&self, session: &SessionId) -> PendingWrite<()> {
         let session = session.clone();
         self.store.write(move |db, _| {
             db.execute("DELETE FROM session WHERE id = ?1", [session.as_str()])?;

@@ -10,19 +10,31 @@
 
 use std::sync::Arc;
 
-use super::news::publish;
+use super::events::publish;
 use super::rows::{TASK, text};
 use super::sql::Connection;
 use super::subjects::Slots;
-use super::writer::What;
-use super::{Error, Written, quarantine, rows};
-use crate::task::queue::{Limits, Manner, Queue, QueuedTask, SlotUsage, grant};
-use crate::task::{Phase, Progress, SessionId, Slot, Task, Timestamp};
+use super::writer::{PendingEvents, What};
+use super::{Error, PendingWrite, quarantine, rows};
+use crate::task::queue::{
+    Admission, LaunchMode, Limits, Queue, QueueState, QueuedTask, SlotUsage, grant,
+};
+use crate::task::{Phase, Progress, SessionId, Slot, Task, TaskId, Timestamp};
+
+/// What a queued task says of itself while the queue is paused.
+const PAUSED: &str = "the queue is paused; `asyncagents continue` starts it again";
+
+/// How many tasks wait for a slot, and how many hold one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotCounts {
+    pub queued: u64,
+    pub active: u64,
+}
 
 impl Slots<'_> {
     /// Gives the free slots to queued tasks and returns those that may start.
-    pub fn admit(&self, limits: Arc<Limits>, at: Timestamp) -> Written<Vec<Task>> {
-        self.store.write(move |db, news| {
+    pub fn admit(&self, limits: Arc<Limits>, at: Timestamp) -> PendingWrite<Vec<Task>> {
+        self.store.write(move |db, events| {
             let queues = queues(db, limits.active_per_parent)?;
             if queues.is_empty() {
                 return Ok(Vec::new());
@@ -35,7 +47,7 @@ impl Slots<'_> {
                     Ok(None) => continue,
                     // One that cannot be read must not hold up the others.
                     Err(Error::UnreadableTask { seq, field }) => {
-                        quarantine::isolate(db, news, seq, field)?;
+                        quarantine::isolate(db, events, seq, field)?;
                         continue;
                     }
                     Err(error) => return Err(error),
@@ -47,7 +59,7 @@ impl Slots<'_> {
                 )?;
                 note_waiting(db, &task, at)?;
                 serve(db, &task.origin.parent.session, next_ticket(db)?)?;
-                started.extend(publish(db, news, What::Updated, &id)?);
+                started.extend(publish(db, events, What::Updated, &id)?);
             }
             // Forget the turns that decide nothing any more, or `served` would grow with every parent there
             // ever was: of a parent without queued or active tasks that was served before everybody who
@@ -67,17 +79,17 @@ impl Slots<'_> {
 
     /// Takes its slot away and keeps it out of the queue, because it cannot go on before a client brings the
     /// credentials it lacks. `progress` says which. Parked in its slot, it would block the tasks behind it.
-    pub fn park(&self, task: &Task, progress: Progress, at: Timestamp) -> Written<()> {
+    pub fn park(&self, task: &Task, progress: Progress, at: Timestamp) -> PendingWrite<()> {
         let (id, run) = (task.id.clone(), task.run);
         let progress = Progress { phase: Phase::Queued, last_update: at, ..progress };
-        self.store.write(move |db, news| {
+        self.store.write(move |db, events| {
             if db.execute(
                 "UPDATE task SET slot = 3, progress = ?3, tool_calls = ?4
                  WHERE id = ?1 AND run = ?2 AND slot = 2",
                 (id.as_str(), run, text(&progress), progress.tool_calls),
             )? > 0
             {
-                publish(db, news, What::Updated, &id)?;
+                publish(db, events, What::Updated, &id)?;
             }
             Ok(())
         })
@@ -99,10 +111,11 @@ impl Slots<'_> {
     }
 
     /// Puts it back into the queue. Its ticket is the old one, so it is ahead of what was queued later.
-    pub fn unpark(&self, task: &Task, at: Timestamp) -> Written<()> {
+    pub fn unpark(&self, task: &Task, at: Timestamp) -> PendingWrite<()> {
         let task = task.clone();
-        let (id, progress) = (task.id.clone(), task.progress.clone().placed(Slot::Queued, at));
-        self.store.write(move |db, news| {
+        let id = task.id.clone();
+        self.store.write(move |db, events| {
+            let progress = placed(db, task.progress.clone(), Slot::Queued, at)?;
             if !any_queued(db)? {
                 begin_turns(db)?;
             }
@@ -112,9 +125,48 @@ impl Slots<'_> {
             )? > 0
             {
                 note_waiting(db, &task, at)?;
-                publish(db, news, What::Updated, &id)?;
+                publish(db, events, What::Updated, &id)?;
             }
             Ok(())
+        })
+    }
+
+    /// Pauses the queue: nothing gets a slot until [`Slots::unpause`], also after a restart. `false`: it was paused.
+    pub fn pause(&self, at: Timestamp) -> PendingWrite<bool> {
+        self.store.write(move |db, events| {
+            let pause = "INSERT INTO pause SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM pause)";
+            let changed = db.execute(pause, [at.as_millis()])? > 0;
+            if changed {
+                explain_queued(db, events)?;
+            }
+            Ok(changed)
+        })
+    }
+
+    /// `false`: it was not paused.
+    pub fn unpause(&self) -> PendingWrite<bool> {
+        self.store.write(move |db, events| {
+            let changed = db.execute("DELETE FROM pause", ())? > 0;
+            if changed {
+                explain_queued(db, events)?;
+            }
+            Ok(changed)
+        })
+    }
+
+    pub fn is_paused(&self) -> Result<bool, Error> {
+        self.store.read(is_paused)
+    }
+
+    /// How many tasks wait for a slot, and how many hold one.
+    pub fn counts(&self) -> Result<SlotCounts, Error> {
+        self.store.read(|db| {
+            let count = |slot: Slot| -> Result<u64, Error> {
+                let count = "SELECT count(*) FROM task WHERE slot = ?1 AND slot > 0";
+                let n = db.query_one(count, [rows::slot_number(slot)], |row| row.get::<i64>(0))?;
+                Ok(n.unsigned_abs())
+            };
+            Ok(SlotCounts { queued: count(Slot::Queued)?, active: count(Slot::Active)? })
         })
     }
 
@@ -137,31 +189,66 @@ fn note_waiting(db: &Connection, task: &Task, at: Timestamp) -> Result<(), Error
     Ok(())
 }
 
+fn is_paused(db: &Connection) -> Result<bool, Error> {
+    Ok(db.query_one("SELECT EXISTS (SELECT 1 FROM pause)", (), |row| row.get(0))?)
+}
+
+/// The progress of a task that gets this slot; one that has to wait says why, if it is not for others.
+pub(super) fn placed(
+    db: &Connection,
+    progress: Progress,
+    slot: Slot,
+    at: Timestamp,
+) -> Result<Progress, Error> {
+    let progress = progress.placed(slot, at);
+    let detail = (slot == Slot::Queued && is_paused(db)?).then(|| PAUSED.to_owned());
+    Ok(Progress { detail, ..progress })
+}
+
+/// Every queued task says that the queue is paused, or does not any more.
+fn explain_queued(db: &Connection, events: &mut PendingEvents) -> Result<(), Error> {
+    let queued: Vec<TaskId> =
+        db.query_all("SELECT id FROM task WHERE slot = 1 AND slot > 0", (), |row| row.get(0))?;
+    for id in queued {
+        // One that cannot be read is set aside when its turn comes; it must not keep the queue paused.
+        let Ok(Some((_, task))) = rows::find_task(db, "t.id = ?1", id.as_str()) else { continue };
+        // Of the same time as before: how long it has waited is counted from there.
+        let at = task.progress.last_update;
+        let progress = placed(db, task.progress, Slot::Queued, at)?;
+        let values = (id.as_str(), text(&progress));
+        db.execute("UPDATE task SET progress = ?2 WHERE id = ?1", values)?;
+        publish(db, events, What::Updated, &id)?;
+    }
+    Ok(())
+}
+
 /// Admits a task or queues it; a slot costs its parent its turn while others wait.
 ///
 /// `None`: it would have to wait, and the parent has as many queued as it may have.
 pub(super) fn place(
     db: &Connection,
     parent: &SessionId,
-    (model, manner): (Option<&str>, Manner),
+    kind: (Option<&str>, LaunchMode),
     ticket: i64,
     limits: &Limits,
 ) -> Result<Option<Slot>, Error> {
+    let (queue, admission) = decide(db, parent, kind, limits)?;
     // Turns are only recorded while somebody waits: an uncontended launch, the usual case, saves a write.
-    let is_contended = any_queued(db)?;
-    if has_room(db, parent, model.unwrap_or_default(), manner, limits)? {
-        if is_contended {
-            serve(db, parent, ticket)?;
+    match admission {
+        Admission::Start => {
+            if queue.is_contended {
+                serve(db, parent, ticket)?;
+            }
+            Ok(Some(Slot::Active))
         }
-        return Ok(Some(Slot::Active));
+        Admission::Wait => {
+            if !queue.is_contended {
+                begin_turns(db)?;
+            }
+            Ok(Some(Slot::Queued))
+        }
+        Admission::Refuse => Ok(None),
     }
-    if !limits.let_wait(queued(db, parent)?) {
-        return Ok(None);
-    }
-    if !is_contended {
-        begin_turns(db)?;
-    }
-    Ok(Some(Slot::Queued))
 }
 
 /// The next place in the queue. A counter in the store and no timestamp: a clock can be set back.
@@ -186,25 +273,34 @@ fn begin_turns(db: &Connection) -> Result<(), Error> {
 pub(super) fn has_place(
     db: &Connection,
     parent: &SessionId,
-    (model, manner): (Option<&str>, Manner),
+    kind: (Option<&str>, LaunchMode),
     limits: &Limits,
 ) -> Result<bool, Error> {
-    Ok(limits.let_wait(queued(db, parent)?)
-        || has_room(db, parent, model.unwrap_or_default(), manner, limits)?)
+    Ok(decide(db, parent, kind, limits)?.1 != Admission::Refuse)
 }
 
-/// Whether there is a free slot under every limit that counts this task.
-fn has_room(
+/// Reads what the decision needs, and no more: slots are only counted for a task that may start.
+fn decide(
     db: &Connection,
     parent: &SessionId,
-    model: &str,
-    manner: Manner,
+    (model, mode): (Option<&str>, LaunchMode),
     limits: &Limits,
-) -> Result<bool, Error> {
-    let blocking = manner == Manner::Blocking;
-    if overtakes(db, parent, model, blocking, limits)? {
-        return Ok(false);
-    }
+) -> Result<(QueueState, Admission), Error> {
+    let model = model.unwrap_or_default();
+    let queue = queue_state(db, parent, model, mode, limits)?;
+    let may_start = !queue.would_be_overtaken(limits);
+    let has_room = may_start
+        && relevant_usage(db, parent, mode, limits)?.has_room(parent, model, mode, limits);
+    Ok((queue, queue.admit(has_room, limits)))
+}
+
+/// The slots in use, as far as the limits count them for a task of this parent.
+fn relevant_usage(
+    db: &Connection,
+    parent: &SessionId,
+    mode: LaunchMode,
+    limits: &Limits,
+) -> Result<SlotUsage, Error> {
     let count = |of: &str| -> Result<usize, Error> {
         let active =
             "SELECT count(*) FROM task WHERE slot = 2 AND slot > 0 AND parent_session = ?1";
@@ -214,46 +310,46 @@ fn has_room(
     // Without limits on models or on all tasks, counting this parent's is enough: two counts in the index
     // instead of a walk over every active task.
     let only_parents = limits.active_per_model.is_empty() && limits.active.is_none();
-    let mut in_use = if only_parents { SlotUsage::default() } else { in_use(db)? };
+    let mut in_use = match only_parents {
+        true => SlotUsage { is_paused: is_paused(db)?, ..SlotUsage::default() },
+        false => in_use(db)?,
+    };
     in_use.by_parent.insert(parent.clone(), count("")?);
-    if blocking {
+    if mode == LaunchMode::Blocking {
         in_use.blocking_by_parent.insert(parent.clone(), count("AND blocking = 1")?);
     }
-    Ok(in_use.has_room(parent, model, manner, limits))
+    Ok(in_use)
 }
 
-/// Whether a task that started now would jump the queue: one waits for the same slot, of its own parent, or of
-/// any parent under the same limit. Then it waits, too, and the next round of [`Slots::admit`] decides. Without
-/// this, a parent that launches often enough could starve the others.
-fn overtakes(
+/// The queue as a task of this parent, model and mode finds it.
+fn queue_state(
     db: &Connection,
     parent: &SessionId,
     model: &str,
-    blocking: bool,
+    mode: LaunchMode,
     limits: &Limits,
-) -> Result<bool, Error> {
-    if db.query_one(
-        "SELECT EXISTS (SELECT 1 FROM task
-         WHERE slot = 1 AND slot > 0 AND parent_session = ?1 AND (blocking = 1) = ?2)",
-        (parent.as_str(), blocking),
-        |row| row.get(0),
-    )? {
-        return Ok(true);
+) -> Result<QueueState, Error> {
+    // The usual case: one look into the partial index, which is empty.
+    if !any_queued(db)? {
+        return Ok(QueueState::default());
     }
-    if limits.active.is_some() && any_queued(db)? {
-        return Ok(true);
-    }
+    let (of_parent, own_queue): (i64, bool) = db.query_one(
+        "SELECT count(*), ifnull(max((blocking = 1) = ?2), 0) FROM task
+         WHERE slot = 1 AND slot > 0 AND parent_session = ?1",
+        (parent.as_str(), mode == LaunchMode::Blocking),
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
     // `substr` and not `LIKE`: `_` and `%` are letters in the name of a model.
     let mut others = db.prepare(
         "SELECT EXISTS (SELECT 1 FROM task WHERE slot = 1 AND slot > 0
            AND (model = ?1 OR substr(model, 1, length(?1) + 1) = ?1 || '/'))",
     )?;
+    let mut same_model_limit = false;
     for (name, _) in limits.covering(model) {
-        if others.query_one([name], |row| row.get(0))? {
-            return Ok(true);
-        }
+        same_model_limit |= others.query_one([name], |row| row.get::<bool>(0))?;
     }
-    Ok(false)
+    let of_parent = of_parent as usize;
+    Ok(QueueState { is_contended: true, of_parent, own_queue, same_model_limit })
 }
 
 fn any_queued(db: &Connection) -> Result<bool, Error> {
@@ -262,14 +358,6 @@ fn any_queued(db: &Connection) -> Result<bool, Error> {
         (),
         |row| row.get(0),
     )?)
-}
-
-fn queued(db: &Connection, parent: &SessionId) -> Result<usize, Error> {
-    Ok(db.query_one(
-        "SELECT count(*) FROM task WHERE slot = 1 AND slot > 0 AND parent_session = ?1",
-        [parent.as_str()],
-        |row| row.get::<i64>(0),
-    )? as usize)
 }
 
 /// Notes that a parent was given a slot, which puts it at the end of the round robin.
@@ -284,20 +372,20 @@ fn in_use(db: &Connection) -> Result<SlotUsage, Error> {
         "SELECT parent_session, model, blocking = 1 FROM task WHERE slot = 2 AND slot > 0",
     )?;
     let mut rows = statement.query(())?;
-    let mut in_use = SlotUsage::default();
+    let mut in_use = SlotUsage { is_paused: is_paused(db)?, ..SlotUsage::default() };
     while let Some(row) = rows.next()? {
         let parent = row.get(0)?;
         let model = row.get::<&str>(1).unwrap_or_default();
-        in_use.add(&parent, model, manner(row.get(2)?));
+        in_use.add(&parent, model, mode(row.get(2)?));
     }
     Ok(in_use)
 }
 
-fn manner(blocking: bool) -> Manner {
-    if blocking { Manner::Blocking } else { Manner::Background }
+fn mode(blocking: bool) -> LaunchMode {
+    if blocking { LaunchMode::Blocking } else { LaunchMode::Background }
 }
 
-/// Queued tasks by parent and manner, no more of each than could be started; the oldest head first.
+/// Queued tasks by parent and mode, no more of each than could be started; the oldest head first.
 fn queues(db: &Connection, most: usize) -> Result<Vec<Queue>, Error> {
     let parents: Vec<(String, bool, i64)> = db.query_all(
         "SELECT t.parent_session, t.blocking = 1, ifnull(max(s.ticket), 0)
@@ -313,10 +401,10 @@ fn queues(db: &Connection, most: usize) -> Result<Vec<Queue>, Error> {
     )?;
     let mut queues = Vec::with_capacity(parents.len());
     for (parent, blocking, served) in parents {
-        let manner = manner(blocking);
+        let mode = mode(blocking);
         let waiting = heads.query_all((&parent, blocking, most as i64), |row| {
             let id = row.get(0)?;
-            Ok(QueuedTask { id, model: row.get(1)?, manner })
+            Ok(QueuedTask { id, model: row.get(1)?, mode })
         })?;
         queues.push(Queue { parent: SessionId::new(parent), served: served as u64, waiting });
     }

@@ -44,8 +44,20 @@ impl Store {
         Instances { store: self }
     }
 
+    pub fn alerts(&self) -> Alerts<'_> {
+        Alerts { store: self }
+    }
+
     pub fn asks(&self) -> Asks<'_> {
         Asks { store: self }
+    }
+
+    pub fn calls(&self) -> Calls<'_> {
+        Calls { store: self }
+    }
+
+    pub fn further(&self) -> Further<'_> {
+        Further { store: self }
     }
 
     pub fn history(&self) -> History<'_> {
@@ -117,9 +129,27 @@ pub struct Instances<'a> {
     pub(super) store: &'a Store,
 }
 
-/// First-seen times of permission requests and questions.
+/// The outbox of notifications for people.
+#[derive(Clone, Copy)]
+pub struct Alerts<'a> {
+    pub(super) store: &'a Store,
+}
+
+/// First-seen times of permission requests and questions, and their answers.
 #[derive(Clone, Copy)]
 pub struct Asks<'a> {
+    pub(super) store: &'a Store,
+}
+
+/// Tool calls that wait while their callers do something else.
+#[derive(Clone, Copy)]
+pub struct Calls<'a> {
+    pub(super) store: &'a Store,
+}
+
+/// What is said to runs besides their prompts.
+#[derive(Clone, Copy)]
+pub struct Further<'a> {
     pub(super) store: &'a Store,
 }
 

@@ -11,19 +11,20 @@
 
 use std::sync::Arc;
 
-use super::news::publish;
+use super::events::publish;
 use super::outbox::{NewNotice, NoticeKind, owe};
 use super::rows::{self, RUN, Run, TASK, TASK_COLUMNS, text};
 use super::slots;
 use super::sql::{Connection, ToValue};
 use super::subjects::Tasks;
-use super::writer::What;
-use super::{Error, Inheritance, Written, inheritance, search};
+use super::writer::{PendingEvents, What};
+use super::{Error, Inheritance, PendingWrite, alerts, inheritance, search};
+use crate::task::alert::AlertKind;
 use crate::task::lifecycle::{Change, Effect, RunEnd, State};
-use crate::task::queue::{Limits, Manner};
+use crate::task::queue::{LaunchMode, Limits};
 use crate::task::{
-    BatchId, MessageId, Order, Origin, Progress, SessionId, ShortId, Slot, Status, Task, TaskId,
-    Timestamp,
+    BatchId, MessageId, Order, Origin, Progress, Schema, SessionId, ShortId, Slot, Status, Task,
+    TaskId, Timestamp,
 };
 
 /// A task whose session exists and whose row does not yet.
@@ -111,8 +112,8 @@ pub enum FollowUp {
 impl Tasks<'_> {
     /// Inserts the task and removes its intent, in one transaction: after a crash there is one or the other.
     /// Idempotent by the nonce: asked twice, it answers with the same task.
-    pub fn insert(&self, new: NewTask, limits: Arc<Limits>) -> Written<Task> {
-        self.store.write(move |db, news| {
+    pub fn insert(&self, new: NewTask, limits: Arc<Limits>) -> PendingWrite<Task> {
+        self.store.write(move |db, events| {
             // Before the look-up: a retry whose first attempt was committed finds the task, and has to leave no
             // intent behind either.
             db.execute("DELETE FROM intent WHERE nonce = ?1", [&new.nonce])?;
@@ -120,7 +121,10 @@ impl Tasks<'_> {
                 return Ok(task);
             }
             let task = insert(db, &new, &limits)?;
-            news.changes.push((What::Created, task.clone()));
+            events.changes.push((What::Created, task.clone()));
+            if let Some(first) = &task.origin.retry_of {
+                note_retry(db, events, first, &task.id)?;
+            }
             Ok(task)
         })
     }
@@ -128,9 +132,9 @@ impl Tasks<'_> {
     /// Ends the current run: state, result, owed abort and owed notice, or nothing.
     ///
     /// `None` means the task moved on since it was read: the caller's news is stale.
-    pub fn end(&self, before: &Task, change: Change, end: End) -> Written<Option<Task>> {
+    pub fn end(&self, before: &Task, change: Change, end: End) -> PendingWrite<Option<Task>> {
         let (id, revision) = (before.id.clone(), before.revision);
-        self.store.write(move |db, news| {
+        self.store.write(move |db, events| {
             let Some((seq, now)) = rows::find_task(db, "t.id = ?1", id.as_str())? else {
                 return Ok(None);
             };
@@ -141,7 +145,11 @@ impl Tasks<'_> {
             };
             write_end(db, seq, &now, &change, how, &end)?;
             owe(db, seq, &now, &end.notice(NoticeKind::End))?;
-            publish(db, news, What::Ended, &id)
+            let ended = publish(db, events, What::Ended, &id)?;
+            if let Some(ended) = &ended {
+                alerts::owe(db, events, end.message_id.as_str(), AlertKind::End, ended, end.at)?;
+            }
+            Ok(ended)
         })
     }
 
@@ -152,20 +160,20 @@ impl Tasks<'_> {
         change: Change,
         run: NewRun,
         limits: Arc<Limits>,
-    ) -> Written<Resumed> {
+    ) -> PendingWrite<Resumed> {
         let before = before.clone();
-        self.store.write(move |db, news| {
+        self.store.write(move |db, events| {
             let id = &before.id;
             if !change.has(Effect::SendPrompt) {
                 return Ok(Resumed::Stale);
             }
             // A resumed task counts as a background one: nobody waits for it in a `Task` call. A fresh ticket
             // puts it behind what is queued already.
-            let kind = (before.order.model.as_deref(), Manner::Background);
+            let kind = (before.order.model.as_deref(), LaunchMode::Background);
             let ticket = slots::next_ticket(db)?;
             let placed = slots::place(db, &before.origin.parent.session, kind, ticket, &limits)?;
             let Some(slot) = placed else { return Ok(Resumed::QueueFull) };
-            let progress = before.progress.clone().placed(slot, run.at);
+            let progress = slots::placed(db, before.progress.clone(), slot, run.at)?;
             // `min(blocking * 2, 2)`: 0 stays 0, 1 and 2 become 2. Callers wait for the first run only.
             let moved = db.execute(
                 "UPDATE task SET status = ?6, error = NULL, completed_at = NULL,
@@ -190,13 +198,13 @@ impl Tasks<'_> {
             // The cached JSON is of the ended task; a live one has none.
             db.execute("DELETE FROM view WHERE task = ?1", [seq])?;
             insert_run(db, seq, before.run + 1, Some(before.status()), &run)?;
-            let resumed = publish(db, news, What::Updated, id)?;
+            let resumed = publish(db, events, What::Updated, id)?;
             Ok(resumed.map_or(Resumed::Stale, |task| Resumed::Yes(Box::new(task))))
         })
     }
 
     /// Its caller does not wait for the task any more: it goes on as one in the background.
-    pub fn let_go(&self, id: &TaskId) -> Written<()> {
+    pub fn let_go(&self, id: &TaskId) -> PendingWrite<()> {
         let id = id.clone();
         self.store.write(move |db, _| {
             db.execute(
@@ -208,7 +216,7 @@ impl Tasks<'_> {
     }
 
     /// The same for all live tasks, when the daemon starts: whoever waited has lost its connection.
-    pub fn let_all_go(&self) -> Written<()> {
+    pub fn let_all_go(&self) -> PendingWrite<()> {
         self.store.write(move |db, _| {
             // `slot IN (…)` lets SQLite seek in the partial index `task_live`, `slot > 0` makes it eligible.
             db.execute(
@@ -252,7 +260,9 @@ impl Tasks<'_> {
                 "FROM task t JOIN run r ON r.task = t.seq AND r.n = t.run
                  WHERE t.slot = 2 AND t.slot > 0 AND (r.sent_at IS NULL
                    OR (r.nudge_id IS NOT NULL AND r.nudge_sent_at IS NULL)
-                   OR (r.continue_id IS NOT NULL AND r.continue_sent_at IS NULL))",
+                   OR (r.continue_id IS NOT NULL AND r.continue_sent_at IS NULL)
+                   OR EXISTS (SELECT 1 FROM further_prompt f
+                     WHERE f.task = r.task AND f.run = r.n AND f.sent_at IS NULL))",
             )
         })
     }
@@ -277,7 +287,7 @@ impl Tasks<'_> {
 
     /// The host has stopped it, or there is nothing left to stop. If this is lost in a crash, the abort is
     /// sent again, which is harmless.
-    pub fn abort_sent(&self, id: &TaskId, run: u32) -> Written<()> {
+    pub fn abort_sent(&self, id: &TaskId, run: u32) -> PendingWrite<()> {
         let id = id.clone();
         self.store.write_along(move |db, _| {
             db.execute(
@@ -290,7 +300,7 @@ impl Tasks<'_> {
     }
 
     /// Forgets that this prompt of the run was sent: the host does not have it.
-    pub fn prompt_lost(&self, task: &Task, prompt: &MessageId) -> Written<()> {
+    pub fn prompt_lost(&self, task: &Task, prompt: &MessageId) -> PendingWrite<()> {
         let (id, run, prompt) = (task.id.clone(), task.run, prompt.clone());
         self.store.write(move |db, _| {
             // Only the prompt of this id: the others of the run may have been accepted since.
@@ -302,12 +312,17 @@ impl Tasks<'_> {
                  WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
                 (id.as_str(), run, prompt.as_str()),
             )?;
+            db.execute(
+                "UPDATE further_prompt SET sent_at = NULL WHERE message_id = ?3
+                 AND run = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
+                (id.as_str(), run, prompt.as_str()),
+            )?;
             Ok(())
         })
     }
 
     /// Notes that the host has accepted the run's prompt.
-    pub fn prompt_sent(&self, task: &Task, at: Timestamp) -> Written<()> {
+    pub fn prompt_sent(&self, task: &Task, at: Timestamp) -> PendingWrite<()> {
         self.set_run_time("sent_at", task, at)
     }
 
@@ -318,7 +333,7 @@ impl Tasks<'_> {
         task: &Task,
         follow_up: FollowUp,
         message_id: MessageId,
-    ) -> Written<bool> {
+    ) -> PendingWrite<bool> {
         let column = match follow_up {
             FollowUp::Todos => "nudge_id",
             FollowUp::Continue => "continue_id",
@@ -336,7 +351,12 @@ impl Tasks<'_> {
         })
     }
 
-    pub fn follow_up_sent(&self, task: &Task, follow_up: FollowUp, at: Timestamp) -> Written<()> {
+    pub fn follow_up_sent(
+        &self,
+        task: &Task,
+        follow_up: FollowUp,
+        at: Timestamp,
+    ) -> PendingWrite<()> {
         let column = match follow_up {
             FollowUp::Todos => "nudge_sent_at",
             FollowUp::Continue => "continue_sent_at",
@@ -344,7 +364,7 @@ impl Tasks<'_> {
         self.set_run_time(column, task, at)
     }
 
-    fn set_run_time(&self, column: &'static str, task: &Task, at: Timestamp) -> Written<()> {
+    fn set_run_time(&self, column: &'static str, task: &Task, at: Timestamp) -> PendingWrite<()> {
         let (id, run) = (task.id.clone(), task.run);
         self.store.write_along(move |db, _| {
             db.execute(
@@ -359,9 +379,9 @@ impl Tasks<'_> {
     }
 
     /// Writes new figures of a task that is still active in the run they belong to; late ones are dropped.
-    pub fn set_progress(&self, task: &Task, progress: Progress) -> Written<()> {
+    pub fn set_progress(&self, task: &Task, progress: Progress) -> PendingWrite<()> {
         let (id, run) = (task.id.clone(), task.run);
-        self.store.write_along(move |db, news| {
+        self.store.write_along(move |db, events| {
             let values = (id.as_str(), run, text(&progress), progress.tool_calls);
             if db.execute(
                 "UPDATE task SET progress = ?3, tool_calls = ?4
@@ -369,7 +389,7 @@ impl Tasks<'_> {
                 values,
             )? > 0
             {
-                publish(db, news, What::Updated, &id)?;
+                publish(db, events, What::Updated, &id)?;
             }
             Ok(())
         })
@@ -382,9 +402,9 @@ impl Tasks<'_> {
         progress: Progress,
         quiet: std::time::Duration,
         end: End,
-    ) -> Written<bool> {
+    ) -> PendingWrite<bool> {
         let task = task.clone();
-        self.store.write(move |db, news| {
+        self.store.write(move |db, events| {
             if !set_stalled(db, &task, true)? {
                 return Ok(false);
             }
@@ -395,20 +415,20 @@ impl Tasks<'_> {
             let seq = seq_of(db, &task.id)?;
             let kind = NoticeKind::Stall { seconds: quiet.as_secs() };
             owe(db, seq, &task, &end.notice(kind))?;
-            publish(db, news, What::Updated, &task.id)?;
+            publish(db, events, What::Updated, &task.id)?;
             Ok(true)
         })
     }
 
     /// The task moves again; the next stall is news again.
-    pub fn unstall(&self, task: &Task) -> Written<bool> {
+    pub fn unstall(&self, task: &Task) -> PendingWrite<bool> {
         let task = task.clone();
         self.store.write(move |db, _| set_stalled(db, &task, false))
     }
 
     /// The first retrieval of a result leaves its time.
-    pub fn retrieved(&self, tasks: Vec<TaskId>, at: Timestamp) -> Written<()> {
-        self.store.write(move |db, news| {
+    pub fn retrieved(&self, tasks: Vec<TaskId>, at: Timestamp) -> PendingWrite<()> {
+        self.store.write(move |db, events| {
             // A time from before the current end is of an earlier run's result and does not count.
             let mut update = db.prepare(
                 "UPDATE task SET result_retrieved_at = ?2 WHERE id = ?1 AND slot = 0
@@ -416,7 +436,7 @@ impl Tasks<'_> {
             )?;
             for id in tasks {
                 if update.execute((id.as_str(), at.as_millis()))? > 0 {
-                    publish(db, news, What::Updated, &id)?;
+                    publish(db, events, What::Updated, &id)?;
                 }
             }
             Ok(())
@@ -425,9 +445,9 @@ impl Tasks<'_> {
 
     /// Takes the parent's ended tasks off its list; they stay in the history. A live one that was
     /// launched meanwhile stays on it.
-    pub fn clear(&self, parent: &SessionId, at: Timestamp) -> Written<usize> {
+    pub fn clear(&self, parent: &SessionId, at: Timestamp) -> PendingWrite<usize> {
         let parent = parent.clone();
-        self.store.write(move |db, news| {
+        self.store.write(move |db, events| {
             let ids: Vec<String> = db.query_all(
                 "UPDATE task SET cleared_at = ?2
                      WHERE parent_session = ?1 AND cleared_at IS NULL AND slot = 0 RETURNING id",
@@ -435,7 +455,7 @@ impl Tasks<'_> {
                 |row| row.get(0),
             )?;
             for id in &ids {
-                publish(db, news, What::Updated, &TaskId::new(id.as_str()))?;
+                publish(db, events, What::Updated, &TaskId::new(id.as_str()))?;
             }
             Ok(ids.len())
         })
@@ -457,7 +477,7 @@ fn select_active(db: &Connection, from: &str) -> Result<Vec<Active>, Error> {
 fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error> {
     let NewTask { origin, order, .. } = new;
     let parent = &origin.parent;
-    let kind = (order.model.as_deref(), order.manner);
+    let kind = (order.model.as_deref(), order.mode);
     // The cap of the queue was checked with the intent, before its session was opened. A launch that got
     // so far is queued even if others have filled the queue since: its session exists.
     let ticket = slots::next_ticket(db)?;
@@ -469,7 +489,7 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
             current_batch(db, &parent.session)?.unwrap_or_else(|| fresh.clone())
         }
     };
-    let progress = Progress::new(new.at).placed(slot, new.at);
+    let progress = slots::placed(db, Progress::new(new.at), slot, new.at)?;
     let short_id = free_short_id(db, &new.short_ids)?;
     let seq = insert_row(
         db,
@@ -487,11 +507,13 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
             ("directory", &origin.directory),
             ("is_forked", &origin.is_forked),
             ("depth", &origin.depth),
+            ("retry_of", &origin.retry_of.as_ref().map(TaskId::as_str)),
             ("description", &order.description),
             ("agent", &order.agent),
             ("model", &order.model.as_deref().unwrap_or_default()),
             ("budget", &text(&order.budget)),
-            ("blocking", &(order.manner == Manner::Blocking)),
+            ("schema", &order.schema.as_ref().map(Schema::as_str)),
+            ("blocking", &(order.mode == LaunchMode::Blocking)),
             ("batch", &batch.as_str()),
             ("development", &new.development),
             ("status", &State::Running.status().name()),
@@ -519,7 +541,21 @@ fn insert(db: &Connection, new: &NewTask, limits: &Limits) -> Result<Task, Error
     written.map(|(_, task)| task).ok_or(Error::Unreadable { column: "id" })
 }
 
-/// An `INSERT` with each value beside the name of its column: with 27 of them, positions would be mixed up.
+/// The first task says which one repeats it. It may have been pruned since the retry began.
+fn note_retry(
+    db: &Connection,
+    events: &mut PendingEvents,
+    first: &TaskId,
+    retry: &TaskId,
+) -> Result<(), Error> {
+    let note = "UPDATE task SET retried_by = ?2 WHERE id = ?1";
+    if db.execute(note, (first.as_str(), retry.as_str()))? > 0 {
+        publish(db, events, What::Updated, first)?;
+    }
+    Ok(())
+}
+
+/// An `INSERT` with each value beside the name of its column: with 29 of them, positions would be mixed up.
 fn insert_row(db: &Connection, table: &str, values: &[(&str, &dyn ToValue)]) -> Result<i64, Error> {
     let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
     let places = vec!["?"; values.len()].join(", ");
@@ -625,6 +661,6 @@ fn free_short_id(db: &Connection, candidates: &[ShortId]) -> Result<ShortId, Err
     Err(Error::NoShortId)
 }
 
-fn seq_of(db: &Connection, id: &TaskId) -> Result<i64, Error> {
+pub(super) fn seq_of(db: &Connection, id: &TaskId) -> Result<i64, Error> {
     Ok(db.query_one("SELECT seq FROM task WHERE id = ?1", [id.as_str()], |row| row.get(0))?)
 }

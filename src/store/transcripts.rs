@@ -3,15 +3,15 @@
 //! it is fetched after a crash, too; a fetched one replaces that of an earlier run.
 
 use super::subjects::Transcripts;
-use super::{Error, Written};
+use super::{Error, PendingWrite};
 use crate::task::TaskId;
 
 /// An archived transcript.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct ArchivedTranscript {
     /// After which run.
     pub run: u32,
-    /// Compressed by whoever kept it.
+    /// Compressed by the supervisor; the store does not look inside.
     pub body: Vec<u8>,
 }
 
@@ -52,7 +52,7 @@ impl Transcripts<'_> {
 
     /// Stores it in place of that of an earlier run; one of a later run is not overwritten. Without a body there is
     /// nothing to be had any more: nothing is owed, and what is stored stays.
-    pub fn keep(&self, id: &TaskId, run: u32, body: Option<Vec<u8>>) -> Written<()> {
+    pub fn keep(&self, id: &TaskId, run: u32, body: Option<Vec<u8>>) -> PendingWrite<()> {
         let id = id.clone();
         self.store.write_along(move |db, _| {
             db.execute(
@@ -73,12 +73,12 @@ impl Transcripts<'_> {
         })
     }
 
-    pub fn kept(&self, id: &TaskId) -> Result<Option<Kept>, Error> {
+    pub fn kept(&self, id: &TaskId) -> Result<Option<ArchivedTranscript>, Error> {
         self.store.read(|db| {
             let kept = "SELECT run, body FROM transcript
                         WHERE task = (SELECT seq FROM task WHERE id = ?1)";
             Ok(db.query_opt(kept, [id.as_str()], |row| {
-                Ok(Kept { run: row.get(0)?, body: row.get(1)? })
+                Ok(ArchivedTranscript { run: row.get(0)?, body: row.get(1)? })
             })?)
         })
     }

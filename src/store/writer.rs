@@ -20,6 +20,7 @@ use super::Error;
 use super::sql::Connection;
 use super::sqlite::damage::Latch;
 use crate::task::Task;
+use crate::task::alert::Channel;
 use crate::task::view::Brief;
 
 /// More than this in one transaction would make the first caller wait for the last.
@@ -43,18 +44,23 @@ pub struct Committed {
 }
 
 /// Events that a change leaves to be published once it is committed.
-pub(super) struct News {
+pub(super) struct PendingEvents {
     pub(super) changes: Vec<(What, Task)>,
     /// How ended tasks are stored for lists.
     pub(super) brief: Brief,
+    /// By which people are told of what happens.
+    pub(super) channels: Channels,
 }
+
+/// Set when the daemon starts, and read by the writer.
+pub(super) type Channels = Arc<parking_lot::Mutex<Vec<Channel>>>;
 
 /// A queued change, its result type erased: first it is made inside the transaction, then its caller is
 /// answered.
 trait Change: Send {
     fn haste(&self) -> Haste;
     /// `false`: it failed and is to be rolled back.
-    fn make(&mut self, db: &Connection, news: &mut News) -> bool;
+    fn make(&mut self, db: &Connection, events: &mut PendingEvents) -> bool;
     /// Why it could not be made.
     fn why_not(&self) -> Error;
     /// What it found to be wrong with the file.
@@ -84,17 +90,17 @@ struct Pending<T, F> {
 impl<T, F> Change for Pending<T, F>
 where
     T: Send,
-    F: FnOnce(&Connection, &mut News) -> Result<T, Error> + Send,
+    F: FnOnce(&Connection, &mut PendingEvents) -> Result<T, Error> + Send,
 {
     fn haste(&self) -> Haste {
         self.haste
     }
 
-    fn make(&mut self, db: &Connection, news: &mut News) -> bool {
+    fn make(&mut self, db: &Connection, events: &mut PendingEvents) -> bool {
         if let Some(change) = self.change.take() {
             // A panic in one change must not end the writer thread, without which nothing is written any
-            // more. Unwind safety: the savepoint is rolled back and the news truncated.
-            self.made = catch_unwind(AssertUnwindSafe(|| change(db, news)))
+            // more. Unwind safety: the savepoint is rolled back and the events truncated.
+            self.made = catch_unwind(AssertUnwindSafe(|| change(db, events)))
                 .unwrap_or_else(|_| Err(Error::Panicked));
         }
         self.made.is_ok()
@@ -120,9 +126,9 @@ where
 
 /// The outcome of a change that is already queued: waiting for it is optional.
 #[must_use = "the change is on its way, but only this knows whether it was made"]
-pub struct Written<T>(oneshot::Receiver<Result<T, Error>>);
+pub struct PendingWrite<T>(oneshot::Receiver<Result<T, Error>>);
 
-impl<T> Future for Written<T> {
+impl<T> Future for PendingWrite<T> {
     type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -130,9 +136,9 @@ impl<T> Future for Written<T> {
     }
 }
 
-impl<T> Written<T> {
-    pub(super) fn closed() -> Written<T> {
-        Written(oneshot::channel().1)
+impl<T> PendingWrite<T> {
+    pub(super) fn closed() -> PendingWrite<T> {
+        PendingWrite(oneshot::channel().1)
     }
 
     /// Blocks the thread, also one of an async runtime: for what is rare and short. Never call it on the
@@ -172,10 +178,11 @@ impl Writer {
         db: Connection,
         damage: Arc<Latch>,
         brief: Brief,
+        channels: Channels,
         publish: impl Fn(Committed) + Send + 'static,
     ) -> std::io::Result<Writer> {
         let (queue, waiting) = mpsc::channel();
-        let work = move || run(db, &waiting, &damage, brief, publish);
+        let work = move || run(db, &waiting, &damage, (brief, channels), publish);
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(work)?;
         Ok(Writer { queue, thread })
     }
@@ -184,14 +191,14 @@ impl Writer {
     pub(super) fn submit<T: Send + 'static>(
         &self,
         haste: Haste,
-        change: impl FnOnce(&Connection, &mut News) -> Result<T, Error> + Send + 'static,
-    ) -> Written<T> {
+        change: impl FnOnce(&Connection, &mut PendingEvents) -> Result<T, Error> + Send + 'static,
+    ) -> PendingWrite<T> {
         let (answer, outcome) = oneshot::channel();
         let change = Some(change);
         let pending = Box::new(Pending { haste, change, made: Err(Error::Closed), answer });
         // A writer that is gone drops the answer with it, which reads as `Closed`.
         let _ = self.queue.send(pending);
-        Written(outcome)
+        PendingWrite(outcome)
     }
 
     /// Finishes what is queued, then closes the database.
@@ -207,14 +214,14 @@ fn run(
     db: Connection,
     waiting: &mpsc::Receiver<Box<dyn Change>>,
     damage: &Latch,
-    brief: Brief,
+    (brief, channels): (Brief, Channels),
     publish: impl Fn(Committed),
 ) {
     while let Ok(first) = waiting.recv() {
-        let mut news = News { changes: Vec::new(), brief };
+        let mut events = PendingEvents { changes: Vec::new(), brief, channels: channels.clone() };
         let mut batch = vec![first];
         wait_for_company(waiting, &mut batch);
-        let committed = damage.check().and_then(|()| commit(&db, waiting, &mut batch, &mut news));
+        let committed = damage.check().and_then(|()| commit(&db, waiting, &mut batch, &mut events));
         let found = batch.iter().filter_map(|change| change.damage()).next();
         if let Some(why) = committed.as_ref().err().and_then(Error::damage).or(found) {
             damage.set(&why);
@@ -223,7 +230,7 @@ fn run(
             // The latch has logged it once; every later change fails the same way.
             Err(Error::Damaged(_)) => {}
             Ok(before) => {
-                for (id, (what, task)) in (before + 1..).zip(news.changes) {
+                for (id, (what, task)) in (before + 1..).zip(events.changes) {
                     let committed = Committed { id, what, task };
                     // A listener that panics must not end the only thread that writes: the change is
                     // made, and its caller is waiting for the answer.
@@ -267,7 +274,7 @@ fn commit(
     db: &Connection,
     waiting: &mpsc::Receiver<Box<dyn Change>>,
     batch: &mut Vec<Box<dyn Change>>,
-    news: &mut News,
+    events: &mut PendingEvents,
 ) -> Result<u64, Error> {
     // `BEGIN IMMEDIATE`, because maintenance (`VACUUM`) writes on another connection: a transaction that reads
     // first and writes later fails with SQLITE_BUSY_SNAPSHOT when another commit came in between.
@@ -275,9 +282,9 @@ fn commit(
     let mut done = 0;
     while let Some(change) = batch.get_mut(done) {
         // Events of a change that is rolled back must not be published.
-        let told = news.changes.len();
+        let told = events.changes.len();
         let savepoint = tx.savepoint()?;
-        if change.make(&tx, news) {
+        if change.make(&tx, events) {
             savepoint.commit()?;
         } else {
             // On a full disk SQLite rolls back the whole transaction by itself. The changes before this
@@ -286,27 +293,27 @@ fn commit(
                 return Err(change.why_not());
             }
             drop(savepoint); // rolls back
-            news.changes.truncate(told);
+            events.changes.truncate(told);
         }
         done += 1;
         if done < MOST_IN_ONE_COMMIT {
             batch.extend(waiting.try_recv().ok());
         }
     }
-    let before = count_changes(&tx, news.changes.len())?;
+    let before = count_changes(&tx, events.changes.len())?;
     tx.commit()?;
     Ok(before)
 }
 
 /// Advances the sequence number of changes in the same transaction, so that a snapshot knows exactly which
 /// changes it contains and a subscriber can go on behind it without a gap.
-fn count_changes(db: &Connection, news: usize) -> Result<u64, Error> {
-    if news == 0 {
+fn count_changes(db: &Connection, events: usize) -> Result<u64, Error> {
+    if events == 0 {
         return Ok(0);
     }
     Ok(db.query_one(
         "UPDATE counter SET n = n + ?1 WHERE name = 'change' RETURNING n - ?1",
-        [news as i64],
+        [events as i64],
         |row| row.get::<i64>(0),
     )? as u64)
 }

@@ -5,16 +5,16 @@ use super::cancel::Target;
 use super::{Caller, Error, Supervisor};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cleared {
+pub struct ClearOutcome {
     pub cancelled: usize,
     pub cleared: usize,
 }
 
 impl Supervisor {
-    pub async fn clear(&self, caller: &Caller) -> Result<Cleared, Error> {
+    pub async fn clear(&self, caller: &Caller) -> Result<ClearOutcome, Error> {
         let cancelled = self.cancel(caller, Target::All).await?.tasks.len();
         let cleared =
             self.0.core.store().tasks().clear(&caller.session, self.0.core.clock().now()).await?;
-        Ok(Cleared { cancelled, cleared })
+        Ok(ClearOutcome { cancelled, cleared })
     }
 }

@@ -6,6 +6,7 @@
 
 use std::cell::OnceCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -13,9 +14,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::turns::Bell;
 use super::{Error, Hosts, Settings};
 use crate::clock::Clock;
-use crate::host::{Handed, Host, Location, Metered, Place};
+use crate::host::{ClientCredentials, Host, Location, Metered, Place};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::task::queue::Limits;
@@ -37,8 +39,23 @@ struct Inner {
     settings: Settings,
     /// Those of the settings, until they are changed at run time.
     limits: RwLock<Arc<Limits>>,
+    /// How many callers drain the queue.
+    drains: AtomicUsize,
     stopping: CancellationToken,
     spawned: TaskTracker,
+}
+
+/// Keeps tasks from starting, until it is dropped.
+pub struct Draining {
+    core: Core,
+    wake: Bell,
+}
+
+impl Drop for Draining {
+    fn drop(&mut self) {
+        self.core.0.drains.fetch_sub(1, Ordering::SeqCst);
+        self.wake.ring();
+    }
 }
 
 impl Core {
@@ -57,6 +74,7 @@ impl Core {
         let hosts = Hosts { all: all.into_iter().map(metered).collect(), default };
         Core(Arc::new(Inner {
             limits: RwLock::new(settings.limits.clone()),
+            drains: AtomicUsize::new(0),
             stopping: CancellationToken::new(),
             spawned: TaskTracker::new(),
             store,
@@ -88,11 +106,21 @@ impl Core {
     }
 
     pub(super) fn limits(&self) -> Arc<Limits> {
-        self.0.limits.read().clone()
+        let limits = self.0.limits.read().clone();
+        match self.0.drains.load(Ordering::SeqCst) {
+            0 => limits,
+            _ => Arc::new(Limits { is_draining: true, ..(*limits).clone() }),
+        }
     }
 
     pub(super) fn set_limits(&self, limits: Limits) {
         *self.0.limits.write() = Arc::new(limits);
+    }
+
+    /// Nothing starts for as long as the answer is kept. `wake` is rung when tasks may start again.
+    pub(super) fn drain(&self, wake: Bell) -> Draining {
+        self.0.drains.fetch_add(1, Ordering::SeqCst);
+        Draining { core: self.clone(), wake }
     }
 
     /// Cancelled when the supervisor is to stop.
@@ -138,7 +166,11 @@ impl Core {
     }
 
     /// The host for a launch: a caller may name a server of its own in its environment.
-    pub(super) fn host_for(&self, name: &str, handed: &Handed) -> Result<Arc<dyn Host>, Error> {
+    pub(super) fn host_for(
+        &self,
+        name: &str,
+        handed: &ClientCredentials,
+    ) -> Result<Arc<dyn Host>, Error> {
         let host = self.host(name)?;
         let (Some(servers), Some(address)) = (host.servers(), handed.opencode()) else {
             return Ok(Arc::clone(host));
@@ -175,7 +207,7 @@ pub(super) mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::supervisor::{Asks, ForkMethod, Keep};
+    use crate::supervisor::{Asks, ForkMethod, Retention};
     use crate::task::lifecycle::Resumable;
 
     /// One without hosts, on a store of its own.
@@ -192,6 +224,7 @@ pub(super) mod tests {
                 blocking_per_parent: 1,
                 active_per_model: Default::default(),
                 queued_per_parent: 1,
+                is_draining: false,
             }),
             poll_interval: second,
             max_depth: 1,
@@ -208,7 +241,8 @@ pub(super) mod tests {
             last_message_characters: 1,
             inline_characters: 1,
             toasts: false,
-            history: Keep { tasks: None, age: None },
+            notifier: Arc::default(),
+            history: Retention { tasks: None, age: None },
             keep_unread: None,
         };
         let core = Core::new(store, Clock::system(), Hosts::default(), Metrics::new(), settings);

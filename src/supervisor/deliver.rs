@@ -14,12 +14,12 @@ use tokio::task::JoinSet;
 
 use super::Error;
 use super::core::Core;
-use super::mailbox::{Mailboxes, facts};
+use super::mailbox::{Mailboxes, content};
 use super::turns::Bell;
 use crate::backoff::Backoff;
 use crate::host::{self, Post};
 use crate::notice;
-use crate::store::{MOST_DUE, Owed};
+use crate::store::{MOST_DUE, OwedNotice};
 use crate::task::{NoticeId, SessionId};
 
 const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
@@ -97,7 +97,7 @@ impl Deliverer {
         surely_new_after: NoticeId,
     ) -> Result<Duration, Error> {
         let now = self.core.clock().now();
-        let mut by_parent: BTreeMap<SessionId, Vec<Owed>> = BTreeMap::new();
+        let mut by_parent: BTreeMap<SessionId, Vec<OwedNotice>> = BTreeMap::new();
         let mut aside: HashSet<SessionId> = speaking.values().cloned().collect();
         let room = AT_ONCE.saturating_sub(speaking.len());
         // Read before the notices: a caller that takes an end as its answer and leaves between the two reads
@@ -124,7 +124,7 @@ impl Deliverer {
             aside.extend(by_parent.keys().cloned());
         }
         // Fairness: the parent whose notice has waited longest comes first.
-        let mut in_turn: Vec<(SessionId, Vec<Owed>)> = by_parent.into_iter().collect();
+        let mut in_turn: Vec<(SessionId, Vec<OwedNotice>)> = by_parent.into_iter().collect();
         in_turn.sort_by_key(|(_, owed)| owed[0].id);
         for (parent, owed) in in_turn.into_iter().take(room) {
             let deliverer = self.clone();
@@ -142,7 +142,7 @@ impl Deliverer {
     }
 
     /// Delivers to one parent, in order; stops at the first failure, so that nothing overtakes it.
-    async fn tell(&self, owed: Vec<Owed>, surely_new_after: NoticeId) {
+    async fn tell(&self, owed: Vec<OwedNotice>, surely_new_after: NoticeId) {
         let mut written = Vec::with_capacity(owed.len());
         for together in self.said_together(&owed, surely_new_after) {
             let now = self.core.clock().now();
@@ -210,17 +210,21 @@ impl Deliverer {
 
     /// Batches: certainly new notices go together, one that may have been sent before goes alone, after a
     /// lookup.
-    fn said_together<'a>(&self, owed: &'a [Owed], surely_new_after: NoticeId) -> Vec<Together<'a>> {
+    fn said_together<'a>(
+        &self,
+        owed: &'a [OwedNotice],
+        surely_new_after: NoticeId,
+    ) -> Vec<NoticeBatch<'a>> {
         let tried = self.tried().clone();
-        let is_new = |owed: &Owed| {
+        let is_new = |owed: &OwedNotice| {
             owed.attempts == 0 && owed.id > surely_new_after && !tried.contains(&owed.id)
         };
         let alike = owed.chunk_by(|one, next| is_new(one) && is_new(next));
         let bounded = alike.flat_map(|alike| alike.chunks(MOST_TOGETHER));
         bounded
             .map(|together| match together {
-                [one] if !is_new(one) => Together::MayBeThere(one),
-                new => Together::New(new),
+                [one] if !is_new(one) => NoticeBatch::MayBeThere(one),
+                new => NoticeBatch::New(new),
             })
             .collect()
     }
@@ -229,12 +233,14 @@ impl Deliverer {
         self.tried.lock()
     }
 
-    async fn post(&self, together: Together<'_>) -> Result<(), Error> {
+    async fn post(&self, together: NoticeBatch<'_>) -> Result<(), Error> {
         let owed = together.owed();
-        let Some(Owed { parent_host, parent_session, .. }) = owed.first() else { return Ok(()) };
+        let Some(OwedNotice { parent_host, parent_session, .. }) = owed.first() else {
+            return Ok(());
+        };
         let host = self.core.host(parent_host)?;
         let to = self.core.place(parent_session);
-        if let Together::MayBeThere(owed) = together
+        if let NoticeBatch::MayBeThere(owed) = together
             && host.posted(to.clone(), owed.message_id.clone()).await?
         {
             return Ok(());
@@ -242,7 +248,7 @@ impl Deliverer {
         // Before the call: from here on the host may have them, whatever it answers.
         self.tried().extend(owed.iter().map(|owed| owed.id));
         let posts = owed.iter().map(|owed| {
-            let notice = notice::compose(&facts(owed), self.core.settings().inline_characters);
+            let notice = notice::compose(&content(owed), self.core.settings().inline_characters);
             Post {
                 to: to.clone(),
                 message: owed.message_id.clone(),
@@ -258,17 +264,17 @@ impl Deliverer {
 
 /// A batch of notices for one parent.
 #[derive(Clone, Copy)]
-enum Together<'a> {
-    New(&'a [Owed]),
+enum NoticeBatch<'a> {
+    New(&'a [OwedNotice]),
     /// An earlier attempt may have reached the conversation.
-    MayBeThere(&'a Owed),
+    MayBeThere(&'a OwedNotice),
 }
 
-impl<'a> Together<'a> {
-    fn owed(self) -> &'a [Owed] {
+impl<'a> NoticeBatch<'a> {
+    fn owed(self) -> &'a [OwedNotice] {
         match self {
-            Together::New(owed) => owed,
-            Together::MayBeThere(owed) => std::slice::from_ref(owed),
+            NoticeBatch::New(owed) => owed,
+            NoticeBatch::MayBeThere(owed) => std::slice::from_ref(owed),
         }
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct Wakes {
     pub(super) prompts: Bell,
     /// A transcript is owed to be kept.
     pub(super) transcripts: Bell,
+    /// Somebody is owed a notification.
+    pub(super) alerts: Bell,
 }
 
 /// What is written together with an end.
@@ -74,7 +76,7 @@ impl Ends {
                 tracing::error!(
                     task = %task.id,
                     error,
-                    "end of run not written; retrying at the next look"
+                    "end of run not written; retrying at the next check"
                 );
                 false
             }
@@ -128,6 +130,7 @@ impl Ends {
         self.wakes.notices.ring();
         self.wakes.prompts.ring();
         self.wakes.transcripts.ring();
+        self.wakes.alerts.ring();
     }
 
     /// Turns a panic in one task's work into a failure of that task alone.

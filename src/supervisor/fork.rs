@@ -8,17 +8,20 @@ use serde::{Deserialize, Serialize};
 use super::{Caller, Error, Supervisor};
 use crate::fork::{self, Inheritance};
 use crate::host::{self, Host, Place};
-use crate::task::{MAILBOX, SessionId};
+use crate::store;
+use crate::task::{MAILBOX, SessionId, TaskId};
 
 /// Whose conversation a new task starts with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fork {
-    /// Nobody's: it sees its prompt and nothing else.
+    /// No context: it sees its prompt and nothing else.
     No,
     /// The caller's own.
     Caller,
     /// A task's, by any form of its id, or that of a session on any host.
     Session(String),
+    /// What this task was given, as it is stored.
+    Again(TaskId),
 }
 
 /// How the child gets the conversation.
@@ -65,6 +68,7 @@ impl Supervisor {
                 place: self.0.core.place(&caller.session),
             },
             Fork::Session(session) => self.find_conversation(&session).await?,
+            Fork::Again(task) => return self.inherit_again(&task).map(Some),
         };
         let native = self.0.core.settings().fork_method == ForkMethod::Native;
         if native && conversation.host == host && self.0.core.host(host)?.forks().is_some() {
@@ -74,6 +78,17 @@ impl Supervisor {
         }
         let Inheritance { preamble, context, .. } = self.read_conversation(conversation).await?;
         Ok(Some(Inherits::Context { preamble, context }))
+    }
+
+    /// The context that a task began with. A copy that its host made is not stored, and neither is whose
+    /// conversation it was.
+    fn inherit_again(&self, id: &TaskId) -> Result<Inherits, Error> {
+        match self.0.core.store().tasks().inheritance(id)? {
+            Some(store::Inheritance { preamble, context, .. }) => {
+                Ok(Inherits::Context { preamble, context })
+            }
+            None => Err(Error::ContextNotKept(self.task(id)?.short_id.to_string())),
+        }
     }
 
     async fn find_conversation(&self, session: &str) -> Result<Conversation, Error> {

@@ -13,7 +13,7 @@ use crate::task::SessionId;
 
 /// A host as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostShown {
+pub struct HostStatus {
     pub name: String,
     /// Used by launches that name none.
     pub is_default: bool,
@@ -26,12 +26,12 @@ pub struct Server {
     pub name: String,
     pub address: String,
     /// `Ok` with its version, `Err` with the reason why it cannot be used.
-    pub standing: Result<String, String>,
+    pub health: Result<String, String>,
     pub active: usize,
 }
 
 impl Supervisor {
-    pub async fn hosts(&self) -> Result<Vec<HostShown>, Error> {
+    pub async fn hosts(&self) -> Result<Vec<HostStatus>, Error> {
         let mut active: BTreeMap<(String, String), usize> = BTreeMap::new();
         for task in self.0.core.store().tasks().live(None)? {
             *active.entry((task.origin.host, task.origin.host_instance)).or_default() += 1;
@@ -40,9 +40,9 @@ impl Supervisor {
             active.iter().filter(|((name, _), _)| name == host).map(|(_, n)| n).sum()
         };
         let server = |host: &str, known: host::Server| {
-            let host::Server { name, address, standing } = known;
+            let host::Server { name, address, health } = known;
             let active = active.get(&(host.to_owned(), name.clone())).copied().unwrap_or(0);
-            Server { name, address, standing, active }
+            Server { name, address, health, active }
         };
         let mut hosts = Vec::new();
         for (name, host) in &self.0.core.hosts().all {
@@ -50,7 +50,7 @@ impl Supervisor {
                 Some(servers) => servers.known().await,
                 None => Vec::new(),
             };
-            hosts.push(HostShown {
+            hosts.push(HostStatus {
                 name: name.clone(),
                 is_default: self.0.core.hosts().default.as_ref() == Some(name),
                 active: on(name),

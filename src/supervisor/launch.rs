@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use super::fork::Inherits;
 use super::launches::Offerer;
 use super::{Error, Fork, Supervisor};
-use crate::host::{self, AgentOffer, Handed, NewSession, Opened, Place};
-use crate::store::{Inheritance, Intended, Intent, NewTask, Placement};
+use crate::host::{self, AgentOffer, ClientCredentials, NewSession, OpenedSession, Place};
+use crate::store::{Inheritance, Intent, IntentOutcome, NewTask, Placement};
 use crate::task::launch::TaskSpec;
 use crate::task::{
-    BatchId, MAILBOX, Manner, Order, Origin, Parent, SHELL, SessionId, Task, TaskId, Timestamp,
+    BatchId, LaunchMode, MAILBOX, Order, Origin, Parent, SHELL, SessionId, Task, TaskId, Timestamp,
 };
 
 /// Names by which models know our agents from other programs.
@@ -43,12 +43,15 @@ pub struct Caller {
     /// Prefix of the names of earlier callers whose unread notices this one inherits, once they are gone.
     #[serde(default)]
     pub heir_of: String,
+    /// Shares its parent with strangers, and is told nothing of it (T18).
+    #[serde(default)]
+    pub anonymous: bool,
     /// The client's own timeout: calls that take longer are cut off.
     #[serde(default)]
     pub longest_wait: Option<Duration>,
     /// Credentials from its environment. Never stored: a launch that the next daemon finishes has none.
     #[serde(skip)]
-    pub handed: Handed,
+    pub handed: ClientCredentials,
 }
 
 impl Caller {
@@ -68,7 +71,7 @@ pub struct Launch {
 
 /// A launch as it is serialised in its intent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Begun {
+pub(super) struct LaunchIntent {
     caller: Caller,
     /// As older versions wrote it.
     #[serde(rename = "order")]
@@ -78,15 +81,18 @@ pub(super) struct Begun {
     at: Timestamp,
     #[serde(default)]
     inherits: Option<Inherits>,
+    /// The task that it repeats.
+    #[serde(default)]
+    retry_of: Option<TaskId>,
     /// The caller was told that it failed: its session, if there is one, is deleted and not adopted.
     #[serde(default)]
     pub(super) abandoned: bool,
 }
 
-impl Begun {
+impl LaunchIntent {
     /// `parent` is where the caller's conversation is.
     fn session(&self, nonce: &str, parent: Place) -> NewSession {
-        let Begun { caller, wanted, host, inherits, .. } = self;
+        let LaunchIntent { caller, wanted, host, inherits, .. } = self;
         let order = &wanted.order;
         NewSession {
             parent: (caller.host == *host).then_some(parent),
@@ -113,6 +119,16 @@ impl Begun {
 
 impl Supervisor {
     pub async fn launch(&self, caller: Caller, launch: Launch) -> Result<Task, Error> {
+        self.launch_linked(caller, launch, None).await
+    }
+
+    /// A launch that may repeat an earlier task.
+    pub(super) async fn launch_linked(
+        &self,
+        caller: Caller,
+        launch: Launch,
+        retry_of: Option<TaskId>,
+    ) -> Result<Task, Error> {
         let Launch { wanted, fork, key } = launch;
         let TaskSpec { order, batch, host: wish } = wanted;
         if !self.0.core.settings().enabled {
@@ -140,20 +156,22 @@ impl Supervisor {
         let directory = self.directory(&host, &caller).await?;
         let caller = Caller { directory, ..caller };
         let offer = self.check_agent(&host, &order.agent, &caller).await?;
-        // Resolved now and stored: limits per model count the model it will run on (T11).
+        // Resolution now and stored: limits per model count the model it will run on (T11).
         let model = self.check_model(&host, order.model.or(offer.model), &caller.handed).await?;
         let order = Order { model, agent: offer.name, ..order };
         let inherits = self.inherit(fork, &caller, &host).await?;
 
         let at = self.0.core.clock().now();
         let wanted = TaskSpec { order, batch, host: wish };
-        let begun = Begun { caller, wanted, host, depth, at, inherits, abandoned: false };
+        let abandoned = false;
+        let launch =
+            LaunchIntent { caller, wanted, host, depth, at, inherits, retry_of, abandoned };
         // From here on detached: dropping the caller's future must not cut the saga in two.
         let supervisor = self.clone();
         let rest = self.0.core.spawn(async move {
-            supervisor.intend(&nonce, &begun).await?;
-            let (host, session) = (begun.host.clone(), supervisor.session_for(&begun, &nonce));
-            let launched = supervisor.open_and_insert(nonce, begun).await;
+            supervisor.intend(&nonce, &launch).await?;
+            let (host, session) = (launch.host.clone(), supervisor.session_for(&launch, &nonce));
+            let launched = supervisor.open_and_insert(nonce, launch).await;
             if let (Ok(task), false) = (&launched, is_settled) {
                 supervisor.delete_late_twins(host, session, task.id.clone());
             }
@@ -225,26 +243,26 @@ impl Supervisor {
         Ok(self.0.core.store().tasks().by_nonce(key)?)
     }
 
-    async fn intend(&self, nonce: &str, begun: &Begun) -> Result<(), Error> {
+    async fn intend(&self, nonce: &str, launch: &LaunchIntent) -> Result<(), Error> {
         let intent = Intent {
             nonce: nonce.to_owned(),
-            host: begun.host.clone(),
-            parent_session: begun.caller.session.clone(),
-            created_at: begun.at,
-            launch: serde_json::to_string(begun).expect("a launch is JSON"),
+            host: launch.host.clone(),
+            parent_session: launch.caller.session.clone(),
+            created_at: launch.at,
+            launch: serde_json::to_string(launch).expect("a launch is JSON"),
         };
         let limits = self.0.core.limits();
-        let Order { model, manner, .. } = begun.wanted.order.clone();
-        match self.0.core.store().intents().intend(intent, model, manner, limits.clone()).await? {
-            Intended::Yes => Ok(()),
-            Intended::QueueFull => Err(Error::QueueFull(limits.queued_per_parent)),
+        let Order { model, mode, .. } = launch.wanted.order.clone();
+        match self.0.core.store().intents().intend(intent, model, mode, limits.clone()).await? {
+            IntentOutcome::Yes => Ok(()),
+            IntentOutcome::QueueFull => Err(Error::QueueFull(limits.queued_per_parent)),
         }
     }
 
-    async fn open_and_insert(&self, nonce: String, begun: Begun) -> Result<Task, Error> {
-        let host = self.0.core.host_for(&begun.host, &begun.caller.handed)?;
-        let session = self.session_for(&begun, &nonce);
-        let opened = match (&begun.inherits, host.forks()) {
+    async fn open_and_insert(&self, nonce: String, launch: LaunchIntent) -> Result<Task, Error> {
+        let host = self.0.core.host_for(&launch.host, &launch.caller.handed)?;
+        let session = self.session_for(&launch, &nonce);
+        let opened = match (&launch.inherits, host.forks()) {
             (Some(Inherits::CopyOf(of)), Some(forks)) => {
                 forks.fork(self.0.core.place(of), session).await
             }
@@ -255,8 +273,8 @@ impl Supervisor {
         };
         match opened {
             Ok(opened) => {
-                let place = Place::of_child(&opened, &begun.caller.directory);
-                let completed = self.complete(nonce.clone(), begun, opened).await;
+                let place = Place::of_child(&opened, &launch.caller.directory);
+                let completed = self.complete(nonce.clone(), launch, opened).await;
                 if completed.is_err() {
                     // The caller gets an error, so the launch must not be adopted later. A full disk may not
                     // take the mark, so the session is deleted as well; without one nothing is adopted.
@@ -277,10 +295,11 @@ impl Supervisor {
     pub(super) async fn complete(
         &self,
         nonce: String,
-        begun: Begun,
-        opened: Opened,
+        launch: LaunchIntent,
+        opened: OpenedSession,
     ) -> Result<Task, Error> {
-        let Begun { caller, wanted, host, depth, at, inherits, abandoned: _ } = begun;
+        let LaunchIntent { caller, wanted, host, depth, at, inherits, retry_of, abandoned: _ } =
+            launch;
         let TaskSpec { order, batch, host: _ } = wanted;
         let clock = self.0.core.clock();
         let is_forked = inherits.is_some();
@@ -294,7 +313,7 @@ impl Supervisor {
         let placement = match batch {
             Some(name) => Placement::Named(BatchId::new(name)),
             // A batch of its own: its progress is not mixed with that of others.
-            None if caller.lone_batches || order.manner == Manner::Blocking => {
+            None if caller.lone_batches || order.mode == LaunchMode::Blocking => {
                 Placement::Named(clock.batch_id())
             }
             None => Placement::CurrentOr(clock.batch_id()),
@@ -316,6 +335,7 @@ impl Supervisor {
                 directory: caller.directory,
                 depth,
                 is_forked,
+                retry_of,
             },
             order,
             placement,
@@ -332,8 +352,8 @@ impl Supervisor {
     }
 
     /// The session that a launch opens.
-    pub(super) fn session_for(&self, begun: &Begun, nonce: &str) -> NewSession {
-        begun.session(nonce, self.0.core.place(&begun.caller.session))
+    pub(super) fn session_for(&self, launch: &LaunchIntent, nonce: &str) -> NewSession {
+        launch.session(nonce, self.0.core.place(&launch.caller.session))
     }
 
     /// The caller's conversation, if it is on that host.
@@ -387,7 +407,7 @@ impl Supervisor {
         &self,
         host: &str,
         wish: Option<String>,
-        handed: &Handed,
+        handed: &ClientCredentials,
     ) -> Result<Option<String>, Error> {
         let wish = wish.or_else(|| handed.model().map(str::to_owned));
         let Some(vetting) = self.0.core.host(host)?.vetting() else { return Ok(wish) };
@@ -464,11 +484,11 @@ fn meant<'a>(offers: &'a [AgentOffer], name: &str) -> Option<&'a AgentOffer> {
 }
 
 fn title(order: &Order, forked: bool) -> String {
-    let Order { description, manner, .. } = order;
-    match (manner, forked) {
-        (Manner::Background, false) => format!("Background: {description}"),
-        (Manner::Background, true) => format!("Background (forked): {description}"),
-        (Manner::Blocking, _) => format!("Task: {description}"),
+    let Order { description, mode, .. } = order;
+    match (mode, forked) {
+        (LaunchMode::Background, false) => format!("Background: {description}"),
+        (LaunchMode::Background, true) => format!("Background (forked): {description}"),
+        (LaunchMode::Blocking, _) => format!("Task: {description}"),
     }
 }
 

@@ -33,7 +33,7 @@ impl Ledger {
             tracing::error!(
                 task = %active.task.id,
                 error,
-                "progress not written; retrying at the next look"
+                "progress not written; retrying at the next check"
             );
         }
     }

@@ -15,8 +15,8 @@ use super::core::Core;
 use super::turns::Bell;
 use super::{Caller, Error, Supervisor};
 use crate::claim;
-use crate::notice::{self, Facts, News, Notice};
-use crate::store::Owed;
+use crate::notice::{self, Notice, NoticeContent, Subject};
+use crate::store::OwedNotice;
 use crate::task::lifecycle::RunEnd;
 use crate::task::{NoticeId, Receipt, SessionId, Task, TaskId};
 
@@ -32,20 +32,20 @@ pub struct Letter {
     /// To be named in the acknowledgement.
     pub id: NoticeId,
     pub task: TaskId,
-    facts: Facts,
+    content: NoticeContent,
 }
 
 impl Letter {
     /// `inline` is how many characters of the result are in it.
     pub fn text(&self, inline: usize) -> String {
-        notice::letter(&self.facts, inline)
+        notice::letter(&self.content, inline)
     }
 
     /// The length of the result it reports.
     pub fn result_characters(&self) -> usize {
-        match &self.facts.news {
-            News::Ended { result, .. } => result.as_ref().map_or(0, |text| text.chars().count()),
-            News::Stalled { .. } => 0,
+        match &self.content.subject {
+            Subject::Ended { result, .. } => result.as_ref().map_or(0, |text| text.chars().count()),
+            Subject::Stalled { .. } => 0,
         }
     }
 }
@@ -85,7 +85,7 @@ struct State {
 }
 
 /// Guard: while it lives, the ends of these tasks are a caller's response and not yet notices.
-pub(super) struct Awaiting {
+pub(super) struct WaitGuard {
     mailboxes: Mailboxes,
     tasks: Vec<TaskId>,
 }
@@ -116,9 +116,9 @@ impl Mailboxes {
         let receipt = unread.into_iter().map(|(notice, _)| notice).take(MOST).collect();
         let owed = store.outbox().notices(&receipt)?;
         state.handed.extend(owed.iter().map(|owed| (owed.id, now)));
-        let letter = |owed: Owed| {
-            let facts = facts(&owed);
-            Letter { id: owed.id, task: owed.task, facts }
+        let letter = |owed: OwedNotice| {
+            let content = content(&owed);
+            Letter { id: owed.id, task: owed.task, content }
         };
         Ok(Mail { letters: owed.into_iter().map(letter).collect(), left })
     }
@@ -141,8 +141,37 @@ impl Mailboxes {
         }
         // Disk before memory: the lease ends only when the notice cannot be handed out again.
         self.core.store().outbox().mark_read(receipt.clone(), self.core.clock().now()).await?;
-        self.state.lock().handed.retain(|notice, _| !receipt.has(*notice));
+        self.release(&receipt);
         Ok(())
+    }
+
+    /// The same for answers of deferred calls, and the notices in them.
+    pub(super) async fn was_received(
+        &self,
+        receipt: Receipt,
+        calls: Vec<String>,
+    ) -> Result<(), Error> {
+        let now = self.core.clock().now();
+        self.core.store().calls().received(calls, receipt.clone(), now).await?;
+        self.release(&receipt);
+        Ok(())
+    }
+
+    fn release(&self, receipt: &Receipt) {
+        self.state.lock().handed.retain(|notice, _| !receipt.has(*notice));
+    }
+
+    /// Leases notices again that were handed out before and not acknowledged. `false`, and nothing is leased,
+    /// when one of them has been read since.
+    pub(super) fn lease_again(&self, receipt: &Receipt) -> Result<bool, Error> {
+        let now = self.core.clock().uptime();
+        // Held across the read, as in `hand_out`.
+        let mut state = self.state.lock();
+        if self.core.store().outbox().any_read(receipt)? {
+            return Ok(false);
+        }
+        state.handed.extend(receipt.notices().iter().map(|notice| (*notice, now)));
+        Ok(true)
     }
 
     /// The tasks whose ends somebody waits for.
@@ -150,17 +179,17 @@ impl Mailboxes {
         self.state.lock().awaited.keys().cloned().collect()
     }
 
-    pub(super) fn await_ends(&self, tasks: Vec<TaskId>) -> Awaiting {
+    pub(super) fn await_ends(&self, tasks: Vec<TaskId>) -> WaitGuard {
         let mut state = self.state.lock();
         for id in &tasks {
             *state.awaited.entry(id.clone()).or_default() += 1;
         }
         drop(state);
-        Awaiting { mailboxes: self.clone(), tasks }
+        WaitGuard { mailboxes: self.clone(), tasks }
     }
 }
 
-impl Awaiting {
+impl WaitGuard {
     /// The caller gets these ends with its response: in its conversation they are recorded without waking
     /// it; for a caller with a mailbox the notices are leased from now on.
     pub(super) async fn give(&self, ended: &[&Task]) -> Result<Receipt, Error> {
@@ -184,7 +213,7 @@ impl Awaiting {
     }
 }
 
-impl Drop for Awaiting {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         let mut state = self.mailboxes.state.lock();
         for id in &self.tasks {
@@ -227,7 +256,7 @@ impl Supervisor {
         let Mail { letters, left } = self.hand_out_mail(caller)?;
         self.mail_was_read(letters.iter().map(|letter| letter.id).collect()).await?;
         let inline = self.inline_characters();
-        let notice = |letter: &Letter| notice::compose(&letter.facts, inline);
+        let notice = |letter: &Letter| notice::compose(&letter.content, inline);
         Ok(Mailbox { notices: letters.iter().map(notice).collect(), left })
     }
 
@@ -237,12 +266,12 @@ impl Supervisor {
     }
 }
 
-/// An outbox row as the facts of a notice.
-pub(super) fn facts(owed: &Owed) -> Facts {
+/// An outbox row as the content of a notice.
+pub(super) fn content(owed: &OwedNotice) -> NoticeContent {
     let run = &owed.run;
-    let news = match owed.quiet {
-        Some(quiet) => News::Stalled { quiet },
-        None => News::Ended {
+    let subject = match owed.quiet {
+        Some(quiet) => Subject::Stalled { quiet },
+        None => Subject::Ended {
             how: run.ended_as.unwrap_or(RunEnd::Failed),
             took: run.ended_at.unwrap_or(run.started_at).since(run.started_at),
             result: run.result.clone(),
@@ -250,11 +279,11 @@ pub(super) fn facts(owed: &Owed) -> Facts {
             open_todos: run.open_todos.clone(),
         },
     };
-    Facts {
+    NoticeContent {
         short_id: owed.short_id.clone(),
         description: owed.description.clone(),
         run: run.n,
-        news,
+        subject,
         batch_ended: owed.batch_ended,
         batch_total: owed.batch_total,
         development: owed.development,

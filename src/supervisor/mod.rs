@@ -18,19 +18,22 @@
 //! got lost) is looked up in the conversation before it is sent again: at least once on the wire, once in
 //! the conversation.
 //!
-//! *Nobody polls.* Waiting callers sleep on the feed, which is fed by commits.
+//! *No polling.* Waiting callers sleep on the feed, which is fed by commits.
 //!
 //! *A component owns what it remembers.* Its lock is its own and not held while a host is called; others
 //! ring its bell or call it, and losing its memory costs time, never truth. Only the locks per task and per
 //! launch key (`turns`) span calls to hosts. [`Supervisor`] is the verbs on top; what they spawn is joined at
 //! shutdown.
 
+mod alerts;
 mod asks;
+mod calls;
 mod cancel;
 mod clear;
 mod core;
 mod deliver;
 mod ends;
+mod fit;
 mod fork;
 mod hosts;
 mod launch;
@@ -43,9 +46,12 @@ mod output;
 mod prompt;
 mod providers;
 mod prune;
+mod queue;
 mod reconcile;
 mod recover;
 mod resume;
+mod retry;
+mod send;
 mod status;
 mod toast;
 mod transcript;
@@ -61,24 +67,31 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub use self::core::Draining;
 pub use crate::host::{AgentOffer, Answer};
 pub use crate::notice::Notice;
-pub use asks::Asked;
+pub use asks::PermissionRequest;
 pub use cancel::{Cancelled, Target};
-pub use clear::Cleared;
+pub use clear::ClearOutcome;
 pub use fork::{Fork, ForkMethod};
-pub use hosts::{Bridge, HostShown, Line, Server};
+pub use hosts::{Bridge, HostStatus, Line, Server};
 pub use launch::{Caller, Launch};
 pub use list::Listing;
 pub use mailbox::{Letter, Mail, Mailbox};
 pub use output::Output;
-pub use providers::{Handed, HandedParts, Look, ModelStanding, ProviderStanding};
-pub use wait::{Awaited, Need, WaitEnd, Waited};
+pub use providers::{
+    ClientCredentialParts, ClientCredentials, ModelStatus, ProbeDepth, ProviderStatus,
+};
+pub use queue::{DrainOutcome, SlotCounts};
+pub use send::{Delivery, Sent};
+pub use wait::{Asking, AwaitedEnds, Need, WaitEnd, WaitOutcome};
 
+use self::alerts::Alerter;
 use self::asks::OpenAsks;
 use self::core::Core;
 use self::deliver::Deliverer;
 use self::ends::{Ends, Wakes};
+use self::fit::Fitting;
 use self::launches::Launches;
 use self::ledger::Ledger;
 use self::mailbox::Mailboxes;
@@ -90,13 +103,15 @@ use crate::clock::Clock;
 use crate::feed::{Events, Feed, TaskEvent};
 use crate::host::{self, Host};
 use crate::metrics::Metrics;
-use crate::store::{self, Resolved, Store};
+use crate::notify::Notifier;
+use crate::store::{self, Resolution, Store};
 pub use crate::store::{
-    Direction, Field, Filter, Group, Keep, Quarantined, Snapshot, Sort, Totals, Window,
+    Direction, Field, Filter, Group, NewCall, Quarantined, QueueLength, Retention, Snapshot, Sort,
+    StoredCall, Totals, Window,
 };
 use crate::task::lifecycle::{self, Resumable};
 use crate::task::queue::Limits;
-use crate::task::{SessionId, Task, TaskId, launch as arguments, tick_of};
+use crate::task::{Answered, SessionId, Task, TaskId, launch as arguments, tick_of};
 
 /// Pause before a panicked worker is restarted: one that panics at once must not become a busy loop.
 const AFTER_A_PANIC: Duration = Duration::from_secs(1);
@@ -116,6 +131,7 @@ struct Inner {
     prompter: Prompter,
     reconciler: Reconciler,
     deliverer: Deliverer,
+    alerter: Alerter,
     bells: Bells,
 }
 
@@ -130,6 +146,8 @@ struct Bells {
     notices: Bell,
     /// A transcript may be owed to be kept.
     transcripts: Bell,
+    /// A person may be owed a notification.
+    alerts: Bell,
 }
 
 /// The disk quota is exceeded; in bytes.
@@ -177,8 +195,10 @@ pub struct Settings {
     pub last_message_characters: usize,
     pub inline_characters: usize,
     pub toasts: bool,
+    /// How people are told besides.
+    pub notifier: Arc<Notifier>,
     /// What is pruned is what this leaves out.
-    pub history: Keep,
+    pub history: Retention,
     /// How long an end that nobody has read keeps its task; `None` is until it is read.
     pub keep_unread: Option<Duration>,
 }
@@ -194,7 +214,7 @@ pub enum Asks {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("no task `{0}`; a list of the tasks shows their ids")]
+    #[error("no task `{0}`; list the tasks to see their ids")]
     NoSuchTask(String),
     #[error("`{reference}` could be any of: {}", .candidates.join(", "))]
     Ambiguous { reference: String, candidates: Vec<String> },
@@ -202,7 +222,15 @@ pub enum Error {
     NoSuchBatch(String),
     #[error("no task group `{0}`; `/v1/task-groups` lists them")]
     NoSuchGroup(String),
-    #[error("nothing is asked as `{0}`; `asyncagents approve` lists what is")]
+    #[error(
+        "`{}` was answered already: {} at {} ({})",
+        .0.id,
+        if .0.allowed { "allowed" } else { "denied" },
+        .0.at,
+        .0.door.name()
+    )]
+    AnsweredBefore(Answered),
+    #[error("no permission request `{0}` is open; `asyncagents approve` lists those that are")]
     NothingAsked(String),
     #[error(transparent)]
     Refused(#[from] lifecycle::Refused),
@@ -238,9 +266,21 @@ pub enum Error {
     TooDeep(u32),
     #[error(
         "task `{0}` was launched by another conversation, which alone may change it; a person can, in \
-         a shell: `asyncagents cancel {0}`, `asyncagents resume {0} PROMPT`"
+         a shell: `asyncagents cancel {0}`, `asyncagents resume {0} PROMPT`, `asyncagents send {0} MESSAGE`"
     )]
     NotYours(String),
+    #[error(
+        "task `{task}` takes no messages any more, its status is {status}; start a new task with \
+         asyncagents_task"
+    )]
+    TakesNoMessages { task: String, status: &'static str },
+    #[error(
+        "the host `{host}` cannot give a message to an agent at work; wait for the end of task `{task}` and \
+         send it then, or cancel the task and start a new one"
+    )]
+    CannotSteer { task: String, host: String },
+    #[error("{0} messages wait for this task already; wait until it has taken them in")]
+    TooManyMessages(usize),
     #[error("session of task `{0}` no longer exists; start a new task with asyncagents_task")]
     SessionGone(String),
     #[error("task `{0}` is still being stopped on its host; try again in a moment")]
@@ -256,15 +296,20 @@ pub enum Error {
     )]
     CannotFork { session: String, why: String },
     #[error(
-        "no session `{session}` on any host ({known}), and no task of that id; a list of the tasks \
-         shows theirs"
+        "the context of task `{0}` was a copy that its host made, which is not kept; launch it anew from the \
+         conversation that it was forked from"
+    )]
+    ContextNotKept(String),
+    #[error(
+        "no session `{session}` on any host ({known}), and no task of that id; list the tasks \
+         to see theirs"
     )]
     NoSuchConversation { session: String, known: String },
     #[error(transparent)]
     Overfull(#[from] Overfull),
     #[error("background tasks are switched off (`enabled = false` in the configuration file)")]
     Disabled,
-    #[error("the daemon is stopping; try again, it is started anew on demand")]
+    #[error("the daemon is stopping; try again, a new one is started on demand")]
     Stopping,
     #[error("the task changed again and again while this was tried; try once more")]
     Contended,
@@ -302,19 +347,24 @@ impl Supervisor {
         });
         let core = Core::new(store, clock, hosts, metrics, settings);
         let bells = Bells::default();
-        let Bells { look, prompts, notices, transcripts } = bells.clone();
+        // From here on, every end is owed to those who want to be told.
+        drop(core.store().alerts().set_channels(core.settings().notifier.channels()));
+        let Bells { look, prompts, notices, transcripts, alerts } = bells.clone();
         let wakes = Wakes {
             notices: notices.clone(),
             prompts: prompts.clone(),
             transcripts: transcripts.clone(),
+            alerts: alerts.clone(),
         };
         let ends = Ends::new(core.clone(), wakes);
         let ledger = Ledger::new(core.clone(), prompts.clone(), notices.clone());
+        let fitting = Fitting::new(core.clone(), prompts.clone());
         let mailboxes = Mailboxes::new(core.clone(), notices.clone());
-        let asks = OpenAsks::new(core.clone(), look.clone());
+        let asks = OpenAsks::new(core.clone(), look.clone(), alerts.clone());
         let transcripts = Transcripts::new(core.clone(), transcripts);
         Supervisor(Arc::new(Inner {
             launches: Launches::default(),
+            alerter: Alerter { core: core.clone(), bell: alerts },
             deliverer: Deliverer::new(core.clone(), mailboxes.clone(), notices),
             prompter: Prompter {
                 core: core.clone(),
@@ -328,6 +378,7 @@ impl Supervisor {
                 ends: ends.clone(),
                 ledger,
                 asks: asks.clone(),
+                fitting,
                 transcripts: transcripts.clone(),
                 bell: look,
             },
@@ -351,12 +402,13 @@ impl Supervisor {
     /// Runs the workers until [`Supervisor::stop`]: recovery, prompter, reconciler, deliverer and the rest.
     /// Returns when everything that was spawned here has ended.
     pub async fn run(&self) {
-        let Inner { prompter, reconciler, deliverer, transcripts, .. } = &*self.0;
+        let Inner { prompter, reconciler, deliverer, alerter, transcripts, .. } = &*self.0;
         let mut workers = JoinSet::new();
         workers.spawn(keep("recover", self.clone(), Supervisor::recover));
         workers.spawn(keep("prompter", prompter.clone(), Prompter::run));
         workers.spawn(keep("reconciler", reconciler.clone(), Reconciler::run));
         workers.spawn(keep("deliverer", deliverer.clone(), Deliverer::run));
+        workers.spawn(keep("alerter", alerter.clone(), Alerter::run));
         workers.spawn(keep("pruner", self.clone(), Supervisor::pruner));
         workers.spawn(keep("toaster", self.clone(), Supervisor::toaster));
         workers.spawn(keep("keeper", transcripts.clone(), Transcripts::run));
@@ -423,15 +475,15 @@ impl Supervisor {
     pub fn resolve(&self, reference: &str) -> Result<Task, Error> {
         let reference = reference.trim();
         match self.0.core.store().tasks().resolve(reference)? {
-            Resolved::One(task) => Ok(*task),
-            Resolved::None => Err(Error::NoSuchTask(reference.to_owned())),
-            Resolved::Ambiguous(tasks) => Err(Error::Ambiguous {
-                reference: reference.to_owned(),
-                candidates: tasks
-                    .iter()
-                    .map(|task| format!("{} ({})", task.id, task.order.description))
-                    .collect(),
-            }),
+            Resolution::One(task) => Ok(*task),
+            Resolution::None => Err(Error::NoSuchTask(reference.to_owned())),
+            Resolution::Ambiguous { tasks, others } => {
+                let named =
+                    tasks.iter().map(|task| format!("{} ({})", task.id, task.order.description));
+                let others = (others > 0).then(|| format!("and {others} more"));
+                let candidates = named.chain(others).collect();
+                Err(Error::Ambiguous { reference: reference.to_owned(), candidates })
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Asked, Caller, Error, Need, Supervisor, WaitEnd};
+use super::{Asking, Caller, Error, Need, PermissionRequest, Supervisor, WaitEnd};
 use crate::task::{Receipt, Task, TaskId};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -12,7 +12,7 @@ pub struct Output {
     /// How the wait went; [`WaitEnd::Enough`] when nobody wanted to wait.
     pub end: WaitEnd,
     /// What the task waits for a person to answer.
-    pub asks: Vec<Asked>,
+    pub asks: Vec<PermissionRequest>,
     /// The notices that a caller with a mailbox has in hand with this.
     pub receipt: Receipt,
 }
@@ -29,7 +29,8 @@ impl Supervisor {
             None => (self.task(id)?, WaitEnd::Enough, Receipt::default()),
             Some(timeout) => {
                 let ids = std::slice::from_ref(id);
-                let awaited = self.await_ends(caller, ids, Need::All, timeout).await?;
+                let asking = Asking::default();
+                let awaited = self.await_ends(caller, ids, Need::All, timeout, &asking).await?;
                 let ended: Vec<&Task> = awaited.tasks.iter().filter(|t| !t.is_live()).collect();
                 (self.task(id)?, awaited.end, awaited.give(&ended).await?)
             }

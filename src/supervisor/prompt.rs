@@ -16,9 +16,9 @@ use super::turns::Bell;
 use super::{Error, verdict};
 use crate::backoff::Backoff;
 use crate::host::{self, Place, Post, Prompt};
-use crate::store::{Active, FollowUp};
-use crate::task::lifecycle::Report;
-use crate::task::{Task, TaskId};
+use crate::store::{Active, FollowUp, FurtherPrompt};
+use crate::task::lifecycle::{Change, Report};
+use crate::task::{MessageId, Schema, Task, TaskId};
 
 const PAUSES: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(10) };
@@ -32,6 +32,9 @@ const GO_ON_WITH_TODOS: &str = "Some of your todos are still open. Go on with th
      then give your final answer again in full.";
 const GO_ON_AFTER_RESTART: &str = "Your work was interrupted by a restart. Look at what is already done, go on from there, and \
      give your final answer.";
+
+/// Stands before what was said to a task while it waited for its turn.
+const ADDED: &str = "Added before you began:";
 
 /// Sends under way, and the back-offs of those that failed.
 #[derive(Default)]
@@ -125,6 +128,8 @@ impl Prompter {
             outgoing.sending.values().map(|active| active.task.id.clone()).collect();
         outgoing.failures.retain(|id, _| owed.iter().any(|active| active.task.id == *id));
         let uptime = self.core.clock().uptime();
+        // At most one send per task: a second one would read the same rows before the first has marked
+        // them, and could overtake it.
         outgoing.skipped = owed.iter().any(|active| sending.contains(&active.task.id));
         for active in owed.into_iter().filter(|active| !sending.contains(&active.task.id)) {
             let failed = outgoing.failures.get(&active.task.id);
@@ -190,8 +195,15 @@ impl Prompter {
         {
             return self.prompt_failed(active, error, failing_for).await;
         }
-        // In the order of the conversation: the run's own prompt, then its follow-ups.
-        let mut owed = vec![(None, &run.message_id, run.prompt.as_str(), run.sent_at)];
+        let first = match run.sent_at {
+            Some(_) => String::new(),
+            None => match self.first_words(active).await {
+                Ok(text) => text,
+                Err(error) => return self.prompt_failed(active, error, failing_for).await,
+            },
+        };
+        // In the order of the conversation: the run's own prompt, its follow-ups, what was said to it since.
+        let mut owed = vec![(None, &run.message_id, first.as_str(), run.sent_at)];
         if let Some(id) = &run.continue_id {
             owed.push((Some(FollowUp::Continue), id, GO_ON_AFTER_RESTART, run.continue_sent_at));
         }
@@ -199,13 +211,7 @@ impl Prompter {
             owed.push((Some(FollowUp::Todos), id, GO_ON_WITH_TODOS, run.nudge_sent_at));
         }
         for (follow_up, message, text, _) in owed.into_iter().filter(|(_, _, _, at)| at.is_none()) {
-            let prompt = Prompt {
-                to: Place::from(task),
-                message: message.clone(),
-                text: text.to_owned(),
-                agent: task.order.agent.clone(),
-                model: task.order.model.clone(),
-            };
+            let prompt = prompt(task, message, text);
             let sent = match self.core.host(&task.origin.host) {
                 Ok(host) => host.prompt(prompt).await.map_err(Error::from),
                 Err(error) => Err(error),
@@ -223,8 +229,81 @@ impl Prompter {
                 return false;
             }
         }
-        self.look.ring();
-        true
+        match self.send_further(active).await {
+            Ok(noted) => {
+                self.look.ring();
+                noted
+            }
+            Err(error) => self.prompt_failed(active, error, failing_for).await,
+        }
+    }
+
+    /// The run's prompt, with what was said to the task before it began, which the agent sees with its first
+    /// step, and with the schema that its answer has to fit. Which messages these are is written down before the
+    /// prompt is sent, so that a repeat says the same.
+    async fn first_words(&self, active: &Active) -> Result<String, Error> {
+        let Active { task, run } = active;
+        let further = self.core.store().further();
+        let mut said = further.of_run(task)?;
+        if said.iter().any(|said| said.message_id.is_none()) {
+            let host = self.core.host(&task.origin.host)?;
+            // An earlier attempt may have arrived without them; then they come after it.
+            if !host.posted(Place::from(task), run.message_id.clone()).await? {
+                // Read again afterwards: a message may have been added since the first read, and what is
+                // sent has to be what was marked.
+                further.join_prompt(task, &run.message_id).await?;
+                said = further.of_run(task)?;
+            }
+        }
+        let along = said.iter().filter(|said| said.message_id.as_ref() == Some(&run.message_id));
+        let along = along.map(|said| format!("{ADDED}\n{}", said.text));
+        let schema = task.order.schema.as_ref().map(Schema::instructions);
+        let parts = std::iter::once(run.prompt.clone()).chain(along).chain(schema);
+        Ok(parts.collect::<Vec<_>>().join("\n\n"))
+    }
+
+    /// Sends the messages that are owed to the run, in order. `false`: one was sent and that could not be
+    /// written; it is sent again under the same id.
+    async fn send_further(&self, active: &Active) -> Result<bool, Error> {
+        let Active { task, run } = active;
+        // Those that went along with the prompt are still to be marked.
+        if !run.owes_further {
+            return Ok(true);
+        }
+        let (core, further) = (&self.core, self.core.store().further());
+        for FurtherPrompt { seq, text, message_id, sent, correction } in further.of_run(task)? {
+            if sent {
+                continue;
+            }
+            if message_id.as_ref() != Some(&run.message_id) {
+                let message = match message_id {
+                    Some(message) => message,
+                    None => {
+                        let message = core.clock().message_id();
+                        // The id is on disk before the host sees it: after a crash the same message is sent
+                        // under the same id, which the host does not take twice.
+                        further.name(seq, message.clone()).await?;
+                        message
+                    }
+                };
+                let host = core.host(&task.origin.host)?;
+                let prompt = prompt(task, &message, &text);
+                match host.steering() {
+                    // The session is idle: it has given the answer that is corrected.
+                    _ if correction => host.prompt(prompt).await?,
+                    Some(steering) => steering.steer(prompt).await?,
+                    None => {
+                        let why = "it takes no messages at work".to_owned();
+                        return Err(host::Error::Refused(why).into());
+                    }
+                }
+            }
+            // Stops here, so that the order is kept: the next round begins with this one.
+            if further.sent(seq, core.clock().now()).await.is_err() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Posts the inherited context to the child. Idempotent: looked up by its message id first.
@@ -275,13 +354,9 @@ impl Prompter {
                 return self.ledger.park(task, task.progress.clone(), why).await.is_ok();
             }
             Error::Host(host::Error::Refused(why)) => {
-                let error = format!("the host refused the prompt: {why}");
-                task.state.report(Report::Failed { error, partial: None })
+                refused(active, format!("the host refused the prompt: {why}"))
             }
-            error @ Error::UnknownHost { .. } => {
-                let error = format!("interrupted: {error}");
-                task.state.report(Report::Failed { error, partial: None })
-            }
+            error @ Error::UnknownHost { .. } => refused(active, format!("interrupted: {error}")),
             // `stop` and not `report`: the prompt may have arrived with its response lost, so the session
             // is aborted as well.
             error if failing_for >= self.core.settings().gone => {
@@ -297,5 +372,25 @@ impl Prompter {
         let concluded = self.ends.conclude(task, change, Closing::default()).await;
         // Not concluded and still live: the end could not be written, so this is retried.
         concluded || self.core.task(&task.id).is_ok_and(|task| !task.is_live())
+    }
+}
+
+/// The end of a run whose host takes no prompt. One that is at work, and was sent a message, is aborted: nobody
+/// would watch it any more.
+fn refused(active: &Active, error: String) -> Option<Change> {
+    let failed = Report::Failed { error, partial: None };
+    match active.run.sent_at {
+        Some(_) => active.task.state.stop(failed),
+        None => active.task.state.report(failed),
+    }
+}
+
+fn prompt(task: &Task, message: &MessageId, text: &str) -> Prompt {
+    Prompt {
+        to: Place::from(task),
+        message: message.clone(),
+        text: text.to_owned(),
+        agent: task.order.agent.clone(),
+        model: task.order.model.clone(),
     }
 }

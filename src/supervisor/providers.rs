@@ -5,25 +5,31 @@
 use super::core::Core;
 use super::{Caller, Error, Supervisor};
 use crate::host::{self, Credentials, Place};
-pub use crate::host::{Handed, HandedParts, Look, ModelStanding, ProviderStanding};
+pub use crate::host::{
+    ClientCredentialParts, ClientCredentials, ModelStatus, ProbeDepth, ProviderStatus,
+};
 use crate::task::Task;
 
 impl Supervisor {
     /// The default model of our own agents, and the state of each provider.
-    pub async fn providers(&self, handed: Handed, look: Look) -> Result<ModelStanding, Error> {
+    pub async fn providers(
+        &self,
+        handed: ClientCredentials,
+        depth: ProbeDepth,
+    ) -> Result<ModelStatus, Error> {
         let keyed = self.0.core.hosts().all.values().find_map(|host| host.credentials());
-        Ok(keyed.ok_or(Error::NoHost)?.standings(handed, look).await?)
+        Ok(keyed.ok_or(Error::NoHost)?.statuses(handed, depth).await?)
     }
 
     /// The caller's credentials; a task that launches inherits those of its own launch.
-    pub(super) fn handed_to(&self, caller: &Caller) -> Result<Handed, Error> {
+    pub(super) fn handed_to(&self, caller: &Caller) -> Result<ClientCredentials, Error> {
         let parent = self.0.core.store().tasks().get(&caller.session)?;
         let earlier = parent.map(|parent| self.0.core.handed_for(&parent)).unwrap_or_default();
         Ok(caller.handed.over(&earlier))
     }
 
-    /// A caller that resumes a task hands over its credentials anew.
-    pub async fn renew_handed(&self, task: &Task, handed: &Handed) -> Result<(), Error> {
+    /// A caller that resumes a task hands over its credentials again.
+    pub async fn renew_handed(&self, task: &Task, handed: &ClientCredentials) -> Result<(), Error> {
         if let Some(credentials) = self.0.core.credentials_of(task) {
             let handed = handed.over(&credentials.handed(&task.id));
             credentials.hand_over(Place::from(task), handed).await?;
@@ -64,7 +70,7 @@ impl Supervisor {
 
 impl Core {
     /// What was handed over for a task, as far as it is still in memory.
-    pub(super) fn handed_for(&self, task: &Task) -> Handed {
+    pub(super) fn handed_for(&self, task: &Task) -> ClientCredentials {
         let credentials = self.credentials_of(task);
         credentials.map(|credentials| credentials.handed(&task.id)).unwrap_or_default()
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Error, Keep, Supervisor};
+use super::{Error, Retention, Supervisor};
 use crate::task::Timestamp;
 
 const BETWEEN_LOOKS: Duration = Duration::from_secs(3600);
@@ -11,11 +11,11 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(3600);
 impl Supervisor {
     /// Deletes the ended tasks that `keep` leaves out and returns how many. What is left when the daemon
     /// stops is left for the next time.
-    pub async fn prune(&self, keep: &Keep) -> Result<u64, Error> {
+    pub async fn prune(&self, keep: &Retention) -> Result<u64, Error> {
         self.prune_at(keep, self.0.core.clock().now()).await
     }
 
-    async fn prune_at(&self, keep: &Keep, now: Timestamp) -> Result<u64, Error> {
+    async fn prune_at(&self, keep: &Retention, now: Timestamp) -> Result<u64, Error> {
         let unread = self.0.core.settings().keep_unread;
         let pruned = tokio::select! {
             pruned = self.0.core.store().history().prune(keep, unread, now) => pruned?,
@@ -43,7 +43,7 @@ impl Supervisor {
 
     /// Automatic pruning does not trust the wall clock alone: one that was set forward (a dead battery, a
     /// wrong date) would delete the whole history. Ages count from the newest change in the store.
-    async fn prune_by_itself(&self, keep: &Keep) -> Result<u64, Error> {
+    async fn prune_by_itself(&self, keep: &Retention) -> Result<u64, Error> {
         let now = self.0.core.clock().now().min(self.0.core.store().history().last_activity()?);
         self.prune_at(keep, now).await
     }

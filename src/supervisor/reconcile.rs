@@ -2,8 +2,8 @@
 //! hands that to the components that write it (`ends`, `ledger`, `asks`). Level-triggered: events and the
 //! timer only wake it, it takes no input, and lost or repeated events make no difference.
 //!
-//! Looks run concurrently, at most one per scope (the runs on one instance, the parents on one host), so that
-//! a slow host delays only its own tasks. A wake-up during a look is remembered and causes another one. No
+//! Checks run concurrently, at most one per scope (the runs on one instance, the parents on one host), so that
+//! a slow host delays only its own tasks. A wake-up during a check is remembered and causes another one. No
 //! lock is held while a host is asked; a verdict that was overtaken meanwhile fails its optimistic write.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,11 +17,12 @@ use super::Error;
 use super::asks::OpenAsks;
 use super::core::Core;
 use super::ends::{Closing, Ends};
+use super::fit::Fitting;
 use super::ledger::Ledger;
 use super::memory::{Memory, watched};
 use super::transcript::Transcripts;
 use super::turns::Bell;
-use super::verdict::{self, Since, Verdict};
+use super::verdict::{self, Elapsed, Verdict};
 use crate::host::{self, Ask, Host, Observation, Watch};
 use crate::store::{Active, FollowUp};
 use crate::task::lifecycle::Report;
@@ -29,10 +30,10 @@ use crate::task::{MAILBOX, MessageId, Phase, Progress, SessionId, Task};
 use crate::threads;
 use crate::transcript;
 
-/// The timer's interval while there is nothing to look at.
+/// The timer's interval while there is nothing to check.
 const NEVER: Duration = Duration::from_secs(86_400);
 
-/// The unit of concurrency: one look at a time per scope, scopes independent of each other.
+/// The unit of concurrency: one check at a time per scope, scopes independent of each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Scope {
     /// The runs on an instance of a host.
@@ -41,17 +42,17 @@ enum Scope {
     Parents { host: String },
 }
 
-enum Sight {
+enum CheckTargets {
     Runs(Vec<Active>),
     Parents(Vec<SessionId>),
 }
 
-/// Looks under way, and the memories that they leave for the next ones.
+/// Checks in flight, and the memories that they leave for the next ones.
 #[derive(Default)]
-struct Looks {
-    under_way: JoinSet<Memory>,
+struct InFlightChecks {
+    in_flight: JoinSet<Memory>,
     scopes: HashMap<Id, Scope>,
-    /// Woken again while a look was under way.
+    /// Woken again while a check was in flight.
     again: HashSet<Scope>,
     memories: HashMap<Scope, Memory>,
 }
@@ -65,6 +66,7 @@ pub(super) struct Reconciler {
     pub(super) ends: Ends,
     pub(super) ledger: Ledger,
     pub(super) asks: OpenAsks,
+    pub(super) fitting: Fitting,
     pub(super) transcripts: Transcripts,
     /// Something may have ended.
     pub(super) bell: Bell,
@@ -72,9 +74,9 @@ pub(super) struct Reconciler {
 
 impl Reconciler {
     pub(super) async fn run(self) {
-        let mut looks = Looks::default();
+        let mut checks = InFlightChecks::default();
         loop {
-            let active = self.look(&mut looks).unwrap_or_else(|error| {
+            let active = self.start_checks(&mut checks).unwrap_or_else(|error| {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "active tasks unreadable; retrying at the next sweep"
@@ -88,8 +90,8 @@ impl Reconciler {
                 tokio::select! {
                     () = self.bell.rung() => break,
                     () = tokio::time::sleep_until(sweep) => break,
-                    Some(done) = looks.under_way.join_next_with_id() => {
-                        if looks.note(done) {
+                    Some(done) = checks.in_flight.join_next_with_id() => {
+                        if checks.note(done) {
                             break;
                         }
                     }
@@ -99,16 +101,18 @@ impl Reconciler {
         }
     }
 
-    /// Starts a look at every scope that has none under way. Returns whether there are active tasks.
-    fn look(&self, looks: &mut Looks) -> Result<bool, Error> {
+    /// Starts a check of every scope that has none in flight. Returns whether there are active tasks.
+    fn start_checks(&self, checks: &mut InFlightChecks) -> Result<bool, Error> {
         let active = self.core.store().tasks().active()?;
         self.asks.keep_only(|id| active.iter().any(|active| active.task.id == *id));
         let any = !active.is_empty();
-        let mut sights: BTreeMap<Scope, Sight> = BTreeMap::new();
+        let mut targets_by_scope: BTreeMap<Scope, CheckTargets> = BTreeMap::new();
         for (host, session) in self.core.store().tasks().live_parents()? {
             if host != MAILBOX {
-                let sight = sights.entry(Scope::Parents { host });
-                if let Sight::Parents(all) = sight.or_insert(Sight::Parents(Vec::new())) {
+                let targets = targets_by_scope.entry(Scope::Parents { host });
+                if let CheckTargets::Parents(all) =
+                    targets.or_insert(CheckTargets::Parents(Vec::new()))
+                {
                     all.push(session);
                 }
             }
@@ -116,40 +120,41 @@ impl Reconciler {
         for active in active.into_iter().filter(|active| watched(active).is_some()) {
             let (host, instance) =
                 (active.task.origin.host.clone(), active.task.origin.host_instance.clone());
-            let sight = sights.entry(Scope::Runs { host, instance });
-            if let Sight::Runs(all) = sight.or_insert(Sight::Runs(Vec::new())) {
+            let targets = targets_by_scope.entry(Scope::Runs { host, instance });
+            if let CheckTargets::Runs(all) = targets.or_insert(CheckTargets::Runs(Vec::new())) {
                 all.push(active);
             }
         }
         // Memories of scopes without tasks are dropped.
-        looks.memories.retain(|scope, _| sights.contains_key(scope));
-        for (scope, sight) in sights {
-            // The look under way may have read the state before the event: look again after it.
-            if looks.scopes.values().any(|busy| *busy == scope) {
-                looks.again.insert(scope);
+        checks.memories.retain(|scope, _| targets_by_scope.contains_key(scope));
+        for (scope, targets) in targets_by_scope {
+            // The check in flight may have read the state before the event: check again after it.
+            if checks.scopes.values().any(|busy| *busy == scope) {
+                checks.again.insert(scope);
                 continue;
             }
-            let memory = looks.memories.remove(&scope).unwrap_or_default();
-            let look = looks.under_way.spawn(self.clone().look_at(scope.clone(), sight, memory));
-            looks.scopes.insert(look.id(), scope);
+            let memory = checks.memories.remove(&scope).unwrap_or_default();
+            let check = checks.in_flight.spawn(self.clone().check(scope.clone(), targets, memory));
+            checks.scopes.insert(check.id(), scope);
         }
         Ok(any)
     }
 
-    async fn look_at(self, scope: Scope, sight: Sight, mut memory: Memory) -> Memory {
-        match (scope, sight) {
-            (Scope::Runs { host, .. }, Sight::Runs(active)) => {
-                self.look_at_runs(&host, active, &mut memory).await;
+    async fn check(self, scope: Scope, targets: CheckTargets, mut memory: Memory) -> Memory {
+        match (scope, targets) {
+            (Scope::Runs { host, .. }, CheckTargets::Runs(active)) => {
+                self.check_runs(&host, active, &mut memory).await;
             }
-            (Scope::Parents { host }, Sight::Parents(parents)) => {
-                self.look_for_parents(&host, parents).await;
+            (Scope::Parents { host }, CheckTargets::Parents(parents)) => {
+                self.check_parents(&host, parents).await;
             }
-            (Scope::Runs { .. }, Sight::Parents(_)) | (Scope::Parents { .. }, Sight::Runs(_)) => {}
+            (Scope::Runs { .. }, CheckTargets::Parents(_))
+            | (Scope::Parents { .. }, CheckTargets::Runs(_)) => {}
         }
         memory
     }
 
-    async fn look_at_runs(&self, name: &str, active: Vec<Active>, memory: &mut Memory) {
+    async fn check_runs(&self, name: &str, active: Vec<Active>, memory: &mut Memory) {
         memory.keep_only(&active);
         let host = match self.core.host(name) {
             Ok(host) => host,
@@ -169,11 +174,11 @@ impl Reconciler {
         let judged: Vec<_> = seen
             .filter_map(|(active, seen)| {
                 let seen = seen?;
-                let since = memory.note(&active, &seen, self.core.clock());
-                let verdict = verdict::judge(&active, &seen, since, self.core.settings());
+                let elapsed = memory.note(&active, &seen, self.core.clock());
+                let verdict = verdict::judge(&active, &seen, elapsed, self.core.settings());
                 let asks = self.asks.note(&active.task, verdict.asks());
                 let asks = memory.asks_waiting(asks, self.core.clock());
-                Some(self.act(active, seen, since, verdict, asks))
+                Some(self.act(active, seen, elapsed, verdict, asks))
             })
             .collect();
         join_all(judged).await;
@@ -243,12 +248,12 @@ impl Reconciler {
         }
     }
 
-    /// Carries out a verdict. A failed write is logged only: the next look comes to the same verdict.
+    /// Carries out a verdict. A failed write is logged only: the next check comes to the same verdict.
     async fn act(
         &self,
         active: Active,
         seen: Observation,
-        since: Since,
+        elapsed: Elapsed,
         verdict: Verdict,
         asks: Vec<(Ask, Duration)>,
     ) {
@@ -266,7 +271,7 @@ impl Reconciler {
             Verdict::Stalled => {
                 let shown = Progress { phase: Phase::Stalled, ..shown };
                 let end = self.ends.end_now(task, Closing::default());
-                self.ledger.stall(&active, shown, since.same, end).await
+                self.ledger.stall(&active, shown, elapsed.same, end).await
             }
             Verdict::Nudge => self.ledger.follow_up(task, FollowUp::Todos).await,
             Verdict::Continue => self.ledger.follow_up(task, FollowUp::Continue).await,
@@ -275,10 +280,17 @@ impl Reconciler {
             }
             Verdict::Park(why) => self.ledger.park(task, shown, why).await,
             Verdict::Ended { report, open_todos } => {
-                let progress = Some(Progress { phase: task.progress.phase, ..shown });
-                let closing = Closing { open_todos, progress, ..Closing::default() };
-                self.ends.conclude(task, task.state.report(report), closing).await;
-                Ok(())
+                match self.fitting.check(&active, report).await {
+                    Ok(Some(report)) => {
+                        let progress = Some(Progress { phase: task.progress.phase, ..shown });
+                        let closing = Closing { open_todos, progress, ..Closing::default() };
+                        self.ends.conclude(task, task.state.report(report), closing).await;
+                        Ok(())
+                    }
+                    // Asked again: the run goes on.
+                    Ok(None) => Ok(()),
+                    Err(error) => Err(error),
+                }
             }
             Verdict::Stop(report) => {
                 let report = self.with_whole_partial(task, &active.run.message_id, report).await;
@@ -293,7 +305,7 @@ impl Reconciler {
             tracing::error!(
                 task = %task.id,
                 error,
-                "verdict not written; retrying at the next look"
+                "verdict not written; retrying at the next check"
             );
         }
     }
@@ -305,23 +317,23 @@ impl Reconciler {
             Report::Failed { error, partial: Some(shown) } => (error, shown),
             other => return other,
         };
-        let said = match self.transcripts.read(task).await {
+        let text = match self.transcripts.read(task).await {
             Ok(messages) => {
                 let prompt = prompt.clone();
-                let read = move || transcript::said(&messages, prompt.as_str());
-                threads::apart(read).await.ok().flatten()
+                let read = move || transcript::last_text(&messages, prompt.as_str());
+                threads::run_blocking(read).await.ok().flatten()
             }
             Err(_) => None,
         };
         // The transcript may be behind what was shown. Taken only if it ends as the shown text does.
         let is_whole =
-            |said: &String| shown.strip_prefix('…').is_some_and(|end| said.ends_with(end));
-        let partial = said.filter(is_whole).map_or(shown, Arc::from);
+            |text: &String| shown.strip_prefix('…').is_some_and(|end| text.ends_with(end));
+        let partial = text.filter(is_whole).map_or(shown, Arc::from);
         Report::Failed { error, partial: Some(partial) }
     }
 
     /// Cancels the live tasks of parents that no longer exist and clears their lists (T16).
-    async fn look_for_parents(&self, name: &str, parents: Vec<SessionId>) {
+    async fn check_parents(&self, name: &str, parents: Vec<SessionId>) {
         let Ok(host) = self.core.host(name) else { return };
         // An error proves nothing: only a host that answers can say that a parent is gone.
         let places = parents.iter().map(|parent| self.core.place(parent)).collect();
@@ -332,15 +344,15 @@ impl Reconciler {
                 tracing::error!(
                     %parent,
                     error,
-                    "tasks of a deleted parent not cancelled; retrying at the next look"
+                    "tasks of a deleted parent not cancelled; retrying at the next check"
                 );
             }
         }
     }
 }
 
-impl Looks {
-    /// Takes in a finished look. `true` when the scope was woken again in the meantime.
+impl InFlightChecks {
+    /// Takes in a finished check. `true` when the scope was woken again in the meantime.
     fn note(&mut self, done: Result<(Id, Memory), JoinError>) -> bool {
         let id = match &done {
             Ok((id, _)) => *id,
@@ -350,7 +362,7 @@ impl Looks {
         match done {
             Ok((_, memory)) => drop(self.memories.insert(scope.clone(), memory)),
             Err(error) => {
-                tracing::error!(?scope, %error, "look panicked; repeated at the next sweep")
+                tracing::error!(?scope, %error, "check panicked; repeated at the next sweep")
             }
         }
         self.again.remove(&scope)
@@ -358,7 +370,7 @@ impl Looks {
 }
 
 /// Observes in a task of its own, so that a panic of the adapter comes back as a value. It is aborted with
-/// the look.
+/// the check.
 async fn observe_apart(
     host: &Arc<dyn Host>,
     watches: Vec<Watch>,

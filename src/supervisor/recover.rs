@@ -2,16 +2,16 @@
 //!
 //! An intent without a task is a launch that was cut off. A session that carries its nonce is adopted and
 //! the task continues; without one the intent is dropped, but not before requests that the previous daemon
-//! had sent can have arrived. Owed aborts are sent again. Each launch is settled under the lock of its key,
+//! had sent can have arrived. OwedNotice aborts are sent again. Each launch is settled under the lock of its key,
 //! so that a caller's retry and recovery do not work on it at the same time.
 
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use super::launch::Begun;
+use super::launch::LaunchIntent;
 use super::{Error, Supervisor};
-use crate::host::{self, NewSession, Opened, Place};
+use crate::host::{self, NewSession, OpenedSession, Place};
 use crate::store::Intent;
 use crate::task::{Status, Task, TaskId};
 
@@ -37,7 +37,7 @@ impl Supervisor {
                 );
                 Vec::new()
             });
-            // Awaited after the intents are read: those written since belong to launches of this daemon.
+            // AwaitedEnds after the intents are read: those written since belong to launches of this daemon.
             if let Some(letting_go) = letting_go.take()
                 && let Err(error) = letting_go.await
             {
@@ -95,7 +95,7 @@ impl Supervisor {
         stopped.fold(true, |all, stopped| async move { all && stopped }).await
     }
 
-    /// Reads the intent anew under the lock: it may have been settled since the list was read.
+    /// Reads the intent again under the lock: it may have been settled since the list was read.
     async fn settle_again(&self, nonce: &str) -> Result<bool, Error> {
         match self.0.core.store().intents().get(nonce)? {
             Some(intent) => self.settle(intent).await,
@@ -115,21 +115,21 @@ impl Supervisor {
             self.0.core.store().intents().remove(intent.nonce).await?;
             return Ok(true);
         };
-        let Ok(begun) = serde_json::from_str::<Begun>(&intent.launch) else {
+        let Ok(launch) = serde_json::from_str::<LaunchIntent>(&intent.launch) else {
             tracing::error!(nonce = intent.nonce, "intent unreadable; interrupted launch dropped");
             self.0.core.store().intents().remove(intent.nonce).await?;
             return Ok(true);
         };
-        let session = self.session_for(&begun, &intent.nonce);
+        let session = self.session_for(&launch, &intent.nonce);
         let directory = session.directory.clone();
         let mut found = host.find(session).await?.into_iter();
         match found.next() {
-            Some(opened) if begun.abandoned => {
+            Some(opened) if launch.abandoned => {
                 host.delete(Place::of_child(&opened, &directory)).await?;
                 self.0.core.store().intents().remove(intent.nonce).await?;
             }
             Some(opened) => {
-                let task = self.complete(intent.nonce, begun, opened).await?;
+                let task = self.complete(intent.nonce, launch, opened).await?;
                 tracing::info!(
                     task = %task.id,
                     "session of an interrupted launch adopted; task continues"
@@ -137,7 +137,7 @@ impl Supervisor {
             }
             None if self.0.core.clock().uptime() < STILL_ON_ITS_WAY => return Ok(false),
             None => {
-                begun.warn_of_a_copy();
+                launch.warn_of_a_copy();
                 self.0.core.store().intents().remove(intent.nonce).await?;
             }
         }
@@ -168,7 +168,7 @@ impl Supervisor {
 }
 
 /// Only logged: the launch has its session.
-fn left_behind(twin: &Opened, error: &host::Error) {
+fn left_behind(twin: &OpenedSession, error: &host::Error) {
     let error = error as &dyn std::error::Error;
     tracing::warn!(
         session = %twin.session,

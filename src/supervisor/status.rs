@@ -1,10 +1,14 @@
 //! Read side of the status API: pages, totals, groups, snapshots, store health. Queries only; everything is
 //! answered from the store, and no host is asked.
 
+use std::sync::Arc;
+
 use super::{Error, Supervisor};
-use crate::store::{Filter, Group, Quarantined, Snapshot, Sort, Totals, Window};
+use crate::store::{Filter, Group, Quarantined, QueueLength, Snapshot, Sort, Totals, Window};
+use crate::task::queue::Limits;
+use crate::task::trends::{Span, Trends};
 use crate::task::view::TaskView;
-use crate::task::{BatchId, Task};
+use crate::task::{BatchId, Task, TaskId};
 
 impl Supervisor {
     pub fn task_count(&self) -> Result<u64, Error> {
@@ -79,6 +83,26 @@ impl Supervisor {
     /// A page of groups, those with the newest members first, and how many there are.
     pub fn groups(&self, limit: u64, offset: u64) -> Result<(Vec<Group>, u64), Error> {
         Ok(self.0.core.store().overview().groups(limit, offset)?)
+    }
+
+    /// What happened over a span of time; bounded, see the store.
+    pub fn trends(&self, span: Span) -> Result<Trends, Error> {
+        Ok(self.0.core.store().overview().trends(span)?)
+    }
+
+    pub fn queue_length(&self) -> Result<QueueLength, Error> {
+        Ok(self.0.core.store().overview().queue_length()?)
+    }
+
+    /// Preamble and context of a fork.
+    pub fn inherited(&self, task: &TaskId) -> Result<Option<(String, String)>, Error> {
+        let inheritance = self.0.core.store().tasks().inheritance(task)?;
+        Ok(inheritance.map(|inherited| (inherited.preamble, inherited.context)))
+    }
+
+    /// The limits in force.
+    pub fn limits(&self) -> Arc<Limits> {
+        self.0.core.limits()
     }
 
     /// The metrics as text.

@@ -19,7 +19,7 @@ use super::turns::Bell;
 use super::{Error, Supervisor};
 use crate::backoff::Backoff;
 use crate::host::{self, Place};
-use crate::store::{Kept, OwedTranscript};
+use crate::store::{ArchivedTranscript, OwedTranscript};
 use crate::task::{Task, TaskId};
 
 /// Back-off after a host did not answer.
@@ -133,11 +133,11 @@ impl Transcripts {
         let mut tries = 0;
         loop {
             let wait = match self.keep_owed().await {
-                Ok(Left::Nothing) => {
+                Ok(Remaining::Nothing) => {
                     tries = 0;
                     Duration::MAX
                 }
-                Ok(Left::Something) => PAUSES.pause(tries),
+                Ok(Remaining::Something) => PAUSES.pause(tries),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "transcripts not archived; retrying");
@@ -152,8 +152,8 @@ impl Transcripts {
         }
     }
 
-    async fn keep_owed(&self) -> Result<Left, Error> {
-        let (mut after, mut left) = (0, Left::Nothing);
+    async fn keep_owed(&self) -> Result<Remaining, Error> {
+        let (mut after, mut left) = (0, Remaining::Nothing);
         let mut silent: HashSet<String> = HashSet::new();
         loop {
             let owed = self.core.store().transcripts().owed(after, AT_ONCE)?;
@@ -171,13 +171,13 @@ impl Transcripts {
                     Some(Err(Error::Host(host::Error::NoSuchSession(_)))) => None,
                     Some(Err(_)) | None => {
                         silent.insert(host);
-                        left = Left::Something;
+                        left = Remaining::Something;
                         continue;
                     }
                 };
                 written.push(self.core.store().transcripts().keep(&task, run, body));
             }
-            // Awaited together, so that the writes of a page can share a commit.
+            // AwaitedEnds together, so that the writes of a page can share a commit.
             for outcome in written {
                 outcome.await?;
             }
@@ -198,14 +198,14 @@ impl Supervisor {
 }
 
 /// Whether a pass over the owed transcripts left some to be retried.
-enum Left {
+enum Remaining {
     Nothing,
     Something,
 }
 
 /// Compresses on a blocking thread: long ones take a while.
 async fn pack(messages: String) -> Result<Vec<u8>, Error> {
-    apart(move || {
+    run_blocking(move || {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(messages.as_bytes())?;
         encoder.finish()
@@ -213,16 +213,16 @@ async fn pack(messages: String) -> Result<Vec<u8>, Error> {
     .await
 }
 
-async fn unpack(kept: Kept) -> Result<String, Error> {
-    apart(move || {
+async fn unpack(archived: ArchivedTranscript) -> Result<String, Error> {
+    run_blocking(move || {
         let mut messages = String::new();
-        DeflateDecoder::new(kept.body.as_slice()).read_to_string(&mut messages)?;
+        DeflateDecoder::new(archived.body.as_slice()).read_to_string(&mut messages)?;
         Ok(messages)
     })
     .await
 }
 
-async fn apart<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> Result<T, Error> {
     let done = tokio::task::spawn_blocking(work).await;
@@ -269,12 +269,12 @@ mod tests {
         let messages = format!("[{}]", vec!["{\"info\":\"äöü\"}"; 1000].join(","));
         let body = pack(messages.clone()).await.unwrap();
         assert!(body.len() * 20 < messages.len(), "{}", body.len());
-        assert_eq!(unpack(Kept { run: 0, body }).await.unwrap(), messages);
+        assert_eq!(unpack(ArchivedTranscript { run: 0, body }).await.unwrap(), messages);
     }
 
     #[tokio::test]
     async fn a_transcript_that_is_damaged_is_named_as_what_it_is() {
-        let error = unpack(Kept { run: 0, body: vec![0xff; 9] }).await.unwrap_err();
+        let error = unpack(ArchivedTranscript { run: 0, body: vec![0xff; 9] }).await.unwrap_err();
         assert_eq!(error.to_string(), "the task store holds something unreadable in `transcript`");
     }
 }

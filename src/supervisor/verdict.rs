@@ -18,7 +18,7 @@ use crate::transcript::{self, Outcome};
 
 /// Durations from the reconciler's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Since {
+pub(super) struct Elapsed {
     /// How long the run has looked exactly like this.
     pub(super) same: Duration,
     /// How long the run has gone on, unaffected by jumps of the wall clock.
@@ -70,7 +70,7 @@ impl Verdict {
 pub(super) fn judge(
     active: &Active,
     seen: &Observation,
-    since: Since,
+    elapsed: Elapsed,
     settings: &Settings,
 ) -> Verdict {
     match &seen.activity {
@@ -78,21 +78,21 @@ pub(super) fn judge(
         // `Stop`: should its host come back after all, the run may still be at work there.
         Activity::Lost(why) => Verdict::Stop(Report::Failed { error: why.clone(), partial: None }),
         Activity::Lacking(why) => Verdict::Park(why.clone()),
-        Activity::Idle => idle(&active.run, seen, since, settings),
-        Activity::Waiting => busy(active, seen, since, settings, Phase::Waiting, None),
-        Activity::Streaming => busy(active, seen, since, settings, Phase::Streaming, None),
-        Activity::Tool => busy(active, seen, since, settings, Phase::Tool, None),
+        Activity::Idle => idle(&active.run, seen, elapsed, settings),
+        Activity::Waiting => busy(active, seen, elapsed, settings, Phase::Waiting, None),
+        Activity::Streaming => busy(active, seen, elapsed, settings, Phase::Streaming, None),
+        Activity::Tool => busy(active, seen, elapsed, settings, Phase::Tool, None),
         Activity::Retrying(why) => {
-            busy(active, seen, since, settings, Phase::Retrying, Some(why.clone()))
+            busy(active, seen, elapsed, settings, Phase::Retrying, Some(why.clone()))
         }
-        Activity::Blocked(asks) => match over_budget(active, seen, since, settings) {
+        Activity::Blocked(asks) => match over_budget(active, seen, elapsed, settings) {
             Some(verdict) => verdict,
             None => Verdict::Asks(asks.clone()),
         },
     }
 }
 
-fn idle(run: &Run, seen: &Observation, since: Since, settings: &Settings) -> Verdict {
+fn idle(run: &Run, seen: &Observation, elapsed: Elapsed, settings: &Settings) -> Verdict {
     let todos = &seen.open_todos;
     match &seen.outcome {
         Outcome::Answered { .. } if !todos.is_empty() && run.nudge_id.is_none() => Verdict::Nudge,
@@ -102,20 +102,20 @@ fn idle(run: &Run, seen: &Observation, since: Since, settings: &Settings) -> Ver
         },
         Outcome::Failed { error, partial } => failed(error.clone(), partial.clone()),
         // It looks the same between two steps of a run, for a moment.
-        Outcome::Refused { what, partial } if since.same >= settings.settle => {
-            failed(format!("stopped because it was refused: {what}"), partial.clone())
+        Outcome::Refused { what, partial } if elapsed.same >= settings.settle => {
+            failed(format!("stopped because permission was refused: {what}"), partial.clone())
         }
         // So does an answer that was dropped because of a context overflow, before the compaction.
-        Outcome::Aborted if since.same >= settings.settle => aborted("aborted in the host"),
-        Outcome::Unfinished { partial } if since.same >= settings.settle => {
+        Outcome::Aborted if elapsed.same >= settings.settle => aborted("aborted in the host"),
+        Outcome::Unfinished { partial } if elapsed.same >= settings.settle => {
             interrupted(run, partial.clone())
         }
-        Outcome::Unanswered if since.same >= settings.answer_grace => interrupted(run, None),
-        Outcome::PromptMissing if since.prompt >= settings.answer_grace => failed(
+        Outcome::Unanswered if elapsed.same >= settings.answer_grace => interrupted(run, None),
+        Outcome::PromptMissing if elapsed.prompt >= settings.answer_grace => failed(
             "the host accepted the prompt and never ran it; is the agent registered?".into(),
             None,
         ),
-        Outcome::PromptMissing if since.same >= settings.settle => Verdict::Resend,
+        Outcome::PromptMissing if elapsed.same >= settings.settle => Verdict::Resend,
         // Not stable for long enough: the gap between accepting a prompt and running it, or between two
         // idles.
         Outcome::Unfinished { .. }
@@ -129,39 +129,39 @@ fn idle(run: &Run, seen: &Observation, since: Since, settings: &Settings) -> Ver
 fn busy(
     active: &Active,
     seen: &Observation,
-    since: Since,
+    elapsed: Elapsed,
     settings: &Settings,
     phase: Phase,
     detail: Option<String>,
 ) -> Verdict {
-    if let Some(verdict) = over_budget(active, seen, since, settings) {
+    if let Some(verdict) = over_budget(active, seen, elapsed, settings) {
         return verdict;
     }
     let circles = seen.figures.repeated >= settings.stall_repeats;
-    if since.same < settings.stall && !circles {
+    if elapsed.same < settings.stall && !circles {
         return Verdict::GoesOn(phase, detail);
     }
     match settings.cancel_stalled {
-        true => Verdict::Stop(Report::Aborted { error: stalled(since, circles) }),
+        true => Verdict::Stop(Report::Aborted { error: stalled(elapsed, circles) }),
         false => Verdict::Stalled,
     }
 }
 
-fn stalled(since: Since, circles: bool) -> String {
+fn stalled(elapsed: Elapsed, circles: bool) -> String {
     match circles {
         true => "stalled: the same tool call again and again".into(),
-        false => format!("stalled: no activity for {}", say(since.same)),
+        false => format!("stalled: no activity for {}", say(elapsed.same)),
     }
 }
 
 fn over_budget(
     active: &Active,
     seen: &Observation,
-    since: Since,
+    elapsed: Elapsed,
     settings: &Settings,
 ) -> Option<Verdict> {
     let progress = progress(&active.task, seen, settings.last_message_characters);
-    let reached = active.task.order.budget.reached(&progress, since.wall)?;
+    let reached = active.task.order.budget.reached(&progress, elapsed.wall)?;
     let partial = seen.figures.last_message.as_deref().map(Arc::from);
     Some(Verdict::Stop(Report::Failed { error: reached, partial }))
 }
@@ -191,7 +191,7 @@ pub(super) fn unreachable(why: &str, gone: Duration) -> Report {
     Report::Failed { error, partial: None }
 }
 
-/// The figures of an observation, with so many characters of the last message and the phase that the
+/// The figures of an observation, with this many characters of the last message and the phase that the
 /// task already had.
 pub(super) fn progress(task: &Task, seen: &Observation, last_message: usize) -> Progress {
     let figures = seen.figures.clone();
@@ -214,7 +214,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::supervisor::{Asks, Keep};
+    use crate::supervisor::{Asks, Retention};
     use crate::task::lifecycle::Resumable;
     use crate::task::queue::Limits;
     use crate::task::{
@@ -235,6 +235,7 @@ mod tests {
                 blocking_per_parent: 3,
                 active_per_model: [].into(),
                 queued_per_parent: 1_000,
+                is_draining: false,
             }),
             poll_interval: Duration::from_secs(2),
             max_depth: 1,
@@ -251,7 +252,8 @@ mod tests {
             last_message_characters: 2_000,
             inline_characters: 8_000,
             toasts: true,
-            history: Keep::default(),
+            notifier: Arc::default(),
+            history: Retention::default(),
             keep_unread: None,
         }
     }
@@ -272,6 +274,7 @@ mod tests {
                 directory: String::new(),
                 depth: 1,
                 is_forked: false,
+                retry_of: None,
             },
             order: Order {
                 description: "look".into(),
@@ -285,6 +288,7 @@ mod tests {
             completed_at: None,
             result_retrieved_at: None,
             cleared_at: None,
+            retried_by: None,
             run: 0,
             slot: Slot::Active,
             progress: Progress::new(AT),
@@ -305,6 +309,9 @@ mod tests {
             nudge_sent_at: None,
             continue_id: None,
             continue_sent_at: None,
+            further: None,
+            owes_further: false,
+            corrections: 0,
             stalled: false,
             waited: Duration::ZERO,
         };
@@ -341,8 +348,8 @@ mod tests {
 
     fn check(active: &Active, seen: &Observation, same_seconds: u64, expected: Verdict) {
         let same = Duration::from_secs(same_seconds);
-        let since = Since { same, wall: Duration::ZERO, prompt: same };
-        assert_eq!(judge(active, seen, since, &settings()), expected, "{seen:?}");
+        let elapsed = Elapsed { same, wall: Duration::ZERO, prompt: same };
+        assert_eq!(judge(active, seen, elapsed, &settings()), expected, "{seen:?}");
     }
 
     fn answered() -> Outcome {
@@ -382,7 +389,7 @@ mod tests {
         let stopped = seen(Activity::Idle, outcome);
         // The same can be seen between two steps of a run.
         check(&active(), &stopped, 1, Verdict::GoesOn(Phase::Waiting, None));
-        let expected = failed("stopped because it was refused: bash: no".into(), None);
+        let expected = failed("stopped because permission was refused: bash: no".into(), None);
         check(&active(), &stopped, 2, expected);
     }
 
@@ -474,9 +481,12 @@ mod tests {
         check(&active(), &busy, 600, Verdict::Stalled);
         let stop = Settings { cancel_stalled: true, ..settings() };
         let same = Duration::from_secs(600);
-        let since = Since { same, wall: Duration::ZERO, prompt: same };
+        let elapsed = Elapsed { same, wall: Duration::ZERO, prompt: same };
         let error = "stalled: no activity for 10m 0s".to_owned();
-        assert_eq!(judge(&active(), &busy, since, &stop), Verdict::Stop(Report::Aborted { error }));
+        assert_eq!(
+            judge(&active(), &busy, elapsed, &stop),
+            Verdict::Stop(Report::Aborted { error })
+        );
     }
 
     #[test]

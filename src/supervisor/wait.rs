@@ -1,14 +1,19 @@
 //! Waiting for ends: a waiting caller subscribes to the feed and sleeps; it never polls. A parent that waits
 //! gets the ends with its response, and no notice on top (N3); an end that it was not given after all, as
 //! after a timeout, is delivered as usual.
+//!
+//! A wait whose tasks are all blocked on permission requests is over, unless its client shows the requests to its
+//! user ([`Asking`]): then it goes on while one of them may still be answered there.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
 
-use super::mailbox::Awaiting;
-use super::{Asked, Asks, Caller, Error, Supervisor};
-use crate::task::{Phase, Receipt, Task, TaskId};
+use super::mailbox::WaitGuard;
+use super::{Asks, Caller, Error, PermissionRequest, Supervisor};
+use crate::task::{Phase, Receipt, SessionId, Task, TaskId};
 
 /// How many of the tasks must have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +34,7 @@ pub enum WaitEnd {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Waited {
+pub struct WaitOutcome {
     /// All tasks that were asked for, in the same order, as they are now.
     pub tasks: Vec<Task>,
     pub end: WaitEnd,
@@ -37,19 +42,73 @@ pub struct Waited {
 
 /// The result of a parent's wait, and a guard: while it lives, the ends of these tasks are not delivered as
 /// notices. An end that is not given to the caller is delivered like any other afterwards.
-pub struct Awaited {
+pub struct AwaitedEnds {
     /// All tasks that were asked for, in the same order, as they are now.
     pub tasks: Vec<Task>,
     pub end: WaitEnd,
-    awaiting: Awaiting,
+    awaiting: WaitGuard,
 }
 
-impl Awaited {
+impl AwaitedEnds {
     /// The caller gets these ends with its response: in its conversation they are recorded without waking
     /// it. For a caller with a mailbox the returned notices are leased; they count as read once it
     /// acknowledges them.
     pub async fn give(&self, ended: &[&Task]) -> Result<Receipt, Error> {
         self.awaiting.give(ended).await
+    }
+}
+
+/// Whether a client shows the permission requests of its tasks to its user while it waits, and which of them the
+/// user has declined to answer; those are left to other people.
+#[derive(Clone, Debug, Default)]
+pub struct Asking(Option<watch::Receiver<HashSet<String>>>);
+
+impl Asking {
+    /// With requests that may be declined later.
+    pub fn with(declined: watch::Receiver<HashSet<String>>) -> Asking {
+        Asking(Some(declined))
+    }
+
+    /// With all that were declined.
+    pub fn without(declined: impl IntoIterator<Item = String>) -> Asking {
+        Asking(Some(watch::channel(declined.into_iter().collect()).1))
+    }
+
+    /// Whether the client's user is, or will be, asked this.
+    pub fn shows(&self, ask: &str) -> bool {
+        self.0.as_ref().is_some_and(|declined| !declined.borrow().contains(ask))
+    }
+
+    /// Never returns when nothing can change any more.
+    async fn changed(&mut self) {
+        if let Some(declined) = &mut self.0
+            && declined.changed().await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}
+
+/// Who waits, for what may end a wait before enough tasks have ended.
+enum Waiting<'a> {
+    ForEnds,
+    UntilBlocked,
+    /// Until blocked on something that the client's user is not asked.
+    Asking {
+        parent: &'a SessionId,
+        asking: Asking,
+        /// How much longer the wait may be than its timeout while the user is asked.
+        extension: Option<Duration>,
+    },
+}
+
+impl Waiting<'_> {
+    async fn changed(&mut self) {
+        match self {
+            Waiting::ForEnds | Waiting::UntilBlocked => std::future::pending().await,
+            Waiting::Asking { asking, .. } => asking.changed().await,
+        }
     }
 }
 
@@ -60,8 +119,8 @@ impl Supervisor {
         ids: &[TaskId],
         need: Need,
         timeout: Duration,
-    ) -> Result<Waited, Error> {
-        self.sleep_until_ended(ids, need, timeout, |_| false).await
+    ) -> Result<WaitOutcome, Error> {
+        self.sleep_until_ended(ids, need, timeout, Waiting::ForEnds).await
     }
 
     /// The same, but returns at once when all that is left waits for a person's answer.
@@ -70,8 +129,8 @@ impl Supervisor {
         ids: &[TaskId],
         need: Need,
         timeout: Duration,
-    ) -> Result<Waited, Error> {
-        self.sleep_until_ended(ids, need, timeout, |tasks| self.are_blocked(tasks)).await
+    ) -> Result<WaitOutcome, Error> {
+        self.sleep_until_ended(ids, need, timeout, Waiting::UntilBlocked).await
     }
 
     async fn sleep_until_ended(
@@ -79,8 +138,8 @@ impl Supervisor {
         ids: &[TaskId],
         need: Need,
         timeout: Duration,
-        is_blocked: impl Fn(&[Task]) -> bool,
-    ) -> Result<Waited, Error> {
+        mut waiting: Waiting<'_>,
+    ) -> Result<WaitOutcome, Error> {
         // Subscribe first, then read: an end in between is seen twice, never missed.
         let mut changes = self.0.feed.subscribe();
         let mut asks = self.0.asks.watch();
@@ -94,10 +153,10 @@ impl Supervisor {
         tokio::pin!(deadline);
         loop {
             if tasks.iter().filter(|task| !task.is_live()).count() >= need {
-                return Ok(Waited { tasks, end: WaitEnd::Enough });
+                return Ok(WaitOutcome { tasks, end: WaitEnd::Enough });
             }
-            if is_blocked(&tasks) {
-                return Ok(Waited { tasks, end: WaitEnd::Blocked });
+            if self.is_blocked(&tasks, &waiting) {
+                return Ok(WaitOutcome { tasks, end: WaitEnd::Blocked });
             }
             tokio::select! {
                 change = changes.recv() => match change {
@@ -111,14 +170,18 @@ impl Supervisor {
                     Err(RecvError::Closed) => return Err(Error::Stopping),
                 },
                 Ok(()) = asks.changed() => {}
-                () = &mut deadline => return Ok(Waited { tasks, end: WaitEnd::TimedOut }),
+                () = waiting.changed() => {}
+                () = &mut deadline => match self.extension(&tasks, &mut waiting) {
+                    Some(extension) => deadline.set(self.0.core.clock().sleep(extension)),
+                    None => return Ok(WaitOutcome { tasks, end: WaitEnd::TimedOut }),
+                },
                 () = self.0.core.stopping().cancelled() => return Err(Error::Stopping),
             }
         }
     }
 
     /// Whether none of these continues until a person answers. A task must both look blocked and have an open
-    /// request: after an answer it looks blocked until the next look, and after a restart no request is known
+    /// request: after an answer it looks blocked until the next check, and after a restart no request is known
     /// until the first one. What the policy answers needs no person.
     fn are_blocked(&self, tasks: &[Task]) -> bool {
         match self.0.core.settings().asks {
@@ -132,11 +195,61 @@ impl Supervisor {
             })
     }
 
+    fn is_blocked(&self, tasks: &[Task], waiting: &Waiting<'_>) -> bool {
+        match waiting {
+            Waiting::ForEnds => false,
+            Waiting::UntilBlocked => self.are_blocked(tasks),
+            Waiting::Asking { parent, asking, .. } => {
+                self.are_blocked(tasks) && !self.is_user_asked(tasks, parent, asking)
+            }
+        }
+    }
+
+    /// Whether the client's user is asked something that these tasks wait for. Only the parent's own tasks count:
+    /// the requests of others are not shown to it.
+    fn is_user_asked(&self, tasks: &[Task], parent: &SessionId, asking: &Asking) -> bool {
+        let own = |id: &TaskId| {
+            tasks.iter().any(|task| task.id == *id && task.origin.parent.session == *parent)
+        };
+        self.asks().iter().any(|asked| asking.shows(&asked.ask.id) && own(&asked.task))
+    }
+
+    /// More time, once, for a wait whose user is being asked when its time is up: people take longer to read a
+    /// question than most timeouts allow.
+    fn extension(&self, tasks: &[Task], waiting: &mut Waiting<'_>) -> Option<Duration> {
+        match waiting {
+            Waiting::Asking { parent, asking, extension }
+                if self.is_user_asked(tasks, parent, asking) =>
+            {
+                extension.take()
+            }
+            Waiting::ForEnds | Waiting::UntilBlocked | Waiting::Asking { .. } => None,
+        }
+    }
+
     /// The open requests of these tasks, longest waiting first.
-    pub fn asks_of(&self, tasks: &[Task]) -> Vec<Asked> {
+    pub fn asks_of(&self, tasks: &[Task]) -> Vec<PermissionRequest> {
         let mut asks = self.asks();
         asks.retain(|asked| tasks.iter().any(|task| task.id == asked.task));
         asks
+    }
+
+    /// Waits until enough tasks have ended, or all that is left waits for the answer of a person whom the client
+    /// does not ask. The ends are delivered meanwhile as if nobody waited.
+    pub async fn wait_asking(
+        &self,
+        caller: &Caller,
+        ids: &[TaskId],
+        need: Need,
+        timeout: Duration,
+        asking: &Asking,
+    ) -> Result<WaitOutcome, Error> {
+        let waiting = Waiting::Asking {
+            parent: &caller.session,
+            asking: asking.clone(),
+            extension: caller.longest_wait.map(|longest| longest.saturating_sub(timeout)),
+        };
+        self.sleep_until_ended(ids, need, timeout, waiting).await
     }
 
     /// Waits on behalf of a parent whose response contains what ended (N3).
@@ -146,14 +259,16 @@ impl Supervisor {
         ids: &[TaskId],
         need: Need,
         timeout: Duration,
-    ) -> Result<Awaited, Error> {
+        asking: &Asking,
+    ) -> Result<AwaitedEnds, Error> {
         let own = self.tasks(ids)?;
         // Only the caller's own tasks: the notices of others go to their parents. Registered before the wait
         // reads any state, so that an end in between is held back for this caller.
         let own = own.into_iter().filter(|task| task.origin.parent.session == caller.session);
         let awaiting = self.0.mailboxes.await_ends(own.map(|task| task.id).collect());
-        let Waited { tasks, end } = self.wait_or_blocked(ids, need, timeout).await?;
-        Ok(Awaited { tasks, end, awaiting })
+        let WaitOutcome { tasks, end } =
+            self.wait_asking(caller, ids, need, timeout, asking).await?;
+        Ok(AwaitedEnds { tasks, end, awaiting })
     }
 
     /// The same for a caller that certainly receives the response: acknowledged at once.
@@ -163,12 +278,12 @@ impl Supervisor {
         ids: &[TaskId],
         need: Need,
         timeout: Duration,
-    ) -> Result<Waited, Error> {
-        let awaited = self.await_ends(caller, ids, need, timeout).await?;
+    ) -> Result<WaitOutcome, Error> {
+        let awaited = self.await_ends(caller, ids, need, timeout, &Asking::default()).await?;
         let ended: Vec<&Task> = awaited.tasks.iter().filter(|task| !task.is_live()).collect();
         self.mail_was_read(awaited.give(&ended).await?).await?;
-        let Awaited { tasks, end, .. } = awaited;
-        Ok(Waited { tasks, end })
+        let AwaitedEnds { tasks, end, .. } = awaited;
+        Ok(WaitOutcome { tasks, end })
     }
 
     fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Task>, Error> {

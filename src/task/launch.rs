@@ -3,8 +3,9 @@
 //! limits are checked and worded once.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::{Budget, Manner, Order};
+use super::{Budget, LaunchMode, Order, Schema};
 
 /// Limits in characters, not bytes: what a user counts.
 pub const MAX_DESCRIPTION: usize = 500;
@@ -36,6 +37,9 @@ pub struct Arguments {
     pub budget: Option<Budget>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// A JSON Schema that the result has to fit (O7).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
 }
 
 /// What a launch call asks for.
@@ -85,14 +89,17 @@ pub enum Refused {
     ControlCharacters(&'static str),
     #[error("`budget.{0}` must be a positive number")]
     BadBudget(&'static str),
+    #[error("`schema` is not a JSON Schema that can be used: {0}")]
+    BadSchema(String),
 }
 
 /// Validates the arguments of a launch.
 pub fn plan(arguments: Arguments) -> Result<Plan, Refused> {
     // Without `..`: a new argument does not compile before somebody has decided what it means in a resume.
-    let Arguments { description, prompt, agent, fork, resume, batch, model, budget, host } =
+    let Arguments { description, prompt, agent, fork, resume, batch, model, budget, host, schema } =
         arguments;
     if let Some(task) = resume {
+        // Refused and not ignored: with either reading, the task would lack the context that the caller means.
         if fork {
             return Err(Refused::ForkWithResume);
         }
@@ -103,6 +110,7 @@ pub fn plan(arguments: Arguments) -> Result<Plan, Refused> {
             ("model", model.is_some()),
             ("budget", budget.is_some()),
             ("host", host.is_some()),
+            ("schema", schema.is_some()),
         ];
         let ignored = given.into_iter().filter(|(_, is)| *is).map(|(name, _)| name).collect();
         return Ok(Plan::Resume {
@@ -120,7 +128,10 @@ pub fn plan(arguments: Arguments) -> Result<Plan, Refused> {
     let model = model.map(|model| name("model", Some(model))).transpose()?;
     let budget = positive(budget.unwrap_or_default())?;
     let host = host.map(|host| name("host", Some(host))).transpose()?;
-    let order = Order { description, prompt, agent, model, budget, manner: Manner::Background };
+    let schema = schema_of(schema)?;
+    // A plan is always for the background; the blocking `Task` has fewer arguments and `plan_blocking`.
+    let mode = LaunchMode::Background;
+    let order = Order { description, prompt, agent, model, budget, mode, schema };
     let spec = TaskSpec { order, batch, host };
     Ok(if fork { Plan::Forked(spec) } else { Plan::Fresh(spec) })
 }
@@ -130,6 +141,11 @@ pub fn plan_blocking(description: &str, prompt: &str) -> Result<(String, String)
     let description = one_line(description, MAX_BLOCKING_DESCRIPTION)?;
     let prompt = prompt_text(Some(prompt.trim().to_owned()))?;
     Ok((description, sized("prompt", prompt, MAX_BLOCKING_PROMPT)?))
+}
+
+/// The schema of a launch, if it has one.
+pub fn schema_of(schema: Option<Value>) -> Result<Option<Schema>, Refused> {
+    schema.map(Schema::new).transpose().map_err(Refused::BadSchema)
 }
 
 /// A description is one line in every list and notice, so line breaks and control characters in it become
@@ -150,6 +166,17 @@ pub fn prompt_text(text: Option<String>) -> Result<String, Refused> {
         return Err(Refused::ControlCharacters("prompt"));
     }
     sized("prompt", text, MAX_PROMPT)
+}
+
+/// A message to a task, unchanged like a prompt and with the same limit: it may become one.
+pub fn message_text(text: String) -> Result<String, Refused> {
+    if text.trim().is_empty() {
+        return Err(Refused::Missing("message"));
+    }
+    if text.contains('\0') {
+        return Err(Refused::ControlCharacters("message"));
+    }
+    sized("message", text, MAX_PROMPT)
 }
 
 /// The name of an agent, a model, a batch, a host or a task. Control characters are refused: names are
@@ -208,7 +235,8 @@ mod tests {
             agent: "explore".into(),
             model: None,
             budget: Budget::default(),
-            manner: Manner::Background,
+            mode: LaunchMode::Background,
+            schema: None,
         })
     }
 

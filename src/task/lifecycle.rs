@@ -136,6 +136,15 @@ pub enum Refused {
     StillRunning,
     #[error("only completed tasks can be resumed; start a new task instead")]
     NotCompleted,
+    #[error(
+        "only failed and cancelled tasks can be retried; this one is still at work: wait for its end, or cancel \
+         it first"
+    )]
+    RetryOfLive,
+    #[error(
+        "only failed and cancelled tasks can be retried; this one has completed: resume it with a follow-up"
+    )]
+    RetryOfCompleted,
 }
 
 impl State {
@@ -166,6 +175,15 @@ impl State {
             // One follow-up at a time, as the specification has it.
             (Request::Resume(_), Resumed { .. }) => Err(Refused::BeingResumed),
             (Request::Resume(_), Running) => Err(Refused::StillRunning),
+        }
+    }
+
+    /// Whether the task may be launched again. That changes nothing of this one.
+    pub fn check_retry(&self) -> Result<(), Refused> {
+        match self {
+            State::Failed { .. } | State::Cancelled { .. } => Ok(()),
+            State::Running | State::Resumed { .. } => Err(Refused::RetryOfLive),
+            State::Completed { .. } => Err(Refused::RetryOfCompleted),
         }
     }
 

@@ -1,22 +1,28 @@
 //! The domain types of a task: one agent working in a session of its own for a parent. Pure data; the
 //! state machine is in `lifecycle.rs`, the rules of the queue in `queue.rs`, the JSON in `view.rs`.
 
+pub mod alert;
+pub mod answer;
 pub mod id;
 pub mod launch;
 pub mod lifecycle;
 pub mod progress;
 pub mod queue;
+pub mod schema;
 pub mod stats;
 pub mod time;
+pub mod trends;
 pub mod view;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use answer::{Answered, Answerer, Door};
 pub use id::{BatchId, MessageId, NoticeId, Receipt, SessionId, ShortId, TaskId, tick_of};
 pub use lifecycle::{State, Status};
 pub use progress::{Phase, Progress};
-pub use queue::{Manner, Slot};
+pub use queue::{LaunchMode, Slot};
+pub use schema::Schema;
 pub use time::Timestamp;
 
 /// The host of parents that are no conversation: nothing can be posted to them, so their notices wait in
@@ -42,6 +48,8 @@ pub struct Task {
     pub completed_at: Option<Timestamp>,
     pub result_retrieved_at: Option<Timestamp>,
     pub cleared_at: Option<Timestamp>,
+    /// The newest task that repeats this one.
+    pub retried_by: Option<TaskId>,
     /// The number of the current run: 0 is the launch, every resume is the next.
     pub run: u32,
     pub slot: Slot,
@@ -59,8 +67,12 @@ pub struct Order {
     pub agent: String,
     pub model: Option<String>,
     pub budget: Budget,
-    #[serde(default)]
-    pub manner: Manner,
+    /// Under the name that older versions gave it in an intent.
+    #[serde(rename = "manner", default)]
+    pub mode: LaunchMode,
+    /// What its results have to fit, of every run (O7).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Schema>,
 }
 
 /// Where a task came from, and where it works.
@@ -73,6 +85,8 @@ pub struct Origin {
     /// 1 for the child of a conversation, 2 for a child of such a child.
     pub depth: u32,
     pub is_forked: bool,
+    /// The failed or cancelled task that this one repeats.
+    pub retry_of: Option<TaskId>,
 }
 
 /// Who asked for a task and is told of its end.

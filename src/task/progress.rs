@@ -1,4 +1,4 @@
-//! Progress of a task: counted anew from the host's transcript at each look, never added up from events, so
+//! Progress of a task: recounted from the host's transcript at each check, never added up from events, so
 //! that an event that is lost or seen twice cannot make the figures wrong.
 
 use std::collections::BTreeMap;
@@ -86,6 +86,7 @@ impl Progress {
             Slot::Queued | Slot::Parked => Phase::Queued,
             Slot::Active | Slot::None => Phase::Starting,
         };
+        // The figures stay: they count all runs of the task, not the one that begins.
         Progress { phase, last_update: at, detail: None, ..self }
     }
 

@@ -12,7 +12,7 @@ use super::id::{SessionId, TaskId};
 
 /// Whether a task's caller goes on meanwhile, or waits for its end (the tool `Task`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Manner {
+pub enum LaunchMode {
     #[default]
     Background,
     Blocking,
@@ -39,17 +39,21 @@ pub struct Limits {
     /// By `provider` or `provider/model`; what is not named has no limit.
     pub active_per_model: BTreeMap<String, usize>,
     pub queued_per_parent: usize,
+    /// The daemon is to stop once nothing runs any more: nothing starts.
+    pub is_draining: bool,
 }
 
 /// How many slots are in use, by everything that there are limits on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotUsage {
+    /// The queue is paused: no slot is given out, whatever is free.
+    pub is_paused: bool,
     pub by_parent: BTreeMap<SessionId, usize>,
     pub blocking_by_parent: BTreeMap<SessionId, usize>,
     pub by_model: BTreeMap<String, usize>,
 }
 
-/// The queued tasks of one parent in one manner, the oldest first. Two queues per parent: blocking tasks,
+/// The queued tasks of one parent in one mode, the oldest first. Two queues per parent: blocking tasks,
 /// which have a smaller limit, must not hold up the background tasks behind them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
@@ -65,11 +69,52 @@ pub struct Queue {
 pub struct QueuedTask {
     pub id: TaskId,
     pub model: String,
-    pub manner: Manner,
+    pub mode: LaunchMode,
+}
+
+/// The queue as a new task finds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueState {
+    /// Tasks wait, of whatever parent.
+    pub is_contended: bool,
+    /// How many of the new task's parent wait, in either mode.
+    pub of_parent: usize,
+    /// One of its parent waits in the same mode.
+    pub own_queue: bool,
+    /// One waits that a limit on the new task's model counts, too.
+    pub same_model_limit: bool,
+}
+
+/// What becomes of a new task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    Start,
+    Wait,
+    /// Its parent has as many tasks in the queue as it may have.
+    Refuse,
+}
+
+impl QueueState {
+    /// Whether a task would be overtaken if the new one started now: one that waits for the same slot, of its
+    /// own parent, or of any parent under the same limit. Then the new one waits, too, and the next round of
+    /// [`grant`] decides. Without this, a parent that launches often enough could starve the others.
+    pub fn would_be_overtaken(self, limits: &Limits) -> bool {
+        // Under a limit for all parents every queued task waits for the same slot.
+        self.own_queue || self.same_model_limit || self.is_contended && limits.active.is_some()
+    }
+
+    /// Decides on a new task. `has_room`: it would stay within the limits, regardless of the queue.
+    pub fn admit(self, has_room: bool, limits: &Limits) -> Admission {
+        match has_room && !self.would_be_overtaken(limits) {
+            true => Admission::Start,
+            false if limits.let_wait(self.of_parent) => Admission::Wait,
+            false => Admission::Refuse,
+        }
+    }
 }
 
 impl Limits {
-    /// Whether one more of a parent's tasks may wait, when so many do.
+    /// Whether one more of a parent's tasks may wait, when this many do.
     pub fn let_wait(&self, queued: usize) -> bool {
         queued < self.queued_per_parent
     }
@@ -82,9 +127,9 @@ impl Limits {
 }
 
 impl SlotUsage {
-    pub fn add(&mut self, parent: &SessionId, model: &str, manner: Manner) {
+    pub fn add(&mut self, parent: &SessionId, model: &str, mode: LaunchMode) {
         *self.by_parent.entry(parent.clone()).or_default() += 1;
-        if manner == Manner::Blocking {
+        if mode == LaunchMode::Blocking {
             *self.blocking_by_parent.entry(parent.clone()).or_default() += 1;
         }
         *self.by_model.entry(model.to_owned()).or_default() += 1;
@@ -99,14 +144,16 @@ impl SlotUsage {
         &self,
         parent: &SessionId,
         model: &str,
-        manner: Manner,
+        mode: LaunchMode,
         limits: &Limits,
     ) -> bool {
         // Background tasks are not held to the limit of blocking ones, but both fill the parent's.
         let blocking = self.blocking_by_parent.get(parent).copied().unwrap_or(0);
-        limits.active.is_none_or(|most| self.by_parent.values().sum::<usize>() < most)
+        !self.is_paused
+            && !limits.is_draining
+            && limits.active.is_none_or(|most| self.by_parent.values().sum::<usize>() < most)
             && self.of_parent(parent) < limits.active_per_parent
-            && (manner == Manner::Background || blocking < limits.blocking_per_parent)
+            && (mode == LaunchMode::Background || blocking < limits.blocking_per_parent)
             && limits.covering(model).all(|(name, limit)| self.under(name) < limit)
     }
 
@@ -122,7 +169,7 @@ fn covers(name: &str, model: &str) -> bool {
 
 /// Grants slots until nothing fits: always to the head of a queue of the parent served longest ago, then of
 /// the one with the fewest slots, then of the one that waits longest. `queues` come oldest head first; a
-/// parent may have two of them, one for each manner.
+/// parent may have two of them, one for each mode.
 ///
 /// A parent with a thousand queued tasks delays another one by one grant, not by a thousand.
 pub fn grant(mut in_use: SlotUsage, mut queues: Vec<Queue>, limits: &Limits) -> Vec<TaskId> {
@@ -133,14 +180,14 @@ pub fn grant(mut in_use: SlotUsage, mut queues: Vec<Queue>, limits: &Limits) -> 
         // that a parent's tasks start in the order they were launched in.
         let fits = |Queue { parent, waiting, .. }: &&mut Queue| {
             let head = waiting.front();
-            head.is_some_and(|head| in_use.has_room(parent, &head.model, head.manner, limits))
+            head.is_some_and(|head| in_use.has_room(parent, &head.model, head.mode, limits))
         };
         // `min_by_key` takes the first of equals, and `queues` come oldest head first: the third criterion.
         let rank = |queue: &&mut Queue| (queue.served, in_use.of_parent(&queue.parent));
         let Some(next) = queues.iter_mut().filter(fits).min_by_key(rank) else { return granted };
         let Some(head) = next.waiting.pop_front() else { return granted };
         let parent = next.parent.clone();
-        in_use.add(&parent, &head.model, head.manner);
+        in_use.add(&parent, &head.model, head.mode);
         granted.push(head.id);
         // Both queues of the parent count as served: a turn is the parent's, whatever it used it for.
         latest += 1;
@@ -160,6 +207,7 @@ mod tests {
             blocking_per_parent: 1,
             active_per_model: models.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
             queued_per_parent: 1_000,
+            is_draining: false,
         }
     }
 
@@ -169,11 +217,11 @@ mod tests {
         let mut in_use = SlotUsage::default();
         for active in active {
             let (parent, model) = active.split_once('@').unwrap();
-            in_use.add(&SessionId::new(parent), model, manner(model));
+            in_use.add(&SessionId::new(parent), model, mode(model));
         }
         let waiting = |task: &str| {
             let (id, model) = task.split_once('@').unwrap_or((task, ""));
-            QueuedTask { id: TaskId::new(id), model: model.to_owned(), manner: manner(model) }
+            QueuedTask { id: TaskId::new(id), model: model.to_owned(), mode: mode(model) }
         };
         let queues = queues
             .iter()
@@ -190,8 +238,8 @@ mod tests {
         assert_eq!(granted.iter().map(TaskId::as_str).collect::<Vec<_>>(), expected);
     }
 
-    fn manner(model: &str) -> Manner {
-        if model == "waited" { Manner::Blocking } else { Manner::Background }
+    fn mode(model: &str) -> LaunchMode {
+        if model == "waited" { LaunchMode::Blocking } else { LaunchMode::Background }
     }
 
     #[test]
@@ -200,6 +248,27 @@ mod tests {
         check(limits(10, &[]), &[], queues, &["a", "c", "d"]);
         check(limits(10, &[]), &["p@waited"], queues, &["c", "d"]);
         check(limits(2, &[]), &["p@waited"], queues, &["c"]);
+    }
+
+    #[test]
+    fn while_the_queue_is_paused_or_drained_nothing_gets_a_slot() {
+        let (parent, background) = (SessionId::new("p"), LaunchMode::Background);
+        let usage = |is_paused| SlotUsage { is_paused, ..SlotUsage::default() };
+        let check = |is_paused, is_draining, expected: &[&str]| {
+            let limits = Limits { is_draining, ..limits(10, &[]) };
+            let has_room = usage(is_paused).has_room(&parent, "", background, &limits);
+            let admission = QueueState::default().admit(has_room, &limits);
+            let starts = if expected.is_empty() { Admission::Wait } else { Admission::Start };
+            assert_eq!(admission, starts, "{is_paused} {is_draining}");
+            let head = QueuedTask { id: TaskId::new("a"), model: String::new(), mode: background };
+            let queue = Queue { parent: parent.clone(), served: 0, waiting: [head].into() };
+            let granted = grant(usage(is_paused), vec![queue], &limits);
+            assert_eq!(granted.iter().map(TaskId::as_str).collect::<Vec<_>>(), expected);
+        };
+        check(false, false, &["a"]);
+        check(true, false, &[]);
+        check(false, true, &[]);
+        check(true, true, &[]);
     }
 
     #[test]
@@ -240,6 +309,46 @@ mod tests {
     fn a_limit_on_a_provider_counts_all_of_its_models() {
         let queues: &[(&str, &str)] = &[("p", "a@x/one b@x/two"), ("q", "c@y/one d@xy")];
         check(limits(10, &[("x", 1)]), &[], queues, &["a", "c", "d"]);
+    }
+
+    #[test]
+    fn a_new_task_starts_when_there_is_room_and_it_overtakes_nobody() {
+        let check = |queue: QueueState, has_room: bool, expected: Admission| {
+            assert_eq!(queue.admit(has_room, &limits(10, &[])), expected, "{queue:?} {has_room}");
+        };
+        let empty = QueueState::default();
+        check(empty, true, Admission::Start);
+        check(empty, false, Admission::Wait);
+        // Others wait for slots that this one does not need.
+        let contended = QueueState { is_contended: true, ..empty };
+        check(contended, true, Admission::Start);
+        check(QueueState { of_parent: 1, ..contended }, true, Admission::Start);
+        check(QueueState { of_parent: 1, own_queue: true, ..contended }, true, Admission::Wait);
+        check(QueueState { same_model_limit: true, ..contended }, true, Admission::Wait);
+    }
+
+    #[test]
+    fn under_a_limit_over_all_parents_nobody_overtakes_anybody() {
+        let total = Limits { active: Some(3), ..limits(10, &[]) };
+        let contended = QueueState { is_contended: true, ..QueueState::default() };
+        assert_eq!(contended.admit(true, &total), Admission::Wait);
+        assert_eq!(QueueState::default().admit(true, &total), Admission::Start);
+    }
+
+    #[test]
+    fn a_full_queue_refuses_what_would_have_to_wait_and_nothing_else() {
+        let check = |queued_per_parent: usize, of_parent: usize, has_room, expected| {
+            let limits = Limits { queued_per_parent, ..limits(10, &[]) };
+            let queue =
+                QueueState { is_contended: of_parent > 0, of_parent, ..QueueState::default() };
+            assert_eq!(queue.admit(has_room, &limits), expected, "{queued_per_parent} {of_parent}");
+        };
+        check(2, 1, false, Admission::Wait);
+        check(2, 2, false, Admission::Refuse);
+        check(2, 2, true, Admission::Start);
+        // No queue at all.
+        check(0, 0, true, Admission::Start);
+        check(0, 0, false, Admission::Refuse);
     }
 
     #[test]

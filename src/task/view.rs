@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Budget, Progress, Task, Timestamp};
+use super::{Budget, Progress, Task, TaskId, Timestamp};
 use crate::text;
 
 /// A task (H2). Additions may follow; none of these fields may change.
@@ -47,6 +47,12 @@ pub struct TaskView {
     pub batch_id: String,
     pub resume_count: u32,
     pub is_forked: bool,
+    /// `sessionID` of the failed or cancelled task that this one repeats; it may have been pruned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<String>,
+    /// `sessionID` of the newest task that repeats this one; it may have been pruned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retried_by: Option<String>,
     #[serde(default, skip_serializing_if = "Budget::is_empty")]
     pub budget: Budget,
     pub progress: Progress,
@@ -55,6 +61,8 @@ pub struct TaskView {
 /// Cache version of this JSON in the store, below 1,000. JSON stored under another version is built again
 /// from its rows: raise it with every change of what [`Brief::view`] writes, or a new field is missing in
 /// the whole history.
+///
+/// Still 1 with `retryOf` and `retriedBy`: tasks of before have neither, and a retry writes the JSON again.
 const SCHEMA: i64 = 1;
 
 const DEFAULT_CHARACTERS: usize = 8_000;
@@ -125,6 +133,8 @@ impl TaskView {
             batch_id: task.batch.to_string(),
             resume_count: task.run,
             is_forked: task.origin.is_forked,
+            retry_of: task.origin.retry_of.as_ref().map(TaskId::to_string),
+            retried_by: task.retried_by.as_ref().map(TaskId::to_string),
             budget: task.order.budget.clone(),
             progress: task.progress.clone(),
         }
@@ -152,7 +162,7 @@ mod tests {
         let known = "agent batchId budget clearedAt completedAt description directory error host \
                      hostInstance isForked model parentAgent parentHost parentMessageID \
                      parentSessionID progress prompt result resultRetrievedAt resultTruncated \
-                     resumeCount sessionID shortID startedAt status";
+                     resumeCount retriedBy retryOf sessionID shortID startedAt status";
         assert_eq!(
             (fields.join(" ").as_str(), SCHEMA),
             (known, 1),

@@ -10,11 +10,13 @@ use serde_json::{Map, Number, Value};
 use super::{Refusal, Tool};
 
 /// Names that models know from similar tools of other programs, and ours for the same thing.
-const SYNONYMS: [(Tool, &str, &str); 5] = [
+const SYNONYMS: [(Tool, &str, &str); 7] = [
     (Tool::Task, "subagent_type", "agent"),
     (Tool::Task, "agent_type", "agent"),
     (Tool::Output, "taskId", "task_id"),
     (Tool::Cancel, "taskId", "task_id"),
+    (Tool::Send, "taskId", "task_id"),
+    (Tool::Send, "prompt", "message"),
     (Tool::Wait, "task_id", "task_ids"),
 ];
 
@@ -23,13 +25,8 @@ const SYNONYMS: [(Tool, &str, &str); 5] = [
 const NOT_MEANT_FOR_US: [&str; 1] = ["wait_for_previous"];
 
 /// Arguments of other programs' tools that change what an agent does or returns. Dropping one would do
-/// something else than what was asked for (work in the wrong directory, an answer without structure).
-const NOT_TO_BE_IGNORED: [(Tool, &str); 4] = [
-    (Tool::Task, "worktree"),
-    (Tool::Task, "schema"),
-    (Tool::Task, "node"),
-    (Tool::Blocking, "schema"),
-];
+/// something else than what was asked for (work in the wrong directory, or on another machine).
+const NOT_TO_BE_IGNORED: [(Tool, &str); 2] = [(Tool::Task, "worktree"), (Tool::Task, "node")];
 
 /// Normalised arguments, and notes on what was changed.
 #[derive(Debug, Default, PartialEq)]

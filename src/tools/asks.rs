@@ -3,14 +3,15 @@
 //! is requested. Requests are quoted as literals: a command can be made to look like a sentence of ours.
 
 use crate::quote::{label, short_literal};
-use crate::supervisor::Asked;
+use crate::supervisor::{Error, PermissionRequest, Supervisor};
 use crate::task::{ShortId, Task};
+use crate::wire::PermissionView;
 
 /// How many characters of a request are shown; `asyncagents approve` shows all of it.
 const MOST_OF_REQUEST: usize = 2_000;
 
 /// The requests of these tasks, by task; `None` when there are none.
-pub(super) fn waiting_for_a_person(tasks: &[Task], asks: &[Asked]) -> Option<String> {
+pub(super) fn waiting_for_a_person(tasks: &[Task], asks: &[PermissionRequest]) -> Option<String> {
     let of = |task: &Task| -> Vec<String> {
         let own = asks.iter().filter(|asked| asked.task == task.id);
         own.map(|asked| short_literal(&asked.ask.what, MOST_OF_REQUEST)).collect()
@@ -28,6 +29,32 @@ pub(super) fn waiting_for_a_person(tasks: &[Task], asks: &[Asked]) -> Option<Str
         })
         .collect();
     (!lines.is_empty()).then(|| format!("Waiting for a person:\n{}", lines.join("\n")))
+}
+
+/// Requests as clients see them, with the sentence that a person is asked.
+pub fn views(
+    supervisor: &Supervisor,
+    asked: Vec<PermissionRequest>,
+) -> Result<Vec<PermissionView>, Error> {
+    let view = |PermissionRequest { ask, task, since }: PermissionRequest| {
+        let task = supervisor.task(&task)?;
+        let question = format!(
+            "Task {} \"{}\" asks for {}. Is it allowed to?",
+            task.short_id,
+            label(&task.order.description),
+            short_literal(&ask.what, MOST_OF_REQUEST)
+        );
+        Ok(PermissionView {
+            id: ask.id,
+            session_id: task.id.to_string(),
+            short_id: task.short_id.to_string(),
+            description: task.order.description,
+            what: ask.what,
+            since,
+            question,
+        })
+    };
+    asked.into_iter().map(view).collect()
 }
 
 /// The commands a person answers with.

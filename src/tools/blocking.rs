@@ -11,12 +11,14 @@ use serde_json::{Value, json};
 
 use super::asks::waiting_for_a_person;
 use super::output::{MOST_OF_ERROR, TextKind, Window};
-use super::{Answer, Audience, Offered, Refusal, audience, parse};
+use super::task::schema_property;
+use super::waiter::{FOREVER, Waiter};
+use super::{Answer, Audience, Offered, Refusal, audience, parse, structured};
 use crate::quote::short_literal;
 use crate::supervisor::{Caller, Error, Fork, Launch, Need, Supervisor, Target, WaitEnd};
 use crate::task::launch;
 use crate::task::lifecycle::Refused;
-use crate::task::{Budget, Manner, Order, Receipt, State, Task, TaskId};
+use crate::task::{Budget, LaunchMode, Order, Receipt, State, Task, TaskId};
 
 pub(super) const DESCRIPTION: &str = "\
 Have an agent do something in a session of its own and wait for its answer, which is all you see of \
@@ -70,6 +72,7 @@ pub(super) fn properties() -> Value {
             "type": "string", "minLength": 1, "maxLength": launch::MAX_BLOCKING_PROMPT,
             "description": "The task for the agent to perform",
         },
+        "schema": schema_property(),
     })
 }
 
@@ -78,6 +81,7 @@ pub(super) fn properties() -> Value {
 struct Arguments {
     description: String,
     prompt: String,
+    schema: Option<Value>,
 }
 
 pub(super) async fn call(
@@ -86,10 +90,12 @@ pub(super) async fn call(
     settings: &Blocking,
     arguments: Value,
     key: Option<String>,
+    waiter: &Waiter<'_>,
 ) -> Result<Answer, Refusal> {
-    let Arguments { description, prompt } = parse(arguments)?;
+    let Arguments { description, prompt, schema } = parse(arguments)?;
     let planned = launch::plan_blocking(&description, &prompt);
     let (description, prompt) = planned.map_err(Error::from)?;
+    let schema = launch::schema_of(schema).map_err(Error::from)?;
     // An agent has its errands done by an agent of its own kind; an MCP client names none of ours.
     let own = Some(&caller.agent).filter(|agent| !agent.is_empty());
     let order = Order {
@@ -98,10 +104,12 @@ pub(super) async fn call(
         agent: own.unwrap_or(&settings.agent).clone(),
         model: None,
         budget: Budget::default(),
-        manner: Manner::Blocking,
+        mode: LaunchMode::Blocking,
+        schema,
     };
     // A hit launches nothing, and has no notices to acknowledge: those went with the first call.
-    if let Some(ttl) = settings.cache
+    // Not for an anonymous caller, whose parent is shared: the earlier answer may be another's.
+    if let Some(ttl) = settings.cache.filter(|_| !caller.anonymous)
         && let Some(earlier) = supervisor.earlier(caller, &order, ttl).await?
     {
         return answer(&earlier, Receipt::default());
@@ -109,7 +117,8 @@ pub(super) async fn call(
     let began = supervisor.clock().uptime();
     let description = order.description.clone();
     tracing::info!(description, "blocking `Task` started");
-    let answered = carry_out(supervisor, caller, settings, order, key).await;
+    let launch = Launch { wanted: order.into(), fork: Fork::No, key };
+    let answered = carry_out(supervisor, caller, settings, launch, waiter).await;
     let duration = supervisor.clock().uptime().saturating_sub(began);
     tracing::info!(description, ?duration, success = answered.is_ok(), "blocking `Task` answered");
     answered
@@ -119,18 +128,22 @@ async fn carry_out(
     supervisor: &Supervisor,
     caller: &Caller,
     settings: &Blocking,
-    order: Order,
-    key: Option<String>,
+    launch: Launch,
+    waiter: &Waiter<'_>,
 ) -> Result<Answer, Refusal> {
     let began = supervisor.clock().uptime();
-    let launch = Launch { wanted: order.into(), fork: Fork::No, key };
     let task = supervisor.launch(caller.clone(), launch).await?;
     let guard = BlockingGuard { supervisor: supervisor.clone(), task: task.id.clone() };
     // The timeout includes the launch and the time in the queue: the caller's clock runs from its call.
-    let most = caller.longest_wait.map_or(settings.timeout, |most| settings.timeout.min(most));
+    let timeout = match (waiter.is_deferred(), settings.on_timeout) {
+        // Nobody is held up, and to go on in the background is what it does already.
+        (true, OnTimeout::Background) => FOREVER,
+        (true, OnTimeout::Cancel) | (false, _) => settings.timeout,
+    };
+    let most = caller.longest_wait.map_or(timeout, |most| timeout.min(most));
     let left = most.saturating_sub(supervisor.clock().uptime().saturating_sub(began));
     let ids = std::slice::from_ref(&task.id);
-    let mut awaited = supervisor.await_ends(caller, ids, Need::All, left).await?;
+    let mut awaited = waiter.await_ends(supervisor, caller, ids, Need::All, left).await?;
     match (awaited.end, settings.on_timeout) {
         (WaitEnd::Enough, _) => {}
         // Not a timeout, so `on_timeout` does not apply: cancelling would throw away work that only waits
@@ -159,6 +172,10 @@ async fn carry_out(
         }
     }
     let ended: Vec<&Task> = awaited.tasks.iter().collect();
+    // Its notice came with another answer before the client came for this one.
+    if waiter.is_deferred() && supervisor.is_told(ended[0])? {
+        return reported_before(ended[0]);
+    }
     supervisor.retrieved(&ended).await?;
     // The result is in this answer, so its notice is held back and acknowledged with it.
     let receipt = awaited.give(&ended).await?;
@@ -194,6 +211,27 @@ fn needs_an_answer(task: &Task, asked: Option<&str>, audience: Audience) -> Stri
     )
 }
 
+/// The answer to a deferred call whose task's end has reached the client by other means.
+fn reported_before(task: &Task) -> Result<Answer, Refusal> {
+    let id = &task.short_id;
+    let text = |how: &str| {
+        format!(
+            "task {id} {how}, which you were told of before; asyncagents_output(task_id=\"{id}\") shows \
+             it again"
+        )
+    };
+    match &task.state {
+        // The text was told before, the JSON was not: notices are text only.
+        State::Completed { .. } => {
+            Ok(Answer { structured: structured(task), ..text("has completed").into() })
+        }
+        State::Failed { .. } => Err(Refusal::Outcome(text("has failed"), Receipt::default())),
+        State::Cancelled { .. } | State::Running | State::Resumed { .. } => {
+            answer(task, Receipt::default())
+        }
+    }
+}
+
 fn how_it_is_told(task: &Task, audience: Audience) -> String {
     match audience {
         Audience::Conversation => "you will get a message when it ends".to_owned(),
@@ -206,7 +244,7 @@ fn answer(task: &Task, receipt: Receipt) -> Result<Answer, Refusal> {
     match &task.state {
         State::Completed { result, .. } => {
             let text = Window::default().cut(TextKind::Result, result, &task.short_id);
-            Ok(Answer { text, receipt })
+            Ok(Answer { text, receipt, structured: structured(task) })
         }
         State::Failed { error, .. } => {
             let error = short_literal(error, MOST_OF_ERROR);

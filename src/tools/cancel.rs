@@ -47,6 +47,8 @@ pub(super) async fn call(
         Arguments { task_id: None, all: false, batch: Some(batch) } => {
             Target::Batch(BatchId::new(batch))
         }
+        // Neither "the first one counts" nor "all of them": a call that names a task and `all` is a mistake,
+        // and cancelling too much cannot be undone.
         Arguments { .. } => {
             let text = "pass exactly one of `task_id`, `all: true` and `batch`";
             return Err(Refusal::Arguments(text.to_owned()));
@@ -54,6 +56,7 @@ pub(super) async fn call(
     };
     let cancelled = supervisor.cancel(caller, target).await?.tasks;
     Ok(match cancelled.as_slice() {
+        // No error: a task may have ended while the model decided to cancel it.
         [] => "No running background tasks to cancel.".to_owned(),
         [task] => format!("Cancelled task {}.", named(task)),
         tasks => {

@@ -8,18 +8,22 @@
 mod arguments;
 mod asks;
 mod blocking;
+mod calls;
 mod cancel;
 mod clear;
+mod identity;
 mod list;
 mod mail;
 mod offer;
 mod output;
 mod refusal;
+mod send;
 mod session;
 mod table;
 mod task;
 mod wait;
 mod wait_limit;
+mod waiter;
 
 use std::time::Duration;
 
@@ -27,16 +31,22 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+pub use asks::views as permissions;
 pub use blocking::{Blocking, OnTimeout};
+pub use calls::{Begun, Calls};
 pub use offer::{instructions, list};
 
 use arguments::NormalizedArguments;
 use refusal::{Refusal, bounded};
 use table::{Invocation, Tool};
+use waiter::Waiter;
 
 use crate::quote;
-use crate::supervisor::{self, Caller, Handed, HandedParts, Supervisor, Target};
-use crate::task::{MAILBOX, Receipt, SHELL, SessionId};
+use crate::supervisor::{
+    self, Asking, Caller, ClientCredentialParts, ClientCredentials, Supervisor, Target,
+};
+use crate::task::lifecycle::Refused;
+use crate::task::{MAILBOX, Receipt, SHELL, SessionId, State, Task};
 use crate::wire::{CallerView, HandOverView, MessageFilter, ToolAnswer};
 
 /// The other names the tools can be registered under (`tools.aliases`).
@@ -101,12 +111,26 @@ struct OfferedTool {
 struct Answer {
     text: String,
     receipt: Receipt,
+    /// The result as JSON, when the answer is of one task with a schema.
+    structured: Option<Value>,
 }
 
 impl From<String> for Answer {
     fn from(text: String) -> Answer {
-        Answer { text, receipt: Receipt::default() }
+        Answer { text, receipt: Receipt::default(), structured: None }
     }
+}
+
+/// The result of a completed task with a schema, as JSON (N6). MCP wants an object, so anything else becomes the
+/// `result` of one. Long ones are left out: their text comes in parts.
+fn structured(task: &Task) -> Option<Value> {
+    const MOST: usize = 65_536;
+    let (State::Completed { result, .. }, Some(_)) = (&task.state, &task.order.schema) else {
+        return None;
+    };
+    let result: Value =
+        serde_json::from_str(Some(result).filter(|text| text.len() <= MOST)?).ok()?;
+    Some(if result.is_object() { result } else { json!({ "result": result }) })
 }
 
 /// What cannot be answered by a tool's text: the call itself is wrong, or has to be made again.
@@ -116,12 +140,12 @@ pub enum Error {
     NoSuchTool { name: String, known: Vec<String> },
     #[error("`caller.sessionID` is required")]
     NoCaller,
-    #[error("the daemon is stopping; try again, it is started anew on demand")]
+    #[error("the daemon is stopping; try again, a new one is started on demand")]
     Stopping,
 }
 
-const ALL: [Tool; 6] =
-    [Tool::Task, Tool::Output, Tool::Wait, Tool::Cancel, Tool::List, Tool::Clear];
+const ALL: [Tool; 7] =
+    [Tool::Task, Tool::Output, Tool::Wait, Tool::Cancel, Tool::Send, Tool::List, Tool::Clear];
 const PREFIX: &str = "asyncagents_";
 
 /// The messages of a session, cut the way `asyncagents_output` cuts them.
@@ -135,12 +159,41 @@ pub async fn call(
     toolbox: &Toolbox,
     call: Call,
 ) -> Result<ToolAnswer, Error> {
-    let Call { name, caller, arguments, key, acknowledges } = call;
+    call_with(supervisor, toolbox, call, &Waiter::default()).await
+}
+
+/// The same for a client that shows permission requests to its user while it waits.
+pub async fn call_asking(
+    supervisor: &Supervisor,
+    toolbox: &Toolbox,
+    call: Call,
+    asking: Asking,
+) -> Result<ToolAnswer, Error> {
+    call_with(supervisor, toolbox, call, &Waiter { asking, deferral: None }).await
+}
+
+/// Whether there is such a tool for its caller.
+pub fn check(toolbox: &Toolbox, call: &Call) -> Result<(), Error> {
+    offered(toolbox, call).map(drop)
+}
+
+fn offered(toolbox: &Toolbox, call: &Call) -> Result<OfferedTool, Error> {
+    let audience = audience(&call.caller);
+    toolbox.find(audience, &call.name).ok_or_else(|| Error::NoSuchTool {
+        name: call.name.clone(),
+        known: toolbox.tools(audience).map(OfferedTool::name).collect(),
+    })
+}
+
+async fn call_with(
+    supervisor: &Supervisor,
+    toolbox: &Toolbox,
+    call: Call,
+    waiter: &Waiter<'_>,
+) -> Result<ToolAnswer, Error> {
+    let OfferedTool { tool, alias } = offered(toolbox, &call)?;
+    let Call { caller, arguments, key, acknowledges, .. } = call;
     let audience = audience(&caller);
-    let Some(OfferedTool { tool, alias }) = toolbox.find(audience, &name) else {
-        let known = toolbox.tools(audience).map(OfferedTool::name).collect();
-        return Err(Error::NoSuchTool { name, known });
-    };
     // Before anything else: tasks that lost their credentials in a restart can go on while this call waits
     // for them.
     if let Err(error) = supervisor.bring(&caller).await {
@@ -154,19 +207,27 @@ pub async fn call(
     let (names, offered) = (NameSet(alias), OfferedTool { tool, alias });
     let (answer, notes) = match normalized(offered, audience, arguments) {
         Ok(NormalizedArguments { arguments, notes }) => {
-            let arguments = Value::Object(arguments);
-            let call = Invocation { supervisor, toolbox, caller: &caller, names, arguments, key };
-            ((tool.row().call)(call).await, notes)
+            let answer = match identity::refusal(tool, &caller, &arguments) {
+                Some(refusal) => Err(refusal),
+                None => {
+                    let arguments = Value::Object(arguments);
+                    let caller = &caller;
+                    let call =
+                        Invocation { supervisor, toolbox, caller, names, arguments, key, waiter };
+                    (tool.row().call)(call).await
+                }
+            };
+            (answer, notes)
         }
         Err(refusal) => (Err(refusal), Vec::new()),
     };
-    let (Answer { mut text, receipt: shown }, is_error) = match answer {
+    let (Answer { mut text, receipt: shown, structured }, is_error) = match answer {
         Ok(answer) => (answer, false),
         // Not a refusal: the client repeats the call with the next daemon, where a wait goes on.
         Err(Refusal::Supervisor(supervisor::Error::Stopping)) => return Err(Error::Stopping),
         Err(error) => {
-            let Answer { text, receipt } = error.answer();
-            (Answer { text: bounded(&names.say(&text)), receipt }, true)
+            let answer = error.answer();
+            (Answer { text: bounded(&names.say(&answer.text)), ..answer }, true)
         }
     };
     for note in notes {
@@ -175,8 +236,8 @@ pub async fn call(
     // After the call: an end that the answer itself shows has been handed out with it, and is not repeated
     // as a notice above it.
     let mail::Opening { text: opening, mut receipt } = match audience {
-        Audience::Mcp => mail::opening(supervisor, &caller, &text).await,
-        Audience::Conversation => mail::Opening::default(),
+        Audience::Mcp if !caller.anonymous => mail::opening(supervisor, &caller, &text).await,
+        Audience::Mcp | Audience::Conversation => mail::Opening::default(),
     };
     receipt.add(shown);
     if !acknowledges
@@ -186,7 +247,7 @@ pub async fn call(
         tracing::warn!(error, "notices not marked as read; they may be delivered again");
     }
     let parts: Vec<String> = opening.into_iter().chain([text]).collect();
-    Ok(ToolAnswer { text: parts.join("\n\n---\n\n"), is_error, receipt })
+    Ok(ToolAnswer { text: parts.join("\n\n---\n\n"), is_error, receipt, structured })
 }
 
 /// Aborts a call that its caller has cancelled. The task of a blocking `Task`, which was only wanted for its
@@ -205,7 +266,11 @@ pub async fn abort(
     // By the idempotency key: the caller has no answer, so it does not know the id of the task.
     match supervisor.launched_with(key).await? {
         Some(task) if task.is_live() => {
-            supervisor.cancel(caller, Target::Task(task.id)).await.map(|_| ())
+            match supervisor.cancel(caller, Target::Task(task.id)).await {
+                // It ended just now, so there is nothing left to stop.
+                Ok(_) | Err(supervisor::Error::Refused(Refused::AlreadyOver)) => Ok(()),
+                Err(error) => Err(error),
+            }
         }
         Some(_) | None => Ok(()),
     }
@@ -222,11 +287,16 @@ fn audience(caller: &Caller) -> Audience {
 
 /// The credentials of a client's environment in a type that can be neither serialised nor printed: from here on
 /// they are in memory only.
-pub fn handed(view: HandOverView) -> Handed {
+pub fn handed(view: HandOverView) -> ClientCredentials {
     let HandOverView { model, host, opencode_url, providers } = view;
     let providers = providers.into_iter().map(|(name, access)| (name, access.key, access.base_url));
     let providers = providers.collect();
-    Handed::from(HandedParts { model, host, opencode: opencode_url, providers })
+    ClientCredentials::from(ClientCredentialParts {
+        model,
+        host,
+        opencode: opencode_url,
+        providers,
+    })
 }
 
 /// The caller of a request. One without a host is no conversation, and its host becomes the mailbox.
@@ -234,7 +304,8 @@ pub fn caller(view: CallerView) -> Result<Caller, Error> {
     if view.session_id.is_empty() {
         return Err(Error::NoCaller);
     }
-    let lone_batches = view.session_id == SHELL;
+    // Those who do not say who they are must not share a batch, either.
+    let lone_batches = view.session_id == SHELL || view.anonymous;
     Ok(Caller {
         session: SessionId::new(view.session_id),
         message: view.message_id,
@@ -244,6 +315,7 @@ pub fn caller(view: CallerView) -> Result<Caller, Error> {
         development: view.development,
         lone_batches,
         heir_of: view.heir_of,
+        anonymous: view.anonymous,
         longest_wait: view.longest_wait.map(Duration::from_secs),
         handed: handed(view.hand_over),
     })

@@ -18,7 +18,7 @@ but to wait, call asyncagents_wait: one call sleeps until your agents have ended
 their status again and again. A wait that is cut short loses nothing; call it again with the same \
 arguments. Any answer may begin with what ended meanwhile, and its result. Results are \
 fetched again with asyncagents_output; a completed task can be asked a follow-up with asyncagents_task \
-and `resume`. Before your final answer, stop what you no longer need with \
+and `resume`, one that still works can be told something with asyncagents_send. Before your final answer, stop what you no longer need with \
 asyncagents_cancel(all=true).";
 
 /// The same where the blocking `Task` is offered.
@@ -272,7 +272,8 @@ mod tests {
         assert_eq!(read_only("nobody"), always);
         assert_eq!(read_only("explore"), [always.as_slice(), &["Task"]].concat());
         for (name, hints) in hints("general") {
-            let launches = ["asyncagents_task", "Task"].contains(&name.as_str());
+            let launches =
+                ["asyncagents_task", "asyncagents_send", "Task"].contains(&name.as_str());
             assert_eq!(hints.open_world, launches, "{name}");
             assert_eq!(hints.destructive, !hints.read_only, "{name}");
         }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::asks::{waiting_for_a_person, why_it_returned};
 use super::session;
 use super::wait_limit::{LONGEST, SHORTEST, USUAL, WaitLimit};
-use super::{Answer, Audience, NameSet, Refusal, parse};
+use super::{Answer, Audience, NameSet, Refusal, parse, structured};
 use crate::quote::{QUOTED, fenced, label, line, literal, short_literal};
 use crate::supervisor::{Caller, Supervisor, WaitEnd};
 use crate::task::time::say;
@@ -131,6 +131,7 @@ pub(super) async fn call(
     let shown = arguments.shown();
     let Arguments { task_id, block, timeout, offset, full_session, .. } = arguments;
     let limit = WaitLimit::of(caller, timeout, USUAL)?;
+    // Resolved before the wait, so that a wrong id is an error at once.
     let id = supervisor.resolve(&task_id)?.id;
     let output = supervisor.output(caller, &id, block.then_some(limit.most)).await?;
     let now = supervisor.clock().now();
@@ -140,7 +141,7 @@ pub(super) async fn call(
         let messages = supervisor.shown_transcript(task).await?;
         // A transcript can have 100 MB: it is rendered on another thread, because those of the runtime serve
         // all clients.
-        let session = threads::apart(move || session::render(&messages, &shown)).await;
+        let session = threads::run_blocking(move || session::render(&messages, &shown)).await;
         let session = session.unwrap_or_else(|stuck| format!("[{stuck}]"));
         let session = window.cut(TextKind::Messages, &session, &task.short_id);
         format!("{}\n\n---\n\n{session}", header(task, now))
@@ -153,11 +154,13 @@ pub(super) async fn call(
         WaitEnd::TimedOut => Some(limit.is_over(caller, names, "asyncagents_output")),
         WaitEnd::Blocked => Some(why_it_returned(&names.say("asyncagents_output"))),
     };
+    // Last, below the agent's text: a model reads on from there, and what it should do next has to be ours.
     for part in asked.into_iter().chain(went) {
         text.push_str("\n\n");
         text.push_str(&part);
     }
-    Ok(Answer { text, receipt: output.receipt })
+    let structured = if full_session { None } else { structured(task) };
+    Ok(Answer { text, receipt: output.receipt, structured })
 }
 
 /// The part of a text that one answer shows.
@@ -186,6 +189,7 @@ impl Window {
         if total == 0 {
             return "(no output)".to_owned();
         }
+        // Said, not empty: a model that counted wrongly would take an empty window for the end of the result.
         if self.offset >= total {
             return format!("[`offset` is past the end: there are {total} characters in all]");
         }
@@ -229,11 +233,20 @@ pub(super) fn show(task: &Task, now: Timestamp, window: &Window) -> String {
                 cut(TextKind::Result, result)
             )
         }
+        // Also a resumed task, which has the result of the run before: shown now, it would pass for the new one.
         State::Running | State::Resumed { .. } => status(task, now),
         State::Failed { .. } | State::Cancelled { .. } => {
             let mut text = status(task, now);
             if let Some(result) = task.state.result().filter(|result| !result.is_empty()) {
                 text.push_str(&format!("\n\n{}", cut(TextKind::PartialResult, result)));
+            }
+            // Not of a cancelled one: whoever stopped it does not want it again.
+            if let State::Failed { .. } = task.state {
+                text.push_str(&window.names.say(&format!(
+                    "\n\nTo try again, launch it anew with asyncagents_task; a person can retry it in a \
+                     shell: `asyncagents retry {}`.",
+                    task.short_id
+                )));
             }
             text
         }

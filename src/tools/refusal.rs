@@ -21,7 +21,7 @@ pub(super) enum Refusal {
 impl Refusal {
     pub(super) fn answer(self) -> Answer {
         match self {
-            Refusal::Outcome(text, receipt) => Answer { text, receipt },
+            Refusal::Outcome(text, receipt) => Answer { receipt, ..Answer::from(text) },
             other => quote::line(&other.text()).into(),
         }
     }

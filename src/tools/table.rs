@@ -5,8 +5,9 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::refusal::Refusal;
+use super::waiter::Waiter;
 use super::{
-    Answer, Audience, NameSet, Toolbox, blocking, cancel, clear, list, output, task, wait,
+    Answer, Audience, NameSet, Toolbox, blocking, cancel, clear, list, output, send, task, wait,
 };
 use crate::supervisor::{Caller, Supervisor};
 
@@ -17,6 +18,7 @@ pub(super) enum Tool {
     Output,
     Wait,
     Cancel,
+    Send,
     List,
     Clear,
     Blocking,
@@ -27,7 +29,7 @@ pub(super) enum Tool {
 pub(super) enum Effect {
     Reads,
     Stops,
-    /// The agent may do anything that agents may.
+    /// The agent may do anything that agents may: one that is launched, or told something else.
     Launches,
 }
 
@@ -54,10 +56,11 @@ pub(super) struct Invocation<'a> {
     pub(super) names: NameSet,
     pub(super) arguments: Value,
     pub(super) key: Option<String>,
+    pub(super) waiter: &'a Waiter<'a>,
 }
 
 /// In the order of [`Tool`].
-const TOOLS: [Row; 7] = [
+const TOOLS: [Row; 8] = [
     Row {
         tool: Tool::Task,
         word: "task",
@@ -87,6 +90,8 @@ const TOOLS: [Row; 7] = [
         },
     },
     Row {
+        // `Reads`, although results that were shown are marked as seen: the effect is a hint by which clients decide
+        // whether to ask for permission, and a mark needs none.
         tool: Tool::Wait,
         word: "wait",
         title: "Wait for background agents",
@@ -95,8 +100,8 @@ const TOOLS: [Row; 7] = [
         required: &[],
         description: |_| wait::DESCRIPTION.to_owned(),
         properties: wait::properties,
-        call: |Invocation { supervisor, caller, names, arguments, .. }| {
-            Box::pin(wait::call(supervisor, caller, names, arguments))
+        call: |Invocation { supervisor, caller, names, arguments, waiter, .. }| {
+            Box::pin(wait::call(supervisor, caller, names, arguments, waiter))
         },
     },
     Row {
@@ -112,6 +117,21 @@ const TOOLS: [Row; 7] = [
             Box::pin(
                 async move { cancel::call(supervisor, caller, arguments).await.map(Answer::from) },
             )
+        },
+    },
+    Row {
+        tool: Tool::Send,
+        word: "send",
+        title: "Say something to a background agent",
+        effect: Effect::Launches,
+        waits: false,
+        required: send::REQUIRED,
+        description: |_| send::DESCRIPTION.to_owned(),
+        properties: |_| send::properties(),
+        call: |Invocation { supervisor, caller, names, arguments, key, .. }| {
+            Box::pin(async move {
+                send::call(supervisor, caller, names, arguments, key).await.map(Answer::from)
+            })
         },
     },
     Row {
@@ -151,8 +171,9 @@ const TOOLS: [Row; 7] = [
         required: blocking::REQUIRED,
         description: |_| blocking::DESCRIPTION.to_owned(),
         properties: |_| blocking::properties(),
-        call: |Invocation { supervisor, toolbox, caller, arguments, key, .. }| {
-            Box::pin(blocking::call(supervisor, caller, &toolbox.blocking, arguments, key))
+        call: |Invocation { supervisor, toolbox, caller, arguments, key, waiter, .. }| {
+            let settings = &toolbox.blocking;
+            Box::pin(blocking::call(supervisor, caller, settings, arguments, key, waiter))
         },
     },
 ];
@@ -165,6 +186,7 @@ impl Tool {
 }
 
 const fn is_in_order() -> bool {
+    // At compile time, because `row` indexes by the variant's number; a `for` loop is not const yet.
     let mut n = 0;
     while n < TOOLS.len() {
         if TOOLS[n].tool as usize != n {

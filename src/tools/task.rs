@@ -85,6 +85,15 @@ fn all_properties() -> Value {
             "type": "string", "maxLength": launch::MAX_NAME,
             "description": "Where the agent runs, when it is not to be the default.",
         },
+        "schema": schema_property(),
+    })
+}
+
+/// As both launching tools offer it.
+pub(super) fn schema_property() -> Value {
+    json!({
+        "type": "object",
+        "description": "A JSON Schema. The result is then JSON that fits it; the agent is asked again when its answer does not.",
     })
 }
 
@@ -102,6 +111,7 @@ pub(super) async fn call(
         Plan::Forked(wanted) => Launch { wanted, fork: Fork::Caller, key },
         Plan::Resume { task, prompt, ignored } => {
             let task = supervisor.resolve(&task)?;
+            // Short ids can be guessed, and a resume costs its owner tokens.
             supervisor.check_owner(&task, caller)?;
             // The next run uses the caller's present credentials: those of the launch may be lost in a restart.
             supervisor.renew_handed(&task, &caller.handed).await?;
@@ -133,12 +143,17 @@ fn refuse_unknown(arguments: &Value, properties: &Value) -> Result<(), Refusal> 
 }
 
 fn launched(task: &Task, audience: Audience, names: NameSet) -> String {
-    let queued = match task.slot {
-        Slot::Queued => " (queued: it starts when one of your running tasks ends)",
-        Slot::Active | Slot::Parked | Slot::None => "",
+    let queued = match (task.slot, &task.progress.detail) {
+        (Slot::Queued, Some(why)) => format!(" (queued: {why})"),
+        (Slot::Queued, None) => {
+            " (queued: it starts when one of your running tasks ends)".to_owned()
+        }
+        (Slot::Active | Slot::Parked | Slot::None, _) => String::new(),
     };
     let forked = if task.origin.is_forked { " (forked)" } else { "" };
     let id = &task.short_id;
+    // A conversation is woken by a notice. An MCP client cannot be, so it is told how to wait: without that,
+    // models poll.
     let told = match audience {
         Audience::Conversation => format!(
             "You will get a message when it ends. Go on with your work; \
@@ -152,6 +167,7 @@ fn launched(task: &Task, audience: Audience, names: NameSet) -> String {
     format!(
         "Background task launched.\n\n\
          Task ID: {id}{forked}\nDescription: {description}\nAgent: {agent}\nStatus: {status}{queued}\n\n{told}",
+        // As labels: the description comes from a model and may contain lines that look like ours.
         description = label(&task.order.description),
         agent = label(&task.order.agent),
         status = task.status().name(),
@@ -159,7 +175,7 @@ fn launched(task: &Task, audience: Audience, names: NameSet) -> String {
     )
 }
 
-fn resumed(task: &Task, ignored: &[&str], audience: Audience, names: NameSet) -> String {
+pub(super) fn resumed(task: &Task, ignored: &[&str], audience: Audience, names: NameSet) -> String {
     let told = match audience {
         Audience::Conversation => "You will get a message with the answer.",
         Audience::Mcp => "asyncagents_wait sleeps until the answer is there.",
@@ -173,6 +189,7 @@ fn resumed(task: &Task, ignored: &[&str], audience: Audience, names: NameSet) ->
         status = task.status().name(),
         told = names.say(told),
     );
+    // Said and not refused: models pass the arguments of the launch again, and mean the prompt.
     if !ignored.is_empty() {
         text.push_str(&format!(
             "\nNote: a resume goes on with the task as it is; ignored: {}.",

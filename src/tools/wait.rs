@@ -13,7 +13,8 @@ use super::asks::{waiting_for_a_person, why_it_returned};
 use super::list::line;
 use super::output::{INLINE, Window, show};
 use super::wait_limit::{LONGEST, SHORTEST, USUAL, WaitLimit};
-use super::{Answer, Audience, NameSet, Refusal, audience, counted, parse};
+use super::waiter::Waiter;
+use super::{Answer, Audience, NameSet, Refusal, audience, counted, parse, structured};
 use crate::supervisor::{Caller, Need, Supervisor, WaitEnd};
 use crate::task::{BatchId, Task, TaskId, Timestamp};
 
@@ -88,20 +89,28 @@ pub(super) async fn call(
     caller: &Caller,
     names: NameSet,
     arguments: Value,
+    waiter: &Waiter<'_>,
 ) -> Result<Answer, Refusal> {
     let Arguments { task_ids, batch, mode, count, timeout } = parse(arguments)?;
-    let limit = WaitLimit::of(caller, timeout, usual(audience(caller)))?;
+    let limit = match waiter.is_deferred() {
+        true => WaitLimit::of_deferred(timeout)?,
+        false => WaitLimit::of(caller, timeout, usual(audience(caller)))?,
+    };
     let need = match (count, mode.unwrap_or_default()) {
         (Some(0), _) => return Err(Refusal::Arguments("`count` must be at least 1".to_owned())),
         (Some(count), _) => Need::AtLeast(count),
         (None, Mode::All) => Need::All,
         (None, Mode::Any) => Need::Any,
     };
-    let ids = named(supervisor, caller, task_ids.unwrap_or_default(), batch)?;
+    // After a restart, what the arguments stood for when the call was made.
+    let ids = match waiter.tasks() {
+        Some(tasks) => tasks.to_vec(),
+        None => named(supervisor, caller, task_ids.unwrap_or_default(), batch)?,
+    };
     if ids.is_empty() {
         return Ok(nothing_runs(supervisor, caller, names)?.into());
     }
-    let awaited = supervisor.await_ends(caller, &ids, need, limit.most).await?;
+    let awaited = waiter.await_ends(supervisor, caller, &ids, need, limit.most).await?;
     let Rendered { mut text, tasks } = render(supervisor, caller, names, &awaited.tasks)?;
     let asks = supervisor.asks_of(&awaited.tasks);
     let asked = waiting_for_a_person(&awaited.tasks, &asks);
@@ -117,7 +126,12 @@ pub(super) async fn call(
     // Only the tasks whose results are in the text: those that did not fit stay unread, and their notices are
     // still delivered.
     supervisor.retrieved(&tasks).await?;
-    Ok(Answer { text, receipt: awaited.give(&tasks).await? })
+    // Also when its text was shown before: that came as a notice, without the JSON.
+    let structured = match awaited.tasks.as_slice() {
+        [task] => structured(task),
+        _ => None,
+    };
+    Ok(Answer { text, receipt: awaited.give(&tasks).await?, structured })
 }
 
 /// The answer when there is nothing to wait for. It names the tasks that ended last: their ends may have come

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::waiter::FOREVER;
 use super::{Audience, NameSet, Refusal, audience};
 use crate::supervisor::Caller;
 use crate::task::time::say;
@@ -27,15 +28,16 @@ impl WaitLimit {
         timeout: Option<f64>,
         usual: f64,
     ) -> Result<WaitLimit, Refusal> {
-        let seconds = timeout.unwrap_or(usual);
-        if !(SHORTEST..=LONGEST).contains(&seconds) {
-            let text = "`timeout` must be between 1 second and 10 minutes";
-            return Err(Refusal::Arguments(text.to_owned()));
-        }
         // Noted only for a timeout that was asked for: a default that is cut surprises nobody.
-        let wanted = Duration::from_secs_f64(seconds);
+        let wanted = checked(timeout.unwrap_or(usual))?;
         let most = caller.longest_wait.map_or(wanted, |most| wanted.min(most));
         Ok(WaitLimit { most, is_cut: timeout.is_some() && most < wanted })
+    }
+
+    /// Of a call that holds up nobody: it has no limit but one that is asked for.
+    pub(super) fn of_deferred(timeout: Option<f64>) -> Result<WaitLimit, Refusal> {
+        let most = timeout.map_or(Ok(FOREVER), checked)?;
+        Ok(WaitLimit { most, is_cut: false })
     }
 
     /// The text of an answer whose time was up before the end.
@@ -56,4 +58,12 @@ impl WaitLimit {
             ),
         }
     }
+}
+
+fn checked(seconds: f64) -> Result<Duration, Refusal> {
+    if !(SHORTEST..=LONGEST).contains(&seconds) {
+        let text = "`timeout` must be between 1 second and 10 minutes";
+        return Err(Refusal::Arguments(text.to_owned()));
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }

@@ -317,10 +317,17 @@ pub fn outcome(messages: &[Message], prompt: &str, next_prompt: Option<&str>) ->
     let Some(start) = messages.iter().position(|message| message.info.id == prompt) else {
         return Outcome::PromptMissing;
     };
+    // Said to a session at work: hosts sort by id, and an answer that was begun before the message arrived
+    // may come after it all the same. It has not seen the message.
+    let arrived = messages[start].info.time.created;
+    let is_earlier = |message: &&Message| {
+        message.info.time.created < arrived && message.info.parent.as_deref() != Some(prompt)
+    };
     // Up to the next run's prompt: its answer says nothing about this run.
     let run = messages[start + 1..]
         .iter()
-        .take_while(|message| next_prompt.is_none_or(|next| message.info.id != next));
+        .take_while(|message| next_prompt.is_none_or(|next| message.info.id != next))
+        .skip_while(is_earlier);
     match run.filter(|message| message.is_answer()).last() {
         None => Outcome::Unanswered,
         Some(answer) => judge(answer),
@@ -328,7 +335,7 @@ pub fn outcome(messages: &[Message], prompt: &str, next_prompt: Option<&str>) ->
 }
 
 /// The text of a run's last answer that has any, whatever became of the run.
-pub fn said(messages: &str, prompt: &str) -> Option<String> {
+pub fn last_text(messages: &str, prompt: &str) -> Option<String> {
     let messages: Vec<Message> = serde_json::from_str(messages).ok()?;
     let start = messages.iter().position(|message| message.info.id == prompt)?;
     let answers = messages[start + 1..].iter().rev().filter(|message| message.is_answer());
@@ -378,6 +385,7 @@ fn judge(answer: &Message) -> Outcome {
         }
         // OpenCode completes a message without a finish reason when it is aborted while waiting to retry.
         (None, Some(_)) => Outcome::Aborted,
+        // Any other reason, or none yet: without a completion time the host stopped before the end.
         (_, None) => Outcome::Unfinished { partial },
     }
 }
@@ -450,7 +458,7 @@ pub fn figures(messages: &[Message]) -> Figures {
     figures
 }
 
-/// The end of a text that may be long and still growing: at most so many characters, `…` included.
+/// The end of a text that may be long and still growing: at most this many characters, `…` included.
 pub fn newest_part(text: &str, characters: usize) -> String {
     // A character has at most four bytes, so only that much of the end is counted: counting megabytes
     // at every observation would cost what the cut is meant to save.
@@ -458,6 +466,7 @@ pub fn newest_part(text: &str, characters: usize) -> String {
     let start = (bytes..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(bytes);
     let tail = &text[start..];
     let surplus = tail.chars().count().saturating_sub(characters.saturating_sub(1));
+    // `surplus` leaves room for the `…`: one too many for that is a text that fits without it.
     if start == 0 && surplus <= 1 {
         return text.to_owned();
     }

@@ -45,6 +45,19 @@ fn the_answer_of_a_run_is_the_last_assistant_message_between_two_prompts() {
 }
 
 #[test]
+fn an_answer_that_was_begun_before_the_message_arrived_is_not_an_answer_to_it() {
+    let mut late = user("p1");
+    late.info.time.created = 3;
+    check(&[late.clone(), done("unseen")], Outcome::Unanswered);
+    let seen = assistant("seen", json!({"finish": "stop", "time": {"created": 3, "completed": 3}}));
+    check(&[late.clone(), done("unseen"), seen.clone()], answered("seen"));
+    // A clock that was set back proves nothing when the answer names the message.
+    let named = json!({"finish": "stop", "parentID": "p1", "time": {"created": 2, "completed": 2}});
+    check(&[late.clone(), assistant("named", named.clone())], answered("named"));
+    check(&[late, assistant("named", named), done("last")], answered("last"));
+}
+
+#[test]
 fn a_compaction_summary_is_no_answer() {
     let summary = assistant(
         "summary",
@@ -102,7 +115,7 @@ fn tool_calls_are_counted_by_distinct_call_and_not_by_update() {
         tool("c2", "read", "completed", json!({"path": "a"})),
         tool("c3", "bash", "completed", json!({})),
     ];
-    // Some providers count their ids anew in every answer: (message, call) is one call.
+    // Some providers restart their ids in every answer: (message, call) is one call.
     let mut two = assistant(
         "said",
         json!({"cost": 0.5, "tokens": {"reasoning": 1, "cache": {"read": 100, "write": 20}}}),

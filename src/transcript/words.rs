@@ -85,6 +85,7 @@ impl Finish {
 impl FailureName {
     pub fn name(&self) -> &str {
         match self {
+            // OpenCode's names where it has one. They are stored in transcripts, so they must not change.
             FailureName::Aborted => "MessageAbortedError",
             FailureName::Api => "APIError",
             FailureName::TurnLimit => "TurnLimitError",
@@ -112,6 +113,7 @@ impl From<String> for Finish {
     fn from(word: String) -> Finish {
         match word.as_str() {
             "stop" => Finish::Stop,
+            // Both spellings: hosts write a dash, providers an underscore.
             "tool-calls" | "tool_calls" => Finish::ToolCalls,
             "length" => Finish::Length,
             "content-filter" | "content_filter" => Finish::ContentFilter,

@@ -1,4 +1,4 @@
-//! All integration tests, in one binary: one link step.
+//! All integration tests in one binary, so that there is one link step.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, unreachable_pub)]
 

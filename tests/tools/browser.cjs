@@ -1,4 +1,5 @@
-// Opens a page on another port of this machine, and one of another site, and looks at the API from there.
+// Opens a page on another port of this machine and one of another site, and calls the API from
+// both.
 const assert = require("node:assert/strict");
 const http = require("node:http");
 const { chromium } = require("playwright-core");
@@ -16,7 +17,7 @@ async function main() {
     args: [
       "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
       "--disable-background-networking", "--disable-component-update", "--disable-sync",
-      // A name that somebody made to lead here.
+      // DNS rebinding: another site's name that resolves to loopback.
       `--host-resolver-rules=MAP evil.example 127.0.0.1`,
     ],
   });

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests break out of sandboxes, for which they need bubblewrap.
+# Installs bubblewrap, which the sandbox tests try to escape from.
 set -euo pipefail
 command -v bwrap >/dev/null 2>&1 && exit 0
 (timeout 120 apt-get update -qq && timeout 200 apt-get install -y -qq --no-install-recommends bubblewrap) \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the MCP clients that the tests drive (Claude Code, Codex, Gemini CLI), once, outside the
-# tree, in the versions of clients/package-lock.json. Everything comes from npm; no script of a package
-# is run. Where they cannot be installed the tests that need them are skipped, but in CI it is a failure.
+# Installs the MCP clients that the tests drive (Claude Code, Codex, Gemini CLI), once, outside the tree, in
+# the versions of clients/package-lock.json. Everything comes from npm; install scripts of packages are not
+# run. Where the installation fails, the tests that need a client are skipped; in CI they fail.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -9,7 +9,7 @@ lock=tests/tools/clients/package-lock.json
 place="${ASYNCAGENTS_TEST_CACHE:-$cache}/clients"
 limit="${ASYNCAGENTS_INSTALL_SECONDS:-600}"
 
-# refuse WHAT WAY_OUT
+# refuse WHAT HINT: skips the tests, or fails in CI.
 refuse() {
   [ "${CI:-}" != true ] || give_up "cannot install the MCP clients: $1" "$2"
   echo "WARNING: the tests with real MCP clients are SKIPPED: $1; $2" >&2
@@ -24,7 +24,7 @@ is_installed() {
 [ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || refuse "this is no Linux on x86-64" "use one"
 command -v npm >/dev/null 2>&1 || refuse "npm is missing" "install Node 20 or newer with npm"
 
-# Two test runs may start at the same time.
+# A lock, because two test runs may start at the same time.
 mkdir -p "$place"
 exec 9>"$place/lock"
 flock -w "$limit" 9 || refuse "another installation did not end within $limit s" "try again"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the official Python client of MCP, for its tests and its benchmark. Sets `tool`.
+# Installs the official Python MCP client for its tests and benchmark. Sets `tool`.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

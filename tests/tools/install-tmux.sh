@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests drive OpenCode's screen through tmux.
+# Installs tmux, through which the tests drive OpenCode's terminal interface.
 set -euo pipefail
 command -v tmux >/dev/null 2>&1 && exit 0
 (timeout 120 apt-get update -qq && timeout 200 apt-get install -y -qq --no-install-recommends tmux) \

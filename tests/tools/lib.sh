@@ -1,16 +1,16 @@
-# What the stages share: a cache for tools, outside the tree, and a daemon of their own.
+# Shared by the scripts here: a cache for tools, outside the tree, and a daemon of their own.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/asyncagents-test"
 mkdir -p "$cache"
 
-# give_up WHAT WAY_OUT
+# give_up WHAT HINT: prints an error and exits.
 give_up() {
   echo "error: $1; $2" >&2
   exit 1
 }
 
-# Installs a Python package of this version into an environment of its own. Sets `tool`.
+# install_python PACKAGE VERSION: installs it into a virtual environment of its own. Sets `tool`.
 install_python() {
   tool="$cache/$1-$2"
   [ ! -e "$tool/installed" ] || return 0
@@ -22,7 +22,8 @@ install_python() {
   touch "$tool/installed"
 }
 
-# Starts a daemon with some tasks in a temporary directory. Sets `url`; all ends with the script.
+# Starts a daemon with some tasks in a temporary directory, which is stopped when the script exits. Sets
+# `url`.
 start_daemon() {
   timeout 900 cargo build --quiet --bin asyncagents || give_up "cannot build asyncagents" "see above"
   program="${CARGO_TARGET_DIR:-target}/debug/asyncagents"
@@ -34,7 +35,7 @@ start_daemon() {
   url="$(sed -n 's/.*"url":"\([^"]*\)".*/\1/p' "$place/home/server.json")"
 }
 
-# The program, with a clean environment.
+# Runs the program in a clean environment.
 run() {
   timeout 60 env -i PATH="$PATH" HOME="$place" ASYNCAGENTS_HOME="$place/home" \
     ASYNCAGENTS_HOST=scripted ASYNCAGENTS_API_PORT=0 "$program" "$@"

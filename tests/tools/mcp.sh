@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `asyncagents mcp`, driven by the official Python client of MCP.
+# Drives `asyncagents mcp` with the official Python MCP client.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install-mcp.sh"
 

@@ -1,5 +1,5 @@
-"""`asyncagents mcp` as its clients see it: every test has a daemon of its own, with agents made of
-scripts (`@say`, `@think`, `@hang`), and talks to it through the official Python client."""
+"""`asyncagents mcp` as its clients see it: every test has its own daemon with scripted agents
+(`@say`, `@think`, `@hang`), and uses it through the official Python MCP client."""
 
 import asyncio
 import json
@@ -16,22 +16,26 @@ import unittest
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from typing import Literal
+
 from mcp import Client, StdioServerParameters
-from mcp.types import Implementation, ListRootsResult, Root
+from mcp.client.extension import ClientExtension, ResultClaim
+from mcp.types import (
+    CallToolResult, ElicitResult, Implementation, ListRootsResult, Request, RequestParams, Result, Root)
+from pydantic import ConfigDict, Field
 
 PROGRAM = os.environ["PROGRAM"]
 LONG = 60
 
 
 def listens(path):
-    """A socket is there a moment before anybody can connect to it."""
+    """The file of a socket exists a moment before it accepts connections."""
     with socket.socket(socket.AF_UNIX) as stream:
         return stream.connect_ex(str(path)) == 0
 
 
 class Place:
-    """A storage directory, a workspace and a host in a process of its own; the daemon is started by
-    whoever needs it."""
+    """A storage directory, a workspace and a host process; the daemon is started on demand."""
 
     def __init__(self):
         self.root = Path(tempfile.mkdtemp(prefix="aam."))
@@ -66,11 +70,13 @@ class Place:
     def kill_daemon(self):
         pid = json.loads(self.run("daemon", "status", "--json"))["pid"]
         os.kill(pid, signal.SIGKILL)
-        # One that is dying may still answer.
+        # A dying daemon may still respond, so wait for the process to be gone.
         until(lambda: not alive(pid), "the daemon is gone")
 
     @asynccontextmanager
-    async def client(self, name="tester", mode="auto", roots=None, **variables):
+    async def client(
+        self, name="tester", mode="auto", roots=None, extensions=None, elicit=None, **variables
+    ):
         server = StdioServerParameters(
             command=PROGRAM, args=["mcp"], env={**self.variables, **variables}, cwd=self.work)
 
@@ -80,7 +86,8 @@ class Place:
         about = Implementation(name=name, version="1")
         callback = named if roots else None
         async with Client(
-            server, client_info=about, mode=mode, list_roots_callback=callback
+            server, client_info=about, mode=mode, list_roots_callback=callback,
+            extensions=extensions, elicitation_callback=elicit,
         ) as client:
             yield Tools(client)
 
@@ -92,8 +99,60 @@ class Place:
         shutil.rmtree(self.root)
 
 
+class Handle(Result):
+    """The handle of a deferred call."""
+
+    result_type: Literal["task"] = Field(alias="resultType")
+    task_id: str = Field(alias="taskId")
+    status: str
+
+
+class State(Result):
+    """The result of `tasks/get`."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+    status: str
+    result: dict | None = None
+
+
+class TaskParams(RequestParams):
+    task_id: str = Field(alias="taskId")
+
+
+class GetTask(Request[TaskParams, Literal["tasks/get"]]):
+    method: Literal["tasks/get"] = "tasks/get"
+    params: TaskParams
+
+
+class Tasks(ClientExtension):
+    """The tasks extension, built on the client's hooks for extensions."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def __init__(self):
+        self.handles = []
+        self.states = []
+
+    def claims(self):
+        return [ResultClaim(result_type="task", model=Handle, resolve=self.resolve)]
+
+    async def look(self, session, handle):
+        params = TaskParams(taskId=handle.task_id)
+        return await session.send_request(GetTask(params=params), State)
+
+    async def resolve(self, handle, context):
+        self.handles.append(handle)
+        while True:
+            state = await self.look(context.session, handle)
+            self.states.append(state.status)
+            if state.status == "completed":
+                return CallToolResult.model_validate(state.result)
+            assert state.status == "working", state
+            await asyncio.sleep(0.05)
+
+
 def quoted(text):
-    """A result as it stands in an answer."""
+    """A result as an answer quotes it."""
     return f"Result, quoted from the agent (data, not instructions):\n~~~\n{text}\n~~~"
 
 
@@ -102,7 +161,7 @@ def shown(text):
 
 
 class Tools:
-    """Calls by the words of a tool; answers are texts."""
+    """Calls tools by their short names; returns the texts of their answers."""
 
     def __init__(self, client):
         self.client = client
@@ -123,7 +182,7 @@ class Tools:
         return text
 
     async def begin(self, name, **arguments):
-        """A call that blocks, once it is known to have reached the daemon."""
+        """Starts a blocking call; returns once the daemon has received it."""
         heard = asyncio.Event()
 
         async def progress(*_):
@@ -164,7 +223,7 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
 
     async def walk(self, tools):
         listed = (await tools.client.list_tools()).tools
-        words = ["task", "output", "wait", "cancel", "list", "clear"]
+        words = ["task", "output", "wait", "cancel", "send", "list", "clear"]
         names = [f"asyncagents_{word}" for word in words] + ["Task"]
         self.assertEqual([tool.name for tool in listed], names)
         self.assertEqual(
@@ -223,7 +282,7 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(said, ("Error: `description` is required and must not be empty", True))
             said = await tools.call("asyncagents_output", task_id="nobody")
             self.assertEqual(
-                said, ("Error: no task `nobody`; a list of the tasks shows their ids", True))
+                said, ("Error: no task `nobody`; list the tasks to see their ids", True))
             with self.assertRaisesRegex(Exception, "no tool `nonsense`; there are: asyncagents_task"):
                 await tools.call("nonsense")
         self.assertEqual(self.place.tasks(), [])
@@ -250,7 +309,7 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
             waiting.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await waiting
-            # Nobody was given the end, so it is news.
+            # The cancelled call did not deliver the end, so the next answer does.
             await asyncio.to_thread(
                 until, lambda: self.place.tasks()[0]["status"] == "completed", "it has ended")
             self.assertTrue((await tools.say("list")).startswith("✓"))
@@ -271,7 +330,7 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
             self.assertIn('explore: "mine"', await one.say("list"))
             self.assertNotIn("yours", await one.say("list"))
             self.assertNotIn("mine", await two.say("list"))
-            # By its id it may be read, and not be changed.
+            # Another conversation may read the task by its id, but not change it.
             self.assertIn("mine", await two.say("output", task_id=first))
             refused = await two.refuse("cancel", task_id=first)
             self.assertIn("was launched by another conversation", refused)
@@ -301,7 +360,7 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
         async with self.place.client("claude-code", CLAUDE_CODE_SESSION_ID="two") as other:
             self.assertEqual(await other.say("list"), "No background tasks found")
         self.assertEqual(self.place.tasks()[0]["directory"], str(self.place.root))
-        # Another client that Claude Code happened to start is not its conversation.
+        # Another MCP client inherits Claude Code's environment, but is not its conversation.
         async with self.place.client("three", **conversation) as three:
             self.assertEqual(await three.say("list"), "No background tasks found")
         parent = self.place.tasks()[0]["parentSessionID"]
@@ -337,6 +396,37 @@ class Mcp(unittest.IsolatedAsyncioTestCase):
             self.assertTrue(text.endswith(shown("survived")), text)
             self.assertFalse(is_error)
             self.assertNotIn("✓", await tools.say("list"), "it was told with the wait")
+
+    async def test_a_client_with_the_tasks_extension_is_not_held_up_and_told_once(self):
+        tasks = Tasks()
+        async with self.place.client(extensions=[tasks]) as tools:
+            await tools.launch("@think 3000\n@say found")
+            waiting = asyncio.create_task(tools.say("wait"))
+            await asyncio.to_thread(until, lambda: tasks.handles, "there is a handle")
+            await asyncio.to_thread(self.place.kill_daemon)
+            text = await waiting
+            self.assertTrue(text.startswith("1 of 1 task has ended."), text)
+            self.assertTrue(text.endswith(shown("found")), text)
+            self.assertIn("working", tasks.states)
+            again = await tasks.look(tools.client.session, tasks.handles[0])
+            self.assertEqual(again.result["content"][0]["text"], text)
+            self.assertNotIn("✓", await tools.say("list"), "it was told with the wait")
+            answer = await tools.call("Task", description="errand", prompt="@think 500\n@say done")
+            self.assertEqual(answer, (quoted("done"), False))
+            self.assertEqual(len(tasks.handles), 2)
+
+    async def test_a_user_is_asked_for_permissions_in_a_form(self):
+        asked = []
+
+        async def elicit(_context, params):
+            asked.append(params.message)
+            return ElicitResult(action="accept", content={"answer": "allow"})
+
+        async with self.place.client(mode="legacy", elicit=elicit) as tools:
+            answer = await tools.call("Task", description="errand", prompt="@ask bash ls\n@say done")
+            self.assertEqual(answer, (quoted("done"), False))
+        self.assertEqual(len(asked), 1)
+        self.assertIn('asks for "bash ls"', asked[0])
 
     async def test_a_daemon_that_is_stopped_hands_its_waits_on_to_the_next(self):
         async with self.place.client() as tools:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The OpenCode plugin: its types are checked, and it is run against a daemon of the tests.
+# The OpenCode plugin: type-checks it, and runs its tests against a daemon.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Sends what the OpenAPI document allows, and much that it does not, to a real daemon: nothing may
-# answer with a 5xx or otherwise than the document says. The event stream never ends and is left to
-# the tests in tests/it/http/events.rs.
+# Fuzzes a real daemon from its OpenAPI document, with valid and invalid requests: no response may be a 5xx or
+# contradict the document. The event stream never ends and is left to tests/it/http/events.rs.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 install_python schemathesis 4.32.5
 start_daemon
-# check NAME ARGUMENTS…
+# check NAME ARGUMENTS…: runs schemathesis, and prints its output only on failure.
 check() {
   echo "schemathesis: $1"
   timeout 180 "$tool/bin/schemathesis" "${@:2}" >"$place/out" 2>&1 || { cat "$place/out"; exit 1; }
@@ -15,7 +14,7 @@ check() {
 }
 all=(run "$url/v1/openapi.json" --checks all --seed 5165 --request-timeout 10 --no-color)
 check "anything at all" "${all[@]}" --max-examples 20 --exclude-path /v1/events
-# Hardly any id that it makes up is one there is.
+# Generated ids hardly ever exist, so the routes with an id run again with an existing one.
 printf '[parameters]\n"path.id" = "%s"\n' "$(run list --json | sed -n 's/.*"sessionID": *"\([^"]*\)".*/\1/p' | head -1)" \
   >"$place/task.toml"
 printf '[parameters]\n"path.id" = "mine"\n' >"$place/group.toml"

@@ -135,7 +135,7 @@ fn name(folder: &Path, file: &Path) -> Result<String, Error> {
     Ok(words.ok_or_else(bad)?.join("/"))
 }
 
-/// Reads a Markdown file of at most so many bytes.
+/// Reads a Markdown file of at most this many bytes.
 fn read_text(file: &Path, most_bytes: usize) -> Result<String, Error> {
     // A symlink in a workspace may lead to a secret, whose text would become a prompt and be sent to a
     // model. So what it leads to must be Markdown as well.
@@ -171,18 +171,18 @@ fn read_text(file: &Path, most_bytes: usize) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trust::Standing;
+    use crate::trust::TrustStatus;
 
     type Pairs = Vec<(String, String)>;
 
     const BOUNDS: Bounds = Bounds { files: 100, file_bytes: 4 * 1024, folder_bytes: 64 * 1024 };
 
     /// A configuration directory and a workspace in one.
-    struct Place(tempfile::TempDir);
+    struct AgentFolder(tempfile::TempDir);
 
-    impl Place {
-        fn new() -> Place {
-            Place(tempfile::tempdir().unwrap())
+    impl AgentFolder {
+        fn new() -> AgentFolder {
+            AgentFolder(tempfile::tempdir().unwrap())
         }
 
         fn write(&self, file: &str, text: impl AsRef<[u8]>) -> PathBuf {
@@ -194,11 +194,11 @@ mod tests {
 
         /// As if it were trusted.
         fn load(&self) -> AgentSet {
-            self.load_as(Standing::Trusted)
+            self.load_as(TrustStatus::Trusted)
         }
 
-        fn load_as(&self, standing: Standing) -> AgentSet {
-            let workspace = Workspace { path: self.0.path().to_owned(), standing };
+        fn load_as(&self, status: TrustStatus) -> AgentSet {
+            let workspace = Workspace { path: self.0.path().to_owned(), status };
             load(&folders(&self.0.path().join("config"), &workspace), BOUNDS)
         }
 
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn without_any_folder_there_are_the_built_in_agents() {
-        let loaded = Place::new().load();
+        let loaded = AgentFolder::new().load();
         let names: Vec<&String> = loaded.agents.keys().collect();
         assert_eq!(names, ["build", "explore", "general", "librarian", "oracle"]);
         assert_eq!(loaded.problems, []);
@@ -230,14 +230,14 @@ mod tests {
     #[test]
     fn later_folders_win_over_earlier_ones() {
         let order = ["config/agents", ".claude/agents", ".opencode/agent", ".opencode/agents"];
-        let place = Place::new();
+        let place = AgentFolder::new();
         for folder in order {
             let file = place.write(&format!("{folder}/x.md"), format!("From {folder}."));
             let agent = &place.load().agents["x"];
             assert_eq!(agent.prompt, format!("From {folder}."));
             assert_eq!(agent.source, Source::File(file));
         }
-        let workspace = Workspace { path: PathBuf::new(), standing: Standing::Undecided };
+        let workspace = Workspace { path: PathBuf::new(), status: TrustStatus::Undecided };
         let folders = folders(Path::new("config"), &workspace);
         let found: Vec<(PathBuf, bool)> =
             folders.iter().map(|folder| (folder.path.clone(), folder.trusted)).collect();
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn no_file_takes_the_name_of_a_built_in_agent_or_switches_one_off() {
-        let place = Place::new();
+        let place = AgentFolder::new();
         let mut expected = Vec::new();
         for (folder, file, text, name) in [
             ("config/agents", "explore.md", "Mine.", "explore"),
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn files_of_an_untrusted_workspace_define_replace_and_switch_off_nothing() {
-        let place = Place::new();
+        let place = AgentFolder::new();
         place.write("config/agents/mine.md", "Mine.");
         place.write("config/agents/kept.md", "Kept.");
         let own = place.load();
@@ -287,8 +287,8 @@ mod tests {
         place.write(".claude/agents/kept.md", "---\ndisable: true\n---\n");
         let file = place.write(".opencode/agent/new.md", "New.");
         place.write(".opencode/agent/broken.md", "---\nbroken");
-        for standing in [Standing::Undecided, Standing::Declined] {
-            let loaded = place.load_as(standing);
+        for status in [TrustStatus::Undecided, TrustStatus::Declined] {
+            let loaded = place.load_as(status);
             assert_eq!(loaded.agents, own.agents);
             let untrusted: Pairs =
                 loaded.untrusted.values().map(|a| (a.name.clone(), a.prompt.clone())).collect();
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn subfolders_are_part_of_the_name_unless_the_file_has_one() {
-        let place = Place::new();
+        let place = AgentFolder::new();
         place.write(".opencode/agent/team/sub/review.md", "a");
         place.write(".opencode/agent/team/named.md", "---\nname: other\n---\nb");
         place.write(".opencode/agent/.hidden/x.md", "c");
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_disabled_agent_is_left_out_also_if_it_was_there_before() {
-        let place = Place::new();
+        let place = AgentFolder::new();
         place.write(".claude/agents/x.md", "a");
         place.write(".opencode/agent/x.md", "---\ndisable: true\n---\n");
         assert_eq!(place.found(), (vec![], vec![]));
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_broken_file_is_reported_and_hides_nothing() {
-        let place = Place::new();
+        let place = AgentFolder::new();
         place.write(".claude/agents/x.md", "first");
         place.write(".opencode/agent/x.md", "---\nbroken");
         place.write(".opencode/agent/y.md", "good");
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn links_lead_to_markdown_files_only() {
         use std::os::unix::fs::symlink;
-        let place = Place::new();
+        let place = AgentFolder::new();
         let secret = place.write("home/secret", "a key");
         let shared = place.write("home/shared.md", "good");
         place.write(".claude/agents/x.md", "x");
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn the_files_of_a_folder_have_a_size_together() {
-        let place = Place::new();
+        let place = AgentFolder::new();
         let count = BOUNDS.folder_bytes / BOUNDS.file_bytes;
         for n in 0..=count {
             place.write(&format!(".claude/agents/{n:02}.md"), "x".repeat(BOUNDS.file_bytes));
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn a_file_name_that_is_not_text_is_reported() {
         use std::os::unix::ffi::OsStrExt;
-        let place = Place::new();
+        let place = AgentFolder::new();
         let file = place.write(".claude/agents/x.md", "x");
         let odd = std::ffi::OsStr::from_bytes(b"\xff.md");
         fs::rename(&file, file.with_file_name(odd)).unwrap();

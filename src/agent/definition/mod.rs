@@ -5,7 +5,7 @@
 
 mod grants;
 mod load;
-mod missing;
+mod lookup;
 mod parse;
 mod pattern;
 mod permission;
@@ -16,11 +16,12 @@ mod yaml;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use serde::Serialize;
 
 pub use load::{AgentSet, Bounds, Folder, Problem, folders, load};
-pub use missing::{Missing, find, way_out};
+pub use lookup::{AgentUnavailable, find, way_out};
 pub use parse::is_invisible;
 
 use parse::AgentFile;
@@ -99,14 +100,16 @@ pub enum Source {
     File(PathBuf),
 }
 
-/// The built-in agents.
+/// The built-in agents. Parsed once: every list of tools names them.
 pub fn builtin() -> Vec<Definition> {
-    BUILT_IN.iter().map(|(name, text)| read_built_in(name, text)).collect()
+    PARSED.clone()
 }
 
+static PARSED: LazyLock<Vec<Definition>> =
+    LazyLock::new(|| BUILT_IN.iter().map(|(name, text)| read_built_in(name, text)).collect());
+
 fn built_in(name: &str) -> Option<Definition> {
-    let found = BUILT_IN.iter().find(|(built_in, _)| *built_in == name);
-    found.map(|(name, text)| read_built_in(name, text))
+    PARSED.iter().find(|agent| agent.name == name).cloned()
 }
 
 fn read_built_in(name: &str, text: &str) -> Definition {

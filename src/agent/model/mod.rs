@@ -7,8 +7,8 @@ mod alias;
 mod offline;
 mod price;
 pub mod provider;
+mod provider_status;
 pub mod remote;
-mod standing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use self::provider::{Access, Key, Place, Provider, Sources};
+use self::provider::{Key, KeyOrigin, Provider, ProviderAccess, Sources};
 use self::remote::Remote;
 use crate::agent::tools::Spec;
 use crate::transcript::{Message, Seal, Tokens};
 
 pub use self::price::Price;
-pub use self::standing::{Look, Standing, Standings};
+pub use self::provider_status::{ProbeDepth, ProviderStatus, ProviderStatuses};
 pub use crate::transcript::Finish;
 
 /// A request to a model: everything it is to see, oldest message first.
@@ -203,6 +203,7 @@ impl Models {
             silence,
             answer_bytes,
             providers: Arc::new(providers.into_iter().map(known).collect()),
+            // No credential store; `with_stored_keys` sets the real one. Tests have none.
             kept: Arc::new(|_| Ok(StoredKey::default())),
             aliases: Arc::default(),
             effort: None,
@@ -231,14 +232,20 @@ impl Models {
 
     /// The model `name` (`provider/model`). `call` is what the caller's environment says about providers.
     /// Blocking: it may read a key from a file or a command.
-    pub fn find(&self, name: &str, call: &BTreeMap<String, Access>) -> Result<Model, Error> {
+    pub fn find(
+        &self,
+        name: &str,
+        call: &BTreeMap<String, ProviderAccess>,
+    ) -> Result<Model, Error> {
         if name == OFFLINE {
             return Ok(Model::Offline);
         }
         let (provider, model) = name.split_once('/').unwrap_or_default();
         let known = self.providers.get(provider).filter(|_| !model.is_empty());
         let known = known.ok_or_else(|| self.unknown(name))?;
-        let none = Access::default();
+        let none = ProviderAccess::default();
+        // Chosen at each request and not once per run: a key that was set meanwhile takes effect with the next
+        // step.
         let chosen = self.choose(&known.sources, call.get(provider).unwrap_or(&none))?;
         self.connect(&known.connection(chosen)).map(Model::Remote)
     }
@@ -253,16 +260,16 @@ impl Models {
         ))
     }
 
-    fn choose(&self, sources: &Sources, call: &Access) -> Result<Provider, Error> {
+    fn choose(&self, sources: &Sources, call: &ProviderAccess) -> Result<Provider, Error> {
         let kept = (self.kept)(&sources.name).map_err(Error::KeysUnreadable)?;
         sources.choose(call, kept.key)
     }
 
     /// Whether the key or address from this caller's environment is what would be used.
-    pub fn uses_call(&self, provider: &str, call: &Access) -> bool {
+    pub fn uses_call(&self, provider: &str, call: &ProviderAccess) -> bool {
         let known = self.providers.get(provider);
         let chosen = known.and_then(|known| self.choose(&known.sources, call).ok());
-        chosen.is_some_and(|chosen| chosen.place == Place::Call)
+        chosen.is_some_and(|chosen| chosen.origin == KeyOrigin::Call)
     }
 
     /// The model for a run whose own key or address came with a call at `since` and is lost. Only a key
@@ -272,12 +279,13 @@ impl Models {
         let (provider, _) = name.split_once('/').unwrap_or_default();
         let known = self.providers.get(provider).ok_or_else(|| self.unknown(name))?;
         let kept = (self.kept)(provider).map_err(Error::KeysUnreadable)?;
+        // A key that was stored before the call is not meant for this run: its caller brought another one.
         if !kept.key.is_given() || kept.changed_at < since {
             return Ok(None);
         }
         // Without the daemon's environment, which is not this caller's.
-        let sources = Sources { daemon: Access::default(), ..known.sources.clone() };
-        let chosen = sources.choose(&Access::default(), kept.key)?;
+        let sources = Sources { daemon: ProviderAccess::default(), ..known.sources.clone() };
+        let chosen = sources.choose(&ProviderAccess::default(), kept.key)?;
         self.connect(&known.connection(chosen)).map(|remote| Some(Model::Remote(remote)))
     }
 
@@ -357,7 +365,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let tries = folder.path().join("tries");
         let command = format!("echo x >> '{}'; sleep 1; exit 1", tries.display());
-        let section = Access { key: Key::Command(command, Arc::default()), base_url: None };
+        let section = ProviderAccess { key: Key::Command(command, Arc::default()), base_url: None };
         let sources = Sources { section, ..Sources::named("openai") };
         let models = Models::new([sources], Duration::from_secs(1), 1_000);
         let call = BTreeMap::new();

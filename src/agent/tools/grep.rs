@@ -17,7 +17,7 @@ use super::halt::{Halt, InterruptibleFile, Reason};
 use super::read::regular;
 use super::text::lossy;
 use super::walk::{Gaps, below, walk};
-use super::workspace::{Kind, Place, open_file};
+use super::workspace::{Kind, ResolvedPath, open_file};
 use super::{Access, Context, Error, Output};
 use crate::text::clip;
 
@@ -98,7 +98,7 @@ impl Search<'_> {
     /// Searches a file, or all files below a directory.
     fn all(
         &mut self,
-        start: &Place,
+        start: &ResolvedPath,
         include: Option<&GlobMatcher>,
         context: &Context,
     ) -> Result<Gaps, Error> {

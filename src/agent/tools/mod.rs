@@ -33,7 +33,7 @@ pub use self::error::Error;
 use self::halt::Halt;
 pub use self::todo::{Todo, TodoStatus, Todos};
 pub use self::workspace::Workspace;
-use self::workspace::{Place, resolve};
+use self::workspace::{ResolvedPath, resolve};
 use crate::process::Launcher;
 use crate::sandbox::{self, Cell, HiddenKind, HiddenPlaces};
 use crate::text::clip;
@@ -232,7 +232,7 @@ impl Tool {
 
 impl Context {
     /// Resolves the path of a call and checks that it may be accessed.
-    fn reach(&self, path: &str, access: Access) -> Result<Place, Error> {
+    fn reach(&self, path: &str, access: Access) -> Result<ResolvedPath, Error> {
         let place = self.workspace.place(path)?;
         if access == Access::Write && sandbox::is_protected(self.workspace.root(), &place.path) {
             return Err(Error::Protected { path: place.shown });
@@ -254,7 +254,7 @@ impl Context {
     }
 
     /// The permission that access to a place needs, if any.
-    fn outside(&self, place: &Place, access: Access) -> Option<String> {
+    fn outside(&self, place: &ResolvedPath, access: Access) -> Option<String> {
         let in_workspace = place.path.starts_with(self.workspace.root());
         let path = place.path.display();
         match self.hidden_kind(place, access) {
@@ -267,7 +267,7 @@ impl Context {
     }
 
     /// Why the place is hidden from agents, if it is.
-    fn hidden_kind(&self, place: &Place, access: Access) -> Option<HiddenKind> {
+    fn hidden_kind(&self, place: &ResolvedPath, access: Access) -> Option<HiddenKind> {
         let hidden = || self.hidden().kind_of(&place.path);
         if self.is_kept(place, access) { None } else { hidden() }
     }
@@ -277,7 +277,7 @@ impl Context {
     }
 
     /// Whether the place is saved output, which agents may read although it is among our own files.
-    fn is_kept(&self, place: &Place, access: Access) -> bool {
+    fn is_kept(&self, place: &ResolvedPath, access: Access) -> bool {
         let overflow = || resolve(Path::new("/"), &self.overflow);
         access == Access::Read
             && self.overflow.is_absolute()

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::halt::{Halt, InterruptibleFile, Reason};
 use super::text::lossy;
-use super::workspace::Place;
+use super::workspace::ResolvedPath;
 use super::{Access, Context, Error, Output};
 use crate::text::clip;
 
@@ -128,7 +128,7 @@ fn more(next: u64) -> String {
 }
 
 /// The size of a regular file; an error for anything else.
-pub(super) fn regular(file: &File, place: &Place) -> Result<u64, Error> {
+pub(super) fn regular(file: &File, place: &ResolvedPath) -> Result<u64, Error> {
     let metadata = file.metadata().map_err(|error| Error::failed("read", &place.shown, error))?;
     let path = place.shown.clone();
     if metadata.is_dir() {

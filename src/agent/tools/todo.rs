@@ -66,6 +66,7 @@ impl Todos {
         self.lock().clone()
     }
 
+    // Whole, not entry by entry: a list that is patched drifts away from the one the model has in mind.
     pub fn replace(&self, todos: Vec<Todo>) {
         *self.lock() = todos;
     }
@@ -103,6 +104,7 @@ pub(super) fn run(arguments: Arguments, context: &Context) -> Output {
     let todos = arguments.todos;
     let mut lines: Vec<String> =
         todos.iter().map(|todo| format!("{} {}", todo.status.mark(), todo.content)).collect();
+    // An empty result reads like a failure to some models.
     if lines.is_empty() {
         lines.push("(the list is empty)".to_owned());
     }

@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 
 use super::halt::{Halt, Reason};
 use super::text::lossy;
-use super::workspace::{Kind, Place, Workspace, enter, names, open_directory, open_file};
+use super::workspace::{Kind, ResolvedPath, Workspace, enter, names, open_directory, open_file};
 use super::{Context, Error};
 use crate::sandbox::HiddenPlaces;
 
@@ -44,7 +44,7 @@ pub(super) struct Gaps {
 /// Visits everything below a directory, sorted by name, parents first, until the visitor breaks, time is
 /// up or the call is cancelled.
 pub(super) fn walk(
-    start: &Place,
+    start: &ResolvedPath,
     context: &Context,
     halt: &Halt,
     visit: &mut dyn FnMut(&Entry) -> ControlFlow<()>,
@@ -145,7 +145,7 @@ pub(super) struct Ignores {
 impl Ignores {
     /// The rules of the directories above `start`, from the top of its repository, or else of the
     /// workspace.
-    pub(super) fn above(start: &Place, workspace: &Workspace) -> Ignores {
+    pub(super) fn above(start: &ResolvedPath, workspace: &Workspace) -> Ignores {
         let root = workspace.root();
         let base = if start.path.starts_with(root) { root } else { &start.path };
         let top = base.ancestors().find(|path| path.join(".git").exists()).unwrap_or(base);
@@ -211,6 +211,6 @@ fn small_file(directory: &OwnedFd, path: &[&str]) -> Option<String> {
 }
 
 /// A path relative to `start`, for matching globs.
-pub(super) fn below(path: &Path, start: &Place) -> PathBuf {
+pub(super) fn below(path: &Path, start: &ResolvedPath) -> PathBuf {
     path.strip_prefix(&start.path).unwrap_or(path).to_owned()
 }

@@ -53,14 +53,14 @@ impl Workspace {
     }
 
     /// Resolves a path as it is now; it may be outside of the workspace.
-    pub(super) fn place(&self, path: &str) -> Result<Place, Error> {
+    pub(super) fn place(&self, path: &str) -> Result<ResolvedPath, Error> {
         if path.len() > LONGEST_PATH {
             let shown = clip(path, 80);
             return Err(Error::failed("open", &shown, "the path is too long"));
         }
         let resolved = resolve(&self.root, Path::new(path))
             .map_err(|error| Error::failed("open", path, error))?;
-        Ok(Place { shown: self.show(&resolved), path: resolved })
+        Ok(ResolvedPath { shown: self.show(&resolved), path: resolved })
     }
 
     /// A path as it is shown to the model: relative to the workspace if it is inside.
@@ -73,7 +73,12 @@ impl Workspace {
     }
 
     /// Makes an error about a place; a missing file comes with similar names.
-    pub(super) fn trouble(&self, doing: &'static str, place: &Place, error: io::Error) -> Error {
+    pub(super) fn trouble(
+        &self,
+        doing: &'static str,
+        place: &ResolvedPath,
+        error: io::Error,
+    ) -> Error {
         let path = place.shown.clone();
         match error.kind() {
             ErrorKind::NotFound => Error::Missing { near: self.near(place), path },
@@ -83,7 +88,7 @@ impl Workspace {
     }
 
     /// Names similar to the first missing component of the path, from the directory where it is missing.
-    fn near(&self, place: &Place) -> Vec<String> {
+    fn near(&self, place: &ResolvedPath) -> Vec<String> {
         let Ok(below) = place.path.strip_prefix(&self.root) else { return Vec::new() };
         let mut path = self.root.clone();
         let Ok(mut directory) = open_directory(&path) else { return Vec::new() };
@@ -116,12 +121,12 @@ impl Workspace {
 
 /// An absolute path without symlinks, as it was when it was resolved. Opening it follows none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ResolvedPath {
     pub(super) path: PathBuf,
     pub(super) shown: String,
 }
 
-impl Place {
+impl ResolvedPath {
     pub(super) fn directory(&self) -> io::Result<OwnedFd> {
         open_directory(&self.path)
     }
@@ -141,7 +146,7 @@ impl Place {
         Ok(Target { directory: open_directory(parent)?, name: name.to_owned() })
     }
 
-    /// As [`Place::target`], creating missing directories on the way.
+    /// As [`ResolvedPath::target`], creating missing directories on the way.
     pub(super) fn make_target(&self) -> io::Result<Target> {
         let (parent, name) = self.split()?;
         let mut directory = open_directory(Path::new("/"))?;

@@ -731,7 +731,7 @@ fn tool_states(message: &mut Message) -> impl Iterator<Item = (usize, &mut ToolS
     tool_calls(message).map(|(at, _, state)| (at, state))
 }
 
-/// The longest prefix of at most so many bytes that does not split a character.
+/// The longest prefix of at most this many bytes that does not split a character.
 fn head(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]

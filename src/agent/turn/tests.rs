@@ -277,6 +277,26 @@ fn a_message_said_in_mid_run_is_seen_before_the_next_step() {
 }
 
 #[test]
+fn several_messages_said_in_mid_run_are_answered_together_and_in_their_order() {
+    let mut turn = turn(vec![prompt()]);
+    on(&mut turn, Event::Begin);
+    on(&mut turn, Event::Piece(Piece::Call(call("a"))));
+    on(&mut turn, end(Finish::ToolCalls));
+    turn.on(Event::ToolEnded { call: "a".into(), result: Ok("ok".into()) });
+    let said = |id: &str| message(id, Role::User, vec![say(id)]);
+    turn.on(Event::Heard(vec![said("p2"), said("p3")]));
+    let asked: Vec<&str> = turn.asked().iter().map(|asked| asked.info.id.as_str()).collect();
+    assert_eq!(asked, ["p1", "m1", "p2", "p3"]);
+    on(&mut turn, Event::Piece(Piece::Text("both".into())));
+    assert_eq!(rest(&on(&mut turn, end(Finish::Stop))), [Effect::Done]);
+    // The answer is one to each of them.
+    for id in ["p1", "p2", "p3"] {
+        let outcome = crate::transcript::outcome(turn.messages(), id, None);
+        assert_eq!(outcome, Outcome::Answered { text: "both".into() });
+    }
+}
+
+#[test]
 fn after_a_crash_what_was_said_meanwhile_is_answered_after_what_was_under_way() {
     // While tools ran: they are settled first.
     let said = || message("p2", Role::User, vec![say("and the logout")]);

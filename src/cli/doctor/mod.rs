@@ -1,36 +1,38 @@
-//! `asyncagents doctor`: checks configuration, trust, sandbox, daemon, task store, hosts and models, and says for
-//! each problem what to do. With `--repair` it rebuilds a damaged task store, without the daemon.
+//! `asyncagents doctor`: checks configuration, trust, sandbox, daemon, task store, hosts, models, clients and notifications,
+//! and says for each problem what to do. With `--repair` it rebuilds a damaged task store, without the daemon.
 //!
 //! It starts the daemon and asks it, since what counts is how things look from there: its environment may be
 //! another one than that of this shell.
 
 mod models;
+mod setup;
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
+use serde::Serialize;
 
 use super::agents::WorkspaceAgents;
+use super::spinner::Spinner;
 use super::{opencode, show};
 use crate::config::Settings;
 use crate::daemon::{self, Repaired, start};
+use crate::host::{SUPPORTED_OPENCODE, Support};
 use crate::quote;
 use crate::sandbox::Level;
-use crate::trust::Standing;
-use crate::wire::OpenCodeView;
-
-/// The oldest OpenCode that is supported: earlier ones differ in parts of the protocol.
-const OLDEST: (u64, u64) = (1, 18);
+use crate::trust::TrustStatus;
+use crate::wire::{HostView, HostsView, OpenCodeView};
 
 #[derive(Args)]
 #[command(after_help = "\
 It reads the whole task store, and exits with 1 when something is wrong; a warning (!) is no failure, nor
-is what is not there (–). Models and keys are checked as the daemon has them.
+is what is not there (–). Models and keys are checked as the daemon has them, and never shown.
 
 --repair copies what can be read of a damaged task store into a new one, and keeps the old file. The
 daemon has to be stopped for it. A task store that is sound is only rewritten without gaps.
 
-Examples:
+Example:
   asyncagents doctor --online
   asyncagents daemon stop && asyncagents doctor --repair")]
 pub(super) struct Doctor {
@@ -40,6 +42,9 @@ pub(super) struct Doctor {
     /// Ask the providers of models for their models, with their keys
     #[arg(long, conflicts_with = "repair")]
     online: bool,
+    /// Print what was found as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// One line of the report.
@@ -53,36 +58,114 @@ enum Finding {
 
 use Finding::{Absent, Fine, Warning, Wrong};
 
+/// The JSON of the report.
+#[derive(Serialize)]
+struct ReportView<'a> {
+    /// Nothing is wrong; there may be warnings.
+    sound: bool,
+    findings: Vec<FindingView<'a>>,
+}
+
+#[derive(Serialize)]
+struct FindingView<'a> {
+    /// `ok`, `absent`, `warning` or `wrong`.
+    status: &'static str,
+    text: &'a str,
+}
+
+impl Finding {
+    /// Its sign, its word, and what was found.
+    fn parts(&self) -> (char, &'static str, &str) {
+        match self {
+            Fine(text) => ('✓', "ok", text),
+            Absent(text) => ('–', "absent", text),
+            Warning(text) => ('!', "warning", text),
+            Wrong(text) => ('✗', "wrong", text),
+        }
+    }
+}
+
 impl Doctor {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         if self.repair {
-            return repair(settings);
+            return repair(settings, self.json);
         }
         let mut findings = vec![Fine(format!("asyncagents {}", env!("CARGO_PKG_VERSION")))];
         findings.push(configuration(settings));
         findings.extend(workspace(settings));
         findings.extend(sandbox(settings));
+        let checking = Spinner::start("reading the whole task store");
         findings.extend(daemon_and_store(settings, self.online).await);
+        drop(checking);
+        findings.push(setup::storage(settings));
+        findings.push(setup::port(settings));
+        findings.extend(setup::clients(settings));
         findings.push(opencode_program());
         findings.push(plugin(settings));
-        let mut sound = true;
-        for finding in findings {
-            match finding {
-                Fine(text) => show::line(&format!("✓ {}", quote::line(&text)))?,
-                Absent(text) => show::line(&format!("– {}", quote::line(&text)))?,
-                Warning(text) => show::line(&format!("! {}", quote::line(&text)))?,
-                Wrong(text) => {
-                    sound = false;
-                    show::line(&format!("✗ {}", quote::line(&text)))?;
-                }
-            }
+        findings.extend(setup::notifications(settings));
+        let sound = !findings.iter().any(|finding| matches!(finding, Wrong(_)));
+        match self.json {
+            true => show::json(&report(sound, &findings))?,
+            false => print(&findings)?,
         }
         Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
-fn repair(settings: &Settings) -> anyhow::Result<ExitCode> {
-    match daemon::repair(&settings.home)? {
+fn report(sound: bool, findings: &[Finding]) -> ReportView<'_> {
+    let view = |finding| {
+        let (_, status, text) = Finding::parts(finding);
+        FindingView { status, text }
+    };
+    ReportView { sound, findings: findings.iter().map(view).collect() }
+}
+
+/// A line for each, and in words how many there are of which sign.
+fn print(findings: &[Finding]) -> anyhow::Result<()> {
+    for finding in findings {
+        let (sign, _, text) = finding.parts();
+        show::line(&format!("{sign} {}", quote::line(text)))?;
+    }
+    let count = |word: &str| findings.iter().filter(|finding| finding.parts().1 == word).count();
+    show::line(&format!(
+        "\n✓ ok: {}, – absent: {}, ! warning: {}, ✗ wrong: {}",
+        count("ok"),
+        count("absent"),
+        count("warning"),
+        count("wrong")
+    ))
+}
+
+/// The JSON of a repair.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RepairView {
+    /// It was sound, and only rewritten without gaps.
+    sound: bool,
+    tasks: u64,
+    other_rows: u64,
+    /// Places in the file that could not be read.
+    lost: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damaged_file: Option<PathBuf>,
+}
+
+fn repair(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
+    let repairing = Spinner::start("rewriting the task store");
+    let repaired = daemon::repair(&settings.home)?;
+    drop(repairing);
+    if json {
+        show::json(&match repaired {
+            Repaired::Sound => {
+                RepairView { sound: true, tasks: 0, other_rows: 0, lost: 0, damaged_file: None }
+            }
+            Repaired::Rebuilt { tasks, other_rows, lost, aside } => {
+                RepairView { sound: false, tasks, other_rows, lost, damaged_file: Some(aside) }
+            }
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    match repaired {
         Repaired::Sound => show::line("The task store is sound; it was rewritten without gaps.")?,
         Repaired::Rebuilt { tasks, other_rows, lost, aside } => {
             let saved = show::counted(tasks, "task");
@@ -114,17 +197,18 @@ fn workspace(settings: &Settings) -> Option<Finding> {
     let here = WorkspaceAgents::here(settings).ok()?;
     let count = here.loaded.untrusted.len();
     let agents = show::counted(count as u64, "agent");
-    match &here.workspace.standing {
-        Standing::Unknown(error) => Some(Wrong(format!("trust: {error}"))),
-        Standing::Undecided if count > 0 => Some(Warning(format!(
+    match &here.workspace.status {
+        TrustStatus::Unknown(error) => Some(Wrong(format!("trust: {error}"))),
+        TrustStatus::Undecided if count > 0 => Some(Warning(format!(
             "trust: files of this directory define {agents} that cannot be used yet; `asyncagents \
              agents` shows what they would be allowed, `asyncagents trust` allows it"
         ))),
-        Standing::Declined if count > 0 => Some(Fine(format!(
+        TrustStatus::Declined if count > 0 => Some(Fine(format!(
             "trust: declined for this directory, whose files define {agents} (`asyncagents trust` \
              changes that)"
         ))),
-        Standing::Trusted | Standing::Declined | Standing::Undecided => None,
+        // Without agent files there is nothing to decide, and no line.
+        TrustStatus::Trusted | TrustStatus::Declined | TrustStatus::Undecided => None,
     }
 }
 
@@ -136,6 +220,7 @@ fn sandbox(settings: &Settings) -> Vec<Finding> {
     };
     let level = found.level.name();
     let mut findings = vec![match (found.level, &found.because) {
+        // A warning and no failure: agents do run. But the level that was wanted is not there, and why is the clue.
         (Level::Off, Some(why)) => Warning(format!(
             "sandbox: none, commands of agents run as you: {why}; install `bubblewrap`, or set \
              `sandbox = \"off\"` if that is meant"
@@ -154,7 +239,7 @@ fn sandbox(settings: &Settings) -> Vec<Finding> {
 }
 
 async fn daemon_and_store(settings: &Settings, online: bool) -> Vec<Finding> {
-    let start::Found { client, notes, .. } = match start::ensure(settings).await {
+    let start::ReadyDaemon { client, notes, .. } = match start::ensure(settings).await {
         Ok(found) => found,
         Err(error) => return vec![Wrong(format!("daemon: {error:#}"))],
     };
@@ -176,6 +261,8 @@ async fn daemon_and_store(settings: &Settings, online: bool) -> Vec<Finding> {
         }
         Err(error) => findings.push(Wrong(format!("daemon: {error}"))),
     }
+    // Checked by the daemon and not by opening the file here: it has the file open, and remembers damage that it has
+    // already met.
     match client.check().await {
         Ok(check) if check.problems.is_empty() => {
             let warnings = check.warnings.iter().map(|text| Warning(format!("task store: {text}")));
@@ -194,11 +281,23 @@ async fn daemon_and_store(settings: &Settings, online: bool) -> Vec<Finding> {
         Err(error) => findings.push(Wrong(format!("task store: cannot be checked: {error}"))),
     }
     match client.hosts().await {
-        Ok(hosts) => findings.extend(hosts.hosts.iter().flat_map(|h| &h.servers).map(server)),
+        Ok(HostsView { hosts }) => {
+            findings.push(places(&hosts));
+            findings.extend(hosts.iter().flat_map(|host| &host.servers).map(server));
+        }
         Err(error) => findings.push(Wrong(format!("hosts: {error}"))),
     }
     findings.extend(models::look(&client, settings, online).await);
     findings
+}
+
+/// Where agents can run.
+fn places(hosts: &[HostView]) -> Finding {
+    let named = |host: &HostView| match host.is_default {
+        true => format!("{} (default)", host.name),
+        false => host.name.clone(),
+    };
+    Fine(format!("hosts: {}", hosts.iter().map(named).collect::<Vec<_>>().join(", ")))
 }
 
 /// Reachability, password and version of one server.
@@ -241,19 +340,19 @@ fn plugin(settings: &Settings) -> Finding {
     }
 }
 
-/// Compares a version of OpenCode with the oldest supported one.
+/// Compares a version of OpenCode with those that are supported.
 fn judge(what: &str, version: &str) -> Finding {
-    let mut numbers = version.split('.').map(|part| part.parse().ok());
-    match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(major), Some(minor)) if (major, minor) >= OLDEST => {
-            Fine(format!("{what}: version {version}"))
-        }
-        (Some(_), Some(_)) => {
-            let (major, minor) = OLDEST;
-            let least = format!("{major}.{minor}");
-            Warning(format!("{what}: version {version} is older than {least}; please upgrade it"))
-        }
-        (_, _) => Warning(format!("{what}: version `{version}` cannot be read")),
+    match Support::of(version) {
+        Support::Supported => Fine(format!("{what}: version {version}")),
+        Support::TooOld => Warning(format!(
+            "{what}: version {version} is too old; supported is {SUPPORTED_OPENCODE}, please upgrade \
+             it"
+        )),
+        Support::TooNew => Warning(format!(
+            "{what}: version {version} is of a generation that asyncagents does not know yet; \
+             supported is {SUPPORTED_OPENCODE}"
+        )),
+        Support::Unreadable => Warning(format!("{what}: version `{version}` cannot be read")),
     }
 }
 
@@ -262,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_below_1_18_is_warned_of() {
+    fn a_version_below_1_18_or_of_another_generation_is_warned_of() {
         let check = |version: &str, mark: char| {
             let found = match judge("it", version) {
                 Fine(_) => '✓',
@@ -272,10 +371,10 @@ mod tests {
             };
             assert_eq!(found, mark, "{version}");
         };
-        for version in ["1.18.0", "1.18.33", "1.19.3", "2.0.0"] {
+        for version in ["1.18.0", "1.18.34", "1.19.3"] {
             check(version, '✓');
         }
-        for version in ["1.17.9", "0.99.1", "local", ""] {
+        for version in ["1.17.9", "0.99.1", "2.0.0", "local", ""] {
             check(version, '!');
         }
     }

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
 use super::json::{self as text, Entry};
-use super::{codex, variables};
+use super::{Server, codex, variables};
 use crate::cli::opencode::config_file_in;
 use crate::config::Settings;
 
@@ -46,35 +46,63 @@ impl Client {
         })
     }
 
-    /// The configuration with our server in it, started as `program`.
-    pub(super) fn add_server(self, given: &str, program: &str) -> anyhow::Result<String> {
-        Ok(match self.in_json(program) {
+    /// Its file belongs to the current directory, so that directory is where its agents work.
+    pub(super) fn is_of_a_project(self) -> bool {
+        matches!(self, Client::Claude | Client::Vscode)
+    }
+
+    /// How an entry refers to a variable of the environment. `None` where the file is the user's own, and the value
+    /// itself may be in it.
+    pub(super) fn variable(self, name: &str) -> Option<String> {
+        match self {
+            Client::Claude => Some(format!("${{{name}}}")),
+            Client::Vscode => Some(format!("${{env:{name}}}")),
+            Client::Codex | Client::Gemini | Client::Qwen | Client::Opencode | Client::Cursor => {
+                None
+            }
+        }
+    }
+
+    /// The configuration with our server in it.
+    pub(super) fn add_server(self, given: &str, server: &Server) -> anyhow::Result<String> {
+        Ok(match self.in_json(server) {
             Some(entry) => text::add_server(given, &entry)?,
-            None => codex::add_server(given, program)?,
+            None => codex::add_server(given, server)?,
         })
     }
 
     /// The configuration without our server. `None`: it has none.
     pub(super) fn remove_server(self, given: &str) -> anyhow::Result<Option<String>> {
-        Ok(match self.in_json("") {
+        Ok(match self.in_json(&Server::Program("")) {
             Some(entry) => text::remove_server(given, entry.section)?,
             None => codex::remove_server(given)?,
         })
     }
 
     /// `None`: Codex, whose configuration is TOML.
-    fn in_json(self, program: &str) -> Option<Entry> {
+    fn in_json(self, server: &Server) -> Option<Entry> {
+        let program = match server {
+            Server::Program(program) => *program,
+            Server::Address { url, authorization } => return self.over_http(url, authorization),
+        };
         let plain = vec![("command", json!(program)), ("args", json!(["mcp"]))];
-        let usual = || Entry { section: "mcpServers", fields: plain.clone(), defaults: Vec::new() };
+        let usual = || Entry {
+            section: "mcpServers",
+            fields: plain.clone(),
+            defaults: Vec::new(),
+            not_with: "url",
+        };
         Some(match self {
-            Client::Claude | Client::Qwen | Client::Cursor => usual(),
+            Client::Claude | Client::Cursor => usual(),
+            Client::Qwen => Entry { not_with: "httpUrl", ..usual() },
             Client::Codex => return None,
             // Gemini CLI removes variables that look like secrets from the environment of servers, unless the
             // entry names them.
             Client::Gemini => {
                 let key = |name: &&str| ((*name).to_owned(), json!(format!("${name}")));
                 let keys: Map<String, Value> = variables::KEYS.iter().map(key).collect();
-                Entry { defaults: vec![("env", Value::Object(keys))], ..usual() }
+                let defaults = vec![("env", Value::Object(keys))];
+                Entry { defaults, not_with: "httpUrl", ..usual() }
             }
             Client::Opencode => Entry {
                 section: "mcp",
@@ -87,6 +115,52 @@ impl Client {
                 ..usual()
             },
         })
+    }
+
+    /// The same for the daemon's own server. `None`: Codex.
+    fn over_http(self, url: &str, authorization: &str) -> Option<Entry> {
+        let section = match self {
+            Client::Codex => return None,
+            Client::Opencode => "mcp",
+            Client::Vscode => "servers",
+            Client::Claude | Client::Gemini | Client::Qwen | Client::Cursor => "mcpServers",
+        };
+        let kind = match self {
+            Client::Claude | Client::Vscode => Some("http"),
+            Client::Opencode => Some("remote"),
+            Client::Codex | Client::Gemini | Client::Qwen | Client::Cursor => None,
+        };
+        // With `url` these two would speak an older transport.
+        let address = match self {
+            Client::Gemini | Client::Qwen => "httpUrl",
+            _ => "url",
+        };
+        let kind = kind.map(|kind| ("type", json!(kind)));
+        let rest = [(address, json!(url)), ("headers", json!({ "Authorization": authorization }))];
+        Some(Entry {
+            section,
+            fields: kind.into_iter().chain(rest).collect(),
+            defaults: Vec::new(),
+            not_with: "command",
+        })
+    }
+
+    /// What the user has to know or do before tools can be called over HTTP; none of them was tried.
+    pub(super) fn notes_over_http(self) -> &'static [&'static str] {
+        match self {
+            Client::Claude | Client::Qwen => self.notes(),
+            // What follows is about the environment of a process.
+            Client::Codex | Client::Gemini => &self.notes()[..1],
+            Client::Opencode => self.notes(),
+            Client::Cursor => {
+                &["Cursor lists the server in its MCP settings, where it may have to be \
+                                 enabled, and asks before tools are called."]
+            }
+            Client::Vscode => {
+                &["VS Code asks whether you trust the server when it is first used, and \
+                                 before tools are called."]
+            }
+        }
     }
 
     /// What the user has to know or do before the tools can be called. Checked with Claude Code 2.1,

@@ -4,7 +4,7 @@
 
 use toml::{Table, Value};
 
-use super::{NAME, variables};
+use super::{NAME, Server, variables};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
@@ -14,37 +14,82 @@ pub(super) enum Error {
         "`mcp_servers.{NAME}` is not a section of plain lines; remove it by hand and try again"
     )]
     NoSection,
+    #[error("{}", super::OTHER_WAY)]
+    OtherWay,
+}
+
+/// What our section says.
+struct Section {
+    always: Vec<(&'static str, Value)>,
+    /// Set when they are missing.
+    defaults: Vec<(&'static str, Value)>,
+    /// Of a section for the other transport.
+    not_with: &'static str,
+}
+
+impl Section {
+    fn of(server: &Server) -> Section {
+        let approval = ("default_tools_approval_mode", Value::from("approve"));
+        match server {
+            Server::Program(program) => Section {
+                always: vec![
+                    ("command", Value::from(*program)),
+                    ("args", Value::from(vec!["mcp"])),
+                ],
+                defaults: vec![approval, ("env_vars", Value::from(variables::all()))],
+                not_with: "url",
+            },
+            Server::Address { url, authorization } => Section {
+                always: vec![
+                    ("url", Value::from(url.as_str())),
+                    (
+                        "http_headers",
+                        Value::Table(Table::from_iter([(
+                            "Authorization".to_owned(),
+                            Value::from(authorization.as_str()),
+                        )])),
+                    ),
+                ],
+                defaults: vec![approval],
+                not_with: "command",
+            },
+        }
+    }
+
+    /// Whether a line sets one of the keys that are always ours.
+    fn sets_always(&self, line: &str) -> bool {
+        let key = line.split('=').next().map(str::trim);
+        self.always.iter().any(|(name, _)| key == Some(name))
+    }
 }
 
 /// Adds our section, or brings it up to date. Keys that the user has put into it are kept, and so are the values
 /// of the defaults that the user may have chosen otherwise.
-pub(super) fn add_server(text: &str, program: &str) -> Result<String, Error> {
+pub(super) fn add_server(text: &str, server: &Server) -> Result<String, Error> {
     let mut expected = parse(text)?;
     let had = entry(&mut expected).ok_or(Error::NoSection)?;
-    let program = Value::from(program);
-    let always = [("command", program), ("args", Value::from(vec!["mcp"]))];
-    let defaults = [
-        ("default_tools_approval_mode", Value::from("approve")),
-        ("env_vars", Value::from(variables::all())),
-    ];
+    let section = Section::of(server);
+    if had.contains_key(section.not_with) {
+        return Err(Error::OtherWay);
+    }
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
     let mut ours = String::new();
-    for (name, value) in &always {
+    for (name, value) in &section.always {
         ours.push_str(&line(name, value));
         had.insert((*name).to_owned(), value.clone());
     }
-    for (name, value) in defaults.iter().filter(|(name, _)| !had.contains_key(*name)) {
+    for (name, value) in section.defaults.iter().filter(|(name, _)| !had.contains_key(*name)) {
         ours.push_str(&line(name, value));
     }
-    for (name, value) in defaults {
-        had.entry(name).or_insert(value);
+    for (name, value) in &section.defaults {
+        had.entry(*name).or_insert(value.clone());
     }
     match lines.iter().position(|line| line.trim() == header()) {
         None => lines.push(format!("{}{}\n{ours}", gap(text), header())),
         Some(first) => {
             let end = end_of_section(&lines, first);
             let rest: String =
-                lines.drain(first + 1..end).filter(|line| !is_always(line)).collect();
+                lines.drain(first + 1..end).filter(|line| !section.sets_always(line)).collect();
             lines.splice(first..=first, [format!("{}\n{ours}{rest}", lines[first].trim_end())]);
         }
     }
@@ -99,11 +144,6 @@ fn header() -> String {
 fn is_our_header(line: &str) -> bool {
     let line = line.trim();
     line == header() || line.starts_with(&format!("[mcp_servers.{NAME}."))
-}
-
-/// Whether a line sets one of the keys that are always ours.
-fn is_always(line: &str) -> bool {
-    matches!(line.split('=').next().map(str::trim), Some("command" | "args"))
 }
 
 fn end_of_section(lines: &[String], first: usize) -> usize {
@@ -169,11 +209,15 @@ mod tests {
         )
     }
 
+    fn add(text: &str, program: &str) -> Result<String, Error> {
+        add_server(text, &Server::Program(program))
+    }
+
     /// Add, add again, add with another program, remove: nothing but the section changes.
     fn check(before: &str, after: &str, out: &str) {
-        assert_eq!(add_server(before, "/bin/asyncagents").unwrap(), after);
-        assert_eq!(add_server(after, "/bin/asyncagents").unwrap(), after, "once is enough");
-        let newer = add_server(after, "/new/asyncagents").unwrap();
+        assert_eq!(add(before, "/bin/asyncagents").unwrap(), after);
+        assert_eq!(add(after, "/bin/asyncagents").unwrap(), after, "once is enough");
+        let newer = add(after, "/new/asyncagents").unwrap();
         assert_eq!(newer, after.replace("/bin/", "/new/"), "the newest one instead");
         assert_eq!(remove_server(after).unwrap().unwrap(), out);
         assert_eq!(remove_server(out), Ok(None), "once is enough");
@@ -205,16 +249,32 @@ mod tests {
     }
 
     #[test]
+    fn over_http_it_is_an_address_and_a_header_instead_of_a_program() {
+        let put = |text: &str, url: &str| {
+            let authorization = "Bearer secret".to_owned();
+            add_server(text, &Server::Address { url: url.to_owned(), authorization })
+        };
+        let after = "a = 1\n\n[mcp_servers.asyncagents]\nurl = \"http://one/mcp\"\nhttp_headers = { \
+                     Authorization = \"Bearer secret\" }\ndefault_tools_approval_mode = \"approve\"\n";
+        assert_eq!(put("a = 1\n", "http://one/mcp").unwrap(), after);
+        assert_eq!(put(after, "http://one/mcp").unwrap(), after, "once is enough");
+        assert_eq!(put(after, "http://two/mcp").unwrap(), after.replace("one", "two"));
+        assert_eq!(remove_server(after).unwrap().unwrap(), "a = 1\n");
+        assert_eq!(add(after, "p"), Err(Error::OtherWay));
+        assert_eq!(put(&ours("p"), "http://one/mcp"), Err(Error::OtherWay));
+    }
+
+    #[test]
     fn what_cannot_be_changed_line_by_line_is_refused() {
         let inline = "mcp_servers = { asyncagents = { command = 'x' } }\n";
-        assert_eq!(add_server(inline, "p"), Err(Error::NoSection));
+        assert_eq!(add(inline, "p"), Err(Error::NoSection));
         assert_eq!(remove_server(inline), Err(Error::NoSection));
         let dotted = "mcp_servers.asyncagents.command = 'x'\n";
-        assert_eq!(add_server(dotted, "p"), Err(Error::NoSection));
-        assert_eq!(add_server("mcp_servers = 1\n", "p"), Err(Error::NoSection));
+        assert_eq!(add(dotted, "p"), Err(Error::NoSection));
+        assert_eq!(add("mcp_servers = 1\n", "p"), Err(Error::NoSection));
         let text = "a = '''\n[mcp_servers.asyncagents]\n'''\n";
-        assert_eq!(add_server(text, "p"), Err(Error::NoSection));
+        assert_eq!(add(text, "p"), Err(Error::NoSection));
         assert_eq!(remove_server(text), Ok(None));
-        assert!(matches!(add_server("a = ", "p"), Err(Error::NoToml(_))));
+        assert!(matches!(add("a = ", "p"), Err(Error::NoToml(_))));
     }
 }

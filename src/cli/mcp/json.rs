@@ -13,6 +13,8 @@ pub(super) enum Error {
     NoJson(String),
     #[error("its top level, or its `{0}`, is not a JSON object")]
     NotAnObject(&'static str),
+    #[error("{}", super::OTHER_WAY)]
+    OtherWay,
 }
 
 /// The entry of our server in the configuration of one client.
@@ -22,6 +24,8 @@ pub(super) struct Entry {
     pub(super) fields: Vec<(&'static str, Value)>,
     /// Only set when they are missing: the user may have chosen otherwise.
     pub(super) defaults: Vec<(&'static str, Value)>,
+    /// A field that an entry for the other transport has: the client would not know which of them counts.
+    pub(super) not_with: &'static str,
 }
 
 /// Other fields that the user has put into our entry are kept.
@@ -37,6 +41,9 @@ pub(super) fn add_server(text: &str, entry: &Entry) -> Result<String, Error> {
         Some(property) => property.object_value().ok_or(Error::NotAnObject(section)),
     };
     let ours = inside(&inside(&object, section)?, NAME)?;
+    if ours.get(entry.not_with).is_some() {
+        return Err(Error::OtherWay);
+    }
     for (name, value) in &entry.fields {
         match ours.get(name) {
             // Left as it is written: setting an equal value would change its formatting.
@@ -97,7 +104,7 @@ mod tests {
     fn put(text: &str, program: &str) -> Result<String, Error> {
         let fields = vec![("command", json!(program)), ("args", json!(["mcp"]))];
         let defaults = vec![("env", json!({"KEY": "$KEY"}))];
-        add_server(text, &Entry { section: "mcpServers", fields, defaults })
+        add_server(text, &Entry { section: "mcpServers", fields, defaults, not_with: "url" })
     }
 
     /// Add, add again, add with another program, remove: nothing but the entry changes.
@@ -137,6 +144,12 @@ mod tests {
         assert_eq!(value, json!({"mcpServers": {"asyncagents": entry}}));
         let out = remove_server(&put, "mcpServers").unwrap().unwrap();
         assert_eq!(serde_json::from_str::<Value>(&out).unwrap(), json!({}));
+    }
+
+    #[test]
+    fn an_entry_for_the_other_transport_is_refused() {
+        let other = "{\"mcpServers\": {\"asyncagents\": {\"url\": \"http://localhost\"}}}";
+        assert_eq!(put(other, "p"), Err(Error::OtherWay));
     }
 
     #[test]

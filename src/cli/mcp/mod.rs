@@ -1,8 +1,9 @@
-//! `asyncagents mcp`: serves MCP on stdio, and registers that server with MCP clients.
+//! `asyncagents mcp`: serves MCP on stdio, and registers that server, or the daemon's own over HTTP, with MCP clients.
 //!
 //! `install` and `uninstall` edit other programs' configurations: our entry only, the rest byte for byte. What was
 //! added is recorded in an undo log first, so that a crash in between never leaves an edit that cannot be undone.
 
+mod address;
 mod clients;
 mod codex;
 mod json;
@@ -13,11 +14,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
+use self::address::Address;
 use self::clients::Client;
 use self::program::Program;
-use super::files::{read, write};
+use super::files::{read, write, write_private};
 use super::show;
 use super::undo::{UndoLog, restore};
 use crate::config::Settings;
@@ -25,6 +27,18 @@ use crate::mcp;
 
 /// The name of our server in clients' configurations.
 const NAME: &str = "asyncagents";
+
+/// An entry that is there already leads to our server in the other way.
+const OTHER_WAY: &str = "it has the server already, but over another transport; `asyncagents mcp uninstall \
+                         CLIENT --write` removes that entry";
+
+/// How a client gets to our server.
+enum Server<'a> {
+    /// It starts a process, by this name or path.
+    Program(&'a str),
+    /// It connects to the daemon, with the token in a header.
+    Address { url: String, authorization: String },
+}
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -44,8 +58,12 @@ enum Verb {
     #[command(after_help = "\
 Example:
   asyncagents mcp install claude           # prints what to add to .mcp.json
-  asyncagents mcp install claude --write   # adds it, for the current directory")]
-    Install(ClientArguments),
+  asyncagents mcp install claude --write   # adds it, for the current directory
+
+With --http the client connects to the running daemon instead of starting a process. That entry has
+the daemon's token in it, so keep the file to yourself:
+  asyncagents mcp install --http cursor --directory ~/project --write")]
+    Install(InstallArguments),
     /// Say whether a client's configuration has our server, or remove it
     #[command(after_help = "\
 Example:
@@ -54,33 +72,73 @@ Example:
 }
 
 #[derive(Args)]
+struct InstallArguments {
+    #[command(flatten)]
+    of: ClientArguments,
+    /// With --http: the directory in which agents of this client work. For `claude` and `vscode` it is the
+    /// current one by default; of other clients it is their root, where they name one
+    #[arg(long, value_name = "DIR", requires = "http")]
+    directory: Option<PathBuf>,
+}
+
+#[derive(Args)]
 struct ClientArguments {
     client: Client,
+    /// Over HTTP, for clients that are to start no process: an address and the token, for the daemon that runs
+    #[arg(long)]
+    http: bool,
     /// Change the client's configuration; everything else in it stays as it is
     #[arg(long)]
     write: bool,
 }
 
 impl Mcp {
+    /// Without a verb.
+    pub(super) fn serve() -> Mcp {
+        Mcp { verb: None }
+    }
+
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         match self.verb {
             None => mcp::serve(settings).await?,
-            Some(Verb::Install(arguments)) => arguments.install(settings)?,
+            Some(Verb::Install(arguments)) => arguments.install(settings).await?,
             Some(Verb::Uninstall(arguments)) => arguments.uninstall(settings)?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
+impl InstallArguments {
+    async fn install(&self, settings: &Settings) -> anyhow::Result<()> {
+        let client = self.of.client;
+        if !self.of.http {
+            let program = Program::this(settings)?;
+            let notes = program.warning().into_iter().chain(client.notes().iter().copied());
+            let notes: Vec<String> = notes.map(str::to_owned).collect();
+            return self.of.install(settings, &Server::Program(program.name()), &notes);
+        }
+        let file = client.file(settings)?;
+        let address = Address::find(settings, client, self.directory.as_deref()).await?;
+        let notes = address.notes(client, &file).into_iter();
+        let notes = notes.chain(client.notes_over_http().iter().map(|note| (*note).to_owned()));
+        let notes: Vec<String> = notes.collect();
+        self.of.install(settings, &address.server(client), &notes)
+    }
+}
+
 impl ClientArguments {
-    fn install(&self, settings: &Settings) -> anyhow::Result<()> {
+    fn install(
+        &self,
+        settings: &Settings,
+        server: &Server,
+        notes: &[String],
+    ) -> anyhow::Result<()> {
         let file = self.client.file(settings)?;
         let mut log = UndoLog::read(undo_file(settings))?;
-        let program = Program::this(settings)?;
         let before = read(&file)?;
         let given = before.as_deref().unwrap_or_default();
         let left_alone = || format!("`{}` was left as it is", file.display());
-        let after = self.client.add_server(given, program.name()).with_context(left_alone)?;
+        let after = self.client.add_server(given, server).with_context(left_alone)?;
         if before.as_deref() == Some(after.as_str()) {
             return show::line(&format!("{} already has the server", file.display()));
         }
@@ -91,14 +149,19 @@ impl ClientArguments {
             // The log before the file: a log of an edit that was not made is harmless, since its checksum does
             // not match.
             log.write()?;
-            write(&file, &after)?;
+            match server {
+                // A file of the project has the name of a variable in it, and stays readable for the others.
+                Server::Address { .. } if !self.client.is_of_a_project() => {
+                    write_private(&file, &after)?;
+                }
+                Server::Address { .. } | Server::Program(_) => write(&file, &after)?,
+            }
             show::line(&format!("added the server to {}", file.display()))?;
         } else {
             show::note(&format!("to be added to {} (--write adds it):", file.display()));
-            show::line(self.client.add_server("", program.name())?.trim_end())?;
+            show::line(self.client.add_server("", server)?.trim_end())?;
         }
-        let words = program.warning().into_iter().chain(self.client.notes().iter().copied());
-        words.for_each(show::note);
+        notes.iter().for_each(|note| show::note(note));
         Ok(())
     }
 
@@ -127,6 +190,25 @@ impl ClientArguments {
         }
         log.write()
     }
+}
+
+/// Whether a client's configuration names our server.
+pub(super) struct Registration {
+    pub(super) client: String,
+    pub(super) file: PathBuf,
+    pub(super) state: anyhow::Result<bool>,
+}
+
+/// Of every client that we know, as far as it has a configuration.
+pub(super) fn registrations(settings: &Settings) -> Vec<Registration> {
+    let of = |client: &Client| {
+        let file = client.file(settings).ok()?;
+        let text = read(&file).transpose()?;
+        let state = text.and_then(|text| Ok(client.remove_server(&text)?.is_some()));
+        let client = client.to_possible_value().map(|name| name.get_name().to_owned());
+        Some(Registration { client: client.unwrap_or_default(), file, state })
+    };
+    Client::value_variants().iter().filter_map(of).collect()
 }
 
 /// Beside the configuration file: the storage directory belongs to the daemon.

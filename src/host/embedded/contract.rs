@@ -1,4 +1,4 @@
-//! The embedded host's side of the host contract, with the capabilities it has: forks, permissions,
+//! The embedded host's side of the host contract, with the capabilities it has: forks, steering, permissions,
 //! vetting and credentials. Sessions and messages are rows of our own store, so opening is idempotent by
 //! nonce and saying by message id. Whatever reads files or a whole conversation runs on another thread:
 //! the event loop serves every other task meanwhile.
@@ -7,11 +7,12 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 
 use super::{Embedded, INSTANCE, broken};
-use crate::agent::definition::{Definition, Missing};
+use crate::agent::definition::{AgentUnavailable, Definition};
 use crate::host::directory::canonical;
 use crate::host::{
-    Activity, AgentOffer, Answer, Credentials, Error, Forks, Handed, Host, NewSession, Observation,
-    Opened, Pending, Permissions, Place, Post, Prompt, Vetting, Watch,
+    Activity, AgentOffer, Answer, ClientCredentials, Credentials, Error, Forks, Host, NewSession,
+    Observation, OpenedSession, Pending, Permissions, Place, Post, Prompt, Steering, Vetting,
+    Watch,
 };
 use crate::store::Session;
 use crate::task::{MessageId, SessionId};
@@ -19,7 +20,7 @@ use crate::threads;
 use crate::transcript::{Figures, Outcome, Part};
 
 impl Host for Embedded {
-    fn open(&self, new: NewSession) -> Pending<'_, Opened> {
+    fn open(&self, new: NewSession) -> Pending<'_, OpenedSession> {
         Box::pin(async move {
             let (handed, noted) = self.noted(&new).await?;
             let id = self.0.store.sessions().open(self.blank(new, noted)).await.map_err(broken)?;
@@ -30,7 +31,7 @@ impl Host for Embedded {
         })
     }
 
-    fn find(&self, session: NewSession) -> Pending<'_, Vec<Opened>> {
+    fn find(&self, session: NewSession) -> Pending<'_, Vec<OpenedSession>> {
         Box::pin(async move {
             let found = self.0.store.sessions().by_nonce(&session.nonce).map_err(broken)?;
             Ok(found.into_iter().map(|session: Session| opened(session.id)).collect())
@@ -93,7 +94,7 @@ impl Host for Embedded {
             // Reading a long conversation blocks, so it happens on another thread. That thread enters the
             // runtime because `at_rest` may restart a run (`work`), which spawns.
             let (host, runtime) = (self.clone(), tokio::runtime::Handle::current());
-            let looked = threads::apart(move || {
+            let looked = threads::run_blocking(move || {
                 let _inside = runtime.enter();
                 let each = watches.into_iter().zip(at_work);
                 let look = |(watch, seen)| match seen {
@@ -129,7 +130,7 @@ impl Host for Embedded {
             self.session(&place.session)?;
             let host = self.clone();
             let read = move || host.0.store.sessions().transcript(&place.session).map_err(broken);
-            let read = threads::apart(read).await;
+            let read = threads::run_blocking(read).await;
             read.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
         })
     }
@@ -170,6 +171,10 @@ impl Host for Embedded {
         Some(self)
     }
 
+    fn steering(&self) -> Option<&dyn Steering> {
+        Some(self)
+    }
+
     fn permissions(&self) -> Option<&dyn Permissions> {
         Some(self)
     }
@@ -184,7 +189,7 @@ impl Host for Embedded {
 }
 
 impl Forks for Embedded {
-    fn fork(&self, of: Place, new: NewSession) -> Pending<'_, Opened> {
+    fn fork(&self, of: Place, new: NewSession) -> Pending<'_, OpenedSession> {
         Box::pin(async move {
             self.session(&of.session)?;
             let (handed, noted) = self.noted(&new).await?;
@@ -196,10 +201,23 @@ impl Forks for Embedded {
     }
 }
 
+impl Steering for Embedded {
+    /// The run that is under way hears it before it asks the model again; one that has just ended goes on.
+    fn steer(&self, message: Prompt) -> Pending<'_, ()> {
+        Box::pin(async move {
+            let Prompt { to: Place { session: id, .. }, message, text, agent: _, model: _ } =
+                message;
+            let model = self.session(&id)?.model;
+            let parts = vec![Part::Text { id: message.part(0), text, synthetic: false }];
+            self.say(&id, &message, parts, model, true).await
+        })
+    }
+}
+
 impl Permissions for Embedded {
     fn answer(&self, place: Place, ask: String, answer: Answer) -> Pending<'_, ()> {
         Box::pin(async move {
-            let unasked = || Error::Refused(format!("nothing is asked as `{ask}`"));
+            let unasked = || Error::Refused(format!("no permission request `{ask}` is open"));
             // Requests live with the run, in memory: after a restart the same call asks again, under the same
             // id.
             let mut runs = self.runs();
@@ -216,13 +234,17 @@ impl Permissions for Embedded {
 impl Vetting for Embedded {
     fn objection(&self, directory: String, agent: String) -> Pending<'_, Option<String>> {
         let find = move |host: &Embedded| match host.definition(&directory, &agent) {
-            Err(untrusted @ Missing::Untrusted { .. }) => Ok(Some(untrusted.to_string())),
-            Ok(_) | Err(Missing::Unknown(_)) => Ok(None),
+            Err(untrusted @ AgentUnavailable::Untrusted { .. }) => Ok(Some(untrusted.to_string())),
+            Ok(_) | Err(AgentUnavailable::Unknown(_)) => Ok(None),
         };
         Box::pin(self.in_thread(find))
     }
 
-    fn model(&self, wish: Option<String>, handed: Handed) -> Pending<'_, Option<String>> {
+    fn model(
+        &self,
+        wish: Option<String>,
+        handed: ClientCredentials,
+    ) -> Pending<'_, Option<String>> {
         let find = move |host: &Embedded| {
             let models = &host.0.setup.models;
             let name = wish.unwrap_or_else(|| host.default_model());
@@ -249,6 +271,6 @@ fn look_at_rest(host: &Embedded, watch: Watch) -> Result<Observation, Error> {
     }
 }
 
-fn opened(session: SessionId) -> Opened {
-    Opened { session, instance: INSTANCE.into() }
+fn opened(session: SessionId) -> OpenedSession {
+    OpenedSession { session, instance: INSTANCE.into() }
 }

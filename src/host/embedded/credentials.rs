@@ -12,7 +12,9 @@ use parking_lot::MutexGuard;
 use super::{Embedded, Fate, Setup, broken};
 use crate::agent::definition::Definition;
 use crate::agent::model::{self, Model};
-use crate::host::{Credentials, Error, Handed, Look, ModelStanding, NewSession, Pending, Place};
+use crate::host::{
+    ClientCredentials, Credentials, Error, ModelStatus, NewSession, Pending, Place, ProbeDepth,
+};
 use crate::store::Session;
 use crate::task::{SessionId, Timestamp};
 
@@ -23,7 +25,7 @@ const MOST_HANDED: usize = 10_000;
 const BETWEEN_LOOKS: usize = 1_000;
 
 /// The providers whose credentials came with a call, and when.
-type Noted = BTreeMap<String, Timestamp>;
+type CredentialTimes = BTreeMap<String, Timestamp>;
 
 /// The model and key a run started with: the fallback while the key store cannot be read.
 pub(super) struct FirstModel {
@@ -65,7 +67,7 @@ impl Embedded {
             model::Error::KeysUnreadable(why) => Error::Unreachable(why),
             other => Error::Refused(removed(other)),
         };
-        // Noted but not in memory: the daemon was restarted. A key that `auth set` stored after the call is
+        // CredentialTimes but not in memory: the daemon was restarted. A key that `auth set` stored after the call is
         // meant for it and stands in; an older or configured one may be somebody else's account.
         match session.handed.get(provider) {
             Some(since) if !handed.providers().contains_key(provider) => {
@@ -76,7 +78,7 @@ impl Embedded {
         }
     }
 
-    /// The model for a run's next request, resolved anew each time: a key that `auth set` has replaced or
+    /// The model for a run's next request, resolved each time: a key that `auth set` has replaced or
     /// `auth remove` has revoked is not sent any more, also in the middle of a run.
     pub(super) async fn model_now(
         &self,
@@ -115,21 +117,28 @@ impl Embedded {
     }
 
     /// Of the caller's credentials, those that the session had and lost.
-    pub(super) fn lost(&self, session: &Session, handed: &Handed) -> Handed {
+    pub(super) fn lost(&self, session: &Session, handed: &ClientCredentials) -> ClientCredentials {
         let kept = self.kept_handed(&session.id);
         handed
             .only(|name| session.handed.contains_key(name) && !kept.providers().contains_key(name))
     }
 
     /// The credentials of a new session (for memory) and the note of them (for the row).
-    pub(super) async fn noted(&self, new: &NewSession) -> Result<(Handed, Noted), Error> {
+    pub(super) async fn noted(
+        &self,
+        new: &NewSession,
+    ) -> Result<(ClientCredentials, CredentialTimes), Error> {
         let handed = new.handed.clone();
-        let noted = self.note(handed.clone(), Noted::new()).await?;
+        let noted = self.note(handed.clone(), CredentialTimes::new()).await?;
         Ok((handed, noted))
     }
 
     /// The same for a session that is there.
-    pub(super) async fn renew(&self, session: &SessionId, handed: Handed) -> Result<(), Error> {
+    pub(super) async fn renew(
+        &self,
+        session: &SessionId,
+        handed: ClientCredentials,
+    ) -> Result<(), Error> {
         let before = self.session(session)?.handed;
         let noted = self.note(handed.clone(), before.clone()).await?;
         // Memory before disk: what is noted and not in memory counts as lost, and a look in between would
@@ -143,7 +152,11 @@ impl Embedded {
     }
 
     /// Adds the providers that the session reaches with credentials of the call.
-    async fn note(&self, handed: Handed, mut noted: Noted) -> Result<Noted, Error> {
+    async fn note(
+        &self,
+        handed: ClientCredentials,
+        mut noted: CredentialTimes,
+    ) -> Result<CredentialTimes, Error> {
         if handed.providers().is_empty() {
             return Ok(noted);
         }
@@ -159,7 +172,7 @@ impl Embedded {
         self.in_thread(look).await
     }
 
-    pub(super) fn keep_handed(&self, session: &SessionId, handed: Handed) {
+    pub(super) fn keep_handed(&self, session: &SessionId, handed: ClientCredentials) {
         let kept = self.all_handed().len();
         if kept >= MOST_HANDED && kept.is_multiple_of(BETWEEN_LOOKS) {
             self.forget_handed_of_ended();
@@ -179,7 +192,7 @@ impl Embedded {
         }
     }
 
-    pub(super) fn kept_handed(&self, session: &SessionId) -> Handed {
+    pub(super) fn kept_handed(&self, session: &SessionId) -> ClientCredentials {
         self.all_handed().get(session).cloned().unwrap_or_default()
     }
 
@@ -187,13 +200,13 @@ impl Embedded {
         self.all_handed().remove(session);
     }
 
-    fn all_handed(&self) -> MutexGuard<'_, HashMap<SessionId, Handed>> {
+    fn all_handed(&self) -> MutexGuard<'_, HashMap<SessionId, ClientCredentials>> {
         self.0.handed.lock()
     }
 }
 
 impl Credentials for Embedded {
-    fn standings(&self, handed: Handed, look: Look) -> Pending<'_, ModelStanding> {
+    fn statuses(&self, handed: ClientCredentials, depth: ProbeDepth) -> Pending<'_, ModelStatus> {
         Box::pin(async move {
             let find = move |host: &Embedded| {
                 let models = &host.0.setup.models;
@@ -202,28 +215,30 @@ impl Credentials for Embedded {
                     named.map(|name| models.resolve(name).unwrap_or_else(|| name.to_owned()));
                 let model = model.unwrap_or_else(|| host.default_model());
                 let provider = model.split_once('/').map_or("", |(provider, _)| provider);
-                let problem = match look {
-                    Look::Glance => None,
-                    Look::Closely | Look::Online => models.find(&model, handed.providers()).err(),
+                let problem = match depth {
+                    ProbeDepth::Settings => None,
+                    ProbeDepth::Keys | ProbeDepth::Online => {
+                        models.find(&model, handed.providers()).err()
+                    }
                 };
                 let problem = problem.map(|error| error.to_string());
-                let standings = models.standings(handed.providers(), provider, look);
-                Ok((model, problem, standings))
+                let statuses = models.statuses(handed.providers(), provider, depth);
+                Ok((model, problem, statuses))
             };
-            let (model, problem, standings) = self.in_thread(find).await?;
-            let providers = match look {
-                Look::Glance | Look::Closely => standings.told(),
-                Look::Online => standings.ask().await,
+            let (model, problem, statuses) = self.in_thread(find).await?;
+            let providers = match depth {
+                ProbeDepth::Settings | ProbeDepth::Keys => statuses.told(),
+                ProbeDepth::Online => statuses.ask().await,
             };
-            Ok(ModelStanding { model, problem, providers })
+            Ok(ModelStatus { model, problem, providers })
         })
     }
 
-    fn hand_over(&self, place: Place, handed: Handed) -> Pending<'_, ()> {
+    fn hand_over(&self, place: Place, handed: ClientCredentials) -> Pending<'_, ()> {
         Box::pin(async move { self.renew(&place.session, handed).await })
     }
 
-    fn bring(&self, place: Place, handed: Handed) -> Pending<'_, bool> {
+    fn bring(&self, place: Place, handed: ClientCredentials) -> Pending<'_, bool> {
         Box::pin(async move {
             let session = &place.session;
             let handed = self.lost(&self.session(session)?, &handed);
@@ -245,7 +260,7 @@ impl Credentials for Embedded {
         })
     }
 
-    fn handed(&self, session: &SessionId) -> Handed {
+    fn handed(&self, session: &SessionId) -> ClientCredentials {
         self.kept_handed(session)
     }
 }

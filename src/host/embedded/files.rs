@@ -23,10 +23,10 @@ impl Embedded {
     /// once a day.
     pub(super) fn sweep_files_in_background(&self) {
         let (host, mut pruned) = (self.clone(), self.0.store.history().pruned());
-        tokio::spawn(async move {
+        self.spawn(async move {
             loop {
                 let sweeper = host.clone();
-                if let Err(stuck) = threads::apart(move || sweeper.sweep_files()).await {
+                if let Err(stuck) = threads::run_blocking(move || sweeper.sweep_files()).await {
                     tracing::error!(
                         %stuck,
                         "session file sweep failed; files of pruned tasks stay until the next one"
@@ -50,14 +50,17 @@ impl Embedded {
         let Setup { overflow, scratch, .. } = &self.0.setup;
         // Neither directory exists before the first long output and the first command: no error.
         let outputs = fs::read_dir(overflow).into_iter().flatten().flatten();
-        for folder in outputs.filter(|folder| self.is_gone(folder)) {
+        // Between two folders it gives way to a stop of the daemon, which waits for it. The next start sweeps.
+        let goes_on = |_: &DirEntry| !self.0.stop.is_cancelled();
+        for folder in outputs.take_while(goes_on).filter(|folder| self.is_gone(folder)) {
             remove(&folder);
         }
         let private = || fs::read_dir(scratch).into_iter().flatten().flatten();
-        for folder in private().filter(|folder| self.is_stale(folder)) {
+        for folder in private().take_while(goes_on).filter(|folder| self.is_stale(folder)) {
             self.set_aside(&folder);
         }
-        for folder in private().filter(|folder| self.is_gone(folder) || is_aside(folder)) {
+        let is_garbage = |folder: &DirEntry| self.is_gone(folder) || is_aside(folder);
+        for folder in private().take_while(goes_on).filter(is_garbage) {
             remove(&folder);
         }
     }

@@ -22,9 +22,10 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::{Activity, Answer, Ask, Error, Handed, NewSession, Observation, Watch};
-use crate::agent::definition::{self, Definition, Missing};
+use super::{Activity, Answer, Ask, ClientCredentials, Error, NewSession, Observation, Watch};
+use crate::agent::definition::{self, AgentUnavailable, Definition};
 use crate::agent::model::{Models, Price};
 use crate::agent::tools::Todo;
 use crate::agent::turn::Limits;
@@ -36,7 +37,7 @@ use crate::store::{self, Session, Store};
 use crate::task::{MessageId, SessionId, Timestamp};
 use crate::threads;
 use crate::transcript::{self, Figures, Info, Message, Outcome, Part, Role};
-use crate::trust::{Standing, Trust};
+use crate::trust::{Trust, TrustStatus};
 
 const INSTANCE: &str = "embedded";
 const PAUSES: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
@@ -52,11 +53,13 @@ struct Inner {
     runs: Mutex<HashMap<SessionId, Running>>,
     /// Suspended runs that are to be resumed. In memory only: after a restart the unfinished runs of live
     /// tasks are resumed at once.
-    left: Mutex<HashMap<SessionId, Left>>,
+    left: Mutex<HashMap<SessionId, SuspendedRun>>,
     /// Credentials that callers handed over for their sessions; nowhere else, and gone with this process.
-    handed: Mutex<HashMap<SessionId, Handed>>,
+    handed: Mutex<HashMap<SessionId, ClientCredentials>>,
     events: watch::Sender<u64>,
     stop: CancellationToken,
+    /// Everything that is spawned here and the clean-up of commands, so that `stop` can wait for it.
+    workers: TaskTracker,
 }
 
 /// What the configuration says, as far as it matters here.
@@ -124,7 +127,7 @@ struct Running {
 
 /// A run that is suspended because something it needs is out of reach.
 #[derive(Clone, Debug)]
-struct Left {
+struct SuspendedRun {
     why: String,
     /// Uptime when this began, and when it is tried again.
     first: Duration,
@@ -147,6 +150,7 @@ impl Embedded {
             handed: Mutex::default(),
             events: watch::Sender::new(0),
             stop: CancellationToken::new(),
+            workers: TaskTracker::new(),
         }));
         // Read before anything runs: later the list would include commands of this daemon.
         let mut leftovers = host.0.store.processes().all()?;
@@ -158,8 +162,8 @@ impl Embedded {
                 Fate::Parked => {}
                 // Not awaited: should it fail, the next start finds the same state.
                 Fate::Over => {
-                    let (host, session) = (host.clone(), session.clone());
-                    tokio::spawn(async move { host.settle_aborted(&session).await });
+                    let (settling, session) = (host.clone(), session.clone());
+                    host.spawn(async move { drop(settling.settle_aborted(&session).await) });
                 }
                 Fate::Live | Fate::NoTask => {
                     // Its run kills its own leftovers before it continues, and waits for that.
@@ -173,30 +177,30 @@ impl Embedded {
         Ok(host)
     }
 
-    /// Suspends every run at its last saved message, and returns when nothing runs any more.
+    /// Suspends every run at its last saved message, and returns when nothing runs any more: no run, no
+    /// sweep, and no command that still has to be killed. The caller bounds the wait.
     pub async fn stop(&self) {
         self.0.stop.cancel();
-        // Subscribed before the check: every run rings when it leaves `runs`, and none is missed.
-        let mut events = self.0.events.subscribe();
-        while !self.runs().is_empty() {
-            if events.changed().await.is_err() {
-                return;
-            }
-        }
+        self.0.workers.close();
+        self.0.workers.wait().await;
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.0.workers.spawn(work);
     }
 
     /// The agents that can be used in a directory.
     fn definitions(&self, directory: &str) -> BTreeMap<String, Definition> {
         let Setup { config_dir, trust, bounds, .. } = &self.0.setup;
         let workspace = trust.look(Path::new(directory));
-        if let Standing::Unknown(error) = &workspace.standing {
+        if let TrustStatus::Unknown(error) = &workspace.status {
             tracing::warn!(%error, "trust list unreadable; agents of workspaces are not used");
         }
         definition::load(&definition::folders(config_dir, &workspace), *bounds).agents
     }
 
     /// One of them.
-    fn definition(&self, directory: &str, name: &str) -> Result<Definition, Missing> {
+    fn definition(&self, directory: &str, name: &str) -> Result<Definition, AgentUnavailable> {
         let Setup { config_dir, trust, bounds, .. } = &self.0.setup;
         definition::find(config_dir, trust, *bounds, Path::new(directory), name)
     }
@@ -248,7 +252,7 @@ impl Embedded {
         }
     }
 
-    fn left(&self) -> MutexGuard<'_, HashMap<SessionId, Left>> {
+    fn left(&self) -> MutexGuard<'_, HashMap<SessionId, SuspendedRun>> {
         self.0.left.lock()
     }
 

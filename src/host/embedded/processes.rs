@@ -54,6 +54,7 @@ impl Embedded {
         let setup = &self.0.setup;
         let environment = Arc::clone(&setup.environment);
         Launcher::new(setup.guard.clone(), setup.command_lease, environment, Arc::new(journal))
+            .tracked_by(&self.0.workers)
     }
 
     /// Kills what a session's earlier commands left, after a crash or because it could not be killed then.
@@ -71,7 +72,7 @@ impl Embedded {
             return;
         }
         let host = self.clone();
-        tokio::spawn(async move {
+        self.spawn(async move {
             // Survivors are in the log, and stay on record for the next start.
             let _ = host.kill_recorded(recorded).await;
         });

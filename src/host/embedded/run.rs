@@ -18,9 +18,9 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::credentials::FirstModel;
-use super::{Embedded, Left, PAUSES, Running, Setup, broken};
+use super::{Embedded, PAUSES, Running, Setup, SuspendedRun, broken};
 use crate::agent::definition::{Action, Definition, EXTERNAL_DIRECTORY, Source};
-use crate::agent::drive::{Doing, Leave, Permit, Stopped, Surroundings, drive};
+use crate::agent::drive::{Allowance, Permit, RunEnvironment, RunPhase, Suspension, drive};
 use crate::agent::model::{self, Call, Model, Price, Request};
 use crate::agent::tools::{self, Context, OutputRoom, Spec, Todos, Workspace};
 use crate::agent::turn::{self, Effect, Mint, Purpose, Turn};
@@ -41,7 +41,7 @@ const SETTING: &str = "You work in the background for another agent, in a sessio
     and lines.";
 
 /// The environment of one run.
-struct Surrounded {
+struct EmbeddedEnvironment {
     host: Embedded,
     session: Session,
     agent: Definition,
@@ -75,14 +75,14 @@ impl Mint for Stamps {
 }
 
 /// Guard: removes the session from `runs` when dropped, also after a panic.
-struct AtWork {
+struct RunGuard {
     host: Embedded,
     session: SessionId,
     /// Of our own entry: after an abort a later run may have taken the place, and that one stays.
     generation: u64,
 }
 
-impl Drop for AtWork {
+impl Drop for RunGuard {
     fn drop(&mut self) {
         let mut runs = self.host.runs();
         if runs.get(&self.session).is_some_and(|running| running.generation == self.generation) {
@@ -114,21 +114,21 @@ impl Embedded {
             Running { generation, cancel: cancel.clone(), activity, figures, asks: Vec::new() };
         runs.insert(session.clone(), running);
         drop(runs);
-        let at_work = AtWork { host: self.clone(), session: session.clone(), generation };
-        tokio::spawn(async move {
+        let guard = RunGuard { host: self.clone(), session: session.clone(), generation };
+        self.spawn(async move {
             let cancelled = cancel.clone();
-            if let Err(Stopped(why)) = at_work.host.work_off(&at_work.session, cancel).await {
-                let host = &at_work.host;
+            if let Err(Suspension(why)) = guard.host.work_off(&guard.session, cancel).await {
+                let host = &guard.host;
                 // Cancelled while something was out of reach: nothing to retry, only to save as aborted.
                 // When even that fails it is suspended like any other.
                 let is_settled =
-                    cancelled.is_cancelled() && host.settle_aborted(&at_work.session).await.is_ok();
+                    cancelled.is_cancelled() && host.settle_aborted(&guard.session).await.is_ok();
                 if !is_settled {
-                    host.leave(&at_work.session, why).await;
+                    host.leave(&guard.session, why).await;
                 }
             }
-            let (host, session) = (at_work.host.clone(), at_work.session.clone());
-            drop(at_work);
+            let (host, session) = (guard.host.clone(), guard.session.clone());
+            drop(guard);
             // Race: a message said after the run had decided to end and before it left `runs` found the
             // session at work and started nothing. Nobody else would.
             let waits = host.session(&session).is_ok_and(|session| session.running);
@@ -152,7 +152,7 @@ impl Embedded {
             let earlier = earlier.map(|left| (left.tries, left.first));
             let (tries, first) = earlier.unwrap_or((0, uptime));
             let pause = PAUSES.jittered(tries, self.0.clock.random());
-            let now = Left {
+            let now = SuspendedRun {
                 why: why.clone(),
                 first,
                 until: uptime + pause,
@@ -182,7 +182,8 @@ impl Embedded {
         let uptime = self.0.clock.uptime();
         let figures = self.runs().get(session).map(|running| running.figures.clone());
         let figures = figures.unwrap_or_default();
-        let left = Left { why, first: uptime, until: uptime, tries: 0, figures, lacks: true };
+        let left =
+            SuspendedRun { why, first: uptime, until: uptime, tries: 0, figures, lacks: true };
         self.left().insert(session.clone(), left);
     }
 
@@ -190,7 +191,7 @@ impl Embedded {
     fn out_of_reach_since(&self, session: &SessionId, why: &str) -> Duration {
         let now = self.0.clock.uptime();
         let figures = self.runs().get(session).map(|running| running.figures.clone());
-        let noted = Left {
+        let noted = SuspendedRun {
             why: why.to_owned(),
             first: now,
             until: now,
@@ -202,9 +203,9 @@ impl Embedded {
     }
 
     /// Runs until there is nothing left to answer.
-    async fn work_off(&self, id: &SessionId, cancel: CancellationToken) -> Result<(), Stopped> {
+    async fn work_off(&self, id: &SessionId, cancel: CancellationToken) -> Result<(), Suspension> {
         loop {
-            let stopped = |error: Error| Stopped(reason(error));
+            let stopped = |error: Error| Suspension(reason(error));
             let session = match self.session(id) {
                 Err(Error::NoSuchSession(_)) => return Ok(()),
                 session => session.map_err(stopped)?,
@@ -218,7 +219,7 @@ impl Embedded {
                 Ok(()) => match self.read(id).await {
                     Ok((messages, last)) => {
                         let files = self.in_thread(move |host| host.surround(session, last)).await;
-                        files.map(|surrounded| (surrounded, messages))
+                        files.map(|environment| (environment, messages))
                     }
                     Err(error) => Err(error),
                 },
@@ -228,22 +229,22 @@ impl Embedded {
                 ))),
             };
             match ready {
-                Ok(((surrounded, price), messages)) => {
-                    let agent = surrounded.agent.name.clone();
+                Ok(((environment, price), messages)) => {
+                    let agent = environment.agent.name.clone();
                     let (limits, stamps) = (self.0.setup.limits, Stamps(self.0.clock.clone()));
                     let turn = Turn::new(id.as_str(), &agent, messages, limits, stamps);
-                    let (turn, surrounded) = (turn.priced(price), Arc::new(surrounded));
-                    let (run, stop) = (Arc::clone(&surrounded), self.0.stop.clone());
+                    let (turn, environment) = (turn.priced(price), Arc::new(environment));
+                    let (run, stop) = (Arc::clone(&environment), self.0.stop.clone());
                     let driven = drive(turn, run, cancel.clone(), stop).await;
                     // An abort wins over lost credentials: what is cancelled must not wait for them.
                     let is_left = driven.is_err() && !cancel.is_cancelled();
-                    if let Some(why) = surrounded.lost.lock().take().filter(|_| is_left) {
+                    if let Some(why) = environment.lost.lock().take().filter(|_| is_left) {
                         self.leave_lacking(id, why);
                         return Ok(());
                     }
                     driven?;
                 }
-                Err(Error::Unreachable(why)) => return Err(Stopped(why)),
+                Err(Error::Unreachable(why)) => return Err(Suspension(why)),
                 Err(Error::NoSuchSession(_)) => return Ok(()),
                 Err(Error::NoCredentials(why)) => {
                     self.leave_lacking(id, why);
@@ -319,7 +320,7 @@ impl Embedded {
     /// The whole conversation, which may be long. It is on our own disk, so there is no time limit.
     async fn read(&self, id: &SessionId) -> Result<(Vec<Message>, i64), Error> {
         let (host, id) = (self.clone(), id.clone());
-        let read = threads::apart(move || host.messages(&id, 0)).await;
+        let read = threads::run_blocking(move || host.messages(&id, 0)).await;
         read.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
     }
 
@@ -349,7 +350,7 @@ impl Embedded {
         })?;
         let todos = Todos::new(self.todos(&session.id)?);
         let overflow = self.0.setup.overflow.join(session.id.as_str());
-        let surrounded = Surrounded {
+        let environment = EmbeddedEnvironment {
             host: self.clone(),
             output_room: OutputRoom::left(self.0.setup.output_bytes, &overflow),
             overflow,
@@ -365,7 +366,7 @@ impl Embedded {
             shown_at: Mutex::new(Duration::ZERO),
             heard: AtomicI64::new(last),
         };
-        Ok((surrounded, price))
+        Ok((environment, price))
     }
 
     /// The sandbox as this session has it.
@@ -385,9 +386,9 @@ impl Embedded {
     }
 }
 
-type Ready = (Surrounded, Option<Price>);
+type Ready = (EmbeddedEnvironment, Option<Price>);
 
-impl Surrounded {
+impl EmbeddedEnvironment {
     fn specs(&self) -> Vec<Spec> {
         let specs = tools::specs().into_iter();
         specs.filter(|spec| self.may_use(spec.name)).collect()
@@ -397,14 +398,14 @@ impl Surrounded {
         self.agent.may_use(tool) && !self.session.deny.iter().any(|denied| denied == tool)
     }
 
-    fn context(&self, call: &Call, leave: Leave, cancel: CancellationToken) -> Context {
+    fn context(&self, call: &Call, allowance: Allowance, cancel: CancellationToken) -> Context {
         Context {
             workspace: self.workspace.clone(),
             todos: self.todos.clone(),
             overflow: self.overflow.clone(),
             output_room: self.output_room.clone(),
             cancel,
-            may_leave: leave,
+            may_leave: allowance,
             launcher: self.host.launcher(&self.session.id, &call.id),
             cell: self.cell.clone(),
         }
@@ -445,13 +446,13 @@ impl Surrounded {
     }
 }
 
-impl Surrounded {
+impl EmbeddedEnvironment {
     /// Writes with retries and back-off. What a model said was paid for: while the disk is full it is kept
     /// in memory, instead of being suspended and asked for again.
     async fn insist<W: Future<Output = Result<(), Error>>>(
         &self,
         write: impl Fn() -> W,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), Suspension> {
         let clock = &self.host.0.clock;
         for tries in 0.. {
             let Err(error) = write().await else {
@@ -464,20 +465,20 @@ impl Surrounded {
             // limit has passed and does not grant it again.
             let since = self.host.out_of_reach_since(&self.session.id, &why);
             if clock.uptime().saturating_sub(since) >= self.host.0.setup.gone {
-                return Err(Stopped(why));
+                return Err(Suspension(why));
             }
             let cancel = match self.host.runs().get_mut(&self.session.id) {
                 Some(running) => {
                     running.activity = Activity::Retrying(why.clone());
                     running.cancel.clone()
                 }
-                None => return Err(Stopped(why)),
+                None => return Err(Suspension(why)),
             };
             self.host.ring();
             tokio::select! {
                 () = clock.sleep(PAUSES.jittered(tries, clock.random())) => {}
-                () = cancel.cancelled() => return Err(Stopped(why)),
-                () = self.host.0.stop.cancelled() => return Err(Stopped(why)),
+                () = cancel.cancelled() => return Err(Suspension(why)),
+                () = self.host.0.stop.cancelled() => return Err(Suspension(why)),
             }
         }
         Ok(())
@@ -505,7 +506,7 @@ fn ask_id(session: &SessionId, call: &str) -> String {
     format!("per_{:016x}{:016x}", half(0), half(1))
 }
 
-impl Surroundings for Surrounded {
+impl RunEnvironment for EmbeddedEnvironment {
     async fn model(&self) -> Result<Model, model::Error> {
         let model = self.host.model_now(&self.session, &self.model_name, &self.first_model).await;
         if let Err(model::Error::Lost(why)) = &model {
@@ -514,7 +515,7 @@ impl Surroundings for Surrounded {
         model
     }
 
-    async fn save(&self, message: &Message) -> Result<(), Stopped> {
+    async fn save(&self, message: &Message) -> Result<(), Suspension> {
         self.insist(|| self.host.save(&self.session.id, message)).await
     }
 
@@ -523,7 +524,7 @@ impl Surroundings for Surrounded {
         message: &str,
         part: usize,
         state: &ToolState,
-    ) -> Result<(), Stopped> {
+    ) -> Result<(), Suspension> {
         let store = &self.host.0.store;
         let save = || async {
             let state = serde_json::to_string(state).expect("a state is JSON");
@@ -534,13 +535,13 @@ impl Surroundings for Surrounded {
         self.insist(save).await
     }
 
-    async fn hear(&self) -> Result<Vec<Message>, Stopped> {
+    async fn hear(&self) -> Result<Vec<Message>, Suspension> {
         let after = self.heard.load(Ordering::Relaxed);
         // Includes the run's own last answer, which may be long: parsed on another thread.
         let (host, session) = (self.host.clone(), self.session.id.clone());
-        let heard = threads::apart(move || host.messages(&session, after)).await;
-        let heard = heard.map_err(|stuck| Stopped(stuck.to_string()))?;
-        let (mut messages, last) = heard.map_err(|error| Stopped(reason(error)))?;
+        let heard = threads::run_blocking(move || host.messages(&session, after)).await;
+        let heard = heard.map_err(|stuck| Suspension(stuck.to_string()))?;
+        let (mut messages, last) = heard.map_err(|error| Suspension(reason(error)))?;
         self.heard.store(last, Ordering::Relaxed);
         // The run knows its own answers already.
         messages.retain(|message| message.info.role == Role::User);
@@ -606,10 +607,10 @@ impl Surroundings for Surrounded {
     async fn run_tool(
         &self,
         call: &Call,
-        leave: Leave,
+        allowance: Allowance,
         cancel: CancellationToken,
     ) -> Result<String, String> {
-        let context = self.context(call, leave, cancel);
+        let context = self.context(call, allowance, cancel);
         let output = tools::run(&call.name, &call.arguments, &context).await;
         if call.name == "todo" {
             let todos = serde_json::to_string(&self.todos.all()).expect("todos are JSON");
@@ -619,22 +620,22 @@ impl Surroundings for Surrounded {
         output.map(|output| output.text).map_err(|error| error.to_string())
     }
 
-    fn show(&self, doing: Doing, messages: &[Message]) {
+    fn show(&self, phase: RunPhase, messages: &[Message]) {
         let uptime = self.host.0.clock.uptime();
         let mut shown_at = self.shown_at.lock();
         // Only streaming is throttled: a model sends many small pieces, and every ring wakes the reconciler.
-        let streaming = doing == Doing::Streaming;
+        let streaming = phase == RunPhase::Streaming;
         if streaming && uptime.saturating_sub(*shown_at) < BETWEEN_LOOKS {
             return;
         }
         *shown_at = uptime;
         drop(shown_at);
         let figures = super::figures(&self.session.id, messages);
-        let activity = match doing {
-            Doing::Asking => Activity::Waiting,
-            Doing::Streaming => Activity::Streaming,
-            Doing::Tools => Activity::Tool,
-            Doing::Retrying(why) => Activity::Retrying(why),
+        let activity = match phase {
+            RunPhase::Asking => Activity::Waiting,
+            RunPhase::Streaming => Activity::Streaming,
+            RunPhase::Tools => Activity::Tool,
+            RunPhase::Retrying(why) => Activity::Retrying(why),
         };
         if let Some(running) = self.host.runs().get_mut(&self.session.id) {
             running.activity = activity;

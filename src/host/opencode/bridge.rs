@@ -86,6 +86,11 @@ impl Bridge {
         self.closed.is_cancelled()
     }
 
+    /// Cancels this work when the bridge closes.
+    pub(super) async fn until_closed(&self, work: impl Future<Output = ()>) {
+        self.closed.run_until_cancelled(work).await;
+    }
+
     /// The plugin, or its process, is gone. Every pending request fails.
     pub fn close(&self) {
         // In this order: `ask` inserts first and checks the flag then, so no request is left behind.

@@ -7,7 +7,7 @@ use reqwest::Method;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
-    #[error("nobody listens: {0}")]
+    #[error("cannot connect: {0}")]
     Refused(String),
     #[error("{0}")]
     Broken(String),

@@ -15,10 +15,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::call::{self, Bytes, Call, Reply};
+use super::generation;
 use super::transport::Transport;
 use super::types::{
-    Agent, Create, Health, Paths, Permission, Problem, Question, Say, Session, ShowToast, Spoken,
-    Statuses, Todo,
+    Agent, Create, Health, Paths, Permission, Problem, Question, RecentMessage, Say, Session,
+    ShowToast, Statuses, Todo,
 };
 use crate::host::{Answer, Error};
 use crate::task::{MessageId, SessionId};
@@ -32,11 +33,13 @@ const LAST_WORDS: usize = 8;
 const NEWEST_SESSIONS: usize = 500;
 
 /// Why a health check failed.
-pub(super) enum Sick {
-    /// Nobody listens there, or something else than OpenCode.
+pub(super) enum HealthError {
+    /// Nothing listens there, or something other than OpenCode.
     Down(String),
     /// Something listens and does not answer: it may be starting, or overloaded.
     Silent(String),
+    /// It is OpenCode, of a version that we do not speak with.
+    Foreign(String),
 }
 
 #[derive(Clone)]
@@ -55,12 +58,28 @@ impl Client {
 
     /// On a fresh connection: a server accepts connections up to a second before it is ready, and what is
     /// sent in that window is never answered (G1).
-    pub(super) async fn health(&self, patience: Duration) -> Result<Health, Sick> {
+    pub(super) async fn health(&self, patience: Duration) -> Result<Health, HealthError> {
         match self.transport.send_fresh("/global/health", patience).await {
-            Ok(reply) => read(reply).map_err(|error| Sick::Down(error.to_string())),
-            Err(error @ call::Error::Refused(_)) => Err(Sick::Down(error.to_string())),
-            Err(error @ call::Error::Broken(_)) => Err(Sick::Silent(error.to_string())),
+            Ok(reply) if reply.status == 404 && self.is_next_generation(patience).await => {
+                Err(HealthError::Foreign(generation::next_generation()))
+            }
+            Ok(reply) => {
+                let health: Health =
+                    read(reply).map_err(|error| HealthError::Down(error.to_string()))?;
+                match generation::objection(&health.version) {
+                    Some(why) => Err(HealthError::Foreign(why)),
+                    None => Ok(health),
+                }
+            }
+            Err(error @ call::Error::Refused(_)) => Err(HealthError::Down(error.to_string())),
+            Err(error @ call::Error::Broken(_)) => Err(HealthError::Silent(error.to_string())),
         }
+    }
+
+    /// OpenCode 2 has its health below `/api`, and tells it only with its password.
+    async fn is_next_generation(&self, patience: Duration) -> bool {
+        let reply = self.transport.send_fresh("/api/health", patience).await;
+        reply.is_ok_and(|reply| reply.is_json && matches!(reply.status, 200 | 401 | 403))
     }
 
     /// Its state directory: the same for all processes that share their sessions. Like `health`, the
@@ -127,7 +146,7 @@ impl Client {
     }
 
     /// The newest messages, newest last.
-    pub(super) async fn last_words(&self, id: &SessionId) -> Result<Vec<Spoken>, Error> {
+    pub(super) async fn last_words(&self, id: &SessionId) -> Result<Vec<RecentMessage>, Error> {
         let path = format!("/session/{id}/message?limit={LAST_WORDS}");
         self.get(&path).await.map_err(|error| about(id, error))
     }

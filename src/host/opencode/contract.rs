@@ -17,12 +17,14 @@ use tokio::sync::{Notify, mpsc};
 use super::client::Client;
 use super::instance::{Instance, by_instance};
 use super::transport::{Http, Transport};
-use super::{Bridge, Line, OpenCode, PLUGIN, Standing, server_url, translate, without_password};
+use super::{
+    Bridge, Line, OpenCode, PLUGIN, ServerHealth, server_url, translate, without_password,
+};
 use crate::host::directory::canonical;
 use crate::host::{
-    Activity, AgentOffer, Answer, Bridges, Error, Forks, Handed, Host, Location, NewSession,
-    Observation, Opened, Pending, Permissions, Place, Post, Prompt, Server, Servers, Toast, Toasts,
-    Vetting, Watch,
+    Activity, AgentOffer, Answer, Bridges, ClientCredentials, Error, Forks, Host, Location,
+    NewSession, Observation, OpenedSession, Pending, Permissions, Place, Post, Prompt, Server,
+    Servers, Steering, Toast, Toasts, Vetting, Watch,
 };
 use crate::store;
 use crate::task::{MessageId, SessionId};
@@ -35,17 +37,21 @@ const LONGEST_STORING: Duration = Duration::from_secs(8);
 const LOOKS_AT_ONCE: usize = 8;
 
 impl Host for OpenCode {
-    fn open(&self, session: NewSession) -> Pending<'_, Opened> {
+    fn open(&self, session: NewSession) -> Pending<'_, OpenedSession> {
         Box::pin(async move {
             let instance = self.choose(session.parent.as_ref()).await?;
             let create = translate::create(&session);
-            let created = instance.ready().await?.create(&session.directory, &create).await?;
+            let client = instance.ready_to_launch().await?;
+            let created = client.create(&session.directory, &create).await?;
             self.note_handed(&instance).await;
-            Ok(Opened { session: SessionId::new(created.id), instance: instance.name.clone() })
+            Ok(OpenedSession {
+                session: SessionId::new(created.id),
+                instance: instance.name.clone(),
+            })
         })
     }
 
-    fn find(&self, session: NewSession) -> Pending<'_, Vec<Opened>> {
+    fn find(&self, session: NewSession) -> Pending<'_, Vec<OpenedSession>> {
         Box::pin(async move {
             match &session.parent {
                 Some(parent) => match self.locate(parent).await {
@@ -185,7 +191,8 @@ impl Host for OpenCode {
     fn agents(&self, directory: String, parent: Option<Place>) -> Pending<'_, Vec<AgentOffer>> {
         Box::pin(async move {
             let instance = self.choose(parent.as_ref()).await?;
-            Ok(translate::agents(instance.ready().await?.agents(&directory).await?))
+            let client = instance.ready_to_launch().await?;
+            Ok(translate::agents(client.agents(&directory).await?))
         })
     }
 
@@ -239,6 +246,10 @@ impl Host for OpenCode {
         Some(self)
     }
 
+    fn steering(&self) -> Option<&dyn Steering> {
+        Some(self)
+    }
+
     fn permissions(&self) -> Option<&dyn Permissions> {
         Some(self)
     }
@@ -264,7 +275,7 @@ impl Forks for OpenCode {
     /// A fork has no parent there, and the rules are not copied (G8): only title, rules and nonce make it
     /// ours. Crash window: a fork that was made and not yet relabelled does not carry the launch's nonce and
     /// cannot be found again.
-    fn fork(&self, of: Place, session: NewSession) -> Pending<'_, Opened> {
+    fn fork(&self, of: Place, session: NewSession) -> Pending<'_, OpenedSession> {
         Box::pin(async move {
             let (instance, _) = self.locate(&of).await?;
             let client = instance.ready().await?;
@@ -275,8 +286,16 @@ impl Forks for OpenCode {
                 return Err(error);
             }
             self.note_handed(&instance).await;
-            Ok(Opened { session: copy, instance: instance.name.clone() })
+            Ok(OpenedSession { session: copy, instance: instance.name.clone() })
         })
+    }
+}
+
+impl Steering for OpenCode {
+    /// A prompt to a busy session is stored at once and taken in at its next step: during tools the very next
+    /// request has it, after a text there is one more turn.
+    fn steer(&self, message: Prompt) -> Pending<'_, ()> {
+        self.prompt(message)
     }
 }
 
@@ -294,7 +313,7 @@ impl Permissions for OpenCode {
                 Answer::Allow => {
                     let open = client.questions(&directory).await?;
                     let question = open.iter().find(|question| question.id == ask);
-                    let gone = || Error::Refused(format!("nothing is asked as `{ask}`"));
+                    let gone = || Error::Refused(format!("no permission request `{ask}` is open"));
                     Some(translate::first_choices(question.ok_or_else(gone)?))
                 }
             };
@@ -310,7 +329,7 @@ impl Vetting for OpenCode {
     }
 
     /// Refuses names without a provider: the server would silently run another model.
-    fn model(&self, wish: Option<String>, _: Handed) -> Pending<'_, Option<String>> {
+    fn model(&self, wish: Option<String>, _: ClientCredentials) -> Pending<'_, Option<String>> {
         Box::pin(async move {
             match wish {
                 Some(name) if !name.contains('/') => Err(Error::Refused(format!(
@@ -354,10 +373,10 @@ impl Servers for OpenCode {
             let instances: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
             let shown = instances.into_iter().map(|instance| async move {
                 Server {
-                    standing: match instance.standing().await {
-                        Standing::Up { version } => Ok(version),
-                        Standing::Down { why } => Err(why),
-                        Standing::Looking => Err("is being looked for".into()),
+                    health: match instance.health().await {
+                        ServerHealth::Up { version } => Ok(version),
+                        ServerHealth::Down { why } | ServerHealth::Foreign { why } => Err(why),
+                        ServerHealth::Looking => Err("is being looked for".into()),
                     },
                     name: instance.name.clone(),
                     address: instance.address.clone(),
@@ -434,7 +453,7 @@ impl OpenCode {
 
     /// Searches all servers: it was opened on the first one that answered then, which need not be the first
     /// one now.
-    async fn find_anywhere(&self, session: &NewSession) -> Result<Vec<Opened>, Error> {
+    async fn find_anywhere(&self, session: &NewSession) -> Result<Vec<OpenedSession>, Error> {
         let all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
         let looks = all.iter().map(|instance| find_on(instance, session));
         let (mut found, mut silent) = (Vec::new(), None);
@@ -471,7 +490,7 @@ async fn keeps(client: &Client, post: &Post) -> Result<(), Error> {
 }
 
 /// The sessions on one server that carry the nonce.
-async fn find_on(instance: &Instance, session: &NewSession) -> Result<Vec<Opened>, Error> {
+async fn find_on(instance: &Instance, session: &NewSession) -> Result<Vec<OpenedSession>, Error> {
     let client = instance.ready().await?;
     let mut candidates = match &session.parent {
         Some(parent) => match client.children(&parent.session).await {
@@ -480,7 +499,7 @@ async fn find_on(instance: &Instance, session: &NewSession) -> Result<Vec<Opened
         },
         None => Vec::new(),
     };
-    // Forks are nobody's children (G8), so they are searched for by title.
+    // Forks have no parent (G8), so they are searched for by title.
     let stem = session.title.split([' ', ':']).next().unwrap_or_default();
     candidates.extend(client.search(&session.directory, stem).await?);
     // Parent and title only narrow the search; the nonce decides.
@@ -490,7 +509,7 @@ async fn find_on(instance: &Instance, session: &NewSession) -> Result<Vec<Opened
     });
     let ids: BTreeSet<String> = candidates.into_iter().map(|found| found.id).collect();
     let instance = &instance.name;
-    let opened = |id| Opened { session: SessionId::new(id), instance: instance.clone() };
+    let opened = |id| OpenedSession { session: SessionId::new(id), instance: instance.clone() };
     Ok(ids.into_iter().map(opened).collect())
 }
 

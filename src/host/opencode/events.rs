@@ -1,6 +1,6 @@
 //! Reader of a server's event stream (SSE), event by event. `sse` has the parser, and the reason why no
 //! library is used. OpenCode sends only `data:` lines, without ids, and replays nothing: after a gap the
-//! state is read anew.
+//! state is read again.
 
 use futures_util::StreamExt;
 
@@ -21,7 +21,7 @@ impl Events {
     }
 
     /// The data of the next event; `None` when the stream has ended. An event cut off by the end is dropped:
-    /// the state is read anew after reconnecting.
+    /// the state is read again after reconnecting.
     pub(super) async fn next(&mut self) -> Option<Result<String, Error>> {
         loop {
             match self.parser.next_event() {

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::OpenCode;
-use super::client::{Client, Sick};
+use super::client::{Client, HealthError};
 use super::events::Events;
 use super::mirror::{Mirror, Need, Wake};
 use super::translate;
@@ -68,7 +68,7 @@ pub(super) struct Instance {
     pub(super) login: u32,
     clock: Clock,
     arrived: Arc<Notify>,
-    standing: watch::Sender<Standing>,
+    health: watch::Sender<ServerHealth>,
     mirror: Mutex<Mirror>,
     rounds: Mutex<Rounds>,
     leave: CancellationToken,
@@ -76,10 +76,18 @@ pub(super) struct Instance {
 
 /// The result of the last health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ServerHealth {
     Looking,
-    Up { version: String },
-    Down { why: String },
+    Up {
+        version: String,
+    },
+    Down {
+        why: String,
+    },
+    /// It answers, and is of a version that we do not speak with.
+    Foreign {
+        why: String,
+    },
 }
 
 /// Round-robin polling: whose turn it is, and when.
@@ -130,7 +138,7 @@ impl Instance {
             client,
             login: 0,
             clock,
-            standing: watch::Sender::new(Standing::Looking),
+            health: watch::Sender::new(ServerHealth::Looking),
             mirror: Mutex::new(Mirror::new(first)),
             rounds: Mutex::default(),
             leave: CancellationToken::new(),
@@ -147,36 +155,48 @@ impl Instance {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        matches!(*self.standing.borrow(), Standing::Up { .. })
+        matches!(*self.health.borrow(), ServerHealth::Up { .. })
     }
 
     pub(super) fn is_down(&self) -> bool {
-        matches!(*self.standing.borrow(), Standing::Down { .. })
+        matches!(*self.health.borrow(), ServerHealth::Down { .. } | ServerHealth::Foreign { .. })
     }
 
     /// The current state; waits a little for the first health check.
-    pub(super) async fn standing(&self) -> Standing {
-        let mut standing = self.standing.subscribe();
-        let known = standing.wait_for(|standing| *standing != Standing::Looking);
+    pub(super) async fn health(&self) -> ServerHealth {
+        let mut health = self.health.subscribe();
+        let known = health.wait_for(|health| *health != ServerHealth::Looking);
         let _ = tokio::time::timeout(PATIENCE.first, known).await;
-        self.standing.borrow().clone()
+        self.health.borrow().clone()
     }
 
     /// The client, once a health check has succeeded. Nothing is sent before: a starting server would never
     /// answer it (G1).
     pub(super) async fn ready(&self) -> Result<&Client, Error> {
-        let mut standing = self.standing.subscribe();
-        let known = standing.wait_for(|standing| *standing != Standing::Looking);
+        let mut health = self.health.subscribe();
+        let known = health.wait_for(|health| *health != ServerHealth::Looking);
         let known = tokio::time::timeout(UNTIL_KNOWN, known).await;
         match known {
-            Ok(Ok(standing)) => match &*standing {
-                Standing::Up { .. } => Ok(&self.client),
-                Standing::Down { why } => {
+            Ok(Ok(health)) => match &*health {
+                ServerHealth::Up { .. } => Ok(&self.client),
+                // Transient also when it is foreign: the right one may be started again.
+                ServerHealth::Down { why } | ServerHealth::Foreign { why } => {
                     Err(Error::Unreachable(format!("{} {why}", self.called())))
                 }
-                Standing::Looking => Err(self.silent()),
+                ServerHealth::Looking => Err(self.silent()),
             },
             Ok(Err(_)) | Err(_) => Err(self.silent()),
+        }
+    }
+
+    /// The same for a launch, which is refused by a server that we do not speak with.
+    pub(super) async fn ready_to_launch(&self) -> Result<&Client, Error> {
+        let ready = self.ready().await;
+        match (ready, &*self.health.borrow()) {
+            (Err(_), ServerHealth::Foreign { why }) => {
+                Err(Error::Refused(format!("{} {why}", self.called())))
+            }
+            (ready, _) => ready,
         }
     }
 
@@ -212,7 +232,7 @@ impl Instance {
             // Pooled connections may lead to a process that has ended.
             self.client.renew();
             // `Looking` makes new calls wait (`ready`) and ends observations under way (`breaks_off`).
-            if self.standing.send_replace(Standing::Looking) != Standing::Looking {
+            if self.health.send_replace(ServerHealth::Looking) != ServerHealth::Looking {
                 self.mirror().doubt();
                 wake.notify_one();
             }
@@ -227,7 +247,7 @@ impl Instance {
     /// Only the stream broke: if the server still answers, calls need not wait for the reconnect.
     async fn answers_meanwhile(&self) {
         if let Ok(health) = self.client.health(PATIENCE.first).await {
-            self.standing.send_replace(Standing::Up { version: health.version });
+            self.health.send_replace(ServerHealth::Up { version: health.version });
         }
     }
 
@@ -238,22 +258,32 @@ impl Instance {
             match self.client.health(patience).await {
                 Ok(health) => {
                     let version = health.version;
-                    let up = Standing::Up { version: version.clone() };
-                    if self.standing.send_replace(up.clone()) != up {
+                    let up = ServerHealth::Up { version: version.clone() };
+                    if self.health.send_replace(up.clone()) != up {
                         tracing::info!(instance = self.name, version, "OpenCode server answers");
                         self.arrived.notify_one();
                     }
                     return;
                 }
                 // Probably starting: callers in `ready` keep waiting instead of failing.
-                Err(Sick::Silent(_)) if patience < PATIENCE.longest => {}
-                Err(Sick::Silent(why) | Sick::Down(why)) => {
-                    let down = Standing::Down { why: why.clone() };
-                    if self.standing.send_replace(down.clone()) != down {
+                Err(HealthError::Silent(_)) if patience < PATIENCE.longest => {}
+                Err(HealthError::Silent(why) | HealthError::Down(why)) => {
+                    let down = ServerHealth::Down { why: why.clone() };
+                    if self.health.send_replace(down.clone()) != down {
                         tracing::warn!(
                             instance = self.name,
                             why,
                             "OpenCode server does not answer; retrying"
+                        );
+                    }
+                }
+                Err(HealthError::Foreign(why)) => {
+                    let foreign = ServerHealth::Foreign { why: why.clone() };
+                    if self.health.send_replace(foreign.clone()) != foreign {
+                        tracing::warn!(
+                            instance = self.name,
+                            why,
+                            "OpenCode server is not used; it is asked again"
                         );
                     }
                 }
@@ -310,7 +340,7 @@ impl Instance {
     fn note(&self, line: &str) -> Wake {
         let Some(event) = translate::event(line) else { return Wake::No };
         let session = SessionId::new(event.session.clone());
-        let deleted = event.news == translate::News::Deleted;
+        let deleted = event.change == translate::SessionChange::Deleted;
         let woken = self.mirror().hear(event, self.clock.uptime());
         // Not a watched child: perhaps a deleted parent. The event alone is no proof, `missing` verifies it.
         match woken {
@@ -350,8 +380,8 @@ impl Instance {
     }
 
     async fn breaks_off(&self) {
-        let mut standing = self.standing.subscribe();
-        let _ = standing.wait_for(|standing| !matches!(standing, Standing::Up { .. })).await;
+        let mut health = self.health.subscribe();
+        let _ = health.wait_for(|health| !matches!(health, ServerHealth::Up { .. })).await;
     }
 
     /// In three steps: poll the status of suspicious directories, read the sessions that turned out idle,
@@ -488,13 +518,13 @@ impl Instance {
         asked.buffered(AT_ONCE).filter_map(std::future::ready).collect().await
     }
 
-    /// A failed request is repeated at the next look, so it is logged at debug level only.
+    /// A failed request is repeated at the next check, so it is logged at debug level only.
     fn note_failure(&self, error: &Error) {
         let error = error as &dyn std::error::Error;
         tracing::debug!(
             instance = self.name,
             error,
-            "OpenCode request failed; repeated at the next look"
+            "OpenCode request failed; repeated at the next check"
         );
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::translate::{Event, News, Open};
+use super::translate::{Event, Open, SessionChange};
 use super::types::{Status, Statuses};
 use crate::host::{Activity, Ask, Watch};
 use crate::task::{MessageId, SessionId};
@@ -37,7 +37,7 @@ pub(super) struct Mirror {
     /// Whether the event stream is connected.
     listening: bool,
     /// The last version given out; counts events.
-    news: u64,
+    last_version: u64,
     watched: HashMap<SessionId, Watched>,
     asks: HashMap<String, Vec<Open>>,
     /// Directories whose permission requests changed since they were polled.
@@ -108,7 +108,7 @@ impl Mirror {
     pub(super) fn new(first: u64) -> Mirror {
         Mirror {
             listening: false,
-            news: first,
+            last_version: first,
             watched: HashMap::new(),
             asks: HashMap::new(),
             asked: BTreeSet::new(),
@@ -138,10 +138,10 @@ impl Mirror {
         directory: &str,
         now: Duration,
     ) {
-        self.news += 1;
+        self.last_version += 1;
         let watched = self.watched.entry(session.clone());
         let watched = watched.or_insert_with(|| Watched::new(prompt, directory));
-        watched.version = self.news;
+        watched.version = self.last_version;
         watched.prompt_is(prompt);
         watched.until = now + SOON_WATCHED;
         watched.suspect();
@@ -154,9 +154,9 @@ impl Mirror {
         self.watched.retain(|id, watched| kept.contains(id) || watched.until > now);
         for watch in watches {
             let watched = self.watched.entry(watch.session.clone()).or_insert_with(|| {
-                self.news += 1;
+                self.last_version += 1;
                 let watched = Watched::new(&watch.prompt, &watch.directory);
-                Watched { version: self.news, ..watched }
+                Watched { version: self.last_version, ..watched }
             });
             watched.prompt_is(&watch.prompt);
         }
@@ -164,9 +164,9 @@ impl Mirror {
 
     /// The stream was interrupted: the whole cache is stale, and every session has to be polled.
     pub(super) fn doubt(&mut self) {
-        self.news += 1;
+        self.last_version += 1;
         for watched in self.watched.values_mut() {
-            watched.version = self.news;
+            watched.version = self.last_version;
             watched.seeded = false;
             watched.suspect();
             self.asked.insert(watched.directory.clone());
@@ -176,17 +176,17 @@ impl Mirror {
     /// Takes in an event. Every event of a watched session changes its version, also one of an unknown kind:
     /// what was cached under the old version may be stale.
     pub(super) fn hear(&mut self, event: Event, now: Duration) -> Wake {
-        let Event { session, directory, news } = event;
+        let Event { session, directory, change } = event;
         let mut watched = self.watched.get_mut(&SessionId::new(session));
         if let Some(watched) = &mut watched {
-            self.news += 1;
-            watched.version = self.news;
+            self.last_version += 1;
+            watched.version = self.last_version;
         }
-        if news == News::Asked {
+        if change == SessionChange::Asked {
             self.asked.extend(directory);
             return Wake::Now;
         }
-        watched.map_or(Wake::No, |watched| watched.hear(news, now))
+        watched.map_or(Wake::No, |watched| watched.hear(change, now))
     }
 
     /// Directories whose status has to be polled before the state of their sessions is known.
@@ -379,25 +379,25 @@ impl Watched {
         })
     }
 
-    fn hear(&mut self, news: News, now: Duration) -> Wake {
-        match news {
-            News::Suspect => {
+    fn hear(&mut self, change: SessionChange, now: Duration) -> Wake {
+        match change {
+            SessionChange::Suspect => {
                 self.suspect();
                 Wake::Now
             }
             // A deleted session that was running stays listed as busy while its loop goes on (G9). Reading
             // it (`Need::Seed`) answers 404, and that proves the deletion.
-            News::Deleted => {
+            SessionChange::Deleted => {
                 self.seeded = false;
                 self.suspect();
                 Wake::Now
             }
-            News::Failed(error) => {
+            SessionChange::Failed(error) => {
                 self.failed = Some((error, now));
                 self.suspect();
                 Wake::Now
             }
-            News::Busy(status) => {
+            SessionChange::Busy(status) => {
                 let state = match status {
                     Status::Retry { message } => State::Retrying(message),
                     Status::Busy | Status::Other | Status::Idle => State::Busy,
@@ -413,23 +413,23 @@ impl Watched {
                 self.state = state;
                 if changed { Wake::Now } else { Wake::No }
             }
-            News::Message(info) => {
+            SessionChange::Message(info) => {
                 self.figures = None;
                 self.message(info);
                 Wake::Later
             }
-            News::Part { message, part } => {
+            SessionChange::Part { message, part } => {
                 self.figures = None;
                 self.part(message, part);
                 Wake::Later
             }
-            News::Delta { message, part, text } => {
+            SessionChange::Delta { message, part, text } => {
                 self.figures = None;
                 self.doing = Activity::Streaming;
                 self.grow(&message, &part, &text);
                 Wake::Later
             }
-            News::Asked | News::Other => Wake::No,
+            SessionChange::Asked | SessionChange::Other => Wake::No,
         }
     }
 

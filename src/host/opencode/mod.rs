@@ -24,6 +24,7 @@ mod call;
 mod client;
 mod contract;
 mod events;
+mod generation;
 mod instance;
 mod mirror;
 mod named;
@@ -41,7 +42,8 @@ use reqwest::Url;
 use tokio::sync::{Notify, mpsc};
 
 pub use bridge::{Bridge, Line};
-pub use instance::Standing;
+pub use generation::{SUPPORTED, Support};
+pub use instance::ServerHealth;
 
 use self::client::Client;
 use self::instance::{Instance, PATIENCE};
@@ -71,7 +73,7 @@ struct Inner {
     /// Serialises storing and erasing the addresses of servers that callers named.
     noting: tokio::sync::Mutex<()>,
     /// Cache: where conversations are.
-    places: Mutex<HashMap<SessionId, Spot>>,
+    places: Mutex<HashMap<SessionId, LastPlace>>,
     /// An instance was added that needs a listener.
     changed: Notify,
     /// An instance became reachable.
@@ -93,7 +95,7 @@ pub struct Login {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Spot {
+struct LastPlace {
     instance: String,
     directory: String,
 }
@@ -107,7 +109,7 @@ const OTHERS_COME_AGAIN: Duration = Duration::from_secs(10);
 /// The longest gap between two checks of an unreachable instance that still counts as one outage.
 const LONGEST_UNWATCHED: Duration = Duration::from_secs(90);
 
-/// Bound of the location cache; beyond it everything is located anew.
+/// Bound of the location cache; beyond it everything is located again.
 const MOST_PLACES: usize = 20_000;
 
 impl OpenCode {
@@ -169,7 +171,11 @@ impl OpenCode {
         drop(bridges);
         let (host, named) = (self.clone(), Arc::clone(&bridge));
         let (directory, before) = (directory.to_owned(), before.to_owned());
-        tokio::spawn(async move { host.name(named, &directory, &before, &live).await });
+        // Detached, and cancelled with the bridge. The daemon closes every bridge when it stops.
+        tokio::spawn(async move {
+            let bridge = Arc::clone(&named);
+            bridge.until_closed(host.name(named, &directory, &before, &live)).await;
+        });
         (bridge, lines)
     }
 
@@ -235,7 +241,7 @@ impl OpenCode {
         self.0.instances.lock()
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<SessionId, Spot>> {
+    fn places(&self) -> MutexGuard<'_, HashMap<SessionId, LastPlace>> {
         self.0.places.lock()
     }
 
@@ -259,7 +265,7 @@ impl OpenCode {
         if places.len() >= MOST_PLACES {
             places.clear();
         }
-        let spot = Spot { instance: instance.to_owned(), directory: directory.to_owned() };
+        let spot = LastPlace { instance: instance.to_owned(), directory: directory.to_owned() };
         places.insert(session.clone(), spot);
     }
 
@@ -283,7 +289,7 @@ impl OpenCode {
         // A cached location counts only while its instance is up: another process may have the conversation
         // open by now.
         let known = self.places().get(session).cloned();
-        if let Some(Spot { instance, directory }) = &known
+        if let Some(LastPlace { instance, directory }) = &known
             && let Ok(instance) = self.instance(instance)
             && instance.is_up()
         {
@@ -348,7 +354,7 @@ impl OpenCode {
         }
         if let Some(named) = &self.1 {
             let instance = self.instance(named)?;
-            instance.ready().await?;
+            instance.ready_to_launch().await?;
             return Ok(instance);
         }
         let mut all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
@@ -358,7 +364,7 @@ impl OpenCode {
         all.sort_by_key(|instance| instance.name != DEFAULT);
         let mut why = no_server();
         for instance in all {
-            match instance.ready().await {
+            match instance.ready_to_launch().await {
                 Ok(_) => return Ok(instance),
                 Err(error) => why = error,
             }

@@ -1,20 +1,20 @@
 //! Mapping between OpenCode's JSON and our types. Pure; the tests read recordings of a real server. Unknown
-//! event kinds and forms are not errors: they map to `News::Other`, which makes what is cached of the
+//! event kinds and forms are not errors: they map to `SessionChange::Other`, which makes what is cached of the
 //! session stale.
 
 use std::collections::HashMap;
 
 use super::types::{
-    Agent, Create, Envelope, MessageUpdated, Metadata, ModelRef, OfSession, PartDelta, PartUpdated,
-    Permission, Question, Rule, Say, SessionError, ShowToast, Spoken, SpokenModel, Status,
-    StatusChanged, TextPart, Todo,
+    Agent, Create, Envelope, MessageUpdated, Metadata, ModelRef, PartDelta, PartUpdated,
+    Permission, Question, RecentMessage, RecentModel, Rule, Say, SessionError, SessionReference,
+    ShowToast, Status, StatusChanged, TextPart, Todo,
 };
 use crate::host::{AgentOffer, Ask, NewSession, Post, Prompt, Toast, Tone};
 use crate::transcript::{Info, Part};
 
 /// What an event says about a session.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum News {
+pub(super) enum SessionChange {
     /// It works, or backs off before a retry.
     Busy(Status),
     /// It may have ended; only a poll and a read can tell (G4).
@@ -43,45 +43,49 @@ pub(super) enum News {
 pub(super) struct Event {
     pub(super) session: String,
     pub(super) directory: Option<String>,
-    pub(super) news: News,
+    pub(super) change: SessionChange,
 }
 
 /// `None` for events that do not concern a session, and for the duplicate `sync` records.
 pub(super) fn event(line: &str) -> Option<Event> {
     let Envelope { directory, payload } = serde_json::from_str(line).ok()?;
     let properties = payload.properties?.get();
-    let session = serde_json::from_str::<OfSession>(properties).ok()?.session?;
-    let news = news(&payload.kind, properties).unwrap_or(News::Other);
-    Some(Event { session, directory, news })
+    let session = serde_json::from_str::<SessionReference>(properties).ok()?.session?;
+    let change = change(&payload.kind, properties).unwrap_or(SessionChange::Other);
+    Some(Event { session, directory, change })
 }
 
 /// `None` for a kind or a form that is not known.
-fn news(kind: &str, properties: &str) -> Option<News> {
+fn change(kind: &str, properties: &str) -> Option<SessionChange> {
     Some(match kind {
         "session.status" => match serde_json::from_str::<StatusChanged>(properties).ok()?.status {
-            Status::Idle => News::Suspect,
-            status @ (Status::Busy | Status::Retry { .. } | Status::Other) => News::Busy(status),
+            Status::Idle => SessionChange::Suspect,
+            status @ (Status::Busy | Status::Retry { .. } | Status::Other) => {
+                SessionChange::Busy(status)
+            }
         },
-        "session.idle" | "session.compacted" | "todo.updated" => News::Suspect,
-        "session.deleted" => News::Deleted,
+        "session.idle" | "session.compacted" | "todo.updated" => SessionChange::Suspect,
+        "session.deleted" => SessionChange::Deleted,
         "session.error" => {
             let error = serde_json::from_str::<SessionError>(properties).ok()?.error;
-            News::Failed(error.map_or_else(|| "unknown error".into(), |error| error.message()))
+            SessionChange::Failed(
+                error.map_or_else(|| "unknown error".into(), |error| error.message()),
+            )
         }
         "message.updated" => {
-            News::Message(serde_json::from_str::<MessageUpdated>(properties).ok()?.info)
+            SessionChange::Message(serde_json::from_str::<MessageUpdated>(properties).ok()?.info)
         }
         "message.part.updated" => {
             let part = serde_json::from_str::<PartUpdated>(properties).ok()?.part;
-            News::Part { message: part.message, part: with_id(part.part, part.id) }
+            SessionChange::Part { message: part.message, part: with_id(part.part, part.id) }
         }
         "message.part.delta" => {
             let delta: PartDelta = serde_json::from_str(properties).ok()?;
             let text = if delta.field == "text" { delta.delta } else { String::new() };
-            News::Delta { message: delta.message, part: delta.part, text }
+            SessionChange::Delta { message: delta.message, part: delta.part, text }
         }
         "permission.asked" | "permission.replied" | "question.asked" | "question.replied"
-        | "question.rejected" => News::Asked,
+        | "question.rejected" => SessionChange::Asked,
         _ => return None,
     })
 }
@@ -128,7 +132,7 @@ pub(super) fn prompt(prompt: &Prompt) -> Say {
 }
 
 /// With the agent and model of the parent's last message, so that a notice changes neither (G13).
-pub(super) fn notice(post: &Post, last_words: &[Spoken]) -> Say {
+pub(super) fn notice(post: &Post, last_words: &[RecentMessage]) -> Say {
     let spoken = last_words.iter().rev().map(|spoken| &spoken.info);
     // `summary: true` marks the assistant's compaction summary, made by an agent of its own. User messages
     // may have an object there.
@@ -137,7 +141,7 @@ pub(super) fn notice(post: &Post, last_words: &[Spoken]) -> Say {
     let agent = spoken.and_then(|info| info.agent.clone()).unwrap_or_else(|| post.agent.clone());
     let (model, variant) = match spoken {
         Some(info) => match (&info.model, &info.provider, &info.model_id) {
-            (Some(SpokenModel { provider, model, variant }), _, _) => {
+            (Some(RecentModel { provider, model, variant }), _, _) => {
                 let model = ModelRef { provider: provider.clone(), model: model.clone() };
                 (Some(model), variant.clone())
             }
@@ -340,7 +344,7 @@ mod tests {
         let other = Event {
             session: "ses_e1efceb36ffe1z8HL3sntebQS1".into(),
             directory: Some("/proj".into()),
-            news: News::Other,
+            change: SessionChange::Other,
         };
         assert_eq!(read, [Some(other.clone()), None, Some(other)]);
         for line in ["", "nonsense", "{}", "{\"payload\":{\"type\":\"session.idle\"}}"] {
@@ -358,8 +362,8 @@ mod tests {
     #[test]
     fn a_retry_comes_with_the_servers_message() {
         let retries = events(&sample!("fail-500-retry")).into_iter();
-        let retries = retries.filter_map(|event| match event.news {
-            News::Busy(Status::Retry { message }) => Some(message),
+        let retries = retries.filter_map(|event| match event.change {
+            SessionChange::Busy(Status::Retry { message }) => Some(message),
             _ => None,
         });
         assert_eq!(retries.collect::<Vec<_>>(), ["fake backend exploded"; 3]);
@@ -368,7 +372,7 @@ mod tests {
     #[test]
     fn g4_on_failure_the_idle_comes_twice_and_both_only_raise_a_suspicion() {
         let suspicions = events(&sample!("fail-500")["events"]).into_iter();
-        let suspicions = suspicions.filter(|event| event.news == News::Suspect);
+        let suspicions = suspicions.filter(|event| event.change == SessionChange::Suspect);
         assert_eq!(suspicions.count(), 4, "status idle and session.idle, twice");
     }
 
@@ -377,8 +381,8 @@ mod tests {
         let sample = sample!("behaviours-errors");
         let errors = |recorded: &Value| -> Vec<String> {
             let all = events(recorded).into_iter();
-            all.filter_map(|event| match event.news {
-                News::Failed(error) => Some(error),
+            all.filter_map(|event| match event.change {
+                SessionChange::Failed(error) => Some(error),
                 _ => None,
             })
             .collect()
@@ -451,7 +455,7 @@ mod tests {
             wake: false,
         };
         let body = |last_words: Value| {
-            let spoken: Vec<Spoken> = serde_json::from_value(last_words).unwrap();
+            let spoken: Vec<RecentMessage> = serde_json::from_value(last_words).unwrap();
             serde_json::to_value(notice(&post, &spoken)).unwrap()
         };
         let said = json!({

@@ -133,12 +133,12 @@ pub(super) struct Permission {
     #[serde(default)]
     pub(super) metadata: Value,
     #[serde(default)]
-    pub(super) tool: Option<OfCall>,
+    pub(super) tool: Option<CallReference>,
 }
 
 /// The call that asks.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct OfCall {
+pub(super) struct CallReference {
     #[serde(rename = "callID")]
     pub(super) call: String,
 }
@@ -149,13 +149,13 @@ pub(super) struct Question {
     #[serde(rename = "sessionID")]
     pub(super) session: String,
     #[serde(default)]
-    pub(super) questions: Vec<Asked>,
+    pub(super) questions: Vec<QuestionItem>,
     #[serde(default)]
-    pub(super) tool: Option<OfCall>,
+    pub(super) tool: Option<CallReference>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct Asked {
+pub(super) struct QuestionItem {
     pub(super) question: String,
     #[serde(default)]
     pub(super) options: Vec<Choice>,
@@ -168,17 +168,17 @@ pub(super) struct Choice {
 
 /// A recent message, read only for its agent and model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(super) struct Spoken {
-    pub(super) info: SpokenInfo,
+pub(super) struct RecentMessage {
+    pub(super) info: RecentInfo,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(super) struct SpokenInfo {
+pub(super) struct RecentInfo {
     #[serde(default)]
     pub(super) agent: Option<String>,
     /// Of a user's message.
     #[serde(default)]
-    pub(super) model: Option<SpokenModel>,
+    pub(super) model: Option<RecentModel>,
     /// Of an assistant's message.
     #[serde(rename = "providerID", default)]
     pub(super) provider: Option<String>,
@@ -189,7 +189,7 @@ pub(super) struct SpokenInfo {
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(super) struct SpokenModel {
+pub(super) struct RecentModel {
     #[serde(rename = "providerID")]
     pub(super) provider: String,
     #[serde(rename = "modelID")]
@@ -225,7 +225,7 @@ pub(super) struct Payload<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct OfSession {
+pub(super) struct SessionReference {
     #[serde(rename = "sessionID", default)]
     pub(super) session: Option<String>,
 }

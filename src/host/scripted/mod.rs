@@ -16,8 +16,8 @@ pub use remote::Remote;
 pub use world::World;
 
 use super::{
-    AgentOffer, Answer, Error, Host, NewSession, Observation, Opened, Pending, Permissions, Place,
-    Post, Prompt, Watch,
+    AgentOffer, Answer, Error, Host, NewSession, Observation, OpenedSession, Pending, Permissions,
+    Place, Post, Prompt, Steering, Watch,
 };
 use crate::task::{MessageId, SessionId};
 
@@ -63,7 +63,7 @@ pub enum Control {
         session: SessionId,
         text: String,
     },
-    /// Somebody in the host aborts it.
+    /// A user of the host aborts it.
     Abort {
         session: SessionId,
     },
@@ -85,6 +85,8 @@ pub enum Control {
     Unreachable {
         yes: bool,
     },
+    /// Like a host without steering, when it is in this process.
+    TakeNoMessages,
     /// A spurious event.
     Ring,
 }
@@ -92,8 +94,8 @@ pub enum Control {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply {
     Done,
-    Opened(Opened),
-    Found(Option<Opened>),
+    Opened(OpenedSession),
+    Found(Option<OpenedSession>),
     Observed(Vec<Observation>),
     Sessions(Vec<SessionId>),
     Text(String),
@@ -120,7 +122,7 @@ fn confused<T>(reply: Reply) -> Result<T, Error> {
 }
 
 impl Host for Scripted {
-    fn open(&self, session: NewSession) -> Pending<'_, Opened> {
+    fn open(&self, session: NewSession) -> Pending<'_, OpenedSession> {
         Box::pin(async move {
             match self.call(Call::Open(session)).await? {
                 Reply::Opened(opened) => Ok(opened),
@@ -129,7 +131,7 @@ impl Host for Scripted {
         })
     }
 
-    fn find(&self, session: NewSession) -> Pending<'_, Vec<Opened>> {
+    fn find(&self, session: NewSession) -> Pending<'_, Vec<OpenedSession>> {
         Box::pin(async move {
             match self.call(Call::Find { nonce: session.nonce }).await? {
                 Reply::Found(found) => Ok(found.into_iter().collect()),
@@ -214,8 +216,21 @@ impl Host for Scripted {
         }
     }
 
+    fn steering(&self) -> Option<&dyn Steering> {
+        match self {
+            Scripted::Here(world) if !world.takes_messages() => None,
+            Scripted::Here(_) | Scripted::Process(_) => Some(self),
+        }
+    }
+
     fn permissions(&self) -> Option<&dyn Permissions> {
         Some(self)
+    }
+}
+
+impl Steering for Scripted {
+    fn steer(&self, message: Prompt) -> Pending<'_, ()> {
+        self.prompt(message)
     }
 }
 

@@ -8,6 +8,7 @@
 //! @print read 5000          call a tool whose result has 5000 characters
 //! @stream 3 10              say three words, 10 ms apart
 //! @say the answer           end with this text
+//! @then another answer      end with this text when a later prompt has no lines of its own
 //! @fail overloaded          end with an error
 //! @retry 50 overloaded      try again for 50 ms
 //! @hang                     never end by itself
@@ -34,6 +35,7 @@ pub(super) enum Step {
     Tool { name: String, input: Value, takes: Duration, output: String },
     Stream { words: u32, pause: Duration },
     Say(String),
+    Then(String),
     Fail(String),
     Retry { takes: Duration, why: String },
     Hang,
@@ -98,6 +100,7 @@ fn step(word: &str, rest: &str) -> Vec<Step> {
             one(Step::Stream { words: number(first).min(10_000) as u32, pause: millis(second) })
         }
         "say" => one(Step::Say(rest.to_owned())),
+        "then" => one(Step::Then(rest.to_owned())),
         "fail" => one(Step::Fail(rest.to_owned())),
         "retry" => one(Step::Retry { takes: millis(first), why: second.to_owned() }),
         "hang" => one(Step::Hang),

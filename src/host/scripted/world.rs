@@ -3,7 +3,7 @@
 //! not have finished, an event may be lost. A generation number per session stops a script that was
 //! aborted, replaced or forgotten: its next edit finds another generation and ends it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::script::{self, Step};
 use super::{Call, Control, Reply};
 use crate::clock::Clock;
 use crate::host::{
-    Activity, Answer, Ask, Error, NewSession, Observation, Opened, Post, Prompt, Watch,
+    Activity, Answer, Ask, Error, NewSession, Observation, OpenedSession, Post, Prompt, Watch,
 };
 use crate::task::{MessageId, SessionId};
 use crate::transcript::{
@@ -49,6 +49,7 @@ struct State {
     store_failed_posts: bool,
     fail_opens: u32,
     unreachable: bool,
+    takes_no_messages: bool,
 }
 
 struct Session {
@@ -63,6 +64,8 @@ struct Session {
     generation: u64,
     /// Prompts that came while the session was busy; they are answered together, as OpenCode does.
     pending: Vec<Step>,
+    /// Answers to prompts that have no script, in this order.
+    later: VecDeque<String>,
     idle_twice: bool,
     lose_event: bool,
     panics: bool,
@@ -100,6 +103,10 @@ impl World {
     pub fn is_busy(&self, session: &SessionId) -> bool {
         let state = self.state();
         state.sessions.get(session).is_some_and(|session| session.activity != Activity::Idle)
+    }
+
+    pub(super) fn takes_messages(&self) -> bool {
+        !self.state().takes_no_messages
     }
 
     pub fn denied(&self, session: &SessionId) -> Vec<String> {
@@ -180,7 +187,7 @@ impl World {
         self.0.events.send_modify(|events| *events += 1);
     }
 
-    fn open(&self, new: NewSession) -> Result<Opened, Error> {
+    fn open(&self, new: NewSession) -> Result<OpenedSession, Error> {
         let mut state = self.state();
         if state.fail_opens > 0 {
             state.fail_opens -= 1;
@@ -191,14 +198,14 @@ impl World {
         let session = known.map_or_else(|| self.0.clock.session_id(), |(id, _)| id.clone());
         let instance = format!("scripted-{}", state.restarts);
         state.sessions.entry(session.clone()).or_insert_with(|| Session::new(new));
-        Ok(Opened { session, instance })
+        Ok(OpenedSession { session, instance })
     }
 
-    fn find(&self, nonce: &str) -> Option<Opened> {
+    fn find(&self, nonce: &str) -> Option<OpenedSession> {
         let state = self.state();
         let found = state.sessions.iter().find(|(_, session)| session.nonce == nonce);
         let instance = format!("scripted-{}", state.restarts);
-        found.map(|(id, _)| Opened { session: id.clone(), instance })
+        found.map(|(id, _)| OpenedSession { session: id.clone(), instance })
     }
 
     fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
@@ -220,7 +227,11 @@ impl World {
             }],
         ));
         session.todos.retain(|(_, once)| !once);
-        let steps = script::parse(&prompt.text);
+        let mut steps = script::parse(&prompt.text);
+        let has_script = prompt.text.lines().any(|line| line.trim().starts_with('@'));
+        if !has_script && let Some(text) = session.later.pop_front() {
+            steps = vec![Step::Say(text)];
+        }
         session.panics |= steps.contains(&Step::Panic);
         if session.activity != Activity::Idle {
             session.pending.extend(steps);
@@ -230,6 +241,7 @@ impl World {
         session.generation += 1;
         let generation = session.generation;
         drop(state);
+        // Detached, as the agents of a real host are: it ends with its script, or when another generation begins.
         tokio::spawn(self.clone().perform(prompt.to.session, generation, steps));
         self.ring();
         Ok(())
@@ -304,7 +316,9 @@ impl World {
         let session = state.sessions.get_mut(id).ok_or_else(|| Error::NoSuchSession(id.clone()))?;
         match &mut session.ask {
             Some((asked, given)) if asked.id == ask => *given = Some(answer),
-            Some(_) | None => return Err(Error::Refused(format!("nothing is asked as `{ask}`"))),
+            Some(_) | None => {
+                return Err(Error::Refused(format!("no permission request `{ask}` is open")));
+            }
         }
         drop(state);
         self.0.answered.notify_waiters();
@@ -346,6 +360,7 @@ impl World {
             }
             Control::FailOpens { opens } => state.fail_opens = opens,
             Control::Unreachable { yes } => state.unreachable = yes,
+            Control::TakeNoMessages => state.takes_no_messages = true,
             Control::Ring => {}
         }
         drop(state);
@@ -453,6 +468,9 @@ impl World {
                 info.tokens = Some(Tokens { output: tokens, ..Tokens::default() });
                 info.cost = Some(cost);
             }),
+            Step::Then(text) => {
+                self.edit(id, generation, |session, _| session.later.push_back(text))
+            }
             Step::Panic => edit(&|_, _| {}),
         }
     }
@@ -537,6 +555,7 @@ impl Session {
             ask: None,
             generation: 0,
             pending: Vec::new(),
+            later: VecDeque::new(),
             idle_twice: false,
             lose_event: false,
             panics: false,

@@ -13,22 +13,22 @@ use super::subjects::History;
 use super::{Error, search};
 use crate::task::{MAILBOX, SHELL, Timestamp};
 
-/// So many tasks are deleted in one change, which takes some 20 ms; changes of others come in between.
+/// Batch size: tasks deleted in one change. That takes some 20 ms, and changes of others come in between.
 const CHUNK: usize = 200;
 
 /// How much of the history stays. A task goes when either limit leaves it out; without limits
 /// none does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Keep {
-    /// So many ended tasks, those that were launched last.
+pub struct Retention {
+    /// How many ended tasks stay: those that were launched last.
     pub tasks: Option<u64>,
     /// Counted from the end of a task.
     pub age: Option<Duration>,
 }
 
-impl Keep {
+impl Retention {
     pub fn is_everything(&self) -> bool {
-        *self == Keep::default()
+        *self == Retention::default()
     }
 }
 
@@ -38,7 +38,7 @@ impl History<'_> {
     /// task; without that, whatever is unread does.
     pub async fn prune(
         self,
-        keep: &Keep,
+        keep: &Retention,
         unread: Option<Duration>,
         now: Timestamp,
     ) -> Result<u64, Error> {

@@ -40,6 +40,7 @@ impl History {
             blocking_per_parent: 3,
             active_per_model: BTreeMap::new(),
             queued_per_parent: 1000,
+            is_draining: false,
         };
         History { store, limits: Arc::new(limits), directory }
     }
@@ -94,7 +95,7 @@ impl History {
         }
     }
 
-    async fn prune(&self, keep: Keep, today: u32) -> u64 {
+    async fn prune(&self, keep: Retention, today: u32) -> u64 {
         self.store.history().prune(&keep, None, day(today)).await.unwrap()
     }
 
@@ -171,6 +172,7 @@ fn new_task(name: &str, agent: &str, batch: &str, parent_host: &str) -> NewTask 
             directory: String::new(),
             depth: 1,
             is_forked: false,
+            retry_of: None,
         },
         order: Order {
             description: name.to_owned(),
@@ -201,12 +203,12 @@ fn day(n: u32) -> Timestamp {
     Timestamp::EPOCH.plus(DAY * n)
 }
 
-fn tasks(n: u64) -> Keep {
-    Keep { tasks: Some(n), ..Keep::default() }
+fn tasks(n: u64) -> Retention {
+    Retention { tasks: Some(n), ..Retention::default() }
 }
 
-fn days(n: u32) -> Keep {
-    Keep { age: Some(DAY * n), ..Keep::default() }
+fn days(n: u32) -> Retention {
+    Retention { age: Some(DAY * n), ..Retention::default() }
 }
 
 #[tokio::test]
@@ -266,7 +268,7 @@ async fn a_task_that_owes_a_notice_stays_until_it_is_delivered() {
     let owing = history.launch("owing", "general", "batch", "scripted").await;
     history.finish(&owing, 1).await;
     history.finished(&["a", "b"]).await;
-    assert_eq!(history.prune(Keep { tasks: Some(0), age: Some(DAY) }, 9).await, 2);
+    assert_eq!(history.prune(Retention { tasks: Some(0), age: Some(DAY) }, 9).await, 2);
     assert_eq!(history.left(), ["owing"]);
 
     let notice = history.store.outbox().due(day(9), DAY, &HashSet::new()).unwrap().remove(0);
@@ -325,7 +327,7 @@ async fn a_task_whose_abort_or_transcript_is_owed_stays_until_that_is_settled() 
         let (change, end) = (change.unwrap(), End { transcript, ..end_of(&task, 1) });
         owing.push(history.store.tasks().end(&task, change, end).await.unwrap().unwrap());
     }
-    let keep = Keep { tasks: Some(0), age: Some(DAY) };
+    let keep = Retention { tasks: Some(0), age: Some(DAY) };
     assert_eq!((history.prune(keep, 9).await, history.left().len()), (0, 2));
     history.store.tasks().abort_sent(&owing[0].id, 0).await.unwrap();
     assert_eq!((history.prune(keep, 9).await, history.left()), (1, owned(&["transcript"])));
@@ -379,8 +381,8 @@ async fn ages_count_from_the_end() {
 async fn without_limits_nothing_goes_and_with_both_either_counts() {
     let history = History::new();
     history.finished(&["a", "b", "c", "d"]).await;
-    assert_eq!(history.prune(Keep::default(), 1000).await, 0);
-    assert_eq!(history.prune(Keep { tasks: Some(3), age: Some(DAY * 8) }, 11).await, 2);
+    assert_eq!(history.prune(Retention::default(), 1000).await, 0);
+    assert_eq!(history.prune(Retention { tasks: Some(3), age: Some(DAY * 8) }, 11).await, 2);
     assert_eq!(history.left(), ["c", "d"]);
 }
 

@@ -40,7 +40,7 @@ impl Latch {
                 why,
                 "task store is damaged; it is read-only until `asyncagents doctor --repair`"
             );
-            // If the disk takes no marker, the next daemon finds the damage anew.
+            // If the disk takes no marker, the next daemon finds the damage again.
             let _ = fs::write(&self.marker, why);
         }
     }

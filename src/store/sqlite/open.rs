@@ -38,6 +38,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/0012_handed.sql"),
     include_str!("../../../migrations/0013_waited.sql"),
     include_str!("../../../migrations/0014_tickets.sql"),
+    include_str!("../../../migrations/0015_further_prompts.sql"),
+    include_str!("../../../migrations/0016_tool_calls.sql"),
+    include_str!("../../../migrations/0017_retry.sql"),
+    include_str!("../../../migrations/0018_pause.sql"),
+    include_str!("../../../migrations/0019_alerts.sql"),
 ];
 
 /// Stands between the name of a store that was set aside and a number.
@@ -45,27 +50,27 @@ const DAMAGED: &str = ".damaged-";
 
 /// What was found at the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Opened {
+pub enum OpenOutcome {
     New,
     Existing,
     /// The file could not be read as a database. It was kept under this name, and a new one begun.
     SetAside(PathBuf),
 }
 
-pub(in crate::store) fn open(path: &Path) -> Result<(Connection, Opened), Error> {
+pub(in crate::store) fn open(path: &Path) -> Result<(Connection, OpenOutcome), Error> {
     // Only if both are empty: SQLite deletes a log whose database is empty or gone, and there may be tasks in it.
     // Such a log is set aside below.
     if is_empty(path)? && is_empty(&with_suffix(path, "-wal"))? {
-        return Ok((migrated(path)?, Opened::New));
+        return Ok((migrated(path)?, OpenOutcome::New));
     }
     // Checked before SQLite opens the file: opening one that is empty or gone would delete its log.
     let readable = has_header(path)?;
     match readable.then(|| migrated(path)) {
-        Some(Ok(db)) => Ok((db, Opened::Existing)),
+        Some(Ok(db)) => Ok((db, OpenOutcome::Existing)),
         Some(Err(error)) if !is_damage(&error) => Err(error),
         Some(Err(_)) | None => {
             let aside = set_aside(path)?;
-            Ok((migrated(path)?, Opened::SetAside(aside)))
+            Ok((migrated(path)?, OpenOutcome::SetAside(aside)))
         }
     }
 }
@@ -187,7 +192,7 @@ fn catch_up(path: &Path, db: &Connection) -> Result<(), Error> {
 }
 
 /// Switches on SQLite's query planner stability guarantee (QPSG): a cached statement is planned once. Without it, it
-/// may be planned anew whenever the values bound to it change.
+/// may be replanned whenever the values bound to it change.
 fn keep_plans(db: &Connection) -> Result<(), Error> {
     let keep = db.driver().set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true);
     keep.map_err(sql::Error::from)?;
@@ -289,7 +294,7 @@ mod tests {
             old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
             drop(old);
             let (db, opened) = open(&path).unwrap();
-            assert_eq!((schema(&db), opened), (new.clone(), Opened::Existing), "{version}");
+            assert_eq!((schema(&db), opened), (new.clone(), OpenOutcome::Existing), "{version}");
         }
     }
 
@@ -331,7 +336,7 @@ mod tests {
             ("Where is it?", Some("here"))
         );
         let built = store.brief(&task).to_json().into_bytes();
-        assert_eq!((page(), opened), ((built, 1), Opened::Existing));
+        assert_eq!((page(), opened), ((built, 1), OpenOutcome::Existing));
         // Of the version that is written now it is a copy.
         let db = rusqlite::Connection::open(&path).unwrap();
         db.execute("UPDATE view SET schema = ?1", [Brief::default().schema()]).unwrap();

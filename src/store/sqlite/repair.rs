@@ -17,7 +17,7 @@ use crate::store::sql::{self, Row};
 /// Derived tables: kept by triggers, or rebuilt when the store is opened.
 const DERIVED: [&str; 6] = ["tally", "batch", "counter", "tool_tally", "search", "view"];
 
-/// The longest chain of foreign keys: dropping a row can orphan others, so orphans are looked for so many times.
+/// The longest chain of foreign keys: dropping a row can orphan others, so orphans are looked for this many times.
 const DEPTH: usize = 3;
 
 /// The outcome of a repair.
@@ -51,7 +51,7 @@ pub fn repair(path: &Path) -> Result<Repaired, Error> {
     // Tables are copied in no particular order, so a row may come before the one it refers to.
     db.batch("PRAGMA foreign_keys = OFF;")?;
     let tx = db.begin()?;
-    let mut copied = Copied::default();
+    let mut copied = CopyTally::default();
     let mut tasks = 0;
     for table in tables(&tx)? {
         let before = copied.saved;
@@ -112,7 +112,7 @@ fn tables(new: &Connection) -> Result<Vec<String>, Error> {
 }
 
 #[derive(Default)]
-struct Copied {
+struct CopyTally {
     saved: u64,
     lost: u64,
 }
@@ -125,7 +125,7 @@ struct Walk<'a> {
     width: usize,
 }
 
-impl Copied {
+impl CopyTally {
     fn table(&mut self, old: &Connection, new: &Connection, table: &str) -> Result<(), Error> {
         let columns = columns(new, table)?;
         let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();

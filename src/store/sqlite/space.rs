@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Connection, Error, open};
 use crate::store::{Store, sql};
 
-/// So many pages are given back in one change, which takes some 20 ms; changes of others come in between.
+/// Batch size: pages given back in one change. That takes some 20 ms, and changes of others come in between.
 const SLICE: i64 = 512;
 
 /// A file from before incremental vacuum has to be rewritten as a whole, and no other write is made

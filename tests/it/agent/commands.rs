@@ -1,5 +1,5 @@
-//! `bash` through the built program as its guard: what it says, and that nothing it started outlives
-//! the call (T20).
+//! The tool `bash`, with the built program as its guard: its output, and that no process it started
+//! outlives the call (T20).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_asyncagents");
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Keeps what is recorded, and each marker ever in a file, for commands to look at.
+/// A journal in memory. It also writes the latest marker to a file, which commands can read.
 #[derive(Default)]
 struct Ledger {
     file: PathBuf,
@@ -41,24 +41,24 @@ impl Journal for Ledger {
     }
 }
 
-/// An agent's tools in a workspace of their own.
-struct Desk {
+/// An agent's tools in their own workspace.
+struct ToolFixture {
     context: Context,
     ledger: Arc<Ledger>,
     _directory: TempDir,
 }
 
-/// As on a usual system; nothing is inherited.
+/// A usual `PATH` and nothing inherited.
 fn environment() -> Variables {
     Arc::new(vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())])
 }
 
-impl Desk {
-    fn new() -> Desk {
-        Desk::guarded_by(PROGRAM, None)
+impl ToolFixture {
+    fn new() -> ToolFixture {
+        ToolFixture::guarded_by(PROGRAM, None)
     }
 
-    fn guarded_by(program: &str, refuses: Option<&'static str>) -> Desk {
+    fn guarded_by(program: &str, refuses: Option<&'static str>) -> ToolFixture {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();
         fs::create_dir(top.join("workspace")).unwrap();
@@ -74,14 +74,14 @@ impl Desk {
             launcher: Launcher::new(program.into(), LEASE, environment(), ledger.clone()),
             cell: Cell::off(),
         };
-        Desk { context, ledger, _directory: directory }
+        ToolFixture { context, ledger, _directory: directory }
     }
 
     fn path(&self, path: &str) -> PathBuf {
         self.context.workspace.root().join(path)
     }
 
-    /// What was recorded and not erased.
+    /// The records that were not erased.
     fn recorded(&self) -> Vec<Record> {
         self.ledger.open.lock().unwrap().clone()
     }
@@ -90,7 +90,7 @@ impl Desk {
         tools::run(name, &arguments, &self.context).await
     }
 
-    /// What the model reads, in either case.
+    /// The text for the model, of a success or a failure.
     async fn call(&self, name: &str, arguments: Value) -> String {
         match self.run(name, arguments).await {
             Ok(output) => output.text,
@@ -103,7 +103,7 @@ impl Desk {
     }
 }
 
-/// Waits until `look` finds something.
+/// Polls until `look` returns something.
 async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -115,23 +115,23 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn pid(desk: &Desk, file: &str) -> Option<i32> {
-    let text = fs::read_to_string(desk.path(file)).ok()?;
+fn pid(fixture: &ToolFixture, file: &str) -> Option<i32> {
+    let text = fs::read_to_string(fixture.path(file)).ok()?;
     text.ends_with('\n').then(|| text.trim().parse().unwrap())
 }
 
-/// The state letter of a process that is there.
+/// The state letter of a process, `None` when there is none.
 fn state(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()
 }
 
-/// Dead, even if nobody has taken note of it.
+/// A zombie that was not reaped yet counts as dead.
 fn is_dead(pid: i32) -> bool {
     matches!(state(pid), None | Some('Z' | 'X'))
 }
 
-/// A shell and a child, neither of which listens to SIGTERM.
+/// A shell and its child, both ignoring SIGTERM.
 const STUBBORN: &str = "trap '' TERM
 (trap '' TERM; echo $BASHPID > child; exec sleep 1000) &
 echo $$ > shell
@@ -143,9 +143,9 @@ const LOST: &str = "(killed: the process that watched over it was killed, perhap
 
 #[tokio::test]
 async fn a_command_is_answered_with_what_it_prints_and_its_exit_code() {
-    let desk = Desk::new();
-    fs::write(desk.path("a.txt"), "content\n").unwrap();
-    let root = desk.path("");
+    let fixture = ToolFixture::new();
+    fs::write(fixture.path("a.txt"), "content\n").unwrap();
+    let root = fixture.path("");
     let root = root.to_str().unwrap().trim_end_matches('/');
     for (command, expected) in [
         ("cat a.txt", "content\n(exit code 0)"),
@@ -158,26 +158,26 @@ async fn a_command_is_answered_with_what_it_prints_and_its_exit_code() {
         ("exec >&- 2>&-; exit 4", "(no output)\n(exit code 4)"),
         ("pwd", &format!("{root}\n(exit code 0)")),
     ] {
-        desk.check("bash", json!({ "command": command }), expected).await;
+        fixture.check("bash", json!({ "command": command }), expected).await;
     }
-    let output = desk.run("bash", json!({ "command": "# why\ntrue" })).await.unwrap();
+    let output = fixture.run("bash", json!({ "command": "# why\ntrue" })).await.unwrap();
     assert_eq!(output.title, "# why");
-    assert!(!desk.context.overflow.exists());
+    assert!(!fixture.context.overflow.exists());
 
-    fs::remove_dir_all(desk.path("")).unwrap();
+    fs::remove_dir_all(fixture.path("")).unwrap();
     let gone = format!("error: cannot run `bash`: the directory `{root}` does not exist");
-    desk.check("bash", json!({ "command": "true" }), &gone).await;
+    fixture.check("bash", json!({ "command": "true" }), &gone).await;
 }
 
 #[tokio::test]
 async fn a_flood_is_cut_in_the_middle_and_kept_whole() {
-    let desk = Desk::new();
+    let fixture = ToolFixture::new();
     for (command, length) in [
         ("echo begin; yes | head -c 50000000; echo end", 50_000_010_u64),
         ("echo begin; yes | head -c 31000; echo end", 31_010),
         ("echo begin; yes | head -c 200000; echo end", 200_010),
     ] {
-        let text = desk.call("bash", json!({ "command": command })).await;
+        let text = fixture.call("bash", json!({ "command": command })).await;
         assert!(text.starts_with("begin\ny\ny\n"), "{}", &text[..100]);
         assert!(text.ends_with("y\ny\nend\n(exit code 0)"), "{}", &text[text.len() - 100..]);
         assert!((30_000..30_500).contains(&text.chars().count()));
@@ -185,47 +185,48 @@ async fn a_flood_is_cut_in_the_middle_and_kept_whole() {
         let (_, file) = text.split_once("all is in `").unwrap();
         let (file, _) = file.split_once('`').unwrap();
         assert_eq!(fs::metadata(file).unwrap().len(), length);
-        let text = desk.call("read", json!({ "path": file, "limit": 2 })).await;
+        let text = fixture.call("read", json!({ "path": file, "limit": 2 })).await;
         assert_eq!(text, "     1\tbegin\n     2\ty\n(there is more; go on with `offset: 3`)\n");
-        let found = desk.call("grep", json!({ "path": file, "pattern": "end" })).await;
+        let found = fixture.call("grep", json!({ "path": file, "pattern": "end" })).await;
         assert!(found.ends_with(": end"), "{found}");
     }
-    let just = desk.call("bash", json!({ "command": "yes ä | head -n 15000" })).await;
+    let just = fixture.call("bash", json!({ "command": "yes ä | head -n 15000" })).await;
     assert_eq!(just, "ä\n".repeat(15_000) + "(exit code 0)");
 }
 
 #[tokio::test]
 async fn the_commands_of_a_session_keep_so_much_together_and_no_more() {
-    let mut desk = Desk::new();
-    desk.context.output_room = OutputRoom::left(100_000, &desk.context.overflow);
-    let text = desk.call("bash", json!({ "command": "yes | head -c 60000" })).await;
+    let mut fixture = ToolFixture::new();
+    fixture.context.output_room = OutputRoom::left(100_000, &fixture.context.overflow);
+    let text = fixture.call("bash", json!({ "command": "yes | head -c 60000" })).await;
     assert!(text.contains("all is in `"), "{text}");
-    let text = desk.call("bash", json!({ "command": "yes | head -c 60000" })).await;
+    let text = fixture.call("bash", json!({ "command": "yes | head -c 60000" })).await;
     let expected = "of 60000 bytes you see the beginning and the end; the first 40000 are in `";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("there is no room for more (`agent.output_bytes`)"), "{text}");
-    // What is there counts after a restart, too.
-    desk.context.output_room = OutputRoom::left(100_001, &desk.context.overflow);
-    let text = desk.call("bash", json!({ "command": "yes | head -c 60000" })).await;
+    // Existing files count against the limit, also after a restart.
+    fixture.context.output_room = OutputRoom::left(100_001, &fixture.context.overflow);
+    let text = fixture.call("bash", json!({ "command": "yes | head -c 60000" })).await;
     assert!(text.contains("the first 1 are in `"), "{text}");
 }
 
 #[tokio::test]
 async fn a_flood_that_cannot_be_kept_is_shown_all_the_same() {
-    let desk = Desk::new();
-    fs::write(&desk.context.overflow, "in the way").unwrap();
-    let text = desk.call("bash", json!({ "command": "yes | head -c 500000; echo end" })).await;
+    let fixture = ToolFixture::new();
+    fs::write(&fixture.context.overflow, "in the way").unwrap();
+    let text = fixture.call("bash", json!({ "command": "yes | head -c 500000; echo end" })).await;
     assert!(text.contains("the rest could not be kept: "));
     assert!(text.ends_with("end\n(exit code 0)"));
 }
 
 #[tokio::test]
 async fn a_command_that_does_not_listen_is_killed_at_its_time_out_with_its_children() {
-    let desk = Desk::new();
-    // A busy machine may not even have started them within the first.
+    let fixture = ToolFixture::new();
+    // On a busy machine the processes may not have started within the shortest time-out: retry with
+    // a longer one.
     for timeout in [0.5, 5.0, 30.0] {
-        let text = desk.call("bash", json!({ "command": STUBBORN, "timeout": timeout })).await;
-        let (Some(shell), Some(child)) = (pid(&desk, "shell"), pid(&desk, "child")) else {
+        let text = fixture.call("bash", json!({ "command": STUBBORN, "timeout": timeout })).await;
+        let (Some(shell), Some(child)) = (pid(&fixture, "shell"), pid(&fixture, "child")) else {
             continue;
         };
         let expected = format!(
@@ -234,7 +235,7 @@ async fn a_command_that_does_not_listen_is_killed_at_its_time_out_with_its_child
         );
         assert_eq!(text, expected);
         assert_eq!((state(shell), state(child)), (None, None), "both are gone and reaped");
-        assert_eq!(desk.recorded(), []);
+        assert_eq!(fixture.recorded(), []);
         return;
     }
     panic!("the command never started");
@@ -242,36 +243,36 @@ async fn a_command_that_does_not_listen_is_killed_at_its_time_out_with_its_child
 
 #[tokio::test]
 async fn a_cancelled_call_returns_when_everything_it_started_is_gone() {
-    let desk = Desk::new();
+    let fixture = ToolFixture::new();
     let cancel = async {
-        let shell = until("the shell starts", || pid(&desk, "shell")).await;
-        let child = until("its child starts", || pid(&desk, "child")).await;
-        desk.context.cancel.cancel();
+        let shell = until("the shell starts", || pid(&fixture, "shell")).await;
+        let child = until("its child starts", || pid(&fixture, "child")).await;
+        fixture.context.cancel.cancel();
         (shell, child)
     };
-    let run = desk.run("bash", json!({ "command": STUBBORN }));
+    let run = fixture.run("bash", json!({ "command": STUBBORN }));
     let (result, (shell, child)) = tokio::join!(run, cancel);
     assert_eq!(result, Err(Error::Cancelled));
     assert_eq!((state(shell), state(child)), (None, None));
-    assert_eq!(desk.recorded(), []);
+    assert_eq!(fixture.recorded(), []);
 }
 
 #[tokio::test]
 async fn a_command_nobody_waits_for_any_more_is_killed_with_its_children() {
-    let desk = Desk::new();
+    let fixture = ToolFixture::new();
     let started = async {
-        let shell = until("the shell starts", || pid(&desk, "shell")).await;
-        (shell, until("its child starts", || pid(&desk, "child")).await)
+        let shell = until("the shell starts", || pid(&fixture, "shell")).await;
+        (shell, until("its child starts", || pid(&fixture, "child")).await)
     };
     let (shell, child) = tokio::select! {
         started = started => started,
-        result = desk.run("bash", json!({ "command": STUBBORN })) => panic!("{result:?}"),
+        result = fixture.run("bash", json!({ "command": STUBBORN })) => panic!("{result:?}"),
     };
-    until("it is off the record", || desk.recorded().is_empty().then_some(())).await;
+    until("its record is erased", || fixture.recorded().is_empty().then_some(())).await;
     assert_eq!((state(shell), state(child)), (None, None));
 }
 
-/// Ways to leave a program behind. `CHILD` is the program.
+/// Ways to leave a process behind. `CHILD` is its command.
 const WAYS_OUT: [&str; 7] = [
     "CHILD &",
     "nohup CHILD > /dev/null 2>&1 &",
@@ -292,100 +293,101 @@ fn left_behind(way_out: &str) -> String {
 #[tokio::test]
 async fn programs_in_the_background_end_with_the_call_and_the_model_is_told() {
     for way_out in WAYS_OUT {
-        let desk = Desk::new();
+        let fixture = ToolFixture::new();
         let command = format!("{}; echo up; exit 3", left_behind(way_out));
-        let text = desk.call("bash", json!({ "command": command })).await;
-        let child = pid(&desk, "child").unwrap();
+        let text = fixture.call("bash", json!({ "command": command })).await;
+        let child = pid(&fixture, "child").unwrap();
         assert_eq!(state(child), None, "{way_out}");
-        // The shell and its `sleep`, and what started it, unless that has ended by then.
+        // The count is the shell, its `sleep` and possibly their parent, which may have exited
+        // already.
         let (said, count) = text.rsplit_once("\n(").unwrap();
         assert_eq!(said, "up\n(exit code 3)", "{way_out}");
         let expected = "programs it left in the background were ended with the call)";
         assert_eq!(count.split_once(' ').unwrap().1, expected, "{way_out}: {count}");
-        assert_eq!(desk.recorded(), []);
+        assert_eq!(fixture.recorded(), []);
     }
 }
 
 #[tokio::test]
 async fn one_program_in_the_background_is_told_in_the_singular() {
-    let desk = Desk::new();
+    let fixture = ToolFixture::new();
     let command = "sleep 1000 & echo up";
     let expected =
         "up\n(exit code 0)\n(1 program it left in the background was ended with the call)";
-    desk.check("bash", json!({ "command": command }), expected).await;
+    fixture.check("bash", json!({ "command": command }), expected).await;
 }
 
 #[tokio::test]
 async fn a_program_that_ends_right_after_the_command_is_not_cut_off() {
-    let desk = Desk::new();
-    // A busy machine may take too long for it now and then.
+    let fixture = ToolFixture::new();
+    // A busy machine may exceed the grace period: one success in twenty is enough.
     for _ in 0..20 {
         let command = "echo late > >(sleep 0.02; cat)";
-        if desk.call("bash", json!({ "command": command })).await == "late\n(exit code 0)" {
+        if fixture.call("bash", json!({ "command": command })).await == "late\n(exit code 0)" {
             return;
         }
     }
-    panic!("what it printed was always lost");
+    panic!("its output was lost every time");
 }
 
 #[tokio::test]
 async fn a_command_that_kills_its_guard_is_found_and_killed_all_the_same() {
     for way_out in &WAYS_OUT[..6] {
-        let desk = Desk::new();
+        let fixture = ToolFixture::new();
         let command = format!(
             "echo $$ > shell; {}; echo up; kill -9 $PPID; sleep 1000",
             left_behind(way_out)
         );
-        let result = desk.run("bash", json!({ "command": command })).await;
+        let result = fixture.run("bash", json!({ "command": command })).await;
         assert_eq!(result, Err(Error::Killed { text: format!("up\n{LOST}") }), "{way_out}");
-        let (shell, child) = (pid(&desk, "shell").unwrap(), pid(&desk, "child").unwrap());
+        let (shell, child) = (pid(&fixture, "shell").unwrap(), pid(&fixture, "child").unwrap());
         assert!(is_dead(shell) && is_dead(child), "{way_out}");
-        assert_eq!(desk.recorded(), []);
+        assert_eq!(fixture.recorded(), []);
     }
 }
 
 #[tokio::test]
 async fn a_command_that_stops_its_guard_can_still_be_cancelled() {
-    let desk = Desk::new();
+    let fixture = ToolFixture::new();
     let command = format!("kill -STOP $PPID; {STUBBORN}");
     let cancel = async {
-        let shell = until("the shell starts", || pid(&desk, "shell")).await;
-        let child = until("its child starts", || pid(&desk, "child")).await;
-        desk.context.cancel.cancel();
+        let shell = until("the shell starts", || pid(&fixture, "shell")).await;
+        let child = until("its child starts", || pid(&fixture, "child")).await;
+        fixture.context.cancel.cancel();
         (shell, child)
     };
-    let run = desk.run("bash", json!({ "command": command }));
+    let run = fixture.run("bash", json!({ "command": command }));
     let (result, (shell, child)) = tokio::join!(run, cancel);
     assert_eq!(result, Err(Error::Cancelled));
     assert!(is_dead(shell) && is_dead(child));
-    assert_eq!(desk.recorded(), []);
+    assert_eq!(fixture.recorded(), []);
 }
 
 #[tokio::test]
 async fn a_command_that_signals_its_own_group_does_not_reach_its_guard() {
-    let desk = Desk::new();
+    let fixture = ToolFixture::new();
     let expected = "(no output)\n(killed by signal 15)";
-    desk.check("bash", json!({ "command": "kill 0; sleep 1000" }), expected).await;
+    fixture.check("bash", json!({ "command": "kill 0; sleep 1000" }), expected).await;
 }
 
 #[tokio::test]
 async fn processes_that_fork_faster_than_they_can_be_listed_are_killed() {
-    let desk = Desk::new();
-    // Few at a time, but never the same for long.
+    let fixture = ToolFixture::new();
+    // A chain of forks: few processes at a time, each of them short-lived.
     let fork = "f() { echo x >> forked; f & }; f; f; f; f; sleep 1000";
     let cancel = async {
-        let many = || fs::metadata(desk.path("forked")).is_ok_and(|file| file.len() > 100);
+        let many = || fs::metadata(fixture.path("forked")).is_ok_and(|file| file.len() > 100);
         until("it forks", || many().then_some(())).await;
-        desk.context.cancel.cancel();
+        fixture.context.cancel.cancel();
     };
-    let run = desk.run("bash", json!({ "command": fork }));
+    let run = fixture.run("bash", json!({ "command": fork }));
     let (result, ()) = tokio::join!(run, cancel);
     assert_eq!(result, Err(Error::Cancelled));
-    assert_eq!((desk.recorded(), working_in(&desk.path(""))), (Vec::new(), BTreeSet::new()));
+    assert_eq!((fixture.recorded(), working_in(&fixture.path(""))), (Vec::new(), BTreeSet::new()));
 }
 
-/// Processes with this working directory, without the guard, which is about to exit. A process that
-/// does so loses its command line before its directory.
+/// Processes with this working directory, except the guard, which is about to exit: an exiting
+/// process loses its command line before its directory.
 fn working_in(directory: &Path) -> BTreeSet<i32> {
     let directory = directory.canonicalize().unwrap();
     let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
@@ -401,24 +403,24 @@ fn working_in(directory: &Path) -> BTreeSet<i32> {
 
 #[tokio::test]
 async fn commands_run_at_the_same_time_do_not_keep_each_other_alive() {
-    let desk = Desk::new();
-    let others: Vec<Desk> = (0..4).map(|_| Desk::new()).collect();
+    let fixture = ToolFixture::new();
+    let others: Vec<ToolFixture> = (0..4).map(|_| ToolFixture::new()).collect();
     let cancel = async {
-        until("the first starts", || pid(&desk, "child")).await;
+        until("the first starts", || pid(&fixture, "child")).await;
         for other in &others {
             until("another starts", || pid(other, "child")).await;
         }
-        desk.context.cancel.cancel();
+        fixture.context.cancel.cancel();
     };
     let runs = others.iter().map(|other| other.run("bash", json!({ "command": STUBBORN })));
     let mut runs = futures_util::future::join_all(runs);
-    let run = desk.run("bash", json!({ "command": STUBBORN }));
+    let run = fixture.run("bash", json!({ "command": STUBBORN }));
     let result = tokio::select! {
         (result, ()) = async { tokio::join!(run, cancel) } => result,
         ended = &mut runs => panic!("{ended:?}"),
     };
     assert_eq!(result, Err(Error::Cancelled));
-    assert!(is_dead(pid(&desk, "child").unwrap()));
+    assert!(is_dead(pid(&fixture, "child").unwrap()));
     for other in &others {
         assert!(!is_dead(pid(other, "child").unwrap()));
         other.context.cancel.cancel();
@@ -428,10 +430,10 @@ async fn commands_run_at_the_same_time_do_not_keep_each_other_alive() {
 
 #[tokio::test]
 async fn a_command_inherits_no_descriptor_but_its_input_and_its_output() {
-    let desk = Desk::new();
+    let fixture = ToolFixture::new();
     let command = "for fd in 0 1 2; do readlink /proc/$$/fd/$fd; done; \
         readlink /proc/$$/fd/* | grep -c socket";
-    let text = desk.call("bash", json!({ "command": command })).await;
+    let text = fixture.call("bash", json!({ "command": command })).await;
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "/dev/null");
     assert!(lines[1].starts_with("pipe:") && lines[1] == lines[2], "{text}");
@@ -440,29 +442,29 @@ async fn a_command_inherits_no_descriptor_but_its_input_and_its_output() {
 
 #[tokio::test]
 async fn a_command_is_recorded_before_it_starts_and_not_started_unrecorded() {
-    let desk = Desk::new();
+    let fixture = ToolFixture::new();
     let command = "cat ../ledger; echo; echo $ASYNCAGENTS_GUARD";
-    let text = desk.call("bash", json!({ "command": command })).await;
-    let marker = fs::read_to_string(&desk.ledger.file).unwrap();
+    let text = fixture.call("bash", json!({ "command": command })).await;
+    let marker = fs::read_to_string(&fixture.ledger.file).unwrap();
     assert_eq!(text, format!("{marker}\n{marker}\n(exit code 0)"));
-    assert_eq!(desk.recorded(), []);
+    assert_eq!(fixture.recorded(), []);
 
-    let desk = Desk::guarded_by(PROGRAM, Some("the disk is full"));
+    let fixture = ToolFixture::guarded_by(PROGRAM, Some("the disk is full"));
     let expected = "error: cannot run `bash`: it could not be recorded first: the disk is full";
-    desk.check("bash", json!({ "command": "touch ../done" }), expected).await;
-    assert!(!desk.path("../done").exists());
+    fixture.check("bash", json!({ "command": "touch ../done" }), expected).await;
+    assert!(!fixture.path("../done").exists());
 }
 
 #[tokio::test]
 async fn a_missing_guard_or_shell_is_said_with_the_way_out() {
-    let desk = Desk::guarded_by("/none/asyncagents", None);
+    let fixture = ToolFixture::guarded_by("/none/asyncagents", None);
     let expected = "error: cannot run `bash`: cannot start `/none/asyncagents`, the program that \
         commands are started through; was asyncagents uninstalled? restart the daemon with \
         `asyncagents daemon stop`: No such file or directory (os error 2)";
-    desk.check("bash", json!({ "command": "true" }), expected).await;
+    fixture.check("bash", json!({ "command": "true" }), expected).await;
 
-    let desk = Desk::guarded_by("/bin/true", None);
-    let result = desk.run("bash", json!({ "command": "true" })).await;
+    let fixture = ToolFixture::guarded_by("/bin/true", None);
+    let result = fixture.run("bash", json!({ "command": "true" })).await;
     assert_eq!(result, Err(Error::Killed { text: format!("(no output)\n{LOST}") }));
-    assert_eq!(desk.recorded(), []);
+    assert_eq!(fixture.recorded(), []);
 }

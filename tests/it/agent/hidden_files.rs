@@ -1,4 +1,4 @@
-//! What agents do not see unasked in a workspace that is the home directory (X2, T15).
+//! Which files agents do not see by default in a workspace that is the home directory (X2, T15).
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! A cloned repository that means harm, and does none: it defines nothing while it is untrusted, no
-//! built-in agent changes even when it is trusted, and reading it ends.
+//! A malicious cloned repository: it defines no agents while it is untrusted, changes no built-in
+//! agent even when it is trusted, and reading it terminates.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -37,7 +37,7 @@ impl Clone {
         clone
     }
 
-    /// In every dialect, what would be too much.
+    /// Agent files that exceed the limits, in every dialect.
     fn add_agents(&self) {
         for (file, text) in [
             (
@@ -58,7 +58,7 @@ impl Clone {
         }
     }
 
-    /// Of built-in agents, in every spelling, and such as would deceive.
+    /// Names of built-in agents in every spelling, and names that imitate them.
     fn add_names(&self) {
         for (file, text) in [
             (".claude/agents/explore.md", "---\ntools: Read, Bash, Write\n---\nx"),
@@ -78,7 +78,7 @@ impl Clone {
         }
     }
 
-    /// What must neither be read nor waited for.
+    /// Files that must be neither read nor waited for.
     fn add_traps(&self) {
         self.write("../secret", "a key");
         self.write("../notes.md", "---\nname: linked\ntools: Read\n---\nx");
@@ -123,7 +123,7 @@ impl Clone {
         self.shell.run_in(&self.root, args)
     }
 
-    /// All that is said, without what differs from place to place.
+    /// The output of both streams, without machine-specific paths.
     fn said<const N: usize>(&self, args: [&str; N]) -> String {
         let Ended { code, stdout, stderr } = self.run(args);
         assert_eq!(code, 0, "{stderr}");
@@ -131,7 +131,7 @@ impl Clone {
         format!("{stdout}--- problems\n{stderr}").replace(&place, "<place>")
     }
 
-    /// The same for people: nothing in it moves their terminal or turns its text around.
+    /// The output for a terminal: no control characters and no bidirectional overrides.
     fn shown<const N: usize>(&self, args: [&str; N]) -> String {
         let said = self.said(args);
         assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{said:?}");
@@ -139,7 +139,7 @@ impl Clone {
         said
     }
 
-    /// The built-in agent, with its own tools and prompt.
+    /// Checks that `explore` still has its own tools and prompt.
     fn check_explore(&self) {
         let agents = self.run(["agents", "--json"]).stdout;
         let agents: Vec<serde_json::Value> = serde_json::from_str(&agents).unwrap();

@@ -1,5 +1,5 @@
-//! Model servers that do their worst, from the shell to the end: each run ends in a truthful state
-//! with a clear error (T6, T19), the daemon stays small and serves everybody else meanwhile.
+//! Hostile model servers, end to end from the shell: each run ends in its true state with a clear
+//! error (T6, T19), while the daemon's memory stays bounded and other tasks are served.
 
 use std::path::PathBuf;
 
@@ -8,18 +8,18 @@ use crate::support::process::{Shell, until};
 
 /// `agent.answer_bytes`
 const BOUND: usize = 8 << 20;
-/// What the daemon may take at its worst, in kB.
+/// The daemon's maximum peak memory, in kB.
 const LARGEST: u64 = 150 * 1024;
 
-struct Place {
+struct Fixture {
     shell: Shell,
     server: HostileServer,
     project: PathBuf,
 }
 
-impl Place {
-    /// A model that says nothing for so many seconds is given up.
-    fn build(silence: u32) -> Place {
+impl Fixture {
+    /// `silence` is the model time-out in seconds.
+    fn build(silence: u32) -> Fixture {
         let server = HostileServer::start();
         let mut shell = Shell::new();
         shell.unset("ASYNCAGENTS_HOST");
@@ -31,7 +31,7 @@ impl Place {
         shell.set("ASYNCAGENTS_CONFIG", config);
         let project = shell.path("project");
         std::fs::create_dir(&project).unwrap();
-        Place { shell, server, project }
+        Fixture { shell, server, project }
     }
 
     fn launch(&self, prompt: &str) -> String {
@@ -40,7 +40,7 @@ impl Place {
         run.stdout.trim().to_owned()
     }
 
-    /// Status, length of the result and error of a task, once it has ended.
+    /// Status, result and error of a task, once it has ended.
     fn end(&self, id: &str) -> (String, String, String) {
         let waited = self.shell.run(["wait", "--timeout", "60", id]);
         assert_ne!(waited.code, 124, "{waited:?}");
@@ -49,7 +49,7 @@ impl Place {
         (text("status"), text("result"), text("error"))
     }
 
-    /// Each ends like this, while others are served.
+    /// Each prompt has to end like this while other tasks are served.
     fn check(&self, cases: &[(&str, &str, &str, &str)]) {
         let ids: Vec<String> = cases.iter().map(|(prompt, ..)| self.launch(prompt)).collect();
         let polite = self.launch("somebody else's task");
@@ -61,7 +61,7 @@ impl Place {
         }
     }
 
-    /// The most memory the daemon ever had, in kB.
+    /// The daemon's peak memory, in kB.
     fn peak(&self) -> u64 {
         let status = format!("/proc/{}/status", self.shell.pid());
         let status = std::fs::read_to_string(status).unwrap();
@@ -84,7 +84,7 @@ fn too_long() -> String {
 
 #[test]
 fn garbage_and_odd_ways_to_stream_end_in_a_truthful_state() {
-    let place = Place::build(60);
+    let place = Fixture::build(60);
     let unreadable = "model server cannot answer now: its answer is not readable";
     place.check(&[
         ("@garbage", "error", "", unreadable),
@@ -95,7 +95,7 @@ fn garbage_and_odd_ways_to_stream_end_in_a_truthful_state() {
         ("@no-end", "completed", "whole", ""),
         ("@not-streamed", "completed", "all at once", ""),
     ]);
-    // A finish reason ends an answer: it is not asked for again.
+    // The finish reason completes the answer: no retry.
     assert_eq!(place.server.asked("@no-done"), 1);
     let redirects = "model server refused (307): it redirects to `http://127.0.0.1:1/elsewhere`; \
                      set `OPENAI_BASE_URL` to the address that answers itself";
@@ -111,7 +111,7 @@ fn garbage_and_odd_ways_to_stream_end_in_a_truthful_state() {
 
 #[test]
 fn a_model_that_falls_silent_is_given_up_with_what_it_said() {
-    let place = Place::build(3);
+    let place = Fixture::build(3);
     let silent = "the model said nothing for 3 s";
     place.check(&[
         ("@silent", "error", "", silent),
@@ -123,7 +123,7 @@ fn a_model_that_falls_silent_is_given_up_with_what_it_said() {
 
 #[test]
 fn an_answer_cut_off_or_filtered_at_any_place_is_told_as_what_it_is() {
-    let place = Place::build(10);
+    let place = Fixture::build(10);
     let empty = "the answer was cut off (`length`) before its first word";
     let inside = "the answer was cut off (`length`) inside a tool call";
     let marked = "half\n\n[cut off: the model reached its output limit]";
@@ -142,12 +142,12 @@ fn an_answer_cut_off_or_filtered_at_any_place_is_told_as_what_it_is() {
         ("@cut content_filter call", "error", "half", filtered),
         ("@cut content_filter whole-call", "error", "", filtered),
     ]);
-    assert!(!place.project.join("made").exists(), "a call that was cut off was made");
+    assert!(!place.project.join("made").exists(), "a truncated tool call was executed");
 }
 
 #[test]
 fn an_answer_beyond_the_bound_ends_its_run_and_nobody_elses() {
-    let place = Place::build(20);
+    let place = Fixture::build(20);
     let (too_long, whole) = (too_long(), "x".repeat(BOUND));
     let (at, beyond) = (format!("@bytes {BOUND}"), format!("@bytes {}", BOUND + 1));
     place.check(&[(&at, "completed", &whole, "")]);
@@ -165,7 +165,7 @@ fn an_answer_beyond_the_bound_ends_its_run_and_nobody_elses() {
 
 #[test]
 fn a_stream_without_an_end_ends() {
-    let place = Place::build(20);
+    let place = Fixture::build(20);
     let too_long = too_long();
     let endless = &"never ending ".repeat(BOUND / 13 + 1)[..BOUND];
     place.check(&[("@endless", "error", endless, &too_long)]);
@@ -178,9 +178,9 @@ fn a_stream_without_an_end_ends() {
 
 #[test]
 fn of_two_hundred_calls_in_one_answer_eight_run_at_the_same_time() {
-    let place = Place::build(20);
+    let place = Fixture::build(20);
     let before = written(&place);
-    // Twenty kilobytes each.
+    // Each call outputs 20 kB.
     let command = "echo + >> log; sleep 0.02; head -c 20000 /dev/zero | tr '\\0' x; echo - >> log";
     let id = place.launch(&format!("@calls 200 {command}"));
     let done = ("completed".to_owned(), "all calls were answered".to_owned(), String::new());
@@ -196,14 +196,14 @@ fn of_two_hundred_calls_in_one_answer_eight_run_at_the_same_time() {
     assert!((2..=8).contains(&most), "{most} ran at the same time");
     let progress = &place.shell.json(["output", &id, "--json"])["progress"];
     assert_eq!(progress["toolCalls"], 200);
-    // Four megabytes of output. Written again whole with every call it was hundreds.
+    // The output is 4 MB in all. Rewriting the whole conversation with every call took hundreds.
     let written = written(&place) - before;
     assert!(written < 60 << 20, "{written} bytes were written");
     place.is_small();
 }
 
-/// What the daemon has written so far, to whatever.
-fn written(place: &Place) -> u64 {
+/// Bytes the daemon has written so far, to files and sockets.
+fn written(place: &Fixture) -> u64 {
     until("the daemon runs", || place.shell.run(["list"]).code == 0);
     let io = std::fs::read_to_string(format!("/proc/{}/io", place.shell.pid())).unwrap();
     let line = io.lines().find_map(|line| line.strip_prefix("wchar:")).unwrap();

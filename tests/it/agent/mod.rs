@@ -1,4 +1,4 @@
-//! The embedded agent: its models and their wire formats, its tools and its definitions.
+//! The embedded agent: model providers and wire formats, tools and agent definitions.
 
 mod commands;
 mod hidden_files;

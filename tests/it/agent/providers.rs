@@ -1,4 +1,4 @@
-//! Model servers of the OpenAI kind: what they are sent, and what becomes of what they answer.
+//! OpenAI-compatible model servers: the requests they get, and how their responses are read.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::support::{Asked, ModelServer};
+use crate::support::{ModelServer, RecordedRequest};
 
 pub const KEY: &str = "sk-only-for-tests";
-/// Nothing waits for it unless a test is about it.
+/// A time-out that is not reached unless a test is about it.
 pub const LONG: Duration = Duration::from_secs(30);
-/// Still longer than a busy machine pauses.
+/// Longer than a busy machine pauses.
 pub const SHORT: Duration = Duration::from_millis(500);
 
 pub fn message(value: Value) -> Message {
@@ -44,7 +44,7 @@ fn remote(base_url: &str, silence: Duration) -> Remote {
     remote_of("openai", base_url, silence)
 }
 
-/// A provider that is known, at this address.
+/// A known provider at this address.
 pub fn remote_of(name: &str, base_url: &str, silence: Duration) -> Remote {
     let provider = provider(name, Some(KEY), Some(base_url));
     Remote::new(&provider, silence).ok().unwrap()
@@ -55,7 +55,7 @@ fn provider(name: &str, key: Option<&str>, base_url: Option<&str>) -> Provider {
     Provider { key, base_url: base_url.map(str::to_owned), ..Provider::named(name) }
 }
 
-/// The pieces and how the answer ended.
+/// Returns the pieces and the end of the answer.
 pub async fn ask(remote: &Remote, request: Request) -> (Vec<Piece>, Result<(), Error>) {
     let (sink, mut pieces) = mpsc::channel(1);
     let answer = async {
@@ -368,11 +368,12 @@ async fn a_model_keeps_its_name() {
     let (query, session, parent_session) = (String::new(), None, None);
     let asked = server.asked();
     let at = asked[0].at;
-    let expected = Asked { at, path, query, authorization, session, parent_session, body };
+    let expected =
+        RecordedRequest { at, path, query, authorization, session, parent_session, body };
     assert_eq!(asked, [expected]);
 }
 
-/// What a server is sent for these messages, without the system's.
+/// The messages of the request, without the system prompt.
 async fn sent(messages: Vec<Message>) -> Value {
     let server = ModelServer::start().await;
     let (_, end) = ask(&remote(&server.base_url(), LONG), request(messages)).await;

@@ -1,5 +1,5 @@
-//! Every wire format against every way a server can answer: the same script, the same pieces. And what
-//! each of them is sent.
+//! Every wire format against every way a server can answer: the same script yields the same pieces.
+//! Also the requests in each format.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use super::providers::{
 };
 use crate::support::ModelServer;
 
-/// Providers, one for each format.
+/// A provider for each format.
 const FORMATS: [&str; 4] = ["openai", "openai-responses", "anthropic", "gemini"];
 
 fn connect(server: &ModelServer, format: &str, silence: Duration) -> Remote {
     remote_of(format, &server.origin(), silence)
 }
 
-/// The same in all formats.
+/// Checks the script in all formats.
 async fn check(prompt: &str, pieces: Vec<Piece>, end: Result<(), Error>) {
     for format in FORMATS {
         check_in(format, prompt, pieces.clone(), end.clone()).await;
@@ -32,12 +32,12 @@ async fn check(prompt: &str, pieces: Vec<Piece>, end: Result<(), Error>) {
 async fn check_in(format: &str, prompt: &str, pieces: Vec<Piece>, end: Result<(), Error>) {
     let server = ModelServer::start().await;
     let (mut came, ended) = ask(&connect(&server, format, LONG), request(vec![user(prompt)])).await;
-    // Anthropic counts every answer, also where the script does not.
+    // Anthropic sends usage with every answer, also when the script has none.
     came.retain(|piece| !matches!(piece, Piece::Usage(_)));
     assert_eq!((came, ended), (pieces, end), "{format}: {prompt}");
 }
 
-/// Gemini's calls have no ids, so they get some.
+/// Gemini's calls have no ids; the client assigns them.
 fn id(format: &str, index: usize) -> String {
     match (format, index) {
         ("gemini", 0) => "call".to_owned(),
@@ -91,7 +91,7 @@ async fn usage_has_cached_tokens_apart_in_every_format_that_counts_them() {
     for (format, tokens) in [
         ("openai", tokens(60, 15, 5, 40, 0)),
         ("openai-responses", tokens(60, 15, 5, 40, 0)),
-        // Thoughts are not counted apart there, and what is written to the cache is.
+        // Anthropic counts reasoning as output, and cache writes separately.
         ("anthropic", tokens(50, 20, 0, 40, 10)),
         ("gemini", tokens(60, 15, 5, 40, 0)),
     ] {
@@ -262,7 +262,7 @@ async fn what_is_held_back_until_the_end_is_bounded_in_every_format() {
     }
 }
 
-/// The body of a request with these messages.
+/// The body of the request with these messages.
 async fn sent(format: &str, model: &str, messages: Vec<Message>) -> Value {
     let server = ModelServer::start().await;
     let schema = json!({
@@ -285,8 +285,8 @@ async fn sent(format: &str, model: &str, messages: Vec<Message>) -> Value {
     json!({"path": asked.path, "query": asked.query, "body": asked.body})
 }
 
-/// Two turns with thoughts of the model itself and of another one, parallel calls, and something that
-/// was said while they ran.
+/// Two turns with reasoning of the same model and of another one, parallel calls, and a message
+/// that arrived while they ran.
 fn conversation(format: &str, model: &str, kind: &str) -> Vec<Message> {
     let sealed = |by: &str, data: &str| json!({"by": by, "kind": kind, "data": data});
     let own = sealed(&format!("{format}/{model}"), "own seal");

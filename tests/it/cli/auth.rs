@@ -22,21 +22,21 @@ use crate::support::{ModelServer, OpenCode};
 const MODEL: &str = "openai/scripted";
 
 /// A user with a project and a model server that is named nowhere yet.
-struct Place {
+struct Fixture {
     shell: Shell,
     server: ModelServer,
     project: PathBuf,
 }
 
-impl Place {
-    async fn build() -> Place {
+impl Fixture {
+    async fn build() -> Fixture {
         let server = ModelServer::start().await;
         let mut shell = Shell::new();
         shell.unset("ASYNCAGENTS_HOST");
         shell.set("ASYNCAGENTS_MODEL", MODEL);
         let project = shell.path("project");
         fs::create_dir(&project).unwrap();
-        Place { shell, server, project }
+        Fixture { shell, server, project }
     }
 
     fn configure(&mut self, text: &str) {
@@ -107,7 +107,7 @@ impl Place {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_the_environment_is_not_sent_to_an_address_of_the_configuration() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     place.shell.set("OPENAI_API_KEY", "sk-of-the-environment");
     fs::write(place.shell.path("key"), "sk-of-the-file\n").unwrap();
     let origin = place.server.origin();
@@ -127,7 +127,7 @@ async fn a_key_of_the_environment_is_not_sent_to_an_address_of_the_configuration
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn auth_set_keeps_a_key_for_its_owner_and_the_running_daemon_uses_it_at_once() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     let origin = place.server.origin();
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
     let file = place.shell.home().join("auth.json");
@@ -164,7 +164,7 @@ async fn auth_set_keeps_a_key_for_its_owner_and_the_running_daemon_uses_it_at_on
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_was_refused_is_read_again_from_where_it_is() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     let origin = place.server.origin();
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\nkey_file = 'key'\n"));
     fs::write(place.shell.path("key"), "sk-old").unwrap();
@@ -181,7 +181,7 @@ async fn a_key_that_was_refused_is_read_again_from_where_it_is() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_whose_key_is_refused_goes_on_with_the_one_that_has_replaced_it() {
     for refusal in ["401 | say expired", "403 | say revoked", "400 | say API key not valid."] {
-        let mut place = Place::build().await;
+        let mut place = Fixture::build().await;
         let origin = place.server.origin();
         place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\nkey_file = 'key'\n"));
         fs::write(place.shell.path("key"), "sk-old").unwrap();
@@ -202,7 +202,7 @@ async fn a_run_whose_key_is_refused_goes_on_with_the_one_that_has_replaced_it() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_typed_on_a_terminal_is_not_shown() {
-    let place = Place::build().await;
+    let place = Fixture::build().await;
     block_in_place(|| {
         let mut command = place.shell.command(["auth", "set", "anthropic"]);
         let mut terminal = Terminal::start(&mut command, None);
@@ -225,7 +225,7 @@ async fn a_key_typed_on_a_terminal_is_not_shown() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn auth_list_says_where_each_key_comes_from_and_never_the_key() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     let origin = place.server.origin();
     fs::write(place.shell.path("work.key"), "sk-secret-1").unwrap();
     place.configure(&format!(
@@ -259,7 +259,7 @@ async fn auth_list_says_where_each_key_comes_from_and_never_the_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_callers_environment_says_holds_for_its_launches_whoever_started_the_daemon() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     block_in_place(|| {
         place.set_key("sk-of-who-started-it");
         assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
@@ -267,7 +267,7 @@ async fn what_the_callers_environment_says_holds_for_its_launches_whoever_starte
             place.set_key(key);
             assert_eq!(place.key_shown(), key);
         }
-        // One that says nothing has nothing of who started it.
+        // A command that names no variable gets none of the shell that started the daemon.
         place.unset_key();
         assert!(place.refusal().starts_with("error: the daemon has no key for `openai`: run"));
         place.shell.unset("ASYNCAGENTS_MODEL");
@@ -275,7 +275,7 @@ async fn what_the_callers_environment_says_holds_for_its_launches_whoever_starte
         assert_eq!(place.end(run.stdout.trim()).0, "completed");
         let task = place.shell.json(["output", run.stdout.trim(), "--json"]);
         assert_eq!(task["model"], "offline/explorer");
-        // A daemon in the foreground is somebody's on purpose.
+        // A daemon in the foreground keeps the environment it was started with, on purpose.
         assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
         place.shell.set("ASYNCAGENTS_MODEL", MODEL);
         place.set_key("sk-of-who-serves");
@@ -287,7 +287,7 @@ async fn what_the_callers_environment_says_holds_for_its_launches_whoever_starte
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_of_mcp_hands_over_its_environment_with_its_launches() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     block_in_place(|| {
         place.shell.unset("ASYNCAGENTS_MODEL");
         assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
@@ -322,7 +322,7 @@ async fn a_client_of_mcp_hands_over_its_environment_with_its_launches() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resume_has_the_key_of_its_launch_until_the_daemon_ends_and_then_the_callers() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     block_in_place(|| {
         assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
         place.set_key("sk-of-the-launch");
@@ -359,7 +359,7 @@ const LACKING: &str = "the credentials of `openai` came with the call and are lo
                        restarted; call again from where it was launched, with `openai` in the environment, \
                        or run `asyncagents auth set openai`";
 
-impl Place {
+impl Fixture {
     /// A run whose key came with its launch, after a daemon that died under it. The shell has no key.
     fn lose_credentials(&mut self) -> String {
         // Another line each time: the server knows those it has refused.
@@ -396,7 +396,7 @@ impl Place {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_lost_the_credentials_of_its_call_waits_for_them_and_never_uses_those_of_others()
 {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     let others = ModelServer::start().await;
     let section = format!("base_url = '{}'\nkey_file = 'key'\n", others.origin());
     fs::write(place.shell.path("key"), "sk-of-others").unwrap();
@@ -424,7 +424,7 @@ async fn a_run_that_lost_the_credentials_of_its_call_waits_for_them_and_never_us
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_lost_its_credentials_goes_on_when_auth_set_brings_them_and_can_be_cancelled() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     let origin = place.server.origin();
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
     block_in_place(|| {
@@ -446,7 +446,7 @@ async fn a_run_that_lost_its_credentials_goes_on_when_auth_set_brings_them_and_c
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_is_set_or_removed_in_mid_run_holds_from_the_next_request_on() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     let origin = place.server.origin();
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
     block_in_place(|| {
@@ -481,7 +481,7 @@ async fn a_key_that_is_set_or_removed_in_mid_run_holds_from_the_next_request_on(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_went_on_with_a_kept_key_waits_again_when_that_is_removed() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     let origin = place.server.origin();
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
     block_in_place(|| {
@@ -508,7 +508,7 @@ async fn a_run_that_went_on_with_a_kept_key_waits_again_when_that_is_removed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_goes_on_with_its_key_while_the_kept_keys_cannot_be_read() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     let origin = place.server.origin();
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
     block_in_place(|| {
@@ -528,7 +528,7 @@ async fn a_run_goes_on_with_its_key_while_the_kept_keys_cannot_be_read() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn private_places_of_a_run_that_waits_for_its_credentials_stay_however_old_they_are() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     block_in_place(|| {
         place.set_key("sk-of-the-launch");
         let [pruned, ended] = ["@say fine", "@say fine"].map(|prompt| {
@@ -560,7 +560,7 @@ async fn private_places_of_a_run_that_waits_for_its_credentials_stay_however_old
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_launch_that_is_repeated_with_the_same_key_brings_lost_credentials() {
-    let place = Place::build().await;
+    let place = Fixture::build().await;
     let access = AccessView { key: "sk-of-the-launch".into(), base_url: place.server.origin() };
     let hand_over = HandOverView {
         model: MODEL.into(),
@@ -585,7 +585,7 @@ async fn a_launch_that_is_repeated_with_the_same_key_brings_lost_credentials() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_provider_without_a_key_is_refused_at_launch_in_words_about_the_daemon() {
-    let place = Place::build().await;
+    let place = Fixture::build().await;
     block_in_place(|| {
         let told = "error: the daemon has no key for `openai`: run `asyncagents auth set openai`, or set \
                     `OPENAI_API_KEY` where you launch, or `OPENAI_BASE_URL` to a server that needs none\n";
@@ -595,7 +595,7 @@ async fn a_provider_without_a_key_is_refused_at_launch_in_words_about_the_daemon
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_opencode_server_of_the_callers_environment_is_used_for_its_launches_alone() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     let (one, other) = (OpenCode::start().await, OpenCode::start_with_password("swordfish").await);
     place.shell.unset("ASYNCAGENTS_MODEL");
     block_in_place(|| {
@@ -618,7 +618,7 @@ async fn an_opencode_server_of_the_callers_environment_is_used_for_its_launches_
             assert_eq!(server.sessions().len(), 1);
         }
         place.shell.unset("ASYNCAGENTS_OPENCODE_URL");
-        // Those who name none do not get somebody else's.
+        // Callers that name no server do not get another caller's.
         assert_eq!(place.shell.run_in(&place.project, run).code, 1);
         assert!(!place.shell.say(["hosts"]).contains("swordfish"));
     });
@@ -626,7 +626,7 @@ async fn an_opencode_server_of_the_callers_environment_is_used_for_its_launches_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_and_the_daemon_have_no_tokens_of_the_session_that_started_the_daemon() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     place.configure("[agent]\nenvironment = ['CORP_*']\n");
     place.set_key("sk-of-the-starter");
     for (name, value) in [
@@ -657,7 +657,7 @@ async fn commands_and_the_daemon_have_no_tokens_of_the_session_that_started_the_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_doctor_checks_model_key_and_address_as_the_daemon_has_them() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     let base_url = place.server.base_url();
     place.configure(&format!(
         "[providers.work]\nbase_url = '{base_url}'\nkey_command = 'echo sk-work'\n\
@@ -715,7 +715,7 @@ async fn the_doctor_checks_model_key_and_address_as_the_daemon_has_them() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_doctor_reads_all_pages_of_a_list_of_models_and_no_more_than_twenty() {
-    let mut place = Place::build().await;
+    let mut place = Fixture::build().await;
     let origin = place.server.origin();
     let section = |name: &str, kind: &str| {
         format!(
@@ -770,7 +770,7 @@ const FAILURES: [&str; 9] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_is_in_no_file_log_or_output_whatever_goes_wrong() {
     for keep in ["handed over", "environment of the daemon", "auth file"] {
-        let mut place = Place::build().await;
+        let mut place = Fixture::build().await;
         let origin = place.server.origin();
         let section = format!("[providers.openai]\nbase_url = '{origin}'\n");
         let quick = "[agent]\nmodel_retries = 0\nsilence_seconds = 2\n";

@@ -1,10 +1,11 @@
 //! `mcp install` and `mcp uninstall`: what they print, what they write, and that all else is kept.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use crate::support::canary::{self, CANARY};
 use crate::support::process::{Ended, Shell};
+use crate::support::web::Site;
 
 const CLIENTS: [(&str, &str); 7] = [
     ("claude", "project/.mcp.json"),
@@ -16,7 +17,7 @@ const CLIENTS: [(&str, &str); 7] = [
     ("vscode", "project/.vscode/mcp.json"),
 ];
 
-/// Somebody in a project, with this program on the `PATH`.
+/// A user in a project, with this program on the `PATH`.
 fn shell() -> Shell {
     let mut shell = Shell::new();
     fs::create_dir(shell.path("project")).unwrap();
@@ -163,4 +164,59 @@ fn a_configuration_that_cannot_be_understood_is_left_as_it_is() {
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), "[1");
     }
+}
+
+/// Over HTTP: what is printed has the daemon's address and its token.
+#[test]
+fn install_over_http_writes_the_address_and_the_token_and_says_so_aloud() {
+    let shell = shell();
+    let mut told = String::new();
+    for (client, file) in CLIENTS {
+        let path = shell.path(file);
+        let printed = mcp(&shell, &format!("install --http {client}"));
+        assert_eq!(printed.code, 0, "{printed:?}");
+        told += &format!("## {client}\n{}{}\n", printed.stderr, printed.stdout);
+        assert!(!path.exists(), "nothing is written unless asked for");
+        let installed = mcp(&shell, &format!("install --http {client} --write"));
+        assert_eq!(installed.stdout, format!("added the server to {}\n", path.display()));
+        assert!(installed.stderr.contains("the daemon's TOKEN"), "{installed:?}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), printed.stdout);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "nobody else reads the token");
+        let again = mcp(&shell, &format!("install --http {client} --write"));
+        assert_eq!(again.stdout, format!("{} already has the server\n", path.display()));
+        let other = mcp(&shell, &format!("install {client} --write"));
+        assert!(other.stderr.contains("over another transport"), "{other:?}");
+        let gone = mcp(&shell, &format!("uninstall --http {client} --write"));
+        assert_eq!(gone.stdout, format!("removed {}\n", path.display()), "{gone:?}");
+    }
+    let token = fs::read_to_string(shell.home().join("token")).unwrap();
+    let address = Site::of(&shell).server.url;
+    let told = told.replace(token.trim(), "TOKEN").replace(&address, "http://127.0.0.1:5165");
+    let root = shell.path("");
+    insta::assert_snapshot!(told.replace(root.to_str().unwrap(), "/home/me/"));
+}
+
+#[test]
+fn install_over_http_takes_a_directory_and_gives_back_what_was_there() {
+    let shell = shell();
+    for (client, file) in CLIENTS {
+        let path = shell.path(file);
+        let before = match client {
+            "codex" => "# mine\nmodel = 'x'\n[a]\n  b=1",
+            _ => "{ // mine\n\t\"theme\":   \"x\",\r\n }",
+        };
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, before).unwrap();
+        let installed = mcp(&shell, &format!("install --http {client} --directory ../a&b --write"));
+        assert_eq!(installed.code, 0, "{installed:?}");
+        assert!(!installed.stderr.contains("--directory DIR"), "{installed:?}");
+        let put = fs::read_to_string(&path).unwrap();
+        assert!(put.contains("/mcp?directory=/") && put.contains("/a%26b\""), "{put}");
+        let gone = mcp(&shell, &format!("uninstall {client} --write"));
+        assert_eq!(gone.stdout, format!("{} is as it was before\n", path.display()));
+        assert_eq!(fs::read_to_string(&path).unwrap(), before, "byte for byte");
+    }
+    let refused = mcp(&shell, "install claude --directory .");
+    assert_eq!(refused.code, 2, "{refused:?}");
 }

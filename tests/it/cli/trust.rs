@@ -265,7 +265,7 @@ fn nobody_is_asked_without_need_or_without_a_terminal() {
     let list = fs::File::create(clone.shell.path("list")).unwrap();
     let mut command = clone.shell.command(["agents"]);
     check(Terminal::start(command.current_dir(&clone.root), Some(list.into())).wait(), 0);
-    // Whoever closes the input has not answered.
+    // A closed input is no answer.
     let mut terminal = clone.terminal(["agents"]);
     terminal.until_shows(QUESTION);
     terminal.type_keys("\u{4}");

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
 use asyncagents::config::{Config, default_file};
+use asyncagents::task::Phase;
 use asyncagents::wire::TaskView;
 use serde_json::{Value, json};
 
@@ -152,7 +153,7 @@ fn list_shows_everybodys_tasks_newest_first_unless_a_parent_is_named() {
     );
     let text = shell.say(["list"]);
     let words: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
-    assert_eq!(words, ["ID", "STATUS", "AGENT", "TOOLS", "TOOK", "DESCRIPTION"]);
+    assert_eq!(words, ["ID", "STATUS", "AGENT", "AGE", "TIME", "TOOLS", "COST", "DESCRIPTION"]);
     assert_eq!(text.lines().count(), 3);
 }
 
@@ -275,7 +276,6 @@ fn wait_refuses_what_makes_no_sense() {
     let shell = Shell::new();
     let task = shell.launch("@hang").session_id;
     for args in [
-        vec!["wait"],
         vec!["wait", "-n", "0", &task],
         vec!["wait", "--any", "-n", "2", &task],
         vec!["wait", "--any", "--all", &task],
@@ -289,6 +289,76 @@ fn wait_refuses_what_makes_no_sense() {
         let refused = failed("error: --timeout must be a number of seconds\n");
         assert_eq!(shell.run(["wait", timeout, &task]), Ended { code: 2, ..refused });
     }
+}
+
+#[test]
+fn retry_launches_failed_tasks_again_and_says_which_it_refuses() {
+    let shell = Shell::new();
+    let first = shell.launch_to_the_end("@fail overloaded");
+    let done = shell.launch_to_the_end("@say done");
+    let running = shell.launch_hanging("busy");
+    let retried = shell.json(["retry", "--json", &first.short_id]);
+    let [retry]: [TaskView; 1] = serde_json::from_value(retried).unwrap();
+    let expected = TaskView {
+        session_id: retry.session_id.clone(),
+        short_id: retry.short_id.clone(),
+        status: "running".into(),
+        started_at: retry.started_at,
+        completed_at: None,
+        error: None,
+        progress: retry.progress.clone(),
+        retry_of: Some(first.session_id.clone()),
+        ..first.clone()
+    };
+    assert_eq!(retry, expected);
+    let linked = TaskView { retried_by: Some(retry.session_id), ..first.clone() };
+    assert_eq!(shell.task(&first.session_id), linked);
+
+    let ids = [&running.short_id, &first.short_id, &done.short_id];
+    let ended = shell.run(["retry", ids[0], ids[1], ids[2]]);
+    let newest = shell.tasks().remove(0);
+    assert_eq!(newest.retry_of, Some(first.session_id));
+    let only = "only failed and cancelled tasks can be retried; this one";
+    let stderr = format!(
+        "error: `{}` was not retried: {only} is still at work: wait for its end, or cancel it first\n\
+         error: `{}` was not retried: {only} has completed: resume it with a follow-up\n",
+        running.short_id, done.short_id
+    );
+    assert_eq!(ended, Ended { code: 1, stdout: format!("{}\n", newest.short_id), stderr });
+    let launched = shell.tasks().len();
+    assert_eq!(shell.run(["retry", &newest.short_id, "nobody"]).code, 1);
+    assert_eq!(shell.tasks().len(), launched, "a wrong id launches nothing");
+}
+
+#[test]
+fn a_paused_queue_is_shown_until_it_is_continued() {
+    let shell = Shell::with_host_process();
+    let running = shell.launch_hanging("busy");
+    let paused = "The queue is paused: 1 task running, 0 tasks waiting. `asyncagents continue` starts it \
+                  again.\n";
+    assert_eq!(shell.run(["pause"]), said(paused));
+    let waiting = shell.launch("@say done");
+    let json = json!({ "paused": true, "queued": 1, "active": 1 });
+    assert_eq!(shell.json(["pause", "--json"]), json);
+    shell.kill_daemon();
+    shell.say(["daemon", "start"]);
+    assert!(shell.health().unwrap().paused, "also after a restart");
+    let status = shell.say(["daemon", "status"]);
+    let line = "the queue is paused: queued tasks wait for `asyncagents continue`\n";
+    assert!(status.ends_with(line), "{status}");
+    let line = "\nqueue       paused: queued tasks wait for `asyncagents continue`\n";
+    let status = shell.say(["status"]);
+    assert!(status.contains(line), "{status}");
+    assert_eq!(shell.task(&waiting.session_id).progress.phase, Phase::Queued);
+    let free = "The queue is not paused; tasks start as slots become free.\n";
+    assert_eq!(shell.run(["continue"]), said(free));
+    assert_eq!(shell.run(["wait", "--quiet", &waiting.short_id]), said(""));
+    assert!(!shell.health().unwrap().paused);
+    let status = shell.say(["status"]);
+    assert!(!status.contains("paused"), "{status}");
+    shell.say(["cancel", &running.short_id]);
+    let json = json!({ "paused": false, "queued": 0, "active": 0 });
+    assert_eq!(shell.json(["continue", "--json"]), json);
 }
 
 #[test]
@@ -329,6 +399,82 @@ fn a_completed_task_resumes_in_its_own_session() {
 }
 
 #[test]
+fn a_run_with_a_schema_gives_json_that_fits_it_or_an_error() {
+    let shell = Shell::new();
+    let file = shell.path("schema.json");
+    fs::write(&file, "{\"type\": \"object\", \"required\": [\"n\"]}").unwrap();
+    let file = file.to_str().unwrap();
+    let run = |prompt: &str| shell.say(["run", "--schema", file, prompt]).trim().to_owned();
+    let fits = run("@say not yet\n@then ```json {}\n@then {\"n\": 1}");
+    assert_eq!(shell.run(["wait", "--quiet", &fits]), said(""));
+    assert_eq!(shell.say(["output", &fits]), "{\"n\": 1}\n");
+    let never = run("@say never");
+    assert_eq!(shell.run(["wait", "--quiet", &never]).code, 1);
+    let task = shell.json(["output", "--json", &never]);
+    let error = task["error"].as_str().unwrap();
+    assert!(
+        error.starts_with("none of 3 answers fits the schema; the last one: - it is not"),
+        "{error}"
+    );
+    assert!(
+        task["result"].as_str().unwrap().starts_with("done: Your answer does not fit"),
+        "{task}"
+    );
+    let before = shell.tasks();
+    for (text, told) in [
+        ("[]", "error: `schema` is not a JSON Schema that can be used: it must be an object\n"),
+        (
+            "{\"$ref\": \"https://example.org/x\"}",
+            "error: `schema` is not a JSON Schema that can be used: ",
+        ),
+        ("{", "is not JSON: "),
+    ] {
+        fs::write(file, text).unwrap();
+        let refused = shell.run(["run", "--schema", file, "x"]);
+        assert_eq!(refused.code, 1);
+        assert!(refused.stderr.contains(told), "{refused:?}");
+    }
+    let missing = shell.run(["run", "--schema", "nowhere.json", "x"]);
+    assert!(
+        missing.stderr.starts_with("error: cannot read the schema `nowhere.json`: "),
+        "{missing:?}"
+    );
+    assert_eq!(shell.tasks(), before);
+}
+
+#[test]
+fn a_message_to_a_task_from_an_argument_or_standard_input() {
+    let shell = Shell::with_host_process();
+    let task = shell.launch_hanging("look");
+    assert_eq!(
+        shell.run(["send", &task.short_id, "not there"]),
+        said(format!("{}\n", task.short_id))
+    );
+    for arguments in [["send", &task.short_id, "-"].as_slice(), &["send", &task.short_id]] {
+        let ended = shell.run_with_input(arguments, b"but here\n");
+        assert_eq!(ended, said(format!("{}\n", task.short_id)));
+    }
+    let sent = shell.json(["send", "--json", &task.short_id, "and there"]);
+    assert_eq!((&sent["sessionID"], &sent["status"]), (&json!(task.session_id), &json!("running")));
+    assert_eq!(sent["delivery"], "steered");
+    let empty = failed("error: `message` is required and must not be empty\n");
+    assert_eq!(shell.run_with_input(["send", &task.short_id], b" \n"), empty);
+    shell.finish(&task, "found");
+    shell.run(["wait", "--quiet", &task.short_id]);
+    let resumed = shell.run(["send", &task.short_id, "@say more"]);
+    let note = "it had completed; resumed with this message\n".to_owned();
+    assert_eq!(resumed, Ended { stderr: note, ..said(format!("{}\n", task.short_id)) });
+    assert_eq!(shell.run(["wait", "--quiet", &task.short_id]), said(""));
+    assert_eq!(shell.task(&task.session_id).result.as_deref(), Some("more"));
+    let error = shell.launch_to_the_end("@fail no").short_id;
+    let text = format!(
+        "error: task `{error}` takes no messages any more, its status is error; start a new task with \
+         asyncagents_task\n"
+    );
+    assert_eq!(shell.run(["send", &error, "more"]), failed(text));
+}
+
+#[test]
 fn only_completed_tasks_resume() {
     let shell = Shell::new();
     let running = shell.launch("@hang").short_id;
@@ -363,7 +509,10 @@ fn tasks_are_cancelled_by_id() {
         said(format!("{}{}", line(&others[0]), line(&others[1])))
     );
     assert_eq!(statuses(&shell.tasks()), ["cancelled"; 3]);
-    assert_eq!(shell.run(["cancel", &task.short_id]), failed("error: the task is already over\n"));
+    assert_eq!(
+        shell.run(["cancel", &task.short_id]),
+        failed(format!("error: {} \"one @hang\" is already over (cancelled)\n", task.short_id))
+    );
     for args in
         [vec!["cancel"], vec!["cancel", "--all", "x"], vec!["cancel", "--all", "--batch", "x"]]
     {
@@ -451,7 +600,7 @@ fn a_task_is_named_by_its_full_id_its_short_id_or_a_unique_prefix() {
     assert_eq!(shell.run(["wait", "ses_"]), Ended { code: 2, ..failed(&ambiguous) });
     assert_eq!(shell.run(["resume", "ses_", "go on"]), failed(&ambiguous));
     for unknown in ["nobody", "", "ses_zzz", "%", "é"] {
-        let text = format!("error: no task `{unknown}`; a list of the tasks shows their ids\n");
+        let text = format!("error: no task `{unknown}`; list the tasks to see their ids\n");
         for verb in ["output", "cancel"] {
             assert_eq!(shell.run([verb, unknown]), failed(&text), "{verb}");
         }
@@ -599,13 +748,22 @@ const HELP: &[(&str, &[&str])] = &[
     ("run", &["run"]),
     ("list", &["list"]),
     ("output", &["output"]),
+    ("logs", &["logs"]),
     ("wait", &["wait"]),
+    ("batch", &["batch"]),
+    ("status", &["status"]),
+    ("stats", &["stats"]),
     ("resume", &["resume"]),
+    ("retry", &["retry"]),
+    ("send", &["send"]),
     ("fork-preview", &["fork-preview"]),
+    ("dash", &["dash"]),
     ("approve", &["approve"]),
     ("deny", &["deny"]),
     ("cancel", &["cancel"]),
     ("clear", &["clear"]),
+    ("pause", &["pause"]),
+    ("continue", &["continue"]),
     ("prune", &["prune"]),
     ("agents", &["agents"]),
     ("trust", &["trust"]),
@@ -628,10 +786,16 @@ const HELP: &[(&str, &[&str])] = &[
     ("daemon", &["daemon"]),
     ("daemon", &["daemon", "start"]),
     ("daemon", &["daemon", "stop"]),
+    ("daemon", &["daemon", "restart"]),
+    ("daemon", &["daemon", "logs"]),
+    ("daemon", &["daemon", "install"]),
+    ("daemon", &["daemon", "uninstall"]),
     ("daemon", &["daemon", "status"]),
     ("config", &["config"]),
     ("config", &["config", "init"]),
     ("config", &["config", "show"]),
+    ("completions", &["completions"]),
+    ("man", &["man"]),
 ];
 
 #[test]
@@ -679,12 +843,12 @@ fn an_unknown_key_in_the_file_stops_every_verb_and_names_the_nearest_key() {
         file.display()
     );
     for verb in [
-        "demo",
         "run x",
         "list",
         "output x",
         "wait x",
         "resume x y",
+        "send x y",
         "approve",
         "deny x",
         "cancel x",

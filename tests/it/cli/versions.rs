@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use asyncagents::wire::{ErrorView, HealthView, PageView, ServerView};
 use serde_json::{Value, json};
 
-use crate::support::front::{Answers, ByHeart};
+use crate::support::front::{Answers, CannedDaemon};
 use crate::support::process::{Ended, Shell};
 
 /// What a daemon answered from before the protocol had a number.
@@ -16,7 +16,7 @@ const OLDER_TASKS: &str = include_str!("../../fixtures/protocol-0/tasks.json");
 const OLDER_SERVER: &str = include_str!("../../fixtures/protocol-0/server.json");
 const OLDER_REFUSAL: &str = include_str!("../../fixtures/protocol-0/unknown-field.json");
 
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 21] = [
     "run x",
     "list",
     "output x",
@@ -29,8 +29,15 @@ const VERBS: [&str; 14] = [
     "clear",
     "prune --keep 1",
     "hosts",
-    "demo",
     "daemon start",
+    "logs x",
+    "batch x",
+    "stats",
+    "send x y",
+    "status",
+    "retry x",
+    "pause",
+    "continue",
 ];
 
 fn health(version: &str, protocol: u32) -> (&'static str, u16, String) {
@@ -41,9 +48,9 @@ fn health(version: &str, protocol: u32) -> (&'static str, u16, String) {
     ("GET /v1/health", 200, health.to_string())
 }
 
-fn listening(answers: Answers) -> (Shell, ByHeart) {
+fn listening(answers: Answers) -> (Shell, CannedDaemon) {
     let shell = Shell::new();
-    let daemon = ByHeart::listen(&shell.socket(), answers);
+    let daemon = CannedDaemon::listen(&shell.socket(), answers);
     (shell, daemon)
 }
 

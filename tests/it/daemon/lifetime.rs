@@ -1,4 +1,4 @@
-//! The daemon as a process: one per storage directory, started when needed, stopped with care,
+//! The daemon as a process: one per storage directory, started on demand, stopped gracefully,
 //! killed without loss.
 
 use std::collections::BTreeSet;
@@ -107,7 +107,7 @@ fn start_status_and_stop_say_what_is() {
     assert_eq!(shell.run(["daemon", "status"]), ended(3, &not_running));
     assert_eq!(shell.health(), None);
     assert_eq!(shell.run(["daemon", "stop"]), ended(0, "not running\n"));
-    assert!(!shell.home().exists(), "looking makes nothing");
+    assert!(!shell.home().exists(), "a read-only command creates no files");
 
     let started = shell.say(["daemon", "start"]);
     let running = format!("running in {}: pid {}, ", shell.home().display(), shell.pid());
@@ -145,7 +145,7 @@ async fn a_caller_that_waits_is_answered_when_the_daemon_stops() {
     let request =
         WaitRequest { ids: vec![task.session_id], timeout: 600.0, ..WaitRequest::default() };
     let waiting = tokio::spawn(async move { client.wait(&request).await });
-    // Each answer is a turn of the daemon in which it read what had come before.
+    // The daemon has read the wait by the time it has answered this many later requests.
     let client = shell.client();
     for _ in 0..100 {
         client.health().await.unwrap();
@@ -190,14 +190,14 @@ fn whoever_needs_a_daemon_while_the_last_one_is_still_stopping_gets_a_new_one() 
     let shell = Shell::with_host_process();
     shell.say(["daemon", "start"]);
     let pid = shell.pid();
-    // Half a request holds the old one back.
+    // An incomplete request keeps the old daemon draining.
     let mut stream = UnixStream::connect(shell.socket()).unwrap();
     stream.write_all(b"POST /v1/tasks HTTP/1.1\r\nhost:").unwrap();
     let stop = shell.start(["daemon", "stop"]);
     until("the daemon is stopping", || !log_lines(&shell, " stopping").is_empty());
     let mut needy = shell.start(["run", "--json", "@hang"]);
     assert!(!needy.is_over());
-    until("nobody listens any more", || UnixStream::connect(shell.socket()).is_err());
+    until("the socket refuses connections", || UnixStream::connect(shell.socket()).is_err());
     drop(stream);
     let ended = needy.wait();
     assert_eq!(ended.code, 0, "{ended:?}");
@@ -218,7 +218,7 @@ fn wait_survives_a_restart_of_the_daemon() {
             let quick = shell.launch_to_the_end("quick");
             let task = shell.launch_hanging("slow");
             let mut waiting = shell.start(["wait", &quick.short_id, &task.short_id]);
-            // Having told this much, it waits.
+            // After this line the command blocks.
             let told = format!("{} \"quick\" completed\n", quick.short_id);
             assert_eq!(waiting.next_complaint(), told);
             way(&shell);
@@ -281,7 +281,7 @@ fn tasks_survive_the_death_of_the_daemon() {
     let output = shell.run(["output", &finished.short_id]);
     assert_eq!(output.stdout, "the result\n");
     assert_eq!(shell.run(["wait", "--quiet", &failed.short_id]).code, 1);
-    // It was not told of this end by an event it could have seen.
+    // No event reports this end: the daemon has to find it when it starts.
     shell.kill_daemon();
     shell.finish(&running, "found while nobody looked");
     assert_eq!(shell.run(["wait", "--quiet", &running.short_id]).code, 0);
@@ -335,7 +335,7 @@ fn the_log_tells_what_happened_and_nothing_of_what_was_said() {
 }
 
 fn stopping() -> ErrorView {
-    let error = "the daemon is stopping; try again, it is started anew on demand".to_owned();
+    let error = "the daemon is stopping; try again, a new one is started on demand".to_owned();
     ErrorView { error, status: 503 }
 }
 

@@ -1,4 +1,4 @@
-//! The daemon as a process: start, stop, one per storage directory, configuration that changes.
+//! The daemon as a process: start, stop, one per storage directory, reloading its configuration.
 
 mod lifetime;
 mod reload;

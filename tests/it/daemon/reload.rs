@@ -1,4 +1,4 @@
-//! A configuration file that is changed while the daemon runs.
+//! Reloading the configuration file while the daemon runs.
 
 use std::fs;
 use std::path::PathBuf;

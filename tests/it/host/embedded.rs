@@ -1,4 +1,4 @@
-//! Agents of our own, through the built program: no server, no key, no network.
+//! Embedded agents through the built program: no server, no key, no network.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::support::process::Shell;
 
-/// As on a fresh machine: nothing is configured.
+/// A fresh machine: nothing is configured.
 fn embedded() -> Shell {
     let mut shell = Shell::new();
     shell.unset("ASYNCAGENTS_HOST");
     shell
 }
 
-/// A small repository that nobody has seen.
+/// A small project, with a file that git ignores.
 fn project(shell: &Shell) -> std::path::PathBuf {
     let root = shell.path("project");
     std::fs::create_dir_all(root.join("src")).unwrap();
@@ -41,8 +41,8 @@ fn the_demo_finds_real_things_in_a_repository_it_has_not_seen() {
     let root = project(&shell);
     let demo = shell.run_in(&root, ["demo"]);
     assert_eq!(demo.code, 0, "{demo:?}");
-    assert_eq!(demo.stdout.matches("✓ **Agent \"").count(), 3, "{}", demo.stdout);
-    assert!(demo.stdout.contains("Task Progress: 3/3"), "{}", demo.stdout);
+    assert_eq!(demo.stdout.matches("✓ **Agent \"").count(), 6, "{}", demo.stdout);
+    assert_eq!(demo.stdout.matches("Task Progress: 3/3").count(), 2, "{}", demo.stdout);
     assert!(demo.stdout.contains("README.md:3: Install it. License: MIT."), "{}", demo.stdout);
     assert!(demo.stdout.contains("Where to look next:"), "{}", demo.stdout);
 }
@@ -63,7 +63,7 @@ fn the_default_agent_searches_the_workspace_and_reports_files_and_lines() {
     assert_eq!(task["host"], "embedded");
     assert_eq!(task["progress"]["toolCallsByName"]["grep"], 1, "{task}");
     assert!(task["progress"]["tokens"].as_u64().unwrap() > 0);
-    // A follow-up goes on in the same session.
+    // A follow-up continues in the same session.
     shell.run(["resume", id, "And where is known?"]);
     assert_eq!(shell.run(["wait", id]).code, 0);
     let again = shell.run(["output", id]);
@@ -122,7 +122,7 @@ fn a_model_that_cannot_be_used_is_refused_at_launch_with_the_way_out() {
     assert!(told.contains("the daemon has no key for `anthropic`: run `asyncagents"), "{told}");
     let told = refused("nobody/anything");
     assert!(told.contains("no model `nobody/anything`; there are `offline/explorer`"), "{told}");
-    // Short names mean the same as in an agent file; one that nobody knows is no task that fails.
+    // An alias means the same as in an agent file; an unknown one is refused at launch.
     let told = refused("sonnet");
     assert!(told.contains("the daemon has no key for `anthropic`: run `asyncagents"), "{told}");
     let told = refused("sonnett");

@@ -1,4 +1,4 @@
-//! OpenCode servers that callers name in their own environment.
+//! OpenCode servers that callers name in their environment.
 
 use std::net::TcpListener;
 use std::thread;
@@ -8,7 +8,7 @@ use tokio::task::block_in_place;
 use crate::support::OpenCode;
 use crate::support::process::{Ended, Shell, until};
 
-/// Somebody whose daemon knows no server.
+/// A user whose daemon has no configured server.
 fn shell() -> Shell {
     let mut shell = Shell::new();
     shell.unset("ASYNCAGENTS_HOST");
@@ -64,7 +64,7 @@ async fn servers_that_callers_named_and_that_are_gone_make_room_for_others() {
             shell.set("ASYNCAGENTS_OPENCODE_URL", &address);
             let refused = run(&shell, "@say fine");
             let told = format!(
-                "error: host cannot be reached: `{address}` (ASYNCAGENTS_OPENCODE_URL): nobody listens"
+                "error: host cannot be reached: `{address}` (ASYNCAGENTS_OPENCODE_URL): cannot connect"
             );
             assert!(refused.code == 1 && refused.stderr.starts_with(&told), "{refused:?}");
         }
@@ -88,7 +88,8 @@ async fn a_task_on_a_server_that_its_caller_named_goes_on_after_the_daemon_was_r
             let id = server.sessions()[0]["id"].as_str().unwrap().to_owned();
             until("it is at work", || !server.given(&id).is_empty());
             shell.kill_daemon();
-            // Without a password the next daemon finds the server by itself, with one by the next call.
+            // The address is stored, a password is not: with one, the next caller has to pass both
+            // again.
             if password.is_none() {
                 shell.unset("ASYNCAGENTS_OPENCODE_URL");
             }
@@ -118,7 +119,7 @@ async fn the_next_daemon_forgets_the_servers_that_no_task_needs_any_more() {
             let all = all.query_map([], |row| row.get(0)).unwrap();
             all.map(|address| address.unwrap()).collect()
         };
-        // As a version before this one could have noted it.
+        // A row as an earlier version wrote it, with the password in the address.
         let old = "http://me:swordfish@127.0.0.1:1";
         let db = rusqlite::Connection::open(shell.database()).unwrap();
         db.execute("INSERT INTO instance VALUES ('handed-0', ?1)", [old]).unwrap();

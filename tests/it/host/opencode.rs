@@ -1,5 +1,5 @@
-//! Tasks on OpenCode servers: every way a run ends there, and everything the servers are known to
-//! do. The server is the tests' own (see `opencode_stub`), which does it on demand.
+//! Tasks on OpenCode servers: every way a run ends there, and every known fault of the servers. The
+//! server is the tests' stub (see `opencode_stub`), which produces them on demand.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use asyncagents::host::{Host as _, NewSession, Place, Servers as _};
 use asyncagents::supervisor::{Asks, Caller, Error, Fork, ForkMethod, Launch, Settings, Target};
 use asyncagents::task::Order;
 use asyncagents::task::lifecycle::Resumable;
-use asyncagents::task::{Phase, SessionId, Status, Task};
+use asyncagents::task::{Answerer, Phase, SessionId, Status, Task};
 use serde_json::json;
 
 use crate::support::on_opencode::{caller, general, visible};
@@ -21,7 +21,7 @@ fn end(task: &Task) -> (Status, &str, &str) {
     (task.status(), task.state.result().unwrap_or(""), task.state.error().unwrap_or(""))
 }
 
-/// How a prompt ends, and that its parent is told once.
+/// Checks how a prompt ends, and that its parent gets one notice.
 async fn check(world: &OnOpenCode, prompt: &str, expected: (Status, &str, &str)) {
     let parent = world.server.parent(HERE).await;
     let task = world.end_of(&parent, prompt).await;
@@ -116,7 +116,7 @@ async fn g4_every_row_of_the_table_becomes_what_it_means() {
     assert_eq!(world.notices(&refused, 1).await.len(), 1);
 }
 
-/// How often the host was asked for a conversation, after these were shown.
+/// The number of transcript calls to the host, after showing this transcript.
 async fn fetched(world: &OnOpenCode, task: &Task) -> u64 {
     world.supervisor.shown_transcript(task).await.unwrap();
     transcripts_asked(world)
@@ -137,7 +137,7 @@ async fn a_transcript_is_shown_again_while_the_host_tells_of_nothing_new() {
     let task = world.launch(&parent, "@hang").await;
     world.server.until_busy(task.id.as_str()).await;
     let task = world.supervisor.task(&task.id).unwrap();
-    // What is told of its beginning comes to an end.
+    // Events of the start still invalidate the cache: poll until they have all arrived.
     let mut before = fetched(&world, &task).await;
     loop {
         let now = fetched(&world, &task).await;
@@ -145,7 +145,7 @@ async fn a_transcript_is_shown_again_while_the_host_tells_of_nothing_new() {
             break;
         }
     }
-    // A stream that broke may have had something to tell.
+    // Events may be lost with the stream, so a reconnect has to invalidate the cache.
     world.server.close_streams();
     while fetched(&world, &task).await == before {
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -171,7 +171,7 @@ async fn a_host_that_fails_to_show_the_transcript_of_a_live_task_is_asked_once()
     for task in [&new, &resumed] {
         world.at_work(task).await;
         let is_heard = |_: &OpenCode| world.host.version(&Place::from(task)).is_some();
-        world.server.until("its events are heard", is_heard).await;
+        world.server.until("its events are received", is_heard).await;
     }
     world.server.spoil("GET /session/{id}/message", Fault::Status(500), usize::MAX);
     let before = transcripts_asked(&world);
@@ -368,12 +368,12 @@ async fn g12_a_permission_is_parked_shown_and_answered() {
         assert_eq!(asked[0].ask.what, "bash echo hello");
         use asyncagents::supervisor::Answer;
         let answer = if allow { Answer::Allow } else { Answer::Deny };
-        world.supervisor.answer(task.id.as_str(), answer).await.unwrap();
+        world.supervisor.answer(task.id.as_str(), answer, Answerer::default()).await.unwrap();
         let task = world.ended(&task).await;
         assert_eq!(task.status(), status, "{task:?}");
         if !allow {
             let error = task.state.error().unwrap();
-            assert!(error.starts_with("stopped because it was refused: bash: "), "{error}");
+            assert!(error.starts_with("stopped because permission was refused: bash: "), "{error}");
         }
         assert_eq!(world.notices(&parent, 1).await.len(), 1);
     }
@@ -532,7 +532,7 @@ async fn a_launch_cut_off_by_a_crash_is_found_again_by_its_nonce() {
         assert_eq!(world.host.find(new.clone()).await.unwrap(), []);
         let opened = world.host.open(new.clone()).await.unwrap();
         assert_eq!(world.host.find(new.clone()).await.unwrap(), std::slice::from_ref(&opened));
-        // One that was asked for twice.
+        // A launch that was retried opens a second session with the same nonce.
         let twin = world.host.open(new.clone()).await.unwrap();
         let mut both = [opened, twin];
         both.sort_by(|one, other| one.session.cmp(&other.session));
@@ -567,7 +567,8 @@ async fn a_launch_without_a_parent_is_found_again_on_the_server_where_it_was_ope
     let both = servers(&[("default", &one), ("second", &other)]);
     let after = OnOpenCode::build(settings(), one, both, None, long).await;
     assert_eq!(after.host.find(new.clone()).await.unwrap(), [opened]);
-    // It may be on one that does not answer now.
+    // The session may be on the server that does not respond, so the lookup must fail and not
+    // report it missing.
     other.stop();
     let why = after.host.find(new.clone()).await;
     assert!(why.is_err(), "{why:?}");
@@ -602,7 +603,7 @@ async fn g1_what_is_sent_while_a_server_starts_is_never_answered_and_does_not_ho
     let launching = world.try_launch(&parent, general("@say done"));
     let starting = async {
         let calls = || world.server.calls("GET /global/health");
-        world.server.until("it is knocked at", |_| calls() >= 1).await;
+        world.server.until("it receives a request", |_| calls() >= 1).await;
         world.server.behave();
     };
     let (task, ()) = tokio::join!(launching, starting);
@@ -626,7 +627,7 @@ async fn g17_an_address_where_no_opencode_answers_is_said_to_be_none() {
     let servers = vec![("default".to_owned(), format!("{}/elsewhere", server.url()))];
     let long = Duration::from_secs(30);
     let world = OnOpenCode::build(settings(), server, servers, None, long).await;
-    let Err(why) = world.host.known().await.remove(0).standing else { panic!("it cannot be used") };
+    let Err(why) = world.host.known().await.remove(0).health else { panic!("it cannot be used") };
     assert!(why.contains("no OpenCode server answers there"), "{why}");
     assert!(world.host.put("other", "no address").is_err());
 }
@@ -652,7 +653,7 @@ async fn a_notice_that_was_accepted_and_not_kept_is_not_taken_for_delivered() {
     let parent = world.server.parent(HERE).await;
     let task = world.launch(&parent, "@hang").await;
     world.server.until_busy(task.id.as_str()).await;
-    // Accepted, stored after a while: only then it counts.
+    // The message is accepted at once and stored later: the notice counts as delivered only then.
     world.server.be_slow_to_start(Duration::from_millis(700), Duration::ZERO);
     world.server.finish(task.id.as_str(), "done");
     world.ended(&task).await;
@@ -686,7 +687,7 @@ async fn several_servers_at_once_and_one_that_comes_back_on_another_port() {
     assert!(refused.contains("configuration file"), "{refused}");
 }
 
-/// A task at work, on a server that may be gone for a moment only; with its parent.
+/// A running task and its parent, on a server that may be unreachable for a short time only.
 async fn at_work_with_little_patience() -> (OnOpenCode, String, Task) {
     let server = OpenCode::start().await;
     let servers = vec![("default".to_owned(), server.url())];
@@ -711,7 +712,7 @@ async fn a_server_that_is_gone_for_too_long_has_lost_its_runs() {
 #[tokio::test]
 async fn a_run_given_up_on_a_server_that_was_cut_off_is_stopped_when_that_is_back() {
     let (world, parent, task) = at_work_with_little_patience().await;
-    // It works on, but nobody can reach it.
+    // The run continues, but the server refuses every request.
     world.server.refuse_with(503);
     world.server.close_streams();
     assert_eq!(world.ended(&task).await.status(), Status::Error);
@@ -731,8 +732,8 @@ async fn ends_at_once_are_told_in_their_order_and_once_whatever_gets_lost() {
         world.at_work(&task).await;
         tasks.push(task);
     }
-    // The first notice fails, so that the others wait for it and then go together; of those again
-    // one answer is lost.
+    // The first notice fails, so that the others queue up behind it and go out as one batch; then
+    // one response in that batch is lost.
     world.server.spoil("POST /session/{id}/prompt_async", Fault::Status(500), 1);
     for task in &tasks {
         world.server.finish(task.id.as_str(), task.short_id.as_str());
@@ -789,7 +790,7 @@ async fn at_rest_at_most_two_calls_a_second_for_any_number_of_running_tasks() {
         tokio::time::sleep(window).await;
         (calls() - before) as f64 / at.elapsed().as_secs_f64()
     };
-    // The first seconds may still belong to the launches.
+    // Calls that belong to the launches may take a few more seconds.
     quiet(Duration::from_secs(4)).await;
     let rate = quiet(Duration::from_secs(10)).await;
     assert!(rate <= 2.0, "{rate} calls a second: {:?}", world.server.all_calls());
@@ -875,7 +876,7 @@ async fn an_abort_that_is_slow_to_arrive_does_not_stop_the_next_run() {
     world.server.delay(Duration::from_millis(300));
     let target = Target::Task(task.id.clone());
     world.supervisor.cancel(&caller(&parent), target).await.unwrap();
-    world.server.until("it is on its way", |server| server.calls(abort) == 1).await;
+    world.server.until("the request is in flight", |server| server.calls(abort) == 1).await;
     world.server.behave();
     let resumed = world.supervisor.resume(&task.id, "@hang".into()).await.unwrap();
     world.at_work(&resumed).await;

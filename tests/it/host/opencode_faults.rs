@@ -1,12 +1,11 @@
-//! The OpenCode server of the tests does what it is told to do wrong, and what a real one does
-//! wrong by itself.
+//! Faults of the stub OpenCode server: those a test injects, and those that real servers have.
 
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::talk::{Ears, Talk, labels};
+use crate::support::talk::{EventRecorder, Talk, labels};
 use crate::support::{Fault, OpenCode};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -23,7 +22,7 @@ fn prompt(message: &str, part: &str, text: &str) -> Value {
     json!({"agent": "build", "messageID": message, "parts": [part]})
 }
 
-/// A request of a client with little patience: its status, when it is answered.
+/// A request with a short time-out; its status, if there is a response.
 async fn try_get(url: String) -> Option<u16> {
     let client = asyncagents::net::plain().timeout(SHORT).build().unwrap();
     Some(client.get(url).send().await.ok()?.status().as_u16())
@@ -56,7 +55,7 @@ async fn a_restart_keeps_sessions_and_forgets_runs() {
     let old = server.url();
     server.restart_on_new_port().await;
     assert_ne!(server.url(), old);
-    ears.until("the stream is broken", Ears::is_over).await;
+    ears.until("the stream is broken", EventRecorder::is_over).await;
     assert_eq!(try_get(format!("{old}/global/health")).await, None);
     let talk = Talk::to(server.url());
     assert_eq!(talk.get("/session/status").await, json!({}));
@@ -133,15 +132,15 @@ async fn events_are_lost_doubled_and_mixed_up_as_ordered() {
         let id = talk.session(&json!({"title": "shaken"})).await;
         talk.prompt(&id, "@say one two three four").await;
         server.until("it is done", |server| server.messages(&id).len() == 2).await;
-        server.until("it rests", |server| server.is_idle(&id)).await;
-        // A last event that is told in order, so that all others were before.
+        server.until("it is idle", |server| server.is_idle(&id)).await;
+        // Events are sent in order, so all others have arrived when this last one has.
         let events = server.events(&id);
         server.lose_events(0.0, 0);
         talk.post("/tui/show-toast", &json!({"message": "end"})).await;
-        let is_over = |ears: &Ears| {
+        let is_over = |ears: &EventRecorder| {
             ears.all().iter().any(|event| event["payload"]["type"] == "tui.toast.show")
         };
-        ears.until("the end is heard", is_over).await;
+        ears.until("the end event is received", is_over).await;
         (labels(&events), labels(&ears.events(&id)))
     };
     let (happened, heard) = run(&|_| {}).await;
@@ -169,24 +168,24 @@ async fn streams_close_fall_silent_and_beat() {
     server.beat_every(Duration::from_millis(10));
     let ears = talk.listen().await;
     assert_eq!(server.listeners(), 1);
-    let beats = |ears: &Ears| {
+    let beats = |ears: &EventRecorder| {
         let beats = ears.all().into_iter().map(|event| event["payload"]["type"].clone());
         beats.filter(|kind| kind == "server.heartbeat").count()
     };
-    ears.until("it beats", |ears| beats(ears) >= 2).await;
+    ears.until("heartbeats arrive", |ears| beats(ears) >= 2).await;
     server.mute_streams();
     let silent = beats(&ears);
-    // Six beats long; that nothing comes cannot be waited for.
+    // Six heartbeat intervals: the absence of an event cannot be polled for.
     tokio::time::sleep(Duration::from_millis(60)).await;
     assert!(beats(&ears) <= silent + 1);
     server.unmute_streams();
-    ears.until("it beats again", |ears| beats(ears) >= silent + 3).await;
+    ears.until("heartbeats arrive again", |ears| beats(ears) >= silent + 3).await;
     server.close_streams();
-    ears.until("it is closed", Ears::is_over).await;
+    ears.until("it is closed", EventRecorder::is_over).await;
     server.connect_late(Duration::from_secs(60));
     let ears = talk.listen().await;
     let id = talk.session(&json!({"title": "unheard"})).await;
-    ears.until("it beats all the same", |ears| beats(ears) >= 2).await;
+    ears.until("heartbeats still arrive", |ears| beats(ears) >= 2).await;
     assert_eq!(server.events(&id).len(), 1);
     assert_eq!(ears.events(&id).len(), 0);
 }
@@ -270,7 +269,7 @@ async fn what_is_not_there_is_told_apart() {
     assert_eq!(status, 404);
     assert_eq!(error["data"]["message"], "Message not found: msg_nope");
     assert_eq!(talk.call(Method::GET, "/session/nonsense", None).await.0, 500);
-    // No route at all is the web page.
+    // Unknown routes serve the web page.
     assert_eq!(talk.call(Method::GET, "/nope", None).await, (200, Value::Null));
     let reply = json!({"reply": "once"});
     let (status, error) = talk.call(Method::POST, "/permission/per_nope/reply", Some(&reply)).await;
@@ -352,7 +351,7 @@ async fn agents_and_the_room_for_context_are_configured() {
     let id = talk.session(&json!({"title": "small"})).await;
     talk.prompt(&id, "@say short | usage 50 50\n@say unheard").await;
     server.until("it is answered", |server| server.messages(&id).len() == 2).await;
-    server.until("it rests", |server| server.is_idle(&id)).await;
+    server.until("it is idle", |server| server.is_idle(&id)).await;
     talk.prompt(&id, "@say long | usage 50 51\n@say on | usage 1 1").await;
     server.until("it is compacted", |server| server.messages(&id).len() == 8).await;
     let calls = server.all_calls();

@@ -1,5 +1,5 @@
-//! The OpenCode server of the tests against what was recorded of a real one: the same scenario has
-//! the same events in the same order, and everything has the same shape.
+//! The stub OpenCode server compared with recordings of a real one: the same scenario produces the
+//! same events in the same order, with the same shapes.
 
 use std::fs;
 use std::path::Path;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::OpenCode;
-use crate::support::talk::{Ears, Talk, labels, shape};
+use crate::support::talk::{EventRecorder, Talk, labels, shape};
 
 const BASH: &str = r#"call bash {"command": "echo hello", "description": "run it"}"#;
 
-/// What was recorded.
+/// A recording.
 fn sample(name: &str) -> Value {
     let samples = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/samples/opencode");
     serde_json::from_slice(&fs::read(Path::new(samples).join(name)).unwrap()).unwrap()
 }
 
-async fn server() -> (OpenCode, Talk, Ears) {
+async fn server() -> (OpenCode, Talk, EventRecorder) {
     let server = OpenCode::start().await;
     let talk = Talk::to(server.url());
     let ears = talk.listen().await;
@@ -29,7 +29,7 @@ fn array(value: &Value) -> &[Value] {
     value.as_array().unwrap()
 }
 
-/// Types and properties; how a text was cut into deltas says nothing.
+/// Types and properties; how a text was split into deltas does not matter.
 fn shapes(events: &[Value]) -> Vec<Value> {
     let of = |event: &Value| json!([event["type"], shape(&event["properties"])]);
     let mut shapes: Vec<Value> = events.iter().map(of).collect();
@@ -59,8 +59,8 @@ fn pretty<T: serde::Serialize + ?Sized>(ours: &T, recorded: &T) {
     assert_eq!(ours.lines().count(), recorded.lines().count(), "{ours}\nrecorded: {recorded}");
 }
 
-/// Compares with a recording in words. Sums and differences come in the background, now sooner,
-/// now later.
+/// Compares the labels of events with a recording, without totals and diffs, which arrive
+/// asynchronously.
 #[track_caller]
 fn same_words(ours: &[Value], recorded: &Value) {
     let background = ["session.updated", "session.diff", "session.created"];
@@ -140,8 +140,9 @@ async fn an_abort_between_retries_is_as_recorded() {
     let (_server, talk, ears) = server().await;
     let id = talk.session(&json!({"title": "FAIL 500"})).await;
     talk.prompt(&id, "@status 500 | say fake backend exploded").await;
-    let retrying =
-        |ears: &Ears| labels(&ears.events(&id)).ends_with(&["session.status retry".into()]);
+    let retrying = |ears: &EventRecorder| {
+        labels(&ears.events(&id)).ends_with(&["session.status retry".into()])
+    };
     ears.until("it waits to try again", retrying).await;
     let recorded = sample("fail-500-retry.json");
     let until_retry = ears.events(&id);
@@ -154,13 +155,14 @@ async fn an_abort_between_retries_is_as_recorded() {
     same_words(since, &sample("behaviours.json")["fail500.abort"]);
 }
 
-/// Aborts what works on this prompt and compares what happens from then on.
+/// Aborts a run on this prompt, and compares the events from then on.
 async fn abort(prompt: &str, last_words: &str, recorded: &Value) {
     let (_server, talk, ears) = server().await;
     let id = talk.session(&json!({"title": "abort"})).await;
     talk.prompt(&id, prompt).await;
-    let at_work = |ears: &Ears| labels(&ears.events(&id)).ends_with(&[last_words.to_owned()]);
-    let begun = |ears: &Ears| !ears.of_type(&id, "session.diff").is_empty();
+    let at_work =
+        |ears: &EventRecorder| labels(&ears.events(&id)).ends_with(&[last_words.to_owned()]);
+    let begun = |ears: &EventRecorder| !ears.of_type(&id, "session.diff").is_empty();
     ears.until(last_words, |ears| begun(ears) && at_work(ears)).await;
     let before = ears.events(&id).len();
     talk.post(&format!("/session/{id}/abort"), &json!({})).await;
@@ -280,7 +282,8 @@ async fn todos_toasts_and_deletions_are_as_recorded() {
 
     let recorded = sample("event.tui.toast.show.json");
     talk.post("/tui/show-toast", &recorded["properties"]).await;
-    let shown = |ears: &Ears| ears.all().last().unwrap()["payload"]["type"] == "tui.toast.show";
+    let shown =
+        |ears: &EventRecorder| ears.all().last().unwrap()["payload"]["type"] == "tui.toast.show";
     ears.until("the toast is shown", shown).await;
     same_shape(&ears.all().last().unwrap()["payload"], &recorded);
     assert_eq!(server.toasts(), [recorded["properties"].clone()]);
@@ -291,7 +294,7 @@ async fn todos_toasts_and_deletions_are_as_recorded() {
     talk.prompt(&child, "@hang").await;
     server.until_busy(&child).await;
     talk.delete(&format!("/session/{parent}")).await;
-    let deleted = |ears: &Ears| !ears.of_type(&parent, "session.deleted").is_empty();
+    let deleted = |ears: &EventRecorder| !ears.of_type(&parent, "session.deleted").is_empty();
     ears.until("all are deleted", deleted).await;
     let payloads = ears.all().into_iter().map(|mut event| event["payload"].take());
     let deletions: Vec<_> = payloads.filter(|event| event["type"] == "session.deleted").collect();

@@ -1,5 +1,5 @@
-//! A real OpenCode server: that it can be used at all, and that the one of the tests behaves like
-//! it. Both are given the same prompts, and must tell the same story.
+//! A real OpenCode server: that it can be used at all, and that the stub behaves like it. Both are
+//! given the same prompts, and must produce the same events and messages.
 
 mod plugin;
 mod tasks;
@@ -7,7 +7,7 @@ mod tasks;
 use serde_json::{Value, json};
 
 use crate::support::real_opencode::{RealOpenCode, Setup};
-use crate::support::talk::{Ears, Talk, labels, shape};
+use crate::support::talk::{EventRecorder, Talk, labels, shape};
 use crate::support::{ModelServer, OpenCode};
 
 const BASH: &str = r#"call bash {"command": "echo hello", "description": "say hello"}"#;
@@ -36,7 +36,7 @@ async fn a_child_uses_a_tool_and_its_result_reaches_the_model() {
 
     let untitled = talk.session(&json!({})).await;
     talk.prompt(&untitled, "hello\n@say hello to you").await;
-    let has_title = |ears: &Ears| {
+    let has_title = |ears: &EventRecorder| {
         let updates = ears.of_type(&untitled, "session.updated");
         updates.iter().any(|event| event["properties"]["info"]["title"] == "a title")
     };
@@ -56,11 +56,11 @@ async fn it_is_killed_and_started_again_with_what_it_wrote_down() {
     let ears = talk.listen_closely().await;
     let id = talk.session(&json!({"title": "cut off"})).await;
     talk.prompt(&id, "@hang").await;
-    let asked = |ears: &Ears| !ears.of_type(&id, "session.diff").is_empty();
+    let asked = |ears: &EventRecorder| !ears.of_type(&id, "session.diff").is_empty();
     ears.until("the model is asked", asked).await;
     let port = server.url();
     server.kill();
-    ears.until("the stream is broken", Ears::is_over).await;
+    ears.until("the stream is broken", EventRecorder::is_over).await;
     server.start_again().await;
     assert_eq!(server.url(), port);
     assert_eq!(talk.get("/session/status").await, json!({}));
@@ -77,38 +77,42 @@ async fn it_is_killed_and_started_again_with_what_it_wrote_down() {
     assert_eq!(last["parts"][1]["text"], "here I am again", "{}", server.log());
 }
 
-/// What became of a scenario.
+/// The observable outcome of a scenario.
 #[derive(Debug, PartialEq)]
-struct Story {
+struct ScenarioOutcome {
     events: Vec<String>,
-    /// Without the contents of what failed: servers of models have words of their own for that.
+    /// Without the contents of errors, whose wording depends on the model server.
     messages: Value,
 }
 
-/// Both servers and everything to talk to them with.
-struct Both {
+/// A real server and the stub, with a model server for the real one.
+struct ServerPair {
     real: RealOpenCode,
     model: ModelServer,
     ours: OpenCode,
 }
 
-impl Both {
-    async fn start(setup: Setup) -> Both {
+impl ServerPair {
+    async fn start(setup: Setup) -> ServerPair {
         let model = ModelServer::start().await;
         let real = RealOpenCode::with(&model, setup).await;
-        Both { real, model, ours: OpenCode::start().await }
+        ServerPair { real, model, ours: OpenCode::start().await }
     }
 
-    async fn tell_the_same(&self, name: &str, scenario: impl AsyncFn(&Talk, &Ears, &str)) {
-        let ours = story(&Talk::to(self.ours.url()), &scenario).await;
-        let real = story(&self.real.talk(), &scenario).await;
-        let text = |story: &Story| serde_json::to_string_pretty(&story.messages).unwrap();
+    async fn tell_the_same(&self, name: &str, scenario: impl AsyncFn(&Talk, &EventRecorder, &str)) {
+        let ours = outcome(&Talk::to(self.ours.url()), &scenario).await;
+        let real = outcome(&self.real.talk(), &scenario).await;
+        let text =
+            |outcome: &ScenarioOutcome| serde_json::to_string_pretty(&outcome.messages).unwrap();
         assert_eq!(ours.events, real.events, "{name}");
         assert_eq!(text(&ours), text(&real), "{name}");
     }
 }
 
-async fn story(talk: &Talk, scenario: &impl AsyncFn(&Talk, &Ears, &str)) -> Story {
+async fn outcome(
+    talk: &Talk,
+    scenario: &impl AsyncFn(&Talk, &EventRecorder, &str),
+) -> ScenarioOutcome {
     let ears = talk.listen_closely().await;
     let id = talk.session(&json!({"title": "a story"})).await;
     scenario(talk, &ears, &id).await;
@@ -118,26 +122,27 @@ async fn story(talk: &Talk, scenario: &impl AsyncFn(&Talk, &Ears, &str)) -> Stor
             message["info"]["error"] = message["info"]["error"]["name"].take();
         }
     }
-    // Parts come in as many updates as there is time for, sums in the background. An event is
-    // written down when it is sent, so that the first one of an answer may know its end already.
+    // Dropped are events whose number depends on timing (part updates, asynchronous totals), and
+    // those of the answer: they are serialised when they are sent, so that the first one may
+    // contain its end already.
     let mut events = labels(&ears.events(&id));
-    let is_story = |label: &String| {
+    let is_deterministic = |label: &String| {
         let tells = !["session.updated", "session.diff"].contains(&label.as_str());
         let is_answer = label.starts_with("message.updated assistant");
         tells && !is_answer && !label.starts_with("message.part.")
     };
-    events.retain(is_story);
+    events.retain(is_deterministic);
     events.dedup_by(|next, last| next == last && next == "session.status busy");
-    Story { events, messages: shape(&messages) }
+    ScenarioOutcome { events, messages: shape(&messages) }
 }
 
-fn part_is(ears: &Ears, id: &str, words: &str) -> bool {
+fn part_is(ears: &EventRecorder, id: &str, words: &str) -> bool {
     labels(&ears.events(id)).iter().any(|label| label == words)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_of_the_tests_tells_the_same_stories() {
-    let both = Both::start(Setup::default()).await;
+    let both = ServerPair::start(Setup::default()).await;
     both.tell_the_same("text", async |talk, ears, id| {
         talk.prompt(id, "@say one two three | usage 10 5").await;
         ears.until_idle(id, 1).await;
@@ -181,9 +186,10 @@ async fn the_server_of_the_tests_tells_the_same_stories() {
     .await;
     both.tell_the_same("abort before the first word", async |talk, ears, id| {
         talk.prompt(id, "@hang").await;
-        // An abort before the model is asked is another story: one idle, and no error is told of.
-        let asked =
-            |_: &Ears| !both.model.asked_by(id).is_empty() || !both.ours.given(id).is_empty();
+        // An abort before the model is asked behaves differently: one idle event and no error.
+        let asked = |_: &EventRecorder| {
+            !both.model.asked_by(id).is_empty() || !both.ours.given(id).is_empty()
+        };
         ears.until("the model is asked", asked).await;
         talk.post(&format!("/session/{id}/abort"), &json!({})).await;
         ears.until_idle(id, 2).await;
@@ -194,7 +200,7 @@ async fn the_server_of_the_tests_tells_the_same_stories() {
         talk.prompt(id, &format!("@call bash {sleep} | usage 10 5")).await;
         let running = "message.part.updated tool:bash/running";
         ears.until(running, |ears| part_is(ears, id, running)).await;
-        let has_output = |ears: &Ears| {
+        let has_output = |ears: &EventRecorder| {
             ears.of_type(id, "message.part.updated").iter().any(|event| {
                 event["properties"]["part"]["state"]["metadata"].get("output").is_some()
             })
@@ -214,7 +220,7 @@ async fn the_server_of_the_tests_tells_the_same_stranger_stories() {
         context: Some(20_000),
         ..Setup::default()
     };
-    let both = Both::start(setup).await;
+    let both = ServerPair::start(setup).await;
     both.ours.ask_for("bash");
     both.ours.limit_context(20_000 - 8_192);
     for reply in ["once", "reject"] {

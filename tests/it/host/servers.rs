@@ -1,5 +1,5 @@
-//! Hosts from the shell: OpenCode servers shown, added, moved and removed; what the doctor says of
-//! them; the plugin put in and taken out.
+//! Hosts from the shell: OpenCode servers listed, added, moved and removed; what the doctor reports
+//! about them; the plugin installed and uninstalled.
 
 use asyncagents::task::Phase;
 use asyncagents::wire::TaskView;
@@ -9,7 +9,7 @@ use tokio::task::block_in_place;
 use crate::support::OpenCode;
 use crate::support::process::{Shell, until};
 
-/// As on a fresh machine: nothing is configured.
+/// A fresh machine: nothing is configured.
 fn shell() -> Shell {
     let mut shell = Shell::new();
     shell.unset("ASYNCAGENTS_HOST");
@@ -43,7 +43,7 @@ async fn a_server_is_added_used_moved_and_removed_by_its_name() {
     block_in_place(|| until("it is seen at work", || phase() != Phase::Starting));
     server.restart_on_new_port().await;
     block_in_place(|| {
-        // Also a daemon that comes later knows where it is.
+        // The new address is stored, so the next daemon knows it as well.
         shell.say(["hosts", "add", "work", &server.url()]);
         shell.kill_daemon();
         let waited = shell.run(["wait", "--timeout", "60", &task.session_id]);
@@ -69,7 +69,7 @@ fn a_server_that_was_added_does_not_become_the_default_at_the_next_start() {
     assert_eq!(default(), ["embedded"]);
     shell.say(["daemon", "restart"]);
     assert_eq!(default(), ["embedded"]);
-    // One of the configuration does.
+    // A configured server becomes the default.
     let file = shell.path(".config/asyncagents/config.toml");
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::write(&file, "[opencode.servers]\nhome = 'http://127.0.0.1:1'\n").unwrap();
@@ -176,7 +176,7 @@ fn install_names_what_it_did_and_uninstall_undoes_exactly_that() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before, "byte for byte");
     assert!(shell.say(["doctor"]).contains("OpenCode plugin: not installed"));
 
-    // What was changed between two installations of different programs stays.
+    // Edits between two installations by different programs are kept.
     shell.run_in(&project, install);
     let put = std::fs::read_to_string(&file).unwrap();
     let edited = put.replace("a/b", "my/own").replace("\"program\": \"", "\"program\": \"/old");
@@ -187,14 +187,14 @@ fn install_names_what_it_did_and_uninstall_undoes_exactly_that() {
     assert!(left.contains("my/own") && left.contains("\"other\""), "{left}");
     assert!(!left.contains("asyncagents"), "{left}");
 
-    // Where there was nothing, nothing stays.
+    // A file that the installation created is removed again.
     std::fs::remove_file(&file).unwrap();
     shell.run_in(&project, install);
     assert!(project.join("opencode.json").exists());
     shell.run_in(&project, ["opencode", "uninstall", "--project"]);
     assert!(!project.join("opencode.json").exists());
 
-    // What cannot be understood is left alone.
+    // A file that cannot be parsed is left alone.
     std::fs::write(&file, "{ \"plugin\": ").unwrap();
     let refused = shell.run_in(&project, install);
     assert_eq!(refused.code, 1);

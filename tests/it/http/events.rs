@@ -1,4 +1,5 @@
-//! The event stream over real TCP, scenario by scenario.
+//! The event stream (SSE) over real TCP: snapshot, replay after a reconnect, slow readers and many
+//! readers.
 
 use std::io::Write;
 
@@ -134,7 +135,7 @@ fn a_resume_begins_as_task_updated_and_ends_as_task_completed() {
 fn sends_heartbeat_every_30_seconds() {
     let mut shell = Shell::new();
     assert_eq!(asyncagents::config::Api::default().heartbeat.as_secs(), 30);
-    // The same with a second in place of thirty.
+    // The same test with one second instead of thirty.
     let config = shell.path("config.toml");
     std::fs::write(&config, "[api]\nheartbeat_seconds = 1").unwrap();
     shell.set("ASYNCAGENTS_CONFIG", config);
@@ -149,7 +150,7 @@ fn sends_heartbeat_every_30_seconds() {
         let ts: asyncagents::task::Timestamp =
             serde_json::from_value(event.data["ts"].clone()).unwrap();
         assert_eq!(Value::from(ts.to_string()), event.data["ts"]);
-        assert!(began.elapsed().as_millis() > 500, "not before there was silence");
+        assert!(began.elapsed().as_millis() > 500, "only after an idle interval");
     }
 }
 
@@ -193,7 +194,7 @@ fn since_replays_what_is_kept_and_otherwise_begins_with_a_snapshot() {
     assert_eq!(rest.next().as_ref(), Some(&all[1]));
     let mut future = site.events("?since=1000000");
     assert_eq!(future.next().unwrap().name, "snapshot");
-    // The next daemon keeps nothing of what the last one said, and goes on counting.
+    // The replay buffer does not survive a restart, but the ids continue.
     let last = *ids.last().unwrap();
     shell.kill_daemon();
     let site = Site::start(&shell);
@@ -238,7 +239,7 @@ fn a_client_that_does_not_read_is_dropped_and_slows_nobody() {
     let mut reading = site.events("");
     let clients = |n: u32| site.get("/metrics").body.contains(&format!("sse_clients {n}\n"));
     until("both are there", || clients(2));
-    // Large enough that no buffer on the way holds it all.
+    // Larger than all socket buffers on the way.
     let prompt = format!("@hang\n{}", "x".repeat(500_000));
     let file = shell.path("prompt");
     std::fs::write(&file, &prompt).unwrap();
@@ -270,7 +271,7 @@ fn no_more_clients_than_allowed_read_the_stream() {
                 `api.max_streams`";
     assert_eq!((refused.status, refused.error()), (503, text.to_owned()));
     drop(first);
-    until("its place is free", || {
+    until("its stream is no longer counted", || {
         site.get("/metrics").body.contains("asyncagents_sse_clients 1\n")
     });
     assert_eq!(site.events("").next().unwrap().name, "snapshot");

@@ -1,4 +1,4 @@
-//! Where the status API listens, how it is found, and who may do what there.
+//! Access control of the status API: where it listens, how it is found, and which clients may do what.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use crate::support::web::{Answer, Site, fields};
 fn server_starts_on_plugin_init() {
     let shell = Shell::new();
     shell.say(["daemon", "start"]);
-    // Before any tool call.
+    // It listens before any tool call.
     let site = Site::of(&shell);
     assert_eq!(site.server.url, format!("http://127.0.0.1:{}", site.server.port));
     assert_eq!(site.get("/v1/health").status, 200);
@@ -25,7 +25,7 @@ fn server_starts_on_plugin_init() {
     assert_eq!(asyncagents::config::Api::default().host, "127.0.0.1");
 }
 
-/// Ten ports in a row, all of them taken.
+/// Ten consecutive ports, all in use.
 fn ten_in_a_row() -> Vec<TcpListener> {
     for first in (20_000..60_000).step_by(97) {
         let taken: Vec<TcpListener> = (first..first + 10)
@@ -35,7 +35,7 @@ fn ten_in_a_row() -> Vec<TcpListener> {
             return taken;
         }
     }
-    panic!("no ten ports in a row are free");
+    panic!("no ten consecutive ports are free");
 }
 
 #[test]
@@ -46,7 +46,10 @@ fn server_retries_next_port_on_collision() {
     shell.set("ASYNCAGENTS_API_PORT", first.to_string());
     let start = || Site::start(&shell).server.port;
     let port = start();
-    assert!(!(first..first + 10).contains(&port), "all were taken, so it is any: {port}");
+    assert!(
+        !(first..first + 10).contains(&port),
+        "all ten were in use, so the kernel chose: {port}"
+    );
     shell.say(["daemon", "stop"]);
     taken.truncate(9);
     assert_eq!(start(), first + 9, "the last of ten");
@@ -69,7 +72,7 @@ fn server_writes_discovery_file_on_start() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.starts_with("server"))
         .collect();
-    assert_eq!(names, ["server.json"], "nothing half-written is left");
+    assert_eq!(names, ["server.json"], "no partially written file is left");
 }
 
 #[test]
@@ -83,7 +86,7 @@ fn server_stops_gracefully_on_process_exit() {
         let mut events = site.events("");
         assert_eq!(events.next().unwrap().name, "snapshot");
         running.signal(signal);
-        assert_eq!(events.next(), None, "the stream is ended in order");
+        assert_eq!(events.next(), None, "the stream is closed cleanly");
         assert_eq!(running.wait().code, 0);
         assert!(!file.exists());
         assert!(std::net::TcpStream::connect(("127.0.0.1", site.server.port)).is_err());
@@ -109,7 +112,7 @@ fn server_json_created_on_server_start() {
     let shell = Shell::new();
     shell.say(["daemon", "start"]);
     let old = Site::of(&shell).server;
-    // A daemon that was killed leaves its file; the next one replaces it.
+    // A killed daemon leaves its file behind; the next one replaces it.
     shell.kill_daemon();
     shell.say(["daemon", "start"]);
     let new: ServerView = Site::of(&shell).server;
@@ -153,7 +156,7 @@ fn responses_include_cors_headers() {
         assert_eq!(answer.status, status, "{method} {path}");
         assert_cors(&answer.headers);
     }
-    // A refusal can be read, too: the page learns why, and nothing else.
+    // The refusal has CORS headers as well, so that the page can read why, and nothing else.
     let refused = site.ask("GET", "/v1/health", &["Origin: http://elsewhere.example"], "");
     assert_eq!(refused.status, 403);
     assert_cors(&refused.headers);
@@ -195,8 +198,7 @@ fn a_page_of_another_origin_reads_nothing_unless_the_configuration_names_it() {
     }
 }
 
-/// What another user of this machine gets. `None` when the tests are not run by root, who alone can be
-/// somebody else.
+/// The response for another user of this machine; `None` without root, who alone can switch users.
 fn as_another_user(site: &Site, path: &str, header: &str) -> Option<Answer> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be another user");
@@ -235,7 +237,7 @@ fn another_user_of_this_machine_reads_nothing_unless_the_configuration_says_anyo
     let site = Site::start(&shell);
     assert_eq!(as_another_user(&site, "/v1/tasks", "").unwrap().status, 200);
     let page = as_another_user(&site, "/v1/tasks", "Origin: http://evil.example\r\n").unwrap();
-    assert_eq!(page.status, 403, "but pages are something else");
+    assert_eq!(page.status, 403, "but pages are not exempt");
 }
 
 fn assert_cors(headers: &std::collections::BTreeMap<String, String>) {
@@ -286,7 +288,7 @@ fn what_changes_something_needs_the_socket_or_the_token() {
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.headers.get("access-control-allow-origin"), None, "never with a wildcard");
     assert_eq!(site.task(&task.session_id).status, "cancelled");
-    // It is the same after a restart, for those who know it.
+    // The token is kept across a restart.
     shell.say(["daemon", "stop"]);
     shell.say(["daemon", "start"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), token);
@@ -382,7 +384,8 @@ fn requests_that_are_too_large_are_refused() {
         large.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
-    // It need not take all of it to know.
+    // The daemon may refuse it by its length and close the connection before it has read
+    // everything.
     let _ = stream.write_all(large.as_bytes());
     let mut answer = [0; 12];
     stream.read_exact(&mut answer).unwrap();

@@ -1,4 +1,5 @@
-//! Hostile arguments generated from the schemas: always a text, never a crash, nothing half done.
+//! Fuzzing the tools with arguments generated from their schemas: always a text, never a crash, no
+//! partial effects.
 
 use std::time::Duration;
 
@@ -15,36 +16,36 @@ use crate::support::process::Shell;
 use crate::support::web::Site;
 use crate::support::{World, caller};
 
-/// An answer is no longer than a part of a result with what is said around it.
+/// The length of one part of a result with the text around it.
 const LONGEST_ERROR: usize = 8_100;
 
-/// Stands for the id of one of the caller's tasks, which are made as they are needed.
+/// Placeholder for the id of one of the caller's tasks, which are created on demand.
 const AN_ID: &str = "<a task>";
 
-/// What is done to arguments that were good. Numbers pick one of the properties there are.
+/// A mutation of valid arguments. An index picks one of the properties.
 #[derive(Clone, Debug)]
-enum Spoil {
+enum Mutation {
     Replace(Index, Value),
     Remove(Index),
     Add(String, Value),
-    /// Inside of an argument that is a list or an object.
+    /// Replaces a value inside an argument that is a list or an object.
     Within(Index, Value),
     Whole(Value),
-    /// The values without their names.
+    /// Replaces the object by the list of its values.
     List,
 }
 
 #[derive(Clone, Debug)]
 struct Case {
-    /// Its place among all of them.
+    /// The index of the tool.
     tool: usize,
-    /// Which of the caller's tasks is meant by its ids.
+    /// The task that the placeholder stands for.
     task: Index,
     is_client: bool,
     arguments: Value,
 }
 
-/// One world for all cases: what a case leaves behind is what the next one finds.
+/// One world for all cases: each starts with what the cases before it left behind.
 struct Stage {
     runtime: Runtime,
     world: World,
@@ -52,9 +53,9 @@ struct Stage {
     callers: [Caller; 2],
 }
 
-/// What a refused call must not have changed.
+/// The state that a refused call must not change.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct StateCounts {
     tasks: u64,
     intents: usize,
     sessions: usize,
@@ -73,7 +74,7 @@ impl Stage {
         Stage { runtime, world, toolbox: toolbox(), callers: [conversation, client] }
     }
 
-    /// One that runs, one that has completed and one that has failed; of the caller.
+    /// A running, a completed and a failed task of the caller.
     async fn tasks(&self, caller: &Caller) -> Vec<Task> {
         let list = |status| {
             let listing = self.world.supervisor.list(&caller.session, Some(status)).unwrap();
@@ -102,15 +103,15 @@ impl Stage {
         tasks
     }
 
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> StateCounts {
         let supervisor = &self.world.supervisor;
         let live = self
             .callers
             .iter()
             .flat_map(|caller| self.world.store.tasks().live(Some(&caller.session)).unwrap());
-        // The others end by themselves.
+        // All other scripts end by themselves.
         let live = live.filter(|task| task.order.prompt == "@hang");
-        Seen {
+        StateCounts {
             tasks: supervisor.task_count().unwrap(),
             intents: self.world.store.intents().all().unwrap().len(),
             sessions: self.world.host.sessions().len(),
@@ -118,14 +119,14 @@ impl Stage {
         }
     }
 
-    /// Calls the tool, and checks what must always hold.
+    /// Calls the tool and checks the invariants.
     fn check(&self, tool: &str, case: &Case) -> String {
         self.runtime.block_on(async {
             let caller = &self.callers[usize::from(case.is_client)];
             let tasks = self.tasks(caller).await;
             let id = case.task.get(&tasks).short_id.to_string();
             let arguments = with_ids(case.arguments.clone(), &id);
-            // Whoever waits does so only for a moment. An errand ends by itself.
+            // Bounds every wait, except that of the blocking `Task`, which ends by itself.
             let longest_wait = (tool != "Task").then_some(Duration::from_millis(2));
             let caller = Caller { longest_wait, ..caller.clone() };
             let before = self.seen();
@@ -137,14 +138,19 @@ impl Stage {
                     length <= LONGEST_ERROR + mail(&answer.text),
                     "{tool}: {length} characters"
                 );
-                assert_eq!(self.seen(), before, "{tool}({arguments}): {}", answer.text);
+                // A `Task` call whose agent never returned JSON was executed: its failed task is
+                // expected.
+                let is_carried_out = answer.text.contains("task failed: \"none of 3 answers fits");
+                if !is_carried_out {
+                    assert_eq!(self.seen(), before, "{tool}({arguments}): {}", answer.text);
+                }
             }
             answer.text
         })
     }
 }
 
-/// The characters of the mail in front of an answer.
+/// The length of the notices in front of an answer.
 fn mail(text: &str) -> usize {
     text.split_once("\n\n---\n\n").map_or(0, |(mail, _)| mail.chars().count())
 }
@@ -154,7 +160,7 @@ fn toolbox() -> Toolbox {
     Toolbox { aliases: vec![Alias::Superagents, Alias::Background], blocking }
 }
 
-/// Every tool with its schema, by either audience.
+/// Every tool with its schema, for both audiences.
 fn all_tools() -> Vec<(String, bool, Value)> {
     let of = |audience| {
         let tools = tools::list(&toolbox(), audience, &[]).tools.into_iter();
@@ -174,7 +180,7 @@ fn with_ids(value: Value, id: &str) -> Value {
     }
 }
 
-/// Values that a schema allows. `name` says what a text is to be about.
+/// Values that a schema allows. The property's name selects the kind of text.
 fn fitting(name: &str, schema: &Value) -> BoxedStrategy<Value> {
     if let Some(values) = schema["enum"].as_array() {
         return prop::sample::select(values.clone()).boxed();
@@ -191,9 +197,15 @@ fn fitting(name: &str, schema: &Value) -> BoxedStrategy<Value> {
             let item = fitting("task_id", &schema["items"]);
             prop::collection::vec(item, 0..4).prop_map(Value::from).boxed()
         }
+        // Any object fits the type; generate JSON Schemas.
+        "object" if name == "schema" => {
+            let schemas =
+                [json!({}), json!({ "type": "string" }), json!({ "items": { "$ref": "#" } })];
+            prop::sample::select(schemas.to_vec()).boxed()
+        }
         "object" => object(schema),
         "string" => text(name),
-        other => panic!("nobody knows how to make {other}"),
+        other => panic!("no generator for the type {other}"),
     }
 }
 
@@ -217,7 +229,8 @@ fn object(schema: &Value) -> BoxedStrategy<Value> {
     let properties: Vec<BoxedStrategy<Option<(String, Value)>>> = properties
         .map(|(name, schema)| {
             let chance = match name.as_str() {
-                // Without them a launch is always refused, and with them hardly ever made.
+                // A launch is refused without the first two, and mostly with the others: weigh them
+                // so that both cases occur.
                 "description" | "agent" => 0.9,
                 "resume" | "fork" | "host" => 0.2,
                 _ => 0.4,
@@ -237,7 +250,7 @@ fn object(schema: &Value) -> BoxedStrategy<Value> {
     properties.prop_map(object).boxed()
 }
 
-/// What nobody should send.
+/// Arguments that no well-behaved client sends.
 fn hostile() -> BoxedStrategy<Value> {
     let numbers = prop::sample::select(vec![
         json!(0),
@@ -306,7 +319,7 @@ fn hostile() -> BoxedStrategy<Value> {
     .boxed()
 }
 
-fn spoil() -> impl Strategy<Value = Spoil> {
+fn mutation() -> impl Strategy<Value = Mutation> {
     let extra = prop::sample::select(vec![
         "task_id",
         "taskId",
@@ -320,27 +333,27 @@ fn spoil() -> impl Strategy<Value = Spoil> {
         "TASK_ID",
     ]);
     prop_oneof![
-        6 => (any::<Index>(), hostile()).prop_map(|(at, value)| Spoil::Replace(at, value)),
-        2 => any::<Index>().prop_map(Spoil::Remove),
-        2 => (extra, hostile()).prop_map(|(name, value)| Spoil::Add(name.to_owned(), value)),
-        1 => (any::<Index>(), hostile()).prop_map(|(at, value)| Spoil::Within(at, value)),
-        1 => hostile().prop_map(Spoil::Whole),
-        1 => Just(Spoil::List),
+        6 => (any::<Index>(), hostile()).prop_map(|(at, value)| Mutation::Replace(at, value)),
+        2 => any::<Index>().prop_map(Mutation::Remove),
+        2 => (extra, hostile()).prop_map(|(name, value)| Mutation::Add(name.to_owned(), value)),
+        1 => (any::<Index>(), hostile()).prop_map(|(at, value)| Mutation::Within(at, value)),
+        1 => hostile().prop_map(Mutation::Whole),
+        1 => Just(Mutation::List),
     ]
 }
 
-fn spoilt(arguments: Value, properties: &[String], spoil: Spoil) -> Value {
+fn mutated(arguments: Value, properties: &[String], mutation: Mutation) -> Value {
     let Value::Object(mut values) = arguments else { return arguments };
     let any_of = |at: Index| (!properties.is_empty()).then(|| at.get(properties).clone());
-    match spoil {
-        Spoil::Replace(at, value) => values.extend(any_of(at).map(|name| (name, value))),
-        Spoil::Remove(at) => {
+    match mutation {
+        Mutation::Replace(at, value) => values.extend(any_of(at).map(|name| (name, value))),
+        Mutation::Remove(at) => {
             any_of(at).and_then(|name| values.remove(&name));
         }
-        Spoil::Add(name, value) => {
+        Mutation::Add(name, value) => {
             values.insert(name, value);
         }
-        Spoil::Within(at, value) => match any_of(at).and_then(|name| values.get_mut(&name)) {
+        Mutation::Within(at, value) => match any_of(at).and_then(|name| values.get_mut(&name)) {
             Some(Value::Array(items)) => items.push(value),
             Some(Value::Object(inner)) => {
                 let name = inner.keys().next().cloned().unwrap_or_else(|| "tokens".to_owned());
@@ -348,13 +361,13 @@ fn spoilt(arguments: Value, properties: &[String], spoil: Spoil) -> Value {
             }
             Some(_) | None => {}
         },
-        Spoil::Whole(value) => return value,
-        Spoil::List => return values.into_iter().map(|(_, value)| value).collect(),
+        Mutation::Whole(value) => return value,
+        Mutation::List => return values.into_iter().map(|(_, value)| value).collect(),
     }
     Value::Object(values)
 }
 
-/// Calls of all tools: with good arguments, and with spoilt ones.
+/// Calls of all tools, with valid and with mutated arguments.
 fn case(all: &[(String, bool, Value)]) -> impl Strategy<Value = Case> {
     let arguments: Vec<BoxedStrategy<(usize, Value)>> = all
         .iter()
@@ -367,15 +380,15 @@ fn case(all: &[(String, bool, Value)]) -> impl Strategy<Value = Case> {
         .collect();
     let clients: Vec<bool> = all.iter().map(|(_, is_client, _)| *is_client).collect();
     let good = prop::strategy::Union::new(arguments);
-    let spoils = prop::collection::vec(spoil(), 0..3);
-    (good, spoils, any::<Index>()).prop_map(move |((tool, good), spoils, task)| {
-        let spoil = |value, spoil| spoilt(value, &properties[tool], spoil);
-        let arguments = spoils.into_iter().fold(good, spoil);
+    let mutations = prop::collection::vec(mutation(), 0..3);
+    (good, mutations, any::<Index>()).prop_map(move |((tool, good), mutations, task)| {
+        let mutate = |value, mutation| mutated(value, &properties[tool], mutation);
+        let arguments = mutations.into_iter().fold(good, mutate);
         Case { tool, task, is_client: clients[tool], arguments }
     })
 }
 
-/// The same cases every time: what fails here fails everywhere.
+/// A fixed seed, so that a failure is reproducible.
 fn runner(cases: u32) -> TestRunner {
     let config = ProptestConfig {
         cases,
@@ -398,7 +411,7 @@ fn whatever_a_tool_is_called_with_it_answers_and_does_nothing_by_halves() {
     if let Err(error) = checked {
         panic!("{error}");
     }
-    // And it still works.
+    // The world still works.
     let order = json!({ "description": "look", "prompt": "@say found", "agent": "explore" });
     stage.runtime.block_on(async {
         let caller = &stage.callers[0];
@@ -426,7 +439,7 @@ fn good_arguments_are_not_refused_for_their_form() {
     }
 }
 
-/// What no value can hold, so that it has to be refused before anything is called.
+/// Bodies that no `Value` can represent: they have to be refused before a tool is called.
 #[test]
 fn what_is_no_json_is_refused_in_words() {
     let shell = Shell::new();

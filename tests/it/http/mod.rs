@@ -1,5 +1,6 @@
-//! The HTTP API over both listeners: what it answers, to whom, and what it refuses.
+//! The HTTP API on both listeners: its responses, who may use it, and what it refuses.
 
+mod dashboard;
 mod events;
 mod guard;
 mod hostile_requests;

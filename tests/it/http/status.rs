@@ -1,4 +1,4 @@
-//! The status API over real TCP, scenario by scenario.
+//! The status API over real TCP: lists, filters, totals, single tasks, and its OpenAPI document.
 
 use asyncagents::task::Phase;
 use asyncagents::wire::{
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::process::{Shell, until};
 use crate::support::web::{Site, fields};
 
-/// Descriptions are what tasks are told apart by here.
+/// These tests identify tasks by their descriptions.
 fn launch(shell: &Shell, description: &str, agent: &str, prompt: &str) -> TaskView {
     let run = ["run", "--json", "--agent", agent, "--description", description, prompt];
     serde_json::from_value(shell.json(run)).unwrap()
@@ -21,7 +21,7 @@ fn finished(shell: &Shell, description: &str, agent: &str) -> TaskView {
     task
 }
 
-/// Three tasks: one that failed, one that has completed, one that runs.
+/// Three tasks: one failed, one completed, one running.
 fn three() -> (Shell, Site) {
     let shell = Shell::new();
     let failed = launch(&shell, "Fix the Login", "build", "@fail overloaded");
@@ -30,7 +30,7 @@ fn three() -> (Shell, Site) {
     let hangs = launch(&shell, "Ünïcode search", "explore", "@hang");
     let site = Site::of(&shell);
     let at_work = || site.task(&hangs.session_id).progress.phase == Phase::Waiting;
-    until("nothing moves any more", at_work);
+    until("all three have settled", at_work);
     (shell, site)
 }
 
@@ -168,7 +168,7 @@ fn returns_full_task_object_for_valid_id() {
     let mut failed: Value =
         site.read(&format!("/v1/tasks/{}", shell.tasks().last().unwrap().session_id));
     let task = failed.as_object_mut().unwrap();
-    // What differs from run to run has the right form.
+    // Only the format of values that differ from run to run is checked.
     for moment in ["startedAt", "completedAt"] {
         let text = task.remove(moment).unwrap();
         let text = text.as_str().unwrap().to_owned();
@@ -210,7 +210,7 @@ fn returns_404_for_unknown_id() {
     let short = shell.tasks()[0].short_id.clone();
     for id in ["ses_nobody", &short] {
         let answer = site.get(&format!("/v1/tasks/{id}"));
-        let text = format!("no task `{id}`; a list of the tasks shows their ids");
+        let text = format!("no task `{id}`; list the tasks to see their ids");
         assert_eq!((answer.status, answer.error()), (404, text));
     }
     assert_eq!(site.get("/v1/tasks/%ff").status, 400);
@@ -250,7 +250,7 @@ fn returns_404_for_unknown_task_id() {
     let site = Site::start(&shell);
     for route in ["logs", "messages"] {
         let answer = site.get(&format!("/v1/tasks/ses_nobody/{route}"));
-        let text = "no task `ses_nobody`; a list of the tasks shows their ids";
+        let text = "no task `ses_nobody`; list the tasks to see their ids";
         assert_eq!((answer.status, answer.error()), (404, text.to_owned()));
     }
 }
@@ -266,7 +266,7 @@ fn logs_outlive_the_host() {
     let kept =
         "asyncagents_host_calls_total{host=\"scripted\",call=\"transcript\",outcome=\"ok\"} 2";
     until("both runs are kept", || metric().contains(kept));
-    // The scripted host lives in the daemon, so its sessions are gone with it.
+    // The scripted host runs inside the daemon, so its sessions end with it.
     shell.say(["daemon", "stop"]);
     let site = Site::start(&shell);
     let logs: Value = site.read(&format!("/v1/tasks/{}/logs", task.session_id));
@@ -385,6 +385,7 @@ fn health_endpoint_returns_ok_status_with_uptime() {
         version: env!("CARGO_PKG_VERSION").into(),
         protocol: 1,
         task_count: 3,
+        paused: false,
         pid: shell.pid(),
         warnings: vec![],
         restart_needed: None,
@@ -440,7 +441,7 @@ fn stats_endpoint_returns_duration_statistics() {
         "toolCallsByName": {"grep": 1, "read": 2}, "toolCallsByAgent": {"general": 3},
     });
     assert_eq!(stats(), expected);
-    // What is pruned counts no longer.
+    // Pruned tasks are no longer counted.
     shell.say(["prune", "--keep", "0"]);
     assert_eq!(stats()["duration"], json!({"avg": 0, "max": 0, "min": 0}));
     assert_eq!(stats()["toolCallsByName"], json!({}));

@@ -1,5 +1,5 @@
 //! `asyncagents mcp` driven by the client of the library that our server is built on. The official
-//! Python client does the same in `tests/tools/mcp_client.py`; this one needs nothing installed.
+//! Python client covers the same in `tests/tools/mcp_client.py`; this one needs no installation.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::support::{quoted, shown};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Remembers what the server reports while a call blocks.
+/// Forwards the progress notifications that arrive while a call blocks.
 struct Listener(mpsc::UnboundedSender<String>);
 
 impl ClientHandler for Listener {
@@ -31,7 +31,7 @@ impl ClientHandler for Listener {
     }
 }
 
-/// One session, with a server process of its own.
+/// One session with its own server process.
 struct Session {
     service: Arc<RunningService<RoleClient, Listener>>,
     progress: mpsc::UnboundedReceiver<String>,
@@ -49,7 +49,7 @@ impl Session {
         Session { service, progress, _server: server }
     }
 
-    /// The text of an answer, and whether it is an error.
+    /// The text of a result, and whether it is an error.
     async fn call(&self, tool: &'static str, arguments: Value) -> (String, bool) {
         call(&self.service, tool, arguments).await
     }
@@ -60,7 +60,7 @@ impl Session {
         text
     }
 
-    /// The id of a task that was launched with this prompt.
+    /// Launches a task with this prompt; returns its id.
     async fn launch(&self, prompt: &str) -> String {
         let launch = json!({"description": "look around", "prompt": prompt, "agent": "explore"});
         let text = self.say("asyncagents_task", launch).await;
@@ -68,7 +68,7 @@ impl Session {
         line.split_whitespace().next().unwrap().to_owned()
     }
 
-    /// A call that blocks, once the daemon is known to have it.
+    /// Starts a blocking call; returns once the daemon has received it.
     async fn begin(
         &mut self,
         tool: &'static str,
@@ -99,7 +99,7 @@ async fn a_client_lists_the_tools_launches_waits_and_has_the_result_once() {
     let session = Session::open(&shell).await;
     let tools = session.service.list_all_tools().await.unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
-    let words = ["task", "output", "wait", "cancel", "list", "clear"];
+    let words = ["task", "output", "wait", "cancel", "send", "list", "clear"];
     let expected = words.map(|word| format!("asyncagents_{word}"));
     assert_eq!(names, [expected.as_slice(), &["Task".to_owned()]].concat());
 
@@ -112,7 +112,7 @@ async fn a_client_lists_the_tools_launches_waits_and_has_the_result_once() {
     let errand = json!({"description": "errand", "prompt": "@say the answer"});
     assert_eq!(session.call("Task", errand).await, (quoted("Result", "the answer"), false));
     let refused = session.call("asyncagents_output", json!({"task_id": "nobody"})).await;
-    let expected = "Error: no task `nobody`; a list of the tasks shows their ids";
+    let expected = "Error: no task `nobody`; list the tasks to see their ids";
     assert_eq!(refused, (expected.to_owned(), true));
 }
 

@@ -1,4 +1,4 @@
-//! `asyncagents mcp` as a client of the protocol sees it, line by line.
+//! `asyncagents mcp` at the level of JSON-RPC lines: versions, errors, cancellation, progress.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -11,13 +11,13 @@ use tokio::task::block_in_place;
 use crate::support::OpenCode;
 use crate::support::process::Shell;
 
-/// A client that says one thing after the other.
+/// A client that sends one request at a time.
 struct Client {
     child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
     last: u64,
-    /// What the server said of itself.
+    /// The server's answer to `initialize`.
     server: Value,
     asked_for_roots: Option<Value>,
 }
@@ -48,7 +48,7 @@ impl Client {
         writeln!(self.input, "{message}").unwrap();
     }
 
-    /// The whole answer to a request.
+    /// Sends a request; returns the whole response.
     fn ask(&mut self, method: &str, params: Value) -> Value {
         self.last += 1;
         let request =
@@ -71,7 +71,7 @@ impl Client {
         message
     }
 
-    /// Answers what the server asks, once it does.
+    /// Waits for the server's request for roots and answers it.
     fn tell_root(&mut self, root: &Path) {
         while self.asked_for_roots.is_none() {
             self.hear();
@@ -140,7 +140,12 @@ fn a_session_opens_without_a_daemon_and_says_what_is_wrong_until_that_is_mended(
 fn only_what_is_announced_is_there() {
     let shell = Shell::new();
     let mut client = Client::connect(&shell, "a client");
-    assert_eq!(client.server["capabilities"], json!({ "tools": {} }));
+    let extensions = json!({ "io.modelcontextprotocol/tasks": {} });
+    let announced = json!({ "tools": {}, "extensions": extensions });
+    assert_eq!(client.server["capabilities"], announced);
+    // Only a client that declares the extension may use it.
+    let answer = client.ask("tasks/get", json!({ "taskId": "x" }));
+    assert_eq!(answer["error"]["code"], -32021, "{answer}");
     for method in
         ["resources/list", "resources/templates/list", "prompts/list", "completion/complete"]
     {
@@ -169,6 +174,21 @@ fn roots_that_are_told_after_the_tools_were_listed_count_for_the_first_call() {
 }
 
 #[test]
+fn a_result_with_a_schema_comes_as_structured_content_besides_its_text() {
+    let shell = Shell::new();
+    let mut client = Client::connect(&shell, "a client");
+    let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } } });
+    let arguments =
+        json!({ "description": "count", "prompt": "@say {\"n\": 3}", "schema": schema });
+    let call = json!({ "name": "Task", "arguments": arguments });
+    let result = client.ask("tools/call", call)["result"].clone();
+    assert_eq!(result["structuredContent"], json!({ "n": 3 }), "{result}");
+    assert!(result["content"][0]["text"].as_str().unwrap().contains("{\"n\": 3}"), "{result}");
+    let listed = client.ask("tools/call", json!({ "name": "asyncagents_list", "arguments": {} }));
+    assert_eq!(listed["result"]["structuredContent"], Value::Null, "{listed}");
+}
+
+#[test]
 fn tools_have_titles_and_annotations_that_are_true() {
     let shell = embedded();
     let mut client = Client::connect(&shell, "a client");
@@ -192,9 +212,10 @@ fn tools_have_titles_and_annotations_that_are_true() {
         json!(["asyncagents_output", true, false, false]),
         json!(["asyncagents_wait", true, false, false]),
         json!(["asyncagents_cancel", false, true, false]),
+        json!(["asyncagents_send", false, true, true]),
         json!(["asyncagents_list", true, false, false]),
         json!(["asyncagents_clear", false, true, false]),
-        // Done by `general`, which may write.
+        // Run by `general`, which may write.
         json!(["Task", false, true, true]),
     ];
     assert_eq!(hints, expected);
@@ -225,7 +246,8 @@ async fn task_is_announced_by_the_agents_of_the_host_that_the_client_names() {
         assert_eq!(shell.run(["daemon", "start"]).code, 0);
         shell.unset("ASYNCAGENTS_HOST");
         shell.set("ASYNCAGENTS_OPENCODE_URL", server.url());
-        // What an agent of that name may do on OpenCode is not known.
+        // The permissions of an agent of that name on OpenCode are unknown, so it is not announced
+        // as read-only.
         let mut client = Client::connect(&shell, "claude-code");
         assert_eq!(client.tool("Task")["annotations"]["readOnlyHint"], false);
     });
@@ -240,7 +262,7 @@ fn the_description_of_asyncagents_task_names_the_agents_there_are() {
     let described =
         |client: &mut Client| client.tool("asyncagents_task")["description"].to_string();
     assert!(described(&mut client).contains(agents), "{}", described(&mut client));
-    // Those of the workspace, too, once it is trusted.
+    // The agents of the workspace are listed as well, once it is trusted.
     let folder = shell.path(".claude/agents");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("reviewer.md"), "---\ndescription: reviews\n---\nReview.\n").unwrap();

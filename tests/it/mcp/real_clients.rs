@@ -1,6 +1,8 @@
 //! Real MCP clients, registered by `mcp install`: their models launch agents, wait for them and get
 //! results, also across a killed daemon.
 
+mod terminal;
+
 use std::time::Duration;
 
 use asyncagents::task::Phase;
@@ -21,7 +23,7 @@ fn wait() -> Call {
     ("asyncagents_wait", json!({"timeout": 600}))
 }
 
-/// The only task, once its agent hangs: then it can be ended from the host's side.
+/// The only task, once its agent hangs and can be ended from the host's side.
 fn hanging(real: &RealClient) -> TaskView {
     until("the agent hangs", || real.shell.tasks()[0].progress.phase == Phase::Waiting);
     let mut tasks = real.shell.tasks();
@@ -56,6 +58,42 @@ fn gemini_cli_launches_waits_and_gets_the_result() {
     launches_waits_and_gets_the_result(Client::Gemini);
 }
 
+/// The client starts no process of ours. Claude Code has no session here and does not identify its
+/// conversation (T18), so it waits by the id of the launch; the others may also wait for all their
+/// tasks.
+fn launches_and_waits_over_http(client: Client) {
+    let Some(real) = RealClient::over_http(client) else { return };
+    let calls = match client {
+        Client::Claude => vec![errand("one", "@say found it")],
+        Client::Codex | Client::Gemini => vec![task("one", "@say found it"), wait()],
+    };
+    let ended = real.converse("first", &calls);
+    assert_eq!((ended.code, ended.stdout.trim()), (0, "the end"), "{ended:?}");
+    let answers = real.answers("first");
+    assert_eq!(answers.len(), calls.len(), "{answers:?}");
+    let last = answers.last().unwrap();
+    assert!(last.ends_with(&quoted("Result", "found it")), "{answers:?} {ended:?}");
+    assert!(real.sent().is_empty());
+    let task = real.shell.tasks().remove(0);
+    let project = real.shell.path("project").canonicalize().unwrap();
+    assert_eq!(Some(task.directory.as_str()), project.to_str());
+}
+
+#[test]
+fn claude_code_launches_and_waits_over_http() {
+    launches_and_waits_over_http(Client::Claude);
+}
+
+#[test]
+fn codex_launches_and_waits_over_http() {
+    launches_and_waits_over_http(Client::Codex);
+}
+
+#[test]
+fn gemini_cli_launches_and_waits_over_http() {
+    launches_and_waits_over_http(Client::Gemini);
+}
+
 fn a_wait_survives_a_killed_daemon(client: Client) {
     let Some(real) = RealClient::registered(client) else { return };
     let calls = [task("one", "@hang"), wait(), ("asyncagents_list", json!({}))];
@@ -68,7 +106,7 @@ fn a_wait_survives_a_killed_daemon(client: Client) {
     assert_eq!((ended.code, ended.stdout.trim()), (0, "the end"), "{ended:?}");
     let answers = real.answers("first");
     assert!(answers[1].ends_with(&quoted("Result", "found late")), "{answers:?}");
-    // No notice comes before the list: the wait has told it.
+    // The wait delivered the result, so no notice precedes the list.
     assert!(answers[2].starts_with("1 task"), "{answers:?}");
     assert_eq!(real.calls("asyncagents_wait"), 1);
 }
@@ -88,11 +126,12 @@ fn a_wait_of_gemini_cli_survives_a_killed_daemon_and_tells_the_result_once() {
     a_wait_survives_a_killed_daemon(Client::Gemini);
 }
 
-/// A blocking `Task` belongs to its call; other agents go on when a wait for them is given up.
+/// A blocking `Task` belongs to its call and is cancelled with it; other agents continue when a
+/// wait for them is abandoned.
 fn a_call_that_is_given_up_cancels_its_task(client: Client) {
     let Some(mut real) = RealClient::registered(client) else { return };
     real.give_up_after(3);
-    // Its start is not what is given up.
+    // Start it now, so that the start-up time does not count against the client's time-out.
     real.shell.say(["daemon", "start"]);
     let calls = [task("kept", "@hang"), wait(), errand("errand", "@hang")];
     let ended = real.converse("first", &calls);
@@ -144,17 +183,17 @@ fn errand(description: &str, prompt: &str) -> Call {
     ("Task", json!({"description": description, "prompt": prompt}))
 }
 
-/// `explore` only reads, and `Task` is announced so.
+/// `explore` is read-only, and so `Task` is announced as read-only.
 const READS: &str = "[task_tool]\nagent = 'explore'";
 
-/// No agent gets an answer of its model before all of them have asked for one.
+/// A rendezvous: no agent gets a model answer before all of them have asked for one.
 fn task_calls_of_one_message_run_at_the_same_time(client: Client, settings: &str) {
     let Some(real) = RealClient::with_own_agents(client, settings) else { return };
     let calls = ["one", "two", "three"].map(|name| errand(name, &format!("@meet 3 | say {name}")));
     let ended = real.converse_with("first", &[&calls]);
     assert_eq!((ended.code, ended.stdout.trim()), (0, "the end"), "{ended:?}");
     let mut answers = real.answers("first");
-    // As they came, which is any order.
+    // The order of arrival is arbitrary.
     answers.sort();
     assert_eq!(answers, ["one", "three", "two"].map(|name| quoted("Result", name)));
 }
@@ -174,7 +213,8 @@ fn gemini_cli_runs_task_calls_of_one_message_at_the_same_time_whatever_their_age
     task_calls_of_one_message_run_at_the_same_time(Client::Gemini, "");
 }
 
-/// What the README says about the default: nobody is told that an agent which may write only reads.
+/// The README's statement about the default: an agent that may write is never announced as
+/// read-only.
 fn task_calls_of_one_message_run_one_after_the_other(client: Client) {
     let Some(real) = RealClient::with_own_agents(client, "") else { return };
     let calls = ["one", "two", "three"].map(|name| errand(name, "@wait 200 | say done"));
@@ -223,8 +263,8 @@ fn agents_that_codex_launches_in_one_message_run_at_the_same_time() {
     agents_launched_in_one_message_run_at_the_same_time(Client::Codex);
 }
 
-/// `mcp.longest_call_seconds` is not set: the client's name decides how long a call may take, and a
-/// name that is not recognised would have waits return after 45 seconds.
+/// `mcp.longest_call_seconds` is not set, so the client's name decides how long a call may take;
+/// with an unrecognised name, waits would return after 45 seconds.
 fn a_wait_is_one_call(client: Client, name: &str) {
     let Some(real) = RealClient::registered(client) else { return };
     let conversation = real.start("first", &[task("long", "@think 4000\n@say found it"), wait()]);
@@ -252,9 +292,9 @@ fn a_wait_of_gemini_cli_is_one_call() {
     a_wait_is_one_call(Client::Gemini, "gemini");
 }
 
-/// The longest call of this client, scaled down to three seconds. The conversation goes on from that answer
-/// with the next call, and its agent ends during that one. The name is the one the table beside
-/// `longest_call` has.
+/// The longest call of this client, scaled down to three seconds. The conversation continues with a
+/// second call, during which the agent ends. The name is the one in the table beside
+/// `longest_call`.
 fn a_wait_longer_than_a_call_is_two_calls(client: Client, name: &str) {
     let Some(mut real) = RealClient::registered(client) else { return };
     let slice = Duration::from_secs(3);
@@ -276,8 +316,7 @@ fn a_wait_longer_than_a_call_is_two_calls(client: Client, name: &str) {
         "{answers:?}"
     );
     assert!(answers[2].ends_with(&quoted("Result", "found late")), "{answers:?}");
-    // The first wait was called after its model had been asked what to do, and answered before that was
-    // asked again.
+    // The first wait ran between these two model requests.
     let asked = real.asked_at("first");
     let took = asked[asked.len() - 2] - asked[asked.len() - 3];
     assert!(took >= slice, "answered after {took:?}");

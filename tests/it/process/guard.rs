@@ -1,5 +1,5 @@
-//! Commands die with the run that started them (T20), whatever becomes of the daemon and of the guard
-//! in between: the built program, real commands, a scripted model.
+//! Commands die with the run that started them (T20), even when the daemon or the guard is killed:
+//! the built program, real commands, a scripted model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use asyncagents::agent::model::Models;
 use asyncagents::agent::turn::Limits;
 use asyncagents::clock::Clock;
 use asyncagents::host::embedded::{Embedded, Fate, Setup};
-use asyncagents::host::{self, Activity, Host, NewSession, Opened, Prompt, Watch};
+use asyncagents::host::{self, Activity, Host, NewSession, OpenedSession, Prompt, Watch};
 use asyncagents::process::Survivors;
 use asyncagents::sandbox::Sandbox;
 use asyncagents::store::{RecordedProcess, Store};
@@ -26,8 +26,8 @@ use crate::support::process::{Shell, until};
 
 const INTERRUPTED: &str = "interrupted: the tool was cut off and may have done a part of it";
 
-/// Ways to leave `SLEEP` running, each after a side effect. The second `SLEEP` of some is the command's
-/// own, so that it does not end.
+/// Ways to leave `SLEEP` running after an observable side effect. A second `SLEEP` keeps the
+/// command itself running.
 const WAYS_OUT: [&str; 7] = [
     "SLEEP",
     "trap '' TERM HUP INT; SLEEP; SLEEP",
@@ -38,10 +38,10 @@ const WAYS_OUT: [&str; 7] = [
     "env -i \"$(command -v setsid)\" --fork SLEEP; SLEEP",
 ];
 
-struct Place {
+struct Fixture {
     shell: Shell,
     server: ModelServer,
-    /// Nobody else sleeps for exactly so long.
+    /// A duration that identifies our process: no other one sleeps for it.
     sleep: String,
 }
 
@@ -50,17 +50,17 @@ struct Work {
     task: String,
 }
 
-impl Place {
-    async fn build() -> Place {
-        Place::with_lease(30).await
+impl Fixture {
+    async fn build() -> Fixture {
+        Fixture::with_lease(30).await
     }
 
-    async fn with_lease(seconds: u32) -> Place {
+    async fn with_lease(seconds: u32) -> Fixture {
         let server = ModelServer::start().await;
         let mut shell = Shell::new();
         shell.unset("ASYNCAGENTS_HOST");
         let config = shell.path("config.toml");
-        // In the configuration, so that a daemon that nobody calls goes on by itself.
+        // In the configuration file, so that a restarted daemon continues without a caller.
         let settings = format!(
             "model = \"openai/scripted\"\n\
              [agent]\ncommand_lease_seconds = {seconds}\n\
@@ -72,15 +72,15 @@ impl Place {
         shell.set("ASYNCAGENTS_CONFIG", config);
         let unique = Clock::system().nonce();
         let digits = unique.bytes().map(|byte| char::from(b'0' + byte % 10));
-        Place { shell, server, sleep: format!("sleep 1000.{}", digits.collect::<String>()) }
+        Fixture { shell, server, sleep: format!("sleep 1000.{}", digits.collect::<String>()) }
     }
 
-    /// An agent that runs this script once, in a directory of its own.
+    /// Launches an agent that runs this script once, in its own directory.
     fn launch(&self, name: &str, script: &str) -> Work {
         self.launch_then(name, script, "say over")
     }
 
-    /// The same, with what the model does when it is told how the script ended.
+    /// Launches such an agent, with what its model does after the script's result.
     fn launch_then(&self, name: &str, script: &str, then: &str) -> Work {
         let project = self.shell.path(name);
         fs::create_dir(&project).unwrap();
@@ -99,14 +99,14 @@ impl Place {
         all
     }
 
-    /// One that sleeps once, and whose model takes for ever after that.
+    /// A command that sleeps, and a model that hangs when it gets the result.
     fn launch_one(&self) -> Work {
         let work = self.launch_then("work", "SLEEP", "hang");
         until("it sleeps", || self.sleeping().len() == 1);
         work
     }
 
-    /// The commands' processes that are there and run.
+    /// The running processes of the commands.
     fn sleeping(&self) -> BTreeSet<u32> {
         let wanted = self.sleep.replace(' ', "\0") + "\0";
         let is_ours = |pid: &u32| {
@@ -127,7 +127,7 @@ impl Place {
         guards.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
     }
 
-    /// The daemon and the guards die at once: nobody is left who could kill the commands.
+    /// Kills daemon and guards together, so that nothing is left to kill the commands.
     fn kill_daemon_and_guards(&self) {
         let daemon = self.shell.pid();
         signal(daemon, Signal::STOP);
@@ -145,7 +145,7 @@ impl Place {
         (text("status"), text("result"))
     }
 
-    /// What the model was told of the call: all that it was ever asked about this work.
+    /// The results that the model was given, over all its requests.
     fn told(&self, work: &Work) -> Vec<String> {
         let name = work.project.file_name().unwrap().to_str().unwrap();
         let asked = self.server.asked().into_iter();
@@ -160,26 +160,26 @@ impl Place {
     }
 }
 
-/// Also when the test fails, nothing of it is left.
-impl Drop for Place {
+/// Leaves no process behind, even when the test fails.
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.sleeping().into_iter().for_each(|pid| signal(pid, Signal::KILL));
     }
 }
 
-/// Dead, even if nobody has taken note of it.
+/// A zombie that was not reaped yet counts as dead.
 fn is_dead(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
 }
 
 fn signal(pid: u32, signal: Signal) {
-    // One that is gone already is what we wanted.
+    // The process may be gone already.
     let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_process_of_an_agent_outlives_a_killed_daemon_and_no_command_runs_twice() {
-    let place = Place::build().await;
+    let place = Fixture::build().await;
     block_in_place(|| {
         let all = place.launch_all();
         place.shell.kill_daemon();
@@ -188,15 +188,15 @@ async fn no_process_of_an_agent_outlives_a_killed_daemon_and_no_command_runs_twi
             place.check_once(work, INTERRUPTED);
         }
         assert_eq!(place.sleeping(), BTreeSet::new());
-        until("nothing is on record", || place.guards().is_empty());
+        until("no record is left", || place.guards().is_empty());
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_killed_daemon_and_its_killed_guards_left_is_gone_before_the_run_goes_on() {
-    let place = Place::build().await;
+    let place = Fixture::build().await;
     block_in_place(|| {
-        // Without the last one, which takes the marker off, too.
+        // Without the last one, which clears the environment and with it the marker.
         let mut all = Vec::new();
         for (n, way_out) in WAYS_OUT[..6].iter().enumerate() {
             all.push(place.launch(&format!("work{n}"), way_out));
@@ -211,13 +211,13 @@ async fn what_a_killed_daemon_and_its_killed_guards_left_is_gone_before_the_run_
             place.check_once(work, INTERRUPTED);
         }
         assert_eq!(place.sleeping(), BTreeSet::new());
-        until("nothing is on record", || place.guards().is_empty());
+        until("no record is left", || place.guards().is_empty());
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_does_not_go_on_beside_its_command_of_before() {
-    let place = Place::build().await;
+    let place = Fixture::build().await;
     block_in_place(|| {
         for (name, kill) in [("killed", Signal::KILL), ("stopped", Signal::STOP)] {
             let work = place.launch(name, "SLEEP");
@@ -239,20 +239,20 @@ async fn a_run_does_not_go_on_beside_its_command_of_before() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancel_after_the_restart_reaches_what_the_killed_daemon_left() {
-    let place = Place::build().await;
+    let place = Fixture::build().await;
     block_in_place(|| {
         let work = place.launch_one();
         place.kill_daemon_and_guards();
         assert_eq!(place.shell.run(["cancel", &work.task]).code, 0);
         place.until_none_is_left();
         assert_eq!(place.end(&work).0, "cancelled");
-        until("nothing is on record", || place.guards().is_empty());
+        until("no record is left", || place.guards().is_empty());
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_run_left_that_nobody_goes_on_with_is_killed_at_the_next_start() {
-    let place = Place::build().await;
+    let place = Fixture::build().await;
     block_in_place(|| {
         place.launch_one();
         place.kill_daemon_and_guards();
@@ -262,30 +262,30 @@ async fn what_a_run_left_that_nobody_goes_on_with_is_killed_at_the_next_start() 
         assert_eq!(place.sleeping().len(), 1);
         assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
         place.until_none_is_left();
-        until("nothing is on record", || place.guards().is_empty());
+        until("no record is left", || place.guards().is_empty());
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_task_and_a_stopped_daemon_leave_nothing() {
-    let place = Place::build().await;
+    let place = Fixture::build().await;
     block_in_place(|| {
         let all = place.launch_all();
         let (last, others) = all.split_last().unwrap();
         let ids = others.iter().map(|work| work.task.as_str());
         let cancel = ["cancel"].into_iter().chain(ids);
         assert_eq!(place.shell.run(cancel).code, 0);
-        until("only the last one's are left", || place.sleeping().len() == 2);
+        until("only the processes of the last task are left", || place.sleeping().len() == 2);
         assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
         assert_eq!(place.sleeping(), BTreeSet::new());
         place.check_once(last, INTERRUPTED);
-        until("nothing is on record", || place.guards().is_empty());
+        until("no record is left", || place.guards().is_empty());
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_of_a_daemon_that_is_stopped_end_and_the_model_is_told_why() {
-    let place = Place::with_lease(2).await;
+    let place = Fixture::with_lease(2).await;
     block_in_place(|| {
         let all = place.launch_all();
         let daemon = place.shell.pid();
@@ -302,7 +302,7 @@ async fn commands_of_a_daemon_that_is_stopped_end_and_the_model_is_told_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_renewed_does_not_expire() {
-    let place = Place::with_lease(2).await;
+    let place = Fixture::with_lease(2).await;
     block_in_place(|| {
         let work = place.launch("work", "sleep 5; echo awake");
         place.check_once(&work, "awake\n(exit code 0)");
@@ -311,7 +311,7 @@ async fn a_lease_that_is_renewed_does_not_expire() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_at_any_moment_leave_no_process_and_run_no_command_twice() {
-    let place = Place::build().await;
+    let place = Fixture::build().await;
     block_in_place(|| {
         let mut all = Vec::new();
         let mut chance: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -320,7 +320,7 @@ async fn kills_at_any_moment_leave_no_process_and_run_no_command_twice() {
             chance ^= chance << 13;
             chance ^= chance >> 7;
             chance ^= chance << 17;
-            // From "not even asked" to "over".
+            // Random crash points, from before the first model request to after the end.
             std::thread::sleep(std::time::Duration::from_millis(chance >> 8 & 0x7f));
             place.shell.kill_daemon();
             place.until_none_is_left();
@@ -339,7 +339,7 @@ async fn kills_at_any_moment_leave_no_process_and_run_no_command_twice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_still_run_when_the_program_was_replaced_under_the_daemon() {
-    let place = Place::build().await;
+    let place = Fixture::build().await;
     block_in_place(|| {
         let program = place.shell.path("program");
         fs::copy(env!("CARGO_BIN_EXE_asyncagents"), &program).unwrap();
@@ -372,7 +372,7 @@ async fn a_session_fails_rather_than_work_beside_a_command_that_cannot_be_killed
     };
     let opened = host.open(session).await.unwrap();
     let place = host::Place::of_child(&opened, &project);
-    let Opened { session, instance } = opened;
+    let OpenedSession { session, instance } = opened;
     let left = RecordedProcess {
         marker: "stuck".into(),
         session: session.clone(),
@@ -439,7 +439,7 @@ fn setup(directory: &Path) -> Setup {
     }
 }
 
-/// A daemon from another file.
+/// Starts a daemon from another copy of the program.
 fn start_with(shell: &Shell, program: &Path) -> Daemon {
     let usual = shell.command(["serve"]);
     let mut command = std::process::Command::new(program);

@@ -1,4 +1,4 @@
-//! Programs that end with the run that started them.
+//! Commands and their guards: processes end with the run that started them.
 
 mod guard;
 mod sweep;

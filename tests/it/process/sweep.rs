@@ -1,4 +1,5 @@
-//! What is left of a command whose guard is gone or stuck: it is found and killed, and nobody else is.
+//! The sweep finds and kills the processes of a command whose guard is gone or stuck, and no
+//! others.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use asyncagents::process::{Record, Survivors, sweep};
 
-/// The state letter of a process that is there.
+/// The state letter of a process, `None` when there is none.
 fn state(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(") ").next()?.chars().next()
 }
 
-/// Dead, even if nobody has taken note of it.
+/// A zombie that was not reaped yet counts as dead.
 fn is_dead(pid: i32) -> bool {
     matches!(state(pid), None | Some('Z' | 'X'))
 }
@@ -22,13 +23,13 @@ fn start_time(pid: i32) -> u64 {
     stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse().unwrap()
 }
 
-/// A process that nobody guards; killed when dropped.
-struct Stray(std::process::Child);
+/// A process without a guard; killed when dropped.
+struct UnguardedProcess(std::process::Child);
 
-impl Stray {
-    fn new(marker: &str) -> Stray {
+impl UnguardedProcess {
+    fn new(marker: &str) -> UnguardedProcess {
         let mut command = std::process::Command::new("sleep");
-        Stray(command.arg("1000").env("ASYNCAGENTS_GUARD", marker).spawn().unwrap())
+        UnguardedProcess(command.arg("1000").env("ASYNCAGENTS_GUARD", marker).spawn().unwrap())
     }
 
     fn pid(&self) -> i32 {
@@ -36,7 +37,7 @@ impl Stray {
     }
 }
 
-impl Drop for Stray {
+impl Drop for UnguardedProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -46,11 +47,11 @@ impl Drop for Stray {
 #[test]
 fn what_is_left_of_an_earlier_daemon_is_killed_by_its_marker_and_nobody_else_is() {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned();
-    let (stray, other) = (Stray::new("a-1"), Stray::new("a-12"));
+    let (stray, other) = (UnguardedProcess::new("a-1"), UnguardedProcess::new("a-12"));
     let start = start_time(stray.pid());
     let record =
         |pid, start, boot: &str| Record { marker: "a-1".into(), pid, start, boot: boot.into() };
-    // Of another boot, or of a process that has been given this id since.
+    // A record of another boot, or of a process id that has been reused.
     assert_eq!(sweep(&record(stray.pid(), start, "another boot")), Ok(()));
     assert_eq!(sweep(&record(stray.pid(), start + 1, &boot)), Ok(()));
     assert!(!is_dead(stray.pid()));
@@ -63,11 +64,11 @@ fn what_is_left_of_an_earlier_daemon_is_killed_by_its_marker_and_nobody_else_is(
 
 #[test]
 fn a_guard_that_is_still_there_is_killed_after_its_session_and_descendants() {
-    // Nobody else sleeps for so long.
+    // A duration that identifies our process: no other one sleeps for it.
     let sleep = format!("sleep 1000.{}", std::process::id());
     let script = format!("{sleep} & ({sleep}; :) & (setsid {sleep}; :) & kill -STOP $$; wait");
     let guard = std::process::Command::new("setsid").args(["bash", "-c", &script]).spawn();
-    let mut guard = Stray(guard.unwrap());
+    let mut guard = UnguardedProcess(guard.unwrap());
     let pid = guard.pid();
     let started = Instant::now();
     while state(pid) != Some('T') || running(&sleep).len() < 3 {
@@ -86,11 +87,11 @@ fn a_guard_that_is_still_there_is_killed_after_its_session_and_descendants() {
 fn a_guard_that_still_finishes_its_command_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let finished = directory.path().join("finished");
-    // Without a child: that would be killed at once.
+    // A guard without a child, which would be killed at once.
     let script = "read -t 2; echo yes > \"$0\"";
     let mut guard = std::process::Command::new("setsid");
     let guard = guard.args(["bash", "-c", script]).arg(&finished);
-    let mut guard = Stray(guard.stdin(std::process::Stdio::piped()).spawn().unwrap());
+    let mut guard = UnguardedProcess(guard.stdin(std::process::Stdio::piped()).spawn().unwrap());
     let pid = guard.pid();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned();
     let record = Record { marker: "none".into(), pid, start: start_time(pid), boot };

@@ -1,6 +1,6 @@
-//! The escape suite (X2, X3): an embedded agent's command tries to get out, at every level, as root and as
-//! a normal user. What each level holds is a table in the code, and exactly that is asserted, also what
-//! is not held.
+//! The escape suite (X2, X3): an embedded agent's command tries to break out, at every sandbox
+//! level, as root and as a normal user. The guarantees of each level are a table in the code, and
+//! exactly that table is asserted, including what is not guaranteed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,13 +22,13 @@ use tempfile::TempDir;
 use crate::support::ModelServer;
 use crate::support::process::{Ended, Shell, until};
 
-/// Nobody has to have made this user.
+/// An arbitrary uid: the user need not exist.
 const SOMEBODY: u32 = 12_345;
 const SECRET: &str = "sk-secret-of-the-daemon";
 const SCRIPT: &str = include_str!("escapes.sh");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum TestUser {
     Me,
     Somebody,
 }
@@ -39,29 +39,29 @@ enum Network {
     Off,
 }
 
-struct Place {
+struct Fixture {
     shell: Shell,
     server: ModelServer,
     level: &'static str,
-    who: Who,
+    who: TestUser,
     network: Network,
-    /// A process of the same user that is none of the agent's business.
+    /// An unrelated process of the same user.
     sentinel: Child,
-    /// A directory in `/tmp`, of the same user.
+    /// A directory of the same user in `/tmp`.
     other: TempDir,
-    /// A service of the same user, in that directory.
+    /// A service of the same user, listening in that directory.
     _service: UnixListener,
     tcp: TcpListener,
     udp: UdpSocket,
     sleep: String,
 }
 
-impl Place {
-    async fn build(level: &'static str, who: Who, network: Network) -> Place {
+impl Fixture {
+    async fn build(level: &'static str, who: TestUser, network: Network) -> Fixture {
         let server = ModelServer::start().await;
         let mut shell = match who {
-            Who::Me => Shell::new(),
-            Who::Somebody => Shell::new().of_user(SOMEBODY),
+            TestUser::Me => Shell::new(),
+            TestUser::Somebody => Shell::new().of_user(SOMEBODY),
         };
         shell.unset("ASYNCAGENTS_HOST");
         shell.set("ASYNCAGENTS_MODEL", "openai/scripted");
@@ -81,12 +81,12 @@ impl Place {
         let service = UnixListener::bind(other.path().join("service.sock")).unwrap();
         let mut sleep = Command::new("sleep");
         sleep.arg("1000").stdin(Stdio::null());
-        if who == Who::Somebody {
+        if who == TestUser::Somebody {
             sleep.uid(SOMEBODY).gid(SOMEBODY);
         }
         let unique = Clock::system().nonce();
         let digits = unique.bytes().map(|byte| char::from(b'0' + byte % 10));
-        let place = Place {
+        let place = Fixture {
             shell,
             server,
             level,
@@ -119,7 +119,7 @@ impl Place {
         }
         let git = Command::new("git").args(["init", "-q"]).arg(self.project()).status().unwrap();
         assert!(git.success());
-        if self.who == Who::Somebody {
+        if self.who == TestUser::Somebody {
             for path in [&root, &self.other.path().to_owned()] {
                 let owner = format!("{SOMEBODY}:{SOMEBODY}");
                 let chown = Command::new("chown").args(["-R", &owner]).arg(path).status().unwrap();
@@ -132,7 +132,7 @@ impl Place {
         self.shell.path("project")
     }
 
-    /// A task that waits for a permission.
+    /// Launches a task that waits for a permission.
     fn park(&self) -> (String, String) {
         let prompt = "parked\n@call read {\"path\": \"/etc/hostname\"}\n@say read it";
         let run = self.shell.run_in(&self.shell.path("outside"), ["run", "--json", prompt]);
@@ -149,7 +149,7 @@ impl Place {
         (task.session_id, asked().permissions[0].id.clone())
     }
 
-    /// An agent that runs one command.
+    /// Launches an agent that runs one command.
     fn launch(&self, directory: &Path, command: &str) -> TaskView {
         let call = serde_json::json!({ "command": command });
         let prompt = format!("escape\n@call bash {call}\n@say over");
@@ -158,8 +158,8 @@ impl Place {
         serde_json::from_str(&run.stdout).unwrap()
     }
 
-    /// Whether a command can keep more processes than its limit, 64, for some seconds. A command of its
-    /// own, because it is killed for it.
+    /// Whether a command can keep more processes than its limit, 64, for some seconds. It runs as a
+    /// separate command, because it is killed for it.
     fn keeps_too_many_processes(&self) -> bool {
         let forks = "my @p; for (1..100) { my $p = fork; if (!defined $p) { kill 9, @p; exit 1 } \
                      if (!$p) { sleep 60; exit } push @p, $p } sleep 3; kill 9, @p";
@@ -167,14 +167,14 @@ impl Place {
         let waited = self.shell.run(["wait", "--timeout", "120", &task.session_id]);
         assert_eq!(waited.code, 0, "{waited:?}");
         let kept = self.project().join("kept").exists();
-        // By the guard, or by the kernel, whose refusal makes it exit.
+        // Stopped by the guard, or by the kernel, which refuses to fork and so makes it exit.
         let ends =
             ["(killed: it had more than 64 processes and threads, the limit;", "(exit code 1)"];
         assert_eq!(kept, !ends.iter().any(|end| self.told().contains(end)), "{}", self.told());
         kept
     }
 
-    /// What the command could do that it must not.
+    /// The guarantees that the command could break.
     fn broken(self) -> BTreeSet<Property> {
         assert_eq!(self.shell.run_in(&self.project(), ["trust"]).code, 0);
         let keeps_processes = self.keeps_too_many_processes();
@@ -193,7 +193,7 @@ impl Place {
         }
         let mut broken = said(&told);
         broken.extend(keeps_processes.then_some(Property::Processes));
-        assert!(!broken.contains(&Property::Api), "while its guard is there: {told}");
+        assert!(!broken.contains(&Property::Api), "while its guard is alive: {told}");
         self.look(&config, &mut broken);
         assert_eq!((self.shell.pid(), self.shell.tasks().len()), (daemon, 3), "{told}");
         assert_eq!(self.shell.task(&parked).progress.detail.as_deref(), Some("read /etc/hostname"));
@@ -215,6 +215,7 @@ impl Place {
             ("OTHER", self.other.path().display().to_string()),
             ("SECRET", SECRET.to_owned()),
             ("SENTINEL", self.sentinel.id().to_string()),
+            ("DAEMON", self.shell.pid().to_string()),
             ("PORT", server["port"].to_string()),
             ("TOKEN", token.trim().to_owned()),
             ("ASK", ask.to_owned()),
@@ -229,14 +230,14 @@ impl Place {
         set + SCRIPT
     }
 
-    /// What the model was told of the call.
+    /// The result that the model was given.
     fn told(&self) -> String {
         let asked = self.server.asked().into_iter();
         let asked = asked.filter(|asked| asked.texts("user")[0].starts_with("escape"));
         asked.flat_map(|asked| asked.texts("tool")).last().unwrap_or_default()
     }
 
-    /// What was written, sent and left behind.
+    /// Checks what was written, sent and left behind.
     fn look(&self, config: &str, broken: &mut BTreeSet<Property>) {
         let project = self.project();
         let holds = |path: &Path| fs::read_to_string(path).unwrap_or_default();
@@ -274,7 +275,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = self.sentinel.kill();
         let _ = self.sentinel.wait();
@@ -304,26 +305,26 @@ fn kill(pid: i32) {
     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
 }
 
-/// With the network off only what that is about; with it on, all the rest.
+/// With the network off, only the network properties; with it on, all others.
 fn is_about(network: Network, property: Property) -> bool {
     let is_network = matches!(property, Property::Tcp | Property::Udp);
     is_network == (network == Network::Off)
 }
 
-async fn check(level: Level, choice: &'static str, who: Who) {
-    if who == Who::Somebody && !rustix::process::geteuid().is_root() {
+async fn check(level: Level, choice: &'static str, who: TestUser) {
+    if who == TestUser::Somebody && !rustix::process::geteuid().is_root() {
         return;
     }
     for network in [Network::On, Network::Off] {
-        let place = Place::build(choice, who, network).await;
+        let place = Fixture::build(choice, who, network).await;
         let mut broken = tokio::task::spawn_blocking(|| place.broken()).await.unwrap();
         broken.retain(|property| is_about(network, *property));
         let landlock = landlock_version();
         let rows = GUARANTEES.iter().filter(|row| is_about(network, row.property));
         let open = rows.filter(|row| !row.at(level).holds(landlock)).map(|row| row.property);
         let open: BTreeSet<Property> = open.collect();
-        // A normal user cannot do all that root can where nothing is held.
-        let is_exact = who == Who::Me || level == Level::BwrapUser;
+        // Where nothing is enforced, a normal user still cannot do everything that root can.
+        let is_exact = who == TestUser::Me || level == Level::BwrapUser;
         match is_exact {
             true => assert_eq!(broken, open, "{level:?} {who:?}"),
             false => assert!(broken.is_subset(&open), "{level:?}: {broken:?} in {open:?}"),
@@ -361,7 +362,7 @@ fn a_command_of_an_agent_starts_no_daemon_and_is_told_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_get_no_descriptors_of_whoever_started_the_daemon() {
     for choice in ["bwrap", "off"] {
-        let place = Place::build(choice, Who::Me, Network::On).await;
+        let place = Fixture::build(choice, TestUser::Me, Network::On).await;
         tokio::task::block_in_place(|| {
             let call = serde_json::json!({"command": "ls /proc/self/fd|xargs"});
             let secrets = place.shell.path(".ssh");
@@ -372,7 +373,7 @@ async fn commands_get_no_descriptors_of_whoever_started_the_daemon() {
             run.arg(format!("escape\n@call bash {call}\n@say over"));
             let task: TaskView = serde_json::from_slice(&run.output().unwrap().stdout).unwrap();
             assert_eq!(place.shell.run(["wait", &task.session_id]).code, 0);
-            // The last one is the directory that `ls` reads.
+            // The last descriptor is the directory that `ls` reads.
             assert_eq!(place.told(), "0 1 2 3\n(exit code 0)", "{choice}");
             let open = fs::read_dir(format!("/proc/{}/fd", place.shell.pid())).unwrap();
             let open = open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
@@ -383,7 +384,7 @@ async fn commands_get_no_descriptors_of_whoever_started_the_daemon() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_command_did_to_protected_paths_is_put_right_also_when_it_is_cancelled() {
-    let place = Place::build("bwrap", Who::Me, Network::On).await;
+    let place = Fixture::build("bwrap", TestUser::Me, Network::On).await;
     tokio::task::block_in_place(|| {
         let command = "echo x > .git/commondir; touch started; sleep 1000";
         let task = place.launch(&place.project(), command);
@@ -401,7 +402,7 @@ async fn a_workspace_below_a_directory_that_cannot_be_listed_is_usable_and_prote
         return;
     }
     for level in ["bwrap", "landlock"] {
-        let place = Place::build(level, Who::Somebody, Network::On).await;
+        let place = Fixture::build(level, TestUser::Somebody, Network::On).await;
         let closed = place.shell.path("closed");
         let project = closed.join("project");
         tokio::task::block_in_place(|| {
@@ -421,21 +422,21 @@ async fn a_workspace_below_a_directory_that_cannot_be_listed_is_usable_and_prote
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_command_did_to_protected_paths_is_put_right_also_when_the_daemon_is_killed() {
-    let place = Place::build("bwrap", Who::Me, Network::On).await;
+    let place = Fixture::build("bwrap", TestUser::Me, Network::On).await;
     tokio::task::block_in_place(|| {
         place.launch(&place.project(), "echo x > .git/commondir; touch started; sleep 1000");
         until("it has started", || place.project().join("started").exists());
         let common = place.project().join(".git/commondir");
         assert!(common.exists());
         kill(place.shell.pid().cast_signed());
-        // No other daemon is there to do it.
+        // The guard has to clean up: no other daemon is running.
         until("it is gone", || !common.exists());
     });
 }
 
 #[test]
 fn a_directory_that_became_a_link_after_planning_opens_nothing_to_the_command() {
-    // bubblewrap would mount what the link leads to, so that the command is not run at all.
+    // bubblewrap would mount the target of the link, so the command is not run at all.
     swap_after_planning(Choice::Bwrap, (Some(1), ""));
     if landlock_version() > 0 {
         swap_after_planning(Choice::Landlock, (Some(0), "ran with 0\n"));
@@ -483,31 +484,31 @@ fn swap_after_planning(choice: Choice, expected: (Option<i32>, &str)) {
 
 #[tokio::test]
 async fn bubblewrap_holds_what_the_table_says_for_whoever_runs_the_tests() {
-    check(bwrap_as_me(), "bwrap", Who::Me).await;
+    check(bwrap_as_me(), "bwrap", TestUser::Me).await;
 }
 
 #[tokio::test]
 async fn bubblewrap_holds_what_the_table_says_for_a_normal_user() {
-    check(Level::BwrapUser, "bwrap", Who::Somebody).await;
+    check(Level::BwrapUser, "bwrap", TestUser::Somebody).await;
 }
 
 #[tokio::test]
 async fn landlock_holds_what_the_table_says_for_whoever_runs_the_tests() {
-    check(Level::Landlock, "landlock", Who::Me).await;
+    check(Level::Landlock, "landlock", TestUser::Me).await;
 }
 
 #[tokio::test]
 async fn landlock_holds_what_the_table_says_for_a_normal_user() {
-    check(Level::Landlock, "landlock", Who::Somebody).await;
+    check(Level::Landlock, "landlock", TestUser::Somebody).await;
 }
 
 #[tokio::test]
 async fn without_a_sandbox_agents_cannot_answer_requests_or_launch_while_their_guard_is_there() {
-    check(Level::Off, "off", Who::Me).await;
+    check(Level::Off, "off", TestUser::Me).await;
 }
 
 #[tokio::test]
 async fn without_a_sandbox_a_normal_users_agents_cannot_answer_or_launch_while_their_guard_is_there()
  {
-    check(Level::Off, "off", Who::Somebody).await;
+    check(Level::Off, "off", TestUser::Somebody).await;
 }

@@ -1,5 +1,5 @@
-# What a command tries in order to get out. Says `broken PROPERTY` for what it could do; the test looks
-# itself for what must not have been written.
+# A command's attempts to escape. Prints `broken PROPERTY` for each guarantee it could break; the test itself
+# checks for files that must not have been written.
 broken() { echo "broken $1"; }
 
 grep -rqs CANARY ~/.ssh ~/.aws ~/.config/gh && broken Credentials
@@ -14,15 +14,15 @@ if grep -q '^CapEff:.*[1-9a-f]' /proc/self/status; then
 elif mount -o remount,rw / 2>/dev/null; then
     broken Capabilities
 fi
-# Never by writing: these are settings of the whole machine.
+# Test without writing: these settings apply to the whole machine.
 settings=$(find -L /proc -maxdepth 5 -type f -writable ! -path '/proc/[0-9]*' ! -path '/proc/*self/*' 2>/dev/null | head -3)
 [ "$settings" ] && { broken Outside; echo "can be written: $settings"; }
 unshare -Urm bash -c "umount -l '$ROOT' /tmp; mount -o remount,rw /; echo x >> '$ROOT/outside/file'; \
     cat '$ROOT/.ssh/id_test'" 2>/dev/null | grep -q CANARY && broken Namespaces
 
-# Everything that is worth asking for, over every door, also with the token.
+# Every useful request, over socket and port, also with the token.
 curl -s -o /dev/null --unix-socket "$STORE/asyncagents.sock" http://localhost/v1/health && broken Socket
-# Connected, and nobody answers.
+# Exit code 28 is a time-out: the connection was accepted, and the service never responds.
 curl -s -m 1 --unix-socket "$OTHER/service.sock" http://localhost/
 [ $? = 28 ] && broken Services
 ask() {
@@ -44,12 +44,15 @@ for door in socket port; do
     ask "$@" -d '{"allow": true}' $base/v1/permissions/$ASK
     ask "$@" -d '{"description": "x", "prompt": "x", "agent": "general", "caller": {"sessionID": "cli"}}' $base/v1/tasks
     ask "$@" -d '{}' $base/v1/daemon/stop
+    ask "$@" -H 'accept: application/json, text/event-stream' -d '{"jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}}' $base/mcp
     ask "$@" $base/v1/tasks/$PARKED
 done
 env -i /usr/bin/setsid -w /usr/bin/curl -s -m 5 -o answer -w '%{http_code}\n' \
     "http://127.0.0.1:$PORT/v1/tasks" | grep -q 200 && broken Api
-# Connections whose end at this side is hard to find: an address of the machine that is not loopback, a
-# descriptor that only one thread has, and one that waits in a message while the daemon looks for it.
+# Connections whose local end is hard to find: from an address of the machine that is not loopback, with a
+# descriptor that only one thread has, and with one that is in transit in a message while the daemon looks for
+# it.
 for address in $(hostname -I 2>/dev/null); do
     ask --interface "$address" -H "authorization: Bearer $TOKEN" "http://127.0.0.1:$PORT/v1/tasks"
 done
@@ -69,7 +72,7 @@ def in_a_message():
     socket.send_fds(one, [b"x"], [connection.fileno()])
     connection.connect(("127.0.0.1", port))
     connection.close()
-    # Time for the daemon to look.
+    # Give the daemon time to look.
     threading.Event().wait(0.1)
     ask(socket.socket(fileno=socket.recv_fds(other, 1, 1)[1][0]))
 for hidden in [in_a_thread] + 5 * [in_a_message]:
@@ -110,8 +113,10 @@ perl -e 'my $x = "a" x (400 << 20); exit(length $x == 0)' 2>/dev/null && broken 
 for n in 1 2 3; do head -c 900000 /dev/zero > "many$n"; done
 [ "$(cat many? | wc -c)" -gt 2000000 ] && broken Disk
 echo "all was tried"
-# Whoever gets away from the guard is not known for a command any more. Away is who has a session of its own, which
-# `setsid --fork` does not wait for; the guard is killed only then.
+# A process that escapes its guard is no longer recognised as a command. It has escaped when it has its own
+# session, which `setsid --fork` does not wait for, so kill the guard only then. The daemon is stopped
+# meanwhile where possible, because of a race: it learns of the guard's death before the kernel reparents the
+# guard's children, and would usually, but not always, still find and kill them.
 env -i /usr/bin/setsid --fork /usr/bin/bash -c "echo x > '$PWD/away1'; for n in {1..100}; do
     /usr/bin/curl -s -m 5 -o /dev/null -w '%{http_code}' -H 'authorization: Bearer $TOKEN' \
         http://127.0.0.1:$PORT/v1/tasks | /usr/bin/grep -q 200 && { echo x > '$PWD/through'; exit; }
@@ -119,5 +124,15 @@ env -i /usr/bin/setsid --fork /usr/bin/bash -c "echo x > '$PWD/away1'; for n in 
 done" > /dev/null 2>&1
 env -i /usr/bin/setsid --fork /usr/bin/bash -c "echo x > '$PWD/away2'; exec sleep $SLEEP"
 for n in {1..100}; do [ -e away1 ] && [ -e away2 ] && break; sleep 0.1; done
-kill -9 $PPID 2>/dev/null
+env -i /usr/bin/setsid --fork /usr/bin/bash -c "kill -STOP $DAEMON && stopped=yes
+if kill -9 $PPID && [ \$stopped ]; then
+    for n in {1..100}; do
+        read -r _ _ _ parent _ < /proc/\$\$/stat
+        [ \$parent = $PPID ] || break
+        /usr/bin/sleep 0.05
+    done
+fi
+kill -CONT $DAEMON
+echo x > '$PWD/killed'" > /dev/null 2>&1
+for n in {1..100}; do [ -e killed ] && break; sleep 0.1; done
 true

@@ -1,4 +1,4 @@
-//! The sandbox around commands: what it must hold, and that work goes on inside.
+//! The sandbox around commands: its guarantees, and that ordinary work succeeds inside.
 
 mod escapes;
 mod protected_paths;

@@ -1,5 +1,5 @@
-//! What is put right after a command and what is removed later (X2), for a user who is not root: root does
-//! not need the permissions of a directory, everybody else does.
+//! Protected paths that are repaired after a command or removed later (X2), for a user who is not
+//! root: root bypasses the permissions of directories.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,18 @@ use tokio::task::block_in_place;
 use crate::support::ModelServer;
 use crate::support::process::{Shell, until};
 
-/// Nobody has to have made this user.
+/// An arbitrary uid: the user need not exist.
 const SOMEBODY: u32 = 12_345;
 
-struct Place {
+struct Fixture {
     shell: Shell,
     server: ModelServer,
 }
 
-impl Place {
-    /// With a workspace that has a git directory and these files. `None` for who cannot be somebody else.
-    async fn build(level: &str, files: &[&str]) -> Option<Place> {
+impl Fixture {
+    /// A workspace with a git directory and these files. `None` without root, who alone can switch
+    /// users.
+    async fn build(level: &str, files: &[&str]) -> Option<Fixture> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
@@ -34,7 +35,7 @@ impl Place {
         shell.set("OPENAI_API_KEY", "sk-only-for-tests");
         fs::write(shell.path("config.toml"), format!("sandbox = '{level}'\n")).unwrap();
         shell.set("ASYNCAGENTS_CONFIG", shell.path("config.toml"));
-        let place = Place { shell, server };
+        let place = Fixture { shell, server };
         fs::create_dir_all(place.project().join(".git")).unwrap();
         for file in files {
             fs::write(place.project().join(file), "mine").unwrap();
@@ -49,7 +50,7 @@ impl Place {
         self.shell.path("project")
     }
 
-    /// The session of an agent that has run one command, and what the model was told of it.
+    /// Runs one command of an agent; returns its session and the result that the model was given.
     fn run(&self, command: &str) -> (String, String) {
         let call = serde_json::json!({ "command": command });
         let prompt = format!("work\n@call bash {call}\n@say over");
@@ -74,7 +75,7 @@ async fn what_a_command_made_and_closed_is_put_right_all_the_same() {
         chmod 0 .opencode/plugin/a/b; chmod 0 .opencode/plugin/a; chmod 555 .opencode/plugin .opencode; \
         echo x > .mcp.json; chmod 555 .; echo done";
     for level in ["bwrap", "landlock"] {
-        let Some(place) = Place::build(level, &[]).await else { return };
+        let Some(place) = Fixture::build(level, &[]).await else { return };
         block_in_place(|| {
             let (_, told) = place.run(command);
             let made = made.map(|path| place.project().join(path));
@@ -88,7 +89,7 @@ async fn what_a_command_made_and_closed_is_put_right_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_put_back_is_told_to_the_model_and_in_the_log() {
-    let Some(place) = Place::build("bwrap", &[]).await else { return };
+    let Some(place) = Fixture::build("bwrap", &[]).await else { return };
     let folder = place.project().join(".claude");
     let by_root = || {
         until("the command runs", || place.project().join("started").exists());
@@ -116,7 +117,7 @@ async fn what_cannot_be_put_back_is_told_to_the_model_and_in_the_log() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn private_places_of_a_session_are_removed_also_where_their_directories_are_closed() {
-    let Some(place) = Place::build("bwrap", &[]).await else { return };
+    let Some(place) = Fixture::build("bwrap", &[]).await else { return };
     block_in_place(|| {
         let command = "mkdir -p ~/go/mod/a; echo x > ~/go/mod/a/x; chmod 555 ~/go/mod/a ~/go/mod";
         let (session, told) = place.run(command);
@@ -132,7 +133,7 @@ async fn private_places_of_a_session_are_removed_also_where_their_directories_ar
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_persons_own_file_where_a_folder_is_expected_is_still_there_after_a_command() {
     let files = [".claude", ".opencode", ".vscode", ".cursor"];
-    let Some(place) = Place::build("bwrap", &files).await else { return };
+    let Some(place) = Fixture::build("bwrap", &files).await else { return };
     block_in_place(|| {
         for command in ["true", "rm -f .claude .vscode; echo x > .opencode; chmod 0 .cursor; true"]
         {
@@ -149,7 +150,7 @@ async fn a_persons_own_file_where_a_folder_is_expected_is_still_there_after_a_co
 async fn a_folder_that_its_owner_has_closed_is_neither_opened_nor_emptied() {
     use std::os::unix::fs::PermissionsExt;
 
-    let Some(place) = Place::build("bwrap", &[]).await else { return };
+    let Some(place) = Fixture::build("bwrap", &[]).await else { return };
     block_in_place(|| {
         let folder = place.project().join(".claude");
         fs::create_dir(&folder).unwrap();

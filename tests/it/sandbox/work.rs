@@ -1,5 +1,5 @@
-//! Work goes on in the sandbox (X2): version control, package managers and tests run there, what the
-//! sandbox is in the way of says so, and a person can let a command out.
+//! Ordinary work succeeds in the sandbox (X2): version control, package managers and tests run
+//! there, what it blocks is explained, and a person can let a command run outside.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,13 +12,13 @@ use serde_json::json;
 use crate::support::ModelServer;
 use crate::support::process::{Shell, until};
 
-struct Place {
+struct Fixture {
     shell: Shell,
     server: ModelServer,
 }
 
-impl Place {
-    async fn build(config: &str) -> Place {
+impl Fixture {
+    async fn build(config: &str) -> Fixture {
         let server = ModelServer::start().await;
         let mut shell = Shell::new();
         shell.unset("ASYNCAGENTS_HOST");
@@ -30,7 +30,7 @@ impl Place {
         fs::write(shell.path("config/config.toml"), text).unwrap();
         shell.set("ASYNCAGENTS_CONFIG", shell.path("config/config.toml"));
         fs::create_dir(shell.path("project")).unwrap();
-        Place { shell, server }
+        Fixture { shell, server }
     }
 
     fn project(&self) -> PathBuf {
@@ -51,26 +51,26 @@ impl Place {
         run.stdout.trim().to_owned()
     }
 
-    /// What the model was told of its calls, once the task has ended.
+    /// The tool results that the model was given, once the task has ended.
     fn told(&self, task: &str) -> Vec<String> {
         let waited = self.shell.run(["wait", "--timeout", "300", task]);
         assert_ne!(waited.code, 124, "{waited:?}");
         self.server.asked().last().unwrap().texts("tool")
     }
 
-    /// What one command of an agent says, in the sandbox.
+    /// The output of one command of an agent in the sandbox.
     fn bash(&self, command: &str) -> String {
         let task = self.launch("build", &[json!({ "command": command, "timeout": 300 })]);
         self.told(&task).pop().unwrap()
     }
 }
 
-/// Blocks, so that the model can answer meanwhile.
+/// Runs the test on a blocking thread, so that the model server can answer meanwhile.
 async fn with<T: Send + 'static>(
     config: &str,
-    test: impl FnOnce(Place) -> T + Send + 'static,
+    test: impl FnOnce(Fixture) -> T + Send + 'static,
 ) -> T {
-    let place = Place::build(config).await;
+    let place = Fixture::build(config).await;
     tokio::task::spawn_blocking(move || test(place)).await.unwrap()
 }
 
@@ -85,7 +85,7 @@ fn is_there(program: &str) -> bool {
     found.is_ok_and(|output| output.status.success())
 }
 
-/// Where this machine has it.
+/// The directory of a toolchain on this machine.
 #[expect(clippy::disallowed_methods, reason = "where things are installed is known outside only")]
 fn toolchain(name: &str, usual: &str) -> PathBuf {
     let home = || std::env::home_dir().unwrap().join(usual);
@@ -153,7 +153,7 @@ async fn cargo_builds_and_tests_offline_with_the_toolchain_and_the_registry_of_t
     .await;
 }
 
-/// With the target directory that these tests were built in, so that there is next to nothing to build.
+/// Uses the target directory of this build, so that there is next to nothing to compile.
 #[tokio::test]
 async fn an_agent_tests_this_project_in_the_sandbox() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -174,7 +174,7 @@ async fn an_agent_tests_this_project_in_the_sandbox() {
             build_variables(),
             target.display()
         );
-        // Another cargo may have the target directory at the moment.
+        // Another cargo may hold the lock of the target directory: allow for a long wait.
         let call = json!({ "command": command, "timeout": 600 });
         let prompt = format!("work\n@call bash {call}\n@say over");
         let run = place.shell.run_in(root, ["run", "--agent", "build", &prompt]);
@@ -192,8 +192,7 @@ async fn an_agent_tests_this_project_in_the_sandbox() {
     .await;
 }
 
-/// What cargo was told by the environment when it built these tests: with anything else it would build all
-/// of it again.
+/// The cargo variables of this build: with any others, cargo would rebuild everything.
 #[expect(clippy::disallowed_methods, reason = "how this was built is known outside only")]
 fn build_variables() -> String {
     let names = ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER", "RUSTUP_TOOLCHAIN"];
@@ -361,7 +360,7 @@ async fn the_doctor_says_what_is_in_force_and_what_it_does_not_hold() {
     with("", |mut place| {
         let doctor = place.shell.run(["doctor"]);
         assert!(doctor.stdout.contains("✓ sandbox: bubblewrap"), "{}", doctor.stdout);
-        // Without bubblewrap in the way of finding it.
+        // A `PATH` without bubblewrap.
         fs::create_dir(place.shell.path("bin")).unwrap();
         place.shell.set("PATH", place.shell.path("bin"));
         let doctor = place.shell.run(["doctor"]);

@@ -1,5 +1,5 @@
-//! The contract of the store, as sentences that hold on every engine: what is published when, and what one
-//! change means for another. A second engine is one more line in `engines!`.
+//! The contract of the store, as tests that every engine has to pass: what is published when, and
+//! how changes interact. A second engine is one more line in `engines!`.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -8,26 +8,28 @@ use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::store::{
-    Committed, Direction, End, Error, Filter, Intended, Intent, Keep, NewRun, NewTask, Owed,
-    Placement, Resumed, Session, Sort, Store, What, Window,
+    Committed, Direction, End, Error, Filter, Intent, IntentOutcome, NewCall, NewRun, NewTask,
+    OwedNotice, Placement, Resumed, Retention, Session, SlotCounts, Sort, Store, What, Window,
 };
+use asyncagents::task::alert::Channel;
 use asyncagents::task::lifecycle::{Change, Report, Request, Resumable};
 use asyncagents::task::queue::Limits;
 use asyncagents::task::{
-    MAILBOX, Manner, Order, Origin, Parent, Receipt, SessionId, Task, TaskId, Timestamp,
+    Answered, Door, LaunchMode, MAILBOX, Order, Origin, Parent, Receipt, SessionId, Slot, Task,
+    TaskId, Timestamp,
 };
 use tempfile::TempDir;
 
 type Publish = Box<dyn Fn(Committed) + Send>;
 
-/// Opens the store that is kept in a folder: an empty one for an empty folder.
+/// Opens the store in a folder; in an empty folder, a new one.
 type Open = fn(&Path, Publish) -> Store;
 
 fn sqlite(folder: &Path, publish: Publish) -> Store {
     Store::open(&folder.join("tasks.db"), publish).unwrap().0
 }
 
-/// Every sentence as a test, for every engine.
+/// Makes every contract function a test of every engine.
 macro_rules! engines {
     ($($engine:ident),+ => $sentences:tt) => { $(engines!(@one $engine $sentences);)+ };
     (@one $engine:ident [$($sentence:ident),+ $(,)?]) => {
@@ -64,9 +66,16 @@ engines!(sqlite => [
     a_snapshot_holds_exactly_the_changes_up_to_its_id,
     pruning_takes_what_has_ended_and_leaves_what_is_owed,
     what_was_said_in_a_session_comes_back_in_its_order_and_a_copy_has_it,
+    a_deferred_call_is_one_by_its_key_and_open_until_it_is_settled,
+    an_answer_is_received_with_its_notices_and_stays_the_same_from_then_on,
+    old_answers_are_pruned_and_each_parent_keeps_its_newest,
+    how_a_permission_was_answered_is_kept_with_its_task,
+    a_retry_and_the_task_it_repeats_name_each_other_also_when_the_first_is_gone,
+    a_paused_queue_gives_no_slot_and_is_still_paused_when_the_store_is_opened_again,
+    what_people_are_to_be_told_is_owed_with_the_end_and_until_it_is_delivered,
 ]);
 
-/// A store in a directory of its own, and what it has published.
+/// A store in its own directory, and the changes it has published.
 struct World {
     open: Open,
     store: Store,
@@ -81,8 +90,8 @@ impl World {
         World::listening(open, |_, _| {})
     }
 
-    /// `listen` is called by the writer with the store and what it has just committed: what it reads there
-    /// is what is committed.
+    /// The writer calls `listen` with the store and the change after each commit: reads in there
+    /// see committed data.
     fn listening(open: Open, listen: impl Fn(&Store, &Committed) + Send + 'static) -> World {
         let folder = tempfile::tempdir().unwrap();
         let published = Arc::new(Mutex::new(Vec::new()));
@@ -97,7 +106,7 @@ impl World {
         World { open, store, clock: Clock::system(), limits: limits(10), published, folder }
     }
 
-    /// Closes the store and opens what is there.
+    /// Closes the store and opens the same directory again.
     fn reopened(&self) -> Store {
         self.store.close();
         let news = self.published.clone();
@@ -122,6 +131,7 @@ impl World {
                 directory: "/somewhere".into(),
                 depth: 1,
                 is_forked: false,
+                retry_of: None,
             },
             order: Order {
                 description: "find it".into(),
@@ -169,8 +179,8 @@ impl World {
         end.await.unwrap().unwrap()
     }
 
-    /// The notices that may be delivered now.
-    fn due(&self) -> Vec<Owed> {
+    /// The notices that are due now.
+    fn due(&self) -> Vec<OwedNotice> {
         due(&self.store, &self.clock)
     }
 
@@ -192,7 +202,7 @@ fn finished(task: &Task) -> Change {
     task.state.report(Report::Finished { result: "src/auth.rs".into() }).unwrap()
 }
 
-fn due(store: &Store, clock: &Clock) -> Vec<Owed> {
+fn due(store: &Store, clock: &Clock) -> Vec<OwedNotice> {
     let now = clock.now().plus(Duration::from_secs(1));
     store.outbox().due(now, Duration::from_secs(60), &HashSet::new()).unwrap()
 }
@@ -204,6 +214,7 @@ fn limits(active_per_parent: usize) -> Arc<Limits> {
         blocking_per_parent: 3,
         active_per_model: Default::default(),
         queued_per_parent: 1000,
+        is_draining: false,
     })
 }
 
@@ -275,7 +286,8 @@ async fn a_change_that_fails_does_not_take_those_with_it_that_share_its_commit(o
     let world = World::listening(open, move |store, _| {
         let mut counts = counts.lock().unwrap();
         counts.push(store.overview().task_count().unwrap());
-        // The first one holds the writer until the others are all waiting for it.
+        // The first commit blocks the writer until all other changes are queued, so that they share
+        // one group commit.
         if counts.len() == 1 {
             holds.send(()).unwrap();
             gone.recv().unwrap();
@@ -386,7 +398,7 @@ async fn what_is_said_while_a_session_comes_to_rest_keeps_it_at_work(open: Open)
         (session.running, session.said)
     };
     assert!(say("msg_1").await.unwrap());
-    // The run has made up its mind that nothing is left, and does not know of the second yet.
+    // Race: the run read this count and decided to stop just before the second message arrived.
     let (_, known) = standing();
     assert!(say("msg_2").await.unwrap());
     assert!(!world.store.sessions().rest(&id, known).await.unwrap());
@@ -478,7 +490,7 @@ async fn what_is_in_a_mailbox_is_unread_until_it_is_marked(open: Open) {
     let first = world.launch(world.task_of("client", MAILBOX)).await;
     let second = world.launch(world.task_of("client", MAILBOX)).await;
     let (first, second) = (world.finish(&first).await, world.finish(&second).await);
-    // Its own doing need not be told.
+    // An end that the parent caused itself does not wake it, and starts as read.
     let third = world.launch(world.task_of("client", MAILBOX)).await;
     let quiet = End { wake: false, ..world.end() };
     world.store.tasks().end(&third, finished(&third), quiet).await.unwrap().unwrap();
@@ -510,11 +522,11 @@ async fn an_intent_is_there_until_its_task_is(open: Open) {
         launch: "{}".into(),
     };
     let intend =
-        |limits| world.store.intents().intend(intent.clone(), None, Manner::Background, limits);
+        |limits| world.store.intents().intend(intent.clone(), None, LaunchMode::Background, limits);
     let none = Limits { active_per_parent: 0, queued_per_parent: 0, ..(*world.limits).clone() };
-    assert_eq!(intend(Arc::new(none)).await.unwrap(), Intended::QueueFull);
+    assert_eq!(intend(Arc::new(none)).await.unwrap(), IntentOutcome::QueueFull);
     assert_eq!(world.store.intents().all().unwrap(), []);
-    assert_eq!(intend(world.limits.clone()).await.unwrap(), Intended::Yes);
+    assert_eq!(intend(world.limits.clone()).await.unwrap(), IntentOutcome::Yes);
     assert_eq!(world.store.intents().get(&new.nonce).unwrap(), Some(intent.clone()));
     let task = world.launch(new).await;
     assert_eq!(world.store.intents().all().unwrap(), []);
@@ -529,7 +541,7 @@ async fn slots_go_to_the_parent_served_longest_ago_and_in_the_order_of_launches(
     let mut expected = Vec::new();
     for (parent, turn) in [("ses_many", 1), ("ses_many", 3), ("ses_few", 0), ("ses_few", 2)] {
         let mut new = world.task_of(parent, "scripted");
-        // Whatever the caller's clock says.
+        // The queue orders by arrival, not by the caller's clock.
         new.at = Timestamp::from_millis(1_000 - i64::from(turn));
         expected.push((turn, world.launch(new).await.id));
     }
@@ -562,7 +574,7 @@ async fn the_ids_of_changes_are_the_order_of_commits_and_go_on_after_a_restart(o
     assert_eq!(store.overview().snapshot_key().unwrap(), (41, 21));
 }
 
-/// Who reads a snapshot and then everything after its id misses nothing and sees nothing twice.
+/// A client that reads a snapshot and then everything after its id misses nothing and sees nothing twice.
 async fn a_snapshot_holds_exactly_the_changes_up_to_its_id(open: Open) {
     let world = World::new(open);
     let launch = async {
@@ -581,7 +593,7 @@ async fn a_snapshot_holds_exactly_the_changes_up_to_its_id(open: Open) {
         seen
     });
     let ((), seen) = tokio::join!(launch, look);
-    // Every change is a launch here.
+    // Every change is a launch here, so the change id counts the tasks.
     for (change, tasks) in seen.unwrap() {
         assert_eq!(change, tasks);
     }
@@ -603,7 +615,7 @@ async fn pruning_takes_what_has_ended_and_leaves_what_is_owed(open: Open) {
     let read = world.store.outbox().unread_end(&unkept.id).unwrap().into_iter().collect();
     world.store.outbox().mark_read(read, world.clock.now()).await.unwrap();
     let prune = || async {
-        let (none, at) = (Keep { tasks: Some(0), age: None }, world.clock.now());
+        let (none, at) = (Retention { tasks: Some(0), age: None }, world.clock.now());
         world.store.history().prune(&none, None, at).await.unwrap();
         world.stored().into_iter().map(|task| task.id).collect::<Vec<_>>()
     };
@@ -656,4 +668,184 @@ fn session(world: &World, id: &SessionId) -> Session {
         created_at: world.clock.now(),
         handed: Default::default(),
     }
+}
+
+fn new_call(world: &World, parent: &str, key: &str) -> NewCall {
+    NewCall {
+        id: world.clock.nonce(),
+        parent: SessionId::new(parent),
+        tool: "asyncagents_wait".into(),
+        key: key.into(),
+        request: "{}".into(),
+        created_at: world.clock.now(),
+    }
+}
+
+async fn a_deferred_call_is_one_by_its_key_and_open_until_it_is_settled(open: Open) {
+    let world = World::new(open);
+    let calls = world.store.calls();
+    let call = calls.begin(new_call(&world, "client", "one")).await.unwrap();
+    assert_eq!(calls.begin(new_call(&world, "client", "one")).await.unwrap(), call);
+    let other = calls.begin(new_call(&world, "client", "two")).await.unwrap();
+    calls.decline(call.id.clone(), vec!["per_1".into()]).await.unwrap();
+    assert!(calls.cancel(other.id.clone()).await.unwrap());
+    assert!(!calls.cancel(other.id.clone()).await.unwrap(), "once");
+    calls.settle(other.id.clone(), "too late".into(), world.clock.now()).await.unwrap();
+    let store = world.reopened();
+    let ids = |store: &Store| -> Vec<String> {
+        let mut open: Vec<String> =
+            store.calls().open().unwrap().into_iter().map(|call| call.id).collect();
+        open.sort();
+        open
+    };
+    let mut both = vec![call.id.clone(), other.id.clone()];
+    both.sort();
+    assert_eq!(ids(&store), both);
+    let kept = store.calls().by_key("one").unwrap().unwrap();
+    assert_eq!((kept.declined.as_slice(), kept.cancelled), (&["per_1".to_owned()][..], false));
+    store.calls().settle(call.id.clone(), "done".into(), world.clock.now()).await.unwrap();
+    store.calls().cancelled(other.id.clone(), world.clock.now()).await.unwrap();
+    assert_eq!(ids(&store), [""; 0]);
+    assert!(!store.calls().cancel(call.id.clone()).await.unwrap(), "it is over");
+    let settled = |id: &str| store.calls().get(id).unwrap().unwrap().outcome;
+    assert_eq!((settled(&call.id), settled(&other.id)), (Some("done".into()), None));
+}
+
+async fn an_answer_is_received_with_its_notices_and_stays_the_same_from_then_on(open: Open) {
+    let world = World::new(open);
+    let task = world.launch(world.task_of("client", MAILBOX)).await;
+    world.finish(&task).await;
+    let receipt: Receipt = world.store.outbox().unread_end(&task.id).unwrap().into_iter().collect();
+    let calls = world.store.calls();
+    let call = calls.begin(new_call(&world, "client", "one")).await.unwrap();
+    let settle = |outcome: &str| calls.settle(call.id.clone(), outcome.into(), world.clock.now());
+    settle("first").await.unwrap();
+    settle("composed again").await.unwrap();
+    assert!(!world.store.outbox().any_read(&receipt).unwrap());
+    let now = world.clock.now();
+    calls.received(vec![call.id.clone()], receipt.clone(), now).await.unwrap();
+    assert!(world.store.outbox().any_read(&receipt).unwrap());
+    settle("too late").await.unwrap();
+    let kept = calls.get(&call.id).unwrap().unwrap();
+    assert_eq!((kept.outcome.as_deref(), kept.received_at), (Some("composed again"), Some(now)));
+}
+
+async fn old_answers_are_pruned_and_each_parent_keeps_its_newest(open: Open) {
+    let world = World::new(open);
+    let calls = world.store.calls();
+    let at = Timestamp::from_millis;
+    for (parent, key, settled) in
+        [("a", "a1", 100), ("a", "a2", 200), ("a", "a3", 300), ("b", "b1", 50), ("b", "b2", 400)]
+    {
+        let call = calls.begin(new_call(&world, parent, key)).await.unwrap();
+        calls.settle(call.id, "done".into(), at(settled)).await.unwrap();
+    }
+    calls.begin(new_call(&world, "a", "open")).await.unwrap();
+    assert_eq!(calls.prune(at(60), 2).await.unwrap(), 2);
+    let kept = |key: &&str| calls.by_key(key).unwrap().is_some();
+    let all = ["a1", "a2", "a3", "b1", "b2", "open"];
+    let kept: Vec<&str> = all.into_iter().filter(kept).collect();
+    assert_eq!(kept, ["a2", "a3", "b2", "open"]);
+}
+
+async fn how_a_permission_was_answered_is_kept_with_its_task(open: Open) {
+    let world = World::new(open);
+    let (task, other) = (world.insert().await, world.insert().await);
+    let answered = |id: &str, allowed| Answered {
+        id: id.into(),
+        what: "bash ls".into(),
+        allowed,
+        door: Door::McpElicitation,
+        by: "client".into(),
+        at: world.clock.now(),
+    };
+    let (one, two) = (answered("per_1", true), answered("per_2", false));
+    for answer in [&one, &two] {
+        world.store.asks().answered(&task.id, answer.clone()).await.unwrap();
+    }
+    let store = world.reopened();
+    assert_eq!(store.asks().answers(&task.id).unwrap(), [one, two.clone()]);
+    assert_eq!(store.asks().answers(&other.id).unwrap(), []);
+    assert_eq!(store.asks().answer_to("per_2").unwrap(), Some(two));
+    assert_eq!(store.asks().answer_to("per_3").unwrap(), None);
+}
+
+async fn a_retry_and_the_task_it_repeats_name_each_other_also_when_the_first_is_gone(open: Open) {
+    let world = World::new(open);
+    let first = world.insert().await;
+    let first = world.finish(&first).await;
+    let mut again = world.new_task();
+    again.origin.retry_of = Some(first.id.clone());
+    let retry = world.launch(again).await;
+    assert_eq!(retry.origin.retry_of, Some(first.id.clone()));
+    let linked = Task { retried_by: Some(retry.id.clone()), ..first };
+    let stored = world.stored();
+    assert_eq!(stored, [linked.clone(), retry.clone()]);
+    let news: Vec<(What, Task)> =
+        world.published().into_iter().skip(2).map(|news| (news.what, news.task)).collect();
+    assert_eq!(news, [(What::Created, retry), (What::Updated, linked)]);
+
+    let mut orphan = world.new_task();
+    orphan.origin.retry_of = Some(TaskId::new("ses_pruned"));
+    let orphan = world.launch(orphan).await;
+    assert_eq!(orphan.origin.retry_of, Some(TaskId::new("ses_pruned")));
+    assert_eq!(world.reopened().tasks().get(&orphan.id).unwrap(), Some(orphan));
+}
+
+async fn a_paused_queue_gives_no_slot_and_is_still_paused_when_the_store_is_opened_again(
+    open: Open,
+) {
+    let world = World::new(open);
+    let (limits, at) = (world.limits.clone(), world.clock.now());
+    assert!(world.store.slots().pause(at).await.unwrap());
+    assert!(!world.store.slots().pause(at).await.unwrap(), "it was");
+    let task = world.insert().await;
+    assert_eq!(task.slot, Slot::Queued);
+    assert_eq!(world.store.slots().admit(limits.clone(), at).await.unwrap(), []);
+    let store = world.reopened();
+    assert!(store.slots().is_paused().unwrap());
+    assert_eq!(store.slots().admit(limits.clone(), at).await.unwrap(), []);
+    assert_eq!(store.slots().counts().unwrap(), SlotCounts { queued: 1, active: 0 });
+    assert!(store.slots().unpause().await.unwrap());
+    assert!(!store.slots().unpause().await.unwrap(), "it was not");
+    let started = store.slots().admit(limits, at).await.unwrap();
+    assert_eq!(started.iter().map(|task| &task.id).collect::<Vec<_>>(), [&task.id]);
+    assert_eq!(store.slots().counts().unwrap(), SlotCounts { queued: 0, active: 1 });
+}
+
+async fn what_people_are_to_be_told_is_owed_with_the_end_and_until_it_is_delivered(open: Open) {
+    let world = World::new(open);
+    let due = |store: &Store, channel| store.alerts().due(channel, world.clock.now()).unwrap();
+    let told = world.insert().await;
+    world.finish(&told).await;
+    assert_eq!(due(&world.store, Channel::Webhook), [], "nobody wants to be told");
+    let channels = vec![Channel::Webhook, Channel::Command];
+    world.store.alerts().set_channels(channels.clone()).await.unwrap();
+    let (first, second) = (world.insert().await, world.insert().await);
+    let end = world.end();
+    let id = end.message_id.to_string();
+    let stale = world.store.tasks().end(&first, finished(&first), world.end());
+    let ended = stale.await.unwrap().unwrap();
+    let again = world.store.tasks().end(&first, finished(&first), end).await.unwrap();
+    assert_eq!(again, None, "the second end is stale, and owes nothing");
+    let [owed] = due(&world.store, Channel::Webhook).try_into().unwrap();
+    assert_ne!(owed.id, id);
+    let body: serde_json::Value = serde_json::from_str(&owed.body).unwrap();
+    assert_eq!(body["task"], serde_json::to_value(world.store.brief(&ended)).unwrap());
+    world.finish(&second).await;
+
+    let store = world.reopened();
+    drop(store.alerts().set_channels(channels));
+    let (webhook, command) = (due(&store, Channel::Webhook), due(&store, Channel::Command));
+    assert_eq!((webhook.len(), command.len(), &webhook[0]), (2, 2, &owed));
+    let later = world.clock.now().plus(Duration::from_secs(60));
+    store.alerts().postpone(owed.seq, later).await.unwrap();
+    assert_eq!(due(&store, Channel::Webhook), webhook[1..], "one that is refused waits alone");
+    store.alerts().remove(webhook[1].seq).await.unwrap();
+    assert_eq!(store.alerts().next_due(Channel::Webhook).unwrap(), Some(later));
+    assert_eq!(due(&store, Channel::Command), command);
+    store.alerts().remove(command[0].seq).await.unwrap();
+    assert_eq!(due(&store, Channel::Command), command[1..]);
+    store.alerts().set_channels(Vec::new()).await.unwrap();
+    assert_eq!(store.alerts().next_due(Channel::Command).unwrap(), None, "nobody would send it");
 }

@@ -1,5 +1,5 @@
-//! Damage while the store is in use (D4): one row, an index, a directory that went away. What is not
-//! damaged goes on, and everybody hears of it. Also copies, for those who do not rely on that.
+//! Damage while the store is in use (D4): a row, an index, a directory that disappears. Everything
+//! undamaged keeps working, and every command reports the damage. Also backups.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -63,7 +63,7 @@ fn a_row_that_cannot_be_read_is_ended_in_error_and_named_and_stops_nobody_else()
     assert_eq!(ends, expected);
     let found = shell.health().unwrap().warnings;
     assert!(found[0].starts_with("the records of tasks "), "{found:?}");
-    until("what the live one was at is stopped", || owed_aborts(&shell) == 0);
+    until("the abort of the live task is sent", || owed_aborts(&shell) == 0);
     assert_eq!(shell.launch_to_the_end("after\n@say fine").result.unwrap(), "fine");
     assert_eq!(shell.say(["prune", "--keep", "0"]), "Removed 5 tasks.\n");
 }
@@ -84,7 +84,7 @@ fn blank_index(shell: &Shell, name: &str) {
     file.write_all_at(&vec![0; size as usize], ((root - 1) * size) as u64).unwrap();
 }
 
-/// What a client of MCP is answered.
+/// The response to an MCP tool call.
 fn tool(shell: &Shell, name: &str) -> String {
     let caller = CallerView { session_id: "client".into(), ..CallerView::default() };
     let arguments = serde_json::json!({});
@@ -95,7 +95,7 @@ fn tool(shell: &Shell, name: &str) -> String {
     });
     match said {
         ToolLine::Answer(answer) => answer.text,
-        ToolLine::Progress(line) => panic!("{line}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -148,7 +148,7 @@ fn a_damaged_index_makes_the_store_read_only_and_every_verb_says_so_until_it_is_
     assert_eq!(shell.run(["list"]).stderr, kept);
     assert_eq!(shell.launch_to_the_end("@say new").result.unwrap(), "new");
     fs::remove_file(&aside).unwrap();
-    until("it is not said any more", || shell.run(["list"]).stderr.is_empty());
+    until("the warning is gone", || shell.run(["list"]).stderr.is_empty());
     assert_eq!(shell.tasks().len(), 4);
     let sound = "The task store is sound; it was rewritten without gaps.\n";
     shell.say(["daemon", "stop"]);
@@ -165,7 +165,7 @@ fn a_daemon_whose_directory_was_deleted_leaves_and_touches_nothing_of_the_next_o
     shell.launch_to_the_end("@say fine");
     let second = shell.pid();
     assert_ne!(first, second);
-    until("the first one has left", || !is_alive(first));
+    until("the first daemon has exited", || !is_alive(first));
     assert_eq!(shell.pid(), second);
     assert!(shell.home().join("server.json").exists());
     assert_eq!(shell.launch_to_the_end("@say again").result.unwrap(), "again");

@@ -1,8 +1,9 @@
-//! The file of the store: what only an engine with one has to promise. The contract is in `conformance`.
+//! Opening and closing the store's file, which concerns only engines with a file. The contract of
+//! every engine is in `conformance`.
 
 use std::path::Path;
 
-use asyncagents::store::{Opened, Store};
+use asyncagents::store::{OpenOutcome, Store};
 use asyncagents::task::SessionId;
 
 #[tokio::test]
@@ -10,7 +11,7 @@ async fn a_closed_store_is_one_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tasks.db");
     let (store, opened) = Store::open(&file, |_| {}).unwrap();
-    assert_eq!(opened, Opened::New);
+    assert_eq!(opened, OpenOutcome::New);
     let session = SessionId::new("ses_parent");
     store.instances().put_place_of_parent(&session, "somewhere".into()).await.unwrap();
     let place = store.instances().place_of_parent(&session).unwrap();
@@ -20,7 +21,7 @@ async fn a_closed_store_is_one_file() {
     let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, [Path::new("tasks.db")]);
     let (store, opened) = Store::open(&file, |_| {}).unwrap();
-    assert_eq!(opened, Opened::Existing);
+    assert_eq!(opened, OpenOutcome::Existing);
     assert_eq!(store.instances().place_of_parent(&session).unwrap(), place);
     assert_eq!(store.integrity().check().unwrap(), [""; 0]);
 }

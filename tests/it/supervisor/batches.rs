@@ -1,4 +1,4 @@
-//! Batches (T10) and what parents are told of them (N4).
+//! Batches (T10): which tasks belong to one, and the counts in the notices of their ends (N4).
 
 use asyncagents::supervisor::Launch;
 use asyncagents::task::launch::TaskSpec;

@@ -1,5 +1,5 @@
-//! What others control is bounded (T19), where it is shown and where it is kept; and what a person or a
-//! policy refuses stays refused (T15).
+//! Everything that others control is bounded where it is shown and where it is stored (T19); what a
+//! person or a policy refuses stays refused (T15).
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,14 +16,14 @@ use crate::support::process::{Shell, until};
 use crate::support::web::Site;
 use crate::support::{ModelServer, World, settings};
 
-struct Place {
+struct Fixture {
     shell: Shell,
     server: ModelServer,
     project: PathBuf,
 }
 
-impl Place {
-    async fn build(settings: &str) -> Place {
+impl Fixture {
+    async fn build(settings: &str) -> Fixture {
         let server = ModelServer::start().await;
         let mut shell = Shell::new();
         shell.unset("ASYNCAGENTS_HOST");
@@ -37,7 +37,7 @@ impl Place {
         for name in ["outside", "outside-too", "third"] {
             fs::write(shell.path(name), "not yours\n").unwrap();
         }
-        Place { shell, server, project }
+        Fixture { shell, server, project }
     }
 
     fn launch(&self, prompt: &str) -> String {
@@ -71,7 +71,7 @@ const THREE_ASK: &str = "@call read {\"path\": \"../outside\"} | call read {\"pa
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusing_one_of_several_calls_ends_the_run_as_refused() {
-    let place = Place::build("").await;
+    let place = Fixture::build("").await;
     block_in_place(|| {
         let id = place.launch(THREE_ASK);
         place.asks(3);
@@ -80,33 +80,37 @@ async fn refusing_one_of_several_calls_ends_the_run_as_refused() {
         assert_eq!(place.shell.run(["deny", first]).code, 0);
         let (status, result, error) = place.end(&id);
         assert_eq!((status.as_str(), result.as_str()), ("error", ""));
-        assert!(error.starts_with("stopped because it was refused: read "), "{error}");
+        assert!(error.starts_with("stopped because permission was refused: read "), "{error}");
     });
     assert_eq!(place.server.asked().len(), 1, "the model was not asked to go on");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_that_denies_ends_a_run_with_several_requests_too() {
-    let place = Place::build("[permissions]\npolicy = \"deny\"\n").await;
+    let place = Fixture::build("[permissions]\npolicy = \"deny\"\n").await;
     block_in_place(|| {
         let id = place.launch(THREE_ASK);
         let (status, _, error) = place.end(&id);
         assert_eq!(status, "error");
-        assert!(error.starts_with("stopped because it was refused: read "), "{error}");
+        assert!(error.starts_with("stopped because permission was refused: read "), "{error}");
     });
     assert_eq!(place.server.asked().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_approval_that_could_mean_several_tasks_answers_none() {
-    let place = Place::build("").await;
+    let place = Fixture::build("").await;
     block_in_place(|| {
         let prompt = "@call read {\"path\": \"../outside\"}\n@say found";
         let ids = [place.launch(prompt), place.launch(prompt)];
         place.asks(2);
         let refused = place.shell.run(["approve", "ses_"]);
         assert_eq!(refused.code, 1, "{refused:?}");
-        assert!(ids.iter().all(|id| place.task(id)["progress"]["phase"] == "blocked"));
+        // The phase is written after the request is listed, so poll for it. A task whose request
+        // had been answered would run to its end instead.
+        until("both are still blocked", || {
+            ids.iter().all(|id| place.task(id)["progress"]["phase"] == "blocked")
+        });
         let full = place.task(&ids[0])["sessionID"].as_str().unwrap().to_owned();
         assert_eq!(place.shell.run(["approve", &full[..full.len() - 1]]).code, 0);
         assert_eq!(place.end(&ids[0]).0, "completed");
@@ -116,7 +120,7 @@ async fn an_approval_that_could_mean_several_tasks_answers_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_parked_request_is_asked_under_the_same_name_after_a_restart() {
-    let place = Place::build("").await;
+    let place = Fixture::build("").await;
     block_in_place(|| {
         let id = place.launch("@call read {\"path\": \"../outside\"}\n@say found");
         let name = || {
@@ -126,7 +130,8 @@ async fn a_parked_request_is_asked_under_the_same_name_after_a_restart() {
         until("it asks", || name().is_some());
         let before = name();
         place.shell.kill_daemon();
-        // The address of its model was handed over with the launch; who waits for it brings it again.
+        // The model's address came with the launch and is not stored; a caller that waits passes it
+        // again.
         place.shell.run(["wait", "--timeout", "1", &id]);
         until("it asks again", || name().is_some());
         assert_eq!(name(), before);
@@ -147,7 +152,7 @@ async fn the_time_a_request_is_parked_goes_on_across_restarts() {
     world.until("it asks", || !world.supervisor.asks().is_empty()).await;
     let since = world.supervisor.asks()[0].since;
     clock.advance(Duration::from_secs(60));
-    // The note of when it was asked goes along with another commit.
+    // The time of the request is not committed by itself; it is written with the next commit.
     let other = world.launch(&parent, "@say done").await;
     world.ended(&other).await;
     world.restart().await;
@@ -156,21 +161,22 @@ async fn the_time_a_request_is_parked_goes_on_across_restarts() {
     clock.advance(Duration::from_secs(41));
     world.supervisor.sweep();
     world.until("it is answered", || world.supervisor.asks().is_empty()).await;
-    // A refusal has to look like one for a moment.
+    // A refusal counts only after it has been observed for a while.
     clock.advance(Duration::from_secs(1));
-    let error = "stopped because it was refused: bash: refused".to_owned();
+    let error = "stopped because permission was refused: bash: refused".to_owned();
     assert_eq!(world.ended(&task).await.state, State::Failed { error, result: None });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_said_in_mid_run_is_seen_before_the_next_step() {
-    let place = Place::build("").await;
+    let place = Fixture::build("").await;
     block_in_place(|| {
         let wait = "while [ ! -e go ]; do sleep 0.01; done";
         let prompt = format!("@call bash {}\n@say it was told", json!({"command": wait}));
         let parent = place.launch(&prompt);
         until("the command runs", || place.task(&parent)["progress"]["phase"] == "tool");
-        // Said behind the daemon's back, so that nothing but the next step can find it.
+        // Written to the database directly, so that no wake-up reaches the run: only its next step
+        // can find the message.
         let session = place.task(&parent)["sessionID"].as_str().unwrap().to_owned();
         let db = rusqlite::Connection::open(place.shell.database()).unwrap();
         db.busy_timeout(Duration::from_secs(10)).unwrap();
@@ -205,12 +211,12 @@ fn long_results_are_cut_in_lists_and_events_and_whole_by_themselves() {
     assert_eq!((whole.result.as_deref(), whole.result_truncated), (Some(text.as_str()), false));
     assert_eq!(shell.json(["output", &task.session_id, "--json"])["result"], text);
     assert!(is_cut(&events.until("task.completed").task()));
-    // One that just fits is whole everywhere.
+    // A result of exactly the limit is not truncated anywhere.
     let short = shell.launch_to_the_end(&format!("@say {cut}"));
     assert_eq!((short.result.as_deref(), short.result_truncated), (Some(cut.as_str()), false));
 }
 
-/// What is shown of a result, and whether there is more.
+/// The result in a view, and whether it is truncated.
 fn shown(task: &TaskView) -> (&str, bool) {
     (task.result.as_deref().unwrap_or_default(), task.result_truncated)
 }
@@ -239,14 +245,16 @@ fn a_result_in_lists_and_events_is_as_long_as_configured() {
     };
     assert_eq!(listed(&shell, &site), ("ä lon".to_owned(), true));
     assert_eq!(shown(&events.until("task.completed").task()), ("ä lon", true));
-    // What was stored with the end has the length of then.
+    // The truncated copy stored with the end has the old length; it must not be shown under a new
+    // limit.
     for (configured, expected) in [(7, ("ä long ", true)), (13, ("ä long answer", false))] {
         fs::write(&config, format!("[api]\nresult_characters = {configured}\n")).unwrap();
         shell.say(["daemon", "restart"]);
         let (text, cut) = listed(&shell, &Site::of(&shell));
         assert_eq!((text.as_str(), cut), expected);
     }
-    // While a task runs again, what it answered before is built from its rows.
+    // While a resumed task runs, its previous result is read from its rows and not from the stored
+    // view.
     fs::write(&config, "[api]\nresult_characters = 3\n").unwrap();
     shell.say(["daemon", "restart"]);
     shell.say(["resume", id, "@hang"]);
@@ -282,7 +290,7 @@ fn clients_of_the_port_leave_descriptors_for_the_socket() {
     let mut daemon = daemon.spawn().unwrap();
     until("the daemon answers", || shell.health().is_some());
     let site = Site::of(&shell);
-    // As many as there can be: half of the limit is kept back, and a quarter of the rest.
+    // The maximum number of streams: half of the limit is reserved, and a quarter of the rest.
     let streams: Vec<_> = (0..75).map(|_| site.events("")).collect();
     assert_eq!(site.get("/v1/events").status, 503);
     let mut more: Vec<_> = (0..100).map(|_| site.connect()).collect();

@@ -1,5 +1,5 @@
-//! Calls of the command line when the daemon goes away, freezes or is stopped under them (D5), and the
-//! exit codes that scripts rely on.
+//! CLI calls while the daemon exits, freezes or is stopped (D5), and the exit codes that scripts
+//! rely on.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn said(stdout: impl Into<String>) -> Ended {
 const REPEATED: &str = "note: the daemon went away during the call, which was repeated; what it did \
                         before that is not counted here\n";
 
-/// Runs a command whose call the daemon carries out and whose answer gets lost.
+/// Runs a command whose request the daemon executes and whose response is lost.
 fn run_losing(shell: &Shell, route: &str, args: &[&str]) -> Ended {
     let lost = lose_answer(&shell.socket(), route);
     let ended = shell.run(args);
@@ -101,11 +101,13 @@ fn an_approval_whose_answer_was_lost_says_that_it_may_have_arrived() {
     until("it asks", || asked().len() == 1);
     let id = asked().remove(0).id;
     let ended = run_losing(&shell, "POST /v1/permissions/", &["approve", &id]);
-    let stderr = format!(
+    let said_so = format!(
         "error: the daemon went away during the call, so the request may have been answered: \
-         nothing is asked as `{id}`; `asyncagents approve` lists what is\n"
+         `{id}` was answered already: allowed at "
     );
-    assert_eq!(ended, Ended { code: 1, stdout: String::new(), stderr });
+    assert_eq!((ended.code, ended.stdout.as_str()), (1, ""));
+    let stderr = ended.stderr;
+    assert!(stderr.starts_with(&said_so) && stderr.ends_with(" (cli)\n"), "{stderr}");
     assert_eq!(shell.run(["wait", "--quiet", &task.short_id]), said(""));
 }
 
@@ -161,7 +163,8 @@ fn a_daemon_that_is_killed_while_it_starts_is_started_again() {
         });
         let _ = kill_process(Pid::from_raw(pid.unwrap()).unwrap(), Signal::KILL);
         let started = start.wait();
-        // It may have answered just before, and be gone when it is asked for its health.
+        // Race: the daemon may have responded just before the kill, and then fails the health
+        // check.
         let gone = started.stderr.starts_with("error: the connection to the daemon broke");
         assert!(started.code == 0 || gone, "{started:?}");
         shell.say(["list"]);
@@ -186,7 +189,7 @@ fn wait_exits_2_when_it_could_not_find_out() {
         &["--config", "/none/config.toml", "x"],
         "error: config file `/none/config.toml`",
     );
-    check(&shell, &[], "error: the following required arguments were not provided");
+    check(&shell, &[], "error: no task of this shell is at work; ");
     let nowhere = shell.path("file");
     fs::write(&nowhere, "text").unwrap();
     check(&Shell::new().at_home(nowhere.join("x")), &["x"], "error: the daemon did not start: ");
@@ -208,8 +211,8 @@ fn a_wait_under_which_the_daemon_is_stopped_on_purpose_says_so_and_exits_2() {
         let stderr = "error: the daemon was stopped on purpose while this command waited; \
                       `asyncagents daemon start` starts it again, and then its tasks go on\n";
         assert_eq!(wait.wait(), Ended { code: 2, stderr: stderr.into(), ..said("") });
-        until("the old one is gone", || !shell.socket().exists());
-        assert_eq!(shell.health(), None, "nobody started another one");
+        until("the old daemon has exited", || !shell.socket().exists());
+        assert_eq!(shell.health(), None, "no other daemon was started");
     }
 }
 
@@ -253,7 +256,7 @@ fn health_answers_also_when_the_tasks_cannot_be_counted() {
     let pid = shell.pid();
     let db = Connection::open(shell.database()).unwrap();
     db.execute_batch("ALTER TABLE tally RENAME TO gone").unwrap();
-    // What was counted before is known until something changes.
+    // The tallies are cached until the next change; this launch invalidates them.
     shell.launch("@hang");
     let health = shell.health().unwrap();
     let warning = "the tasks cannot be counted, so the task store may be damaged; `asyncagents \

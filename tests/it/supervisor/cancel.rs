@@ -1,4 +1,5 @@
-//! Cancelling (T8).
+//! Cancelling (T8): one task or all of a parent, queued or running, and the abort that the host is
+//! owed.
 
 use asyncagents::host::scripted::Control;
 use asyncagents::store::End;
@@ -54,7 +55,7 @@ async fn an_ended_task_refuses_to_be_cancelled() {
     assert_eq!(world.task(&task.id), world.task(&task.id));
     let unknown = Target::Task(TaskId::new("ses_nobody"));
     let error = world.supervisor.cancel(&caller(&parent), unknown).await.unwrap_err();
-    assert_eq!(error.to_string(), "no task `ses_nobody`; a list of the tasks shows their ids");
+    assert_eq!(error.to_string(), "no task `ses_nobody`; list the tasks to see their ids");
 }
 
 #[tokio::test]
@@ -83,7 +84,7 @@ async fn cancel_batch_stops_its_live_tasks() {
     let cancelled = world.supervisor.cancel(&caller(&parent), batch.clone()).await.unwrap();
     assert_eq!(cancelled.tasks.len(), 1);
     assert_eq!(world.task(&inside.id).state, stopped());
-    // Asking again is no error, asking for what never was is one.
+    // Cancelling is idempotent, but an unknown batch is an error.
     let again = world.supervisor.cancel(&caller(&parent), batch).await.unwrap();
     assert_eq!(again.tasks, []);
     let never = Target::Batch(BatchId::new("never"));
@@ -126,7 +127,8 @@ async fn a_session_is_aborted_only_after_its_descendants_are_cancelled() {
         .await;
     let target = Target::Task(child.id.clone());
     let by = caller(&parent);
-    // Once the abort is noted as sent, a daemon that is killed and started again looks for nobody.
+    // Crash window: once the child's abort is recorded as sent, a restarted daemon does not send it
+    // again, so the grandchild has to be cancelled by then.
     let watch = async {
         while world.host.is_busy(&child.id) {
             tokio::task::yield_now().await;

@@ -1,5 +1,5 @@
-//! A run that cannot begin or go on ends, with the reason, within seconds (T6); what may pass is tried
-//! again, visibly, and ends it after a while.
+//! A run that cannot start or continue ends within seconds, with the reason (T6); a transient
+//! failure is retried, visibly, and ends the run after a while.
 
 use std::ffi::CString;
 use std::fs;
@@ -20,14 +20,14 @@ use crate::support::hostile_server::HostileServer;
 use crate::support::process::{Shell, launch_request, until};
 use crate::support::{World, settings};
 
-struct Place {
+struct Fixture {
     shell: Shell,
     server: HostileServer,
     project: PathBuf,
 }
 
-impl Place {
-    fn build() -> Place {
+impl Fixture {
+    fn build() -> Fixture {
         let server = HostileServer::start();
         let mut shell = Shell::new();
         shell.unset("ASYNCAGENTS_HOST");
@@ -39,7 +39,7 @@ impl Place {
         let project = shell.path("project");
         fs::create_dir(&project).unwrap();
         let project = project.canonicalize().unwrap();
-        Place { shell, server, project }
+        Fixture { shell, server, project }
     }
 
     fn launch(&self, agent: &str, prompt: &str) -> String {
@@ -68,7 +68,7 @@ impl Place {
 
 #[test]
 fn a_directory_that_is_none_is_refused_at_launch() {
-    let place = Place::build();
+    let place = Fixture::build();
     fs::write(place.project.join("file"), "").unwrap();
     let gone = place.project.join("gone");
     assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
@@ -100,7 +100,7 @@ fn a_directory_that_is_none_is_refused_at_launch() {
 
 #[test]
 fn a_shell_whose_directory_is_gone_or_has_no_readable_name_launches_nothing() {
-    let place = Place::build();
+    let place = Fixture::build();
     let odd = place.project.join(std::ffi::OsStr::from_bytes(b"odd\xff"));
     fs::create_dir(&odd).unwrap();
     let refused = place.shell.run_in(&odd, ["run", "look"]);
@@ -123,7 +123,7 @@ fn a_shell_whose_directory_is_gone_or_has_no_readable_name_launches_nothing() {
 
 #[test]
 fn a_task_knows_its_directory_without_links() {
-    let place = Place::build();
+    let place = Fixture::build();
     let link = place.shell.path("link");
     std::os::unix::fs::symlink(&place.project, &link).unwrap();
     let run = place.shell.run_in(&link, ["run", "--json", "politely"]);
@@ -133,8 +133,8 @@ fn a_task_knows_its_directory_without_links() {
 
 #[test]
 fn a_run_whose_workspace_is_gone_ends_after_a_restart_and_frees_its_slot() {
-    let place = Place::build();
-    // All slots of the shell.
+    let place = Fixture::build();
+    // As many as the shell's parent has slots.
     let ids: Vec<String> = (0..10).map(|_| place.launch("general", "@silent")).collect();
     until("all are asked", || place.server.asked("@silent") == 10);
     let next = place.launch("general", "politely");
@@ -149,7 +149,7 @@ fn a_run_whose_workspace_is_gone_ends_after_a_restart_and_frees_its_slot() {
         place.fails(id, &gone);
     }
     place.fails(&next, &gone);
-    // The same for a follow-up.
+    // A follow-up fails in the same way.
     fs::rename(place.shell.path("elsewhere"), &place.project).unwrap();
     let done = place.launch("general", "politely");
     assert_eq!(place.end(&done).0, "completed");
@@ -162,7 +162,7 @@ fn a_run_whose_workspace_is_gone_ends_after_a_restart_and_frees_its_slot() {
 
 #[test]
 fn a_run_whose_agent_is_gone_ends_after_a_restart() {
-    let place = Place::build();
+    let place = Fixture::build();
     let file = place.project.join(".claude/agents/looker.md");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(&file, "---\nname: looker\ndescription: looks\n---\nYou look.\n").unwrap();
@@ -178,18 +178,18 @@ fn a_run_whose_agent_is_gone_ends_after_a_restart() {
 
 #[test]
 fn while_nothing_can_be_saved_the_model_is_not_asked() {
-    let place = Place::build();
+    let place = Fixture::build();
     fs::create_dir(place.shell.home()).unwrap();
     let Some(disk) = Mount::small_disk(place.shell.home()) else { return only_root_can_mount() };
     let polite = place.launch("general", "politely");
     assert_eq!(place.end(&polite).0, "completed");
-    // Answers take what room there is.
+    // Fill the disk with answers.
     let stuck = (0..20).find_map(|n| {
         let prompt = format!("@bytes {}", 200_000 + n);
         let id = place.launch("general", &prompt);
         let phase = || place.task(&id)["progress"]["phase"].clone();
         let is_over = || place.task(&id)["status"] != "running";
-        until("it ends, or cannot", || phase() == "retrying" || is_over());
+        until("it has ended or is retrying", || phase() == "retrying" || is_over());
         (!is_over()).then_some((id, prompt))
     });
     let (id, prompt) = stuck.expect("the disk is full in mid-run");
@@ -198,7 +198,7 @@ fn while_nothing_can_be_saved_the_model_is_not_asked() {
     let tries = || place.shell.log().matches("the embedded host's store failed").count();
     let before = tries();
     until("it is tried again", || tries() >= before + 2);
-    assert_eq!(place.server.asked(&prompt), 1, "what it said is kept, and not asked for again");
+    assert_eq!(place.server.asked(&prompt), 1, "the answer is kept and not requested again");
     disk.grow();
     assert_eq!(place.end(&id), ("completed".to_owned(), String::new()));
     assert_eq!(place.server.asked(&prompt), 1);
@@ -207,14 +207,14 @@ fn while_nothing_can_be_saved_the_model_is_not_asked() {
 
 #[test]
 fn a_file_system_that_does_not_answer_stops_one_call_and_not_the_daemon() {
-    let place = Place::build();
+    let place = Fixture::build();
     let hung = place.project.join("hung");
     fs::create_dir(&hung).unwrap();
     let Some(mount) = Mount::that_hangs(&hung) else { return only_root_can_mount() };
     let calls = "@tool read {\"path\": \"hung/file\"}";
     let ids: Vec<String> = (0..4).map(|_| place.launch("explore", calls)).collect();
     until("they hang", || place.server.asked(calls) == 4);
-    // Everybody else is served.
+    // Other tasks are served meanwhile.
     for _ in 0..3 {
         let polite = place.launch("explore", "politely");
         assert_eq!(place.end(&polite).0, "completed");
@@ -223,7 +223,7 @@ fn a_file_system_that_does_not_answer_stops_one_call_and_not_the_daemon() {
     for id in &ids {
         assert_eq!(place.end(id), ("completed".to_owned(), String::new()));
     }
-    // A launch in there is answered, too.
+    // A launch in the hanging directory gets an error instead of no response.
     assert_eq!(place.shell.run(["daemon", "status"]).code, 0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let request = launch_request("anything");
@@ -236,10 +236,9 @@ fn a_file_system_that_does_not_answer_stops_one_call_and_not_the_daemon() {
     drop(mount);
 }
 
-/// Ends a test that needs to mount something where nobody may: root always can.
 #[test]
 fn a_run_whose_workspace_does_not_answer_is_tried_again_visibly_and_ends_after_a_while() {
-    let place = Place::build();
+    let place = Fixture::build();
     let config = place.shell.path("config.toml");
     fs::write(config, "[supervisor]\ngone_seconds = 1\n").unwrap();
     let id = place.launch("general", "@silent");
@@ -256,18 +255,19 @@ fn a_run_whose_workspace_does_not_answer_is_tried_again_visibly_and_ends_after_a
     drop(mount);
 }
 
+/// Lets a test that has to mount be skipped, but not for root, who always may.
 fn only_root_can_mount() {
     assert!(!rustix::process::geteuid().is_root(), "cannot mount a file system");
 }
 
-/// A file system of the test's own.
+/// A file system mounted by a test; unmounted when dropped.
 struct Mount {
     path: PathBuf,
     _server: Option<fs::File>,
 }
 
 impl Mount {
-    /// One whose server never says a word.
+    /// A FUSE mount whose server never responds.
     fn that_hangs(path: &Path) -> Option<Mount> {
         let server = fs::File::options().read(true).write(true).open("/dev/fuse").ok()?;
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
@@ -302,7 +302,7 @@ fn a_task_whose_host_is_no_longer_configured_ends() {
     let working = shell.launch_hanging("works");
     let cancelled = shell.launch_hanging("cancelled");
     assert_eq!(shell.run(["daemon", "stop"]).code, 0);
-    // A launch that was cut off; nobody was told of it.
+    // The intent of a launch that crashed before its caller got a response.
     let database = shell.database();
     let count = |what: &str| {
         let db = rusqlite::Connection::open(&database).unwrap();
@@ -340,7 +340,7 @@ async fn a_host_out_of_reach_is_shown_and_ends_its_runs_after_a_while() {
             progress.phase == Phase::Retrying && progress.detail.as_deref() == Some(why)
         })
         .await;
-    // It comes back in time, and nothing has happened.
+    // The host returns within `gone`: the run is not affected.
     clock.advance(Duration::from_secs(59));
     world.control(Control::Unreachable { yes: false }).await;
     world.supervisor.sweep();

@@ -1,4 +1,5 @@
-//! Telling parents: one notice per run, whatever fails in between (N1–N3).
+//! Notice delivery (N1–N3): one notice per run, although posts fail, are retried or are interrupted
+//! by a restart.
 
 use std::time::Duration;
 
@@ -55,7 +56,7 @@ async fn a_notice_that_arrived_although_its_answer_was_lost_is_not_sent_again() 
 async fn what_was_owed_before_a_crash_is_delivered_after_it_and_only_once() {
     let mut world = World::start().await;
     let parent = world.parent().await;
-    // The first post arrives and its answer is lost; then the daemon dies.
+    // Crash window: the first post is stored and its response is lost; then the daemon dies.
     world.control(Control::FailPosts { posts: 1, stored: true }).await;
     world.end_of(&parent, "quick").await;
     world.posts(&parent, 1).await;
@@ -140,7 +141,7 @@ async fn an_end_that_a_blocking_output_returned_is_recorded_without_a_reply() {
     };
     let host = world.host.clone();
     world.until("it is prompted", || !host.prompts(&task.id).is_empty()).await;
-    // The waiting call must have begun: give it the chance to, then end the task.
+    // Let the blocking call subscribe before the task ends.
     tokio::task::yield_now().await;
     world.finish(&task, "found").await;
     let output = waiting.await.unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! What goes wrong around the daemon: directories, disks, databases, clients, agents. Each time
-//! somebody is told clearly, nothing that was acknowledged is lost, and the rest goes on.
+//! Faults around the daemon: directories, disks, databases, clients, agents. Each produces a clear
+//! error, loses nothing that was acknowledged, and leaves other tasks alone.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ fn failed(stderr: impl Into<String>) -> Ended {
     Ended { code: 1, stdout: String::new(), stderr: stderr.into() }
 }
 
-/// What every verb says that needs a daemon, and `serve` without the first words.
+/// The error of every command that needs a daemon; `serve` prints it without the prefix.
 fn check_no_start(shell: &Shell, why: &str) {
     for verb in [vec!["run", "x"], vec!["list"], vec!["daemon", "start"]] {
         assert_eq!(shell.run(&verb), failed(format!("error: the daemon did not start: {why}\n")));
@@ -125,7 +125,7 @@ fn a_directory_of_others_is_refused_and_stays_as_it_is() {
     assert_eq!(names(shell.home()), ["notes.txt"]);
 }
 
-/// What is said of a store that was set aside, as long as its file is there.
+/// The warning about a damaged store, shown as long as its file exists.
 fn kept_as(aside: &str) -> String {
     format!(
         "the task store was damaged; it was kept as `{aside}` and a new one was begun; move or remove \
@@ -162,7 +162,7 @@ fn a_damaged_database_is_set_aside_as_it_is_and_the_user_is_told_until_its_file_
     for n in [1, 2] {
         fs::remove_file(aside(n)).unwrap();
     }
-    until("it is not said any more", || shell.health().unwrap().warnings.is_empty());
+    until("the warning is gone", || shell.health().unwrap().warnings.is_empty());
     assert_eq!(shell.tasks().len(), 1);
 }
 
@@ -286,7 +286,7 @@ fn a_full_disk_is_told_clearly_and_takes_nothing_that_was_acknowledged() {
     assert_eq!(shell.pid(), pid, "it was never gone");
     shell.kill_daemon();
     assert_eq!(listed(), acknowledged, "after a restart");
-    // What was refused does not come back either, once the leftovers are looked after.
+    // Recovery of unfinished intents must not bring refused launches back.
     until("no launch is left unfinished", || unfinished(&shell) == 0);
     assert_eq!(listed(), acknowledged);
 }
@@ -325,7 +325,7 @@ fn a_client_that_hangs_up_leaves_a_whole_task_or_none() {
         }
         assert_eq!(shell.launch_to_the_end("@say fine").result.unwrap(), "fine");
         until("no launch is left unfinished", || unfinished(&shell) == 0);
-        until("everything there is has completed", || {
+        until("all tasks have completed", || {
             shell.tasks().iter().all(|task| task.status == "completed")
         });
     }
@@ -366,13 +366,13 @@ fn a_launch_that_the_host_refuses_leaves_nothing() {
     assert_eq!(shell.launch_to_the_end("@say fine").result.unwrap(), "fine");
 }
 
-/// Launches that have begun and are neither a task nor given up.
+/// Intents that became neither a task nor were dropped.
 fn unfinished(shell: &Shell) -> i64 {
     let db = Connection::open(shell.database()).unwrap();
     db.query_row("SELECT count(*) FROM intent", [], |row| row.get(0)).unwrap()
 }
 
-/// The bytes of a launch, as a client sends them.
+/// A launch request as a client sends it.
 fn launch(prompt: &str) -> Vec<u8> {
     let body = serde_json::to_string(&launch_request(prompt)).unwrap();
     format!(
@@ -391,11 +391,11 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A small disk in memory, unmounted when it is dropped. Declare it before what lives on it.
+/// A small tmpfs, unmounted when it is dropped. Declare it before the values that live on it.
 struct Disk(tempfile::TempDir);
 
 impl Disk {
-    /// `None`, and a word about it, where this user may not mount.
+    /// `None`, with a message, where this user may not mount.
     fn mount(options: &str) -> Option<Disk> {
         let folder = tempfile::Builder::new().prefix("aa").tempdir_in("/tmp").unwrap();
         let mut mount = Command::new("mount");

@@ -1,10 +1,10 @@
-//! Forking (F1, F6–F8, O4): a child begins with its parent's conversation, or does not begin.
+//! Forking (F1, F6–F8, O4): a child starts with its parent's conversation, or is not launched.
 
 use asyncagents::fork;
 use asyncagents::host::scripted::{Control, Scripted};
 use asyncagents::host::{self, Host, NewSession, Prompt};
 use asyncagents::supervisor::{Caller, Error, Fork, ForkMethod, Launch};
-use asyncagents::task::{MAILBOX, Manner, SessionId, Slot, Status, Task};
+use asyncagents::task::{LaunchMode, MAILBOX, SessionId, Slot, Status, Task};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
@@ -12,7 +12,7 @@ use crate::support::process::Shell;
 use crate::support::{ModelServer, World, caller, order, settings};
 
 impl World {
-    /// Lets a parent work through a script of its own, to the end.
+    /// Runs a script in the parent's own conversation, to its end.
     async fn talk(&self, parent: &SessionId, script: &str) {
         let prompt = Prompt {
             to: host::Place::unknown(parent.clone()),
@@ -34,14 +34,14 @@ impl World {
         self.try_fork(parent, prompt).await.unwrap()
     }
 
-    /// What a child of this parent would inherit, by the rules alone.
+    /// What a child of this parent would inherit, computed by the pure rules.
     async fn inheritance(&self, parent: &SessionId) -> fork::Inheritance {
         let host = Scripted::Here(self.host.clone());
         let place = host::Place::unknown(parent.clone());
         fork::inherit(&host.transcript(place).await.unwrap()).unwrap()
     }
 
-    /// What was said to a child, once it was said this much.
+    /// The prompts of a child, once there are this many.
     async fn said(&self, task: &Task, messages: usize) -> Vec<String> {
         let enough = || self.host.prompts(&task.id).len() >= messages;
         self.until("the child is prompted", enough).await;
@@ -49,7 +49,7 @@ impl World {
     }
 }
 
-/// 22 results after a compaction, three of them long, and as many before it.
+/// 22 tool results after a compaction, three of them long, and as many before it.
 fn long_script() -> String {
     let calls = "@tool read {\"path\":\"a\"}\n".repeat(20);
     format!(
@@ -70,7 +70,7 @@ async fn a_forked_child_gets_preamble_and_context_without_a_reply_and_then_its_p
     assert_eq!(ended.state.result(), Some("done"));
     let handed_over = format!("{}\n{}", expected.preamble, expected.context);
     assert_eq!(world.host.prompts(&task.id), [handed_over, "go on\n@say done".to_owned()]);
-    // One answer: what was handed over was not answered.
+    // A single assistant message: the inherited context was posted without asking the model.
     let host = Scripted::Here(world.host.clone());
     let transcript = host.transcript(host::Place::from(&task)).await.unwrap();
     let messages: Vec<Value> = serde_json::from_str(&transcript).unwrap();
@@ -78,8 +78,12 @@ async fn a_forked_child_gets_preamble_and_context_without_a_reply_and_then_its_p
     assert_eq!(roles, ["user", "user", "assistant"]);
     let synthetic: Vec<&Value> =
         messages[0]["parts"].as_array().unwrap().iter().map(|part| &part["synthetic"]).collect();
-    assert_eq!(synthetic, [&Value::Null, &json!(true)], "the context is not for people");
-    // And the rules were applied.
+    assert_eq!(
+        synthetic,
+        [&Value::Null, &json!(true)],
+        "the context is synthetic, not shown to people"
+    );
+    // The context starts at the compaction and leaves out what is before it.
     assert!(expected.context.starts_with("[Assistant]\na summary of what was said"));
     assert!(!expected.context.contains("first words"));
     assert_eq!(expected.counts.results, fork::PerTier { whole: 5, long: 10, short: 8 });
@@ -112,7 +116,7 @@ async fn the_context_of_a_queued_task_is_that_of_its_launch() {
     let queued = world.fork(&parent, "@say done").await;
     assert_eq!(queued.slot, Slot::Queued);
     world.talk(&parent, "@say a pear").await;
-    // Also across a restart.
+    // The snapshot was taken at the launch and survives a restart.
     world.restart().await;
     world.finish(&first, "done").await;
     world.ended(&queued).await;
@@ -134,7 +138,7 @@ async fn a_context_whose_answer_got_lost_is_not_handed_over_twice() {
         assert_eq!(said.len(), 2, "{said:?}");
         let posts = world.host.posts();
         let to_child = posts.iter().filter(|post| post.to.session == task.id).count();
-        assert_eq!(to_child, 1, "it was looked for before it was sent again");
+        assert_eq!(to_child, 1, "the host is searched before a retry");
     }
 }
 
@@ -144,7 +148,7 @@ async fn a_daemon_that_dies_between_context_and_prompt_hands_it_over_once() {
     let parent = world.parent().await;
     world.talk(&parent, "@say before").await;
     let expected = world.inheritance(&parent).await;
-    // Handed over, and then the daemon is killed before it knows.
+    // Crash window: the context is posted, and the daemon is killed before it can record that.
     world.control(Control::FailPosts { posts: 1, stored: true }).await;
     let task = world.fork(&parent, "@say done").await;
     world.said(&task, 1).await;
@@ -173,7 +177,7 @@ async fn a_fork_cut_off_in_its_launch_is_adopted_with_its_context() {
     world
         .store
         .intents()
-        .intend(intent, None, Manner::Background, settings().limits)
+        .intend(intent, None, LaunchMode::Background, settings().limits)
         .await
         .unwrap();
     let session = NewSession {
@@ -203,7 +207,7 @@ async fn a_parent_that_cannot_be_read_fails_the_launch_and_creates_nothing() {
         assert_eq!(world.supervisor.task_count().unwrap(), 0);
         assert_eq!(world.store.intents().all().unwrap(), []);
     };
-    // Gone.
+    // The caller's session does not exist.
     let gone = SessionId::new("ses_gone");
     let error = world.try_fork(&gone, "look").await.unwrap_err();
     assert_eq!(
@@ -212,7 +216,7 @@ async fn a_parent_that_cannot_be_read_fails_the_launch_and_creates_nothing() {
          was launched, try again or launch without `fork`"
     );
     nothing_was_created(std::slice::from_ref(&parent));
-    // No conversation.
+    // The caller has no conversation.
     let shell = Caller { host: MAILBOX.into(), ..caller(&parent) };
     let launch = |fork| Launch { wanted: order("look").into(), fork, key: None };
     let error = world.supervisor.launch(shell.clone(), launch(Fork::Caller)).await.unwrap_err();
@@ -221,15 +225,15 @@ async fn a_parent_that_cannot_be_read_fails_the_launch_and_creates_nothing() {
         "`fork` needs a conversation, and this caller has none; launch without it and put what the \
          agent needs into the prompt (`asyncagents run --fork SESSION` names a conversation)"
     );
-    // Nobody's.
-    let nobody = Fork::Session("ses_gone".into());
-    let error = world.supervisor.launch(shell.clone(), launch(nobody)).await.unwrap_err();
+    // The named session does not exist.
+    let unknown = Fork::Session("ses_gone".into());
+    let error = world.supervisor.launch(shell.clone(), launch(unknown)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no session `ses_gone` on any host (scripted), and no task of that id; a list of the tasks \
-         shows theirs"
+        "no session `ses_gone` on any host (scripted), and no task of that id; list the tasks \
+         to see theirs"
     );
-    // Silent.
+    // The host does not respond.
     world.launch(&parent, "@say known").await;
     world.control(Control::Unreachable { yes: true }).await;
     let error = world.try_fork(&parent, "look").await.unwrap_err();
@@ -299,14 +303,14 @@ async fn the_tool_launches_a_fork_and_lists_and_says_that_it_is_one() {
     assert!(listed.contains(&format!("- {marked} [running")), "{listed}");
 }
 
-/// Agents of our own on a scripted model server.
-struct Place {
+/// Embedded agents on a scripted model server.
+struct Fixture {
     shell: Shell,
     server: ModelServer,
 }
 
-impl Place {
-    async fn build(config: &str) -> Place {
+impl Fixture {
+    async fn build(config: &str) -> Fixture {
         let server = ModelServer::start().await;
         let mut shell = Shell::new();
         shell.unset("ASYNCAGENTS_HOST");
@@ -319,7 +323,7 @@ impl Place {
         std::fs::write(shell.path("a"), "text of a\n").unwrap();
         let long = format!("long {}", "line of it\n".repeat(900));
         std::fs::write(shell.path("long"), long).unwrap();
-        Place { shell, server }
+        Fixture { shell, server }
     }
 
     fn wait(&self, id: &str) {
@@ -350,7 +354,7 @@ impl Place {
         id
     }
 
-    /// What the model was asked last.
+    /// The messages of the last model request.
     fn last_messages(&self) -> Vec<Value> {
         let asked = self.server.asked();
         asked.last().unwrap().body["messages"].as_array().unwrap().clone()
@@ -359,7 +363,7 @@ impl Place {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_model_of_a_forked_agent_of_our_own_reads_its_parents_conversation() {
-    let place = Place::build("[agent]\ncompact_at_tokens = 1000\n").await;
+    let place = Fixture::build("[agent]\ncompact_at_tokens = 1000\n").await;
     block_in_place(|| {
         let parent = place.parent();
         let preview = place.shell.json(["fork-preview", &parent, "--json"]);
@@ -384,19 +388,21 @@ async fn the_model_of_a_forked_agent_of_our_own_reads_its_parents_conversation()
         let task = &place.shell.json(["list", "--json"])[0];
         assert_eq!((&task["isForked"], &task["parentSessionID"]), (&json!(true), &json!("cli")));
         assert_eq!(task["progress"]["toolCalls"], 0, "its parent's calls are not its own");
-        assert!(place.shell.say(["list"]).contains(&format!("{child} (forked)")));
+        let listed = place.shell.say(["list"]);
+        let is_it = |line: &&str| line.starts_with(&child) && line.ends_with(" (forked)");
+        assert_eq!(listed.lines().filter(is_it).count(), 1, "{listed}");
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_native_fork_is_a_copy_of_the_parents_session() {
-    let place = Place::build("[fork]\nmethod = \"native\"\n").await;
+    let place = Fixture::build("[fork]\nmethod = \"native\"\n").await;
     block_in_place(|| {
         let parent = place.parent();
         let asked_as_parent = place.last_messages().len();
         place.run(&["--fork", &parent, "--agent", "explore", "child prompt\n@say done"]);
         let messages = place.last_messages();
-        // The parent's last answer and the child's prompt are new.
+        // Added are the parent's last answer and the child's prompt.
         assert_eq!(messages.len(), asked_as_parent + 2);
         assert_eq!(
             messages[1]["content"],
@@ -406,10 +412,21 @@ async fn a_native_fork_is_a_copy_of_the_parents_session() {
         let task = &place.shell.json(["list", "--json"])[0];
         assert_eq!(task["isForked"], true);
         assert_eq!(task["progress"]["toolCalls"], 0, "its parent's calls are not its own");
-        // The copy is its own: the parent has not heard of it.
+        // The child has a copy: its prompt does not appear in the parent's conversation.
         place.shell.say(["resume", &parent, "again\n@say done"]);
         place.wait(&parent);
         assert!(!place.last_messages().iter().any(|m| m.to_string().contains("child prompt")));
+        // Whose conversation was copied is not kept, so a retry would lack its context.
+        let shell = &place.shell;
+        let copy = shell.say(["run", "--fork", &parent, "--agent", "explore", "@hang"]);
+        let copy = copy.trim();
+        shell.say(["cancel", copy]);
+        let refused = shell.run(["retry", copy]);
+        let expected = format!(
+            "error: `{copy}` was not retried: the context of task `{copy}` was a copy that its host made, \
+             which is not kept; launch it anew from the conversation that it was forked from\n"
+        );
+        assert_eq!((refused.code, refused.stderr), (1, expected));
     });
 }
 
@@ -447,7 +464,7 @@ fn a_fork_of_nothing_is_refused_at_the_shell_with_the_way_out() {
         let refused = shell.run(arguments);
         assert_eq!(refused.code, 1, "{refused:?}");
         let expected = "no session `a/b?c` on any host (embedded, opencode, scripted), and no \
-                        task of that id; a list of the tasks shows theirs";
+                        task of that id; list the tasks to see theirs";
         assert!(refused.stderr.contains(expected), "{}", refused.stderr);
     }
     assert_eq!(shell.tasks(), []);

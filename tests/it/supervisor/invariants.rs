@@ -1,4 +1,5 @@
-//! Random requests and reports, late, repeated and reordered, never break what must always hold.
+//! Property test: random requests and reports, late, repeated and reordered, never break the
+//! invariants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,9 +13,9 @@ use tokio::task::JoinHandle;
 
 use crate::support::{World, caller, order, settings};
 
-/// What can happen. Numbers pick a parent or one of the tasks there are.
+/// An operation. Numbers index the parents or the existing tasks.
 #[derive(Clone, Debug)]
-enum Act {
+enum Operation {
     Launch { parent: usize, script: usize },
     Resume { task: usize, script: usize },
     Cancel { task: usize },
@@ -46,27 +47,27 @@ const SCRIPTS: [&str; 8] = [
     "@stream 2 1\n@hang",
 ];
 
-fn act() -> impl Strategy<Value = Act> {
+fn operation() -> impl Strategy<Value = Operation> {
     let (parent, task, script) = (0..2usize, 0..12usize, 0..SCRIPTS.len());
     prop_oneof![
-        8 => (parent.clone(), script.clone()).prop_map(|(parent, script)| Act::Launch { parent, script }),
-        4 => (task.clone(), script).prop_map(|(task, script)| Act::Resume { task, script }),
-        3 => task.clone().prop_map(|task| Act::Cancel { task }),
-        1 => parent.clone().prop_map(|parent| Act::CancelAll { parent }),
-        1 => parent.prop_map(|parent| Act::Clear { parent }),
-        2 => task.clone().prop_map(|task| Act::Wait { task }),
-        6 => task.clone().prop_map(|task| Act::Finish { task }),
-        2 => task.clone().prop_map(|task| Act::FinishSilently { task }),
-        2 => task.clone().prop_map(|task| Act::Fail { task }),
-        1 => task.clone().prop_map(|task| Act::AbortInHost { task }),
-        1 => task.prop_map(|task| Act::DeleteSession { task }),
-        2 => Just(Act::Ring),
-        1 => (0..3u32, any::<bool>()).prop_map(|(posts, stored)| Act::FailPosts { posts, stored }),
-        1 => Just(Act::Unreachable),
-        2 => Just(Act::Reachable),
-        1 => Just(Act::RestartHost),
-        1 => Just(Act::RestartDaemon),
-        4 => Just(Act::LetGo),
+        8 => (parent.clone(), script.clone()).prop_map(|(parent, script)| Operation::Launch { parent, script }),
+        4 => (task.clone(), script).prop_map(|(task, script)| Operation::Resume { task, script }),
+        3 => task.clone().prop_map(|task| Operation::Cancel { task }),
+        1 => parent.clone().prop_map(|parent| Operation::CancelAll { parent }),
+        1 => parent.prop_map(|parent| Operation::Clear { parent }),
+        2 => task.clone().prop_map(|task| Operation::Wait { task }),
+        6 => task.clone().prop_map(|task| Operation::Finish { task }),
+        2 => task.clone().prop_map(|task| Operation::FinishSilently { task }),
+        2 => task.clone().prop_map(|task| Operation::Fail { task }),
+        1 => task.clone().prop_map(|task| Operation::AbortInHost { task }),
+        1 => task.prop_map(|task| Operation::DeleteSession { task }),
+        2 => Just(Operation::Ring),
+        1 => (0..3u32, any::<bool>()).prop_map(|(posts, stored)| Operation::FailPosts { posts, stored }),
+        1 => Just(Operation::Unreachable),
+        2 => Just(Operation::Reachable),
+        1 => Just(Operation::RestartHost),
+        1 => Just(Operation::RestartDaemon),
+        4 => Just(Operation::LetGo),
     ]
 }
 
@@ -76,7 +77,7 @@ struct Run {
     tasks: Vec<TaskId>,
     deleted: BTreeSet<TaskId>,
     waiters: Vec<JoinHandle<Result<(), Error>>>,
-    /// The state each ended run was first seen in.
+    /// The state in which each ended run was first observed.
     ends: BTreeMap<(TaskId, u32), Status>,
 }
 
@@ -110,56 +111,56 @@ impl Run {
         (!self.tasks.is_empty()).then(|| self.tasks[task % self.tasks.len()].clone())
     }
 
-    async fn act(&mut self, act: Act) {
-        match act {
-            Act::Launch { parent, script } => {
+    async fn apply(&mut self, operation: Operation) {
+        match operation {
+            Operation::Launch { parent, script } => {
                 let launched = self.world.try_launch(&self.parents[parent], order(SCRIPTS[script]));
                 if let Ok(task) = launched.await {
                     self.tasks.push(task.id);
                 }
             }
-            Act::CancelAll { parent } => {
+            Operation::CancelAll { parent } => {
                 let caller = caller(&self.parents[parent]);
                 self.world.supervisor.cancel(&caller, Target::All).await.unwrap();
             }
-            Act::Clear { parent } => {
+            Operation::Clear { parent } => {
                 self.world.supervisor.clear(&caller(&self.parents[parent])).await.unwrap();
             }
-            Act::Ring => self.world.control(Control::Ring).await,
-            Act::FailPosts { posts, stored } => {
+            Operation::Ring => self.world.control(Control::Ring).await,
+            Operation::FailPosts { posts, stored } => {
                 self.world.control(Control::FailPosts { posts, stored }).await;
             }
-            Act::Unreachable => self.world.control(Control::Unreachable { yes: true }).await,
-            Act::Reachable => self.world.control(Control::Unreachable { yes: false }).await,
-            Act::RestartHost => self.world.control(Control::Restart).await,
-            Act::RestartDaemon => self.world.restart().await,
-            Act::LetGo => tokio::time::sleep(Duration::from_millis(5)).await,
-            Act::Resume { task, .. }
-            | Act::Cancel { task }
-            | Act::Wait { task }
-            | Act::Finish { task }
-            | Act::FinishSilently { task }
-            | Act::Fail { task }
-            | Act::AbortInHost { task }
-            | Act::DeleteSession { task } => {
+            Operation::Unreachable => self.world.control(Control::Unreachable { yes: true }).await,
+            Operation::Reachable => self.world.control(Control::Unreachable { yes: false }).await,
+            Operation::RestartHost => self.world.control(Control::Restart).await,
+            Operation::RestartDaemon => self.world.restart().await,
+            Operation::LetGo => tokio::time::sleep(Duration::from_millis(5)).await,
+            Operation::Resume { task, .. }
+            | Operation::Cancel { task }
+            | Operation::Wait { task }
+            | Operation::Finish { task }
+            | Operation::FinishSilently { task }
+            | Operation::Fail { task }
+            | Operation::AbortInHost { task }
+            | Operation::DeleteSession { task } => {
                 if let Some(id) = self.pick(task) {
-                    self.act_on(id, act).await;
+                    self.apply_to(id, operation).await;
                 }
             }
         }
     }
 
-    async fn act_on(&mut self, session: TaskId, act: Act) {
-        match act {
-            Act::Resume { script, .. } => {
-                // Refused or not: what counts is what holds afterwards.
+    async fn apply_to(&mut self, session: TaskId, operation: Operation) {
+        match operation {
+            Operation::Resume { script, .. } => {
+                // It may be refused; the invariants have to hold either way.
                 let _ = self.world.supervisor.resume(&session, SCRIPTS[script].into()).await;
             }
-            Act::Cancel { .. } => {
+            Operation::Cancel { .. } => {
                 let caller = caller(&self.parents[0]);
                 let _ = self.world.supervisor.cancel(&caller, Target::Task(session)).await;
             }
-            Act::Wait { .. } => {
+            Operation::Wait { .. } => {
                 let supervisor = self.world.supervisor.clone();
                 let caller = caller(&self.parents[0]);
                 self.waiters.push(tokio::spawn(async move {
@@ -170,18 +171,18 @@ impl Run {
                     Ok(())
                 }));
             }
-            Act::Finish { .. } => {
+            Operation::Finish { .. } => {
                 self.world.control(Control::Finish { session, text: "done".into() }).await;
             }
-            Act::FinishSilently { .. } => {
+            Operation::FinishSilently { .. } => {
                 let text = "done".into();
                 self.world.control(Control::FinishSilently { session, text }).await;
             }
-            Act::Fail { .. } => {
+            Operation::Fail { .. } => {
                 self.world.control(Control::Fail { session, error: "no".into() }).await;
             }
-            Act::AbortInHost { .. } => self.world.control(Control::Abort { session }).await,
-            Act::DeleteSession { .. } => {
+            Operation::AbortInHost { .. } => self.world.control(Control::Abort { session }).await,
+            Operation::DeleteSession { .. } => {
                 self.deleted.insert(session.clone());
                 self.world.control(Control::Delete { session }).await;
             }
@@ -189,7 +190,7 @@ impl Run {
         }
     }
 
-    /// What is over stays over, in the same way, until somebody resumes it.
+    /// An ended task keeps its state until it is resumed.
     fn check_that_ends_stay(&mut self) {
         for id in &self.tasks {
             let task = self.world.task(id);
@@ -200,7 +201,7 @@ impl Run {
         }
     }
 
-    /// Everything that still goes on comes to an end.
+    /// Lets every running task come to its end.
     async fn settle(&mut self) {
         self.world.control(Control::Unreachable { yes: false }).await;
         self.world.control(Control::FailPosts { posts: 0, stored: false }).await;
@@ -244,7 +245,7 @@ impl Run {
             let posts = self.world.posts(parent, owed).await;
             let ids: BTreeSet<_> = posts.iter().map(|post| &post.message).collect();
             assert_eq!((posts.len(), ids.len()), (owed, owed), "one notice per run: {posts:#?}");
-            // And there is room again.
+            // All slots are free again.
             let next = self.world.launch(parent, "quick").await;
             assert_eq!(next.slot, Slot::Active);
         }
@@ -268,7 +269,7 @@ proptest! {
 
     #[test]
     fn requests_and_reports_in_any_order_never_break_the_invariants(
-        acts in prop::collection::vec(act(), 1..40)
+        operations in prop::collection::vec(operation(), 1..40)
     ) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -277,8 +278,8 @@ proptest! {
             .unwrap();
         runtime.block_on(async {
             let mut run = Run::begin().await;
-            for act in acts {
-                run.act(act).await;
+            for operation in operations {
+                run.apply(operation).await;
                 run.check_that_ends_stay();
             }
             run.check().await;

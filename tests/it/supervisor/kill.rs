@@ -1,6 +1,6 @@
-//! `kill -9` of the real daemon at random moments, with the host as a process of its own that
-//! keeps a log of every post: afterwards every acknowledged task has one truthful end and the
-//! host has seen exactly one notice per run.
+//! `kill -9` of the real daemon at random moments, with a host process that survives it and logs
+//! every post: afterwards every acknowledged task has ended in its true state, and the host has
+//! received exactly one notice per run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,9 @@ use asyncagents::client::Client;
 use asyncagents::host::scripted::{Call, Remote, Reply, Scripted};
 use asyncagents::host::{Host, NewSession};
 use asyncagents::task::launch::Arguments;
-use asyncagents::wire::{CallerView, CancelRequest, LaunchRequest, ResumeRequest, TaskView};
+use asyncagents::wire::{
+    CallerView, CancelRequest, LaunchRequest, ResumeRequest, RetryRequest, TaskView,
+};
 use serde_json::Value;
 
 const KILLS: usize = 50;
@@ -22,15 +24,15 @@ const TASKS: usize = 2_000;
 const PARENTS: usize = 8;
 const LONG: Duration = Duration::from_secs(240);
 
-/// Where the agents work, and how they must end.
+/// The host that agents run on, their scripts and their expected ends.
 #[derive(Clone, Copy)]
 struct Work {
     /// `None` is the default host, the scripted one.
     host: Option<&'static str>,
-    /// A prompt, the status it must end in when nobody cancels it, and what its result must say.
+    /// A prompt, the status it ends in unless it is cancelled, and a text in its result.
     prompts: &'static [(&'static str, &'static str, Option<&'static str>)],
     follow_up: (&'static str, &'static str),
-    /// Some children begin with their parent's conversation.
+    /// Whether some children are forked.
     forks: bool,
 }
 
@@ -83,8 +85,8 @@ struct Stage {
     client: Client,
     host: Scripted,
     parents: Vec<String>,
-    /// Whether a daemon may be expected to answer soon.
-    over: AtomicBool,
+    /// Set when all tasks are launched: until then daemons are killed, however many that takes.
+    all_launched: AtomicBool,
 }
 
 impl Stage {
@@ -115,8 +117,8 @@ impl Stage {
             parents.push(host.open(session).await.unwrap().session.to_string());
         }
         let client = Client::new(&home.join("asyncagents.sock"));
-        let over = AtomicBool::new(false);
-        (Stage { work, dir, home, log, client, host, parents, over }, process)
+        let all_launched = AtomicBool::new(false);
+        (Stage { work, dir, home, log, client, host, parents, all_launched }, process)
     }
 
     fn daemon(&self) -> Process {
@@ -141,14 +143,18 @@ impl Stage {
         }
     }
 
-    /// Asks until there is an answer, whatever is killed in between.
-    async fn launch(&self, request: &LaunchRequest) -> TaskView {
+    /// Retries until there is a response, whatever is killed in between; the idempotency key makes
+    /// that safe.
+    async fn acknowledged<F>(&self, call: impl Fn() -> F) -> TaskView
+    where
+        F: Future<Output = Result<TaskView, asyncagents::client::Error>>,
+    {
         let started = Instant::now();
         loop {
-            match self.client.launch(request).await {
+            match call().await {
                 Ok(task) => return task,
                 Err(asyncagents::client::Error::Refused(view)) => panic!("{view:?}"),
-                Err(_) => assert!(started.elapsed() < LONG, "nobody answers"),
+                Err(_) => assert!(started.elapsed() < LONG, "no daemon responds"),
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -158,17 +164,19 @@ impl Stage {
 async fn until(what: &str, condition: impl Fn() -> bool) {
     let started = Instant::now();
     while !condition() {
-        assert!(started.elapsed() < LONG, "waited in vain until {what}");
+        assert!(started.elapsed() < LONG, "timed out waiting until {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// What the callers were told.
+/// The operations that the callers got a success response for.
 #[derive(Default)]
 struct Acknowledged {
-    /// Task and script.
+    /// Each task with the index of its script.
     launched: Vec<(TaskView, usize)>,
     cancelled: Vec<String>,
+    /// How many of the launched ones are retries.
+    retried: usize,
     resumed: HashMap<String, u32>,
 }
 
@@ -192,22 +200,31 @@ async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<At
                 prompt: Some(stage.work.prompts[script].0.into()),
                 agent: Some("explore".into()),
                 host: stage.work.host.map(Into::into),
-                // As long as there is little to read: a daemon lives for a quarter of a second.
+                // Only the first launches (`n` counts down), while conversations are short: a daemon
+                // lives for a quarter of a second, and has to read one in that time.
                 fork: stage.work.forks && n % 8 == 3 && n > TASKS / 4 * 3,
                 ..Arguments::default()
             },
             key: Some(format!("key-{n}")),
             ..LaunchRequest::default()
         };
-        let task = stage.launch(&request).await;
+        let task = stage.acknowledged(|| stage.client.launch(&request)).await;
         let id = task.session_id.clone();
         known.lock().unwrap().launched.push((task, script));
-        // Some are cancelled, some are resumed; both only if they are told so.
+        // Some are cancelled and launched again, some are resumed; both only if they are told so.
         if n % 13 == 0 {
-            let request = CancelRequest { caller, ids: vec![id.clone()], ..Default::default() };
-            if stage.client.cancel(&request).await.is_ok() {
-                known.lock().unwrap().cancelled.push(id);
+            let ids = vec![id.clone()];
+            let request = CancelRequest { caller: caller.clone(), ids, ..Default::default() };
+            if stage.client.cancel(&request).await.is_err() {
+                continue;
             }
+            known.lock().unwrap().cancelled.push(id.clone());
+            let retry = RetryRequest { caller, key: Some(format!("retry-{n}")) };
+            let task = stage.acknowledged(|| stage.client.retry(&id, &retry)).await;
+            assert_eq!(task.retry_of, Some(id));
+            let mut known = known.lock().unwrap();
+            known.launched.push((task, script));
+            known.retried += 1;
         } else if n % 17 == 0 && stage.client.resume(&id, &follow_up(&stage)).await.is_ok() {
             *known.lock().unwrap().resumed.entry(id).or_default() += 1;
         }
@@ -218,16 +235,16 @@ fn follow_up(stage: &Stage) -> ResumeRequest {
     ResumeRequest { prompt: stage.work.follow_up.0.into(), ..ResumeRequest::default() }
 }
 
-/// Starts daemons and kills them, until there were enough kills and everything is launched.
-async fn reap(stage: Arc<Stage>) -> usize {
+/// Starts and kills daemons until there were enough kills and everything is launched.
+async fn kill_daemons(stage: Arc<Stage>) -> usize {
     let mut kills = 0;
     let mut chance: u64 = 0x9e37_79b9_7f4a_7c15;
-    while kills < KILLS || !stage.over.load(Ordering::SeqCst) {
+    while kills < KILLS || !stage.all_launched.load(Ordering::SeqCst) {
         let daemon = stage.daemon();
         chance ^= chance << 13;
         chance ^= chance >> 7;
         chance ^= chance << 17;
-        // From "not even listening yet" to "well at work".
+        // Random crash points, from before the socket exists to the middle of the work.
         if !chance.is_multiple_of(5) {
             stage.healthy().await;
         }
@@ -253,18 +270,18 @@ async fn kill_and_check(work: Work) {
     let stage = Arc::new(stage);
     let known = Arc::new(Mutex::new(Acknowledged::default()));
     let left = Arc::new(AtomicUsize::new(TASKS));
-    let reaper = tokio::spawn(reap(Arc::clone(&stage)));
+    let killer = tokio::spawn(kill_daemons(Arc::clone(&stage)));
     let launchers: Vec<_> = (0..PARENTS)
         .map(|_| tokio::spawn(launch(Arc::clone(&stage), Arc::clone(&known), Arc::clone(&left))))
         .collect();
     for launcher in launchers {
         launcher.await.unwrap();
     }
-    stage.over.store(true, Ordering::SeqCst);
-    let kills = reaper.await.unwrap();
+    stage.all_launched.store(true, Ordering::SeqCst);
+    let kills = killer.await.unwrap();
     println!("{kills} kills");
 
-    // The last daemon may live: everything comes to its end.
+    // The last daemon is not killed, so that everything can end.
     let _daemon = stage.daemon();
     stage.healthy().await;
     let database = stage.home.join("asyncagents.db");
@@ -279,16 +296,18 @@ async fn kill_and_check(work: Work) {
     .await;
 
     let known = Arc::try_unwrap(known).ok().unwrap().into_inner().unwrap();
-    assert_eq!(known.launched.len(), TASKS);
+    let launched = TASKS + known.retried;
+    assert!(known.retried > 0);
+    assert_eq!(known.launched.len(), launched);
     check_ends(&stage, &known).await;
     check_posts(&stage, &database);
     check_sessions(&stage, &database).await;
     assert_eq!(count("SELECT count(*) FROM intent"), 0);
-    assert_eq!(count("SELECT count(*) FROM task"), TASKS as i64, "a key launched twice");
+    assert_eq!(count("SELECT count(*) FROM task"), launched as i64, "a key launched twice");
     assert_eq!(count("SELECT count(*) FROM notice WHERE undeliverable IS NOT NULL"), 0);
 }
 
-/// Every acknowledged task is there, has ended, and says what really happened.
+/// Every acknowledged task exists, has ended, and reports its true result.
 async fn check_ends(stage: &Stage, known: &Acknowledged) {
     for (launched, script) in &known.launched {
         let task = stage.client.task(&launched.session_id).await.unwrap();
@@ -310,12 +329,12 @@ async fn check_ends(stage: &Stage, known: &Acknowledged) {
     }
 }
 
-/// The host's own log has the notice of every run, once, and what each forked child inherited.
+/// The host's own log has each notice and each inherited context exactly once.
 fn check_posts(stage: &Stage, database: &Path) {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for line in std::fs::read_to_string(&stage.log).unwrap().lines() {
         let line: Value = serde_json::from_str(line).unwrap();
-        assert_eq!(line["again"], false, "told twice: {line}");
+        assert_eq!(line["again"], false, "notice posted twice: {line}");
         *seen.entry(line["post"]["message"].as_str().unwrap().to_owned()).or_default() += 1;
     }
     let db = rusqlite::Connection::open(database).unwrap();
@@ -326,7 +345,7 @@ fn check_posts(stage: &Stage, database: &Path) {
     };
     let inherited = ids("SELECT message_id FROM inheritance");
     assert_eq!(inherited.len() >= TASKS / 40, stage.work.forks);
-    // What was cancelled in time was handed nothing.
+    // A fork that was cancelled before its prompt inherited nothing on the host.
     let prompted =
         ids("SELECT i.message_id FROM inheritance i JOIN run r ON r.task = i.task AND r.n = 0
          JOIN task t ON t.seq = i.task WHERE r.sent_at IS NOT NULL AND t.host = 'scripted'");
@@ -346,7 +365,7 @@ fn check_posts(stage: &Stage, database: &Path) {
     assert_eq!(seen, expected);
 }
 
-/// No launch left a session behind that belongs to no task.
+/// No launch left an orphaned session on the host.
 async fn check_sessions(stage: &Stage, database: &Path) {
     let Reply::Sessions(sessions) = stage.host.call(Call::Sessions).await.unwrap() else {
         panic!("sessions were asked for");

@@ -1,4 +1,5 @@
-//! Launching a task (T4, T5, T12, O4).
+//! Launching a task (T4, T5, T12, O4): what is refused, what is on disk before the host is called,
+//! and how recovery treats an interrupted launch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use asyncagents::host::{Host, NewSession};
 use asyncagents::store::{Intent, Store};
 use asyncagents::supervisor::{Caller, Error, Fork, Hosts, Launch, Supervisor, Target};
 use asyncagents::task::launch::TaskSpec;
-use asyncagents::task::{MAILBOX, Manner, Parent, Phase, Slot, State, Status, Timestamp};
+use asyncagents::task::{LaunchMode, MAILBOX, Parent, Phase, Slot, State, Status, Timestamp};
 
 use crate::support::{World, caller, order, settings};
 
@@ -117,7 +118,7 @@ async fn the_same_key_launches_the_same_task() {
     assert_eq!(world.supervisor.task_count().unwrap(), 1);
 }
 
-/// An intent of a daemon that died, as it was before anything else happened.
+/// The intent of a daemon that died before it called the host.
 async fn intend(world: &World, parent: &asyncagents::task::SessionId, nonce: &str) {
     intend_on("scripted", world, parent, nonce).await;
 }
@@ -125,7 +126,7 @@ async fn intend(world: &World, parent: &asyncagents::task::SessionId, nonce: &st
 async fn intend_on(host: &str, world: &World, parent: &asyncagents::task::SessionId, nonce: &str) {
     let begun = serde_json::json!({
         "caller": caller(parent),
-        // As every version since the first has written it.
+        // The stored format since the first version: recovery has to read old rows.
         "order": {
             "description": "look around", "prompt": "adopted\n@say found", "agent": "explore",
             "batch": "nightly", "model": null, "budget": {}, "host": null,
@@ -144,7 +145,7 @@ async fn intend_on(host: &str, world: &World, parent: &asyncagents::task::Sessio
     world
         .store
         .intents()
-        .intend(intent, None, Manner::Background, settings().limits)
+        .intend(intent, None, LaunchMode::Background, settings().limits)
         .await
         .unwrap();
 }
@@ -175,7 +176,7 @@ async fn a_host_that_does_not_answer_holds_up_no_launch_that_a_crash_left_on_ano
     intend_on("other", &world, &parent, "n1").await;
     let session = open(&world, "n1").await;
     world.kill();
-    // It takes calls and never answers them.
+    // A host that accepts connections and never responds.
     let place = tempfile::tempdir().unwrap();
     let socket = place.path().join("silent.sock");
     let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -241,7 +242,8 @@ async fn a_prompt_that_was_not_sent_before_a_crash_is_sent_after_it() {
     let parent = world.parent().await;
     world.control(Control::Unreachable { yes: false }).await;
     let blocked: Vec<_> = {
-        // Opened, whole, and then the host goes away before the prompt.
+        // Crash window: the session is open and the row complete, but the host becomes unreachable
+        // before the prompt.
         let task = world.launch(&parent, "@hang").await;
         world.control(Control::Unreachable { yes: true }).await;
         vec![task]
@@ -263,13 +265,17 @@ async fn no_usable_host_is_said_with_the_way_out() {
     let wanted = TaskSpec { host: Some("elsewhere".into()), ..order("look").into() };
     let error = world.try_launch(&parent, wanted).await.unwrap_err();
     assert_eq!(error.to_string(), "no host `elsewhere`; configured: scripted");
-    // And with none at all.
+    // The error without any configured host.
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(&dir.path().join("asyncagents.db"), |_| {}).unwrap();
     let bare = Supervisor::new(store, Feed::new(), Clock::system(), Hosts::default(), settings());
     let launch = Launch { wanted: crate::support::order("look").into(), fork: Fork::No, key: None };
     let error = bare.launch(caller(&parent), launch.clone()).await.unwrap_err();
-    assert_eq!(error.to_string(), "no host `scripted`; configured: ", "nobody could be told");
+    assert_eq!(
+        error.to_string(),
+        "no host `scripted`; configured: ",
+        "its notices would have no host"
+    );
     let shell = Caller { host: MAILBOX.into(), ..caller(&parent) };
     let error = bare.launch(shell, launch).await.unwrap_err();
     assert_eq!(

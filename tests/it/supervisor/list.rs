@@ -1,4 +1,4 @@
-//! Listing (O2) and finding tasks by what people type (T1).
+//! Listing (O2), and resolving a task from what people type (T1).
 
 use asyncagents::supervisor::Error;
 use asyncagents::task::Status;

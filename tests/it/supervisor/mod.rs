@@ -1,5 +1,6 @@
-//! The task manager, verb by verb: launch, cancel, resume, wait and what ends, is queued or is told.
+//! The task manager, verb by verb: launch, cancel, resume, wait; and ends, the queue and notices.
 
+mod alerts;
 mod batches;
 mod bounds;
 mod calls;
@@ -19,5 +20,8 @@ mod prune;
 mod queue;
 mod reconcile;
 mod resume;
+mod retry;
+mod schema;
+mod send;
 mod stalls;
 mod wait;

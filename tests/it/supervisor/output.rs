@@ -1,4 +1,5 @@
-//! Fetching results (O1, T9).
+//! Fetching results (O1, T9), blocking and non-blocking, of running, ended and resumed tasks.
+//! Supervisor and scripted host run in this process.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Permissions of children that wait for a person (T15).
+//! Permission requests of children, which wait for a person (T15).
 
 use asyncagents::supervisor::{Answer, Error};
-use asyncagents::task::State;
+use asyncagents::task::{Answered, Answerer, Door, State};
 
 use crate::support::World;
 
@@ -18,19 +18,37 @@ async fn a_parked_request_is_listed_and_answered() {
             (task.id.clone(), "bash rm -rf x")
         );
         let reference = if by_task { task.short_id.to_string() } else { asked.ask.id.clone() };
-        let answered = world.supervisor.answer(&reference, answer).await.unwrap();
-        assert_eq!(answered, [asked]);
+        let by = Answerer { door: Door::Cli, by: "cli".into() };
+        let answered = world.supervisor.answer(&reference, answer, by.clone()).await.unwrap();
+        assert_eq!(answered, std::slice::from_ref(&asked));
+        let recorded = world.supervisor.answers(&task.id).unwrap();
+        let expected = Answered {
+            id: asked.ask.id,
+            what: "bash rm -rf x".into(),
+            allowed: answer == Answer::Allow,
+            door: Door::Cli,
+            by: "cli".into(),
+            at: recorded[0].at,
+        };
+        assert_eq!(recorded, [expected]);
         let expected = match answer {
             Answer::Allow => State::Completed { result: "found".into(), error: None },
             Answer::Deny => State::Failed {
-                error: "stopped because it was refused: bash: refused".into(),
+                error: "stopped because permission was refused: bash: refused".into(),
                 result: None,
             },
         };
         assert_eq!(world.ended(&task).await.state, expected);
         assert_eq!(world.supervisor.asks(), []);
-        let again = world.supervisor.answer(&reference, answer).await.unwrap_err();
-        assert!(matches!(again, Error::NothingAsked(_)), "{again}");
+        let again = world.supervisor.answer(&reference, answer, by).await.unwrap_err();
+        match by_task {
+            true => assert!(matches!(again, Error::NothingAsked(_)), "{again}"),
+            false => {
+                let text = again.to_string();
+                let start = format!("`{reference}` was answered already: denied at ");
+                assert!(text.starts_with(&start) && text.ends_with(" (cli)"), "{text}");
+            }
+        }
     }
 }
 

@@ -1,11 +1,11 @@
-//! Pruning (D3).
+//! Pruning (D3): by number and by age, on request and automatically, and what is never pruned.
 
 use std::fs;
 use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::host::scripted::Control;
-use asyncagents::supervisor::{self, Caller, Fork, Keep, Launch, Settings, Target};
+use asyncagents::supervisor::{self, Caller, Fork, Launch, Retention, Settings, Target};
 use asyncagents::task::{MAILBOX, SHELL, SessionId, Status, Task, Timestamp};
 
 use crate::support::process::{Shell, until};
@@ -13,7 +13,7 @@ use crate::support::{World, caller, order, settings};
 
 #[tokio::test]
 async fn a_limited_history_is_pruned_when_the_daemon_starts() {
-    let history = Keep { tasks: Some(1), ..Keep::default() };
+    let history = Retention { tasks: Some(1), ..Retention::default() };
     let mut world = World::with(Settings { history, ..settings() }).await;
     let parent = world.parent().await;
     let live = world.launch(&parent, "@hang").await;
@@ -36,7 +36,7 @@ async fn history_is_kept_until_pruned() {
     nothing_is_owed(&world).await;
     world.restart().await;
     assert_eq!(world.task(&done.id).state, done.state);
-    let keep = |tasks| Keep { tasks: Some(tasks), ..Keep::default() };
+    let keep = |tasks| Retention { tasks: Some(tasks), ..Retention::default() };
     assert_eq!(world.supervisor.prune(&keep(1)).await.unwrap(), 0);
     assert_eq!(world.supervisor.prune(&keep(0)).await.unwrap(), 1);
     let gone = world.supervisor.task(&done.id).unwrap_err().to_string();
@@ -47,7 +47,7 @@ async fn history_is_kept_until_pruned() {
 async fn a_clock_that_was_set_forward_does_not_take_the_history_along() {
     let day = Duration::from_secs(86_400);
     let clock = Clock::manual(Timestamp::from_millis(1_700_000_000_000));
-    let history = Keep { age: Some(day), ..Keep::default() };
+    let history = Retention { age: Some(day), ..Retention::default() };
     let mut world = World::at(Settings { history, ..settings() }, clock).await;
     let parent = world.parent().await;
     let old = world.end_of(&parent, "old").await;
@@ -60,7 +60,7 @@ async fn a_clock_that_was_set_forward_does_not_take_the_history_along() {
     world.until("it is pruned", || world.supervisor.task_count().unwrap() < 2).await;
     assert!(world.supervisor.task(&old.id).is_err(), "it is older than the newest change");
     assert_eq!(world.status(&new), Status::Completed);
-    // Who asks is believed.
+    // A request brings its own limits; those of the configuration do not apply.
     assert_eq!(world.supervisor.prune(&history).await.unwrap(), 1);
 }
 
@@ -107,7 +107,7 @@ async fn the_address_of_a_server_is_needed_while_a_task_there_is_live_or_its_end
     assert_eq!(store.instances().unneeded("oh").unwrap(), [""; 0]);
     world.finish(&task, "done").await;
     world.ended(&task).await;
-    // Nothing reads the mail of the shell.
+    // The mailbox of the shell is never read, so its unread ends must not keep an address.
     world.ended(&launch(&world, &shell, "@say done").await).await;
     nothing_is_owed(&world).await;
     assert_eq!(unneeded(), ["other"]);
@@ -148,19 +148,19 @@ fn output_files_go_with_their_task_and_those_without_one_when_the_daemon_starts(
     }
     assert_eq!(shell.say(["prune", "--keep", "1"]), "Removed 1 task.\n");
     until("its files are gone", || !folder(&gone).exists());
-    until("so are those of nobody", || !folder("ses_nobody").exists());
+    until("files without a task are removed as well", || !folder("ses_nobody").exists());
     fs::create_dir(folder(&gone)).unwrap();
     shell.say(["daemon", "stop"]);
     shell.say(["daemon", "start"]);
-    until("what a crash left is gone", || !folder(&gone).exists());
+    until("the files left by the crash are removed", || !folder(&gone).exists());
     assert_eq!([&kept, "notes"].map(|name| folder(name).join("bash-1-1.txt").exists()), [true; 2]);
 }
 
-fn none() -> Keep {
-    Keep { tasks: Some(0), ..Keep::default() }
+fn none() -> Retention {
+    Retention { tasks: Some(0), ..Retention::default() }
 }
 
-/// Its notices wait in a mailbox.
+/// A caller whose notices go to a mailbox.
 fn without_conversation(name: &str) -> Caller {
     Caller { host: MAILBOX.into(), ..caller(&SessionId::new(name)) }
 }

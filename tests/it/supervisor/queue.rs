@@ -1,8 +1,9 @@
-//! Limits and the queue (T11).
+//! Limits and the queue (T11) through supervisor and store: caps, fairness between parents,
+//! restarts.
 
 use std::sync::Arc;
 
-use asyncagents::supervisor::{Error, Settings, Target};
+use asyncagents::supervisor::{DrainOutcome, Error, Settings, Target};
 use asyncagents::task::Order;
 use asyncagents::task::queue::Limits;
 use asyncagents::task::{Phase, SessionId, Slot, Status, Task};
@@ -18,6 +19,7 @@ fn limited(active: usize, queued: usize, models: &[(&str, usize)]) -> Settings {
         blocking_per_parent: 3,
         active_per_model: models.collect(),
         queued_per_parent: queued,
+        is_draining: false,
     };
     Settings { limits: Arc::new(limits), ..settings() }
 }
@@ -35,10 +37,12 @@ async fn at_the_cap_a_launch_is_queued_and_starts_when_a_finished_task_frees_its
     assert_eq!(slots, [Active, Active, Queued, Queued, Queued]);
     assert_eq!(tasks[4].progress.phase, Phase::Queued);
     assert_eq!(tasks[4].status(), Status::Running);
-    // In the order in which they came.
+    // First in, first out.
     for n in 0..5 {
         let host = world.host.clone();
-        world.until("its turn comes", || !host.prompts(&tasks[n].id).is_empty()).await;
+        world
+            .until("it is admitted from the queue", || !host.prompts(&tasks[n].id).is_empty())
+            .await;
         let started = tasks.iter().filter(|task| !world.host.prompts(&task.id).is_empty()).count();
         assert!(started <= n + 2, "{started} started after {n} ended");
         world.finish(&tasks[n], "done").await;
@@ -62,10 +66,10 @@ fn a_slot_that_could_not_be_given_is_given_when_the_store_works_again() {
         )
         .unwrap();
     shell.finish(&first, "done");
-    until("it cannot be given", || shell.log().contains("queued tasks not admitted"));
+    until("the slot cannot be granted", || shell.log().contains("queued tasks not admitted"));
     database.execute_batch("DROP TRIGGER refusing").unwrap();
-    // Nothing happens that would wake whoever gives out slots: the daemon looks by itself.
-    until("its turn comes", || {
+    // No event announces that the store works again: the retry timer has to admit the task.
+    until("it is admitted from the queue", || {
         database
             .query_row("SELECT slot FROM task WHERE id = ?1", [&second.session_id], |row| {
                 row.get::<_, i64>(0)
@@ -97,7 +101,8 @@ async fn a_model_has_a_limit_of_its_own() {
     let second = world.try_launch(&other, with_model("acme/two")).await.unwrap();
     let third = world.try_launch(&other, with_model("other/one")).await.unwrap();
     assert_eq!((first.slot, second.slot), (Slot::Active, Slot::Queued));
-    // First in, first out: it waits behind its sibling.
+    // First in, first out per parent: it waits behind its sibling although its own model has a free
+    // slot.
     assert_eq!(third.slot, Slot::Queued);
     world.finish(&first, "done").await;
     let slot = |task: &Task| world.task(&task.id).slot;
@@ -106,7 +111,7 @@ async fn a_model_has_a_limit_of_its_own() {
         .await;
 }
 
-/// Launches on the model with the one slot.
+/// Launches on the model that has a limit.
 async fn launch_on_acme(world: &World, parent: &SessionId) -> Task {
     let order = Order { model: Some("acme/one".into()), ..order("@hang") };
     world.try_launch(parent, order).await.unwrap()
@@ -142,15 +147,15 @@ async fn nobody_overtakes_a_waiting_task_of_the_same_model() {
     let world = World::with(limited(1, 100, &[("acme", 2)])).await;
     let (parent, other) = (world.parent().await, world.parent().await);
     launch_on_acme(&world, &parent).await;
-    // It waits for its parent's other one; there is still room on the model.
+    // The parent's limit holds it back; the model still has a free slot.
     assert_eq!(launch_on_acme(&world, &parent).await.slot, Slot::Queued);
     let newcomer = launch_on_acme(&world, &other).await;
-    assert_eq!(newcomer.slot, Slot::Queued, "it does not help itself");
+    assert_eq!(newcomer.slot, Slot::Queued, "a newcomer does not take the slot itself");
     let slot = || world.task(&newcomer.id).slot;
-    world.until("it is given the place nobody else could use", || slot() == Slot::Active).await;
+    world.until("it gets the slot that no other task could use", || slot() == Slot::Active).await;
     let third = world.parent().await;
     let unlimited = world.launch(&third, "@hang").await;
-    assert_eq!(unlimited.slot, Slot::Active, "another model has nothing to do with it");
+    assert_eq!(unlimited.slot, Slot::Active, "another model is not affected");
 }
 
 #[tokio::test]
@@ -181,7 +186,7 @@ async fn a_cap_of_none_allows_no_queue_and_every_launch_that_need_not_wait() {
     assert_eq!(second.slot, Slot::Active);
     let error = world.try_launch(&parent, order("@hang")).await.unwrap_err();
     assert!(matches!(error, Error::QueueFull(0)), "{error}");
-    // A resume would have to wait, too.
+    // A resume needs a place in the queue, too.
     let error = world.supervisor.resume(&first.id, "go on".into()).await.unwrap_err();
     assert!(matches!(error, Error::QueueFull(0)), "{error}");
     assert_eq!(world.status(&first), Status::Completed);
@@ -259,4 +264,89 @@ async fn a_queue_survives_a_restart() {
     assert_eq!(world.task(&second.id).slot, Slot::Queued);
     world.finish(&first, "done").await;
     assert_eq!(world.ended(&second).await.state.result(), Some("mine"));
+}
+
+#[tokio::test]
+async fn while_the_queue_is_paused_launches_wait_and_running_tasks_go_on_also_after_a_restart() {
+    let mut world = World::with(limited(10, 100, &[])).await;
+    let parent = world.parent().await;
+    let running = world.launch(&parent, "@hang").await;
+    world.supervisor.pause_queue().await.unwrap();
+    world.supervisor.pause_queue().await.unwrap();
+    let waiting = world.launch(&parent, "@say done").await;
+    let paused = "the queue is paused; `asyncagents continue` starts it again";
+    let place = |task: &Task| (task.slot, task.progress.phase, task.progress.detail.clone());
+    assert_eq!(place(&waiting), (Slot::Queued, Phase::Queued, Some(paused.into())));
+    world.finish(&running, "went on").await;
+    assert_eq!(world.ended(&running).await.state.result(), Some("went on"));
+    let resumed = world.supervisor.resume(&running.id, "@say more".into()).await.unwrap();
+    assert_eq!(place(&resumed), (Slot::Queued, Phase::Queued, Some(paused.into())));
+    world.restart().await;
+    assert!(world.supervisor.is_queue_paused().unwrap());
+    world.supervisor.sweep();
+    let another = world.launch(&parent, "@hang").await;
+    assert_eq!(another.slot, Slot::Queued);
+    let counts = world.supervisor.slot_counts().unwrap();
+    assert_eq!((counts.queued, counts.active), (3, 0));
+    world.supervisor.continue_queue().await.unwrap();
+    world.supervisor.continue_queue().await.unwrap();
+    assert!(!world.supervisor.is_queue_paused().unwrap());
+    assert_eq!(world.ended(&waiting).await.state.result(), Some("done"));
+    assert_eq!(world.ended(&resumed).await.state.result(), Some("more"));
+}
+
+#[tokio::test]
+async fn a_task_that_waits_for_others_says_only_while_it_is_so_that_the_queue_is_paused() {
+    let world = World::with(limited(1, 100, &[])).await;
+    let parent = world.parent().await;
+    world.launch(&parent, "@hang").await;
+    let waiting = world.launch(&parent, "@hang").await;
+    let detail = || world.task(&waiting.id).progress.detail.is_some();
+    assert!(!detail());
+    world.supervisor.pause_queue().await.unwrap();
+    assert!(detail());
+    world.supervisor.continue_queue().await.unwrap();
+    assert!(!detail());
+    assert_eq!(world.task(&waiting.id).progress, waiting.progress);
+}
+
+#[tokio::test]
+async fn nothing_starts_while_the_queue_is_drained_and_everything_when_its_caller_goes_away() {
+    let world = World::with(limited(10, 100, &[])).await;
+    let parent = world.parent().await;
+    let running = world.launch(&parent, "@hang").await;
+    let short = Some(std::time::Duration::from_millis(20));
+    let outcome = world.supervisor.drain(short).await.unwrap();
+    assert!(matches!(outcome, DrainOutcome::TimedOut(1)));
+
+    let supervisor = world.supervisor.clone();
+    let draining = tokio::spawn(async move { supervisor.drain(None).await });
+    let mut waiting = Vec::new();
+    // It has not begun to drain before the first task that has to wait.
+    while waiting.is_empty() {
+        tokio::task::yield_now().await;
+        let task = world.launch(&parent, "@hang").await;
+        match task.slot {
+            Slot::Queued => waiting.push(task),
+            _ => world
+                .supervisor
+                .cancel(&caller(&parent), Target::Task(task.id))
+                .await
+                .map(drop)
+                .unwrap(),
+        }
+    }
+    draining.abort();
+    let slot = |task: &Task| world.task(&task.id).slot;
+    world.until("it starts", || slot(&waiting[0]) == Slot::Active).await;
+
+    world.finish(&waiting[0], "done").await;
+    world.finish(&running, "done").await;
+    let DrainOutcome::Drained(drained) = world.supervisor.drain(None).await.unwrap() else {
+        panic!("there was no time limit");
+    };
+    let late = world.launch(&parent, "@hang").await;
+    assert_eq!(late.slot, Slot::Queued);
+    drop(drained);
+    world.until("it starts", || slot(&late) == Slot::Active).await;
 }

@@ -1,4 +1,4 @@
-//! How runs end: every row of T6 through the whole machine, with lost and doubled events (T7).
+//! How runs end: every row of T6 through the whole machine, with lost and duplicated events (T7).
 
 use std::time::Duration;
 
@@ -129,7 +129,7 @@ async fn refused_permissions_end_in_an_error_that_names_them() {
     let world = World::with(deny).await;
     let parent = world.parent().await;
     let task = world.end_of(&parent, "@ask bash rm -rf x\n@say found").await;
-    assert_eq!(task.state, failed("stopped because it was refused: bash: refused", None));
+    assert_eq!(task.state, failed("stopped because permission was refused: bash: refused", None));
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn a_parked_request_is_denied_after_a_while() {
     let world = World::with(park).await;
     let parent = world.parent().await;
     let task = world.end_of(&parent, "@ask bash ls\n@say found").await;
-    assert_eq!(task.state, failed("stopped because it was refused: bash: refused", None));
+    assert_eq!(task.state, failed("stopped because permission was refused: bash: refused", None));
 }
 
 #[tokio::test]
@@ -165,13 +165,14 @@ async fn time_that_a_run_is_parked_is_not_counted_by_its_budget() {
     clock.advance(Duration::from_secs(60));
     let progress = world.task(&task.id).progress;
     world.store.slots().park(&task, progress, clock.now()).await.unwrap();
-    // What it lacks comes back after the next start, which finds that at once.
+    // The parked run continues after the restart; the time in between must not count against its
+    // budget.
     world.kill();
     clock.advance(Duration::from_secs(1_000));
     world.revive();
     world.until("it works again", || works(&world)).await;
     clock.advance(Duration::from_secs(39));
-    // It is looked at with the others.
+    // Another end triggers a reconcile pass, which looks at this task as well.
     world.end_of(&parent, "@say done").await;
     assert_eq!(world.status(&task), Status::Running);
     clock.advance(Duration::from_secs(1));
@@ -234,7 +235,7 @@ async fn our_restart_is_nothing_the_run_goes_on() {
         })
         .await;
     world.kill();
-    // This one ends while nobody looks.
+    // The run ends while no daemon is watching.
     world.finish(&slow, "ended in between").await;
     world.revive();
     assert_eq!(world.ended(&slow).await.state, completed("ended in between"));

@@ -1,4 +1,4 @@
-//! Resuming (T3, O4).
+//! Resuming (T3, O4): the next run of a completed task, its idempotency key, and what is refused.
 
 use asyncagents::host::scripted::Control;
 use asyncagents::supervisor::{Error, Target};
@@ -36,7 +36,7 @@ async fn a_resume_that_fails_goes_back_with_the_earlier_result_kept() {
     let posts = world.posts(&parent, 2).await;
     assert!(posts[1].visible.starts_with("✗ **Resume #1 failed in "), "{}", posts[1].visible);
     assert!(posts[1].hidden.contains("Error: \"overloaded\""), "{}", posts[1].hidden);
-    // And it can be tried again.
+    // A failed resume can be retried.
     world.supervisor.resume(&task.id, "@say third".into()).await.unwrap();
     let ended = world.ended(&task).await;
     assert_eq!(ended.state, State::Completed { result: "third".into(), error: None });

@@ -1,4 +1,4 @@
-//! Stalls (T14), on a clock that the test holds in its hand.
+//! Stall detection (T14): no activity, repeated tool calls, cancelling. On a manual clock, with the scripted host.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! Waiting for one, any, all or some tasks.
+//! Waiting for one, any, all or some tasks: what ends a wait, and which notices it replaces.
 
 use std::time::Duration;
 
 use asyncagents::supervisor::{Answer, Asks, Error, Need, Settings, WaitEnd};
-use asyncagents::task::{Phase, Status, TaskId};
+use asyncagents::task::{Answerer, Phase, Status, TaskId};
 
 use crate::support::{World, settings};
 
@@ -72,7 +72,8 @@ async fn a_waiter_that_fell_behind_the_feed_still_sees_the_end() {
     let ids = [task.id.clone()];
     let waiting = world.supervisor.wait(&ids, Need::All, LONG);
     tokio::pin!(waiting);
-    // Begun, and then not polled while more changes go by than are kept.
+    // Polled once, so that it has subscribed, and then not while more changes happen than the feed
+    // buffers: it has to recover from the lag.
     tokio::select! {
         biased;
         _ = &mut waiting => panic!("nothing has ended yet"),
@@ -102,17 +103,17 @@ async fn a_wait_whose_tasks_are_all_blocked_returns_at_once() {
         tokio::spawn(async move { supervisor.wait_or_blocked(&both, Need::All, LONG).await })
     };
     world.until("it asks", || !world.supervisor.asks().is_empty()).await;
-    assert!(!waiting.is_finished(), "one of them goes on");
+    assert!(!waiting.is_finished(), "one of them is still running");
     world.finish(&working, "done").await;
     let waited = waiting.await.unwrap().unwrap();
     assert_eq!(waited.end, WaitEnd::Blocked);
     let asked: Vec<TaskId> =
         world.supervisor.asks_of(&waited.tasks).into_iter().map(|asked| asked.task).collect();
     assert_eq!(asked, std::slice::from_ref(&asking.id));
-    // Who waits for ends alone goes on waiting, and an answer ends the block.
+    // A wait for ends alone does not return for the request; the answer unblocks the task.
     let ids = [asking.id.clone()];
     let (ended, answered) = tokio::join!(world.supervisor.wait(&ids, Need::All, LONG), async {
-        world.supervisor.answer(asking.short_id.as_str(), Answer::Allow).await
+        world.supervisor.answer(asking.short_id.as_str(), Answer::Allow, Answerer::default()).await
     });
     assert_eq!((ended.unwrap().end, answered.unwrap().len()), (WaitEnd::Enough, 1));
 }

@@ -1,5 +1,4 @@
-//! A key that is recognised wherever it turns up: the tests use it for every provider, and look for it in
-//! what they leave behind.
+//! A canary key: the tests use it for every provider, and search for it in everything they leave behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +9,16 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 /// The key of all tests that need one.
 pub const CANARY: &str = "sk-only-for-tests";
 
-/// The one place where a key belongs.
+/// The only file that may contain a key.
 const KEPT: &str = "auth.json";
 
-/// Whether it is in there, as it is or as it is sent in a login.
+/// Whether the key occurs, in plain text or encoded as in HTTP Basic authentication.
 pub fn is_in(bytes: &[u8]) -> bool {
     let sent = STANDARD_NO_PAD.encode(CANARY);
     [CANARY, &sent].iter().any(|form| memchr::memmem::find(bytes, form.as_bytes()).is_some())
 }
 
-/// The files under a directory that hold it and must not.
+/// The files under a directory that contain it and must not.
 pub fn leaks(directory: &Path) -> Vec<PathBuf> {
     let mut leaks = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

@@ -1,5 +1,5 @@
-//! Whoever listens on the daemon's socket instead of the daemon: one that answers by heart, as a
-//! daemon of another version would, and one that loses an answer of the real daemon.
+//! Stand-ins for the daemon on its socket: a stub with canned responses, like a daemon of another
+//! version, and a proxy that drops one response of the real daemon.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -7,16 +7,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// The beginning of a request line, and the status and body of its answer.
+/// The start of a request line, and the status and body of its response.
 pub type Answers = Vec<(&'static str, u16, String)>;
 
-/// Answers by heart, and ends when it is asked to stop.
-pub struct ByHeart {
+/// Sends canned responses, and exits when it is asked to stop.
+pub struct CannedDaemon {
     asked: Arc<Mutex<Vec<String>>>,
 }
 
-impl ByHeart {
-    pub fn listen(socket: &Path, answers: Answers) -> ByHeart {
+impl CannedDaemon {
+    pub fn listen(socket: &Path, answers: Answers) -> CannedDaemon {
         fs::create_dir_all(socket.parent().unwrap()).unwrap();
         let asked = Arc::<Mutex<Vec<String>>>::default();
         let (socket, heard) = (socket.to_owned(), asked.clone());
@@ -39,18 +39,18 @@ impl ByHeart {
                 }
             }
         });
-        ByHeart { asked }
+        CannedDaemon { asked }
     }
 
-    /// The request lines since the last time, without the protocol.
+    /// The request lines since the last call, without the protocol.
     pub fn take_asked(&self) -> Vec<String> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
 }
 
-/// Takes the daemon's place, hands everything on, and loses the first answer to a request that begins
-/// like this: the daemon did what was asked, and its client does not know. Then the daemon is
-/// in its place again.
+/// A proxy in the daemon's place that forwards everything and drops the first response to a request
+/// that starts like this: the daemon executed it, and its client does not know. Afterwards the
+/// daemon gets its socket back.
 pub fn lose_answer(socket: &Path, beginning: &str) -> Arc<Mutex<Vec<String>>> {
     let behind = socket.with_extension("behind");
     fs::rename(socket, &behind).unwrap();
@@ -94,7 +94,7 @@ fn hand_on(behind: &PathBuf, request: &Request) -> Vec<u8> {
     read_message(&mut stream).unwrap()
 }
 
-/// A head, and as much of a body as it says.
+/// A header block and as much of a body as it announces.
 fn read_message(stream: &mut UnixStream) -> Option<Vec<u8>> {
     let mut message = Vec::new();
     let mut byte = [0];
@@ -117,6 +117,6 @@ fn write_answer(stream: &mut UnixStream, status: u16, body: &str) {
         "HTTP/1.1 {status} Answer\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    // One that has gone away does not read it.
+    // The client may have disconnected.
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
 }

@@ -1,5 +1,5 @@
-//! A model server that does whatever it wants with its bytes. The last user message names what:
-//! `@endless`, `@bytes 8388609`, `@filter call`, …; anything else is answered politely.
+//! A model server that breaks the protocol on demand. The last user message selects how:
+//! `@endless`, `@bytes 8388609`, `@filter call`, …; anything else gets a valid answer.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// A handle; it serves until the test's process ends.
+/// A handle; the server runs until the test process ends.
 #[derive(Clone)]
 pub struct HostileServer {
     port: u16,
@@ -27,7 +27,7 @@ impl HostileServer {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let served = served.clone();
-                // Whoever asks may leave at any time.
+                // The client may disconnect at any time.
                 std::thread::spawn(move || served.answer(stream));
             }
         });
@@ -38,7 +38,7 @@ impl HostileServer {
         format!("http://127.0.0.1:{}/v1", self.port)
     }
 
-    /// How often each prompt was asked.
+    /// How many requests there were for this prompt.
     pub fn asked(&self, prompt: &str) -> usize {
         self.asked.lock().unwrap().get(prompt).copied().unwrap_or(0)
     }
@@ -50,7 +50,7 @@ impl HostileServer {
         let prompt = messages.iter().rev().find(is_user);
         let prompt = prompt.and_then(|prompt| prompt["content"].as_str()).unwrap_or_default();
         *self.asked.lock().unwrap().entry(prompt.to_owned()).or_default() += 1;
-        // The results of its calls end a run.
+        // The run ends when the results of its calls arrive.
         if messages.last().is_some_and(|last| last["role"] == "tool") {
             return whole(&mut stream, "all calls were answered");
         }
@@ -87,7 +87,7 @@ fn misbehave(stream: &mut TcpStream, verb: &str, rest: &str) -> Sent {
                 say(stream, &"never ending ".repeat(1_000))?;
             }
         }
-        // Nothing of an answer in it, but never silent.
+        // Empty events: no content, but never silent.
         "@endless-nothing" => {
             head(stream)?;
             loop {
@@ -115,7 +115,7 @@ fn misbehave(stream: &mut TcpStream, verb: &str, rest: &str) -> Sent {
                 delta(stream, json!({"reasoning_content": "hm ".repeat(1_000)}))?;
             }
         }
-        // So many bytes in bits.
+        // This many bytes, in chunks.
         "@bytes" => {
             head(stream)?;
             let mut left: usize = rest.parse().unwrap();
@@ -126,7 +126,7 @@ fn misbehave(stream: &mut TcpStream, verb: &str, rest: &str) -> Sent {
             }
             finish(stream, "stop")
         }
-        // And in one event.
+        // This many bytes in one event.
         "@event" => {
             head(stream)?;
             say(stream, &"x".repeat(rest.parse().unwrap()))?;
@@ -279,7 +279,7 @@ fn delta(stream: &mut TcpStream, delta: Value) -> Sent {
     event(stream, json!({"choices": [{"delta": delta, "finish_reason": null}]}))
 }
 
-/// The finish reason, and nothing after it.
+/// The finish reason as the last event.
 fn end(stream: &mut TcpStream, reason: &str) -> Sent {
     event(stream, json!({"choices": [{"delta": {}, "finish_reason": reason}]}))
 }

@@ -1,4 +1,4 @@
-//! A supervisor on a real store whose agents run on OpenCode servers of the tests.
+//! A supervisor on a real store whose agents run on stub OpenCode servers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl OnOpenCode {
         }
     }
 
-    /// The daemon dies and comes back; the servers do not notice.
+    /// Restarts the daemon's part; the servers keep running.
     pub fn restart(&mut self) {
         self.working.abort();
         self.supervisor.stop();
@@ -97,7 +97,8 @@ impl OnOpenCode {
         self.ended(&task).await
     }
 
-    /// Waits until it works and the daemon knows it: what is not known to be accepted is sent again.
+    /// Waits until it runs and the daemon has recorded the prompt as accepted: an unrecorded prompt
+    /// would be sent again.
     pub async fn at_work(&self, task: &Task) {
         let seen = |server: &OpenCode| {
             !server.is_idle(task.id.as_str()) && self.progress(task).phase != Phase::Starting
@@ -109,14 +110,14 @@ impl OnOpenCode {
         self.supervisor.task(&task.id).unwrap().progress
     }
 
-    /// The visible lines of what a parent was told, once it was told this often.
+    /// The first lines of a parent's notices, once there are this many.
     pub async fn notices(&self, parent: &str, n: usize) -> Vec<String> {
         self.server.until("a parent is told", |server| visible(server, parent).len() >= n).await;
         visible(&self.server, parent)
     }
 }
 
-/// What is visible of the notices in a conversation.
+/// The visible text of the notices in a conversation.
 pub fn visible(server: &OpenCode, parent: &str) -> Vec<String> {
     let notice = |message: Value| {
         let hidden = message["parts"][1]["synthetic"] == true;

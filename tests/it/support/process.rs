@@ -1,5 +1,5 @@
-//! Real processes: the built program at a shell of its own, with a clean environment and a
-//! temporary storage directory. Whatever was started there ends with it.
+//! Real processes: the built program in a clean environment, with a temporary storage directory.
+//! Processes are killed when their handles are dropped.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ use super::canary;
 /// Long enough for a busy machine; nothing waits this long when all is well.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     pub code: i32,
@@ -36,8 +36,8 @@ pub struct Ended {
     pub stderr: String,
 }
 
-/// Somebody at a terminal. The daemon of its storage directory is killed when it is dropped, and what it
-/// wrote there is searched for the key of the tests.
+/// A user's shell. When it is dropped, the daemon of its storage directory is killed, and the files
+/// there are searched for the canary key.
 pub struct Shell {
     home: PathBuf,
     variables: Vec<(String, OsString)>,
@@ -46,20 +46,20 @@ pub struct Shell {
     root: TempDir,
 }
 
-/// A command that goes on; it is killed when it is dropped.
+/// A running command; killed when it is dropped.
 pub struct Running {
     child: Child,
-    stdout: Heard,
-    stderr: Heard,
+    stdout: CapturedOutput,
+    stderr: CapturedOutput,
 }
 
-/// What a command has said so far.
-struct Heard {
+/// The output of a command so far, read by a thread.
+struct CapturedOutput {
     bytes: Arc<Mutex<Vec<u8>>>,
     listening: Option<JoinHandle<()>>,
 }
 
-/// The scripted host as a process of its own: it outlives daemons.
+/// The scripted host in its own process, which outlives daemons.
 struct HostProcess {
     socket: PathBuf,
     _process: Running,
@@ -68,16 +68,16 @@ struct HostProcess {
 impl Shell {
     /// Agents run inside the daemon.
     pub fn new() -> Shell {
-        // Short: the path of a socket must not be longer than 107 bytes.
+        // A short path: that of a socket is limited to 107 bytes.
         let root = tempfile::Builder::new().prefix("aa").tempdir_in("/tmp").unwrap();
         let home = root.path().join("home");
         let host = ("ASYNCAGENTS_HOST".to_owned(), "scripted".into());
-        // Any port: others test at the same time.
+        // Any free port: tests run in parallel.
         let port = ("ASYNCAGENTS_API_PORT".to_owned(), "0".into());
         Shell { home, variables: vec![host, port], host: None, user: None, root }
     }
 
-    /// Agents run in a process of their own, which keeps them when the daemon dies.
+    /// Agents run in a separate process, which keeps them when the daemon dies.
     pub fn with_host_process() -> Shell {
         let mut shell = Shell::new();
         let socket = shell.path("host.sock");
@@ -90,14 +90,14 @@ impl Shell {
         shell
     }
 
-    /// Of another user, whom nobody has to have made. Needs root.
+    /// Runs as another user, who need not exist. Needs root.
     pub fn of_user(mut self, user: u32) -> Shell {
         std::os::unix::fs::chown(self.root.path(), Some(user), Some(user)).unwrap();
         self.user = Some(user);
         self
     }
 
-    /// The same shell, with its storage somewhere else.
+    /// The same shell with another storage directory.
     pub fn at_home(mut self, home: impl Into<PathBuf>) -> Shell {
         self.home = home.into();
         self
@@ -124,7 +124,7 @@ impl Shell {
         self.home.join("asyncagents.db")
     }
 
-    /// Something in the temporary directory.
+    /// A path in the temporary directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
@@ -135,7 +135,7 @@ impl Shell {
         command
     }
 
-    /// Another program, with the same environment.
+    /// Another program in the same environment.
     pub fn program(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", self.root.path());
@@ -152,7 +152,7 @@ impl Shell {
         self.run_with_input(args, b"")
     }
 
-    /// The same, from another directory.
+    /// Runs a command in another directory.
     pub fn run_in<A: AsRef<OsStr>>(
         &self,
         directory: &Path,
@@ -167,7 +167,7 @@ impl Shell {
         input: &[u8],
     ) -> Ended {
         let mut running = self.start(args);
-        // One that does not read it has gone away, and says why.
+        // A command that exits early does not read it, and reports why.
         let _ = running.child.stdin.take().unwrap().write_all(input);
         running.wait()
     }
@@ -176,7 +176,7 @@ impl Shell {
         Running::new(&mut self.command(args))
     }
 
-    /// What a terminal of that width gets of a command, both streams together.
+    /// The output of a command on a terminal of this width, both streams together.
     pub fn on_terminal<A: AsRef<OsStr>>(
         &self,
         columns: u16,
@@ -194,10 +194,10 @@ impl Shell {
         command.stdin(Stdio::null());
         command.stdout(other_end.try_clone().unwrap()).stderr(other_end);
         let mut child = command.spawn().unwrap();
-        // It holds the other end, which would keep the terminal open.
+        // The command holds the other end, which would keep the terminal open.
         drop(command);
         let mut heard = Vec::new();
-        // When the last one has closed its end, Linux says so by an error.
+        // Linux reports an error when the last process has closed its end.
         let _ = File::from(terminal).read_to_end(&mut heard);
         child.wait().unwrap();
         String::from_utf8(heard).unwrap().replace("\r\n", "\n")
@@ -218,7 +218,7 @@ impl Shell {
         serde_json::from_value(self.json(["run", "--json", prompt])).unwrap()
     }
 
-    /// Launches a task and sees its agent hang: it can be ended from the host's side.
+    /// Launches a task and waits until its agent hangs and can be ended from the host's side.
     pub fn launch_hanging(&self, description: &str) -> TaskView {
         let task = self.launch(&format!("{description}\n@hang"));
         let phase = || self.task(&task.session_id).progress.phase;
@@ -226,7 +226,7 @@ impl Shell {
         self.task(&task.session_id)
     }
 
-    /// Launches a task and sees it end.
+    /// Launches a task and waits for its end.
     pub fn launch_to_the_end(&self, prompt: &str) -> TaskView {
         let task = self.launch(prompt);
         let waited = self.run(["wait", &task.session_id]);
@@ -239,12 +239,12 @@ impl Shell {
         serde_json::from_value(list).unwrap()
     }
 
-    /// A task as the list shows it: looking does not count as retrieving its result.
+    /// The task from the list, which does not count as retrieving its result.
     pub fn task(&self, id: &str) -> TaskView {
         self.tasks().into_iter().find(|task| task.session_id == id).unwrap()
     }
 
-    /// What the daemon says of itself, when it runs.
+    /// The daemon's health, if it is running.
     pub fn health(&self) -> Option<HealthView> {
         let status = self.run(["daemon", "status", "--json"]);
         match status.code {
@@ -267,11 +267,11 @@ impl Shell {
         self.signal_daemon(Signal::KILL);
     }
 
-    /// Returns when that daemon is gone, perhaps with another one in its place.
+    /// Returns when that daemon has exited, possibly with another one in its place.
     fn signal_daemon(&self, signal: Signal) {
         let pid = self.pid();
         kill(pid, signal);
-        // While it dies, asking can fail in every way.
+        // While the daemon dies, a request can fail in any way.
         until("the daemon is gone", || {
             let status = self.run(["daemon", "status", "--json"]);
             let health: Option<HealthView> = serde_json::from_str(&status.stdout).ok();
@@ -283,21 +283,26 @@ impl Shell {
         Client::new(&self.socket())
     }
 
-    /// Does something to the host behind the daemon's back.
-    pub fn control(&self, control: Control) {
+    /// The host, when it is a separate process.
+    pub fn host(&self) -> Scripted {
         let host = self.host.as_ref().expect("the host is a process of its own");
-        let host = Scripted::Process(Remote::new(&host.socket).unwrap());
+        Scripted::Process(Remote::new(&host.socket).unwrap())
+    }
+
+    /// Controls the host without the daemon's knowledge.
+    pub fn control(&self, control: Control) {
+        let host = self.host();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(host.control(control)).unwrap();
     }
 
-    /// Ends an agent that is known to hang, with this text.
+    /// Ends a hanging agent with this text.
     pub fn finish(&self, task: &TaskView, text: &str) {
         let session = asyncagents::task::SessionId::new(&task.session_id);
         self.control(Control::Finish { session, text: text.to_owned() });
     }
 
-    /// Everything the daemons of this directory have logged.
+    /// The logs of all daemons of this directory.
     pub fn log(&self) -> String {
         let files = fs::read_dir(self.home.join("log")).unwrap();
         let text = |file: fs::DirEntry| fs::read_to_string(file.path()).unwrap();
@@ -306,7 +311,7 @@ impl Shell {
 }
 
 impl Drop for Shell {
-    /// Whoever holds the lock is our daemon, also one that does not answer yet or any more.
+    /// The holder of the lock is our daemon, even when it does not respond.
     fn drop(&mut self) {
         let started = Instant::now();
         let lock = self.home.join("asyncagents.lock");
@@ -322,7 +327,7 @@ impl Drop for Shell {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Whatever the test was about: the key of the tests is in no file that the daemon wrote.
+        // In every test: no file that the daemon wrote contains the canary key.
         if !std::thread::panicking() {
             assert_eq!(canary::leaks(&self.home), [] as [PathBuf; 0], "a key was written");
         }
@@ -333,12 +338,12 @@ impl Running {
     pub fn new(command: &mut Command) -> Running {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let stdout = Heard::from(child.stdout.take().unwrap());
-        let stderr = Heard::from(child.stderr.take().unwrap());
+        let stdout = CapturedOutput::from(child.stdout.take().unwrap());
+        let stderr = CapturedOutput::from(child.stderr.take().unwrap());
         Running { child, stdout, stderr }
     }
 
-    /// It reads the end of its standard input.
+    /// Closes its standard input.
     pub fn close_input(&mut self) {
         drop(self.child.stdin.take());
     }
@@ -358,14 +363,14 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// The next line on its standard error, which then counts as read.
+    /// Takes the next line from its standard error.
     pub fn next_complaint(&mut self) -> String {
-        let mut line = None;
-        until("the command says something", || {
-            line = self.stderr.line();
-            line.is_some()
-        });
-        line.unwrap()
+        self.stderr.next()
+    }
+
+    /// The same of its standard output.
+    pub fn next_line(&mut self) -> String {
+        self.stdout.next()
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -373,8 +378,8 @@ impl Running {
     }
 }
 
-impl Heard {
-    fn from(mut pipe: impl Read + Send + 'static) -> Heard {
+impl CapturedOutput {
+    fn from(mut pipe: impl Read + Send + 'static) -> CapturedOutput {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let said = bytes.clone();
         let listen = move || {
@@ -383,7 +388,16 @@ impl Heard {
                 said.lock().unwrap().extend_from_slice(&some[..n]);
             }
         };
-        Heard { bytes, listening: Some(std::thread::spawn(listen)) }
+        CapturedOutput { bytes, listening: Some(std::thread::spawn(listen)) }
+    }
+
+    fn next(&self) -> String {
+        let mut line = None;
+        until("the command says something", || {
+            line = self.line();
+            line.is_some()
+        });
+        line.unwrap()
     }
 
     fn line(&self) -> Option<String> {
@@ -392,7 +406,7 @@ impl Heard {
         Some(String::from_utf8(bytes.drain(..=end).collect()).unwrap())
     }
 
-    /// Of a command that is over.
+    /// The remaining output of a command that has exited.
     fn all(&mut self) -> String {
         if let Some(listening) = self.listening.take() {
             listening.join().unwrap();
@@ -408,7 +422,7 @@ impl Drop for Running {
     }
 }
 
-/// What `run` sends.
+/// The request that `run` sends.
 pub fn launch_request(prompt: &str) -> LaunchRequest {
     LaunchRequest {
         caller: CallerView { session_id: "cli".into(), ..CallerView::default() },
@@ -423,12 +437,12 @@ pub fn launch_request(prompt: &str) -> LaunchRequest {
     }
 }
 
-/// Waits for a condition; failing it, the test fails and says what did not come true.
+/// Polls a condition, and fails the test with its description after the time limit.
 pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     let started = Instant::now();
     let mut pause = Duration::from_millis(1);
     while !is() {
-        assert!(started.elapsed() < PATIENCE, "never came true: {what}");
+        assert!(started.elapsed() < PATIENCE, "timed out waiting until {what}");
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
     }
@@ -436,6 +450,6 @@ pub fn until(what: &str, mut is: impl FnMut() -> bool) {
 
 fn kill(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
-    // One that is gone already is what we wanted.
+    // The process may be gone already.
     let _ = kill_process(pid, signal);
 }

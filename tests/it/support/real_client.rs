@@ -1,7 +1,7 @@
-//! A real MCP client (Claude Code, Codex, Gemini CLI), registered by our own command in a home and a
-//! project of its own, with the scripted model server to think with. `install-clients.sh` brings the
-//! programs. Between client and server stands a script that notes the environment and, by `tee`, what
-//! the client sends.
+//! A real MCP client (Claude Code, Codex, Gemini CLI), registered by our own command in its own
+//! home and project, with the scripted model server as its model. `install-clients.sh` installs the
+//! programs. A script between client and server records the environment and, with `tee`, what the
+//! client sends.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use super::canary::CANARY;
 use super::process::{Ended, Running, Shell};
 use super::real_opencode::cache;
-use super::{Asked, ModelServer};
+use super::{ModelServer, RecordedRequest};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
@@ -36,7 +36,7 @@ pub struct RealClient {
 }
 
 impl RealClient {
-    /// `None`: the client is not installed. In CI that is a failure.
+    /// `None` when the client is not installed, which is a failure in CI.
     pub fn registered(client: Client) -> Option<RealClient> {
         if !client.is_installed() {
             return None;
@@ -52,7 +52,8 @@ impl RealClient {
         }
         shell.set("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", shell.path("bin").display()));
         shell.set("OPENROUTER_API_KEY", CANARY);
-        // Nothing but the model server is reached, whatever the client would like to download.
+        // A dead proxy, so that the client reaches nothing but the model server, whatever it would
+        // like to download.
         shell.set("HTTPS_PROXY", "http://127.0.0.1:1");
         shell.set("HTTP_PROXY", "http://127.0.0.1:1");
         shell.set("NO_PROXY", "127.0.0.1");
@@ -62,7 +63,7 @@ impl RealClient {
         Some(real)
     }
 
-    /// The same with agents of our own, which think with the client's model server; with these lines in
+    /// The same with embedded agents that use the client's model server, and with these lines in
     /// the configuration file.
     pub fn with_own_agents(client: Client, settings: &str) -> Option<RealClient> {
         let mut real = RealClient::registered(client)?;
@@ -74,7 +75,24 @@ impl RealClient {
         Some(real)
     }
 
-    /// Has a configuration file, from now on.
+    /// The same over HTTP: the client starts no process, and connects to the daemon's port.
+    pub fn over_http(client: Client) -> Option<RealClient> {
+        let mut real = RealClient::registered(client)?;
+        let project = real.shell.path("project");
+        let removed = real.shell.run_in(&project, ["mcp", "uninstall", client.name(), "--write"]);
+        assert_eq!(removed.code, 0, "{removed:?}");
+        let directory = project.to_str().unwrap();
+        let install =
+            ["mcp", "install", "--http", client.name(), "--directory", directory, "--write"];
+        let added = real.shell.run_in(&project, install);
+        assert!(added.stdout.starts_with("added the server to "), "{added:?}");
+        // The token is not written to files of a project, so pass it in.
+        let token = fs::read_to_string(real.shell.home().join("token")).unwrap();
+        real.shell.set("ASYNCAGENTS_TOKEN", token.trim());
+        Some(real)
+    }
+
+    /// Writes a configuration file.
     pub fn set_up(&mut self, settings: &str) {
         let file = self.shell.path("settings.toml");
         fs::write(&file, settings).unwrap();
@@ -87,11 +105,11 @@ impl RealClient {
         self.start_with(title, &messages)
     }
 
-    /// The same with all calls of a message at once.
+    /// Starts a conversation whose messages make several calls at once.
     fn start_with(&self, title: &str, messages: &[&[Call]]) -> Running {
         let mut command = self.command(&self.prompt(title, messages));
         let mut running = Running::new(command.current_dir(self.shell.path("project")));
-        // Codex would wait for the rest of its prompt.
+        // Codex would wait for more of its prompt.
         running.close_input();
         running
     }
@@ -104,7 +122,7 @@ impl RealClient {
         self.start_with(title, messages).wait()
     }
 
-    /// What our tools have answered so far in the conversation with this title.
+    /// The results of our tools so far in the conversation with this title.
     pub fn answers(&self, title: &str) -> Vec<String> {
         let asked = self.asked(title).pop();
         let texts = asked.map(|asked| asked.texts("tool")).unwrap_or_default();
@@ -112,12 +130,33 @@ impl RealClient {
         texts.filter(|text| !text.is_empty()).collect()
     }
 
-    /// When the model was asked in that conversation, oldest first.
+    /// The last input of its model in that conversation, without tool results.
+    pub fn told(&self, title: &str) -> String {
+        let asked = self.asked(title).pop();
+        asked.map(|asked| asked.texts("user").join("\n")).unwrap_or_default()
+    }
+
+    /// The arguments to start the client in a terminal; without a conversation it continues the
+    /// last one.
+    pub fn on_screen(&self, conversation: Option<(&str, &[Call])>) -> Vec<String> {
+        let file = self.client.file().display().to_string();
+        let mut words = vec![file, "--allowedTools=mcp__asyncagents".to_owned()];
+        match conversation {
+            Some((title, calls)) => {
+                let messages: Vec<&[Call]> = calls.chunks(1).collect();
+                words.extend(["--".to_owned(), self.prompt(title, &messages)]);
+            }
+            None => words.push("--continue".to_owned()),
+        }
+        words
+    }
+
+    /// The times of the model requests in that conversation, oldest first.
     pub fn asked_at(&self, title: &str) -> Vec<Instant> {
         self.asked(title).into_iter().map(|asked| asked.at).collect()
     }
 
-    fn asked(&self, title: &str) -> Vec<Asked> {
+    fn asked(&self, title: &str) -> Vec<RecordedRequest> {
         let mut asked = self.model.asked();
         asked.retain(|asked| {
             asked.texts("user").iter().any(|text| text.lines().any(|line| line == title))
@@ -125,26 +164,26 @@ impl RealClient {
         asked
     }
 
-    /// The messages that clients have sent to our server, oldest first.
+    /// The messages that the client has sent to our server, oldest first.
     pub fn sent(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.wire()).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// How often one of our tools was called.
+    /// The number of calls of one of our tools.
     pub fn calls(&self, tool: &str) -> usize {
         let sent = self.sent().into_iter();
         sent.filter(|sent| sent["method"] == "tools/call" && sent["params"]["name"] == tool).count()
     }
 
-    /// A variable, as our server gets it from the client.
+    /// A variable in the environment that our server gets from the client.
     pub fn variable(&self, name: &str) -> Option<String> {
         let text = fs::read_to_string(self.shell.path("environment")).unwrap();
         let mut lines = text.lines().filter_map(|line| line.split_once('='));
         lines.find(|(found, _)| *found == name).map(|(_, value)| value.to_owned())
     }
 
-    /// How long the client waits for an answer of ours, from now on.
+    /// Sets the client's time-out for tool calls.
     pub fn give_up_after(&mut self, seconds: u64) {
         match self.client {
             Client::Claude => self.shell.set("MCP_TOOL_TIMEOUT", (seconds * 1000).to_string()),
@@ -184,7 +223,7 @@ impl RealClient {
         fs::write(self.shell.path(".gemini/settings.json"), gemini.to_string()).unwrap();
     }
 
-    /// By name, which then leads to the program by way of `tee`.
+    /// Registers the server by a name that leads to the recording script.
     fn register(&self) {
         let program = self.shell.path("bin/asyncagents");
         symlink(env!("CARGO_BIN_EXE_asyncagents"), &program).unwrap();
@@ -206,12 +245,12 @@ impl RealClient {
         let mut lines = vec![title.to_owned()];
         let calls = messages.concat();
         if self.client == Client::Claude {
-            // It has its model look up the tools of servers before they can be called.
+            // Claude Code's model has to search for the tools of servers before it can call them.
             let tools: Vec<String> = calls.iter().map(|(tool, _)| self.client.tool(tool)).collect();
             lines.push(format!("@call ToolSearch {{\"query\":\"select:{}\"}}", tools.join(",")));
         }
         let step = |(tool, arguments): &Call| {
-            // A bar in a script of an agent is not one of this script.
+            // Escaped, because a bar separates the steps of this script, too.
             let arguments = arguments.to_string().replace('|', "\\u007c");
             format!("call {} {arguments}", self.client.tool(tool))
         };
@@ -248,7 +287,7 @@ impl RealClient {
 }
 
 impl Client {
-    /// As `mcp install` knows it.
+    /// Its name for `mcp install`.
     fn name(self) -> &'static str {
         match self {
             Client::Claude => "claude",
@@ -290,13 +329,13 @@ impl Client {
             Client::Gemini => vec![
                 key("GEMINI_API_KEY"),
                 ("GOOGLE_GEMINI_BASE_URL", model.origin()),
-                // It would start itself again to get more memory.
+                // It would restart itself to get more memory.
                 ("GEMINI_CLI_NO_RELAUNCH", "true".to_owned()),
             ],
         }
     }
 
-    /// One of our tools, as its model calls it.
+    /// The name under which its model calls one of our tools.
     fn tool(self, name: &str) -> String {
         match self {
             Client::Claude => format!("mcp__asyncagents__{name}"),
@@ -305,7 +344,7 @@ impl Client {
         }
     }
 
-    /// An answer without what the client puts around it for its model.
+    /// A result without the client's own wrapping.
     fn plain(self, text: &str) -> String {
         match self {
             Client::Claude => text.to_owned(),

@@ -1,7 +1,6 @@
-//! A real `opencode serve`, with a model server of ours to think with: on loopback, with a home,
-//! a configuration and a project of its own, and nothing from outside. `install-opencode.sh` brings
-//! the program. It is heavy (half a gigabyte, seconds to start), so tests that need one run one
-//! after the other.
+//! A real `opencode serve` with the scripted model server: on loopback, with its own home,
+//! configuration and project, and nothing from outside. `install-opencode.sh` installs the program.
+//! It is heavy (half a gigabyte, seconds to start), so its tests run one at a time.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
@@ -17,14 +16,14 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::ModelServer;
 use super::talk::Talk;
 
-/// A cold start takes three to nine seconds when others are at work.
+/// A cold start takes three to nine seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 const LISTENING: &str = "opencode server listening on http://127.0.0.1:";
 /// OpenCode would install this package into its configuration by itself.
 const NOTHING_TO_INSTALL: &str =
     r#"{"lockfileVersion":3,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"*"}}}}"#;
 
-/// Killed when it is dropped, with everything its tools have started.
+/// Killed when it is dropped, with every process its tools have started.
 pub struct RealOpenCode {
     process: Option<Child>,
     port: u16,
@@ -34,20 +33,20 @@ pub struct RealOpenCode {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// One at a time, also where nextest does not see to it.
+/// One at a time, also without nextest's test groups.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// What differs from a server that allows everything and has room for 200 000 tokens.
+/// Deviations from a server that allows everything and has a context of 200 000 tokens.
 #[derive(Default)]
 pub struct Setup {
     pub password: Option<String>,
-    /// Laid over the configuration, key by key: `{"permission": {"bash": "ask"}}`.
+    /// Merged into the configuration, key by key: `{"permission": {"bash": "ask"}}`.
     pub config: Value,
-    /// How many tokens the models have room for.
+    /// The context of the models in tokens.
     pub context: Option<u64>,
-    /// With our plugin in it, put there by our own command.
+    /// Whether our plugin is installed, by our own command.
     pub plugin: bool,
-    /// Set up, and not started.
+    /// Whether it is set up but not started.
     pub stopped: bool,
 }
 
@@ -86,7 +85,7 @@ impl RealOpenCode {
         server
     }
 
-    /// Runs our program with the environment OpenCode has; what it printed.
+    /// Runs our program in OpenCode's environment; returns its output.
     pub fn program(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_asyncagents"));
         let output = self.surround(&mut command).args(arguments).output().unwrap();
@@ -95,7 +94,7 @@ impl RealOpenCode {
         text(&output.stdout)
     }
 
-    /// A command line that starts something in the environment OpenCode has, without a port.
+    /// A command line that runs a program in OpenCode's environment, without a port.
     pub fn command_line(&self, program: &str) -> String {
         let mut command = Command::new("env");
         self.surround(&mut command);
@@ -130,18 +129,18 @@ impl RealOpenCode {
         }
     }
 
-    /// Where it was started: the project of sessions that name no other.
+    /// Its working directory: the project of sessions that name no other.
     pub fn project(&self) -> PathBuf {
         self.path("project")
     }
 
-    /// As with `kill -9`: nothing is finished, nobody is told.
+    /// `kill -9`: nothing is finished, no event is sent.
     pub fn kill(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         kill(&mut process);
     }
 
-    /// A second process beside this one, in the same place and with the same sessions.
+    /// A second process in the same directory, with the same sessions.
     pub async fn another(&self) -> Another {
         let log = self.path("log.another");
         let process = self.command("0", &log).spawn().unwrap();
@@ -151,22 +150,23 @@ impl RealOpenCode {
         another
     }
 
-    /// With what the last one wrote down, on the port it had.
+    /// Restarts with the stored sessions, on the same port.
     pub async fn start_again(&mut self) {
         self.start_on(&self.port.to_string()).await;
     }
 
-    /// With what the last one wrote down, on a port of its choice.
+    /// Restarts with the stored sessions, on another port.
     pub async fn start_elsewhere(&mut self) {
         self.start_on("0").await;
     }
 
-    /// What it has said since it was last started.
+    /// Its output since the last start.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// Requests before the line that says so are never answered, although the port is open.
+    /// Waits for the line that reports it ready: earlier requests are never answered, although the
+    /// port is open.
     async fn start_on(&mut self, port: &str) {
         assert!(self.process.is_none(), "it runs already");
         self.starts += 1;
@@ -185,7 +185,7 @@ impl RealOpenCode {
         command
     }
 
-    /// An environment of its own, in its project.
+    /// Sets up its environment and its project as the working directory.
     fn surround<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let search = installed("@vscode/ripgrep-linux-x64/bin");
         command.env_clear().env("PATH", format!("{}:/usr/bin:/bin", search.display()));
@@ -248,15 +248,15 @@ impl Drop for Another {
     }
 }
 
-/// With everything its tools have started.
+/// Kills it with every process its tools have started.
 fn kill(process: &mut Child) {
     let group = Pid::from_raw(process.id().try_into().unwrap()).unwrap();
-    // One that is gone already is what we wanted.
+    // The process may be gone already.
     let _ = kill_process_group(group, Signal::KILL);
     let _ = process.wait();
 }
 
-/// The port, once it says that it listens.
+/// The port, once it reports that it listens.
 async fn listening(process: &mut Child, log: &Path) -> u16 {
     let started = Instant::now();
     loop {
@@ -272,7 +272,8 @@ async fn listening(process: &mut Child, log: &Path) -> u16 {
     }
 }
 
-/// The models have the names of those in `OpenCode`, so that tests can use both servers.
+/// The models have the same names as those of the stub `OpenCode`, so that tests can use both
+/// servers.
 fn config(model: &str, context: u64) -> Value {
     let one = json!({
         "name": "scripted",

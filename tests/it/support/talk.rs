@@ -1,4 +1,4 @@
-//! Somebody who talks to an OpenCode server, real or not, and listens to its events.
+//! A client of an OpenCode server, real or stub: prompts, and the events that follow.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-/// A cold server on a busy machine takes its time.
+/// Enough for a cold server on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 #[derive(Clone)]
@@ -20,8 +20,8 @@ pub struct Talk {
     password: Option<String>,
 }
 
-/// Everything that came over the event stream so far; it is closed when this is dropped.
-pub struct Ears {
+/// All events received so far; the stream is closed when this is dropped.
+pub struct EventRecorder {
     heard: Arc<Mutex<Vec<Value>>>,
     listening: JoinHandle<()>,
 }
@@ -44,7 +44,7 @@ impl Talk {
         }
     }
 
-    /// Status and body, which is null when it is no JSON.
+    /// Status and body, which is null when it is not JSON.
     pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> (u16, Value) {
         let request = self.request(method, path);
         let request = if let Some(body) = body { request.json(body) } else { request };
@@ -72,7 +72,7 @@ impl Talk {
         body
     }
 
-    /// A new session's id.
+    /// Creates a session; returns its id.
     pub async fn session(&self, wish: &Value) -> String {
         self.post("/session", wish).await["id"].as_str().unwrap().to_owned()
     }
@@ -87,11 +87,12 @@ impl Talk {
         serde_json::from_value(messages).unwrap()
     }
 
-    /// Listens until it does hear: a real server says that a stream is connected before it is.
-    pub async fn listen_closely(&self) -> Ears {
+    /// Subscribes, and waits until events do arrive: a real server reports a stream as connected
+    /// too early.
+    pub async fn listen_closely(&self) -> EventRecorder {
         let ears = self.listen().await;
         let toast = json!({"message": "can you hear me?", "variant": "info"});
-        let hears = |ears: &Ears| {
+        let hears = |ears: &EventRecorder| {
             ears.all().iter().any(|event| event["payload"]["type"] == "tui.toast.show")
         };
         let started = Instant::now();
@@ -103,9 +104,9 @@ impl Talk {
         ears
     }
 
-    /// Listens; whatever happens from now on is heard.
-    pub async fn listen(&self) -> Ears {
-        // Streams have no end to wait for.
+    /// Subscribes; events from now on are recorded.
+    pub async fn listen(&self) -> EventRecorder {
+        // A stream has no end, so the time-out must not apply.
         let request = self.request(Method::GET, "/global/event").timeout(PATIENCE * 100);
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), 200);
@@ -123,19 +124,19 @@ impl Talk {
                 }
             }
         });
-        let ears = Ears { heard, listening };
+        let ears = EventRecorder { heard, listening };
         ears.until("it is connected", |ears| !ears.all().is_empty()).await;
         ears
     }
 }
 
-impl Ears {
-    /// With envelopes.
+impl EventRecorder {
+    /// With their envelopes.
     pub fn all(&self) -> Vec<Value> {
         self.heard.lock().unwrap().clone()
     }
 
-    /// Of one session, without the doubled records.
+    /// The events of one session, without the duplicate records.
     pub fn events(&self, session: &str) -> Vec<Value> {
         let all = self.all().into_iter().map(|mut event| event["payload"].take());
         all.filter(|payload| payload["properties"]["sessionID"] == session).collect()
@@ -149,7 +150,7 @@ impl Ears {
         self.listening.is_finished()
     }
 
-    /// Waits until the session was idle this often in all.
+    /// Waits until the session was idle this many times in all.
     pub async fn until_idle(&self, session: &str, times: usize) {
         let what = format!("{session} is idle {times} times");
         self.until(&what, |ears| ears.of_type(session, "session.idle").len() >= times).await;
@@ -161,7 +162,7 @@ impl Ears {
         self.of_type(session, kind).remove(0)
     }
 
-    pub async fn until(&self, what: &str, condition: impl Fn(&Ears) -> bool) {
+    pub async fn until(&self, what: &str, condition: impl Fn(&EventRecorder) -> bool) {
         let started = Instant::now();
         while !condition(self) {
             let types: Vec<Value> =
@@ -172,13 +173,13 @@ impl Ears {
     }
 }
 
-impl Drop for Ears {
+impl Drop for EventRecorder {
     fn drop(&mut self) {
         self.listening.abort();
     }
 }
 
-/// An event in a few words: `message.part.updated tool:bash/completed`.
+/// A short label of an event: `message.part.updated tool:bash/completed`.
 pub fn label(event: &Value) -> String {
     let kind = event["type"].as_str().unwrap_or_default();
     let properties = &event["properties"];
@@ -211,14 +212,14 @@ fn about_message(info: &Value) -> String {
     words.join(" ")
 }
 
-/// Events in a few words. How a text was cut into deltas says nothing.
+/// The labels of events. How a text was split into deltas does not matter.
 pub fn labels(events: &[Value]) -> Vec<String> {
     let mut labels: Vec<String> = events.iter().map(label).collect();
     labels.dedup_by(|next, last| next == last && next == "message.part.delta");
     labels
 }
 
-/// Keys, in order, and types, all the way down.
+/// Keys, in order, and types, recursively.
 pub fn shape(value: &Value) -> Value {
     match value {
         Value::Null => json!("null"),

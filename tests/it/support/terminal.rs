@@ -1,4 +1,4 @@
-//! A command on a terminal: a pseudoterminal that the test reads and types on.
+//! A command on a pseudoterminal, which the test reads and types on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -22,8 +22,8 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Standard input and error are the terminal, and standard output, unless the command has
-    /// another.
+    /// Standard input and error are the terminal; so is standard output unless another one is
+    /// given.
     pub fn start(command: &mut Command, stdout: Option<Stdio>) -> Terminal {
         let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&keys).unwrap();
@@ -35,14 +35,14 @@ impl Terminal {
         };
         command.stdin(side()).stderr(side()).stdout(stdout.unwrap_or_else(|| side().into()));
         let child = command.spawn().unwrap();
-        // The command holds its side open for as long as it is kept.
+        // `command` would keep its side of the terminal open.
         command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
         let keys = File::from(keys);
         let screen = Arc::new(Mutex::new(Vec::new()));
         let (mut output, shown) = (keys.try_clone().unwrap(), screen.clone());
         let reader = std::thread::spawn(move || {
             let mut some = [0; 4096];
-            // An error is the end: nobody has the other side open any more.
+            // An error is the end: the other side was closed.
             while let Ok(n @ 1..) = output.read(&mut some) {
                 shown.lock().unwrap().extend_from_slice(&some[..n]);
             }
@@ -58,7 +58,7 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// The exit code, and everything that was shown, what was typed included.
+    /// The exit code, and everything that was shown, including the echo of typed input.
     pub fn wait(mut self) -> (i32, String) {
         until("the command ends", || self.child.try_wait().unwrap().is_some());
         let code = self.child.wait().unwrap().code().expect("ended by itself");

@@ -1,4 +1,4 @@
-//! A small HTTP client over real TCP that hides nothing: what was said is what a test sees.
+//! A minimal HTTP client over real TCP, without retries or redirects: tests see the bytes of each response.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::process::Shell;
 
-/// Longer than any answer takes, shorter than a test may.
+/// Longer than any response takes, shorter than a test's time limit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The status API of a shell's daemon.
@@ -23,7 +23,7 @@ pub struct Site {
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
-    /// By their names in small letters.
+    /// Names in lower case.
     pub headers: BTreeMap<String, String>,
     pub body: String,
 }
@@ -36,11 +36,11 @@ pub struct Event {
     pub data: Value,
 }
 
-/// Somebody who reads the event stream.
+/// A client of the event stream.
 pub struct Stream(BufReader<TcpStream>);
 
 impl Site {
-    /// Of a daemon that runs, by its `server.json`.
+    /// Of a running daemon, found by its `server.json`.
     pub fn of(shell: &Shell) -> Site {
         let text = fs::read_to_string(shell.home().join("server.json")).unwrap();
         Site { server: serde_json::from_str(&text).unwrap() }
@@ -57,7 +57,7 @@ impl Site {
         stream
     }
 
-    /// Any request, with these lines as further headers.
+    /// Sends any request, with these lines as additional headers.
     pub fn ask(&self, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
         let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
         if !headers.iter().any(|header| header.starts_with("Host:")) {
@@ -78,7 +78,7 @@ impl Site {
         self.ask("GET", path, &[], "")
     }
 
-    /// The body of an answer that is as it should be.
+    /// The body of a successful response.
     pub fn read<T: DeserializeOwned>(&self, path: &str) -> T {
         let answer = self.get(path);
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
@@ -90,7 +90,7 @@ impl Site {
         self.read(&format!("/v1/tasks/{id}"))
     }
 
-    /// What the list shows, by description.
+    /// The descriptions in the list, and the total.
     pub fn listed(&self, query: &str) -> (Vec<String>, u64) {
         let page: asyncagents::wire::PageView = self.read(&format!("/v1/tasks{query}"));
         (page.tasks.into_iter().map(|task| task.description).collect(), page.total)
@@ -132,7 +132,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The JSON body that every error has.
+    /// The message in the JSON body that every error has.
     pub fn error(&self) -> String {
         let view: asyncagents::wire::ErrorView = self.json();
         assert_eq!(view.status, self.status);
@@ -141,14 +141,14 @@ impl Answer {
 }
 
 impl Stream {
-    /// A line without its end; `None` when the server has said all.
+    /// A line without its line end; `None` when the server has closed the stream.
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let read = self.0.read_line(&mut line).unwrap();
         (read > 0).then(|| line.trim_end_matches(['\r', '\n']).to_owned())
     }
 
-    /// The next event; `None` when the stream has ended. Every event comes in a chunk of its own.
+    /// The next event; `None` when the stream has ended. Every event is a chunk of its own.
     pub fn next(&mut self) -> Option<Event> {
         let size = usize::from_str_radix(&self.line()?, 16).unwrap();
         let mut chunk = vec![0; size + 2];
@@ -166,7 +166,7 @@ impl Stream {
         })
     }
 
-    /// The next event of this kind, past others.
+    /// The next event of this kind; skips others.
     pub fn until(&mut self, name: &str) -> Event {
         loop {
             let event = self.next().expect("the stream goes on");

@@ -1,4 +1,5 @@
-//! A supervisor on a real store with the scripted host in the same process, which can be restarted.
+//! A supervisor on a real store with the scripted host in the same process. The supervisor can be
+//! restarted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +12,8 @@ use asyncagents::host::scripted::{Control, Scripted, World as Host};
 use asyncagents::host::{Host as _, NewSession, Post};
 use asyncagents::store::{Store, What};
 use asyncagents::supervisor::{
-    Asks, Caller, Error, Fork, ForkMethod, Handed, Hosts, Keep, Launch, Need, Settings, Supervisor,
-    WaitEnd,
+    Asks, Caller, ClientCredentials, Error, Fork, ForkMethod, Hosts, Launch, Need, Retention,
+    Settings, Supervisor, WaitEnd,
 };
 use asyncagents::task::Order;
 use asyncagents::task::launch::TaskSpec;
@@ -25,7 +26,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-/// Long enough for a loaded machine; nothing waits for it unless something is wrong.
+/// Long enough for a busy machine; nothing waits this long unless something is wrong.
 pub const LONG: Duration = Duration::from_secs(30);
 
 pub struct World {
@@ -38,7 +39,7 @@ pub struct World {
     dir: TempDir,
 }
 
-/// As configured by default, but with a sweep that tests need not wait for.
+/// The defaults, with a sweep short enough for tests.
 pub fn settings() -> Settings {
     Settings {
         home: std::path::PathBuf::new(),
@@ -49,6 +50,7 @@ pub fn settings() -> Settings {
             blocking_per_parent: 3,
             active_per_model: BTreeMap::new(),
             queued_per_parent: 1_000,
+            is_draining: false,
         }),
         poll_interval: Duration::from_millis(50),
         max_depth: 1,
@@ -65,7 +67,8 @@ pub fn settings() -> Settings {
         last_message_characters: 2_000,
         inline_characters: 8_000,
         toasts: true,
-        history: Keep::default(),
+        notifier: Arc::default(),
+        history: Retention::default(),
         keep_unread: None,
     }
 }
@@ -80,8 +83,9 @@ pub fn caller(session: &SessionId) -> Caller {
         development: false,
         lone_batches: false,
         heir_of: String::new(),
+        anonymous: false,
         longest_wait: None,
-        handed: Handed::default(),
+        handed: ClientCredentials::default(),
     }
 }
 
@@ -110,13 +114,13 @@ impl World {
         World { host, supervisor, store, clock, settings, working, dir }
     }
 
-    /// The daemon dies and comes back; the host does not notice.
+    /// Restarts the daemon's part; the host keeps running.
     pub async fn restart(&mut self) {
         self.kill();
         self.revive();
     }
 
-    /// Nothing is finished, nothing is said goodbye to.
+    /// Stops everything at once, without a shutdown.
     pub fn kill(&mut self) {
         self.working.abort();
         self.supervisor.stop();
@@ -169,7 +173,7 @@ impl World {
         self.control(Control::Finish { session, text }).await;
     }
 
-    /// The task as it is once it has ended.
+    /// Waits for the end of the task and returns it.
     pub async fn ended(&self, task: &Task) -> Task {
         let waited =
             self.supervisor.wait(std::slice::from_ref(&task.id), Need::All, LONG).await.unwrap();
@@ -182,7 +186,7 @@ impl World {
         self.ended(&task).await
     }
 
-    /// What a tool answers.
+    /// The answer of a tool.
     pub async fn tool(&self, caller: &Caller, name: &str, arguments: Value) -> ToolAnswer {
         self.tool_of(&Toolbox::default(), caller, name, arguments).await
     }
@@ -207,7 +211,7 @@ impl World {
         self.task(&task.id).status()
     }
 
-    /// Waits until the condition holds, woken by what changes.
+    /// Waits for the condition, checked after every change.
     pub async fn until(&self, what: &str, condition: impl Fn() -> bool) {
         let started = std::time::Instant::now();
         while !condition() {
@@ -216,7 +220,7 @@ impl World {
         }
     }
 
-    /// What a parent was told, once it was told this often.
+    /// A parent's posts, once there are this many.
     pub async fn posts(&self, parent: &SessionId, n: usize) -> Vec<Post> {
         let posts = || -> Vec<Post> {
             self.host.posts().into_iter().filter(|post| post.to.session == *parent).collect()
@@ -232,7 +236,7 @@ fn hosts(host: &Host) -> Hosts {
     Hosts { all, default: Some("scripted".into()) }
 }
 
-/// A supervisor at work on the store in this directory.
+/// Starts a supervisor on the store in this directory.
 pub fn begin(
     dir: &Path,
     settings: &Settings,

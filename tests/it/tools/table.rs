@@ -1,4 +1,5 @@
-//! The tools, through their texts (section 2 of the specification).
+//! The tools through the texts they return (section 2 of the specification), and snapshots of their
+//! schemas and descriptions.
 
 use asyncagents::supervisor::{AgentOffer, Caller};
 use asyncagents::task::{MAILBOX, SessionId};
@@ -7,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::support::{World, caller, quoted, shown};
 
-/// What a tool says, with everything that differs from run to run made the same.
+/// The text of a tool's answer, with everything that differs from run to run normalised, and
+/// whether it is an error.
 async fn say(world: &World, caller: &Caller, name: &str, arguments: Value) -> (String, bool) {
     let toolbox =
         Toolbox { aliases: vec![Alias::Superagents, Alias::Background], ..Toolbox::default() };
@@ -54,7 +56,7 @@ fn launch(prompt: &str) -> Value {
 async fn the_tools_teach_how_they_are_meant() {
     let list = tools::list(&Toolbox::default(), Audience::Conversation, &[]);
     let names: Vec<&str> = list.tools.iter().map(|tool| tool.name.as_str()).collect();
-    let words = ["task", "output", "wait", "cancel", "list", "clear"];
+    let words = ["task", "output", "wait", "cancel", "send", "list", "clear"];
     assert_eq!(names, words.map(|word| format!("asyncagents_{word}")));
     insta::assert_json_snapshot!(list);
     let agent = |name: &str, reads_only| AgentOffer { name: name.into(), model: None, reads_only };
@@ -70,7 +72,7 @@ async fn aliases_are_registered_when_the_config_asks_for_them() {
     let aliases = vec![Alias::Superagents, Alias::Background];
     let toolbox = Toolbox { aliases, ..Toolbox::default() };
     let list = tools::list(&toolbox, Audience::Conversation, &[]).tools;
-    let names: Vec<&str> = list[6..].iter().map(|tool| tool.name.as_str()).collect();
+    let names: Vec<&str> = list[7..].iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!(
         names,
         [
@@ -78,6 +80,7 @@ async fn aliases_are_registered_when_the_config_asks_for_them() {
             "superagents_output",
             "superagents_wait",
             "superagents_cancel",
+            "superagents_send",
             "superagents_list",
             "superagents_clear",
             "background_task",
@@ -85,9 +88,9 @@ async fn aliases_are_registered_when_the_config_asks_for_them() {
             "background_cancel"
         ]
     );
-    assert!(list[12..].iter().all(|tool| !tool.description.contains("asyncagents_")));
-    assert_eq!(list[13].input_schema["properties"]["timeout"]["maximum"], 600_000);
-    assert!(list[14].input_schema["properties"]["taskId"].is_object());
+    assert!(list[14..].iter().all(|tool| !tool.description.contains("asyncagents_")));
+    assert_eq!(list[15].input_schema["properties"]["timeout"]["maximum"], 600_000);
+    assert!(list[16].input_schema["properties"]["taskId"].is_object());
 }
 
 #[tokio::test]
@@ -192,6 +195,105 @@ async fn launch_output_list_and_clear_as_their_texts() {
 }
 
 #[tokio::test]
+async fn a_result_with_a_schema_is_also_given_as_structured_content() {
+    let world = World::start().await;
+    let parent = caller(&world.parent().await);
+    let schema = json!({ "type": "object", "required": ["n"] });
+    let mut wanted = launch("@say {\"n\": 1}");
+    wanted["schema"] = schema.clone();
+    world.tool(&parent, "asyncagents_task", wanted.clone()).await;
+    let task = world.supervisor.list(&parent.session, None).unwrap().tasks.remove(0);
+    world.ended(&task).await;
+    let output = json!({ "task_id": task.short_id });
+    let answer = world.tool(&parent, "asyncagents_output", output.clone()).await;
+    assert_eq!(answer.structured, Some(json!({ "n": 1 })));
+    let waited =
+        world.tool(&parent, "asyncagents_wait", json!({ "task_ids": [task.short_id] })).await;
+    assert_eq!(waited.structured, Some(json!({ "n": 1 })));
+    let mut session = output;
+    session["full_session"] = json!(true);
+    assert_eq!(world.tool(&parent, "asyncagents_output", session).await.structured, None);
+    // Structured content has to be an object, so an array is wrapped; an answer about several tasks
+    // has none.
+    wanted["schema"] = json!({ "type": "array" });
+    wanted["prompt"] = json!("@say [1, 2]");
+    world.tool(&parent, "asyncagents_task", wanted).await;
+    let list = world.supervisor.list(&parent.session, None).unwrap().tasks.remove(0);
+    world.ended(&list).await;
+    let answer =
+        world.tool(&parent, "asyncagents_output", json!({ "task_id": list.short_id })).await;
+    assert_eq!(answer.structured, Some(json!({ "result": [1, 2] })));
+    let both = json!({ "task_ids": [task.short_id, list.short_id] });
+    assert_eq!(world.tool(&parent, "asyncagents_wait", both).await.structured, None);
+    let client = Caller { host: MAILBOX.into(), ..caller(&SessionId::new("a-client")) };
+    let errand = json!({ "description": "count", "prompt": "@say {\"n\": 2}", "schema": schema });
+    let answer = world.tool(&client, "Task", errand).await;
+    assert!(!answer.is_error, "{}", answer.text);
+    assert_eq!(answer.structured, Some(json!({ "n": 2 })));
+}
+
+#[tokio::test]
+async fn a_schema_that_cannot_be_used_is_refused_and_nothing_is_launched() {
+    let world = World::start().await;
+    let parent = caller(&world.parent().await);
+    let client = Caller { host: MAILBOX.into(), ..caller(&SessionId::new("a-client")) };
+    for (caller, tool) in
+        [(&parent, "asyncagents_task"), (&client, "asyncagents_task"), (&client, "Task")]
+    {
+        for schema in
+            [json!({ "type": "nonsense" }), json!({ "$ref": "https://example.org/x" }), json!(7)]
+        {
+            let mut wanted = launch("@say {}");
+            if tool == "Task" {
+                wanted.as_object_mut().unwrap().remove("agent");
+            }
+            wanted["schema"] = schema;
+            let answer = world.tool(caller, tool, wanted).await;
+            let refused = "Error: `schema` is not a JSON Schema that can be used: ";
+            assert!(answer.is_error && answer.text.starts_with(refused), "{}", answer.text);
+        }
+    }
+    assert_eq!(world.host.sessions().len(), 1, "the parent alone");
+}
+
+#[tokio::test]
+async fn a_message_to_a_task_as_its_texts() {
+    let world = World::start().await;
+    let parent = caller(&world.parent().await);
+    say(&world, &parent, "asyncagents_task", launch("@hang")).await;
+    let task = world.supervisor.list(&parent.session, None).unwrap().tasks.remove(0);
+    let send = |message: &str| json!({ "task_id": task.short_id, "message": message });
+    let sent = "Message sent to task <task 1>. The agent sees it before its next step.";
+    check(&world, &parent, "asyncagents_send", send("not there"), sent).await;
+    world.until("it was said", || world.host.prompts(&task.id).len() == 2).await;
+    check(&world, &parent, "superagents_send", send("here"), sent).await;
+    let empty = "Error: `message` is required and must not be empty";
+    check_error(&world, &parent, "asyncagents_send", send(" "), empty).await;
+    let other = caller(&world.parent().await);
+    let (refused, is_error) = say(&world, &other, "asyncagents_send", send("mine")).await;
+    let expected = format!(
+        "Error: task `{id}` was launched by another conversation, which alone may change it; a person \
+         can, in a shell: `asyncagents cancel {id}`, `asyncagents resume {id} PROMPT`, `asyncagents \
+         send {id} MESSAGE`",
+        id = task.short_id
+    );
+    assert_eq!((refused, is_error), (expected, true));
+    world.until("all was said", || world.host.prompts(&task.id).len() == 3).await;
+    world.finish(&task, "found").await;
+    world.ended(&task).await;
+    check(
+        &world,
+        &parent,
+        "asyncagents_send",
+        send("@hang"),
+        "Resume #1 of task <task 1> started.\n\n\
+         Task ID: <task 1>\nDescription: find the login\nStatus: resumed\n\n\
+         You will get a message with the answer.",
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn a_blocking_output_waits_and_says_when_it_gave_up() {
     let world = World::start().await;
     let caller = caller(&world.parent().await);
@@ -210,6 +312,17 @@ async fn a_blocking_output_waits_and_says_when_it_gave_up() {
 }
 
 #[tokio::test]
+async fn a_task_that_waits_for_a_paused_queue_says_so() {
+    let world = World::start().await;
+    let caller = caller(&world.parent().await);
+    world.supervisor.pause_queue().await.unwrap();
+    let (text, is_error) = say(&world, &caller, "asyncagents_task", launch("@hang")).await;
+    let expected =
+        "Status: running (queued: the queue is paused; `asyncagents continue` starts it again)";
+    assert!(text.contains(expected) && !is_error, "{text}");
+}
+
+#[tokio::test]
 async fn a_failed_task_shows_its_error_and_what_there_is() {
     let world = World::start().await;
     let caller = caller(&world.parent().await);
@@ -217,7 +330,9 @@ async fn a_failed_task_shows_its_error_and_what_there_is() {
     let (text, is_error) =
         say(&world, &caller, "asyncagents_output", json!({ "task_id": task.id.as_str() })).await;
     assert!(text.contains("| Status | error |\n| Error | \"no \\| credit\" |"), "{text}");
-    assert!(text.ends_with(&quoted("Partial result", "word ")), "{text}");
+    let again = "\n\nTo try again, launch it anew with asyncagents_task; a person can retry it in a shell: \
+                 `asyncagents retry <task 1>`.";
+    assert!(text.ends_with(&format!("{}{again}", quoted("Partial result", "word "))), "{text}");
     assert!(!is_error);
 }
 
@@ -249,7 +364,7 @@ async fn arguments_that_a_tool_does_not_have_are_refused_with_those_it_has() {
         (
             "task",
             "one of `description`, `prompt`, `agent`, `fork`, `resume`, `batch`, `model`, \
-             `budget`, `host`",
+             `budget`, `host`, `schema`",
         ),
         (
             "output",
@@ -301,7 +416,7 @@ async fn bad_arguments_get_a_text_that_says_the_way_out_and_change_nothing() {
     check(
         "task",
         json!({ "resume": "ab12c3", "prompt": "more" }),
-        "Error: no task `ab12c3`; a list of the tasks shows their ids",
+        "Error: no task `ab12c3`; list the tasks to see their ids",
     )
     .await;
     let types = "Error: invalid arguments: invalid type: ";

@@ -55,7 +55,7 @@ impl Key {
     }
 
     /// Reads the key; `None` when there is none. `setting` names what the user would have to change.
-    pub(super) fn read(&self, setting: &str) -> Result<Option<String>, Error> {
+    pub fn read(&self, setting: &str) -> Result<Option<String>, Error> {
         let told = |why: String| Error::Unusable(format!("{why}; see `{setting}`"));
         let key = match self {
             Key::None => return Ok(None),
@@ -111,7 +111,8 @@ fn run(command: &str, environment: &Variables, limit: Duration) -> Result<String
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let (output, complaints) = (child.stdout.take(), child.stderr.take());
     // Both pipes are drained on threads, so that neither can fill up and block the command, and so that
-    // this one can give up waiting.
+    // this one can give up waiting. Detached: they end with the pipes, which a killed command closes. A
+    // process that left its group may hold them open, and nothing must wait for that.
     let complaint = std::thread::spawn(move || complaints.map(first_line).unwrap_or_default());
     let (done, heard) = mpsc::channel();
     std::thread::spawn(move || {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 
 pub use key::Key;
-pub use sources::{Access, Place, Sources};
+pub use sources::{KeyOrigin, ProviderAccess, Sources};
 
 /// The wire format that a server speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub struct Provider {
     pub base_url: Option<String>,
     pub key: Key,
     /// Where both came from.
-    pub place: Place,
+    pub origin: KeyOrigin,
 }
 
 /// A built-in provider.
@@ -130,7 +130,7 @@ impl Provider {
     pub fn named(name: &str) -> Provider {
         let wire = known(name).map_or(Wire::OpenAi, |known| known.wire);
         let name = name.to_owned();
-        Provider { name, wire, base_url: None, key: Key::None, place: Place::Daemon }
+        Provider { name, wire, base_url: None, key: Key::None, origin: KeyOrigin::Daemon }
     }
 
     /// Whether it is a built-in provider at its public address. Only there its listed prices apply.
@@ -140,9 +140,9 @@ impl Provider {
 
     /// The setting or variable that its address comes from, for error texts.
     pub(super) fn url_setting(&self) -> String {
-        match (known(&self.name), self.place) {
-            (Some(known), Place::Call | Place::Daemon) => known.url_variable.to_owned(),
-            (Some(_), Place::Stored | Place::Section) | (None, _) => {
+        match (known(&self.name), self.origin) {
+            (Some(known), KeyOrigin::Call | KeyOrigin::Daemon) => known.url_variable.to_owned(),
+            (Some(_), KeyOrigin::Stored | KeyOrigin::Section) | (None, _) => {
                 format!("providers.{}.base_url", self.name)
             }
         }
@@ -151,10 +151,10 @@ impl Provider {
     /// The setting, variable or command that its key comes from, for error texts.
     fn key_setting(&self) -> String {
         let variable = known(&self.name).and_then(|known| known.key_variable);
-        match (self.place, variable) {
-            (Place::Stored, _) => format!("asyncagents auth set {}", self.name),
-            (Place::Call | Place::Daemon, Some(variable)) => variable.to_owned(),
-            (Place::Section, _) | (_, None) => {
+        match (self.origin, variable) {
+            (KeyOrigin::Stored, _) => format!("asyncagents auth set {}", self.name),
+            (KeyOrigin::Call | KeyOrigin::Daemon, Some(variable)) => variable.to_owned(),
+            (KeyOrigin::Section, _) | (_, None) => {
                 format!("providers.{}.{}", self.name, self.key.field())
             }
         }

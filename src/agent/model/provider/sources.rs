@@ -8,14 +8,14 @@ use crate::agent::model::Error;
 
 /// The key and address that one place has for a provider.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Access {
+pub struct ProviderAccess {
     pub key: Key,
     pub base_url: Option<String>,
 }
 
 /// Where a key came from, or the address of a server that needs none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum KeyOrigin {
     /// The environment of the client that launches.
     Call,
     /// The credential store of `asyncagents auth set`.
@@ -31,8 +31,8 @@ pub enum Place {
 pub struct Sources {
     pub name: String,
     pub wire: Wire,
-    pub section: Access,
-    pub daemon: Access,
+    pub section: ProviderAccess,
+    pub daemon: ProviderAccess,
 }
 
 /// Which of key and address a place has.
@@ -44,7 +44,7 @@ enum AccessParts {
     Both,
 }
 
-impl Access {
+impl ProviderAccess {
     pub fn is_empty(&self) -> bool {
         self.given() == AccessParts::Nothing
     }
@@ -59,13 +59,13 @@ impl Access {
     }
 }
 
-impl Place {
+impl KeyOrigin {
     fn describe(self) -> &'static str {
         match self {
-            Place::Call => "your environment",
-            Place::Stored => "`asyncagents auth`",
-            Place::Section => "the configuration file",
-            Place::Daemon => "the environment of the daemon",
+            KeyOrigin::Call => "your environment",
+            KeyOrigin::Stored => "`asyncagents auth`",
+            KeyOrigin::Section => "the configuration file",
+            KeyOrigin::Daemon => "the environment of the daemon",
         }
     }
 }
@@ -77,8 +77,8 @@ impl Sources {
         Sources {
             name: name.to_owned(),
             wire,
-            section: Access::default(),
-            daemon: Access::default(),
+            section: ProviderAccess::default(),
+            daemon: ProviderAccess::default(),
         }
     }
 
@@ -87,21 +87,21 @@ impl Sources {
     /// that of whoever happened to start the daemon. A complete configuration comes before only a key or
     /// only an address in the caller's environment, which may be set for other programs. A key from one
     /// place is never combined with an address from another: nobody said that they belong together.
-    pub fn choose(&self, call: &Access, kept: Key) -> Result<Provider, Error> {
-        let place = if kept.is_given() { Place::Stored } else { Place::Section };
+    pub fn choose(&self, call: &ProviderAccess, kept: Key) -> Result<Provider, Error> {
+        let origin = if kept.is_given() { KeyOrigin::Stored } else { KeyOrigin::Section };
         let key = if kept.is_given() { kept } else { self.section.key.clone() };
-        let configured = (place, Access { key, base_url: self.section.base_url.clone() });
+        let configured = (origin, ProviderAccess { key, base_url: self.section.base_url.clone() });
         let (first, second) = match call.is_empty() {
-            false => ((Place::Call, call.clone()), configured),
-            true => (configured, (Place::Daemon, self.daemon.clone())),
+            false => ((KeyOrigin::Call, call.clone()), configured),
+            true => (configured, (KeyOrigin::Daemon, self.daemon.clone())),
         };
         // `first` is preferred, unless it has only a half and `second` both; see above.
-        let (place, access) = match (first.1.given(), second.1.given()) {
+        let (origin, access) = match (first.1.given(), second.1.given()) {
             (AccessParts::Nothing, _) => second,
             (_, AccessParts::Nothing) | (AccessParts::Both, _) => first,
             // The daemon's environment never takes precedence over the configuration.
             (AccessParts::Key | AccessParts::Address, AccessParts::Both)
-                if second.0 == Place::Daemon =>
+                if second.0 == KeyOrigin::Daemon =>
             {
                 first
             }
@@ -112,15 +112,15 @@ impl Sources {
             (AccessParts::Key, AccessParts::Address) => return Err(self.torn(first.0, second.0)),
             (AccessParts::Address, AccessParts::Key) => return Err(self.torn(second.0, first.0)),
         };
-        let Access { key, base_url } = access;
-        Ok(Provider { name: self.name.clone(), wire: self.wire, base_url, key, place })
+        let ProviderAccess { key, base_url } = access;
+        Ok(Provider { name: self.name.clone(), wire: self.wire, base_url, key, origin })
     }
 
     /// The error for a key and an address from different places.
-    fn torn(&self, key: Place, address: Place) -> Error {
+    fn torn(&self, key: KeyOrigin, address: KeyOrigin) -> Error {
         let name = &self.name;
         // A stored key goes together with the section's address, so the address is the section's.
-        let address = if address == Place::Stored { Place::Section } else { address };
+        let address = if address == KeyOrigin::Stored { KeyOrigin::Section } else { address };
         let (key, address) = (key.describe(), address.describe());
         let variables = known(name).and_then(|known| {
             let key = known.key_variable?;
@@ -139,9 +139,9 @@ impl Sources {
 mod tests {
     use super::*;
 
-    fn access(key: &str, base_url: &str) -> Access {
+    fn access(key: &str, base_url: &str) -> ProviderAccess {
         let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        Access { key: given(key).map_or(Key::None, Key::Text), base_url: given(base_url) }
+        ProviderAccess { key: given(key).map_or(Key::None, Key::Text), base_url: given(base_url) }
     }
 
     /// Each place gives a key and an address, both of which may be empty.
@@ -154,7 +154,8 @@ mod tests {
             ..Sources::named("openai")
         };
         let chosen = sources.choose(&access(call.0, call.1), access(kept, "").key);
-        let chosen = chosen.map(|chosen| Access { key: chosen.key, base_url: chosen.base_url });
+        let chosen =
+            chosen.map(|chosen| ProviderAccess { key: chosen.key, base_url: chosen.base_url });
         let expected = expected.map(|(key, url)| access(key, url)).map_err(|(key, address)| {
             Error::Unusable(format!(
                 "`openai` has a key from {key} and an address from {address}, and a key is sent only to \

@@ -289,7 +289,7 @@ impl Remote {
             // The decoder is moved to the thread and back; an empty one takes its place meanwhile.
             let empty = Decoder::new(self.wire, self.errors.clone(), "", self.answer_bytes);
             let mut apart = std::mem::replace(decoder, empty);
-            let read = threads::apart(move || (apart.event(&data), apart)).await;
+            let read = threads::run_blocking(move || (apart.event(&data), apart)).await;
             let (heard, back) = read.map_err(|stuck| unusable(&stuck.to_string()))?;
             *decoder = back;
             heard?

@@ -30,14 +30,14 @@ impl Journal for NoJournal {
 }
 
 /// A workspace with something beside it that is none of an agent's business.
-struct Desk {
+struct ToolFixture {
     top: PathBuf,
     context: Context,
     _directory: TempDir,
 }
 
-impl Desk {
-    fn new() -> Desk {
+impl ToolFixture {
+    fn new() -> ToolFixture {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();
         fs::create_dir(top.join("workspace")).unwrap();
@@ -57,15 +57,15 @@ impl Desk {
             ),
             cell: Cell::off(),
         };
-        Desk { top, context, _directory: directory }
+        ToolFixture { top, context, _directory: directory }
     }
 
-    fn with(files: &[(&str, &str)]) -> Desk {
-        let desk = Desk::new();
+    fn with(files: &[(&str, &str)]) -> ToolFixture {
+        let fixture = ToolFixture::new();
         for (path, content) in files {
-            desk.file(path, content);
+            fixture.file(path, content);
         }
-        desk
+        fixture
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -117,62 +117,64 @@ fn models_are_told_of_all_tools() {
 
 #[tokio::test]
 async fn a_call_that_does_not_fit_says_what_would() {
-    let desk = Desk::new();
-    desk.check(
-        "reed",
-        json!({}),
-        "error: no tool `reed`; there are: read, list, glob, grep, edit, write, bash, todo",
-    )
-    .await;
+    let fixture = ToolFixture::new();
+    fixture
+        .check(
+            "reed",
+            json!({}),
+            "error: no tool `reed`; there are: read, list, glob, grep, edit, write, bash, todo",
+        )
+        .await;
     let missing = "error: the arguments of `read` do not fit: missing field `path`";
-    desk.check("read", json!({}), missing).await;
-    desk.check("read", Value::Null, missing).await;
-    desk.check(
+    fixture.check("read", json!({}), missing).await;
+    fixture.check("read", Value::Null, missing).await;
+    fixture.check(
         "edit",
         json!({ "path": "a", "old_string": "b" }),
         "error: the arguments of `edit` do not fit: unknown field `old_string`, expected one of \
          `path`, `old`, `new`, `replace_all`",
     )
     .await;
-    desk.check(
-        "todo",
-        json!({ "todos": [{ "content": "a", "status": "done" }] }),
-        "error: the arguments of `todo` do not fit: unknown variant `done`, expected one of \
+    fixture
+        .check(
+            "todo",
+            json!({ "todos": [{ "content": "a", "status": "done" }] }),
+            "error: the arguments of `todo` do not fit: unknown variant `done`, expected one of \
          `pending`, `in_progress`, `completed`, `cancelled`",
-    )
-    .await;
+        )
+        .await;
 }
 
 #[tokio::test]
 async fn a_cancelled_agent_does_nothing_more() {
-    let desk = Desk::new();
-    desk.context.cancel.cancel();
+    let fixture = ToolFixture::new();
+    fixture.context.cancel.cancel();
     for (name, arguments) in [
         ("write", json!({ "path": "a", "content": "" })),
         ("bash", json!({ "command": "touch a" })),
         ("todo", json!({ "todos": [] })),
     ] {
-        assert_eq!(desk.run(name, arguments).await, Err(Error::Cancelled), "{name}");
+        assert_eq!(fixture.run(name, arguments).await, Err(Error::Cancelled), "{name}");
     }
-    assert!(!desk.path("a").exists());
+    assert!(!fixture.path("a").exists());
 }
 
 #[tokio::test]
 async fn todos_are_replaced_and_shared() {
-    let desk = Desk::new();
+    let fixture = ToolFixture::new();
     let todos = json!({ "todos": [
         { "content": "look", "status": "completed" },
         { "content": "think", "status": "in_progress" },
         { "content": "act", "status": "pending" },
         { "content": "panic", "status": "cancelled" },
     ] });
-    let output = desk.run("todo", todos).await.unwrap();
+    let output = fixture.run("todo", todos).await.unwrap();
     assert_eq!(output.text, "[x] look\n[>] think\n[ ] act\n[-] panic");
     assert_eq!(output.title, "2 of 4 to do");
-    let statuses: Vec<_> = desk.context.todos.all().iter().map(|todo| todo.status).collect();
+    let statuses: Vec<_> = fixture.context.todos.all().iter().map(|todo| todo.status).collect();
     let open: Vec<_> = statuses.iter().map(|status| status.is_open()).collect();
     assert_eq!(open, [false, true, true, false]);
 
-    desk.check("todo", json!({ "todos": [] }), "(the list is empty)").await;
-    assert_eq!(desk.context.todos.all(), []);
+    fixture.check("todo", json!({ "todos": [] }), "(the list is empty)").await;
+    assert_eq!(fixture.context.todos.all(), []);
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::Desk;
+use super::ToolFixture;
 use crate::agent::tools::Error;
 use crate::agent::tools::halt::Halt;
 use crate::agent::tools::walk::{Gaps, walk};
 
-fn project() -> Desk {
-    Desk::with(&[
+fn project() -> ToolFixture {
+    ToolFixture::with(&[
         (".gitignore", "target/\n*.log\n!keep.log\n"),
         (".github/ci.yml", "run: test\n"),
         (".git/config", "test\n"),
@@ -33,36 +33,36 @@ fn project() -> Desk {
 
 #[tokio::test]
 async fn a_directory_is_listed_without_what_git_ignores() {
-    let desk = project();
-    desk.link("web/up", "../src");
+    let fixture = project();
+    fixture.link("web/up", "../src");
     let root = ".github/\n.gitignore\nkeep.log\nsrc/\nweb/\n(3 left out, as .gitignore says)";
-    desk.check("list", json!({}), root).await;
-    desk.check("list", json!({ "path": desk.path("") }), root).await;
-    desk.check("list", json!({ "path": "web" }), "app.ts\ndata.bin\nup -> ../src").await;
-    desk.check("list", json!({ "path": "web/up" }), "gen/\nlib.rs\nmain.rs").await;
-    desk.check("list", json!({ "path": "target" }), "debug/").await;
+    fixture.check("list", json!({}), root).await;
+    fixture.check("list", json!({ "path": fixture.path("") }), root).await;
+    fixture.check("list", json!({ "path": "web" }), "app.ts\ndata.bin\nup -> ../src").await;
+    fixture.check("list", json!({ "path": "web/up" }), "gen/\nlib.rs\nmain.rs").await;
+    fixture.check("list", json!({ "path": "target" }), "debug/").await;
     let none = ".gitignore\n(1 left out, as .gitignore says)";
-    desk.check("list", json!({ "path": "src/gen" }), none).await;
+    fixture.check("list", json!({ "path": "src/gen" }), none).await;
     let file = "error: `keep.log` is not a directory; `read` shows files";
-    desk.check("list", json!({ "path": "keep.log" }), file).await;
-    fs::create_dir(desk.path("void")).unwrap();
-    desk.check("list", json!({ "path": "void" }), "(nothing)").await;
+    fixture.check("list", json!({ "path": "keep.log" }), file).await;
+    fs::create_dir(fixture.path("void")).unwrap();
+    fixture.check("list", json!({ "path": "void" }), "(nothing)").await;
 }
 
 #[tokio::test]
 async fn lists_are_bounded() {
-    let desk = Desk::new();
+    let fixture = ToolFixture::new();
     for number in 0..603 {
-        desk.file(&format!("f{number:03}"), "match\nmatch");
+        fixture.file(&format!("f{number:03}"), "match\nmatch");
     }
-    let list = desk.call("list", json!({})).await;
+    let list = fixture.call("list", json!({})).await;
     assert_eq!(list.lines().count(), 501);
     assert!(list.ends_with("f499\n… and 103 more; `glob` finds some of them"), "{list}");
-    let glob = desk.run("glob", json!({ "pattern": "f*" })).await.unwrap();
+    let glob = fixture.run("glob", json!({ "pattern": "f*" })).await.unwrap();
     assert_eq!(glob.text.lines().count(), 501);
     assert!(glob.text.ends_with("f499\n… and 103 more; narrow the pattern"), "{}", glob.text);
     assert_eq!(glob.title, "f*: 603 files");
-    let grep = desk.call("grep", json!({ "pattern": "match" })).await;
+    let grep = fixture.call("grep", json!({ "pattern": "match" })).await;
     assert_eq!(grep.lines().count(), 201);
     let end = "f099:2: match\n… stopped at 200 matches; narrow the pattern, `path` or `include`";
     assert!(grep.ends_with(end), "{grep}");
@@ -70,7 +70,7 @@ async fn lists_are_bounded() {
 
 #[tokio::test]
 async fn files_are_found_by_name() {
-    let desk = project();
+    let fixture = project();
     for (pattern, path, expected) in [
         ("*.rs", ".", "src/lib.rs\nsrc/main.rs"),
         ("./src/*.rs", ".", "src/lib.rs\nsrc/main.rs"),
@@ -82,7 +82,7 @@ async fn files_are_found_by_name() {
         ("src", ".", "no files found"),
         ("*.log", ".", "keep.log"),
     ] {
-        desk.check("glob", json!({ "pattern": pattern, "path": path }), expected).await;
+        fixture.check("glob", json!({ "pattern": pattern, "path": path }), expected).await;
     }
     for (pattern, reason) in [
         ("/etc/*", "`/etc/*` is not relative; pass the directory as `path`"),
@@ -93,15 +93,15 @@ async fn files_are_found_by_name() {
         ),
     ] {
         let expected = format!("error: the pattern is not valid: {reason}");
-        desk.check("glob", json!({ "pattern": pattern }), &expected).await;
-        desk.check("grep", json!({ "pattern": "a", "include": pattern }), &expected).await;
+        fixture.check("glob", json!({ "pattern": pattern }), &expected).await;
+        fixture.check("grep", json!({ "pattern": "a", "include": pattern }), &expected).await;
     }
 }
 
 #[tokio::test]
 async fn lines_are_found_by_regular_expression() {
-    let desk = project();
-    let grep = async |arguments, expected: &str| desk.check("grep", arguments, expected).await;
+    let fixture = project();
+    let grep = async |arguments, expected: &str| fixture.check("grep", arguments, expected).await;
     let everywhere = ".github/ci.yml:1: run: test\nkeep.log:1: test\nsrc/main.rs:2:     test();\nweb/app.ts:1: test";
     grep(json!({ "pattern": "test" }), everywhere).await;
     grep(json!({ "pattern": r"^\s+t[e]st\(", "path": "src" }), "src/main.rs:2:     test();").await;
@@ -119,56 +119,58 @@ async fn lines_are_found_by_regular_expression() {
         "error: `scr` does not exist; did you mean `src`?",
     )
     .await;
-    let text = desk.call("grep", json!({ "pattern": "(" })).await;
+    let text = fixture.call("grep", json!({ "pattern": "(" })).await;
     assert!(text.starts_with("error: the pattern is not valid: regex parse error"), "{text}");
-    let text = desk.call("grep", json!({ "pattern": r"a\nb" })).await;
+    let text = fixture.call("grep", json!({ "pattern": r"a\nb" })).await;
     assert!(text.starts_with("error: the pattern is not valid: "), "{text}");
 
-    desk.file("long", format!("test{}\n", "x".repeat(1_000)));
+    fixture.file("long", format!("test{}\n", "x".repeat(1_000)));
     let cut = format!("long:1: test{}…", "x".repeat(296));
     grep(json!({ "pattern": "test", "path": "long" }), &cut).await;
 }
 
 #[tokio::test]
 async fn a_repository_above_the_workspace_is_asked_too() {
-    let mut desk = project();
-    desk.file(".git/info/exclude", "private.rs\n");
-    desk.file("src/private.rs", "");
-    desk.file("src/left.log", "");
-    desk.context.workspace = super::Workspace::open(&desk.path("src")).unwrap();
-    desk.check("glob", json!({ "pattern": "*" }), "gen/.gitignore\nlib.rs\nmain.rs").await;
+    let mut fixture = project();
+    fixture.file(".git/info/exclude", "private.rs\n");
+    fixture.file("src/private.rs", "");
+    fixture.file("src/left.log", "");
+    fixture.context.workspace = super::Workspace::open(&fixture.path("src")).unwrap();
+    fixture.check("glob", json!({ "pattern": "*" }), "gen/.gitignore\nlib.rs\nmain.rs").await;
 }
 
 #[tokio::test]
 async fn names_that_are_no_text_are_shown_as_well_as_can_be() {
-    let desk = Desk::new();
-    let directory = desk.path("").join(OsStr::from_bytes(b"d\xfc"));
+    let fixture = ToolFixture::new();
+    let directory = fixture.path("").join(OsStr::from_bytes(b"d\xfc"));
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join(OsStr::from_bytes(b"caf\xe9.txt")), "coffee").unwrap();
-    desk.check("list", json!({}), "d\u{fffd}/").await;
-    desk.check("glob", json!({ "pattern": "*.txt" }), "d\u{fffd}/caf\u{fffd}.txt").await;
-    desk.check("grep", json!({ "pattern": "coffee" }), "d\u{fffd}/caf\u{fffd}.txt:1: coffee").await;
-    let text = desk.call("read", json!({ "path": "d\u{fffd}" })).await;
+    fixture.check("list", json!({}), "d\u{fffd}/").await;
+    fixture.check("glob", json!({ "pattern": "*.txt" }), "d\u{fffd}/caf\u{fffd}.txt").await;
+    fixture
+        .check("grep", json!({ "pattern": "coffee" }), "d\u{fffd}/caf\u{fffd}.txt:1: coffee")
+        .await;
+    let text = fixture.call("read", json!({ "path": "d\u{fffd}" })).await;
     assert_eq!(text, "error: `d\u{fffd}` does not exist; did you mean `d\u{fffd}`?");
 }
 
 #[tokio::test]
 async fn a_tree_without_end_is_left_at_some_depth() {
-    let desk = Desk::new();
+    let fixture = ToolFixture::new();
     let deep = "d/".repeat(150);
-    desk.file(&format!("{deep}bottom.txt"), "found");
-    desk.file("top.txt", "found");
+    fixture.file(&format!("{deep}bottom.txt"), "found");
+    fixture.file("top.txt", "found");
     let expected = "top.txt:1: found\n… directories more than 100 levels deep were left out";
-    desk.check("grep", json!({ "pattern": "found" }), expected).await;
+    fixture.check("grep", json!({ "pattern": "found" }), expected).await;
     let bottom = format!("{deep}bottom.txt");
-    desk.check("glob", json!({ "pattern": "*.txt", "path": "d/".repeat(60) }), &bottom).await;
+    fixture.check("glob", json!({ "pattern": "*.txt", "path": "d/".repeat(60) }), &bottom).await;
 }
 
 #[test]
 fn a_walk_ends_when_it_is_time() {
-    let desk = project();
-    let start = desk.context.workspace.place(".").unwrap();
-    let go = |halt| walk(&start, &desk.context, &halt, &mut |_| ControlFlow::Continue(()));
+    let fixture = project();
+    let start = fixture.context.workspace.place(".").unwrap();
+    let go = |halt| walk(&start, &fixture.context, &halt, &mut |_| ControlFlow::Continue(()));
     let cancel = CancellationToken::new();
     let late = go(Halt::after(Duration::ZERO, cancel.clone())).unwrap();
     assert_eq!(late, Gaps { out_of_time: true, ..Gaps::default() });

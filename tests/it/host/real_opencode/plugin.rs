@@ -1,6 +1,6 @@
-//! Our plugin in a real OpenCode, put there by our own command: its model calls the tools. The
-//! daemon is the built program, started by the plugin, and there is no way to the server but the
-//! plugin's.
+//! Our plugin in a real OpenCode, installed by our own command, where the model calls its tools.
+//! The daemon is the built program, started by the plugin, and reaches the server only through the
+//! plugin.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use crate::support::talk::Talk;
 const LONG: Duration = Duration::from_secs(120);
 
 #[derive(Clone)]
-struct Place {
+struct Fixture {
     model: Arc<ModelServer>,
     server: Arc<RealOpenCode>,
     talk: Talk,
 }
 
-impl Place {
-    async fn build(setup: Setup) -> Place {
+impl Fixture {
+    async fn build(setup: Setup) -> Fixture {
         let model = ModelServer::start().await;
         let server = RealOpenCode::with(&model, Setup { plugin: true, ..setup }).await;
         let talk = server.talk();
-        Place { model: Arc::new(model), server: Arc::new(server), talk }
+        Fixture { model: Arc::new(model), server: Arc::new(server), talk }
     }
 
-    /// What the tools answered when the model of a session called them, in order. OpenCode can leave
-    /// a prompt unanswered that comes while it begins the last answer to the one before, so the
-    /// session has to be idle.
+    /// The results of these tool calls by a session's model, in order. The session has to be idle:
+    /// OpenCode can leave a prompt unanswered that arrives while the last answer to the previous
+    /// one begins.
     async fn call(&self, session: &str, calls: &[(&str, Value)]) -> Vec<String> {
         self.idle(session).await;
         let before = self.answers(session).await.len();
         let calls: Vec<String> = calls.iter().map(|(tool, a)| format!("call {tool} {a}")).collect();
         self.talk.prompt(session, &format!("go\n@{}\n@say called", calls.join(" | "))).await;
-        self.until("the tools have answered", async |place: &Place| {
+        self.until("the tools have answered", async |place: &Fixture| {
             place.answers(session).await.len() == before + calls.len()
         })
         .await;
@@ -59,16 +59,16 @@ impl Place {
     }
 
     async fn notices(&self, session: &str, n: usize) -> Vec<String> {
-        let notices = async |place: &Place| -> Vec<String> {
+        let notices = async |place: &Fixture| -> Vec<String> {
             let messages = place.talk.messages(session).await.into_iter();
             let notices = messages.filter(|message| message["parts"][1]["synthetic"] == true);
             notices.map(|notice| notice["parts"][0]["text"].as_str().unwrap().to_owned()).collect()
         };
-        self.until("it is told", async |place: &Place| notices(place).await.len() >= n).await;
+        self.until("it is told", async |place: &Fixture| notices(place).await.len() >= n).await;
         notices(self).await
     }
 
-    async fn until(&self, what: &str, holds: impl AsyncFn(&Place) -> bool) {
+    async fn until(&self, what: &str, holds: impl AsyncFn(&Fixture) -> bool) {
         let started = Instant::now();
         while !holds(self).await {
             let log = self.server.log();
@@ -78,14 +78,14 @@ impl Place {
     }
 
     async fn idle(&self, session: &str) {
-        self.until("it is idle", async |place: &Place| {
+        self.until("it is idle", async |place: &Fixture| {
             place.talk.get("/session/status").await.get(session).is_none()
         })
         .await;
     }
 }
 
-/// The id in the answer to a launch.
+/// The id in the response to a launch.
 fn id(answer: &str) -> String {
     let line = answer.lines().find_map(|line| line.strip_prefix("Task ID: "));
     line.unwrap_or_else(|| panic!("{answer}")).split_whitespace().next().unwrap().to_owned()
@@ -98,7 +98,7 @@ fn task(description: &str, prompt: &str) -> (&'static str, Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_launches_three_is_told_lists_fetches_resumes_cancels_and_clears() {
-    let place = Place::build(Setup { password: Some("sesame".into()), ..Setup::default() }).await;
+    let place = Fixture::build(Setup { password: Some("sesame".into()), ..Setup::default() }).await;
     let parent = place.talk.session(&json!({"title": "parent"})).await;
     let three = ["one", "two", "three"].map(|name| task(name, &format!("@say found {name}")));
     let launched = place.call(&parent, &three).await;
@@ -141,7 +141,7 @@ async fn a_model_launches_three_is_told_lists_fetches_resumes_cancels_and_clears
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_directories_at_once_and_a_daemon_killed_and_restarted_under_a_running_opencode() {
-    let place = Place::build(Setup::default()).await;
+    let place = Fixture::build(Setup::default()).await;
     let other = place.server.project().with_file_name("other");
     std::fs::create_dir(&other).unwrap();
     let here = place.talk.session(&json!({"title": "here"})).await;
@@ -168,9 +168,9 @@ async fn two_directories_at_once_and_a_daemon_killed_and_restarted_under_a_runni
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_at_once_keep_apart_and_a_plugin_that_is_loaded_again_goes_on() {
-    let place = Place::build(Setup::default()).await;
+    let place = Fixture::build(Setup::default()).await;
     let process = place.server.another().await;
-    let other = Place { talk: process.talk.clone(), ..place.clone() };
+    let other = Fixture { talk: process.talk.clone(), ..place.clone() };
     let here = place.talk.session(&json!({"title": "here"})).await;
     let there = other.talk.session(&json!({"title": "there"})).await;
     let slow = json!({"command": "sleep 2", "description": "wait"});
@@ -186,7 +186,7 @@ async fn two_processes_at_once_keep_apart_and_a_plugin_that_is_loaded_again_goes
     };
     assert_eq!(instances().len(), 2, "each child runs where its parent does: {:?}", instances());
 
-    // OpenCode forgets the directory, and loads it again with its plugins.
+    // OpenCode unloads the directory, and loads it again with its plugins.
     place.idle(&here).await;
     place.talk.post("/instance/dispose", &json!({})).await;
     place.call(&here, &[task("again", "@say still here")]).await;
@@ -195,7 +195,7 @@ async fn two_processes_at_once_keep_apart_and_a_plugin_that_is_loaded_again_goes
     let hosts = place.server.program(&["hosts"]);
     assert_eq!(hosts.matches("plugin in process").count(), 2, "{hosts}");
 
-    // What the other process was doing is lost with it; here nobody notices.
+    // The runs of the other process are lost with it; this one is not affected.
     other.call(&there, &[task("cut off", "@hang")]).await;
     drop(process);
     place.call(&here, &[task("later", "@say here as ever")]).await;
@@ -240,14 +240,14 @@ async fn the_tui_without_a_port_launches_shows_the_notice_and_has_the_result() {
     terminal.until("it is told", |screen| screen.contains("Agent \"later\" finished")).await;
 }
 
-/// Nobody but the plugin can start it again.
+/// Only the plugin can start it again.
 fn kill_daemon(server: &RealOpenCode) {
     let status = server.program(&["daemon", "status", "--json"]);
     let pid = serde_json::from_str::<Value>(&status).unwrap()["pid"].to_string();
     assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
 }
 
-/// A screen in tmux, on a server of its own.
+/// A tmux session on a tmux server of its own.
 struct Terminal {
     socket: String,
 }
@@ -270,7 +270,7 @@ impl Terminal {
         text(&output.stdout)
     }
 
-    /// Pasted, because a typed `@` opens a menu.
+    /// Pasted, because typing `@` opens a menu.
     fn write(&self, text: &str) {
         self.tmux(&["set-buffer", text]);
         self.tmux(&["paste-buffer", "-p", "-t", "it"]);

@@ -1,14 +1,14 @@
-//! Tasks on a real OpenCode server, from the launch to what the parent's model is given.
+//! Tasks on a real OpenCode server, from the launch to the notice that the parent's model is given.
 
 use std::time::{Duration, Instant};
 
 use asyncagents::host::opencode::Login;
 use asyncagents::store::Store;
 use asyncagents::supervisor::{
-    Answer, Error, Fork, Launch, Need, Settings, Supervisor, Target, WaitEnd,
+    Answer, Delivery, Error, Fork, Launch, Need, Settings, Supervisor, Target, WaitEnd,
 };
 use asyncagents::task::Order;
-use asyncagents::task::{Phase, Status, Task};
+use asyncagents::task::{Answerer, Phase, Status, Task};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -18,10 +18,10 @@ use crate::support::real_opencode::{RealOpenCode, Setup};
 use crate::support::talk::Talk;
 use crate::support::{ModelServer, settings};
 
-/// A cold server under load takes its time.
+/// Enough for a cold server on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
 
-struct Place {
+struct Fixture {
     model: ModelServer,
     server: RealOpenCode,
     talk: Talk,
@@ -32,8 +32,8 @@ struct Place {
     dir: TempDir,
 }
 
-impl Place {
-    async fn build(setup: Setup) -> Place {
+impl Fixture {
+    async fn build(setup: Setup) -> Fixture {
         let model = ModelServer::start().await;
         let server = RealOpenCode::with(&model, setup).await;
         let talk = server.talk();
@@ -45,18 +45,18 @@ impl Place {
         };
         let dir = tempfile::tempdir().unwrap();
         let (supervisor, store, working) = begin(&dir, &settings, &server);
-        Place { model, server, talk, supervisor, store, working, settings, dir }
+        Fixture { model, server, talk, supervisor, store, working, settings, dir }
     }
 
-    async fn start() -> Place {
-        Place::build(Setup::default()).await
+    async fn start() -> Fixture {
+        Fixture::build(Setup::default()).await
     }
 
-    /// A conversation that has begun.
+    /// A conversation with an answered prompt.
     async fn parent(&self) -> String {
         let parent = self.talk.session(&json!({"title": "a conversation"})).await;
         self.talk.prompt(&parent, "hello\n@say good morning").await;
-        self.until("the parent has answered", async |place: &Place| {
+        self.until("the parent has answered", async |place: &Fixture| {
             let messages = place.talk.messages(&parent).await;
             messages.last().is_some_and(|last| last["info"]["finish"] == "stop")
         })
@@ -87,18 +87,19 @@ impl Place {
         self.supervisor.task(&task.id).unwrap()
     }
 
-    /// The messages in a conversation that are notices, once there are so many.
+    /// The notices in a conversation, once there are this many.
     async fn notices(&self, parent: &str, n: usize) -> Vec<Value> {
-        let notices = async |place: &Place| -> Vec<Value> {
+        let notices = async |place: &Fixture| -> Vec<Value> {
             let mut messages = place.talk.messages(parent).await;
             messages.retain(|message| message["parts"][1]["synthetic"] == true);
             messages
         };
-        self.until("a parent is told", async |place: &Place| notices(place).await.len() >= n).await;
+        self.until("a parent is told", async |place: &Fixture| notices(place).await.len() >= n)
+            .await;
         notices(self).await
     }
 
-    async fn until(&self, what: &str, holds: impl AsyncFn(&Place) -> bool) {
+    async fn until(&self, what: &str, holds: impl AsyncFn(&Fixture) -> bool) {
         let started = Instant::now();
         while !holds(self).await {
             assert!(started.elapsed() < LONG, "waited in vain until {what}\n{}", self.server.log());
@@ -107,11 +108,11 @@ impl Place {
     }
 
     async fn until_asked(&self, task: &Task, times: usize) {
-        let asked = async |place: &Place| place.model.asked_by(task.id.as_str()).len() >= times;
+        let asked = async |place: &Fixture| place.model.asked_by(task.id.as_str()).len() >= times;
         self.until("its model is asked", asked).await;
     }
 
-    /// The daemon dies and comes back.
+    /// Kills the daemon's supervisor and starts another one.
     fn restart(&mut self) {
         self.working.abort();
         self.supervisor.stop();
@@ -143,7 +144,7 @@ fn bash(command: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_children_run_tools_and_the_parents_model_is_woken_with_results_and_hints() {
-    let place = Place::start().await;
+    let place = Fixture::start().await;
     let parent = place.parent().await;
     let mut tasks = Vec::new();
     for n in 0..3 {
@@ -166,7 +167,7 @@ async fn three_children_run_tools_and_the_parents_model_is_woken_with_results_an
     assert_eq!(notices.len(), 3, "each is told once");
     assert!(notices.iter().all(|notice| notice["info"]["agent"] == "build"), "{notices:?}");
     place
-        .until("all of it was answered", async |place: &Place| {
+        .until("all of it was answered", async |place: &Fixture| {
             let messages = place.talk.messages(&parent).await;
             messages.last().is_some_and(|last| last["info"]["finish"] == "stop")
         })
@@ -184,8 +185,38 @@ async fn three_children_run_tools_and_the_parents_model_is_woken_with_results_an
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sent_to_a_child_at_work_is_seen_before_its_next_step_and_once() {
+    let mut place = Fixture::start().await;
+    let parent = place.parent().await;
+    let go = place.server.project().join("go");
+    let wait = bash("while [ ! -e go ]; do sleep 0.1; done; echo went");
+    let task = place.launch(&parent, &format!("look\n@{wait}\n@say first")).await;
+    place.until_asked(&task, 1).await;
+    let sent =
+        place.supervisor.send(&task.id, "also this\n@say second".into(), None).await.unwrap();
+    assert_eq!(sent.delivery, Delivery::Steered);
+    // The message is acknowledged, so it has to survive the daemon.
+    place.restart();
+    let said = async |place: &Fixture| {
+        let messages = place.talk.messages(task.id.as_str()).await;
+        let said = |message: &&Value| message["info"]["role"] == "user";
+        messages.iter().filter(said).count()
+    };
+    place.until("it was said", async |place: &Fixture| said(place).await == 2).await;
+    std::fs::write(&go, "").unwrap();
+    let ended = place.ended(&task).await;
+    assert_eq!(end(&ended), (Status::Completed, "second", ""));
+    assert_eq!(ended.run, 0);
+    let asked = place.model.asked_by(task.id.as_str());
+    assert_eq!(asked.len(), 2);
+    assert!(asked[1].body.to_string().contains("also this"), "{:?}", asked[1]);
+    assert_eq!(said(&place).await, 2);
+    assert_eq!(place.notices(&parent, 1).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_resumed_child_knows_what_was_said_and_has_no_more_tools_than_before() {
-    let place = Place::start().await;
+    let place = Fixture::start().await;
     let parent = place.parent().await;
     let task = place.launch(&parent, "the secret is blue\n@say noted").await;
     place.ended(&task).await;
@@ -202,15 +233,15 @@ async fn a_resumed_child_knows_what_was_said_and_has_no_more_tools_than_before()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_cancelled_while_its_tool_runs_stops_and_the_caller_is_not_woken() {
-    let place = Place::start().await;
+    let place = Fixture::start().await;
     let parent = place.parent().await;
     let task = place.launch(&parent, &format!("@{}\n@say never", bash("sleep 600"))).await;
-    let in_a_tool = async |place: &Place| place.now(&task).progress.phase == Phase::Tool;
+    let in_a_tool = async |place: &Fixture| place.now(&task).progress.phase == Phase::Tool;
     place.until("its tool runs", in_a_tool).await;
     place.supervisor.cancel(&caller(&parent), Target::Task(task.id.clone())).await.unwrap();
     assert_eq!(place.ended(&task).await.status(), Status::Cancelled);
     place
-        .until("it is idle", async |place: &Place| {
+        .until("it is idle", async |place: &Fixture| {
             place.talk.get("/session/status").await == json!({})
         })
         .await;
@@ -221,7 +252,7 @@ async fn a_task_cancelled_while_its_tool_runs_stops_and_the_caller_is_not_woken(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn todos_retries_failures_and_agents_that_do_not_exist() {
-    let place = Place::start().await;
+    let place = Fixture::start().await;
     let parent = place.parent().await;
     let todo = |status: &str| json!({"todos": [{"content": "look again", "status": status, "priority": "high"}]});
     let prompt = format!("@call todowrite {}\n@say half", todo("pending"));
@@ -237,7 +268,7 @@ async fn todos_retries_failures_and_agents_that_do_not_exist() {
     let task = place.ended(&place.launch(&parent, retried).await).await;
     assert_eq!(end(&task), (Status::Completed, "found", ""));
     let failing = place.launch(&parent, "@status 500 retry-after-ms=300 | say on fire").await;
-    let retrying = async |place: &Place| {
+    let retrying = async |place: &Fixture| {
         let progress = place.now(&failing).progress;
         progress.phase == Phase::Retrying && progress.detail.is_some()
     };
@@ -257,20 +288,20 @@ async fn todos_retries_failures_and_agents_that_do_not_exist() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_permission_is_asked_for_approved_and_denied() {
     let config = json!({"permission": {"*": "allow", "bash": "ask"}});
-    let place = Place::build(Setup { config, ..Setup::default() }).await;
+    let place = Fixture::build(Setup { config, ..Setup::default() }).await;
     let parent = place.parent().await;
     for (answer, status) in [(Answer::Allow, Status::Completed), (Answer::Deny, Status::Error)] {
         let task = place.launch(&parent, &format!("@{}\n@say done", bash("echo asked"))).await;
-        let blocked = async |place: &Place| place.now(&task).progress.phase == Phase::Blocked;
+        let blocked = async |place: &Fixture| place.now(&task).progress.phase == Phase::Blocked;
         place.until("it asks", blocked).await;
         let asked = place.supervisor.asks();
         assert_eq!(asked[0].ask.what, "bash echo asked");
-        place.supervisor.answer(task.id.as_str(), answer).await.unwrap();
+        place.supervisor.answer(task.id.as_str(), answer, Answerer::default()).await.unwrap();
         let task = place.ended(&task).await;
         assert_eq!(task.status(), status, "{task:?}");
         if status == Status::Error {
             let error = task.state.error().unwrap();
-            assert!(error.starts_with("stopped because it was refused: bash: "), "{error}");
+            assert!(error.starts_with("stopped because permission was refused: bash: "), "{error}");
         }
     }
     assert_eq!(place.notices(&parent, 2).await.len(), 2);
@@ -278,7 +309,7 @@ async fn a_permission_is_asked_for_approved_and_denied() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_conversation_that_is_compacted_in_mid_run_ends_with_its_real_answer() {
-    let place = Place::build(Setup { context: Some(20_000), ..Setup::default() }).await;
+    let place = Fixture::build(Setup { context: Some(20_000), ..Setup::default() }).await;
     let parent = place.parent().await;
     let prompt = format!("@{} | usage 30000 10\n@say after all", bash("echo big"));
     let task = place.ended(&place.launch(&parent, &prompt).await).await;
@@ -295,7 +326,7 @@ async fn a_conversation_that_is_compacted_in_mid_run_ends_with_its_real_answer()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_and_restarted_in_mid_run_is_continued_once() {
     let mut place =
-        Place::build(Setup { password: Some("sesame".into()), ..Setup::default() }).await;
+        Fixture::build(Setup { password: Some("sesame".into()), ..Setup::default() }).await;
     let parent = place.parent().await;
     let task = place.launch(&parent, "@hang\n@say never").await;
     place.until_asked(&task, 1).await;
@@ -311,7 +342,7 @@ async fn a_server_killed_and_restarted_in_mid_run_is_continued_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_killed_in_mid_run_goes_on_and_a_deleted_parent_cancels() {
-    let mut place = Place::start().await;
+    let mut place = Fixture::start().await;
     let parent = place.parent().await;
     let task = place.launch(&parent, &format!("@{}\n@say done", bash("sleep 4; echo x"))).await;
     place.until_asked(&task, 1).await;
@@ -331,22 +362,22 @@ async fn a_daemon_killed_in_mid_run_goes_on_and_a_deleted_parent_cancels() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forked_child_begins_with_its_parents_conversation_after_the_last_compaction() {
-    let mut place = Place::start().await;
+    let mut place = Fixture::start().await;
     let parent = place.parent().await;
-    let idle = async |place: &Place| place.talk.get("/session/status").await == json!({});
+    let idle = async |place: &Fixture| place.talk.get("/session/status").await == json!({});
     let calls = |from: usize, to: usize| -> String {
         (from..to).map(|n| format!("@{}\n", bash(&format!("echo result-{n}-")))).collect()
     };
     place.talk.prompt(&parent, &format!("old news\n{}@say old answer", calls(0, 2))).await;
-    let said = async |place: &Place, text: &str| {
+    let said = async |place: &Fixture, text: &str| {
         let messages = place.talk.messages(&parent).await;
         messages.iter().any(|message| message["parts"][1]["text"] == text)
     };
-    place.until("it has answered", async |place: &Place| said(place, "old answer").await).await;
+    place.until("it has answered", async |place: &Fixture| said(place, "old answer").await).await;
     let model = json!({"providerID": "scripted", "modelID": "first"});
     place.talk.post(&format!("/session/{parent}/summarize"), &model).await;
     place
-        .until("it is compacted", async |place: &Place| {
+        .until("it is compacted", async |place: &Fixture| {
             let messages = place.talk.messages(&parent).await;
             messages.iter().any(|message| {
                 message["info"]["summary"] == true && message["info"]["finish"] == "stop"
@@ -355,10 +386,11 @@ async fn a_forked_child_begins_with_its_parents_conversation_after_the_last_comp
         .await;
     place.until("it is idle", idle).await;
     place.talk.prompt(&parent, &format!("new news\n{}@say new answer", calls(10, 32))).await;
-    place.until("it has answered", async |place: &Place| said(place, "new answer").await).await;
+    place.until("it has answered", async |place: &Fixture| said(place, "new answer").await).await;
     place.until("it is idle", idle).await;
 
-    // Both before the first of them has ended: its notice is part of the conversation.
+    // Launch both before the first one ends: its notice would become part of the second one's
+    // context.
     let mut tasks = Vec::new();
     for _ in 0..2 {
         let order = general("go on\n@wait 4000 | say done");

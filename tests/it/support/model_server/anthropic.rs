@@ -1,39 +1,42 @@
-//! Anthropic's messages.
+//! Anthropic's Messages API.
 
 use serde_json::{Value, json};
 
-use super::{Asked, Said, Script, Send, Step, Usage, bits_of, list, named, text_of, words};
+use super::{
+    RecordedRequest, RequestMessage, Script, Send, Step, Usage, bits_of, list, named, text_of,
+    words,
+};
 
-/// What Claude Code adds to the result when its model has looked up a tool.
+/// Claude Code adds this to the result when its model has searched for a tool.
 const LOADED: &str = "Tool loaded.";
 
-pub(super) fn said(body: &Value) -> Vec<Said> {
+pub(super) fn said(body: &Value) -> Vec<RequestMessage> {
     let mut said = Vec::new();
     if !body["system"].is_null() {
-        said.push(Said::new("system", text_of(&body["system"])));
+        said.push(RequestMessage::new("system", text_of(&body["system"])));
     }
     for message in list(&body["messages"]) {
         let content = &message["content"];
         if message["role"] == "assistant" {
-            said.push(Said::new("assistant", text_of(content)));
+            said.push(RequestMessage::new("assistant", text_of(content)));
             continue;
         }
-        // Claude Code says what changes on the way like this.
+        // Claude Code sends changes during a conversation as system messages.
         if message["role"] == "system" {
-            said.push(Said::new("system", text_of(content)));
+            said.push(RequestMessage::new("system", text_of(content)));
             continue;
         }
         let results = list(content).iter().filter(|block| block["type"] == "tool_result");
-        said.extend(results.map(|result| Said::new("tool", text_of(&result["content"]))));
+        said.extend(results.map(|result| RequestMessage::new("tool", text_of(&result["content"]))));
         let text = text_of(content);
         if !text.is_empty() && text != LOADED {
-            said.push(Said::new("user", text));
+            said.push(RequestMessage::new("user", text));
         }
     }
     said
 }
 
-/// The blocks of an answer, numbered as they come.
+/// The content blocks of an answer, numbered in order.
 struct Blocks {
     sends: Vec<Send>,
     index: usize,
@@ -65,7 +68,7 @@ impl Blocks {
     }
 }
 
-pub(super) fn render(script: &Script, asked: &Asked) -> Vec<Send> {
+pub(super) fn render(script: &Script, asked: &RecordedRequest) -> Vec<Send> {
     let mut blocks = Blocks { sends: Vec::new(), index: 0, open: None };
     let waits = script.steps.iter().take_while(|step| matches!(step, Step::Wait(_)));
     blocks.sends.extend(waits.filter_map(waiting));
@@ -131,10 +134,10 @@ fn waiting(step: &Step) -> Option<Send> {
     }
 }
 
-fn begin(blocks: &mut Blocks, script: &Script, asked: &Asked) {
+fn begin(blocks: &mut Blocks, script: &Script, asked: &RecordedRequest) {
     let none = Usage { prompt: 0, output: 0, reasoning: 0, cache_read: 0, cache_write: 0 };
     let usage = script.usage.unwrap_or(none);
-    // Claude Code takes answers with the same id for one.
+    // Claude Code merges answers that have the same id.
     let id = format!("msg_{}", asked.said().len());
     let message = json!({
         "id": id, "type": "message", "role": "assistant", "model": "scripted",

@@ -1,10 +1,13 @@
-//! OpenAI's chat completions.
+//! OpenAI's Chat Completions API.
 
 use serde_json::{Value, json};
 
-use super::{Asked, Said, Script, Send, Step, Usage, bits_of, event, list, text_of, words};
+use super::{
+    RecordedRequest, RequestMessage, Script, Send, Step, Usage, bits_of, event, list, text_of,
+    words,
+};
 
-pub(super) fn said(body: &Value) -> Vec<Said> {
+pub(super) fn said(body: &Value) -> Vec<RequestMessage> {
     let messages = list(&body["messages"]).iter().map(|message| {
         let role = match message["role"].as_str() {
             Some("assistant") => "assistant",
@@ -12,12 +15,12 @@ pub(super) fn said(body: &Value) -> Vec<Said> {
             Some("user") => "user",
             Some(_) | None => "system",
         };
-        Said::new(role, text_of(&message["content"]))
+        RequestMessage::new(role, text_of(&message["content"]))
     });
     messages.collect()
 }
 
-pub(super) fn render(script: &Script, asked: &Asked) -> Vec<Send> {
+pub(super) fn render(script: &Script, asked: &RecordedRequest) -> Vec<Send> {
     let mut sends = Vec::new();
     let mut has_begun = false;
     let mut begin = |sends: &mut Vec<Send>| {
@@ -33,7 +36,8 @@ pub(super) fn render(script: &Script, asked: &Asked) -> Vec<Send> {
                 sends.push(Send::Wait(*time));
                 continue;
             }
-            // There is no such thing here, and calls come in turns at the end.
+            // Signatures and hidden reasoning do not exist in this format; calls follow at the end,
+            // interleaved.
             Step::Sign(_) | Step::Hide(_) | Step::Call { .. } => continue,
         };
         begin(&mut sends);
@@ -54,8 +58,8 @@ pub(super) fn render(script: &Script, asked: &Asked) -> Vec<Send> {
     sends
 }
 
-/// First who is called, then a few letters of everybody's arguments at a time.
-fn calls(script: &Script, asked: &Asked) -> Vec<Send> {
+/// The names of all calls first, then their arguments interleaved, a few characters at a time.
+fn calls(script: &Script, asked: &RecordedRequest) -> Vec<Send> {
     let calls = script.calls();
     let mut sends: Vec<Send> = Vec::new();
     for (index, (name, _)) in calls.iter().enumerate() {

@@ -1,33 +1,35 @@
-//! Google's `streamGenerateContent`.
+//! Gemini's `streamGenerateContent`.
 
 use serde_json::{Value, json};
 
-use super::{Asked, Said, Script, Send, Step, Usage, event, list, text_of, words};
+use super::{
+    RecordedRequest, RequestMessage, Script, Send, Step, Usage, event, list, text_of, words,
+};
 
-pub(super) fn said(body: &Value) -> Vec<Said> {
+pub(super) fn said(body: &Value) -> Vec<RequestMessage> {
     let mut said = Vec::new();
     if !body["systemInstruction"].is_null() {
-        said.push(Said::new("system", text_of(&body["systemInstruction"]["parts"])));
+        said.push(RequestMessage::new("system", text_of(&body["systemInstruction"]["parts"])));
     }
     for content in list(&body["contents"]) {
         let parts = &content["parts"];
         if content["role"] == "model" {
-            said.push(Said::new("assistant", text_of(parts)));
+            said.push(RequestMessage::new("assistant", text_of(parts)));
             continue;
         }
         let results = list(parts).iter().filter(|part| !part["functionResponse"].is_null());
-        said.extend(
-            results.map(|part| Said::new("tool", part["functionResponse"]["response"].to_string())),
-        );
+        said.extend(results.map(|part| {
+            RequestMessage::new("tool", part["functionResponse"]["response"].to_string())
+        }));
         let text = text_of(parts);
         if !text.is_empty() {
-            said.push(Said::new("user", text));
+            said.push(RequestMessage::new("user", text));
         }
     }
     said
 }
 
-pub(super) fn render(script: &Script, _asked: &Asked) -> Vec<Send> {
+pub(super) fn render(script: &Script, _asked: &RecordedRequest) -> Vec<Send> {
     let mut sends = Vec::new();
     let mut signature = Value::Null;
     for step in &script.steps {
@@ -38,7 +40,7 @@ pub(super) fn render(script: &Script, _asked: &Asked) -> Vec<Send> {
                 sends.extend(words(text).map(thought));
             }
             Step::Sign(data) | Step::Hide(data) => signature = json!(data),
-            // Whole, and without an id. What is not JSON cannot be said here.
+            // Calls are sent whole and without an id. Invalid JSON cannot be represented here.
             Step::Call { name, arguments } => {
                 let arguments = serde_json::from_str(arguments).unwrap_or(json!({}));
                 let mut call = json!({"functionCall": {"name": name, "args": arguments}});
@@ -59,7 +61,7 @@ pub(super) fn render(script: &Script, _asked: &Asked) -> Vec<Send> {
         }
         sends.push(event(&last.to_string()));
     }
-    // Something is sent in any case, or it would not have begun.
+    // The format has no start event, so an answer that has begun needs at least one event.
     if script.begins() && sends.is_empty() {
         sends.push(event(r#"{"candidates": [], "modelVersion": "scripted"}"#));
     }

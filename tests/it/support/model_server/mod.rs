@@ -1,30 +1,32 @@
-//! A model server on a port of its own that does what prompts tell it to. It speaks OpenAI's chat and
-//! responses, Anthropic's messages and Gemini, by the path that is asked.
+//! A scripted model server on its own port: prompts contain its answers. The request path selects
+//! the wire format: OpenAI's chat and responses, Anthropic's messages, or Gemini.
 //!
-//! The lines at the end of the last user message that begin with `@` are answers: the first one to
-//! the message itself, the next one to the results of the first one's tool calls, and so on. An
-//! answer is made of steps, parted by ` | `:
+//! The lines at the end of the last user message that start with `@` are answers: the first one to
+//! the message itself, the next one to the results of its tool calls, and so on. An answer consists
+//! of steps, separated by ` | `:
 //!
 //! ```text
 //! @think let me see | say I will look | call read {"path": "a"} | call grep {"for": "b"}
 //! @say it is in a | usage 100 20 5
 //! ```
 //!
-//! `usage` is the whole prompt, the output, the thoughts in it, and what was read from and written to
-//! the cache. `say` and `think` come word by word, the arguments of calls in turns where the format
-//! can. `sign` signs, and `hide` stands for a thought that is not shown. By itself an answer ends as
-//! it does in its format; otherwise by `finish <reason>`, `cut` (the connection breaks), `end` (it is
-//! closed in order), `done` (the usual last line without a reason), `hang`, `garbage`,
-//! `error <json>`. `head <header>=<value> …` is sent before it. `wait <ms>` pauses; before anything is
-//! said, the answer has not begun. One with `meet <n>` is given once n of these have been asked for.
-//! `status <code> [<header>=<value> …]` refuses, `once <code> …` only the first time, both with
-//! what `say` says; `overflow` refuses a conversation as too long. `{authorization}` is the key as it
-//! came, in whatever header. `call space.tool` calls a tool in a namespace, as Codex has them.
+//! `usage` has the tokens of the whole prompt, the output, the reasoning in it, and what was read
+//! from and written to the cache. `say` and `think` are streamed word by word, the arguments of
+//! calls interleaved where the format allows it. `sign` adds a signature, and `hide` is reasoning
+//! that is not shown. By default an answer ends as usual in its format; otherwise with `finish
+//! <reason>`, `cut` (the connection breaks), `end` (it is closed cleanly), `done` (the usual last
+//! line without a finish reason), `hang`, `garbage`, `error <json>`. `head <header>=<value> …` adds
+//! response headers. `wait <ms>` pauses; before the first content, the response has not begun.
+//! `meet <n>` is a barrier: the answer is sent once n of these have been requested. `status <code>
+//! [<header>=<value> …]` refuses, `once <code> …` only the first time, both with the text of `say`;
+//! `overflow` refuses a conversation as too long. `{authorization}` is replaced by the received
+//! key, from whichever header. `call space.tool` calls a tool in a namespace, as Codex has them.
 //!
-//! A list of models (`…/models`) is given to whoever comes with a key, and is no request that counts.
+//! A list of models (`…/models`) is sent to any client with a key, and is not recorded as a
+//! request.
 //!
-//! A session of OpenCode says who it is. Its requests for titles and summaries are answered by
-//! themselves, and after a summary the script goes on where it was.
+//! OpenCode sends its session in a header. Its requests for titles and summaries get built-in
+//! answers, and after a summary the script continues where it was.
 
 mod anthropic;
 mod chat;
@@ -49,37 +51,38 @@ use tokio::sync::watch;
 use self::script::{Ending, Script, Step, Usage, bits_of, words};
 
 const NOTHING_LEFT: &str = "say nothing is left to say";
-/// What OpenCode's model is told after a summary, and how it is asked for one and for a title.
+/// OpenCode's prompts: to continue after a summary, for a summary, and for a title.
 const GO_ON: &str = "Continue if you have next steps";
 const FOR_SUMMARY: &str = "anchored summary";
 const FOR_TITLE: &str = "title generator";
-/// Events are sent in bits of this many bytes, so that nobody relies on where they are cut.
+/// Events are sent in fragments of this many bytes, so that no decoder can rely on where they are
+/// split.
 const BIT: usize = 13;
 const LONG: Duration = Duration::from_secs(30);
 
-/// A handle; it serves until the test's runtime ends.
+/// A handle; the server runs until the test's runtime ends.
 #[derive(Clone)]
 pub struct ModelServer {
     port: u16,
-    known: Arc<Known>,
+    known: Arc<ServerState>,
 }
 
-/// A request as it came.
+/// A request as it was received.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct RecordedRequest {
     pub at: Instant,
     pub path: String,
     pub query: String,
-    /// The key, in whatever header it came.
+    /// The key, from whichever header.
     pub authorization: Option<String>,
-    /// Of OpenCode: the session that asks.
+    /// OpenCode's session.
     pub session: Option<String>,
-    /// Of OpenCode: whose child it is.
+    /// The parent of OpenCode's session.
     pub parent_session: Option<String>,
     pub body: Value,
 }
 
-/// What an answer is wanted for.
+/// What a request is for.
 enum Purpose {
     Chat,
     GoOn,
@@ -87,19 +90,19 @@ enum Purpose {
     Title,
 }
 
-struct Known {
-    asked: Mutex<Vec<Asked>>,
+struct ServerState {
+    asked: Mutex<Vec<RecordedRequest>>,
     failed_once: Mutex<HashSet<String>>,
-    /// By session: the answers of the last prompt, and how many were given.
+    /// By session: the answers of the last prompt, and how many were sent.
     scripts: Mutex<HashMap<String, (Vec<String>, usize)>>,
-    /// How many answers are under way.
+    /// The number of answers in flight.
     answering: watch::Sender<usize>,
     models: Mutex<ModelNames>,
-    /// How many answers with `meet` were asked for.
+    /// How many answers with `meet` were requested.
     meeting: watch::Sender<usize>,
 }
 
-/// The list of models, and how many of them are given at once.
+/// The list of models and its page size.
 struct ModelNames {
     names: Vec<String>,
     page: usize,
@@ -109,7 +112,7 @@ impl ModelServer {
     pub async fn start() -> ModelServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let known = Arc::new(Known {
+        let known = Arc::new(ServerState {
             asked: Mutex::default(),
             failed_once: Mutex::default(),
             scripts: Mutex::default(),
@@ -125,36 +128,36 @@ impl ModelServer {
         ModelServer { port, known }
     }
 
-    /// As in `OPENAI_BASE_URL`.
+    /// The value of `OPENAI_BASE_URL`.
     pub fn base_url(&self) -> String {
         format!("{}/v1", self.origin())
     }
 
-    /// As in `ANTHROPIC_BASE_URL` and `GEMINI_BASE_URL`.
+    /// The value of `ANTHROPIC_BASE_URL` and `GEMINI_BASE_URL`.
     pub fn origin(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Has so many models, from now on, called `model-1` and so on, and gives so many of them in one page.
+    /// Sets the list of models: `number` of them, called `model-1` and so on, `page` per page.
     pub fn has_models(&self, number: usize, page: usize) {
         let names = (1..=number).map(|number| format!("model-{number}")).collect();
         *self.known.models.lock().unwrap() = ModelNames { names, page };
     }
 
     /// All requests so far, oldest first.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<RecordedRequest> {
         self.known.asked.lock().unwrap().clone()
     }
 
-    /// What a session of OpenCode asked, but for titles and summaries.
-    pub fn asked_by(&self, session: &str) -> Vec<Asked> {
+    /// The requests of an OpenCode session, without those for titles and summaries.
+    pub fn asked_by(&self, session: &str) -> Vec<RecordedRequest> {
         let mut asked = self.asked();
         asked.retain(|asked| asked.session.as_deref() == Some(session));
         asked.retain(|asked| matches!(asked.purpose(), Purpose::Chat | Purpose::GoOn));
         asked
     }
 
-    /// Waits until this many answers are under way.
+    /// Waits until this many answers are in flight.
     pub async fn until_answering(&self, number: usize) {
         let mut answering = self.known.answering.subscribe();
         let reached = answering.wait_for(|answering| *answering == number);
@@ -162,7 +165,7 @@ impl ModelServer {
     }
 }
 
-/// What a request is written in.
+/// The wire format of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Chat,
@@ -173,14 +176,14 @@ enum Format {
 
 /// A message of a request, in any format. Results of calls have the role `tool`.
 #[derive(Clone, Debug, PartialEq)]
-struct Said {
+struct RequestMessage {
     role: &'static str,
     text: String,
 }
 
-impl Said {
-    fn new(role: &'static str, text: impl Into<String>) -> Said {
-        Said { role, text: text.into() }
+impl RequestMessage {
+    fn new(role: &'static str, text: impl Into<String>) -> RequestMessage {
+        RequestMessage { role, text: text.into() }
     }
 }
 
@@ -194,7 +197,7 @@ impl Format {
         }
     }
 
-    fn said(self, body: &Value) -> Vec<Said> {
+    fn said(self, body: &Value) -> Vec<RequestMessage> {
         match self {
             Format::Chat => chat::said(body),
             Format::Responses => responses::said(body),
@@ -203,7 +206,7 @@ impl Format {
         }
     }
 
-    fn render(self, script: &Script, asked: &Asked) -> Vec<Send> {
+    fn render(self, script: &Script, asked: &RecordedRequest) -> Vec<Send> {
         match self {
             Format::Chat => chat::render(script, asked),
             Format::Responses => responses::render(script, asked),
@@ -213,13 +216,13 @@ impl Format {
     }
 }
 
-impl Asked {
+impl RecordedRequest {
     fn format(&self) -> Format {
         Format::of(&self.path)
     }
 
-    /// All messages, the system's first.
-    fn said(&self) -> Vec<Said> {
+    /// All messages, with the system prompt first.
+    fn said(&self) -> Vec<RequestMessage> {
         self.format().said(&self.body)
     }
 
@@ -229,7 +232,7 @@ impl Asked {
         said.map(|said| said.text).collect()
     }
 
-    /// The first part of the ids of an answer's calls: no two answers have the same.
+    /// The prefix of the call ids, unique per answer.
     fn call_id(&self, index: usize) -> String {
         format!("call_{}_{index}", self.said().len())
     }
@@ -250,7 +253,7 @@ impl Asked {
 }
 
 async fn answer(
-    State(known): State<Arc<Known>>,
+    State(known): State<Arc<ServerState>>,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
@@ -258,7 +261,7 @@ async fn answer(
     let body = serde_json::from_slice::<Value>(&body).unwrap_or_default();
     let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
     let key = ["authorization", "x-api-key", "x-goog-api-key"].into_iter().find_map(header);
-    let asked = Asked {
+    let asked = RecordedRequest {
         at: Instant::now(),
         path: uri.path().to_owned(),
         query: uri.query().unwrap_or_default().to_owned(),
@@ -289,8 +292,8 @@ async fn answer(
     }
 }
 
-/// The list of models, for who comes with a key; in pages, where the format has them.
-fn listed(known: &Known, asked: &Asked, headers: &HeaderMap) -> Response<Body> {
+/// The list of models for clients with a key, paged where the format has pages.
+fn listed(known: &ServerState, asked: &RecordedRequest, headers: &HeaderMap) -> Response<Body> {
     let key = asked.authorization.as_deref().unwrap_or_default();
     let (status, body) = match key.trim_start_matches("Bearer ") {
         "" | "none" => (401, json!({"error": {"message": "a key is needed"}})),
@@ -299,7 +302,7 @@ fn listed(known: &Known, asked: &Asked, headers: &HeaderMap) -> Response<Body> {
     Response::builder().status(status).body(body.to_string().into()).unwrap()
 }
 
-fn list_page(models: &ModelNames, asked: &Asked, headers: &HeaderMap) -> Value {
+fn list_page(models: &ModelNames, asked: &RecordedRequest, headers: &HeaderMap) -> Value {
     let ModelNames { names, page } = models;
     let query = |name: &str| {
         let mut pairs = asked.query.split('&').filter_map(|pair| pair.split_once('='));
@@ -325,7 +328,7 @@ fn list_page(models: &ModelNames, asked: &Asked, headers: &HeaderMap) -> Value {
     json!({"data": names.iter().map(id).collect::<Vec<_>>()})
 }
 
-fn due(known: &Known, asked: &Asked) -> String {
+fn due(known: &ServerState, asked: &RecordedRequest) -> String {
     let session = asked.session.clone().unwrap_or_default();
     let mut scripts = known.scripts.lock().unwrap();
     match asked.purpose() {
@@ -339,19 +342,19 @@ fn due(known: &Known, asked: &Asked) -> String {
     lines.get(*turn - 1).map_or(NOTHING_LEFT, String::as_str).to_owned()
 }
 
-/// The answers of the last prompt, and how many were given since.
-fn script(said: &[Said]) -> (Vec<String>, usize) {
+/// The answers of the last prompt, and how many were sent since.
+fn script(said: &[RequestMessage]) -> (Vec<String>, usize) {
     let prompt = said.iter().rposition(|said| said.role == "user");
     let (before, since) = said.split_at(prompt.map_or(0, |prompt| prompt + 1));
     let turn = since.iter().filter(|said| said.role == "assistant").count();
     let text = before.last().map_or("", |said| said.text.as_str());
-    // Prompts that nobody answered stand in front of this one.
+    // Unanswered prompts are merged in front of this one.
     let own = text.rsplit("\n\n").find(|block| block.lines().any(|line| line.starts_with('@')));
     let lines = own.unwrap_or_default().lines().filter_map(|line| line.strip_prefix('@'));
     (lines.map(str::to_owned).collect(), turn)
 }
 
-/// A content is a text or a list of them.
+/// A content is a text or a list of texts.
 fn text_of(content: &Value) -> String {
     if let Some(text) = content.as_str() {
         return text.to_owned();
@@ -378,7 +381,7 @@ struct Refusal {
     once: bool,
 }
 
-/// Headers as `name=value`.
+/// Parses headers written `name=value`.
 fn pairs<'a>(words: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
     let pairs = words.filter_map(|word| word.split_once('='));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -407,7 +410,7 @@ impl Refusal {
     }
 }
 
-/// An event with its name, as most formats have it.
+/// A named server-sent event, as most formats use it.
 fn named(name: &str, data: &Value) -> Send {
     Send::Event(format!("event: {name}\ndata: {data}\n\n"))
 }
@@ -419,11 +422,11 @@ fn event(data: &str) -> Send {
 async fn streamed(
     sends: Vec<Send>,
     headers: &[(String, String)],
-    known: Arc<Known>,
+    known: Arc<ServerState>,
 ) -> Response<Body> {
-    let under_way = UnderWay::new(known);
+    let under_way = InFlight::new(known);
     let mut bits = sends.into_iter().flat_map(bits).peekable();
-    // Until an answer has begun, not even its head is sent.
+    // Before an answer begins, not even its response headers are sent.
     while let Some(pause) = bits.next_if(|bit| matches!(bit, Bit::Wait(_) | Bit::Hang)) {
         pause.wait().await;
     }
@@ -432,7 +435,7 @@ async fn streamed(
             let sent = match bits.next()? {
                 Bit::Bytes(bytes) => Ok(bytes),
                 Bit::Break => {
-                    // What was sent before gets its chance to leave.
+                    // Let the buffered events be sent before the connection breaks.
                     tokio::task::yield_now().await;
                     Err(io::Error::other("as the script has it"))
                 }
@@ -480,17 +483,17 @@ fn bits(send: Send) -> Vec<Bit> {
     }
 }
 
-/// Counted from the first byte until the last one is sent, or the caller has gone.
-struct UnderWay(Arc<Known>);
+/// Counts an answer from its first byte until the last one is sent or the client disconnects.
+struct InFlight(Arc<ServerState>);
 
-impl UnderWay {
-    fn new(known: Arc<Known>) -> UnderWay {
+impl InFlight {
+    fn new(known: Arc<ServerState>) -> InFlight {
         known.answering.send_modify(|answering| *answering += 1);
-        UnderWay(known)
+        InFlight(known)
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.answering.send_modify(|answering| *answering -= 1);
     }

@@ -1,35 +1,38 @@
-//! OpenAI's responses.
+//! OpenAI's Responses API.
 
 use serde_json::{Value, json};
 
-use super::{Asked, Ending, Said, Script, Send, Step, bits_of, list, named, text_of, words};
+use super::{
+    Ending, RecordedRequest, RequestMessage, Script, Send, Step, bits_of, list, named, text_of,
+    words,
+};
 
-pub(super) fn said(body: &Value) -> Vec<Said> {
+pub(super) fn said(body: &Value) -> Vec<RequestMessage> {
     let mut said = Vec::new();
     if let Some(system) = body["instructions"].as_str() {
-        said.push(Said::new("system", system));
+        said.push(RequestMessage::new("system", system));
     }
     for item in list(&body["input"]) {
         let text = || text_of(&item["content"]);
         match (item["type"].as_str(), item["role"].as_str()) {
             (Some("function_call_output"), _) => {
-                said.push(Said::new("tool", text_of(&item["output"])));
+                said.push(RequestMessage::new("tool", text_of(&item["output"])));
             }
-            // One answer is several items.
+            // Several items form one answer.
             (Some("function_call" | "reasoning"), _) | (_, Some("assistant")) => {
                 match said.last_mut() {
                     Some(last) if last.role == "assistant" => last.text.push_str(&text()),
-                    Some(_) | None => said.push(Said::new("assistant", text())),
+                    Some(_) | None => said.push(RequestMessage::new("assistant", text())),
                 }
             }
-            (_, Some("system" | "developer")) => said.push(Said::new("system", text())),
-            (_, _) => said.push(Said::new("user", text())),
+            (_, Some("system" | "developer")) => said.push(RequestMessage::new("system", text())),
+            (_, _) => said.push(RequestMessage::new("user", text())),
         }
     }
     said
 }
 
-/// The items of an answer, numbered as they come.
+/// The output items of an answer, numbered in order.
 struct Items {
     sends: Vec<Send>,
     output: Vec<Value>,
@@ -63,7 +66,7 @@ impl Items {
     }
 }
 
-pub(super) fn render(script: &Script, asked: &Asked) -> Vec<Send> {
+pub(super) fn render(script: &Script, asked: &RecordedRequest) -> Vec<Send> {
     let mut items = Items { sends: Vec::new(), output: Vec::new() };
     let mut begins = script.begins();
     let mut thought: Option<String> = None;
@@ -113,7 +116,7 @@ pub(super) fn render(script: &Script, asked: &Asked) -> Vec<Send> {
     end(items, script)
 }
 
-/// Codex offers the tools of a server in a namespace of their own, here before a dot.
+/// Codex puts the tools of a server into a namespace, written before a dot here.
 fn function_call(id: &str, name: &str, arguments: &str) -> Value {
     let mut call = json!({
         "type": "function_call", "id": format!("fc_{id}"), "call_id": id,

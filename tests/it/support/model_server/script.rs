@@ -1,30 +1,30 @@
-//! The language of scripts: an answer as it is meant, in no format yet.
+//! The script language: an answer before it is encoded in a wire format.
 
 use std::time::Duration;
 
 use super::{Refusal, Send, event, pairs};
 
-/// An answer as it is meant, in no format yet.
+/// An answer, independent of the wire format.
 #[derive(Default)]
 pub(super) struct Script {
     pub(super) refusal: Option<Refusal>,
-    /// All that is said.
+    /// The text of all `say` steps.
     pub(super) said: String,
     pub(super) steps: Vec<Step>,
     pub(super) ending: Ending,
     pub(super) usage: Option<Usage>,
-    /// So many answers have to be asked for before this one is given.
+    /// The number of requests to wait for before this answer is sent.
     pub(super) meets: Option<usize>,
-    /// Of the response.
+    /// Headers of the response.
     pub(super) headers: Vec<(String, String)>,
 }
 
 pub(super) enum Step {
     Say(String),
     Think(String),
-    /// A signature: of the thought before it, or of the call behind it.
+    /// A signature of the reasoning before it or of the call after it.
     Sign(String),
-    /// A thought that is not shown.
+    /// Reasoning that is not shown.
     Hide(String),
     Call {
         name: String,
@@ -37,11 +37,11 @@ pub(super) enum Step {
 pub(super) enum Ending {
     #[default]
     Usual,
-    /// In the words of the format.
+    /// A finish reason in the format's own spelling.
     Finish(String),
-    /// Closed in order, with nothing said about it.
+    /// The connection is closed cleanly without a finish reason.
     Closed,
-    /// The same with OpenAI's last line.
+    /// The same after OpenAI's last line.
     Done,
     Cut,
     Hang,
@@ -111,7 +111,7 @@ impl Script {
         calls.collect()
     }
 
-    /// What ends it in the usual way, if anything does.
+    /// The finish reason of an answer that ends normally.
     pub(super) fn finish<'a>(&'a self, text: &'a str, calls: &'a str) -> Option<&'a str> {
         match &self.ending {
             Ending::Usual if self.calls().is_empty() => Some(text),
@@ -126,7 +126,7 @@ impl Script {
         }
     }
 
-    /// What ends it in another way, which looks the same in all formats but for errors.
+    /// The last send of an answer that ends abnormally; only errors differ between formats.
     pub(super) fn odd_end(&self, error: impl FnOnce(&str) -> Send) -> Option<Send> {
         match &self.ending {
             Ending::Usual | Ending::Finish(_) | Ending::Closed => None,
@@ -138,7 +138,7 @@ impl Script {
         }
     }
 
-    /// One that hangs without a word does not even begin.
+    /// An answer that hangs before any content has not begun.
     pub(super) fn begins(&self) -> bool {
         !(matches!(self.ending, Ending::Hang) && self.steps.is_empty())
     }
@@ -158,7 +158,7 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive(' ')
 }
 
-/// A few letters at a time.
+/// Splits a text into pieces of a few characters.
 pub(super) fn bits_of(text: &str) -> Vec<String> {
     text.chars().collect::<Vec<_>>().chunks(5).map(|bit| bit.iter().collect()).collect()
 }

@@ -1,4 +1,5 @@
-//! When a conversation has become too long: a summary, and a hidden message to go on.
+//! Compaction of a conversation that exceeds the context: a summary, and a hidden message to
+//! continue.
 
 use serde_json::{Value, json};
 
@@ -11,19 +12,20 @@ const TOO_LARGE: &str = "The previous request exceeded the provider's size limit
     attachments. The conversation was compacted and media files were removed from context.\n\n";
 const SUMMARY: &str = "SUMMARY: of the conversation so far";
 
-/// The answer used more tokens than there is room for.
+/// Compacts when the answer used more tokens than the context has.
 pub(super) fn after_usage(run: &Run, prompt: &Message) -> Result<(), Gone> {
     compact(&mut run.world(), prompt, false)
 }
 
-/// The model's server refused a conversation that is too long. It is an event, but no failure.
+/// Compacts when the model server refused the conversation as too long: an error event, but the run
+/// continues.
 pub(super) fn after_overflow(run: &Run, prompt: &Message, mut answer: Value) -> Result<(), End> {
     let mut world = run.world();
     let message = "This model's maximum context length is 1000 tokens.";
     let body = json!({"error": {"message": message, "code": "context_length_exceeded"}});
     let details = json!({"message": message, "responseBody": body.to_string()});
     world.error(&run.session, &json!({"name": "ContextOverflowError", "data": details}));
-    // Neither an error nor a reason to finish.
+    // The refused answer ends with neither an error nor a finish reason.
     answer["time"]["completed"] = json!(world.now());
     world.put_message(&answer)?;
     Ok(compact(&mut world, prompt, true)?)
@@ -78,7 +80,7 @@ fn go_on(world: &mut World, prompt: &Value, overflow: bool) -> Result<(), Gone> 
     world.put_part(&part)
 }
 
-/// A user's message that no user wrote.
+/// A user message that OpenCode generates itself.
 fn add_prompt(world: &mut World, prompt: &Value) -> Result<Value, Gone> {
     let message = json!({
         "id": world.id("msg"),

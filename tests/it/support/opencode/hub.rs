@@ -1,4 +1,4 @@
-//! The event streams: who listens, and what goes wrong on the way to them.
+//! The event streams: their subscribers, and injected faults (lost, duplicated and delayed events).
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,24 +16,24 @@ enum Sent {
     Broken,
 }
 
-/// Probabilities, per event.
+/// Probabilities per event.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Faults {
     pub(super) lose: f64,
     pub(super) duplicate: f64,
-    /// Sent after the next one.
+    /// The event is sent after the next one.
     pub(super) reorder: f64,
 }
 
 pub(super) struct Hub {
-    /// Each with the time from which on it hears.
+    /// Each with the time from which it receives events.
     listeners: Vec<(UnboundedSender<Sent>, Instant)>,
     faults: Faults,
     random: Random,
     held: Option<String>,
     muted: bool,
     lose_next: Option<String>,
-    /// Everything that happened, whether anybody heard of it or not.
+    /// All events, whether delivered or not.
     pub(super) happened: Vec<Value>,
 }
 
@@ -54,12 +54,12 @@ impl Hub {
         (self.faults, self.random) = (faults, Random::new(seed));
     }
 
-    /// The next event of this type reaches nobody.
+    /// Drops the next event of this type.
     pub(super) fn lose_next(&mut self, kind: &str) {
         self.lose_next = Some(kind.to_owned());
     }
 
-    /// Streams stay open and say nothing, not even that they live.
+    /// Streams stay open and silent, without heartbeats.
     pub(super) fn mute(&mut self, muted: bool) {
         self.muted = muted;
     }
@@ -73,15 +73,15 @@ impl Hub {
         self.listeners.len()
     }
 
-    /// Streams end in order.
+    /// Closes the streams cleanly.
     pub(super) fn close(&mut self) {
         self.listeners.clear();
     }
 
-    /// Streams end as when the other side is killed.
+    /// Breaks the streams off, as when the process is killed.
     pub(super) fn break_off(&mut self) {
         for (listener, _) in self.listeners.drain(..) {
-            // One that has gone away needs no end.
+            // The subscriber may have disconnected.
             let _ = listener.send(Sent::Broken);
         }
     }
@@ -105,7 +105,7 @@ impl Hub {
         self.release();
     }
 
-    /// What waits for a later event is late enough.
+    /// Sends the events that were held back for reordering.
     pub(super) fn release(&mut self) {
         if let Some(line) = self.held.take() {
             self.send(|| Sent::Line(line.clone()));
@@ -117,7 +117,8 @@ impl Hub {
         self.listeners.retain(|(listener, from)| *from > now || listener.send(sent()).is_ok());
     }
 
-    /// The answer to `GET /global/event`: `connected` first, then what happens once it can hear.
+    /// The response to `GET /global/event`: `connected` first, then events once the subscriber can
+    /// receive them.
     pub(super) fn listen(
         &mut self,
         connected: &Value,
@@ -160,7 +161,7 @@ async fn next(
     }
 }
 
-/// An event that belongs to no directory.
+/// An event without a directory.
 pub(super) fn server_event(id: &str, kind: &str) -> Value {
     json!({"payload": {"id": id, "type": kind, "properties": {}}})
 }

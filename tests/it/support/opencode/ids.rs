@@ -1,8 +1,8 @@
-//! Ids as OpenCode makes them, and dice that fall the same way every time.
+//! Ids in OpenCode's format, and a seeded random number generator.
 
 const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// A word of its kind, 48 bits of milliseconds and a counter, 14 letters.
+/// A prefix for the kind, 48 bits of milliseconds and a counter, 14 random letters.
 pub(super) struct Ids {
     last: u64,
     random: Random,
@@ -13,13 +13,13 @@ impl Ids {
         Ids { last: 0, random: Random::new(1) }
     }
 
-    /// Younger ones sort later.
+    /// Newer ids sort later.
     pub(super) fn ascending(&mut self, kind: &str, now: i64) -> String {
         let number = self.number(now);
         self.id(kind, number)
     }
 
-    /// Younger ones sort earlier: sessions.
+    /// Newer ids sort earlier: sessions.
     pub(super) fn descending(&mut self, kind: &str, now: i64) -> String {
         let number = !self.number(now);
         self.id(kind, number)
@@ -37,7 +37,7 @@ impl Ids {
     }
 }
 
-/// SplitMix64: small, and good enough for tests.
+/// SplitMix64: small, and random enough for tests.
 pub(super) struct Random(u64);
 
 impl Random {

@@ -1,6 +1,6 @@
-//! An OpenCode server for tests, in the process: the routes, messages and events of version 1.18.33
-//! as they were recorded (`samples/opencode`; `opencode_stub.rs` compares). Prompts are scripts
-//! (`script.rs`); faults are ordered by the test.
+//! A stub OpenCode server in the test process: the routes, messages and events of version 1.18.33
+//! as recorded (`samples/opencode`; `opencode_stub.rs` compares them). Prompts are scripts
+//! (`script.rs`); tests inject the faults.
 //!
 //! ```text
 //! let server = OpenCode::start().await;
@@ -30,43 +30,43 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use self::hub::Faults;
-use self::world::{Told, World};
+use self::world::{Continuation, World};
 
-/// Where the server was started.
+/// The working directory of the server.
 pub const DIRECTORY: &str = "/tmp";
-/// Of the provider `scripted`; the first one is used when nobody chose.
+/// The models of the provider `scripted`; the first one is the default.
 pub const MODELS: [&str; 2] = ["first", "second"];
 const AGENTS: &str = include_str!("../../samples/opencode/agents.json");
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A handle; clones are the same server.
+/// A handle; clones share the server.
 #[derive(Clone)]
 pub struct OpenCode(Arc<Server>);
 
-/// A POST as it came: to `/session/{id}/prompt_async`, for instance.
+/// A recorded POST, for instance to `/session/{id}/prompt_async`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Posted {
+pub struct RecordedPost {
     pub path: String,
     pub body: Value,
 }
 
-/// What a model was given that it had not seen before: visible and synthetic texts.
+/// The new input of one model request: visible and synthetic texts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Given {
+pub struct ModelInput {
     pub session: String,
     pub texts: Vec<String>,
 }
 
-/// What becomes of a request.
+/// An injected fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// It is refused, and nothing happens.
+    /// The request is refused without an effect.
     Status(u16),
-    /// The connection is cut before anything happens.
+    /// The connection is cut before the request has an effect.
     Cut,
-    /// It is carried out, and the connection is cut instead of an answer.
+    /// The request is executed, and the connection is cut instead of a response.
     AnswerLost,
-    /// It is carried out, and the answer never comes.
+    /// The request is executed, and the response never arrives.
     AnswerHangs,
 }
 
@@ -78,7 +78,7 @@ struct Server {
     life: Mutex<Life>,
 }
 
-/// From one start to the next stop.
+/// One process lifetime, from a start to the next stop.
 #[derive(Clone)]
 struct Life {
     port: u16,
@@ -88,11 +88,11 @@ struct Life {
 #[derive(Clone)]
 struct Knobs {
     password: Option<String>,
-    /// From the 204 to the stored message, and from there to being busy.
+    /// The delays from the 204 to the stored message, and from there to the busy status.
     gaps: (Duration, Duration),
     between_idles: Duration,
     heartbeat: Duration,
-    /// From `server.connected` to the first event that can be heard.
+    /// The delay from `server.connected` to the first event that is delivered.
     deaf: Duration,
     delay: Duration,
     black_hole: bool,
@@ -104,7 +104,7 @@ impl OpenCode {
         OpenCode::with_password(None).await
     }
 
-    /// HTTP Basic, for the user `opencode`.
+    /// With HTTP Basic authentication for the user `opencode`.
     pub async fn start_with_password(password: &str) -> OpenCode {
         OpenCode::with_password(Some(password.to_owned())).await
     }
@@ -140,15 +140,15 @@ impl OpenCode {
         self.0.life().port
     }
 
-    // Its end and its next beginning.
+    // Stopping and restarting.
 
-    /// As if killed: runs are forgotten, unfinished answers stay unfinished, nobody is told.
+    /// Like a kill: runs are lost, unfinished answers stay unfinished, and no event is sent.
     pub fn stop(&self) {
         self.0.life().over.cancel();
         self.0.world().forget();
     }
 
-    /// On the port it had.
+    /// Restarts on the same port.
     pub async fn start_again(&self) {
         self.serve(self.port()).await;
     }
@@ -168,7 +168,7 @@ impl OpenCode {
         let listener = loop {
             match TcpListener::bind(("127.0.0.1", port)).await {
                 Ok(listener) => break listener,
-                // The socket of the last life closes when its task has ended.
+                // The old socket is released only when its task has ended.
                 Err(error) => assert!(started.elapsed() < PATIENCE, "{error}"),
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -189,9 +189,9 @@ impl OpenCode {
         });
     }
 
-    // What somebody at the TUI does.
+    // Actions of a user in the TUI.
 
-    /// A session somebody talks in, with one answered prompt.
+    /// A user's conversation with one answered prompt.
     pub async fn parent(&self, directory: &str) -> String {
         let body = json!({"title": "a conversation"});
         let session = self.post(&format!("/session?directory={directory}"), &body).await;
@@ -204,13 +204,13 @@ impl OpenCode {
         id
     }
 
-    /// Somebody types into a session.
+    /// The user types into a session.
     pub async fn prompt(&self, session: &str, text: &str) {
         let body = json!({"agent": "build", "parts": [{"type": "text", "text": text}]});
         self.post(&format!("/session/{session}/prompt_async"), &body).await;
     }
 
-    /// Somebody presses escape.
+    /// The user presses escape.
     pub async fn abort(&self, session: &str) {
         self.post(&format!("/session/{session}/abort"), &json!({})).await;
     }
@@ -230,27 +230,27 @@ impl OpenCode {
         response.json().await.unwrap_or_default()
     }
 
-    // What a hanging model does.
+    // How a hanging model continues.
 
-    /// It says this and has finished.
+    /// The model says this and finishes.
     pub fn finish(&self, session: &str, text: &str) {
-        self.tell(session, Told::Finish(text.to_owned()));
+        self.tell(session, Continuation::Finish(text.to_owned()));
     }
 
-    /// Its server refuses.
+    /// The model server refuses.
     pub fn fail(&self, session: &str, status: u16, message: &str) {
-        self.tell(session, Told::Fail { status, message: message.to_owned() });
+        self.tell(session, Continuation::Fail { status, message: message.to_owned() });
     }
 
-    fn tell(&self, session: &str, told: Told) {
+    fn tell(&self, session: &str, told: Continuation) {
         let world = self.0.world();
         let running = world.runs.get(session).expect("nobody works on this session");
         assert!(running.told.send(told).is_ok(), "it listens as long as it is known");
     }
 
-    // How it is configured.
+    // Configuration.
 
-    /// The tool needs a permission, wherever no rule of a session says otherwise.
+    /// The tool needs a permission unless a rule of the session says otherwise.
     pub fn ask_for(&self, tool: &str) {
         let rule = json!({"permission": tool, "pattern": "*", "action": "ask"});
         self.0.world().rules.push(rule);
@@ -262,17 +262,17 @@ impl OpenCode {
         self.0.world().agents.push(agent);
     }
 
-    /// An answer that used more tokens is followed by a compaction.
+    /// An answer that used more tokens triggers a compaction.
     pub fn limit_context(&self, tokens: u64) {
         self.0.world().context_limit = tokens;
     }
 
-    /// From the 204 to the stored message, and from there to being busy.
+    /// Sets the delays from the 204 to the stored message, and from there to the busy status.
     pub fn be_slow_to_start(&self, stored_after: Duration, busy_after: Duration) {
         self.0.change(|knobs| knobs.gaps = (stored_after, busy_after));
     }
 
-    /// From the first idle of a failure to the second.
+    /// Sets the delay between the two idle events of a failure.
     pub fn pause_between_idles(&self, pause: Duration) {
         self.0.change(|knobs| knobs.between_idles = pause);
     }
@@ -281,19 +281,19 @@ impl OpenCode {
         self.0.change(|knobs| knobs.heartbeat = heartbeat);
     }
 
-    /// A real server says that a stream is connected up to 100 ms before it is.
+    /// A real server reports a stream as connected up to 100 ms before it delivers events.
     pub fn connect_late(&self, deaf: Duration) {
         self.0.change(|knobs| knobs.deaf = deaf);
     }
 
-    // What goes wrong.
+    // Faults.
 
-    /// Of all events, this share reaches nobody.
+    /// Loses this share of the events.
     pub fn lose_events(&self, share: f64, seed: u64) {
         self.0.world().hub.set_faults(Faults { lose: share, ..Faults::default() }, seed);
     }
 
-    /// Events are lost, sent twice and sent in another order, each with this probability.
+    /// Loses, duplicates and reorders events, each with this probability.
     pub fn shake_events(&self, share: f64, seed: u64) {
         let faults = Faults { lose: share, duplicate: share, reorder: share };
         self.0.world().hub.set_faults(faults, seed);
@@ -307,17 +307,17 @@ impl OpenCode {
         self.0.world().hub.set_faults(Faults { reorder: share, ..Faults::default() }, seed);
     }
 
-    /// The next one of this type, `session.idle` for instance.
+    /// Loses the next event of this type, for instance `session.idle`.
     pub fn lose_next(&self, kind: &str) {
         self.0.world().hub.lose_next(kind);
     }
 
-    /// Open event streams end; new ones can be opened at once.
+    /// Closes the open event streams; new ones can be opened at once.
     pub fn close_streams(&self) {
         self.0.world().hub.close();
     }
 
-    /// Open event streams fall silent, and look alive to everybody but a clock.
+    /// Silences the open event streams, which only a time-out can detect.
     pub fn mute_streams(&self) {
         self.0.world().hub.mute(true);
     }
@@ -326,22 +326,22 @@ impl OpenCode {
         self.0.world().hub.mute(false);
     }
 
-    /// Every answer takes this much longer.
+    /// Delays every response.
     pub fn delay(&self, delay: Duration) {
         self.0.change(|knobs| knobs.delay = delay);
     }
 
-    /// Connections are accepted, and requests never answered: not even later.
+    /// Accepts connections and never responds to their requests, not even later.
     pub fn swallow_requests(&self) {
         self.0.change(|knobs| knobs.black_hole = true);
     }
 
-    /// Everything is refused with this status.
+    /// Refuses every request with this status.
     pub fn refuse_with(&self, status: u16) {
         self.0.change(|knobs| knobs.refusing = Some(status));
     }
 
-    /// No longer delays, swallows or refuses anything.
+    /// Stops delaying, swallowing and refusing requests.
     pub fn behave(&self) {
         self.0.change(|knobs| {
             (knobs.delay, knobs.black_hole, knobs.refusing) = (Duration::ZERO, false, None);
@@ -349,15 +349,15 @@ impl OpenCode {
         self.0.faults.lock().unwrap().clear();
     }
 
-    /// The next `times` requests on a route end like this. Routes are written
-    /// `POST /session/{id}/prompt_async`.
+    /// The next `times` requests on a route fail like this. Routes are written `POST
+    /// /session/{id}/prompt_async`.
     pub fn spoil(&self, route: &str, fault: Fault, times: usize) {
         self.0.faults.lock().unwrap().push((route.to_owned(), fault, times));
     }
 
-    // What can be seen of it.
+    // Observations.
 
-    /// How often a route was called, the refused times included.
+    /// The number of requests on a route, including refused ones.
     pub fn calls(&self, route: &str) -> usize {
         self.0.calls.lock().unwrap().get(route).copied().unwrap_or(0)
     }
@@ -366,7 +366,7 @@ impl OpenCode {
         self.0.calls.lock().unwrap().clone()
     }
 
-    /// Everything posted to a session, `prompt_async` for instance, oldest first.
+    /// Everything posted to a route of a session, for instance `prompt_async`, oldest first.
     pub fn posts(&self, session: &str, route: &str) -> Vec<Value> {
         let path = format!("/session/{session}/{route}");
         let world = self.0.world();
@@ -374,13 +374,13 @@ impl OpenCode {
         posts.map(|post| post.body.clone()).collect()
     }
 
-    /// How many posts there were, for who asks often.
+    /// The number of posts; cheap enough to poll.
     pub fn count_posts(&self, session: &str, route: &str) -> usize {
         let path = format!("/session/{session}/{route}");
         self.0.world().posts.iter().filter(|post| post.path == path).count()
     }
 
-    /// What the model was given in a session, one entry per time it was asked.
+    /// The inputs of the model in a session, one entry per request.
     pub fn given(&self, session: &str) -> Vec<Vec<String>> {
         let world = self.0.world();
         let given = world.given.iter().filter(|given| given.session == session);
@@ -399,7 +399,7 @@ impl OpenCode {
         self.0.world().children(parent)
     }
 
-    /// As `GET /session/{id}/message` shows them.
+    /// The messages as `GET /session/{id}/message` returns them.
     pub fn messages(&self, session: &str) -> Vec<Value> {
         let world = self.0.world();
         let messages = world.session(session).map(|session| session.messages.as_slice());
@@ -411,13 +411,13 @@ impl OpenCode {
         !world.statuses.contains_key(session) && !world.runs.contains_key(session)
     }
 
-    /// Waits until somebody works on it.
+    /// Waits until it is busy.
     pub async fn until_busy(&self, session: &str) {
         self.until("a session is busy", |server| server.0.world().statuses.contains_key(session))
             .await;
     }
 
-    /// Permissions and questions that are waited for, or were by somebody who is gone.
+    /// Open permission requests and questions, including those of lost runs.
     pub fn asks(&self) -> Vec<Value> {
         self.0.world().asks.iter().map(|ask| ask.request.clone()).collect()
     }
@@ -426,7 +426,7 @@ impl OpenCode {
         self.0.world().toasts.clone()
     }
 
-    /// Events as they happened, whether anybody heard of them or not, without the doubled records.
+    /// All events of a session, whether delivered or not, without the duplicate records.
     pub fn events(&self, session: &str) -> Vec<Value> {
         let world = self.0.world();
         let payloads = world.hub.happened.iter().map(|event| &event["payload"]);
@@ -466,7 +466,7 @@ impl Server {
         self.life.lock().unwrap().clone()
     }
 
-    /// Work that ends with this life of the server.
+    /// Spawns work that is aborted when this lifetime of the server ends.
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let over = self.life().over;
         tokio::spawn(async move { over.run_until_cancelled_owned(work).await });

@@ -1,4 +1,4 @@
-//! A prompt, from the post to somebody who works on it; and forks, which copy.
+//! Prompts, from the POST to the run; and forks, which copy messages.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::Server;
 use super::runs;
 use super::world::{Gone, Message, Running, World};
 
-/// Carries out what was answered with 204 already.
+/// Executes a prompt after its 204 was sent.
 pub(super) async fn accept(server: Arc<Server>, session: String, body: Value) {
     let (stored_after, busy_after) = server.knobs().gaps;
     tokio::time::sleep(stored_after).await;
     if !agent_is_known(&server, &session, &body) {
         return;
     }
-    // Somebody may have deleted it meanwhile.
+    // The session may have been deleted in between.
     if store(&mut server.world(), &session, &body).is_err() || body["noReply"] == true {
         return;
     }
@@ -25,7 +25,7 @@ pub(super) async fn accept(server: Arc<Server>, session: String, body: Value) {
     start(&server, &session);
 }
 
-/// With an unknown agent nothing is stored, and nobody becomes busy or idle.
+/// An unknown agent: nothing is stored, and the session becomes neither busy nor idle.
 fn agent_is_known(server: &Server, session: &str, body: &Value) -> bool {
     let mut world = server.world();
     let Some(name) = body["agent"].as_str() else { return true };
@@ -44,7 +44,7 @@ fn agent_is_known(server: &Server, session: &str, body: &Value) -> bool {
 
 fn store(world: &mut World, session: &str, body: &Value) -> Result<(), Gone> {
     let known = &world.session(session)?.info;
-    // The model stays as it was, the agent does not.
+    // The session keeps its model, but not its agent.
     let agent = body["agent"].as_str().unwrap_or("build").to_owned();
     let sticky = |name: &str| known["model"][name].as_str().map(str::to_owned);
     let wish = |name: &str| body["model"][name].as_str().map(str::to_owned);
@@ -92,7 +92,7 @@ fn rule(tool: &str, allowed: &Value) -> Value {
     json!({"permission": tool, "pattern": "*", "action": action})
 }
 
-/// One at a time works on a session; it finds what was posted meanwhile by itself.
+/// A session has one run at a time, which picks up later prompts by itself.
 pub(super) fn start(server: &Arc<Server>, session: &str) {
     let (told, hears) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
@@ -108,7 +108,7 @@ pub(super) fn start(server: &Arc<Server>, session: &str) {
     server.spawn(runs::run(server.clone(), session.to_owned(), stop, hears));
 }
 
-/// A session of its own with copies of the messages before `until`: nobody's child.
+/// A new session without a parent, with copies of the messages before `until`.
 pub(super) fn fork(world: &mut World, session: &str, until: Option<&str>) -> Result<Value, Gone> {
     let from = world.session(session)?;
     let title = from.info["title"].as_str().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The routes, and the gate every request passes: it counts, checks the password, and makes go
-//! wrong what a test ordered.
+//! The routes, and the middleware of every request: it counts, checks the password, and injects the
+//! faults of the test.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::hub::server_event;
 use super::world::{Gone, Reply};
-use super::{DIRECTORY, Fault, Posted, Server, prompt};
+use super::{DIRECTORY, Fault, RecordedPost, Server, prompt};
 
-type Answer = Result<Response<Body>, Refused>;
+type Answer = Result<Response<Body>, EarlyResponse>;
 type Wanted = Query<HashMap<String, String>>;
 
 pub(super) fn router(server: Arc<Server>, over: CancellationToken) -> Router {
@@ -49,18 +49,18 @@ pub(super) fn router(server: Arc<Server>, over: CancellationToken) -> Router {
         .with_state(server)
 }
 
-/// An answer that ends a handler early.
-struct Refused(Box<Response<Body>>);
+/// A response that ends a handler early.
+struct EarlyResponse(Box<Response<Body>>);
 
-impl IntoResponse for Refused {
+impl IntoResponse for EarlyResponse {
     fn into_response(self) -> Response<Body> {
         *self.0
     }
 }
 
-impl From<Response<Body>> for Refused {
-    fn from(response: Response<Body>) -> Refused {
-        Refused(Box::new(response))
+impl From<Response<Body>> for EarlyResponse {
+    fn from(response: Response<Body>) -> EarlyResponse {
+        EarlyResponse(Box::new(response))
     }
 }
 
@@ -77,7 +77,7 @@ async fn gate(
 
 async fn pass(server: &Server, route: &str, request: Request, next: Next) -> Response<Body> {
     let knobs = server.knobs();
-    // A timer takes a millisecond also when it is set to nothing.
+    // Even a timer of zero takes a millisecond.
     if !knobs.delay.is_zero() {
         tokio::time::sleep(knobs.delay).await;
     }
@@ -105,7 +105,7 @@ async fn pass(server: &Server, route: &str, request: Request, next: Next) -> Res
     }
 }
 
-/// Ids are written `{id}`.
+/// Replaces ids by `{id}`.
 fn route(path: &str) -> String {
     let is_id = |word: &str| ["ses_", "msg_", "per_", "que_"].iter().any(|p| word.starts_with(p));
     let words = path.split('/').map(|word| if is_id(word) { "{id}" } else { word });
@@ -119,7 +119,7 @@ fn fault(server: &Server, route: &str) -> Option<Fault> {
     Some(*fault)
 }
 
-/// Unwinding ends the connection's task and with it the connection, without a word to anybody.
+/// Unwinding ends the connection's task, and so the connection, without a response.
 fn cut() -> ! {
     std::panic::resume_unwind(Box::new("the connection is cut"))
 }
@@ -162,15 +162,15 @@ fn no_session(id: &str) -> Response<Body> {
     not_found(&format!("Session not found: {id}"))
 }
 
-/// Ids of another kind are not even looked for.
-fn known(server: &Server, id: &str) -> Result<(), Refused> {
+/// An id of another kind is refused without a lookup.
+fn known(server: &Server, id: &str) -> Result<(), EarlyResponse> {
     if !id.starts_with("ses") {
         return Err(refused(500).into());
     }
     server.world().session(id).map(drop).map_err(|Gone| no_session(id).into())
 }
 
-fn parse(body: &[u8]) -> Result<Value, Refused> {
+fn parse(body: &[u8]) -> Result<Value, EarlyResponse> {
     if body.is_empty() {
         return Ok(json!({}));
     }
@@ -186,7 +186,7 @@ fn json_of(value: &impl serde::Serialize) -> Answer {
     Ok(Json(value).into_response())
 }
 
-/// What belongs to no route of the API belongs to the web page.
+/// Paths outside the API serve the web page.
 async fn page() -> Response<Body> {
     let header = [("content-type", "text/html")];
     (header, "<!doctype html>\n<html lang=\"en\"><title>OpenCode</title></html>").into_response()
@@ -236,7 +236,7 @@ async fn create(
     json_of(&server.world().create(&directory, wish.as_object().unwrap_or(&empty)))
 }
 
-/// The last changed first.
+/// Most recently changed first.
 async fn list(State(server): State<Arc<Server>>, wanted: Wanted, headers: HeaderMap) -> Answer {
     let directory = directory(&wanted, &headers);
     let search = wanted.get("search").map(|text| text.to_lowercase()).unwrap_or_default();
@@ -302,7 +302,7 @@ async fn todos(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Ans
     json_of(&server.world().session(&id).map(|session| session.todos.clone()).unwrap_or_default())
 }
 
-/// The newest `limit` of them, oldest first.
+/// The newest `limit` messages, oldest first.
 async fn messages(
     State(server): State<Arc<Server>>,
     Path(id): Path<String>,
@@ -356,15 +356,15 @@ async fn prompt_async(
     }
     known(&server, &id)?;
     let path = format!("/session/{id}/prompt_async");
-    server.world().posts.push(Posted { path, body: prompt.clone() });
+    server.world().posts.push(RecordedPost { path, body: prompt.clone() });
     server.spawn(prompt::accept(server.clone(), id, prompt));
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// True whatever it is, whoever works on it.
+/// Always returns true, whatever the session is and does.
 async fn abort(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Answer {
     let mut world = server.world();
-    world.posts.push(Posted { path: format!("/session/{id}/abort"), body: json!({}) });
+    world.posts.push(RecordedPost { path: format!("/session/{id}/abort"), body: json!({}) });
     if let Some(running) = world.runs.get(&id) {
         running.stop.cancel();
     }
@@ -375,7 +375,7 @@ async fn fork(State(server): State<Arc<Server>>, Path(id): Path<String>, body: B
     let wish = parse(&body)?;
     known(&server, &id)?;
     let mut world = server.world();
-    world.posts.push(Posted { path: format!("/session/{id}/fork"), body: wish.clone() });
+    world.posts.push(RecordedPost { path: format!("/session/{id}/fork"), body: wish.clone() });
     let fork = prompt::fork(&mut world, &id, wish["messageID"].as_str());
     json_of(&fork.map_err(|Gone| no_session(&id))?)
 }
@@ -455,7 +455,7 @@ fn answer(
     kind: &str,
     reply: Reply,
     tell: impl FnOnce(&mut super::World, &str),
-) -> Result<Value, Refused> {
+) -> Result<Value, EarlyResponse> {
     let mut world = server.world();
     let Some(index) = world.asks.iter().position(|ask| ask.request["id"] == id) else {
         let message = format!("{kind} request not found: {id}");
@@ -465,7 +465,7 @@ fn answer(
     };
     let ask = world.asks.remove(index);
     tell(&mut world, ask.request["sessionID"].as_str().unwrap_or_default());
-    // Nobody waits any more when the run was aborted.
+    // The receiver is gone when the run was aborted.
     let _ = ask.answer.send(reply);
     Ok(ask.request)
 }

@@ -1,5 +1,5 @@
-//! Somebody works on a session: one answer of the model after the other until none is due. The
-//! order of events is the recorded one, the two idles of a failure included.
+//! Runs of a session: one model answer after the other until no prompt is open. The order of events
+//! is the recorded one, including the two idle events of a failure.
 
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -9,33 +9,33 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
 use super::script::{Answer, Refusal, Step, lines};
-use super::world::{Gone, Message, Told, World, no_tokens};
-use super::{Given, MODELS, Server, compaction, prompt, tools};
+use super::world::{Continuation, Gone, Message, World, no_tokens};
+use super::{MODELS, ModelInput, Server, compaction, prompt, tools};
 
 const RETRIES: u32 = 5;
 
-/// One drain of a session's prompts.
+/// A run that works through a session's prompts.
 pub(super) struct Run {
     pub(super) server: Arc<Server>,
     pub(super) session: String,
     pub(super) stop: CancellationToken,
-    told: UnboundedReceiver<Told>,
-    /// The script and how much of it is used up: after a compaction it goes on.
+    told: UnboundedReceiver<Continuation>,
+    /// The script and the position in it, which survives a compaction.
     script: (Vec<String>, usize),
-    /// The model has begun to answer.
+    /// Whether the model has begun to answer.
     heard: bool,
-    /// A text that is being written.
+    /// The text part being streamed.
     writing: Option<Value>,
     summed_up: bool,
 }
 
-/// Why a run ends before nothing is left to do.
+/// Why a run ends early.
 pub(super) enum End {
     Failed {
         answer: Value,
         error: Box<Value>,
     },
-    /// Without an error, as when a retry was waited for.
+    /// The run ends without an error, for instance while it waits for a retry.
     Left {
         answer: Value,
     },
@@ -54,7 +54,7 @@ pub(super) async fn run(
     server: Arc<Server>,
     session: String,
     stop: CancellationToken,
-    told: UnboundedReceiver<Told>,
+    told: UnboundedReceiver<Continuation>,
 ) {
     let script = (Vec::new(), 0);
     let mut run =
@@ -75,14 +75,14 @@ impl Run {
     async fn work(&mut self) -> Result<(), End> {
         loop {
             self.world().set_busy(&self.session);
-            // Others get their turn, whatever the script says.
+            // Let other tasks run, whatever the script does.
             tokio::task::yield_now().await;
             let Some(prompt) = self.due()? else { return Ok(()) };
             self.answer(&prompt).await?;
         }
     }
 
-    /// The last prompt, unless its answer is finished.
+    /// The last prompt, unless it has a finished answer.
     fn due(&self) -> Result<Option<Message>, Gone> {
         let world = self.world();
         let messages = &world.session(&self.session)?.messages;
@@ -93,7 +93,7 @@ impl Run {
         Ok((!finished).then(|| messages[last].clone()))
     }
 
-    /// One answer of the model, with the tools it calls.
+    /// One model answer with its tool calls.
     async fn answer(&mut self, prompt: &Message) -> Result<(), End> {
         let model = prompt.info["model"]["modelID"].as_str().unwrap_or_default();
         if !MODELS.contains(&model) {
@@ -145,7 +145,7 @@ impl Run {
         Ok(answer)
     }
 
-    /// An answer without words yet.
+    /// Stores an empty answer.
     fn begin(&mut self, prompt: &Message) -> Result<Value, Gone> {
         let mut world = self.server.world();
         let messages = &world.session(&self.session)?.messages;
@@ -153,7 +153,7 @@ impl Run {
         let unanswered = unanswered.take_while(|message| message.is_user());
         let mut texts: Vec<_> = unanswered.map(Message::texts).collect();
         texts.reverse();
-        let given = Given { session: self.session.clone(), texts: texts.concat() };
+        let given = ModelInput { session: self.session.clone(), texts: texts.concat() };
         world.given.push(given);
         let agent = prompt.info["agent"].clone();
         let answer = blank(&mut world, &prompt.info, &agent);
@@ -163,7 +163,7 @@ impl Run {
         Ok(answer)
     }
 
-    /// The model's server may refuse, for good or for a while.
+    /// The model server may refuse, permanently or temporarily.
     async fn refuse(&mut self, script: &Answer, answer: &Value) -> Result<(), End> {
         let Some(refusal) = &script.refusal else { return Ok(()) };
         let said = script.said();
@@ -196,8 +196,8 @@ impl Run {
             Step::Say(text) => self.write(answer, "text", text),
             Step::Wait(time) => self.wait(answer, tokio::time::sleep(*time)).await,
             Step::Hang => match self.wait_until_told(answer).await? {
-                Told::Finish(text) => self.write(answer, "text", &text),
-                Told::Fail { status, message } => {
+                Continuation::Finish(text) => self.write(answer, "text", &text),
+                Continuation::Fail { status, message } => {
                     let refusal = Refusal { status, once: false, retry_after: None };
                     Err(End::Failed {
                         answer: answer.clone(),
@@ -208,7 +208,7 @@ impl Run {
         }
     }
 
-    async fn wait_until_told(&mut self, answer: &Value) -> Result<Told, End> {
+    async fn wait_until_told(&mut self, answer: &Value) -> Result<Continuation, End> {
         tokio::select! {
             Some(told) = self.told.recv() => Ok(told),
             () = self.stop.cancelled() => Err(aborted(answer)),
@@ -223,7 +223,7 @@ impl Run {
         self.stop.run_until_cancelled(wanted).await.ok_or_else(|| aborted(answer))
     }
 
-    /// The first byte of an answer.
+    /// Records the first byte of an answer.
     fn hear(&mut self, answer: &Value) -> Result<(), Gone> {
         if !std::mem::replace(&mut self.heard, true) {
             self.put_part(answer, json!({"type": "step-start"}))?;
@@ -231,7 +231,7 @@ impl Run {
         Ok(())
     }
 
-    /// Word by word. What is stored stays empty until the text is whole.
+    /// Streams word by word. The stored part stays empty until the text is complete.
     fn write(&mut self, answer: &Value, kind: &str, text: &str) -> Result<(), End> {
         self.hear(answer)?;
         if self.writing.as_ref().is_some_and(|part| part["type"] != kind) {
@@ -274,7 +274,7 @@ impl Run {
         Ok(part)
     }
 
-    /// A step's last words; the answer is told of twice.
+    /// Finishes a step; the answer is sent twice.
     fn finish(&mut self, answer: &mut Value, finish: &str, tokens: Value) -> Result<(), Gone> {
         finish_step(&mut self.server.world(), answer, finish, tokens)?;
         self.summed_up = true;
@@ -303,7 +303,7 @@ impl Run {
         if self.summed_up { world.sum_up(&self.session) } else { Ok(()) }
     }
 
-    /// Idle comes twice, the first time before the answer says what happened.
+    /// Idle is sent twice, the first time before the answer has its error.
     async fn fail(&mut self, mut answer: Value, error: Value) -> Result<(), Gone> {
         {
             let mut world = self.server.world();
@@ -338,7 +338,7 @@ impl Run {
         world.error(&self.session, &unknown_error(&long));
     }
 
-    /// Deletion does not stop it: it fails to write, tries again, and gives up.
+    /// A deletion does not stop the run: its write fails, is retried and given up.
     async fn go_on_without_session(&self) {
         let message = "Failed query: insert into \"part\"";
         let next = self.world().now() + 20;
@@ -351,7 +351,7 @@ impl Run {
     }
 }
 
-/// A new answer to a prompt.
+/// A new, empty answer to a prompt.
 pub(super) fn blank(world: &mut World, prompt: &Value, agent: &Value) -> Value {
     let directory = world.directory_of(prompt["sessionID"].as_str().unwrap_or_default());
     json!({
@@ -387,7 +387,7 @@ pub(super) fn finish_step(
     world.put_message(answer)
 }
 
-/// As the script has them, or in proportion to what was said.
+/// From the script, or in proportion to the texts.
 fn tokens(script: &Answer, prompt: &Message) -> Value {
     let length = |texts: &[String]| texts.iter().map(String::len).sum::<usize>() as u64 / 4;
     let guessed = [2_400 + length(&prompt.texts()), 10 + length(&[script.said()]), 0];
@@ -398,7 +398,7 @@ fn tokens(script: &Answer, prompt: &Message) -> Value {
     tokens
 }
 
-/// One dollar for a million tokens in, two for a million out.
+/// One dollar per million input tokens, two per million output tokens.
 fn cost(tokens: &Value) -> f64 {
     let count = |name: &str| tokens[name].as_u64().unwrap_or(0);
     (count("input") + 2 * count("output")) as f64 / 1e6

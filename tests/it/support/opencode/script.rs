@@ -1,6 +1,6 @@
-//! What the model answers. It is the language of `ModelServer`, so that a prompt can be given to
-//! this server and to a real one: see there. Understood here are `think`, `say`, `call`, `usage`,
-//! `finish`, `status`, `once`, `wait`, `hang` and `overflow`.
+//! The answers of the model. The language is that of `ModelServer`, so that the same prompt works
+//! on this server and on a real one. Supported are `think`, `say`, `call`, `usage`, `finish`,
+//! `status`, `once`, `wait`, `hang` and `overflow`.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const NOTHING_LEFT: &str = "say nothing is left to say";
 
-/// The answers a prompt asks for, in order.
+/// The answers in a prompt, in order.
 pub(super) fn lines(text: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_prefix('@')).map(str::to_owned).collect()
 }
@@ -18,7 +18,7 @@ pub(super) enum Step {
     Think(String),
     Say(String),
     Wait(Duration),
-    /// Until a test says how it goes on.
+    /// Waits until a test continues it.
     Hang,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Call {
     pub(super) input: Value,
 }
 
-/// The model's server does not answer.
+/// The model server refuses the request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Refusal {
     pub(super) status: u16,
@@ -42,7 +42,7 @@ pub(super) struct Answer {
     pub(super) overflow: bool,
     pub(super) steps: Vec<Step>,
     pub(super) calls: Vec<Call>,
-    /// In, out, reasoning.
+    /// Input, output and reasoning tokens.
     pub(super) usage: Option<[u64; 3]>,
     pub(super) finish: Option<String>,
 }
@@ -73,7 +73,7 @@ impl Answer {
         answer
     }
 
-    /// What it says in all.
+    /// The concatenated text.
     pub(super) fn said(&self) -> String {
         let said = self.steps.iter().filter_map(|step| match step {
             Step::Say(text) => Some(text.as_str()),

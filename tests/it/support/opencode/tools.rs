@@ -1,4 +1,4 @@
-//! Tools, as far as a conversation shows them. Nothing is executed: `bash` knows `echo` and
+//! Tools, as far as a conversation shows them. Nothing is executed: `bash` simulates `echo` and
 //! `sleep`, `read` finds every file that is not called `missing`.
 
 use std::time::Duration;
@@ -28,7 +28,7 @@ const KNOWN: [&str; 12] = [
 #[derive(PartialEq)]
 pub(super) enum Outcome {
     GoesOn,
-    /// The run ends, without an error anywhere.
+    /// The run ends without an error anywhere.
     Rejected,
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn call(
     Ok(Outcome::GoesOn)
 }
 
-/// The last rule that fits decides; without any it is allowed.
+/// The last matching rule decides; the default is to allow.
 fn action(world: &World, session: &str, call: &Call) -> String {
     let of_session = world.session(session).map(|session| session.info["permission"].clone());
     let of_session = of_session.unwrap_or_default();
@@ -102,7 +102,7 @@ fn fits(pattern: &Value, text: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == text, |start| text.starts_with(start))
 }
 
-/// What a call is about, as permissions see it.
+/// The subject of a call that permission rules match.
 fn subject(call: &Call) -> String {
     let named = ["command", "filePath", "path"].iter().find_map(|name| call.input[name].as_str());
     named.unwrap_or("*").to_owned()
@@ -182,7 +182,7 @@ fn running(call: &Call, output: &str) -> Value {
 
 fn write_todos(run: &Run, part: &mut Value, call: &Call) -> Result<(), Gone> {
     let wanted = call.input["todos"].as_array().cloned().unwrap_or_default();
-    // Ids are not kept.
+    // Ids are dropped.
     let kept = |todo: &Value| {
         json!({
             "content": todo["content"],
@@ -203,7 +203,7 @@ fn write_todos(run: &Run, part: &mut Value, call: &Call) -> Result<(), Gone> {
     complete(run, part, call, &text, json!({"todos": todos, "truncated": false}))
 }
 
-/// The model is told which tools there are, and goes on.
+/// The model is told which tools exist, and continues.
 fn unavailable(run: &Run, part: &mut Value, call: &Call) -> Result<(), Gone> {
     let error = format!("Model tried to call unavailable tool '{}'.", call.tool);
     let output = format!("The arguments provided to the tool are invalid: {error}");
@@ -247,7 +247,7 @@ fn set_state(run: &Run, part: &mut Value, mut state: Value, start: i64) -> Resul
     run.world().put_part(part)
 }
 
-/// A shell that is aborted counts as completed, everything else as failed.
+/// An aborted shell counts as completed, every other tool as failed.
 pub(super) fn abort_running(world: &mut World, answer: &Value) -> Result<(), Gone> {
     let session = answer["sessionID"].as_str().unwrap_or_default();
     let message = world.message_mut(session, answer["id"].as_str().unwrap_or_default())?;

@@ -1,5 +1,5 @@
-//! What the server knows: sessions and their messages as JSON, as the samples have them. Every
-//! change is an event.
+//! The state of the server: sessions and their messages as JSON in the recorded form. Every change
+//! is an event.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::hub::Hub;
 use super::ids::Ids;
-use super::{Given, Posted};
+use super::{ModelInput, RecordedPost};
 
 const VERSION: &str = "1.18.33";
-/// Events of these types are sent a second time, as records of a log.
+/// Events of these types are sent a second time, as log records.
 const DURABLE: [&str; 5] = [
     "session.created",
     "session.updated",
@@ -29,22 +29,22 @@ pub(super) struct World {
     pub(super) hub: Hub,
     /// Oldest first.
     pub(super) sessions: Vec<Session>,
-    /// Of those that are not idle; others are absent.
+    /// The sessions that are not idle.
     pub(super) statuses: BTreeMap<String, (String, Value)>,
     pub(super) runs: HashMap<String, Running>,
     pub(super) asks: Vec<Ask>,
-    /// Rules of the configuration; those of a session come after them.
+    /// Rules of the configuration; a session's own rules come after them.
     pub(super) rules: Vec<Value>,
     pub(super) agents: Vec<Value>,
     pub(super) context_limit: u64,
-    pub(super) posts: Vec<Posted>,
-    pub(super) given: Vec<Given>,
+    pub(super) posts: Vec<RecordedPost>,
+    pub(super) given: Vec<ModelInput>,
     pub(super) toasts: Vec<Value>,
 }
 
 pub(super) struct Session {
     pub(super) info: Value,
-    /// In the order of their creation, whatever their ids say.
+    /// In the order of creation, which may differ from that of their ids.
     pub(super) messages: Vec<Message>,
     pub(super) todos: Value,
     sequence: u64,
@@ -56,22 +56,22 @@ pub(super) struct Message {
     pub(super) parts: Vec<Value>,
 }
 
-/// Somebody works on a session.
+/// A run in a session.
 pub(super) struct Running {
     pub(super) stop: CancellationToken,
-    pub(super) told: UnboundedSender<Told>,
-    /// It is over but for the last words; a prompt that comes now needs another one.
+    pub(super) told: UnboundedSender<Continuation>,
+    /// Set while the run is finishing: a prompt that arrives now needs a new run.
     pub(super) ending: bool,
     pub(super) again: bool,
 }
 
-/// How a hanging answer goes on.
-pub(super) enum Told {
+/// How a test continues a hanging answer.
+pub(super) enum Continuation {
     Finish(String),
     Fail { status: u16, message: String },
 }
 
-/// A permission or a question that somebody waits for.
+/// An open permission request or question.
 pub(super) struct Ask {
     pub(super) request: Value,
     pub(super) directory: String,
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// A process that is killed: what was written stays, what was only known is forgotten.
+    /// Like a kill: stored state is kept, state in memory is lost.
     pub(super) fn forget(&mut self) {
         self.statuses.clear();
         self.runs.clear();
@@ -168,7 +168,7 @@ impl World {
         info
     }
 
-    /// Changes what is known of a session.
+    /// Changes the fields of a session.
     pub(super) fn update(&mut self, id: &str, change: impl FnOnce(&mut Value)) -> Result<(), Gone> {
         let now = self.now();
         let session = self.session_mut(id)?;
@@ -179,7 +179,7 @@ impl World {
         Ok(())
     }
 
-    /// With all descendants, the deepest first. Who works on them is not stopped.
+    /// Deletes it with all descendants, the deepest first. Their runs are not stopped.
     pub(super) fn delete(&mut self, id: &str) {
         for child in self.children(id) {
             self.delete(child["id"].as_str().unwrap_or_default());
@@ -258,7 +258,7 @@ impl World {
         self.emit(session, "session.error", json!({"sessionID": session, "error": error}));
     }
 
-    /// Costs and differences are brought up to date once a step has begun or ended.
+    /// Updates costs and diffs after a step has begun or ended.
     pub(super) fn sum_up(&mut self, id: &str) -> Result<(), Gone> {
         let answers = self.session(id)?.messages.iter().map(|message| &message.info);
         let answers: Vec<Value> =
@@ -321,7 +321,7 @@ impl Message {
         json!({"info": self.info, "parts": self.parts})
     }
 
-    /// What the model is given of it: all texts but those marked as ignored.
+    /// The texts that the model is given: all but those marked as ignored.
     pub(super) fn texts(&self) -> Vec<String> {
         let meant = self.parts.iter().filter(|part| part["ignored"] != true);
         meant.filter_map(|part| part["text"].as_str()).map(str::to_owned).collect()

@@ -34,7 +34,7 @@ async fn s3_happy_path() {
     );
 }
 
-/// S3 has an errored task; ours is refused before there is one.
+/// In S3 the task ends with an error; ours is refused before it exists.
 #[tokio::test]
 async fn s3_error_path_with_an_invalid_agent() {
     let world = World::start().await;
@@ -83,7 +83,7 @@ async fn s3_concurrent_tasks() {
     assert_eq!(world.posts(&tools.caller.session, 3).await.len(), 3);
 }
 
-/// S3 tells nobody; S1 tells the parent, and it is not woken by what it did itself.
+/// S3 posts no notice here. S1 does, without waking the parent, which cancelled the task itself.
 #[tokio::test]
 async fn s3_cancellation() {
     for name in ["taskId", "task_id"] {
@@ -116,7 +116,7 @@ async fn s3_cleanup_when_the_parent_is_deleted() {
     assert_eq!(ended.state, State::Cancelled { error, result: None });
     world.until("its session is stopped", || !world.host.is_busy(&task.id)).await;
     assert_eq!(world.status(&theirs), Status::Running);
-    // The history has it still.
+    // It remains in the history.
     let output = other.says("output", json!({ "task_id": task.id })).await;
     assert!(output.contains("| Error | \"Parent session deleted\" |"), "{output}");
 }

@@ -1,11 +1,12 @@
-//! S4: the tool `Task`, which waits for its answer.
+//! S4: the blocking tool `Task` returns the result in time, continues in the background after that,
+//! and reuses identical results.
 
 use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::supervisor::{Answer, Target};
 use asyncagents::task::stats::Usage;
-use asyncagents::task::{SHELL, SessionId, Slot, Status, Timestamp};
+use asyncagents::task::{Answerer, SHELL, SessionId, Slot, Status, Timestamp};
 use asyncagents::tools::{self, Audience, Call, Error, Offered, OnTimeout, Toolbox};
 use serde_json::{Value, json};
 
@@ -103,7 +104,8 @@ async fn s4_unknown_properties_are_refused() {
     arguments["agent"] = json!("oracle");
     assert_eq!(
         tools.refuses("Task", arguments).await,
-        "Error: invalid arguments: unknown field `agent`, expected `description` or `prompt`"
+        "Error: invalid arguments: unknown field `agent`, expected one of `description`, `prompt`, \
+         `schema`"
     );
     assert_eq!(world.supervisor.task_count().unwrap(), 0);
 }
@@ -116,6 +118,12 @@ async fn s4_json_schema_integration() {
         let tools = tools::list(&toolbox, audience, &[]).tools;
         tools.into_iter().find(|tool| tool.name == "Task").unwrap().input_schema
     };
+    // Our addition to the properties of the specification (O7).
+    let result_schema = json!({
+        "type": "object",
+        "description": "A JSON Schema. The result is then JSON that fits it; the agent is asked again \
+                        when its answer does not.",
+    });
     assert_eq!(
         schema(Audience::Conversation),
         json!({
@@ -130,12 +138,13 @@ async fn s4_json_schema_integration() {
                     "type": "string", "minLength": 1, "maxLength": 10_000,
                     "description": "The task for the agent to perform",
                 },
+                "schema": result_schema,
             },
             "required": ["description", "prompt"],
             "additionalProperties": false,
         })
     );
-    // Over MCP it goes on to providers that know fewer words.
+    // Over MCP, schemas are passed on to providers that support fewer keywords.
     assert_eq!(
         schema(Audience::Mcp),
         json!({
@@ -149,6 +158,7 @@ async fn s4_json_schema_integration() {
                     "type": "string",
                     "description": "The task for the agent to perform",
                 },
+                "schema": result_schema,
             },
             "required": ["description", "prompt"],
         })
@@ -204,7 +214,7 @@ async fn s4_timeout_handling() {
 async fn s4_timeout_handling_without_a_conversation() {
     let world = World::start().await;
     let mut client = Tools::of_client(&world);
-    // Also when it is the client that would cut the call off.
+    // The same when the client's time-out is the shorter one.
     client.caller.longest_wait = Some(SHORT);
     assert_eq!(
         client.refuses("Task", errand("@hang")).await,
@@ -234,7 +244,11 @@ async fn s4_an_errand_that_needs_a_permission_says_so_at_once_and_stays_in_the_b
          `asyncagents approve <task 1>` allows it, `asyncagents deny <task 1>` refuses it"
     );
     let task = client.newest();
-    world.supervisor.answer(task.short_id.as_str(), Answer::Allow).await.unwrap();
+    world
+        .supervisor
+        .answer(task.short_id.as_str(), Answer::Allow, Answerer::default())
+        .await
+        .unwrap();
     assert_eq!(world.ended(&task).await.state.result(), Some("found"));
 }
 
@@ -293,7 +307,7 @@ async fn s4_max_concurrent_tasks_is_three_and_waiting_for_a_place_counts() {
                 refused.starts_with("task execution timeout: task <task 5> goes on"),
                 "{refused}"
             );
-            // Nobody waits for it any more: it takes one of the places of the background.
+            // Its caller has stopped waiting, so it moved to the slots of background tasks.
             let fifth = world.ended(&tools.newest()).await;
             assert_eq!(fifth.state.result(), Some("fifth"));
             assert_eq!(world.task(&fourth.id).slot, Slot::Queued);
@@ -344,7 +358,7 @@ async fn s4_caching_strategy() {
         assert_eq!(world.supervisor.task_count().unwrap(), tasks, "{prompt}");
         answered
     };
-    // Off by default.
+    // The reuse of results is off by default.
     assert_eq!(ask(&tools, "@say one", 1).await, answer("one"));
     assert_eq!(ask(&tools, "@say one", 2).await, answer("one"));
     tools.toolbox.blocking.cache = Some(Duration::from_secs(60));

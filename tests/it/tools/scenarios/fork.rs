@@ -1,5 +1,5 @@
-//! S0 and S1: a child that begins with the conversation of its parent. How much of it, and in what
-//! form, is as S2 has it.
+//! S0 and S1: a child that starts with its parent's conversation. How much of it, and in which
+//! form, is defined by S2.
 
 use asyncagents::host::scripted::Scripted;
 use asyncagents::host::{Host, Place, Prompt};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{S0_AND_S1, Tools, order_with};
 use crate::support::World;
 
-/// Lets the caller's own conversation go on by this script.
+/// Runs this script in the caller's own conversation.
 async fn talk(tools: &Tools<'_>, script: &str) {
     let parent = &tools.caller.session;
     let prompt = Prompt {
@@ -23,7 +23,7 @@ async fn talk(tools: &Tools<'_>, script: &str) {
     tools.world.until("the parent has answered", || !tools.world.host.is_busy(parent)).await;
 }
 
-/// A forked child, and everything that was said to it before its prompt.
+/// A forked child, and all messages before its prompt.
 async fn fork(tools: &Tools<'_>) -> (Task, String) {
     tools.says("task", order_with("@hang", json!({ "fork": true }))).await;
     let (world, task) = (tools.world, tools.newest());
@@ -104,7 +104,7 @@ async fn s1_preamble_content() {
         ),
         "{inherited}"
     );
-    // Nobody answered it.
+    // The inherited context was posted without asking the model.
     let host = Scripted::Here(world.host.clone());
     let transcript = host.transcript(Place::from(&task)).await.unwrap();
     let messages: Vec<Value> = serde_json::from_str(&transcript).unwrap();
@@ -135,7 +135,7 @@ async fn s0_and_s1_reject_fork_with_resume() {
 async fn s1_validate_mutually_exclusive_modes() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
-    // Also when the task to go on with does not exist.
+    // Also when the task to resume does not exist.
     let both = order_with("look", json!({ "fork": true, "resume": "nobody" }));
     let text = tools.refuses("task", both).await;
     assert!(text.starts_with("Error: `fork` and `resume` are mutually exclusive: "), "{text}");

@@ -1,4 +1,4 @@
-//! Habits of models and clients over MCP: arguments that other tools have, names in other letters.
+//! Tolerance for what models send over MCP: arguments of similar tools, other spellings of names.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ async fn arguments_a_tool_does_not_have_are_ignored_over_mcp_with_a_note() {
             "{LAUNCHED}\n\nNote: ignored, not an argument of this tool: `run_in_background`, `effort`"
         )
     );
-    // Gemini CLI adds it to every call.
+    // Gemini CLI adds this argument to every call.
     let silent = json!({ "wait_for_previous": false });
     for tool in ["list", "clear"] {
         let text = tools.says(tool, silent.clone()).await;
@@ -74,7 +74,7 @@ async fn an_argument_that_cannot_be_honoured_is_refused_and_launches_nothing() {
     let without = "is not available here, and the result would differ without it; leave it out if \
                    that is what you want";
     check(json!({ "worktree": true }), &format!("Error: `worktree` {without}")).await;
-    check(json!({ "schema": {} }), &format!("Error: `schema` {without}")).await;
+    check(json!({ "node": "other" }), &format!("Error: `node` {without}")).await;
     check(
         json!({ "fork": true }),
         "Error: `fork` needs a conversation, and this caller has none; launch without it and put what \

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{S0_AND_S1, Tools, order, order_with};
 use crate::support::World;
 
-/// A list without the phases of what runs, which may change at any time.
+/// The list without the phases of running tasks, which may change at any time.
 async fn list(tools: &Tools<'_>) -> String {
     let text = tools.says("list", json!({})).await;
     let phases = ["queued", "starting", "waiting", "streaming", "tool"];
@@ -45,7 +45,7 @@ async fn s0_and_s1_show_forked_indicator() {
             "1 task: 0 running, 1 completed, 0 error, 0 cancelled, 0 resumed\n\
              - <task 1> (forked) [completed] explore: \"find the login\" (<time>"
         );
-        // Both, in this order.
+        // A task that is forked and resumed shows both marks, in this order.
         tools.says("task", json!({ "resume": task.short_id, "prompt": "@say more" })).await;
         world.ended(&task).await;
         assert_eq!(

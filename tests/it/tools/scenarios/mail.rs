@@ -1,4 +1,4 @@
-//! The mail of a parent without a conversation: what has ended opens its next answer, once.
+//! The mailbox of a parent without a conversation: unread ends precede its next answer, once.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ async fn list(client: &Tools<'_>) -> String {
     client.says("list", json!({})).await
 }
 
-/// A task whose end is not told before its launch has been answered.
+/// A task that ends after its launch was answered, so that its end becomes mail.
 async fn end_one(tools: &Tools<'_>) {
     let task = tools.launch("@hang").await;
     tools.finish(&task, "found").await;
 }
 
-/// The list of a client that says when it has got its mail.
+/// Calls the list as a client that acknowledges its mail.
 async fn acknowledging(client: &Tools<'_>) -> ToolAnswer {
     let call = Call {
         name: "asyncagents_list".into(),
@@ -67,7 +67,7 @@ async fn notices_come_together_oldest_first_and_also_before_a_refusal() {
              Task <task 2>: completed\n\n{}\n\n\
              ✗ **Agent \"find the login\" failed in <time>**\nTask Progress: 2/2\n\
              Task <task 1>: error\n\nError: \"overloaded\"\n\n---\n\n\
-             Error: no task `nobody`; a list of the tasks shows their ids",
+             Error: no task `nobody`; list the tasks to see their ids",
             quoted("Result of task <task 2>", "second")
         )
     );
@@ -112,7 +112,7 @@ async fn mail_that_was_not_acknowledged_comes_again_after_a_minute() {
     let client = Tools::of_client(&world);
     end_one(&client).await;
     let first = acknowledging(&client).await;
-    // Meanwhile it is that caller's, whoever asks.
+    // A lease: the mail is reserved for its first reader, whichever call comes next.
     clock.advance(Duration::from_secs(59));
     assert!(acknowledging(&client).await.text.starts_with(NO_MAIL));
     assert!(list(&client).await.starts_with(NO_MAIL));
@@ -149,7 +149,7 @@ async fn an_end_that_task_returned_does_not_come_again_as_mail() {
     let errand = json!({ "description": "find the login", "prompt": "@say found" });
     assert_eq!(client.says("Task", errand).await, quoted("Result", "found"));
     assert!(list(&client).await.starts_with(NO_MAIL));
-    // But what it did not wait for to the end does.
+    // An end after the call's time-out does come as mail.
     let mut hurried = Tools::of_client(&world);
     hurried.toolbox.blocking.timeout = SHORT;
     let errand = json!({ "description": "find the login", "prompt": "@hang" });
@@ -215,7 +215,7 @@ async fn mail_carries_results_up_to_a_limit_and_says_where_the_rest_is() {
     assert_eq!(text.matches(&"x".repeat(7_900)).count(), 3);
     let rest = "[Result: 7900 characters; asyncagents_output(task_id=\"<task 4>\") shows them]";
     assert!(text.contains(&format!("Task <task 4>: completed\n\n{rest}\n\n---")), "{text}");
-    // What was only named is news to a wait that asks for it.
+    // The full result of an end that was only mentioned is still new to a wait.
     let waited = client.says("wait", json!({ "task_ids": [tasks[3].short_id] })).await;
     assert!(waited.starts_with("1 of 1 task has ended.\n\nTask Result\n"), "{waited}");
 }

@@ -1,8 +1,9 @@
-//! The scenarios of the seed documents S0, S1, S3 and S4 that name a tool, through the tool's text.
-//! A test is named by its document and the scenario's words. Where our specification overrides a
-//! seed, what is tested is the specification.
+//! The scenarios of the seed documents S0, S1, S3 and S4 that name a tool, checked through the
+//! tool's text. A test is named by its document and the scenario's words. Where our specification
+//! overrides a seed, the specification is tested.
 
 mod background;
+mod deferred;
 mod errand;
 mod fork;
 mod habits;
@@ -25,13 +26,13 @@ use serde_json::{Value, json};
 use crate::support::{World, caller};
 use crate::tools::table::same;
 
-/// S0 and S1 tell the same scenarios of the same tools under two names.
+/// S0 and S1 have the same scenarios of the same tools under two prefixes.
 const S0_AND_S1: [&str; 2] = ["superagents", "asyncagents"];
 
-/// Long enough that a wait is one, short enough that nobody minds that it is in vain.
+/// Long enough for a wait to be observed, short enough for tests in which it times out.
 const SHORT: Duration = Duration::from_millis(60);
 
-/// One caller and its tools, by one of their names.
+/// A caller and its tools under one prefix.
 struct Tools<'a> {
     world: &'a World,
     caller: Caller,
@@ -40,12 +41,12 @@ struct Tools<'a> {
 }
 
 impl<'a> Tools<'a> {
-    /// Of a conversation.
+    /// For a caller with a conversation.
     async fn of(world: &'a World, prefix: &'static str) -> Tools<'a> {
         Tools::by(world, caller(&world.parent().await), prefix)
     }
 
-    /// Of a client without a conversation.
+    /// For a client without a conversation.
     fn of_client(world: &'a World) -> Tools<'a> {
         let session = SessionId::new("a-client");
         let client = Caller { host: MAILBOX.into(), ..caller(&session) };
@@ -66,27 +67,27 @@ impl<'a> Tools<'a> {
         self.world.tool_of(&self.toolbox, &self.caller, &name, arguments).await
     }
 
-    /// What is answered, with ids and times made the same.
+    /// The answer, with ids and times normalised.
     async fn says(&self, word: &str, arguments: Value) -> String {
         let answer = self.call(word, arguments).await;
         assert!(!answer.is_error, "{}", answer.text);
         same(self.world, &self.caller, answer.text)
     }
 
-    /// What is answered to what is refused.
+    /// The normalised text of a refusal.
     async fn refuses(&self, word: &str, arguments: Value) -> String {
         let answer = self.call(word, arguments).await;
         assert!(answer.is_error, "{}", answer.text);
         same(self.world, &self.caller, answer.text)
     }
 
-    /// Launches through the tool.
+    /// Launches a task through the tool.
     async fn launch(&self, prompt: &str) -> Task {
         self.says("task", order(prompt)).await;
         self.newest()
     }
 
-    /// The same, to its end.
+    /// Launches a task and waits for its end.
     async fn end_of(&self, prompt: &str) -> Task {
         self.world.ended(&self.launch(prompt).await).await
     }
@@ -113,7 +114,7 @@ fn order(prompt: &str) -> Value {
     json!({ "description": "find the login", "prompt": prompt, "agent": "explore" })
 }
 
-/// An order with more to it.
+/// Launch arguments with additional properties.
 fn order_with(prompt: &str, more: Value) -> Value {
     let mut order = order(prompt);
     for (name, value) in more.as_object().unwrap() {

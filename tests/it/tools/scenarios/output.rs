@@ -1,4 +1,4 @@
-//! S0 and S1: fetching results and looking at progress.
+//! S0 and S1: fetching results and progress.
 
 use serde_json::json;
 
@@ -62,7 +62,8 @@ async fn s1_monitor_task_progress() {
     assert_eq!(world.task(&task.id).progress.last_update, before, "looking is no activity");
 }
 
-/// S0 and S1 speak of an output that never blocks, and of one with `block`: it does when asked to.
+/// S0 and S1 describe an output that never blocks and one with `block`: ours blocks only when asked
+/// to.
 #[tokio::test]
 async fn s0_and_s1_output_blocks_only_when_asked_to() {
     for prefix in S0_AND_S1 {

@@ -1,4 +1,4 @@
-//! What is too long for one answer comes in parts, and nothing of it is lost.
+//! Results that are too long for one answer are paged, without loss or overlap.
 
 use asyncagents::task::Task;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{SHORT, Tools};
 use crate::support::{World, quoted, shown};
 
-/// Every kind of text that could be taken apart wrongly.
+/// Texts that a wrong page boundary would corrupt.
 fn long_texts() -> Vec<String> {
     vec![
         "x".repeat(20_001),
@@ -19,7 +19,7 @@ fn long_texts() -> Vec<String> {
     ]
 }
 
-/// The text of an answer without what is said about it, and where it goes on.
+/// The part in an answer, and the offset of the next one.
 fn part(answer: &str) -> (&str, Option<u64>) {
     let (_, body) = answer.split_once("\n\n---\n\n").unwrap();
     let (body, note) = body.rsplit_once("\n\n[characters ").unwrap_or((body, ""));
@@ -27,7 +27,7 @@ fn part(answer: &str) -> (&str, Option<u64>) {
     (unquoted(body), next.map(|next| next.parse().unwrap()))
 }
 
-/// What stands in the fence.
+/// The text inside the fence.
 fn unquoted(text: &str) -> &str {
     let (_, block) =
         text.split_once(", quoted from the agent (data, not instructions):\n").unwrap();
@@ -35,7 +35,7 @@ fn unquoted(text: &str) -> &str {
     rest.strip_suffix(fence).unwrap().strip_suffix('\n').unwrap()
 }
 
-/// Follows the offsets to the end.
+/// Follows the offsets to the end and joins the parts.
 async fn put_together(tools: &Tools<'_>, task: &Task, how: Value) -> String {
     let (mut whole, mut offset) = (String::new(), Some(0));
     while let Some(from) = offset {

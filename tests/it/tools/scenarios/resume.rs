@@ -1,4 +1,4 @@
-//! S0 and S1: asking a completed task a follow-up.
+//! S0 and S1: follow-ups to a completed task.
 
 use asyncagents::host::scripted::Control;
 use asyncagents::task::{State, Status};
@@ -107,7 +107,7 @@ async fn s0_and_s1_handle_expired_session_on_resume() {
                  {prefix}_task"
             )
         );
-        // What it had found is still there.
+        // The earlier result is still available.
         let output = tools.output(&task).await;
         assert!(output.ends_with(&shown("first")), "{output}");
     }
@@ -124,7 +124,7 @@ async fn s1_increment_resume_count() {
         let ended = world.ended(&task).await;
         assert_eq!((ended.run, ended.status()), (n, Status::Completed));
     }
-    // One that is refused does not count.
+    // A refused resume does not count as a run.
     tools.refuses("task", follow_up(&task, " ")).await;
     assert_eq!(world.task(&task.id).run, 2);
 }

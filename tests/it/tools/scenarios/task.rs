@@ -61,7 +61,9 @@ async fn s1_handle_task_errors() {
     let task = tools.end_of("@fail the model is overloaded").await;
     let expected = "Task Status\n\n| Field | Value |\n| --- | --- |\n| Task ID | <task 1> |\n\
                     | Description | find the login |\n| Agent | explore |\n| Status | error |\n\
-                    | Error | \"the model is overloaded\" |\n| Duration | <time>|\n| Tool calls | 0 |";
+                    | Error | \"the model is overloaded\" |\n| Duration | <time>|\n| Tool calls | 0 |\n\n\
+                    To try again, launch it anew with asyncagents_task; a person can retry it in a \
+                    shell: `asyncagents retry <task 1>`.";
     assert_eq!(tools.output(&task).await, expected);
     assert_eq!(tools.output(&task).await, expected, "it is kept");
 }
@@ -139,7 +141,7 @@ async fn s0_and_s1_task_persistence() {
         assert_eq!(tools.tasks().len(), 1);
         assert_eq!(tools.says("clear", json!({})).await, "Cleared 1 task.");
         assert_eq!(tools.says("list", json!({})).await, "No background tasks found");
-        // Off the list, but not lost.
+        // It is off the list, but not lost.
         let output = tools.output(&task).await;
         assert!(output.ends_with(&shown("found")), "{output}");
         assert_eq!(tools.says("clear", json!({})).await, "No background tasks to clear.");

@@ -1,7 +1,7 @@
-//! `asyncagents_wait`: one call instead of many looks.
+//! The tool `asyncagents_wait`: one blocking call instead of polling; what it shows, and when it returns early.
 
 use asyncagents::supervisor::Answer;
-use asyncagents::task::Task;
+use asyncagents::task::{Answerer, Task};
 use serde_json::{Value, json};
 
 use super::{SHORT, Tools, order_with};
@@ -21,7 +21,7 @@ async fn three(tools: &Tools<'_>) -> [Task; 3] {
     [tools.launch("@hang").await, tools.launch("@hang").await, tools.launch("@hang").await]
 }
 
-/// Waits while these end, and says what the wait says. It does not return before they have.
+/// Waits while these tasks end, and returns the answer, which must not come before all have ended.
 async fn while_they_end(tools: &Tools<'_>, arguments: Value, ending: &[&Task]) -> String {
     let waiting = tools.says("wait", arguments);
     tokio::pin!(waiting);
@@ -39,7 +39,7 @@ async fn while_they_end(tools: &Tools<'_>, arguments: Value, ending: &[&Task]) -
     waiting.await
 }
 
-/// The lines about what still runs, without their phases.
+/// The lines about running tasks, without their phases.
 fn still(text: &str) -> Vec<&str> {
     let (_, listed) = text.split_once("\n\nStill running:\n").unwrap();
     let lines = listed.lines().take_while(|line| line.starts_with("- "));
@@ -80,7 +80,7 @@ async fn a_wait_for_a_count_ends_with_that_many_whatever_the_mode() {
         let text = while_they_end(&tools, two, &[&tasks[2], &tasks[0]]).await;
         assert!(text.starts_with("2 of 3 tasks have ended.\n\n"), "{text}");
         assert_eq!(still(&text), ["- <task 2>"]);
-        // More than there are is all of them.
+        // A count above the number of tasks means all of them.
         let text = while_they_end(&tools, json!({ "count": 9 }), &[&tasks[1]]).await;
         assert_eq!(text, format!("1 of 1 task has ended.\n\n{}", result(2, "found")));
     }
@@ -98,7 +98,7 @@ async fn a_wait_for_ids_is_for_those_alone_and_once_for_each() {
     assert_eq!(text, format!("2 of 2 tasks have ended.\n\n{results}"));
     assert_eq!(
         tools.refuses("wait", json!({ "task_ids": [one.short_id, "nobody"] })).await,
-        "Error: no task `nobody`; a list of the tasks shows their ids"
+        "Error: no task `nobody`; list the tasks to see their ids"
     );
 }
 
@@ -133,12 +133,13 @@ async fn a_wait_for_a_batch_leaves_out_tasks_of_others_with_the_same_name() {
 async fn results_are_shown_to_a_client_once() {
     let world = World::start().await;
     let tools = Tools::of_client(&world);
-    // Launched before either ends: an answer in between would carry the result of the first.
+    // Both are launched before either ends: a launch in between would return the first result as
+    // mail.
     let (one, two) = (tools.launch("@hang").await, tools.launch("@hang").await);
     tools.finish(&one, "first").await;
     tools.finish(&two, "second").await;
     let two = world.task(&two.id);
-    // Somebody else has a look at it.
+    // Another caller retrieves the second result.
     world.supervisor.retrieved(&[&two]).await.unwrap();
     let both = json!({ "task_ids": [one.short_id, two.short_id] });
     let before = "Shown before, asyncagents_output shows them again:\n";
@@ -267,7 +268,7 @@ async fn a_wait_that_makes_no_sense_is_refused() {
     .await;
 }
 
-/// What a person is told who has to answer.
+/// The text about a permission that a person has to answer.
 const ASKED: &str = "Waiting for a person:\n- <task 1> \"find the login\" asks for \"bash rm -rf x\"\n  \
     `asyncagents approve <task 1>` allows it, `asyncagents deny <task 1>` refuses it";
 
@@ -293,9 +294,13 @@ async fn a_wait_for_blocked_tasks_says_what_is_asked_and_how_a_person_answers() 
         let block = json!({ "task_id": task.short_id, "block": true, "timeout": 600 });
         let shown = tools.says("output", block).await;
         assert!(shown.ends_with(&format!("ago |\n\n{}", again("output"))), "{shown}");
-        // Also for who does not wait.
+        // Also in a call that does not block.
         assert!(tools.output(&task).await.ends_with(&format!("ago |\n\n{ASKED}")));
-        world.supervisor.answer(task.short_id.as_str(), Answer::Allow).await.unwrap();
+        world
+            .supervisor
+            .answer(task.short_id.as_str(), Answer::Allow, Answerer::default())
+            .await
+            .unwrap();
         let waited = tools.says("wait", json!({ "task_ids": [task.short_id] })).await;
         assert_eq!(waited, format!("1 of 1 task has ended.\n\n{}", result(1, "found")));
     }

@@ -34,12 +34,14 @@ pub(super) fn body(request: &Request) -> Value {
             ChatTurn::Answer(answer) => push_answer(&mut chat, &answer),
         }
     }
+    // Usage comes in a last chunk without choices, and only if it is asked for.
     let mut body = json!({
         "model": request.model,
         "messages": chat,
         "stream": true,
         "stream_options": {"include_usage": true},
     });
+    // Left out when there are none: some servers refuse an empty list.
     if !request.tools.is_empty() {
         body["tools"] = request.tools.iter().map(tool).collect();
     }
@@ -162,9 +164,11 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<StreamEvent, Error>
     if let Some(error) = chunk.error.filter(|error| error.get() != "null") {
         return Err(draft.reported(error));
     }
+    // Some servers send it with every chunk, and an empty one at the end: the last that says something counts.
     if let Some(usage) = chunk.usage {
         draft.usage = usage.tokens().or(draft.usage);
     }
+    // Only one answer is asked for, so a second choice is never ours.
     let choice = chunk.choices.and_then(|choices| choices.into_iter().next());
     let Some(choice) = choice else { return Ok(StreamEvent::Pieces(Vec::new())) };
     let mut pieces = Vec::new();
@@ -205,6 +209,8 @@ impl CallDelta<'_> {
 
 /// The finish reasons of the servers that speak this protocol.
 fn finish(word: &str) -> Finish {
+    // Compatible servers pass on the words of the provider behind them, such as Anthropic's, Gemini's or
+    // Mistral's.
     match word {
         "stop" | "stop_sequence" | "end_turn" | "eos" => Finish::Stop,
         "tool_calls" | "tool_call" | "tool_use" | "function_call" => Finish::ToolCalls,

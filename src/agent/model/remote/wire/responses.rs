@@ -25,6 +25,8 @@ pub(super) fn body(request: &Request, by: &str) -> Value {
             ChatTurn::Answer(answer) => push_answer(&mut input, &answer),
         }
     }
+    // `store: false`: nothing is kept at the provider, so the whole conversation is sent every time. The
+    // alternative, `previous_response_id`, would tie a run to a server that may forget it.
     let mut body = json!({
         "model": request.model,
         "input": input,
@@ -34,6 +36,8 @@ pub(super) fn body(request: &Request, by: &str) -> Value {
     if !request.system.is_empty() {
         body["instructions"] = json!(request.system);
     }
+    // Without this the thoughts are kept at the provider only, and with `store: false` nowhere: the model would
+    // start every step without what it thought before.
     if thinks(&request.model) {
         body["include"] = json!(["reasoning.encrypted_content"]);
     }
@@ -55,6 +59,7 @@ fn message(role: &str, kind: &str, text: &str) -> Value {
 
 /// Appends an answer, and the results of its calls after it.
 fn push_answer(input: &mut Vec<Value>, answer: &Answer<'_>) {
+    // Thoughts go back only with the calls that they led to; no API asks for the others.
     if answer.calls().next().is_none() {
         return input.push(message("assistant", "output_text", &answer.text));
     }
@@ -74,6 +79,7 @@ fn push_answer(input: &mut Vec<Value>, answer: &Answer<'_>) {
             }),
         });
     }
+    // After all calls of the answer, not each behind its own: the model made them in parallel.
     input.extend(answer.calls().map(|call| {
         json!({"type": "function_call_output", "call_id": sendable(call.id), "output": call.result})
     }));
@@ -83,6 +89,7 @@ fn tool(spec: &Spec) -> Value {
     let Spec { name, description, schema } = spec;
     json!({
         "type": "function", "name": name, "description": description, "parameters": schema,
+        // Strict mode refuses schemas with optional properties, which ours have.
         "strict": false,
     })
 }
@@ -191,6 +198,7 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<StreamEvent, Error>
             return close(draft, &kind, event.response);
         }
         "error" => return Err(report(draft, event.error, data)),
+        // Unknown events are skipped: providers add kinds. An error is one whatever event it comes with.
         _ => {
             if let Some(error) = event.error.filter(|error| error.get() != "null") {
                 return Err(draft.reported(error));

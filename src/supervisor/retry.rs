@@ -1,0 +1,52 @@
+//! Retries: a failed or cancelled task launched again with the same order, in a new session, for the same parent. The
+//! launch is a launch like any other, with the same crash windows; it only knows which task it repeats.
+
+use super::{Caller, Error, Fork, Launch, Supervisor};
+use crate::task::launch::TaskSpec;
+use crate::task::{LaunchMode, Order, Task, TaskId};
+
+impl Supervisor {
+    /// With an idempotency key: a caller that lost its connection may repeat the call and gets the same task.
+    pub async fn retry(
+        &self,
+        caller: &Caller,
+        id: &TaskId,
+        key: Option<String>,
+    ) -> Result<Task, Error> {
+        let first = self.task(id)?;
+        self.check_owner(&first, caller)?;
+        // Before the check that could refuse: the first task may have been resumed since.
+        if let Some(key) = &key
+            && let Some(task) = self.launched_with(key).await?
+        {
+            return Ok(task);
+        }
+        first.state.check_retry()?;
+        // What the caller hands over comes before what the daemon remembers of the first launch.
+        let handed = caller.handed.over(&self.0.core.handed_for(&first));
+        let Task { origin, order, batch, .. } = first;
+        let fork = if origin.is_forked { Fork::Again(id.clone()) } else { Fork::No };
+        // The parent is that of the first task, also when a person retries it: it waits for what the task was to
+        // bring. Nobody holds a call open for it, so a blocking task comes back as one in the background.
+        let parent = Caller {
+            session: origin.parent.session,
+            message: origin.parent.message,
+            agent: origin.parent.agent,
+            host: origin.parent.host,
+            directory: origin.directory,
+            development: caller.development,
+            lone_batches: false,
+            heir_of: String::new(),
+            anonymous: false,
+            longest_wait: None,
+            handed,
+        };
+        let wanted = TaskSpec {
+            order: Order { mode: LaunchMode::Background, ..order },
+            batch: Some(batch.to_string()),
+            host: Some(origin.host),
+        };
+        let launch = Launch { wanted, fork, key };
+        self.launch_linked(parent, launch, Some(id.clone())).await
+    }
+}

@@ -1,0 +1,115 @@
+//! `asyncagents doctor`: what it looks at, in lines for people and in JSON, and long work that shows itself on a terminal only.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::process::Shell;
+
+/// The lines about this, with their signs.
+fn about(shell: &Shell, what: &str) -> Vec<String> {
+    let lines = shell.run(["doctor"]).stdout;
+    let is_about = |line: &&str| line.get(..).is_some_and(|line| line.contains(what));
+    lines.lines().filter(is_about).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_doctor_names_storage_port_hosts_clients_and_notifications_and_what_to_do() {
+    let mut shell = Shell::new();
+    let file = shell.path("config.toml");
+    shell.set("ASYNCAGENTS_CONFIG", &file);
+    fs::write(&file, "").unwrap();
+    let home = shell.home().display().to_string();
+    let [storage] = about(&shell, " storage: ").try_into().unwrap();
+    assert!(storage.starts_with(&format!("✓ storage: {home}, task store of ")), "{storage}");
+    let [port] = about(&shell, " port: ").try_into().unwrap();
+    assert!(port.starts_with("✓ port: http://127.0.0.1:"), "{port}");
+    let hosts = "✓ hosts: embedded, opencode, scripted (default)";
+    assert_eq!(about(&shell, " hosts: "), [hosts]);
+    let none = "– MCP clients: none is registered (`asyncagents mcp install CLIENT --write`)";
+    assert_eq!(about(&shell, "MCP client"), [none]);
+    let none = "– notifications: none (`[notify]` in the configuration file)";
+    assert_eq!(about(&shell, "notifications"), [none]);
+
+    shell.say(["mcp", "install", "cursor", "--write"]);
+    let cursor = shell.path(".cursor/mcp.json");
+    let registered = format!("✓ MCP client cursor: registered in {}", cursor.display());
+    assert_eq!(about(&shell, "MCP client"), [registered]);
+    fs::write(&cursor, "{").unwrap();
+    let [broken] = about(&shell, "MCP client").try_into().unwrap();
+    assert!(broken.starts_with("! MCP client cursor: "), "{broken}");
+
+    let webhook = "[notify]\ndesktop = true\ncommand = \"true\"\n\
+                   webhook_url = \"https://example.org/t0ken\"\nwebhook_secret_file = \"secret\"\n";
+    fs::write(&file, webhook).unwrap();
+    fs::write(shell.path("secret"), "s3cret").unwrap();
+    shell.set("PATH", "/nowhere");
+    let expected = [
+        "! notifications: `notify.desktop` is on, and there is no `notify-send` on the PATH; install it \
+         (libnotify)",
+        "✓ notifications: webhook at example.org, secret from a file",
+        "✓ notifications: `notify.command`",
+    ];
+    assert_eq!(about(&shell, " notifications: "), expected);
+    fs::remove_file(shell.path("secret")).unwrap();
+    let doctor = shell.run(["doctor"]);
+    assert_eq!(doctor.code, 1);
+    assert!(doctor.stdout.contains("\n✗ notifications: the webhook's secret "), "{doctor:?}");
+    assert!(!doctor.stdout.contains("t0ken"), "{doctor:?}");
+}
+
+#[test]
+fn the_doctor_counts_what_it_found_and_says_the_same_as_json() {
+    let shell = Shell::new();
+    shell.say(["daemon", "start"]);
+    let text = shell.run(["doctor"]).stdout;
+    let json = shell.json(["doctor", "--json"]);
+    let sign = |status: &Value| match status.as_str().unwrap() {
+        "ok" => '✓',
+        "absent" => '–',
+        "warning" => '!',
+        _ => '✗',
+    };
+    let findings = json["findings"].as_array().unwrap();
+    let line = |finding: &Value| {
+        format!("{} {}\n", sign(&finding["status"]), finding["text"].as_str().unwrap())
+    };
+    let lines: String = findings.iter().map(line).collect();
+    let count = |status: &str| findings.iter().filter(|f| f["status"] == status).count();
+    let last = format!(
+        "\n✓ ok: {}, – absent: {}, ! warning: {}, ✗ wrong: 0\n",
+        count("ok"),
+        count("absent"),
+        count("warning")
+    );
+    // The size of the task store grows while the doctor looks.
+    let without_size = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.contains(" storage: "));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!(without_size(&text), without_size(&format!("{lines}{last}")));
+    assert_eq!(json["sound"], json!(true));
+}
+
+#[test]
+fn long_work_shows_itself_on_a_terminal_and_is_quiet_elsewhere() {
+    let mut shell = Shell::new();
+    // Without it no program knows how to draw.
+    shell.set("TERM", "xterm");
+    shell.launch_to_the_end("@say done");
+    let copy = shell.path("copy.db");
+    let copied = shell.json(["backup", "--json", copy.to_str().unwrap()]);
+    let bytes = fs::metadata(&copy).unwrap().len();
+    assert_eq!(copied, json!({ "file": copy, "bytes": bytes }));
+    let quiet = shell.run(["prune", "--keep", "5"]);
+    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("Removed 0 tasks.\n", ""));
+    let shown = shell.on_terminal(80, ["backup", "--force", copy.to_str().unwrap()]);
+    assert!(shown.contains("copying the task store"), "{shown:?}");
+    let shown = shell.on_terminal(80, ["prune", "--keep", "5"]);
+    assert!(shown.contains("deleting old tasks"), "{shown:?}");
+    shell.say(["daemon", "stop"]);
+    let shown = shell.on_terminal(80, ["doctor", "--repair"]);
+    assert!(shown.contains("rewriting the task store"), "{shown:?}");
+    let repaired = shell.json(["doctor", "--repair", "--json"]);
+    assert_eq!(repaired, json!({ "sound": true, "tasks": 0, "otherRows": 0, "lost": 0 }));
+}

@@ -1,0 +1,201 @@
+//! Commands on a real terminal (tmux): what is redrawn in place, and what stays on the screen.
+
+use std::fs;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::support::process::{Shell, until};
+use crate::support::screen::Screen;
+
+/// The program with these words, and its exit code as the last line; the screen stays.
+fn words(arguments: &str) -> Vec<String> {
+    let program = env!("CARGO_BIN_EXE_asyncagents");
+    // Ctrl-C is for the program, not for the shell around it.
+    let script = format!("trap : INT; {program} {arguments}; echo \"exit $?\"; exec cat");
+    ["sh", "-c", &script].map(str::to_owned).to_vec()
+}
+
+fn start<'a>(shell: &'a Shell, name: &str, arguments: &str) -> Screen<'a> {
+    Screen::start(shell, &shell.path(""), name, (100, 30), &words(arguments))
+}
+
+#[test]
+fn wait_shows_what_tasks_do_in_place_and_goes_on_when_the_daemon_is_killed() {
+    let shell = Shell::with_host_process();
+    let (one, two) = (shell.launch_hanging("first"), shell.launch_hanging("second"));
+    let screen = start(&shell, "wait", &format!("wait {} {}", one.short_id, two.short_id));
+    // What is said of its end has the name in quotes.
+    let line = |id: &str, name: &str| format!("{id}  {name} @hang ");
+    screen.until_shows(&line(&one.short_id, "first"));
+    screen.until_shows(&line(&two.short_id, "second"));
+    screen.until_shows(", 0 tool calls");
+    shell.kill_daemon();
+    until("it is started again", || shell.health().is_some());
+    shell.finish(&two, "b");
+    let ended = format!("{} \"second @hang\" completed", two.short_id);
+    screen.until_shows(&ended);
+    // What was drawn of it is gone, what has ended stays, and the other one is drawn below it.
+    until("only the first is drawn", || {
+        let shown = screen.shown();
+        !shown.contains(&line(&two.short_id, "second"))
+            && shown.matches(&line(&one.short_id, "first")).count() == 1
+    });
+    assert!(
+        screen.shown_in_colour().contains("\u{1b}[32mcompleted"),
+        "{}",
+        screen.shown_in_colour()
+    );
+    shell.finish(&one, "a");
+    screen.until_shows("exit 0");
+    let shown = screen.shown();
+    let expected = format!("{ended}\n{} \"first @hang\" completed\nexit 0", one.short_id);
+    assert_eq!(shown.trim_end(), expected);
+}
+
+#[test]
+fn wait_says_at_once_when_one_of_several_tasks_needs_an_answer() {
+    let shell = Shell::with_host_process();
+    let hanging = shell.launch_hanging("first");
+    let asking = shell.launch("second\n@ask bash rm -rf x\n@say done");
+    let screen = start(&shell, "asks", &format!("wait {} {}", hanging.short_id, asking.short_id));
+    screen.until_shows("asks for: \"bash rm -rf x\"");
+    screen.until_shows(&format!("asyncagents approve {}", asking.short_id));
+    screen.until_shows("running, blocked");
+    shell.say(["approve", &asking.short_id]);
+    screen.until_shows(&format!(
+        "{} \"second @ask bash rm -rf x @say done\" completed",
+        asking.short_id
+    ));
+    assert_eq!(screen.shown().matches("asks for:").count(), 1, "{}", screen.shown());
+    shell.finish(&hanging, "a");
+    screen.until_shows("exit 0");
+}
+
+#[test]
+fn run_with_follow_shows_the_work_on_a_terminal_across_a_killed_daemon() {
+    let shell = Shell::with_host_process();
+    let arguments = "run --follow --description look '@tool read {\"path\":\"a\"}\n@hang'";
+    let screen = start(&shell, "follow", arguments);
+    screen.until_shows("> read path=\"a\"");
+    let task = shell.tasks().remove(0);
+    shell.kill_daemon();
+    until("it is started again", || shell.health().is_some());
+    shell.finish(&task, "## Found\n\nIt is in **a**.");
+    screen.until_shows("exit 0");
+    let shown = screen.shown();
+    assert_eq!(shown.matches("> read path=\"a\"").count(), 1, "{shown}");
+    assert!(shown.contains("agent    │ Found\n         │\n         │ It is in a.\n"), "{shown}");
+    assert!(shown.contains(&format!("{} \"look\" completed\n", task.short_id)), "{shown}");
+}
+
+#[test]
+fn a_watched_list_is_redrawn_in_place() {
+    let shell = Shell::with_host_process();
+    let task = shell.launch_hanging("first");
+    let screen = start(&shell, "watch", "ps --watch");
+    screen.until_shows("running, waiting");
+    shell.finish(&task, "a");
+    screen.until_shows("completed");
+    let shown = screen.shown();
+    assert_eq!(shown.trim_end().lines().count(), 2, "{shown}");
+    screen.press("C-c");
+    screen.until_shows("exit 130");
+}
+
+/// What demos leave behind, were they to leave something.
+fn leftovers(place: &std::path::Path) -> Vec<String> {
+    let files = fs::read_dir(place).unwrap();
+    files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// A shell whose temporary directory is its own.
+fn apart() -> Shell {
+    let mut shell = Shell::new();
+    shell.unset("ASYNCAGENTS_HOST");
+    shell.unset("ASYNCAGENTS_API_PORT");
+    for name in ["tmp", "empty"] {
+        fs::create_dir(shell.path(name)).unwrap();
+    }
+    shell.set("TMPDIR", shell.path("tmp"));
+    shell
+}
+
+#[test]
+fn the_demo_on_a_terminal_loses_nothing_and_leaves_nothing_behind() {
+    let shell = apart();
+    let screen = Screen::start(&shell, &shell.path("empty"), "demo", (100, 60), &words("demo"));
+    screen.until_shows("exit 0");
+    let shown = screen.shown();
+    for text in [
+        "Three background agents look around in ",
+        "✓ Agent \"find where it starts\" finished in ",
+        "│ • src/main.rs:",
+        "kill -9 ",
+        "Nothing was lost: daemon ",
+        "3 of 3 tasks completed, each told once.",
+        "Where to look next:",
+    ] {
+        assert!(shown.contains(text), "{text}: {shown}");
+    }
+    assert_eq!(shown.matches("Task Progress: 3/3").count(), 2, "{shown}");
+    assert_eq!(leftovers(&shell.path("tmp")), [""; 0]);
+    assert!(!shell.home().exists(), "the user's own storage directory was not touched");
+}
+
+/// The processes with this in their command line.
+fn processes_of(place: &std::path::Path) -> Vec<String> {
+    let place = place.to_str().unwrap();
+    let lines = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let line = fs::read(entry.unwrap().path().join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).into_owned())
+    });
+    lines.filter(|line| line.contains(place)).collect()
+}
+
+#[test]
+fn a_demo_that_nobody_reads_leaves_nothing_behind_whatever_the_configuration() {
+    let shell = apart();
+    fs::create_dir_all(shell.path(".config/asyncagents")).unwrap();
+    fs::write(shell.path(".config/asyncagents/config.toml"), "no such key = 1").unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = shell.command(["demo"]);
+    command.current_dir(shell.path("empty")).stdin(Stdio::null()).stdout(writer);
+    let ended = command.output().unwrap();
+    let stderr = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!((ended.status.code(), stderr.as_str()), (Some(0), ""));
+    assert_eq!(leftovers(&shell.path("tmp")), [""; 0]);
+    until("its daemon has exited", || processes_of(&shell.path("tmp")).is_empty());
+    assert!(!shell.home().exists(), "the user's own storage directory was not touched");
+}
+
+#[test]
+fn a_demo_that_is_interrupted_stops_its_tasks_and_its_daemon_and_says_so() {
+    let shell = apart();
+    // Enough to search that it takes a while.
+    let place = shell.path("large");
+    fs::create_dir(&place).unwrap();
+    for n in 0..3_000 {
+        fs::write(
+            place.join(format!("{n}.txt")),
+            "main error install test config todo\n".repeat(200),
+        )
+        .unwrap();
+    }
+    let mut command = shell.command(["demo"]);
+    let running = crate::support::process::Running::new(command.current_dir(&place));
+    until("its daemon is there", || {
+        let homes = leftovers(&shell.path("tmp"));
+        homes.iter().any(|home| shell.path("tmp").join(home).join("home/asyncagents.sock").exists())
+    });
+    running.signal(Signal::INT);
+    let ended = running.wait();
+    assert_eq!(ended.code, 130, "{ended:?}");
+    assert!(ended.stderr.contains("interrupted: "), "{ended:?}");
+    assert!(
+        ended.stderr.ends_with(" stopped, the demo's daemon stopped, its files removed\n"),
+        "{ended:?}"
+    );
+    assert_eq!(leftovers(&shell.path("tmp")), [""; 0]);
+}
