@@ -2,7 +2,7 @@
 //!
 //! An intent without a task is a launch that was cut off. A session that carries its nonce is adopted and
 //! the task continues; without one the intent is dropped, but not before requests that the previous daemon
-//! had sent can have arrived. OwedNotice aborts are sent again. Each launch is settled under the lock of its key,
+//! had sent can have arrived. Owed aborts are sent again. Each launch is settled under the lock of its key,
 //! so that a caller's retry and recovery do not work on it at the same time.
 
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Supervisor {
                 );
                 Vec::new()
             });
-            // AwaitedEnds after the intents are read: those written since belong to launches of this daemon.
+            // Awaited after the intents are read: those written since belong to launches of this daemon.
             if let Some(letting_go) = letting_go.take()
                 && let Err(error) = letting_go.await
             {

@@ -177,7 +177,7 @@ impl Transcripts {
                 };
                 written.push(self.core.store().transcripts().keep(&task, run, body));
             }
-            // AwaitedEnds together, so that the writes of a page can share a commit.
+            // Awaited together, so that the writes of a page can share a commit.
             for outcome in written {
                 outcome.await?;
             }

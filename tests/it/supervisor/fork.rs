@@ -167,6 +167,7 @@ async fn a_fork_cut_off_in_its_launch_is_adopted_with_its_context() {
         "at": world.clock.now(),
         "inherits": {"Context": {"preamble": "You continue.", "context": "[User]\nhello"}},
     });
+    world.crash();
     let intent = asyncagents::store::Intent {
         nonce: "n1".into(),
         host: "scripted".into(),
@@ -190,7 +191,7 @@ async fn a_fork_cut_off_in_its_launch_is_adopted_with_its_context() {
         handed: Default::default(),
     };
     let session = Scripted::Here(world.host.clone()).open(session).await.unwrap().session;
-    world.restart().await;
+    world.revive();
     let supervisor = world.supervisor.clone();
     world.until("it is adopted", || supervisor.task(&session).is_ok()).await;
     let task = world.ended(&world.task(&session)).await;

@@ -118,7 +118,7 @@ async fn the_same_key_launches_the_same_task() {
     assert_eq!(world.supervisor.task_count().unwrap(), 1);
 }
 
-/// The intent of a daemon that died before it called the host.
+/// Writes the intent of a daemon that died before it called the host; [`World::crash`] comes first.
 async fn intend(world: &World, parent: &asyncagents::task::SessionId, nonce: &str) {
     intend_on("scripted", world, parent, nonce).await;
 }
@@ -173,9 +173,9 @@ async fn a_host_that_does_not_answer_holds_up_no_launch_that_a_crash_left_on_ano
     world.control(Control::Unreachable { yes: true }).await;
     world.supervisor.cancel(&caller(&parent), Target::All).await.unwrap();
     world.control(Control::Unreachable { yes: false }).await;
+    world.crash();
     intend_on("other", &world, &parent, "n1").await;
     let session = open(&world, "n1").await;
-    world.kill();
     // A host that accepts connections and never responds.
     let place = tempfile::tempdir().unwrap();
     let socket = place.path().join("silent.sock");
@@ -194,9 +194,10 @@ async fn a_host_that_does_not_answer_holds_up_no_launch_that_a_crash_left_on_ano
 async fn a_crash_after_the_session_was_opened_leaves_a_task_that_goes_on() {
     let mut world = World::start().await;
     let parent = world.parent().await;
+    world.crash();
     intend(&world, &parent, "n1").await;
     let session = open(&world, "n1").await;
-    world.restart().await;
+    world.revive();
     let supervisor = world.supervisor.clone();
     world.until("it is adopted", || supervisor.task(&session).is_ok()).await;
     let task = world.ended(&world.task(&session)).await;
@@ -214,9 +215,10 @@ async fn a_crash_after_the_session_was_opened_leaves_a_task_that_goes_on() {
 async fn a_crash_before_the_session_was_opened_leaves_nothing() {
     let mut world = World::at(settings(), Clock::manual(Timestamp::from_millis(1_000_000))).await;
     let parent = world.parent().await;
+    world.crash();
     intend(&world, &parent, "n1").await;
     world.clock.advance(Duration::from_secs(60));
-    world.restart().await;
+    world.revive();
     let store = world.store.clone();
     world.until("the intent is gone", || store.intents().all().unwrap().is_empty()).await;
     assert_eq!(world.supervisor.task_count().unwrap(), 0);
@@ -227,10 +229,11 @@ async fn a_crash_before_the_session_was_opened_leaves_nothing() {
 async fn a_session_of_a_launch_that_was_refused_is_deleted() {
     let mut world = World::start().await;
     let parent = world.parent().await;
+    world.crash();
     intend(&world, &parent, "n1").await;
     open(&world, "n1").await;
     world.store.intents().abandon("n1".into()).await.unwrap();
-    world.restart().await;
+    world.revive();
     let store = world.store.clone();
     world.until("the intent is gone", || store.intents().all().unwrap().is_empty()).await;
     assert_eq!(world.host.sessions(), [parent]);

@@ -127,11 +127,19 @@ impl World {
         self.store.close();
     }
 
+    /// Kills the daemon and opens its store without one, to write what a crash leaves behind. With a
+    /// daemon on it, recovery could settle that before the test has arranged the rest.
+    pub fn crash(&mut self) {
+        self.kill();
+        (self.store, _) = Store::open(&self.dir.path().join("asyncagents.db"), |_| {}).unwrap();
+    }
+
     pub fn revive(&mut self) {
         self.revive_with(hosts(&self.host));
     }
 
     pub fn revive_with(&mut self, hosts: Hosts) {
+        self.store.close();
         (self.supervisor, self.store, self.working) =
             begin(self.dir.path(), &self.settings, &self.clock, |_| hosts);
     }
