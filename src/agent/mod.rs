@@ -7,3 +7,7 @@ pub mod drive;
 pub mod model;
 pub mod tools;
 pub mod turn;
+
+/// The result of a call that was running when the daemon died.
+pub(crate) const INTERRUPTED: &str =
+    "interrupted: the tool was cut off and may have done a part of it";

@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::fork::Inherits;
 use super::launches::Offerer;
-use super::{Error, Fork, Supervisor};
+use super::{Caller, Error, Fork, Supervisor};
 use crate::host::{self, AgentOffer, ClientCredentials, NewSession, OpenedSession, Place};
 use crate::store::{Inheritance, Intent, IntentOutcome, NewTask, Placement};
 use crate::task::launch::TaskSpec;
 use crate::task::{
-    BatchId, LaunchMode, MAILBOX, Order, Origin, Parent, SHELL, SessionId, Task, TaskId, Timestamp,
+    BatchId, LaunchMode, MAILBOX, Order, Origin, Parent, SessionId, Task, TaskId, Timestamp,
 };
 
 /// Names by which models know our agents from other programs.
@@ -26,40 +26,6 @@ const SYNONYMS: [(&str, &str); 1] = [("general-purpose", "general")];
 /// Tools a child never has: ours, by any name, and the host's own ways to spawn and to ask (T12).
 const DENIED: [&str; 6] =
     ["asyncagents_*", "superagents_*", "background_*", "Task", "task", "question"];
-
-/// Who calls, from where.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Caller {
-    pub session: SessionId,
-    pub message: String,
-    pub agent: String,
-    pub directory: String,
-    /// Where the caller's conversation lives; [`MAILBOX`] when it has none.
-    pub host: String,
-    /// `NODE_ENV=development` at the caller.
-    pub development: bool,
-    /// Every launch is a batch of its own unless it names one, as from the shell.
-    pub lone_batches: bool,
-    /// Prefix of the names of earlier callers whose unread notices this one inherits, once they are gone.
-    #[serde(default)]
-    pub heir_of: String,
-    /// Shares its parent with strangers, and is told nothing of it (T18).
-    #[serde(default)]
-    pub anonymous: bool,
-    /// The client's own timeout: calls that take longer are cut off.
-    #[serde(default)]
-    pub longest_wait: Option<Duration>,
-    /// Credentials from its environment. Never stored: a launch that the next daemon finishes has none.
-    #[serde(skip)]
-    pub handed: ClientCredentials,
-}
-
-impl Caller {
-    /// The user's own shell, which sees and may change everything.
-    pub fn is_shell(&self) -> bool {
-        self.session.as_str() == SHELL
-    }
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {

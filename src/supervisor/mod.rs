@@ -27,6 +27,7 @@
 
 mod alerts;
 mod asks;
+mod caller;
 mod calls;
 mod cancel;
 mod clear;
@@ -71,11 +72,12 @@ pub use self::core::Draining;
 pub use crate::host::{AgentOffer, Answer};
 pub use crate::notice::Notice;
 pub use asks::PermissionRequest;
+pub use caller::Caller;
 pub use cancel::{Cancelled, Target};
 pub use clear::ClearOutcome;
 pub use fork::{Fork, ForkMethod};
 pub use hosts::{Bridge, HostStatus, Line, Server};
-pub use launch::{Caller, Launch};
+pub use launch::Launch;
 pub use list::Listing;
 pub use mailbox::{Letter, Mail, Mailbox};
 pub use output::Output;

@@ -5,7 +5,7 @@
 //! comes without its result and names the tool that shows it. Notices are handed out, not marked as read: that
 //! is done with the receipt, when the answer has arrived.
 
-use super::output::INLINE;
+use super::INLINE;
 use crate::supervisor::{Caller, Letter, Mail, Supervisor};
 use crate::task::{Receipt, Task};
 

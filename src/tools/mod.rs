@@ -49,6 +49,9 @@ use crate::task::lifecycle::Refused;
 use crate::task::{MAILBOX, Receipt, SHELL, SessionId, State, Task};
 use crate::wire::{CallerView, HandOverView, MessageFilter, ToolAnswer};
 
+/// How many characters of a text are shown at once.
+const INLINE: usize = 8_000;
+
 /// The other names the tools can be registered under (`tools.aliases`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

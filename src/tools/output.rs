@@ -1,7 +1,7 @@
 //! `asyncagents_output`: a task's result, or its status and progress; with `block` it waits for the end.
 //!
 //! What an agent wrote is quoted in a fence that its text cannot close. A long text comes in windows of
-//! [`INLINE`] characters, each with the call that shows the next one, so that nothing is out of reach.
+//! `INLINE` characters, each with the call that shows the next one, so that nothing is out of reach.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::asks::{waiting_for_a_person, why_it_returned};
 use super::session;
 use super::wait_limit::{LONGEST, SHORTEST, USUAL, WaitLimit};
-use super::{Answer, Audience, NameSet, Refusal, parse, structured};
+use super::{Answer, Audience, INLINE, NameSet, Refusal, parse, structured};
 use crate::quote::{QUOTED, fenced, label, line, literal, short_literal};
 use crate::supervisor::{Caller, Supervisor, WaitEnd};
 use crate::task::time::say;
@@ -38,9 +38,6 @@ pub(super) fn description(audience: Audience) -> String {
 }
 
 pub(super) const REQUIRED: &[&str] = &["task_id"];
-
-/// How many characters of a text are shown at once.
-pub(super) const INLINE: usize = 8_000;
 
 /// How many characters of texts that are shown in one line.
 pub(super) const MOST_OF_ERROR: usize = 2_000;

@@ -1,8 +1,7 @@
 //! Refusals of tools, as the text that the caller gets: what is wrong, and what to do instead. Texts of the
 //! supervisor are the same as over HTTP; a refusal that quotes an argument is escaped into one line and bounded.
 
-use super::Answer;
-use super::output::INLINE;
+use super::{Answer, INLINE};
 use crate::quote;
 use crate::supervisor;
 use crate::task::Receipt;

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::asks::{waiting_for_a_person, why_it_returned};
 use super::list::line;
-use super::output::{INLINE, Window, show};
+use super::output::{Window, show};
 use super::wait_limit::{LONGEST, SHORTEST, USUAL, WaitLimit};
 use super::waiter::Waiter;
-use super::{Answer, Audience, NameSet, Refusal, audience, counted, parse, structured};
+use super::{Answer, Audience, INLINE, NameSet, Refusal, audience, counted, parse, structured};
 use crate::supervisor::{Caller, Need, Supervisor, WaitEnd};
 use crate::task::{BatchId, Task, TaskId, Timestamp};
 

@@ -15,7 +15,7 @@ install_python() {
   tool="$cache/$1-$2"
   [ ! -e "$tool/installed" ] || return 0
   rm -rf "$tool"
-  timeout 60 python3 -m venv "$tool" || give_up "cannot make a Python environment" \
+  timeout 300 python3 -m venv "$tool" || give_up "cannot make a Python environment" \
     "Python 3.11 with venv is needed"
   timeout 300 "$tool/bin/pip" install --quiet --disable-pip-version-check "$1==$2" ||
     give_up "cannot install $1 $2" "is the Python package index reachable?"

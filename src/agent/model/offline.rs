@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{Call, Finish, Piece, Request};
-use crate::agent::turn::INTERRUPTED;
+use crate::agent::INTERRUPTED;
 use crate::text::clip;
 use crate::transcript::{Message, Part, Role, Tokens};
 

@@ -17,14 +17,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::INTERRUPTED;
 use super::model::{self, Call, Piece, Price};
 use crate::backoff::Backoff;
 use crate::transcript::{
     CallStatus, Failure, FailureName, Finish, Info, Message, Part, Role, ToolState,
 };
-
-/// The result of a call that was running when the daemon died.
-pub const INTERRUPTED: &str = "interrupted: the tool was cut off and may have done a part of it";
 
 const NOT_RUN: &str = "not run: another call of the same answer was refused, which ended the run";
 const NOT_OURS: &str = "not run: this conversation is a copy, and the call was the original's";
