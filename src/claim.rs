@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_held_by_one_process_until_it_is_gone() {
+    fn a_name_is_claimed_by_one_process_until_it_drops_the_claim_or_dies() {
         let home = tempfile::tempdir().unwrap();
         assert!(!is_held(home.path(), "one"));
         let claim = Claim::hold(home.path(), "one").unwrap();

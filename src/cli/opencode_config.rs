@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_empty_without_us_goes_too() {
+    fn a_plugin_list_that_becomes_empty_is_removed() {
         let put = with_plugin("{}", URL, "p").unwrap();
         assert_eq!(without_plugin(&put).unwrap().unwrap().replace(['\n', ' '], ""), "{}");
         assert_eq!(without_plugin("{ \"plugin\": [\"other\"] }"), Ok(None));

@@ -83,7 +83,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_disk_or_a_directory_that_fills_up_is_told_before_it_is_full() {
+    fn a_disk_or_a_directory_that_fills_up_is_warned_about_before_it_is_full() {
         let check = |least: u64, most: u64, free: u64, used: u64, expected: &[&str]| {
             let limit = |bytes: u64| Some(bytes * MIB).filter(|bytes| *bytes > 0);
             let config = config::Storage { warn_free_bytes: limit(least), max_bytes: limit(most) };
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_folders_counts_and_links_are_not_followed() {
+    fn the_used_space_counts_subfolders_and_follows_no_links() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         fs::create_dir(path.join("output")).unwrap();

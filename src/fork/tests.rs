@@ -50,7 +50,7 @@ fn real_messages_of_opencode_are_read() {
 }
 
 #[test]
-fn a_block_per_message_with_its_role_text_calls_and_results() {
+fn every_message_is_a_block_with_its_role_text_calls_and_results() {
     let transcript = json!([
         user("Where is the login?"),
         assistant(json!([
@@ -78,7 +78,7 @@ fn a_block_per_message_with_its_role_text_calls_and_results() {
 }
 
 #[test]
-fn results_that_carry_their_text_as_a_text_are_read_too_and_what_is_unknown_says_so() {
+fn results_in_a_text_field_are_read_and_unknown_parts_are_noted() {
     let transcript = json!([
         {"role": "assistant", "content": [
             {"type": "tool_use", "id": "t1", "name": "bash", "input": {}},
@@ -165,7 +165,7 @@ fn results_are_cut_by_tier_and_by_method() {
 }
 
 #[test]
-fn arguments_are_cut_by_tier_and_name_and_id_never() {
+fn arguments_are_cut_by_tier_and_names_and_ids_never() {
     let name = "n".repeat(700);
     for (calls, limit) in [(5, 500), (6, 200), (15, 200), (16, 100)] {
         for length in [limit - 1, limit, limit + 1] {
@@ -318,7 +318,7 @@ fn compaction_tiers_and_budget_come_in_this_order() {
 }
 
 #[test]
-fn what_is_no_list_of_messages_is_refused() {
+fn input_that_is_not_a_list_of_messages_is_refused() {
     let check = |json: &str, expected: &str| {
         let error = inherit(json).unwrap_err().to_string();
         let start = "the conversation cannot be read as a list of messages: ";
@@ -401,7 +401,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_was_said_the_rules_hold(said in prop::collection::vec(said(), 0..40)) {
+    fn any_conversation_stays_within_the_budget_in_order_and_without_gaps(said in prop::collection::vec(said(), 0..40)) {
         let (transcript, calls) = conversation(&said);
         let inherited = inherited(&transcript);
         let Inheritance { context, counts, .. } = &inherited;
@@ -443,7 +443,7 @@ proptest! {
     }
 
     #[test]
-    fn nonsense_is_refused_and_never_panics(text in "[\\[\\]{}\",:a-z0-9\\\\ ]{0,200}") {
+    fn malformed_input_never_panics(text in "[\\[\\]{}\",:a-z0-9\\\\ ]{0,200}") {
         let _ = inherit(&text);
     }
 }

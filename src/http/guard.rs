@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_token_is_right() {
+    fn only_the_whole_token_is_accepted() {
         let check = |value: &'static str, expected: bool| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
             assert_eq!(policy(false).token_in(&headers) == Token::Right, expected, "{value}");
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_door_to_other_machines_asks_readers_for_the_token_as_well() {
+    fn a_listener_that_other_machines_can_reach_requires_the_token_for_reading_too() {
         let status = |open, is_read, token| {
             policy(open).refusal(is_read, token).map(|refused| refused.into_response().status())
         };

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_names_a_parent_and_a_directory_and_nothing_else() {
+    fn an_address_takes_a_parent_and_a_directory_and_no_other_parameter() {
         let known = address("/mcp?parent=mine&directory=/a%20b").unwrap();
         assert_eq!(known.parent.as_deref(), Some("mine"));
         assert_eq!(known.directory.as_deref(), Some("/a b"));

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_the_web_are_taken() {
+    fn only_http_and_https_addresses_are_accepted() {
         let check = |url: &str, expected: bool| {
             let secret: Secret = Arc::new(|| Ok("secret".to_owned()));
             assert_eq!(Webhook::new(url, secret).is_ok(), expected, "{url}");

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_put_right_in_a_directory_that_the_command_has_put_there() {
+    fn nothing_is_repaired_in_a_directory_that_the_command_swapped_in() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().canonicalize().unwrap();
         let (root, secret) = (top.join("workspace"), top.join("secret"));

@@ -250,7 +250,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_spawned_is_waited_for_or_dropped_when_the_supervisor_stops() {
+    async fn spawned_work_is_joined_or_dropped_when_the_supervisor_stops() {
         let (core, _home) = bare();
         let finished = core.spawn(async {
             tokio::time::sleep(LONGEST_JOIN / 2).await;
@@ -264,7 +264,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_end_is_not_waited_for_for_ever() {
+    async fn work_that_does_not_end_is_not_joined_for_ever() {
         let (core, _home) = bare();
         core.spawn(std::future::pending::<()>());
         core.stopping().cancel();

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_host_offered_is_believed_for_a_moment_and_only_where_it_was_offered() {
+    fn the_agents_a_host_offers_are_cached_for_seconds_per_host_and_directory() {
         let launches = Launches::default();
         let by = |directory: &str| Offerer {
             host: "scripted".into(),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_launched_while_there_is_no_room() {
+    fn nothing_is_launched_while_the_storage_directory_is_over_its_limit() {
         let launches = Launches::default();
         assert!(launches.check_space().is_ok());
         let overfull = Overfull { used: 2 << 20, most: 1 << 20 };

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_a_time_and_a_detail_are_no_figures() {
+    fn a_change_of_phase_time_or_detail_is_no_change_of_figures() {
         let one = Progress::new(Timestamp::from_millis(1));
         let other = Progress { phase: Phase::Tool, detail: Some("why".into()), ..one.clone() };
         assert!(same_figures(&one, &other));

@@ -296,7 +296,7 @@ mod tests {
     use crate::supervisor::core::tests::bare;
 
     #[tokio::test]
-    async fn an_end_is_awaited_until_the_last_who_waits_leaves_and_the_deliverer_hears_of_it() {
+    async fn an_end_is_awaited_until_the_last_waiter_leaves_and_the_deliverer_is_woken() {
         let (core, _home) = bare();
         let bell = Bell::default();
         let mailboxes = Mailboxes::new(core, bell.clone());

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_has_waited_since_it_was_asked_also_before_we_were_started() {
+    fn the_age_of_a_request_counts_from_when_it_was_asked_also_across_restarts() {
         let clock = Clock::manual(Timestamp::from_millis(60_000));
         let ask = Ask { id: "per_1".into(), what: "may it".into() };
         let since = Timestamp::from_millis(50_000);

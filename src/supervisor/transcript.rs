@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cached_transcript_is_good_for_its_version_and_its_time_and_the_oldest_make_room() {
+    fn a_cached_transcript_is_valid_for_its_version_and_time_and_the_oldest_is_evicted() {
         let mut cache = Cache::default();
         let id = |id: &str| TaskId::new(id);
         let second = Duration::from_secs;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_transcript_comes_back_as_it_was() {
+    async fn a_transcript_is_compressed_without_loss() {
         let messages = format!("[{}]", vec!["{\"info\":\"äöü\"}"; 1000].join(","));
         let body = pack(messages.clone()).await.unwrap();
         assert!(body.len() * 20 < messages.len(), "{}", body.len());
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_transcript_that_is_damaged_is_named_as_what_it_is() {
+    async fn a_damaged_transcript_is_reported_as_damaged() {
         let error = unpack(ArchivedTranscript { run: 0, body: vec![0xff; 9] }).await.unwrap_err();
         assert_eq!(error.to_string(), "the task store holds something unreadable in `transcript`");
     }

@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_busy_goes_on_whatever_its_transcript_says() {
+    fn a_busy_session_goes_on_whatever_its_transcript_says() {
         let phases = [
             (Activity::Waiting, Phase::Waiting, None),
             (Activity::Streaming, Phase::Streaming, None),

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_go_over_rotated_files() {
+    fn the_last_lines_are_read_across_rotated_files() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         assert_eq!(last_lines(folder.path(), 9, None).unwrap(), [] as [&str; 0]);

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn over_http_it_is_an_address_and_a_header_instead_of_a_program() {
+    fn an_entry_over_http_has_an_address_and_a_header_instead_of_a_program() {
         let put = |text: &str, url: &str| {
             let authorization = "Bearer secret".to_owned();
             add_server(text, &Server::Address { url: url.to_owned(), authorization })

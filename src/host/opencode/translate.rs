@@ -370,14 +370,14 @@ mod tests {
     }
 
     #[test]
-    fn g4_on_failure_the_idle_comes_twice_and_both_only_raise_a_suspicion() {
+    fn g4_on_failure_the_idle_comes_twice_and_neither_is_taken_for_an_end() {
         let suspicions = events(&sample!("fail-500")["events"]).into_iter();
         let suspicions = suspicions.filter(|event| event.change == SessionChange::Suspect);
         assert_eq!(suspicions.count(), 4, "status idle and session.idle, twice");
     }
 
     #[test]
-    fn g6_a_bad_agent_and_a_bad_model_are_told_by_an_error_alone() {
+    fn g6_an_unknown_agent_or_model_is_reported_only_by_an_error_event() {
         let sample = sample!("behaviours-errors");
         let errors = |recorded: &Value| -> Vec<String> {
             let all = events(recorded).into_iter();
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_of_a_session_is_old_with_everything_that_is_heard_of_it() {
+    fn every_event_of_a_session_invalidates_what_was_cached_of_it() {
         use super::super::mirror::Mirror;
         let recorded = sample!("events.run-with-tool");
         let session = SessionId::new(recorded[0]["properties"]["sessionID"].as_str().unwrap());

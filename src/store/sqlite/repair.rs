@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_indexes_cost_nothing() {
+    fn damaged_indexes_are_rebuilt_without_loss() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("test.db");
         filled(&path, 200);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_goes_on_behind_every_damaged_page() {
+    fn rows_behind_a_damaged_page_are_recovered() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("test.db");
         filled(&path, 300);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_no_database_nothing_is_left_but_the_file_itself() {
+    fn a_file_that_is_not_a_database_is_set_aside_and_replaced_by_an_empty_one() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("test.db");
         fs::write(&path, "garbage ".repeat(1000)).unwrap();
