@@ -100,7 +100,7 @@ fn a_second_daemon_in_the_same_directory_is_refused() {
 }
 
 #[test]
-fn start_status_and_stop_say_what_is() {
+fn start_status_and_stop_report_the_state_of_the_daemon() {
     let shell = Shell::new();
     let ended = |code, stdout: &str| Ended { code, stdout: stdout.into(), stderr: String::new() };
     let not_running = format!("not running in {}\n", shell.home().display());
@@ -128,7 +128,7 @@ fn start_status_and_stop_say_what_is() {
 }
 
 #[test]
-fn stopping_and_starting_again_and_again_never_misses() {
+fn starting_and_stopping_works_every_time() {
     let shell = Shell::new();
     for _ in 0..10 {
         shell.say(["daemon", "start"]);
@@ -290,7 +290,7 @@ fn tasks_survive_the_death_of_the_daemon() {
 }
 
 #[test]
-fn a_new_daemon_finds_no_task_more_and_none_less_however_often_the_last_one_was_killed() {
+fn no_launch_is_lost_or_doubled_however_often_the_daemon_is_killed() {
     let shell = Shell::with_host_process();
     let mut launched = BTreeSet::new();
     for _ in 0..5 {
@@ -310,7 +310,7 @@ fn a_new_daemon_finds_no_task_more_and_none_less_however_often_the_last_one_was_
 }
 
 #[test]
-fn the_log_tells_what_happened_and_nothing_of_what_was_said() {
+fn the_log_has_every_event_and_no_text_of_prompts_or_answers() {
     let mut shell = Shell::new();
     shell.set("ASYNCAGENTS_LOG", "debug");
     let task = shell.launch_to_the_end("password hunter2\n@say it is hunter2");

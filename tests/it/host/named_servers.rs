@@ -33,7 +33,7 @@ fn fine() -> (String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn launches_at_the_same_time_on_a_server_that_their_callers_name_all_run() {
+async fn concurrent_launches_on_a_server_that_their_callers_name_all_run() {
     let server = OpenCode::start().await;
     block_in_place(|| {
         let mut shell = shell();
@@ -140,7 +140,7 @@ async fn the_next_daemon_forgets_the_servers_that_no_task_needs_any_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_the_callers_environment_names_holds_with_its_server() {
+async fn the_host_that_the_callers_environment_names_is_used_with_its_server() {
     let server = OpenCode::start().await;
     block_in_place(|| {
         let mut shell = shell();
