@@ -79,7 +79,7 @@ fn a_cancel_whose_answer_was_lost_says_what_was_cancelled() {
 }
 
 #[test]
-fn clearing_and_pruning_whose_answers_were_lost_are_done_and_say_that_they_were_repeated() {
+fn clear_and_prune_whose_answers_were_lost_are_done_and_say_that_they_were_repeated() {
     let shell = Shell::new();
     shell.launch_to_the_end("@say done");
     let ended = run_losing(&shell, "POST /v1/clear", &["clear"]);
@@ -112,7 +112,7 @@ fn an_approval_whose_answer_was_lost_says_that_it_may_have_arrived() {
 }
 
 #[test]
-fn reading_and_servers_whose_answers_were_lost_are_asked_for_again() {
+fn read_requests_and_server_changes_whose_answers_were_lost_are_repeated() {
     let shell = Shell::new();
     let task = shell.launch_to_the_end("@say found");
     let ended = run_losing(&shell, "GET /v1/tasks", &["list", "--json"]);
@@ -136,7 +136,7 @@ fn reading_and_servers_whose_answers_were_lost_are_asked_for_again() {
 }
 
 #[test]
-fn every_verb_goes_on_with_the_next_daemon_when_the_last_one_was_killed_under_its_waiting() {
+fn output_and_wait_go_on_with_the_next_daemon_when_the_last_one_was_killed_meanwhile() {
     let shell = Shell::with_host_process();
     let task = shell.launch_hanging("slow");
     let output = shell.start(["output", "--wait", "600", &task.short_id]);
@@ -217,7 +217,7 @@ fn a_wait_under_which_the_daemon_is_stopped_on_purpose_says_so_and_exits_2() {
 }
 
 #[test]
-fn who_comes_after_a_stop_starts_the_daemon_again() {
+fn a_command_after_a_stop_starts_the_daemon_again() {
     let shell = Shell::with_host_process();
     let task = shell.launch_hanging("slow");
     shell.say(["daemon", "stop"]);

@@ -256,12 +256,12 @@ async fn kill_daemons(stage: Arc<Stage>) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_kills_lose_nothing_that_was_acknowledged_and_tell_nothing_twice() {
+async fn fifty_kills_lose_nothing_that_was_acknowledged_and_notify_nothing_twice() {
     kill_and_check(SCRIPTED).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_kills_lose_nothing_of_agents_of_our_own_either() {
+async fn fifty_kills_lose_nothing_of_embedded_agents_either() {
     kill_and_check(EMBEDDED).await;
 }
 

@@ -8,7 +8,7 @@ use asyncagents::task::{State, Status};
 use crate::support::{World, caller, settings};
 
 #[tokio::test]
-async fn a_resume_goes_on_in_the_same_session_and_is_told_as_a_resume() {
+async fn a_resume_goes_on_in_the_same_session_and_its_notice_says_resume() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = world.end_of(&parent, "@say first").await;

@@ -139,7 +139,7 @@ async fn a_retried_fork_begins_with_the_context_of_the_first_although_its_parent
 }
 
 #[tokio::test]
-async fn a_blocking_task_comes_back_in_the_background_and_its_session_need_not_exist() {
+async fn a_blocking_task_is_retried_in_the_background_and_its_session_need_not_exist() {
     let world = World::start().await;
     let parent = world.parent().await;
     let blocking = Order { mode: LaunchMode::Blocking, ..order("@fail no") };

@@ -56,7 +56,7 @@ async fn a_wait_of_half_an_hour_is_one_call() {
 }
 
 #[tokio::test]
-async fn an_answer_that_no_client_comes_for_is_given_up_after_a_month() {
+async fn an_answer_that_no_client_fetches_is_deleted_after_a_month() {
     let clock = Clock::manual(Timestamp::from_millis(1_000_000));
     let world = World::at(settings(), clock.clone()).await;
     let tools = Tools::of_client(&world);

@@ -412,7 +412,7 @@ async fn s4_an_errand_is_a_task_like_any_other() {
 }
 
 #[tokio::test]
-async fn s4_an_agent_that_says_nothing_is_said_to_have_said_nothing() {
+async fn s4_an_empty_answer_of_an_agent_is_reported_with_a_text() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
     let answer = tools.call("Task", errand("@say")).await;
