@@ -18,7 +18,7 @@ fn agents(place: &Path, flags: &[&str]) -> Output {
 }
 
 #[test]
-fn agents_are_listed_with_their_source_and_untrusted_ones_and_problems_apart() {
+fn agents_are_listed_with_their_source_and_untrusted_ones_and_problems_separately() {
     let place = tempfile::tempdir().unwrap();
     for (file, text) in [
         ("config/config.toml", ""),

@@ -220,7 +220,7 @@ fn wait_survives_a_restart_of_the_daemon() {
             let mut waiting = shell.start(["wait", &quick.short_id, &task.short_id]);
             // After this line the command blocks.
             let told = format!("{} \"quick\" completed\n", quick.short_id);
-            assert_eq!(waiting.next_complaint(), told);
+            assert_eq!(waiting.next_stderr_line(), told);
             way(&shell);
             until("the daemon is there again", || shell.health().is_some());
             assert!(!waiting.is_over());

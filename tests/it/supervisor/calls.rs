@@ -206,7 +206,7 @@ fn a_wait_under_which_the_daemon_is_stopped_on_purpose_says_so_and_exits_2() {
         let quick = shell.launch_to_the_end("quick").short_id;
         let task = shell.launch_hanging("slow");
         let mut wait = shell.start(["wait", &quick, &task.short_id]);
-        assert_eq!(wait.next_complaint(), format!("{quick} \"quick\" completed\n"));
+        assert_eq!(wait.next_stderr_line(), format!("{quick} \"quick\" completed\n"));
         way(&shell);
         let stderr = "error: the daemon was stopped on purpose while this command waited; \
                       `asyncagents daemon start` starts it again, and then its tasks go on\n";

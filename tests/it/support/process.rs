@@ -364,7 +364,7 @@ impl Running {
     }
 
     /// Takes the next line from its standard error.
-    pub fn next_complaint(&mut self) -> String {
+    pub fn next_stderr_line(&mut self) -> String {
         self.stderr.next()
     }
 
