@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub use version::{Handshake, Incompatible};
+pub use version::{Handshake, VersionMismatch};
 
 use connection::{ConnectionPool, Failure, Response};
 
@@ -91,7 +91,7 @@ pub enum Error {
     )]
     TimedOut,
     #[error(transparent)]
-    Incompatible(#[from] Incompatible),
+    Incompatible(#[from] VersionMismatch),
     /// The whole answer came, and it is not what this version expects.
     #[error(
         "the daemon's answer is not understood ({versions}); `asyncagents daemon restart` replaces the \

@@ -14,7 +14,7 @@ use super::section::{YEAR, section};
 use super::units::{DAY, count_or_off, days_or_off, fractional_seconds, seconds, seconds_or_off};
 use crate::sandbox::Choice;
 use crate::supervisor::ForkMethod;
-use crate::tools::{Alias, Offered, OnTimeout};
+use crate::tools::{Alias, OfferScope, OnTimeout};
 
 // The doc comments of keys are texts for users: they are printed into the commented config file, and a snapshot test
 // holds them. Notes for developers are plain comments.
@@ -327,7 +327,7 @@ section! {
     pub struct TaskTool {
         /// The tool `Task` waits for its agent's answer. Where it is offered: "mcp" to clients of
         /// `asyncagents mcp`, "everywhere" also in OpenCode, or "nowhere".
-        offered: Offered = Offered::Mcp,
+        offered: OfferScope = OfferScope::Mcp,
 
         /// How long a call waits for its agent; for MCP clients at most mcp.longest_call_seconds.
         #[written("timeout_seconds", "seconds")]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::config;
-use crate::supervisor::Overfull;
+use crate::supervisor::StorageOverrun;
 
 /// Warnings begin at nine tenths of the limit: the limit less a tenth.
 const NEARLY: u64 = 10;
@@ -15,7 +15,7 @@ const NEARLY: u64 = 10;
 pub(super) struct Space {
     pub(super) warnings: Vec<String>,
     /// Nothing is to be launched.
-    pub(super) overfull: Option<Overfull>,
+    pub(super) overfull: Option<StorageOverrun>,
 }
 
 impl Space {
@@ -39,7 +39,7 @@ impl Space {
         }
         let Some(most) = config.max_bytes else { return space };
         if used > most {
-            let overfull = Overfull { used, most };
+            let overfull = StorageOverrun { used, most };
             space.warnings.push(overfull.to_string());
             space.overfull = Some(overfull);
         } else if used > most - most / NEARLY {

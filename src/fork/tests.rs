@@ -344,7 +344,7 @@ fn words(longest: usize) -> impl Strategy<Value = String> {
 }
 
 #[derive(Clone, Debug)]
-enum Said {
+enum Utterance {
     Text(String),
     Long(usize),
     Call { name: &'static str, arguments: String, output: Option<String>, repeat: usize },
@@ -352,34 +352,36 @@ enum Said {
     Compaction,
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn said() -> impl Strategy<Value = Utterance> {
     let name = || prop::sample::select(vec!["read", "bash", "grep_it", "exec"]);
     prop_oneof![
-        4 => words(30).prop_map(Said::Text),
-        1 => (1_000..250_000usize).prop_map(Said::Long),
+        4 => words(30).prop_map(Utterance::Text),
+        1 => (1_000..250_000usize).prop_map(Utterance::Long),
         4 => (name(), words(200), prop::option::of(words(20)), 1..500usize).prop_map(
-            |(name, arguments, output, repeat)| Said::Call { name, arguments, output, repeat }
+            |(name, arguments, output, repeat)| Utterance::Call { name, arguments, output, repeat }
         ),
-        2 => words(700).prop_map(|output| Said::Apart { output }),
-        1 => Just(Said::Compaction),
+        2 => words(700).prop_map(|output| Utterance::Apart { output }),
+        1 => Just(Utterance::Compaction),
     ]
 }
 
 /// A conversation, and the ids of its calls with their names, oldest first.
-fn conversation(said: &[Said]) -> (Value, Vec<(String, String)>) {
+fn conversation(said: &[Utterance]) -> (Value, Vec<(String, String)>) {
     let mut messages = Vec::new();
     let mut calls = Vec::new();
     for (n, said) in said.iter().enumerate() {
         match said {
-            Said::Text(text) => messages.push(user(&format!("<{n}>{text}"))),
-            Said::Long(length) => messages.push(user(&format!("<{n}>{}", "€".repeat(*length)))),
-            Said::Call { name, arguments, output, repeat } => {
+            Utterance::Text(text) => messages.push(user(&format!("<{n}>{text}"))),
+            Utterance::Long(length) => {
+                messages.push(user(&format!("<{n}>{}", "€".repeat(*length))))
+            }
+            Utterance::Call { name, arguments, output, repeat } => {
                 let output = output.as_ref().map(|output| output.repeat(*repeat));
                 let state = json!({"input": {"a": arguments}, "output": output});
                 messages.push(assistant(json!([tool(&format!("id{n}"), name, state)])));
                 calls.push((format!("id{n}"), (*name).to_owned()));
             }
-            Said::Apart { output } => {
+            Utterance::Apart { output } => {
                 let id = format!("id{n}");
                 let call = json!({"type": "tool_use", "id": id, "name": "apart", "input": n});
                 let result = json!({"type": "tool_result", "tool_use_id": id, "content": output});
@@ -387,7 +389,7 @@ fn conversation(said: &[Said]) -> (Value, Vec<(String, String)>) {
                 messages.push(json!({"role": "user", "content": [result]}));
                 calls.push((id, "apart".to_owned()));
             }
-            Said::Compaction => {
+            Utterance::Compaction => {
                 messages.push(json!({"info": {"role": "user"}, "parts": [{"type": "compaction"}]}));
                 messages.push(json!({"info": {"role": "assistant", "summary": true},
                     "parts": [{"type": "text", "text": format!("<{n}>")}]}));

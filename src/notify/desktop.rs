@@ -21,20 +21,20 @@ pub struct Desktop {
 
 /// What is shown of the JSON.
 #[derive(Deserialize)]
-struct Shown {
+struct AlertPayload {
     event: String,
-    task: ShownTask,
-    permission: Option<ShownPermission>,
+    task: PayloadTask,
+    permission: Option<PayloadPermission>,
 }
 
 #[derive(Deserialize)]
-struct ShownTask {
+struct PayloadTask {
     description: String,
     error: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct ShownPermission {
+struct PayloadPermission {
     what: String,
 }
 
@@ -47,8 +47,8 @@ impl Desktop {
     }
 }
 
-fn words(shown: Shown) -> (&'static str, String) {
-    let Shown { event, task, permission } = shown;
+fn words(shown: AlertPayload) -> (&'static str, String) {
+    let AlertPayload { event, task, permission } = shown;
     let (title, more) = match (event.as_str(), permission) {
         (_, Some(permission)) => ("Permission requested", Some(permission.what)),
         ("task.completed", None) => ("Background task completed", None),

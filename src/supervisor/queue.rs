@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use super::core::Draining;
+use super::core::DrainGuard;
 use super::{Error, Supervisor};
 pub use crate::store::SlotCounts;
 
 /// What became of waiting for the running tasks.
 pub enum DrainOutcome {
     /// Nothing runs. Nothing starts, either, for as long as this is kept.
-    Drained(Draining),
+    Drained(DrainGuard),
     /// This many still run; tasks start again.
     TimedOut(u64),
 }

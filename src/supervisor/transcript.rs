@@ -34,9 +34,9 @@ const MOST_CACHED_BYTES: usize = 16 << 20;
 
 /// Cache of transcripts of live tasks, the newest last.
 #[derive(Default)]
-struct Cache(VecDeque<Cached>);
+struct Cache(VecDeque<CacheEntry>);
 
-struct Cached {
+struct CacheEntry {
     task: TaskId,
     /// The host's version from before the read: an event during the read makes the entry stale.
     version: u64,
@@ -48,14 +48,15 @@ struct Cached {
 impl Cache {
     fn get(&self, task: &TaskId, version: u64, since: Duration) -> Option<String> {
         let is_good =
-            |kept: &&Cached| kept.task == *task && kept.version == version && kept.at >= since;
+            |kept: &&CacheEntry| kept.task == *task && kept.version == version && kept.at >= since;
         self.0.iter().find(is_good).map(|kept| kept.messages.clone())
     }
 
-    fn put(&mut self, new: Cached) {
+    fn put(&mut self, new: CacheEntry) {
         self.0.retain(|kept| kept.task != new.task);
         self.0.push_back(new);
-        let bytes = |cache: &VecDeque<Cached>| cache.iter().map(|kept| kept.messages.len()).sum();
+        let bytes =
+            |cache: &VecDeque<CacheEntry>| cache.iter().map(|kept| kept.messages.len()).sum();
         while MOST_CACHED_BYTES < bytes(&self.0) {
             self.0.pop_front();
         }
@@ -118,7 +119,8 @@ impl Transcripts {
                 None => return Err(error),
             },
         };
-        let cached = Cached { task: task.id.clone(), version, at: now, messages: messages.clone() };
+        let cached =
+            CacheEntry { task: task.id.clone(), version, at: now, messages: messages.clone() };
         self.cache.lock().put(cached);
         Ok(messages)
     }
@@ -247,7 +249,7 @@ mod tests {
         let second = Duration::from_secs;
         let mut put = |task: &str, version, at, messages: &str| {
             let messages = messages.to_owned();
-            cache.put(Cached { task: id(task), version, at: second(at), messages });
+            cache.put(CacheEntry { task: id(task), version, at: second(at), messages });
         };
         put("a", 1, 1, "old");
         put("a", 2, 2, "new");
@@ -256,11 +258,11 @@ mod tests {
         assert_eq!(cache.get(&id("a"), 2, second(2)).as_deref(), Some("new"));
         assert_eq!(cache.get(&id("a"), 2, second(3)), None, "it is too old");
         assert_eq!(cache.get(&id("b"), 2, second(0)), None);
-        cache.put(Cached { task: id("c"), version: 4, at: second(4), messages: "y".into() });
+        cache.put(CacheEntry { task: id("c"), version: 4, at: second(4), messages: "y".into() });
         assert_eq!(cache.get(&id("a"), 2, second(0)), None, "it made room");
         assert_eq!(cache.get(&id("c"), 4, second(0)).as_deref(), Some("y"));
         let messages = "z".repeat(MOST_CACHED_BYTES + 1);
-        cache.put(Cached { task: id("d"), version: 5, at: second(5), messages });
+        cache.put(CacheEntry { task: id("d"), version: 5, at: second(5), messages });
         assert!(cache.0.is_empty(), "larger than all that is kept");
     }
 

@@ -5,9 +5,9 @@ use serde_json::json;
 use super::*;
 use crate::transcript::{Outcome, Seal, SealKind, Tokens};
 
-struct Counting(u32);
+struct CountingMint(u32);
 
-impl Mint for Counting {
+impl Mint for CountingMint {
     fn message_id(&mut self) -> String {
         self.0 += 1;
         format!("m{}", self.0)
@@ -42,8 +42,8 @@ fn message(id: &str, role: Role, parts: Vec<Part>) -> Message {
     Message { info: info.unwrap(), parts }
 }
 
-fn turn(messages: Vec<Message>) -> Turn<Counting> {
-    Turn::new("s", "explore", messages, LIMITS, Counting(0))
+fn turn(messages: Vec<Message>) -> Turn<CountingMint> {
+    Turn::new("s", "explore", messages, LIMITS, CountingMint(0))
 }
 
 fn call(id: &str) -> Call {
@@ -55,7 +55,7 @@ fn end(finish: Finish) -> Event {
 }
 
 /// What was saved, as `id: parts -> finish or error`, or `id[part]: call` for one call of it.
-fn saved(turn: &Turn<Counting>, effects: &[Effect]) -> Vec<String> {
+fn saved(turn: &Turn<CountingMint>, effects: &[Effect]) -> Vec<String> {
     let saves = effects.iter().filter_map(|effect| match effect {
         Effect::Save(id) => Some(line(turn.message(id).unwrap())),
         Effect::SaveCall { message, part } => {
@@ -97,7 +97,7 @@ fn rest(effects: &[Effect]) -> Vec<Effect> {
 }
 
 /// The effects of an event, and of hearing nothing where it wants to hear.
-fn on(turn: &mut Turn<Counting>, event: Event) -> Vec<Effect> {
+fn on(turn: &mut Turn<CountingMint>, event: Event) -> Vec<Effect> {
     let mut effects = turn.on(event);
     if effects.last() == Some(&Effect::Hear) {
         effects.pop();
@@ -106,7 +106,7 @@ fn on(turn: &mut Turn<Counting>, event: Event) -> Vec<Effect> {
     effects
 }
 
-fn outcome(turn: &Turn<Counting>) -> Outcome {
+fn outcome(turn: &Turn<CountingMint>) -> Outcome {
     crate::transcript::outcome(turn.messages(), "p1", None)
 }
 
@@ -247,7 +247,7 @@ fn refusing_one_of_several_calls_settles_all_of_them_and_ends_the_run_as_refused
     // News of the others comes too late.
     assert_eq!(on(&mut turn, Event::ToolEnded { call: "d".into(), result: Ok("x".into()) }), []);
     // Killed right after that write, the run is over all the same.
-    let mut next = Turn::new("s", "explore", turn.messages, LIMITS, Counting(0));
+    let mut next = Turn::new("s", "explore", turn.messages, LIMITS, CountingMint(0));
     assert_eq!(on(&mut next, Event::Begin), [Effect::Done]);
     assert_eq!(outcome(&next), refused);
 }

@@ -186,7 +186,7 @@ pub(super) fn agents(agents: Vec<Agent>) -> Vec<AgentOffer> {
 
 /// An open permission request or question, and the tool call that waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Open {
+pub(super) struct OpenRequest {
     pub(super) ask: Ask,
     pub(super) call: Option<String>,
 }
@@ -195,19 +195,19 @@ pub(super) struct Open {
 pub(super) fn asks(
     permissions: Vec<Permission>,
     questions: Vec<Question>,
-) -> HashMap<String, Vec<Open>> {
-    let mut asks: HashMap<String, Vec<Open>> = HashMap::new();
+) -> HashMap<String, Vec<OpenRequest>> {
+    let mut asks: HashMap<String, Vec<OpenRequest>> = HashMap::new();
     for Permission { id, session, permission, patterns, metadata, tool } in permissions {
         let command = metadata["command"].as_str().map(str::to_owned);
         let subject = command.unwrap_or_else(|| patterns.join(" "));
         let what = format!("{permission} {subject}").trim_end().to_owned();
-        let open = Open { ask: Ask { id, what }, call: tool.map(|tool| tool.call) };
+        let open = OpenRequest { ask: Ask { id, what }, call: tool.map(|tool| tool.call) };
         asks.entry(session).or_default().push(open);
     }
     for Question { id, session, questions, tool } in questions {
         let texts: Vec<&str> = questions.iter().map(|asked| asked.question.as_str()).collect();
         let what = format!("question: {}", texts.join(" / "));
-        let open = Open { ask: Ask { id, what }, call: tool.map(|tool| tool.call) };
+        let open = OpenRequest { ask: Ask { id, what }, call: tool.map(|tool| tool.call) };
         asks.entry(session).or_default().push(open);
     }
     asks
@@ -543,7 +543,10 @@ mod tests {
         let questions = sample!("behaviours-question")["question.list"].clone();
         let questions: Vec<Question> = serde_json::from_value(questions).unwrap();
         let open = |id: &str, what: &str, call: &str| {
-            vec![Open { ask: Ask { id: id.into(), what: what.into() }, call: Some(call.into()) }]
+            vec![OpenRequest {
+                ask: Ask { id: id.into(), what: what.into() },
+                call: Some(call.into()),
+            }]
         };
         let expected = HashMap::from([
             (

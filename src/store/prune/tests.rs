@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::store::sql::{self, Row};
-use crate::store::{End, Filter, NewRun, NewTask, Placement, Resumed, Sort, Store, Window};
-use crate::task::lifecycle::{Report, Request, Resumable};
+use crate::store::{End, Filter, NewRun, NewTask, Placement, ResumeOutcome, Sort, Store, Window};
+use crate::task::lifecycle::{Report, Request, ResumePolicy};
 use crate::task::queue::Limits;
 use crate::task::{
     BatchId, MAILBOX, MessageId, Order, Origin, Parent, Progress, Receipt, SHELL, SessionId,
@@ -79,10 +79,10 @@ impl History {
             at: day(0),
             key: None,
         };
-        let change = task.state.request(Request::Resume(Resumable::Completed)).unwrap();
+        let change = task.state.request(Request::Resume(ResumePolicy::Completed)).unwrap();
         let resumed = self.store.tasks().resume(task, change, run, self.limits.clone());
         match resumed.await.unwrap() {
-            Resumed::Yes(task) => *task,
+            ResumeOutcome::Yes(task) => *task,
             other => panic!("{other:?}"),
         }
     }

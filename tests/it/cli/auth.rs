@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
 use crate::support::canary::{self, CANARY};
-use crate::support::process::{Ended, Running, Shell, launch_request, until};
+use crate::support::process::{CommandOutcome, RunningCommand, Shell, launch_request, until};
 use crate::support::terminal::Terminal;
 use crate::support::web::Site;
 use crate::support::{ModelServer, OpenCode};
@@ -53,7 +53,7 @@ impl Fixture {
 
     /// Runs a daemon in the foreground, which keeps the whole environment of this shell. One that a command
     /// starts does not.
-    fn serve(&self) -> Running {
+    fn serve(&self) -> RunningCommand {
         let serve = self.shell.start(["serve"]);
         until("it serves", || self.shell.health().is_some());
         serve
@@ -69,7 +69,7 @@ impl Fixture {
         self.shell.json(["auth", "list", "--json"])
     }
 
-    fn run(&self, prompt: &str) -> Ended {
+    fn run(&self, prompt: &str) -> CommandOutcome {
         self.shell.run_in(&self.project, ["run", prompt])
     }
 
@@ -812,13 +812,13 @@ async fn a_key_is_in_no_file_log_or_output_whatever_goes_wrong() {
             for command in ["list", "hosts", "auth list", "doctor --online", "daemon status"] {
                 told.push(place.shell.run(command.split(' ')));
             }
-            let leaky: Vec<&Ended> = told
+            let leaky: Vec<&CommandOutcome> = told
                 .iter()
                 .filter(|told| {
                     canary::is_in(told.stdout.as_bytes()) || canary::is_in(told.stderr.as_bytes())
                 })
                 .collect();
-            assert_eq!(leaky, [] as [&Ended; 0], "{keep}");
+            assert_eq!(leaky, [] as [&CommandOutcome; 0], "{keep}");
             let site = Site::of(&place.shell);
             for task in place.shell.tasks() {
                 for path in ["", "/logs", "/messages?include_tool_results=true"] {

@@ -5,7 +5,7 @@ use std::fs;
 use asyncagents::wire::TaskView;
 use serde_json::{Value, json};
 
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 use crate::support::terminal::Terminal;
 
 const SCRIPT: &str =
@@ -21,7 +21,8 @@ fn the_log_of_a_task_is_its_conversation_with_a_line_for_each_call() {
          agent    │ It is in **a**.\n",
         "x".repeat(200)
     );
-    let said = |stdout: &str| Ended { code: 0, stdout: stdout.to_owned(), stderr: String::new() };
+    let said =
+        |stdout: &str| CommandOutcome { code: 0, stdout: stdout.to_owned(), stderr: String::new() };
     assert_eq!(shell.run(["logs", &task.short_id]), said(&expected));
     assert_eq!(
         shell.run(["logs", "-n", "1", &task.short_id]).stdout.lines().last(),
@@ -66,7 +67,7 @@ fn logs_with_follow_survives_a_killed_daemon_and_prints_every_line_once() {
     shell.finish(&task, "found");
     let stderr = format!("{} \"look @hang\" completed\n", task.short_id);
     let stdout = "agent    │ found\n".to_owned();
-    assert_eq!(following.wait(), Ended { code: 0, stdout, stderr });
+    assert_eq!(following.wait(), CommandOutcome { code: 0, stdout, stderr });
 }
 
 #[test]
@@ -79,7 +80,7 @@ fn run_with_wait_prints_the_result_and_exits_as_wait_does() {
     let ended = shell.run(["run", "--wait", "--description", "d", "@fail overloaded"]);
     let id = shell.tasks()[0].short_id.clone();
     let stderr = format!("{id}\n{id} \"d\" error: \"overloaded\"\n");
-    assert_eq!(ended, Ended { code: 1, stdout: String::new(), stderr });
+    assert_eq!(ended, CommandOutcome { code: 1, stdout: String::new(), stderr });
     let task: TaskView =
         serde_json::from_str(&shell.run(["run", "--wait", "--json", "@say x"]).stdout).unwrap();
     assert_eq!((task.status.as_str(), task.result.as_deref()), ("completed", Some("x")));
@@ -113,7 +114,7 @@ fn the_log_of_a_queued_task_is_followed_from_its_first_line() {
     assert_eq!(following.next_line(), "         │ @say found\n");
     let stderr = format!("{} \"second @say found\" completed\n", queued.short_id);
     let stdout = "agent    │ found\n".to_owned();
-    assert_eq!(following.wait(), Ended { code: 0, stdout, stderr });
+    assert_eq!(following.wait(), CommandOutcome { code: 0, stdout, stderr });
 }
 
 #[test]
@@ -173,7 +174,7 @@ fn run_prints_the_next_commands_on_a_terminal_and_the_id_alone_elsewhere() {
     assert_eq!(shown, expected);
     let ended = shell.run(["run", "@hang"]);
     let id = shell.tasks()[0].short_id.clone();
-    assert_eq!(ended, Ended { code: 0, stdout: format!("{id}\n"), stderr: String::new() });
+    assert_eq!(ended, CommandOutcome { code: 0, stdout: format!("{id}\n"), stderr: String::new() });
 }
 
 #[test]

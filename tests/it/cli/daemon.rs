@@ -6,7 +6,7 @@ use asyncagents::task::Phase;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 
 /// A shell whose limit is so high that a task is queued only while the daemon drains. A drain shows
 /// in nothing else, so the tests launch tasks until one is queued.
@@ -25,7 +25,7 @@ fn a_drained_daemon_stops_when_the_running_tasks_have_ended() {
     let refused = shell.run(["daemon", "stop", "--drain", "--timeout", "0.05"]);
     let still = "error: the time is up and 1 task is still at work; the daemon was not stopped, and queued \
                  tasks start again\n";
-    let expected = Ended { code: 1, stdout: String::new(), stderr: still.into() };
+    let expected = CommandOutcome { code: 1, stdout: String::new(), stderr: still.into() };
     assert_eq!(refused, expected);
     let pid = shell.pid();
     let stopping = shell.start(["daemon", "stop", "--drain", "--json"]);
@@ -42,7 +42,7 @@ fn a_drained_daemon_stops_when_the_running_tasks_have_ended() {
         }
     }
     let stopped = "{\n  \"stopped\": true\n}\n".to_owned();
-    assert_eq!(stopping.wait(), Ended { code: 0, stdout: stopped, stderr: String::new() });
+    assert_eq!(stopping.wait(), CommandOutcome { code: 0, stdout: stopped, stderr: String::new() });
     assert_eq!(shell.health(), None);
     // A drain is not persisted: queued tasks start with the next daemon.
     shell.say(["daemon", "start"]);
@@ -109,7 +109,8 @@ fn a_systemd_unit_is_written_once_and_removed_and_a_foreign_one_is_left_alone() 
     insta::assert_snapshot!("daemon_install", masked);
     let next = "next: `asyncagents daemon stop`, then `systemctl --user daemon-reload && systemctl --user \
                 enable --now asyncagents`\n";
-    let said = |stdout: String, stderr: &str| Ended { code: 0, stdout, stderr: stderr.into() };
+    let said =
+        |stdout: String, stderr: &str| CommandOutcome { code: 0, stdout, stderr: stderr.into() };
     let shown = file.display();
     assert_eq!(shell.run(["daemon", "install"]), said(format!("wrote {shown}\n"), next));
     assert_eq!(fs::read_to_string(&file).unwrap(), unit);

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use crate::support::canary::{self, CANARY};
-use crate::support::process::{Ended, Shell};
+use crate::support::process::{CommandOutcome, Shell};
 use crate::support::web::Site;
 
 const CLIENTS: [(&str, &str); 7] = [
@@ -28,7 +28,7 @@ fn shell() -> Shell {
     shell
 }
 
-fn mcp(shell: &Shell, arguments: &str) -> Ended {
+fn mcp(shell: &Shell, arguments: &str) -> CommandOutcome {
     let arguments = ["mcp"].into_iter().chain(arguments.split(' '));
     shell.run_in(&shell.path("project"), arguments)
 }

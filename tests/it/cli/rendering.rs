@@ -11,7 +11,7 @@ use asyncagents::wire::{PROTOCOL, TaskView};
 use serde_json::{Value, json};
 
 use crate::support::front::CannedDaemon;
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 
 #[path = "../../../benches/engine/rows.rs"]
 #[allow(dead_code, reason = "the benchmarks use all of it")]
@@ -250,7 +250,7 @@ fn an_unknown_id_is_answered_with_similar_ids() {
             "error: no task `{typed}`; list the tasks to see their ids; did you mean {short} \"look @hang\"?\n"
         );
         let code = if verb == "wait" { 2 } else { 1 };
-        let refused = Ended { code, stdout: String::new(), stderr: text };
+        let refused = CommandOutcome { code, stdout: String::new(), stderr: text };
         assert_eq!(shell.run([verb, typed]), refused, "{verb}");
     }
     let far = shell.run(["output", "nowhere"]).stderr;

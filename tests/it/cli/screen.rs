@@ -188,7 +188,7 @@ fn a_demo_that_is_interrupted_stops_its_tasks_and_its_daemon_and_says_so() {
         .unwrap();
     }
     let mut command = shell.command(["demo"]);
-    let running = crate::support::process::Running::new(command.current_dir(&place));
+    let running = crate::support::process::RunningCommand::new(command.current_dir(&place));
     until("its daemon is there", || {
         let homes = entries(&shell.path("tmp"));
         homes.iter().any(|home| shell.path("tmp").join(home).join("home/asyncagents.sock").exists())

@@ -4,7 +4,7 @@
 use std::fs;
 
 use asyncagents::task::MAILBOX;
-use asyncagents::tools::{Blocking, Offered, Toolbox};
+use asyncagents::tools::{Blocking, OfferScope, Toolbox};
 use serde_json::json;
 
 use crate::support::process::{Shell, until};
@@ -133,7 +133,7 @@ fn without_id_and_times(frame: &str, id: &str) -> String {
 #[tokio::test]
 async fn the_text_around_an_agents_answer_does_not_depend_on_it() {
     let world = World::start().await;
-    let blocking = Blocking { offered: Offered::Everywhere, ..Blocking::default() };
+    let blocking = Blocking { offered: OfferScope::Everywhere, ..Blocking::default() };
     let toolbox = Toolbox { blocking, ..Toolbox::default() };
     let mut frames: Vec<Vec<String>> = Vec::new();
     for text in ["plain"].into_iter().chain(HOSTILE) {

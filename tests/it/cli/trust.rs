@@ -8,7 +8,7 @@ use std::process::Stdio;
 use asyncagents::wire::{CallerView, ToolLine, ToolRequest};
 use serde_json::json;
 
-use crate::support::process::{Ended, Shell};
+use crate::support::process::{CommandOutcome, Shell};
 use crate::support::terminal::Terminal;
 
 const GUARD: &str = "---\ndescription: looks\ntools: Read, Bash(git diff:*)\n---\nYou look.\n";
@@ -38,7 +38,7 @@ impl Clone {
         file
     }
 
-    fn run<const N: usize>(&self, args: [&str; N]) -> Ended {
+    fn run<const N: usize>(&self, args: [&str; N]) -> CommandOutcome {
         self.shell.run_in(&self.root, args)
     }
 
@@ -47,9 +47,9 @@ impl Clone {
     }
 
     /// Refused, with the command that allows it.
-    fn check_refused(&self, ended: &Ended) {
+    fn check_refused(&self, ended: &CommandOutcome) {
         let stderr = format!("error: {}\n", self.refusal());
-        let expected = Ended { code: 1, stdout: String::new(), stderr };
+        let expected = CommandOutcome { code: 1, stdout: String::new(), stderr };
         assert_eq!(*ended, expected);
     }
 
@@ -70,8 +70,8 @@ impl Clone {
     }
 }
 
-fn said(stdout: String) -> Ended {
-    Ended { code: 0, stdout, stderr: String::new() }
+fn said(stdout: String) -> CommandOutcome {
+    CommandOutcome { code: 0, stdout, stderr: String::new() }
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_damaged_trust_list_is_reported_and_trusts_nothing() {
 #[test]
 fn the_doctor_says_that_a_workspace_is_untrusted_when_it_matters() {
     let clone = Clone::new();
-    let line = |ended: Ended| {
+    let line = |ended: CommandOutcome| {
         let lines = ended.stdout.lines().find(|line| line.contains("trust:")).map(str::to_owned);
         (ended.code, lines)
     };

@@ -10,14 +10,14 @@ use asyncagents::task::Phase;
 use asyncagents::wire::TaskView;
 use serde_json::{Value, json};
 
-use crate::support::process::{Ended, Shell, launch_request};
+use crate::support::process::{CommandOutcome, Shell, launch_request};
 
-fn said(stdout: impl Into<String>) -> Ended {
-    Ended { code: 0, stdout: stdout.into(), stderr: String::new() }
+fn said(stdout: impl Into<String>) -> CommandOutcome {
+    CommandOutcome { code: 0, stdout: stdout.into(), stderr: String::new() }
 }
 
-fn failed(stderr: impl Into<String>) -> Ended {
-    Ended { code: 1, stdout: String::new(), stderr: stderr.into() }
+fn failed(stderr: impl Into<String>) -> CommandOutcome {
+    CommandOutcome { code: 1, stdout: String::new(), stderr: stderr.into() }
 }
 
 #[test]
@@ -107,12 +107,18 @@ fn output_gives_the_result_on_standard_output_and_the_rest_on_standard_error() {
     let task = shell.launch_to_the_end("find it\n@say src/auth.rs");
     let line = format!("{} \"find it @say src/auth.rs\" completed\n", task.short_id);
     let stdout = "src/auth.rs\n".to_owned();
-    assert_eq!(shell.run(["output", &task.short_id]), Ended { code: 0, stdout, stderr: line });
+    assert_eq!(
+        shell.run(["output", &task.short_id]),
+        CommandOutcome { code: 0, stdout, stderr: line }
+    );
 
     let task = shell.launch_to_the_end("@fail overloaded");
     let line = format!("{} \"@fail overloaded\" error: \"overloaded\"\n", task.short_id);
     let stdout = String::new();
-    assert_eq!(shell.run(["output", &task.short_id]), Ended { code: 0, stdout, stderr: line });
+    assert_eq!(
+        shell.run(["output", &task.short_id]),
+        CommandOutcome { code: 0, stdout, stderr: line }
+    );
 
     let task = shell.launch("@hang");
     assert_eq!(shell.run(["output", "--wait", "0.05", &task.short_id]).code, 124);
@@ -218,7 +224,7 @@ fn wait_exits_124_on_timeout_0_when_all_completed_1_if_any_failed_130_if_any_was
     shell.say(["cancel", &cancelled]);
     let check = |args: &[&str], code: i32| {
         let ended = shell.run(["wait", "--quiet"].iter().chain(args));
-        assert_eq!(ended, Ended { code, ..said("") }, "{args:?}");
+        assert_eq!(ended, CommandOutcome { code, ..said("") }, "{args:?}");
     };
     check(&[&completed], 0);
     check(&[&completed, &another, &completed], 0);
@@ -252,7 +258,7 @@ fn wait_prints_tasks_as_they_finish() {
     assert_eq!(waiting.next_stderr_line(), told);
     shell.finish(&first, "a");
     let stderr = format!("{} \"first @hang\" completed\n", first.short_id);
-    assert_eq!(waiting.wait(), Ended { stderr, ..said("") });
+    assert_eq!(waiting.wait(), CommandOutcome { stderr, ..said("") });
 }
 
 #[test]
@@ -264,7 +270,7 @@ fn wait_for_blocked_tasks_says_what_is_asked_and_how_to_answer_and_exits_2() {
         "{id} \"a task @ask bash rm -rf x @say found\" asks for: \"bash rm -rf x\"\n  \
          allow it with `asyncagents approve {id}`, refuse it with `asyncagents deny {id}`\n"
     );
-    assert_eq!(shell.run(["wait", id]), Ended { code: 2, ..failed(&asked) });
+    assert_eq!(shell.run(["wait", id]), CommandOutcome { code: 2, ..failed(&asked) });
     let output = shell.run(["output", "--wait=60", id]);
     assert!(output.code == 2 && output.stderr.ends_with(&asked), "{output:?}");
     shell.say(["approve", id]);
@@ -287,7 +293,7 @@ fn wait_refuses_contradictory_flags_and_invalid_timeouts() {
     }
     for timeout in ["--timeout=-1", "--timeout=nan", "--timeout=inf", "--timeout=1e300"] {
         let refused = failed("error: --timeout must be a number of seconds\n");
-        assert_eq!(shell.run(["wait", timeout, &task]), Ended { code: 2, ..refused });
+        assert_eq!(shell.run(["wait", timeout, &task]), CommandOutcome { code: 2, ..refused });
     }
 }
 
@@ -324,7 +330,7 @@ fn retry_launches_failed_tasks_again_and_says_which_it_refuses() {
          error: `{}` was not retried: {only} has completed: resume it with a follow-up\n",
         running.short_id, done.short_id
     );
-    assert_eq!(ended, Ended { code: 1, stdout: format!("{}\n", newest.short_id), stderr });
+    assert_eq!(ended, CommandOutcome { code: 1, stdout: format!("{}\n", newest.short_id), stderr });
     let launched = shell.tasks().len();
     assert_eq!(shell.run(["retry", &newest.short_id, "nobody"]).code, 1);
     assert_eq!(shell.tasks().len(), launched, "a wrong id launches nothing");
@@ -463,7 +469,7 @@ fn send_takes_a_message_from_an_argument_or_standard_input() {
     shell.run(["wait", "--quiet", &task.short_id]);
     let resumed = shell.run(["send", &task.short_id, "@say more"]);
     let note = "it had completed; resumed with this message\n".to_owned();
-    assert_eq!(resumed, Ended { stderr: note, ..said(format!("{}\n", task.short_id)) });
+    assert_eq!(resumed, CommandOutcome { stderr: note, ..said(format!("{}\n", task.short_id)) });
     assert_eq!(shell.run(["wait", "--quiet", &task.short_id]), said(""));
     assert_eq!(shell.task(&task.session_id).result.as_deref(), Some("more"));
     let error = shell.launch_to_the_end("@fail no").short_id;
@@ -597,14 +603,14 @@ fn a_task_is_named_by_its_full_id_its_short_id_or_a_unique_prefix() {
     for verb in ["output", "cancel"] {
         assert_eq!(shell.run([verb, "ses_"]), failed(&ambiguous), "{verb}");
     }
-    assert_eq!(shell.run(["wait", "ses_"]), Ended { code: 2, ..failed(&ambiguous) });
+    assert_eq!(shell.run(["wait", "ses_"]), CommandOutcome { code: 2, ..failed(&ambiguous) });
     assert_eq!(shell.run(["resume", "ses_", "go on"]), failed(&ambiguous));
     for unknown in ["nobody", "", "ses_zzz", "%", "é"] {
         let text = format!("error: no task `{unknown}`; list the tasks to see their ids\n");
         for verb in ["output", "cancel"] {
             assert_eq!(shell.run([verb, unknown]), failed(&text), "{verb}");
         }
-        assert_eq!(shell.run(["wait", unknown]), Ended { code: 2, ..failed(&text) });
+        assert_eq!(shell.run(["wait", unknown]), CommandOutcome { code: 2, ..failed(&text) });
         assert_eq!(shell.run(["resume", unknown, "go on"]), failed(&text));
     }
 }
@@ -863,7 +869,7 @@ fn an_unknown_key_in_the_file_stops_every_verb_and_names_the_nearest_key() {
         let args = ["--config", file.to_str().unwrap()].into_iter().chain(verb.split(' '));
         // `wait` exits with 1 when a task failed, so an error of its own has another code.
         let code = if verb.starts_with("wait") { 2 } else { 1 };
-        assert_eq!(shell.run(args), Ended { code, ..failed(&text) }, "{verb}");
+        assert_eq!(shell.run(args), CommandOutcome { code, ..failed(&text) }, "{verb}");
     }
     assert!(!shell.home().exists());
 }

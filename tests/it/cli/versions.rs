@@ -8,7 +8,7 @@ use asyncagents::wire::{ErrorView, HealthView, PageView, ServerView};
 use serde_json::{Value, json};
 
 use crate::support::front::{Answers, CannedDaemon};
-use crate::support::process::{Ended, Shell};
+use crate::support::process::{CommandOutcome, Shell};
 
 /// Recorded answers of a daemon from before the protocol had a number, which counts as protocol 0.
 const OLDER_HEALTH: &str = include_str!("../../fixtures/protocol-0/health.json");
@@ -57,7 +57,7 @@ fn with_daemon(answers: Answers) -> (Shell, CannedDaemon) {
 fn check_refused(answers: Answers, text: &str) {
     let (shell, daemon) = with_daemon(answers);
     let stderr = format!("error: {text}\n");
-    let refused = Ended { code: 2, stdout: String::new(), stderr };
+    let refused = CommandOutcome { code: 2, stdout: String::new(), stderr };
     for verb in VERBS {
         assert_eq!(shell.run(verb.split(' ')), refused, "{verb}");
         assert_eq!(
@@ -116,7 +116,7 @@ fn daemon_status_shows_a_daemon_of_another_version_and_says_so() {
         health.uptime
     );
     let stderr = String::new();
-    assert_eq!(shell.run(["daemon", "status"]), Ended { code: 0, stdout, stderr });
+    assert_eq!(shell.run(["daemon", "status"]), CommandOutcome { code: 0, stdout, stderr });
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn an_answer_that_cannot_be_parsed_names_both_versions_and_is_not_requested_agai
              program: version 0.1.0, protocol 1); `asyncagents daemon restart` replaces the daemon, \
              and live runs go on: {why}\n"
         );
-        let refused = Ended { code: 2, stdout: String::new(), stderr };
+        let refused = CommandOutcome { code: 2, stdout: String::new(), stderr };
         assert_eq!(shell.run(verb.split(' ')), refused, "{verb}");
         assert_eq!(
             daemon.take_asked(),

@@ -15,14 +15,15 @@ use asyncagents::task::SessionId;
 use asyncagents::wire::{ErrorView, TaskView, WaitRequest};
 use rustix::process::Signal;
 
-use crate::support::process::{Ended, Running, Shell, until};
+use crate::support::process::{CommandOutcome, RunningCommand, Shell, until};
 
 #[test]
 fn ten_clients_at_once_start_one_daemon_and_all_get_their_task() {
     let shell = Shell::new();
-    let clients: Vec<Running> = (0..10).map(|_| shell.start(["run", "--json", "@hang"])).collect();
-    let ended: Vec<Ended> = clients.into_iter().map(Running::wait).collect();
-    let task = |ended: &Ended| -> TaskView {
+    let clients: Vec<RunningCommand> =
+        (0..10).map(|_| shell.start(["run", "--json", "@hang"])).collect();
+    let ended: Vec<CommandOutcome> = clients.into_iter().map(RunningCommand::wait).collect();
+    let task = |ended: &CommandOutcome| -> TaskView {
         assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
         serde_json::from_str(&ended.stdout).unwrap()
     };
@@ -95,14 +96,15 @@ fn a_second_daemon_in_the_same_directory_is_refused() {
         shell.home().display()
     );
     let stdout = String::new();
-    assert_eq!(shell.run(["serve"]), Ended { code: 1, stdout, stderr: text });
+    assert_eq!(shell.run(["serve"]), CommandOutcome { code: 1, stdout, stderr: text });
     assert_eq!(shell.pid(), pid);
 }
 
 #[test]
 fn start_status_and_stop_report_the_state_of_the_daemon() {
     let shell = Shell::new();
-    let ended = |code, stdout: &str| Ended { code, stdout: stdout.into(), stderr: String::new() };
+    let ended =
+        |code, stdout: &str| CommandOutcome { code, stdout: stdout.into(), stderr: String::new() };
     let not_running = format!("not running in {}\n", shell.home().display());
     assert_eq!(shell.run(["daemon", "status"]), ended(3, &not_running));
     assert_eq!(shell.health(), None);
@@ -236,7 +238,7 @@ fn wait_survives_a_restart_of_the_daemon() {
                 }
             };
             let stderr = format!("{} \"slow @hang\" {status}{error}\n", task.short_id);
-            assert_eq!(waiting.wait(), Ended { code, stdout: String::new(), stderr });
+            assert_eq!(waiting.wait(), CommandOutcome { code, stdout: String::new(), stderr });
         }
     }
 }
@@ -294,7 +296,8 @@ fn no_launch_is_lost_or_doubled_however_often_the_daemon_is_killed() {
     let shell = Shell::with_host_process();
     let mut launched = BTreeSet::new();
     for _ in 0..5 {
-        let runs: Vec<Running> = (0..4).map(|_| shell.start(["run", "--json", "@hang"])).collect();
+        let runs: Vec<RunningCommand> =
+            (0..4).map(|_| shell.start(["run", "--json", "@hang"])).collect();
         until("it is up", || shell.health().is_some());
         shell.kill_daemon();
         for run in runs {

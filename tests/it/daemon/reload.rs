@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use asyncagents::task::Phase;
 
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 
 fn configured(text: &str) -> (Shell, PathBuf) {
     let mut shell = Shell::with_host_process();
@@ -22,7 +22,7 @@ fn a_changed_configuration_is_noted_by_every_verb_until_a_restart_applies_it() {
     let task = shell.launch_to_the_end("@say done").short_id;
     let verbs = [vec!["list", "--json"], vec!["wait", "-q", &task], vec!["hosts"], vec!["approve"]];
     let complaint = |verb: &Vec<&str>| -> String {
-        let ended: Ended = shell.run(verb);
+        let ended: CommandOutcome = shell.run(verb);
         assert_eq!(ended.code, 0, "{ended:?}");
         ended.stderr
     };

@@ -7,7 +7,7 @@ use asyncagents::host::opencode::Login;
 use asyncagents::host::{Host as _, NewSession, Place, Servers as _};
 use asyncagents::supervisor::{Asks, Caller, Error, Fork, ForkMethod, Launch, Settings, Target};
 use asyncagents::task::Order;
-use asyncagents::task::lifecycle::Resumable;
+use asyncagents::task::lifecycle::ResumePolicy;
 use asyncagents::task::{Answerer, Phase, SessionId, Status, Task};
 use serde_json::json;
 
@@ -866,7 +866,7 @@ async fn on_a_local_server_a_path_that_is_no_directory_is_refused_at_launch() {
 
 #[tokio::test]
 async fn an_abort_that_is_slow_to_arrive_does_not_stop_the_next_run() {
-    let any = Settings { resumable: Resumable::AnyEnded, ..settings() };
+    let any = Settings { resumable: ResumePolicy::AnyEnded, ..settings() };
     let world = OnOpenCode::with(any, OpenCode::start().await).await;
     let parent = world.server.parent(HERE).await;
     let task = world.launch(&parent, "@hang").await;

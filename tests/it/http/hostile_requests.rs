@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use asyncagents::supervisor::Caller;
 use asyncagents::task::{MAILBOX, SessionId, State, Status, Task, Timestamp};
-use asyncagents::tools::{self, Alias, Audience, Blocking, Offered, Toolbox};
+use asyncagents::tools::{self, Alias, Audience, Blocking, OfferScope, Toolbox};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{TestRng, TestRunner};
@@ -156,7 +156,7 @@ fn mail(text: &str) -> usize {
 }
 
 fn toolbox() -> Toolbox {
-    let blocking = Blocking { offered: Offered::Everywhere, ..Blocking::default() };
+    let blocking = Blocking { offered: OfferScope::Everywhere, ..Blocking::default() };
     Toolbox { aliases: vec![Alias::Superagents, Alias::Background], blocking }
 }
 

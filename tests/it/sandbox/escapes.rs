@@ -20,7 +20,7 @@ use asyncagents::wire::TaskView;
 use tempfile::TempDir;
 
 use crate::support::ModelServer;
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 
 /// An arbitrary uid: the user need not exist.
 const SOMEBODY: u32 = 12_345;
@@ -353,7 +353,7 @@ fn a_command_of_an_agent_starts_no_daemon_and_is_told_so() {
         let ended = shell.run(verb);
         let why = "error: commands of agents cannot use `asyncagents`: they reach no daemon and may not \
                    start one; use the agent's own tools, or run this in a shell of yours\n";
-        let expected = Ended { code: 1, stdout: String::new(), stderr: why.to_owned() };
+        let expected = CommandOutcome { code: 1, stdout: String::new(), stderr: why.to_owned() };
         assert_eq!(ended, expected, "{verb:?}");
     }
     assert!(!shell.home().exists());

@@ -8,14 +8,14 @@ use std::path::Path;
 use asyncagents::wire::{CallerView, TaskView, ToolLine, ToolRequest};
 use rusqlite::Connection;
 
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 
 fn open(shell: &Shell) -> Connection {
     Connection::open(shell.database()).unwrap()
 }
 
-fn ended(code: i32, stdout: &str, stderr: &str) -> Ended {
-    Ended { code, stdout: stdout.to_owned(), stderr: stderr.to_owned() }
+fn ended(code: i32, stdout: &str, stderr: &str) -> CommandOutcome {
+    CommandOutcome { code, stdout: stdout.to_owned(), stderr: stderr.to_owned() }
 }
 
 #[test]

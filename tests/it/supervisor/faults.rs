@@ -15,10 +15,10 @@ use std::process::Command;
 use asyncagents::wire::TaskView;
 use rusqlite::Connection;
 
-use crate::support::process::{Ended, Shell, launch_request, until};
+use crate::support::process::{CommandOutcome, Shell, launch_request, until};
 
-fn failed(stderr: impl Into<String>) -> Ended {
-    Ended { code: 1, stdout: String::new(), stderr: stderr.into() }
+fn failed(stderr: impl Into<String>) -> CommandOutcome {
+    CommandOutcome { code: 1, stdout: String::new(), stderr: stderr.into() }
 }
 
 /// The error of every command that needs a daemon; `serve` prints it without the prefix.

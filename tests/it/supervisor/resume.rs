@@ -2,7 +2,7 @@
 
 use asyncagents::host::scripted::Control;
 use asyncagents::supervisor::{Error, Target};
-use asyncagents::task::lifecycle::{Refused, Resumable};
+use asyncagents::task::lifecycle::{Refused, ResumePolicy};
 use asyncagents::task::{State, Status};
 
 use crate::support::{World, caller, settings};
@@ -84,7 +84,7 @@ async fn a_task_whose_session_is_gone_suggests_a_new_one() {
 #[tokio::test]
 async fn any_ended_task_can_be_resumed_when_the_settings_say_so() {
     let mut any = settings();
-    any.resumable = Resumable::AnyEnded;
+    any.resumable = ResumePolicy::AnyEnded;
     let world = World::with(any).await;
     let parent = world.parent().await;
     let task = world.end_of(&parent, "@fail first").await;

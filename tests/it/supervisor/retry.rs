@@ -103,7 +103,7 @@ async fn a_parent_retries_only_its_own_tasks_and_a_person_any_for_the_same_paren
 #[tokio::test]
 async fn the_same_key_retries_once_also_after_a_restart_and_a_resume_of_the_first() {
     let mut any = settings();
-    any.resumable = asyncagents::task::lifecycle::Resumable::AnyEnded;
+    any.resumable = asyncagents::task::lifecycle::ResumePolicy::AnyEnded;
     let mut world = World::with(any).await;
     let parent = world.parent().await;
     let first = world.end_of(&parent, "@fail no").await;

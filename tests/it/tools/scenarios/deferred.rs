@@ -7,7 +7,7 @@ use std::time::Duration;
 use asyncagents::clock::Clock;
 use asyncagents::host::Answer;
 use asyncagents::task::{Answerer, Door, TaskId, Timestamp};
-use asyncagents::tools::{Begun, Call, Calls};
+use asyncagents::tools::{Call, CallStart, Calls};
 use asyncagents::wire::{CallStatus, CallView};
 use serde_json::{Value, json};
 
@@ -25,8 +25,8 @@ fn call(tools: &Tools<'_>, name: &str, arguments: Value, key: &str) -> Call {
 
 async fn begun(calls: &Calls, call: Call) -> CallView {
     match calls.begin(call, None).await.unwrap() {
-        Begun::Deferred(call) => call,
-        Begun::Answered(answer) => panic!("{}", answer.text),
+        CallStart::Deferred(call) => call,
+        CallStart::Answered(answer) => panic!("{}", answer.text),
     }
 }
 
@@ -133,7 +133,7 @@ async fn answer_one_after_the_other(first: usize, second: usize) {
     ];
     let ids = tasks.map(|task| task.id.to_string());
     let wait = call(&tools, "asyncagents_wait", json!({ "task_ids": ids }), "one");
-    let Begun::Deferred(wait) = calls.begin(wait, Some(HashSet::new())).await.unwrap() else {
+    let CallStart::Deferred(wait) = calls.begin(wait, Some(HashSet::new())).await.unwrap() else {
         panic!("it waits for answers");
     };
     let poll = async || calls.get(&tools.caller, &wait.id).await.unwrap().unwrap();
