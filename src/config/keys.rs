@@ -1,5 +1,6 @@
-//! The schema of the config file, by section: of each key its meaning, its unit, its range and its default. A new key is
-//! declared here and read by what needs it; template, validation and environment follow from the declaration.
+//! The schema of the config file, by section: of each key its meaning, its unit, its range and its default. A
+//! new key is declared here and read by what needs it; template, validation and environment follow from the
+//! declaration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

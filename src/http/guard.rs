@@ -5,8 +5,9 @@
 //! pages of other sites, the user of the peer process against other users of this machine, and the token,
 //! compared in constant time, for changes. The Unix socket has none of them: its permissions do that work.
 //!
-//! The dashboard has a token of its own (`dash.rs`), which counts for its verbs alone, as the user of the shell, and only in requests of the
-//! page that this port serves: the browser says of which origin a page is, and the page cannot change that.
+//! The dashboard has a token of its own (`dash.rs`), which counts for its verbs alone, as the user of the
+//! shell, and only in requests of the page that this port serves: the browser says of which origin a page is,
+//! and the page cannot change that.
 //!
 //! [`MCP`] changes things whatever the method, so it always needs the token, and no page of another origin gets
 //! through with it: browsers send an origin along where programs send none.

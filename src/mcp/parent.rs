@@ -1,6 +1,6 @@
 //! Identity of the parent behind an MCP call (T18): the conversation, where the client says which it is, else
 //! the connection. Two conversations are never one parent, even with the same client and directory: each would
-//! be told of the other's tasks.
+//! be notified of the other's tasks.
 //!
 //! Claude Code names the conversation in the environment, Codex in the metadata of every call; other clients
 //! do not. Their parents are named after client, directory and a nonce, and a later connection in the same

@@ -1,5 +1,5 @@
-//! Notifications of the desktop, by the program `notify-send`. Text of agents is one line, cut, and without the markup that
-//! some desktops would carry out.
+//! Notifications of the desktop, by the program `notify-send`. Text of agents is one line, cut, and without
+//! the markup that some desktops would carry out.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! The webhook: a POST of the JSON to one address, signed with HMAC-SHA256 over the time and the body, so that a receiver
-//! can tell ours from others' and an old one from a new one. Redirects are not followed: the body is for that address.
+//! The webhook: a POST of the JSON to one address, signed with HMAC-SHA256 over the time and the body, so
+//! that a receiver can tell ours from others' and an old one from a new one. Redirects are not followed: the
+//! body is for that address.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -48,7 +48,7 @@ pub(super) struct PendingEvents {
     pub(super) changes: Vec<(ChangeKind, Task)>,
     /// How ended tasks are stored for lists.
     pub(super) brief: Brief,
-    /// By which people are told of what happens.
+    /// The channels that notify people.
     pub(super) channels: Channels,
 }
 

@@ -175,7 +175,7 @@ impl OpenAsks {
         PermissionRequest { ask: ask.clone(), task: task.id.clone(), since }
     }
 
-    /// People are told of those that they have to answer; the others a policy answers.
+    /// People are notified of those that they have to answer; the others a policy answers.
     fn note_new(&self, task: &Task, ask: &Ask, now: Timestamp) {
         let settings = self.core.settings();
         let is_parked = matches!(settings.asks, Asks::Park(_));

@@ -241,7 +241,7 @@ impl Supervisor {
         Ok(self.0.core.store().outbox().ended_unread(parent)?)
     }
 
-    /// Whether the parent has been told of this end.
+    /// Whether the parent has had the notice of this end.
     pub fn is_told(&self, task: &Task) -> Result<bool, Error> {
         Ok(self.0.core.store().outbox().unread_end(&task.id)?.is_none())
     }

@@ -1,5 +1,5 @@
-//! The queue as a whole: paused and continued by a person, and drained before the daemon stops. Who gets a slot is decided
-//! in the store's transaction, by `task::queue`.
+//! The queue as a whole: paused and continued by a person, and drained before the daemon stops. Who gets a
+//! slot is decided in the store's transaction, by `task::queue`.
 
 use std::time::Duration;
 

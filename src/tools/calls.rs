@@ -244,7 +244,7 @@ impl Calls {
         match stored.outcome.as_deref().map(parse) {
             Some(Outcome::Answer(ToolAnswer { receipt, .. })) if stored.received_at.is_none() => {
                 // The client did not acknowledge, so it may have lost the answer. The same text again, as
-                // long as its notices are unread; they are leased, so that no other answer tells of them
+                // long as its notices are unread; they are leased, so that no other answer contains them
                 // meanwhile.
                 if !supervisor.lease_again(&receipt)? {
                     // Told by other means since it was composed.

@@ -1,5 +1,5 @@
-//! `asyncagents daemon logs`: the last lines of the daemon's log, and what is added to it. The files are read here: a daemon
-//! that does not run, or does not start, is when they are wanted most.
+//! `asyncagents daemon logs`: the last lines of the daemon's log, and what is added to it. The files are read
+//! here: a daemon that does not run, or does not start, is when they are wanted most.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};

@@ -1,5 +1,6 @@
-//! `asyncagents doctor`: checks configuration, trust, sandbox, daemon, task store, hosts, models, clients and notifications,
-//! and says for each problem what to do. With `--repair` it rebuilds a damaged task store, without the daemon.
+//! `asyncagents doctor`: checks configuration, trust, sandbox, daemon, task store, hosts, models, clients and
+//! notifications, and says for each problem what to do. With `--repair` it rebuilds a damaged task store,
+//! without the daemon.
 //!
 //! It starts the daemon and asks it, since what counts is how things look from there: its environment may be
 //! another one than that of this shell.

@@ -67,7 +67,7 @@ impl Embedded {
             model::Error::KeysUnreadable(why) => Error::Unreachable(why),
             other => Error::Refused(removed(other)),
         };
-        // CredentialTimes but not in memory: the daemon was restarted. A key that `auth set` stored after the call is
+        // Recorded but no longer in memory: the daemon was restarted. A key that `auth set` stored after the call is
         // meant for it and stands in; an older or configured one may be somebody else's account.
         match session.handed.get(provider) {
             Some(since) if !handed.providers().contains_key(provider) => {

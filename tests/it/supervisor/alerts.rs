@@ -1,5 +1,5 @@
-//! Telling people (N5): a webhook, a command and the desktop, each until it is delivered, whatever is killed meanwhile. The
-//! receivers are on loopback.
+//! Notifications for people (N5): a webhook, a command and the desktop, each until it is delivered, whatever is killed
+//! meanwhile. The receivers are on loopback.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -62,7 +62,7 @@ async fn a_failed_task_is_launched_again_with_the_same_order_and_each_names_the_
     );
     world.ended(&retry).await;
     assert_eq!(world.host.prompts(&retry.id), world.host.prompts(&linked.id));
-    assert_eq!(world.posts(&parent, 2).await.len(), 2, "the parent is told of both ends");
+    assert_eq!(world.posts(&parent, 2).await.len(), 2, "the parent is notified of both ends");
 }
 
 #[tokio::test]

@@ -325,7 +325,7 @@ mod tests {
             };
             check_calls(&[whole("x", &a), whole("y", &b)], &expected);
         }
-        // Id and name again with every bit, and numbers that do not begin at nought.
+        // Id and name repeated in every fragment, and indexes that do not begin at zero.
         let again = |end: &str| bit(json!(7), json!("x"), json!("bash"), json!(end));
         check_calls(&[again("{\"c\":"), again("\"a\"}")], &expected[..1]);
         // A number that is far off costs nothing.
