@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_processes_left_is_removed_and_what_is_held_stays() {
+    fn claims_of_killed_processes_are_removed_and_held_ones_stay() {
         let home = tempfile::tempdir().unwrap();
         tidy(home.path());
         let _claim = Claim::hold(home.path(), "held").unwrap();

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_directory_cannot_be_trusted() {
+    fn a_path_that_is_no_directory_cannot_be_trusted() {
         let world = World::new();
         fs::write(world.path("file"), "").unwrap();
         for name in ["file", "nowhere"] {

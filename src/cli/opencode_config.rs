@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_refused() {
+    fn malformed_json_and_values_of_the_wrong_type_are_refused() {
         let refused = |text: &str| with_plugin(text, URL, "p").unwrap_err();
         assert!(matches!(refused("{ \"plugin\": "), Error::Malformed(_)));
         assert_eq!(refused("[1]"), Error::NotAnObject);

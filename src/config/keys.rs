@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_switches_off_what_can_be_off() {
+    fn zero_disables_the_limits_that_can_be_disabled() {
         let text = "[permissions]\npark_seconds = 0\n[history]\nmax_tasks = 9\nmax_age_days = 0\nunread_days = 0";
         let expected = Config {
             permissions: Permissions { park: None, ..Permissions::default() },

@@ -285,7 +285,7 @@ fn an_oversize_message_keeps_names_and_ids_of_the_calls_it_keeps() {
 }
 
 #[test]
-fn an_empty_history_is_said_to_be_empty() {
+fn an_empty_history_is_reported_as_empty() {
     let markers = json!([{"info": {"role": "user"}, "parts": [{"type": "compaction"}]}]);
     let thoughts = json!([assistant(json!([{"type": "reasoning", "text": "hm"}])), user("")]);
     for transcript in [json!([]), markers, thoughts] {

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reached_budget_stops_the_run_and_keeps_what_there_is() {
+    fn a_reached_budget_stops_the_run_and_keeps_the_partial_result() {
         let mut active = active();
         active.task.order.budget.tool_calls = Some(3);
         let mut busy = seen(Activity::Tool, Outcome::Unfinished { partial: None });

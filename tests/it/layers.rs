@@ -280,7 +280,7 @@ fn the_kinds_of_hosts_are_named_only_where_hosts_are_made() {
 /// Calls that return a handle which can be dropped are allowed in these files only, for the reason
 /// beside each; the comment at the call says more. Tests are exempt.
 #[test]
-fn nothing_is_spawned_that_nobody_joins() {
+fn all_spawned_work_has_an_owner_that_joins_or_aborts_it() {
     const SPAWNS: &[&str] = &["tokio::spawn(", "task::spawn(", "thread::spawn(", "thread::Builder"];
     const MAY_SPAWN: &[(&str, &str)] = &[
         ("agent/model/provider/key.rs", "threads that end with the pipes of a command"),

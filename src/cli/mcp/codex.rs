@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_changed_line_by_line_is_refused() {
+    fn a_file_that_cannot_be_edited_line_by_line_is_refused() {
         let inline = "mcp_servers = { asyncagents = { command = 'x' } }\n";
         assert_eq!(add(inline, "p"), Err(Error::NoSection));
         assert_eq!(remove_server(inline), Err(Error::NoSection));

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_concerns_sessions_is_read_of_the_global_stream() {
+    fn only_events_of_sessions_are_read_from_the_global_stream() {
         let lines = sample!("global-event.sample");
         let lines = lines.as_array().unwrap().iter();
         let read: Vec<_> = lines.map(|line| event(&line.to_string())).collect();

@@ -44,7 +44,7 @@ fn the_socket_is_for_its_owner_only_in_a_directory_for_its_owner_only() {
 }
 
 #[test]
-fn what_the_daemon_writes_is_for_its_owner_only_whatever_the_umask_says() {
+fn files_of_the_daemon_are_for_its_owner_only_whatever_the_umask() {
     let shell = Shell::new();
     let mut start = Command::new("sh");
     let program = env!("CARGO_BIN_EXE_asyncagents");
@@ -63,7 +63,7 @@ fn what_the_daemon_writes_is_for_its_owner_only_whatever_the_umask_says() {
 }
 
 #[test]
-fn a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone() {
+fn a_lock_that_is_a_link_is_refused_and_its_target_is_left_alone() {
     let shell = Shell::new();
     let file = shell.path("file");
     fs::write(&file, "text").unwrap();
@@ -188,7 +188,7 @@ fn a_request_that_was_accepted_is_answered_when_the_daemon_stops() {
 }
 
 #[test]
-fn whoever_needs_a_daemon_while_the_last_one_is_still_stopping_gets_a_new_one() {
+fn a_command_that_needs_a_daemon_while_the_last_one_is_stopping_gets_a_new_one() {
     let shell = Shell::with_host_process();
     shell.say(["daemon", "start"]);
     let pid = shell.pid();

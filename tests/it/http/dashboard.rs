@@ -237,7 +237,7 @@ fn an_answer_from_the_page_is_recorded_with_its_door() {
 }
 
 #[test]
-fn the_token_of_a_page_speaks_for_the_user_of_the_shell_and_sends_what_the_page_does() {
+fn the_token_of_a_page_acts_as_the_user_of_the_shell_and_only_with_fields_that_the_page_sends() {
     let shell = Shell::new();
     let hanging = shell.launch("@hang");
     let site = Site::of(&shell);

@@ -179,7 +179,7 @@ fn is_alive(pid: u32) -> bool {
 }
 
 #[test]
-fn a_storage_directory_that_is_larger_than_it_may_be_takes_no_launches_and_what_runs_goes_on() {
+fn a_storage_directory_over_its_limit_refuses_launches_and_running_tasks_go_on() {
     let mut shell = Shell::with_host_process();
     fs::write(shell.path("config.toml"), "[storage]\nmax_bytes = 2097152\n").unwrap();
     shell.set("ASYNCAGENTS_CONFIG", shell.path("config.toml"));

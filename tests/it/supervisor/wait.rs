@@ -40,7 +40,7 @@ async fn wait_ends_when_enough_tasks_have_ended() {
 }
 
 #[tokio::test]
-async fn waiting_for_nothing_or_for_what_has_ended_returns_at_once() {
+async fn waiting_for_no_tasks_or_for_ended_ones_returns_at_once() {
     let world = World::start().await;
     let parent = world.parent().await;
     let done = world.end_of(&parent, "quick").await;

@@ -323,7 +323,7 @@ async fn a_task_that_waits_for_a_paused_queue_says_so() {
 }
 
 #[tokio::test]
-async fn a_failed_task_shows_its_error_and_what_there_is() {
+async fn a_failed_task_shows_its_error_and_its_partial_result() {
     let world = World::start().await;
     let caller = caller(&world.parent().await);
     let task = world.end_of(&caller.session, "@stream 1 1\n@fail no | credit").await;

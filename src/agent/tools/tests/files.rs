@@ -183,7 +183,7 @@ async fn an_edit_changes_one_place_and_keeps_the_rest() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_edited_stays_as_it_is() {
+async fn a_file_that_cannot_be_edited_stays_unchanged() {
     let fixture = ToolFixture::new();
     fixture.file("latin", b"caf\xe9\n");
     pipe(&fixture, "pipe");
