@@ -202,7 +202,7 @@ pub enum Error {
     NoCredentials(String),
 }
 
-/// What a call to a host resolves to.
+/// The boxed future of a call to a host, which keeps [`Host`] object-safe.
 pub type HostFuture<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
 /// What every host can do, as `Arc<dyn Host>`; optional capabilities are the accessors at the end. Calls

@@ -19,7 +19,7 @@ pub struct Desktop {
     pub environment: Variables,
 }
 
-/// What is shown of the JSON.
+/// The fields of the JSON that are shown.
 #[derive(Deserialize)]
 struct AlertPayload {
     event: String,

@@ -17,7 +17,7 @@ const TRIES: usize = 8;
 /// How many messages may wait for a task to take them in (T19).
 const MOST_OWED: usize = 100;
 
-/// A message that is on disk.
+/// A message that is on disk: its task, and how it is delivered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SendOutcome {
     pub task: Task,

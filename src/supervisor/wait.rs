@@ -90,7 +90,7 @@ impl PermissionDialog {
     }
 }
 
-/// Who waits, for what may end a wait before enough tasks have ended.
+/// What else may end a wait, before enough tasks have ended.
 enum WaitKind<'a> {
     ForEnds,
     UntilBlocked,

@@ -56,7 +56,7 @@ pub struct Bridge {
     closed: CancellationToken,
 }
 
-/// Who waits for the response to a request.
+/// Where the response to a request goes: to a caller at once, or as a stream of its pieces.
 enum ResponseSink {
     Answer(oneshot::Sender<Reply>),
     Pieces(mpsc::UnboundedSender<Vec<u8>>),
