@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_kept_in_a_file_of_its_owner_until_it_is_removed() {
+    fn a_key_is_kept_in_a_file_only_its_owner_can_read_until_it_is_removed() {
         let (_home, auth) = auth();
         assert!(auth.get("openai").unwrap().is_none());
         auth.set("openai", Credential::key(" sk-1\n").unwrap()).unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn empty_oversized_and_malformed_keys_are_refused() {
         for (text, told) in [
             ("\n", "the key is empty; give the key alone, in one line"),
             (
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_can_read_or_that_is_damaged_is_not_used_and_not_repeated() {
+    fn a_file_that_others_can_read_or_that_is_damaged_is_not_used_and_errors_do_not_quote_it() {
         let (_home, auth) = auth();
         auth.set("openai", Credential::key("sk-1").unwrap()).unwrap();
         fs::set_permissions(auth.file(), fs::Permissions::from_mode(0o640)).unwrap();

@@ -31,14 +31,14 @@ mod tests {
         Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn pauses_double_up_to_the_maximum() {
         let pauses =
             [0, 1, 2, 5, 6, 31, 32, u32::MAX].map(|before| SECONDS.pause(before).as_secs());
         assert_eq!(pauses, [1, 2, 4, 32, 60, 60, 60, 60]);
     }
 
     #[test]
-    fn jitter_takes_at_most_a_half() {
+    fn jitter_shortens_a_pause_by_at_most_half() {
         let millis = |random| SECONDS.jittered(3, random).as_millis();
         assert_eq!([millis(0), millis(127), millis(255)], [7_984, 6_000, 4_000]);
     }

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_held_by_one_process_until_it_is_gone() {
+    fn a_name_is_claimed_by_one_process_until_it_drops_the_claim_or_dies() {
         let home = tempfile::tempdir().unwrap();
         assert!(!is_held(home.path(), "one"));
         let claim = Claim::hold(home.path(), "one").unwrap();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_processes_left_is_removed_and_what_is_held_stays() {
+    fn claims_of_killed_processes_are_removed_and_held_ones_stay() {
         let home = tempfile::tempdir().unwrap();
         tidy(home.path());
         let _claim = Claim::hold(home.path(), "held").unwrap();

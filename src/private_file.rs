@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_for_its_owner_and_not_used_once_others_may_do_more() {
+    fn a_private_file_is_written_for_its_owner_only_and_not_used_once_others_have_access() {
         let home = Home::new();
         assert_eq!(home.file.read().unwrap(), None);
         fs::write(home.path("kept.new"), "left in the middle").unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn it_follows_no_link_and_reads_nothing_but_a_small_file() {
+    fn a_private_file_follows_no_link_and_reads_only_small_regular_files() {
         let home = Home::new();
         fs::write(home.path("other"), "of somebody else").unwrap();
         fs::set_permissions(home.path("other"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn of_changes_at_the_same_time_none_is_lost() {
+    fn concurrent_changes_lose_nothing() {
         let home = Home::new();
         let add = || {
             let lock = home.file.lock().unwrap();

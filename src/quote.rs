@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_literal_is_one_line_and_says_everything() {
+    fn a_literal_is_one_line_with_everything_hidden_escaped() {
         assert_eq!(literal("ls docs"), "\"ls docs\"");
         assert_eq!(literal("a \"b\" \\c"), "\"a \\\"b\\\" \\\\c\"");
         assert_eq!(literal("a\nb\r\tc\u{1b}[2K\u{9b}"), "\"a\\nb\\r\\tc\\x1b[2K\\u{9b}\"");
@@ -187,13 +187,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_fenced_comes_out_as_it_was(text in "(?s)[~`\n\r \u{2028}a]{0,60}|.{0,200}") {
+        fn any_fenced_text_can_be_extracted_unchanged(text in "(?s)[~`\n\r \u{2028}a]{0,60}|.{0,200}") {
             check_fence(&text);
         }
 
         /// Without what is inside the quotes, nothing is left that depends on the text.
         #[test]
-        fn a_literal_ends_where_it_seems_to(text in "(?s)[\"\\\\\n\u{1b}a]{0,40}|.{0,100}") {
+        fn a_literal_has_no_unescaped_quote_inside(text in "(?s)[\"\\\\\n\u{1b}a]{0,40}|.{0,100}") {
             let shown = literal(&text);
             prop_assert!(!shown.contains(is_hidden));
             let inner = shown.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap();

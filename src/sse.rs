@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_in_every_way_there_is() {
+    fn every_line_ending_of_the_standard_ends_a_line() {
         for end in ["\n", "\r\n", "\r"] {
             let text = format!("data: a{end}{end}data: b{end}{end}: c{end}{end}");
             check(&text, &["a", "b"]);

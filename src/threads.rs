@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_thread_that_hangs_is_given_up_in_time_and_others_go_on() {
+    async fn a_thread_that_hangs_is_abandoned_after_its_timeout_and_others_go_on() {
         let (release, held) = mpsc::channel::<()>();
         let limit = Duration::from_millis(50);
         let hung = within(limit, move || held.recv().is_ok()).await;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn work_in_place_does_not_keep_the_only_worker_from_others() {
+    async fn blocking_work_in_place_does_not_block_the_only_worker() {
         let (done, heard) = mpsc::channel();
         let other = tokio::spawn(async move { done.send(7) });
         assert_eq!(in_place(|| heard.recv()), Ok(7));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_answer() {
+    async fn a_panic_is_returned_as_an_error() {
         assert_eq!(within::<()>(LIMIT, || panic!("on purpose")).await, Err(Error::Panicked));
     }
 }

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_somebody_else_made_anew_is_not_trusted() {
+    fn a_directory_that_now_has_another_owner_is_not_trusted() {
         let world = World::new();
         world.decide("a", Decision::Trusted);
         world.decide("a/below", Decision::Trusted);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_directory_cannot_be_trusted() {
+    fn a_path_that_is_no_directory_cannot_be_trusted() {
         let world = World::new();
         fs::write(world.path("file"), "").unwrap();
         for name in ["file", "nowhere"] {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_not_ours_alone_trusts_nothing() {
+    fn a_list_that_others_can_write_or_that_is_no_regular_file_trusts_nothing() {
         let world = World::new();
         world.decide("a", Decision::Trusted);
         fs::set_permissions(world.trust.file.path(), fs::Permissions::from_mode(0o620)).unwrap();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn of_decisions_at_the_same_time_none_is_lost() {
+    fn concurrent_decisions_are_all_kept() {
         let world = World::new();
         let names: Vec<String> = (0..16).map(|n| format!("w{n:02}")).collect();
         std::thread::scope(|scope| {

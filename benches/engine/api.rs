@@ -12,7 +12,7 @@ use crate::history::{Histories, database};
 use crate::load::{self, Connection};
 use crate::processes::{Daemon, Host, own_processor};
 use crate::table::{Row, Table, median, millis};
-use crate::web::Bare;
+use crate::web::BareServer;
 use crate::{Scale, progress, rows, search};
 
 const SHARE: f64 = 0.4;
@@ -30,7 +30,7 @@ pub(crate) async fn measure(
     table: &mut Table,
 ) -> anyhow::Result<()> {
     let largest = scale.present_for_api.last().copied().unwrap_or(0);
-    let bare = Bare::start(largest)?;
+    let bare = BareServer::start(largest)?;
     let host = Host::start(&histories.place()?).await?;
     for &present in &scale.present_for_api {
         progress(format!("the status API with {present} tasks present"));
@@ -77,7 +77,7 @@ fn bounded(table: &mut Table, what: String, figure: f64, unit: &str, most: f64) 
 
 async fn pages(
     scale: &Scale,
-    servers: (&Bare, &Daemon, u16),
+    servers: (&BareServer, &Daemon, u16),
     present: usize,
     table: &mut Table,
 ) -> anyhow::Result<()> {
@@ -99,7 +99,7 @@ async fn pages(
 
 async fn compare(
     scale: &Scale,
-    servers: (&Bare, &Daemon, u16),
+    servers: (&BareServer, &Daemon, u16),
     (question, present): (&str, usize),
     table: &mut Table,
 ) -> anyhow::Result<()> {
@@ -136,7 +136,7 @@ impl Rates {
 /// Alternates between the two, so that both see the same background load.
 pub(crate) async fn side_by_side(
     scale: &Scale,
-    (bare, daemon, port): (&Bare, &Daemon, u16),
+    (bare, daemon, port): (&BareServer, &Daemon, u16),
     question: &str,
     of_bare: &str,
 ) -> anyhow::Result<Rates> {
@@ -176,7 +176,7 @@ async fn snapshots(home: &Path, host: &Host, table: &mut Table) -> anyhow::Resul
 
 async fn events(
     scale: &Scale,
-    bare: &Bare,
+    bare: &BareServer,
     (home, host): (&Path, &Host),
     clients: usize,
     table: &mut Table,

@@ -21,18 +21,18 @@ pub(crate) enum Commits {
 }
 
 /// A database that only this loop writes.
-pub(crate) struct Bare {
+pub(crate) struct BareDatabase {
     db: Connection,
     clock: Clock,
     launched: usize,
 }
 
-impl Bare {
-    pub(crate) fn open(database: &Path, present: usize) -> anyhow::Result<Bare> {
+impl BareDatabase {
+    pub(crate) fn open(database: &Path, present: usize) -> anyhow::Result<BareDatabase> {
         let db = Connection::open(database)?;
         rows::like_the_store(&db)?;
         // Short ids continue after those of the history, so that they stay unique.
-        Ok(Bare { db, clock: Clock::system(), launched: present })
+        Ok(BareDatabase { db, clock: Clock::system(), launched: present })
     }
 
     pub(crate) fn launches_per_second(

@@ -10,7 +10,7 @@ use asyncagents::task::launch::Arguments;
 use asyncagents::wire::{CallerView, LaunchRequest};
 use futures_util::future::try_join_all;
 
-use crate::bare::{self, Bare, Commits};
+use crate::bare::{self, BareDatabase, Commits};
 use crate::history::{self, Histories};
 use crate::processes::{Daemon, Host, own_processor};
 use crate::table::{Row, Table, median, millis, quantile};
@@ -78,7 +78,7 @@ async fn sample(
 ) -> anyhow::Result<Samples> {
     let host = Host::start(&histories.place()?).await?;
     let daemon = Daemon::start(&histories.with(present)?, &host, "").await?;
-    let mut bare = Bare::open(&history::database(&histories.with(present)?), present)?;
+    let mut bare = BareDatabase::open(&history::database(&histories.with(present)?), present)?;
     let mut samples = Samples::default();
     warm_up(&daemon).await?;
     for round in 0..scale.rounds {

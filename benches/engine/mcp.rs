@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use asyncagents::clock::Clock;
 use asyncagents::supervisor::Caller;
 use asyncagents::task::{MAILBOX, SessionId, Timestamp};
-use asyncagents::tools::{self, Audience, Begun, Call, Calls, Toolbox};
+use asyncagents::tools::{self, Audience, Call, CallStart, Calls, Toolbox};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ListToolsResult,
     PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
@@ -250,7 +250,7 @@ async fn turns_of_a_client_with_tasks() -> anyhow::Result<u64> {
             key: Some(clock.nonce()),
             acknowledges: true,
         };
-        let Begun::Deferred(call) = calls.begin(call, None).await? else {
+        let CallStart::Deferred(call) = calls.begin(call, None).await? else {
             anyhow::bail!("the call was not deferred");
         };
         let answer = loop {

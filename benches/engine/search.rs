@@ -6,7 +6,7 @@ use crate::history::Histories;
 use crate::load::Connection;
 use crate::processes::{Daemon, Host};
 use crate::table::{Row, Table};
-use crate::web::Bare;
+use crate::web::BareServer;
 use crate::{Scale, progress};
 
 const ON_A_PAGE: usize = 50;
@@ -20,7 +20,7 @@ pub(crate) async fn measure(
     histories: &mut Histories,
     table: &mut Table,
 ) -> anyhow::Result<()> {
-    let bare = Bare::start(scale.present_for_api.last().copied().unwrap_or(0))?;
+    let bare = BareServer::start(scale.present_for_api.last().copied().unwrap_or(0))?;
     let host = Host::start(&histories.place()?).await?;
     for &present in &scale.present_for_api {
         progress(format!("searches with {present} tasks present"));
@@ -39,7 +39,7 @@ pub(crate) async fn measure(
 
 pub(crate) async fn compare(
     scale: &Scale,
-    (bare, daemon, port): (&Bare, &Daemon, u16),
+    (bare, daemon, port): (&BareServer, &Daemon, u16),
     present: usize,
     table: &mut Table,
 ) -> anyhow::Result<()> {

@@ -22,25 +22,28 @@ use crate::rows;
 /// The argument that makes this program the bare server.
 pub(crate) const ARGUMENT: &str = "--bare-server";
 
-pub(crate) struct Bare {
+pub(crate) struct BareServer {
     pub(crate) process: Process,
     pub(crate) port: u16,
 }
 
 #[derive(Clone)]
-struct Known {
+struct ServerState {
     /// Case-folded, as many as the largest history has.
     descriptions: Arc<Vec<String>>,
     events: broadcast::Sender<Bytes>,
 }
 
-impl Bare {
+impl BareServer {
     /// With this many descriptions in memory.
-    pub(crate) fn start(descriptions: usize) -> anyhow::Result<Bare> {
+    pub(crate) fn start(descriptions: usize) -> anyhow::Result<BareServer> {
         let (process, stdout) = Process::of_ourselves(&format!("{ARGUMENT}={descriptions}"))?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
-        Ok(Bare { process, port: line.trim().parse().context("the bare server said no port")? })
+        Ok(BareServer {
+            process,
+            port: line.trim().parse().context("the bare server said no port")?,
+        })
     }
 }
 
@@ -50,8 +53,10 @@ pub(crate) fn serve(descriptions: usize) -> anyhow::Result<()> {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let descriptions = (0..descriptions).map(|n| rows::description(n).to_lowercase()).collect();
-        let known =
-            Known { descriptions: Arc::new(descriptions), events: broadcast::Sender::new(1024) };
+        let known = ServerState {
+            descriptions: Arc::new(descriptions),
+            events: broadcast::Sender::new(1024),
+        };
         let router = Router::new()
             .route("/body/{size}", get(body))
             .route("/scan/{among}/{word}/{limit}/{each}", get(scan))
@@ -88,7 +93,7 @@ async fn body(Path(size): Path<usize>) -> Response {
 
 /// The number of matches, and a copy of those on the page.
 async fn scan(
-    State(known): State<Known>,
+    State(known): State<ServerState>,
     Path((among, word, limit, each)): Path<(usize, String, usize, usize)>,
 ) -> Response {
     let (mut total, mut page) = (0, Vec::new());
@@ -105,7 +110,7 @@ async fn scan(
     answer(page.into())
 }
 
-async fn listen(State(known): State<Known>) -> Body {
+async fn listen(State(known): State<ServerState>) -> Body {
     let events = known.events.subscribe();
     let first = Bytes::from_static(b"begun\n\n");
     let rest =
@@ -117,7 +122,7 @@ async fn listen(State(known): State<Known>) -> Body {
     Body::from_stream(stream::StreamExt::map(all, Ok::<_, Infallible>))
 }
 
-async fn burst(State(known): State<Known>, Path((events, size)): Path<(usize, usize)>) {
+async fn burst(State(known): State<ServerState>, Path((events, size)): Path<(usize, usize)>) {
     let mut event = vec![b'x'; size];
     event[size - 2..].copy_from_slice(b"\n\n");
     let event = Bytes::from(event);

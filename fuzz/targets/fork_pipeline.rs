@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 
 #[derive(Arbitrary, Debug)]
-enum Said<'a> {
+enum Utterance<'a> {
     Text { text: &'a str, times: u16 },
     Call { tool: &'a str, arguments: &'a str, result: Outcome<'a> },
     Apart { tool: &'a str, result: &'a str, times: u16, answered: bool },
@@ -49,16 +49,16 @@ fn message(role: &str, parts: Value) -> Value {
 }
 
 /// The messages, and a mark that shows them when they have something to show.
-fn messages(n: usize, said: &Said<'_>) -> (Vec<Value>, Option<String>) {
+fn messages(n: usize, said: &Utterance<'_>) -> (Vec<Value>, Option<String>) {
     let id = format!("id{n}.");
     let mark = Some(format!(" {id}]"));
     match said {
-        Said::Text { text, times } => {
+        Utterance::Text { text, times } => {
             let text = format!("<{n}>{}", paragraph(text, *times));
             let part = json!([{"type": "text", "text": text}]);
             (vec![message("user", part)], Some(format!("<{n}>")))
         }
-        Said::Call { tool: name, arguments, result } => {
+        Utterance::Call { tool: name, arguments, result } => {
             let mut state = json!({"input": {"of": arguments}});
             match result {
                 Outcome::None => {}
@@ -71,7 +71,7 @@ fn messages(n: usize, said: &Said<'_>) -> (Vec<Value>, Option<String>) {
             }
             (vec![message("assistant", json!([tool(id, name, state)]))], mark)
         }
-        Said::Apart { tool, result, times, answered } => {
+        Utterance::Apart { tool, result, times, answered } => {
             let call = json!({"type": "tool_use", "id": id, "name": tool, "input": {}});
             let content = repeated(result, *times);
             let answer = json!({"type": "tool_result", "tool_use_id": id, "content": content});
@@ -79,7 +79,7 @@ fn messages(n: usize, said: &Said<'_>) -> (Vec<Value>, Option<String>) {
             both.extend(answered.then(|| json!({"role": "user", "content": [answer]})));
             (both, mark)
         }
-        Said::Several(outputs) => {
+        Utterance::Several(outputs) => {
             let part = |(k, (text, times)): (usize, &(&str, u16))| {
                 tool(format!("{k}"), "bash", json!({"output": paragraph(text, *times)}))
             };
@@ -87,21 +87,21 @@ fn messages(n: usize, said: &Said<'_>) -> (Vec<Value>, Option<String>) {
             parts.push(tool(id, "read", json!({"output": "the last"})));
             (vec![message("assistant", json!(parts))], mark)
         }
-        Said::Marker => (vec![message("user", json!([{"type": "compaction"}]))], None),
-        Said::Summary { failed } => {
+        Utterance::Marker => (vec![message("user", json!([{"type": "compaction"}]))], None),
+        Utterance::Summary { failed } => {
             let error = failed.then(|| json!({"name": "APIError"}));
             let info = json!({"role": "assistant", "summary": true, "error": error});
             let text = format!("<{n}>");
             let parts = json!([{"type": "text", "text": text}]);
             (vec![json!({"info": info, "parts": parts})], Some(text))
         }
-        Said::Thought(text) => {
+        Utterance::Thought(text) => {
             (vec![message("assistant", json!([{"type": "reasoning", "text": text}]))], None)
         }
     }
 }
 
-fuzz_target!(|said: Vec<Said<'_>>| {
+fuzz_target!(|said: Vec<Utterance<'_>>| {
     let (mut transcript, mut marks) = (Vec::new(), Vec::new());
     for (n, said) in said.iter().enumerate().take(200) {
         let (more, mark) = messages(n, said);

@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::connection::{Connection, connect};
-use super::show::{self, BOLD, DIM, GOOD, Kind, Line, Live, PLAIN, WARNING};
+use super::show::{self, BOLD, DIM, GOOD, Kind, Line, LiveFrame, PLAIN, WARNING};
 use super::wait::progress;
 use super::{here, tasks};
 use crate::client::{Client, Stop};
@@ -303,7 +303,7 @@ impl<'a> Round<'a> {
 
     /// Draws the tasks until all of them have ended, and prints notices as they arrive.
     async fn watch(&self, ids: &[String]) -> anyhow::Result<Vec<TaskView>> {
-        let mut live = Live::on_stdout();
+        let mut live = LiveFrame::on_stdout();
         let began = Instant::now();
         let mut told = 0;
         // Polls, unlike `wait`: the lines are drawn again with every frame anyway.

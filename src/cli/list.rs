@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::connection::Connection;
-use super::show::{self, Column, DIM, Line, Live, Table};
+use super::show::{self, Column, DIM, Line, LiveFrame, Table};
 use super::{connect, tasks};
 use crate::client::Client;
 use crate::config::Settings;
@@ -146,7 +146,7 @@ impl List {
 
     /// Ends by Ctrl-C, or when a person stops the daemon.
     async fn watch(&self, connection: &Connection<'_>) -> anyhow::Result<ExitCode> {
-        let mut live = Live::on_stdout();
+        let mut live = LiveFrame::on_stdout();
         let mut known: HashMap<String, String> = HashMap::new();
         loop {
             let (tasks, total) = self.read(connection).await?;

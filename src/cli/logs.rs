@@ -79,7 +79,7 @@ impl Logs {
         } else {
             let call = async |client: &Client| client.messages(&id, &log.filter).await;
             let messages = connection.call(call).await?.messages;
-            log.print(messages, Ended::Yes)?;
+            log.print(messages, ConversationState::Over)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -128,9 +128,9 @@ enum Piece {
 
 /// Whether anything can still be added to a conversation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    Yes,
-    No,
+enum ConversationState {
+    Open,
+    Over,
 }
 
 impl Log {
@@ -147,7 +147,10 @@ impl Log {
                 Err(error) if !is_over && has_status(&error, 502) => Vec::new(),
                 Err(error) => return Err(error),
             };
-            self.print(messages, if is_over { Ended::Yes } else { Ended::No })?;
+            self.print(
+                messages,
+                if is_over { ConversationState::Over } else { ConversationState::Open },
+            )?;
             if is_over {
                 if !self.is_json {
                     tell(&task);
@@ -178,9 +181,9 @@ impl Log {
         Ok(are_open)
     }
 
-    fn print(&mut self, messages: Vec<Value>, ended: Ended) -> anyhow::Result<()> {
+    fn print(&mut self, messages: Vec<Value>, state: ConversationState) -> anyhow::Result<()> {
         let last = messages.len().saturating_sub(1);
-        let mut is_settled = ended == Ended::No;
+        let mut is_settled = state == ConversationState::Open;
         for (n, value) in messages.into_iter().enumerate() {
             let json = self.is_json.then(|| value.to_string());
             let message = match Message::deserialize(&value) {
@@ -188,11 +191,11 @@ impl Log {
                 Err(_) => unknown(&value),
             };
             // One before the last can still get the result of a tool, but no more text.
-            let is_open = ended == Ended::No && n == last;
+            let is_open = state == ConversationState::Open && n == last;
             let is_whole = !is_open && message.tool_states().all(|state| !state.status.is_open());
             if let Some(json) = json {
                 let key = (message.info.id.clone(), 0, Piece::Whole);
-                if (is_whole || ended == Ended::Yes) && self.printed.insert(key) {
+                if (is_whole || state == ConversationState::Over) && self.printed.insert(key) {
                     show::raw(&json)?;
                 }
             } else {

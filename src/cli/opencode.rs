@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_with_signs_that_mean_something_in_a_url_is_encoded() {
+    fn a_path_with_reserved_characters_is_percent_encoded_in_the_url() {
         let check = |path: &str, url: &str| assert_eq!(file_url(Path::new(path)), url);
         check("/home/ada/.config/a-b_c~d.ts", "file:///home/ada/.config/a-b_c~d.ts");
         check("/home/C# 100%?/ä.ts", "file:///home/C%23%20100%25%3F/%C3%A4.ts");

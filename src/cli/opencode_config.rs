@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_empty_without_us_goes_too() {
+    fn a_plugin_list_that_becomes_empty_is_removed() {
         let put = with_plugin("{}", URL, "p").unwrap();
         assert_eq!(without_plugin(&put).unwrap().unwrap().replace(['\n', ' '], ""), "{}");
         assert_eq!(without_plugin("{ \"plugin\": [\"other\"] }"), Ok(None));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_refused() {
+    fn malformed_json_and_values_of_the_wrong_type_are_refused() {
         let refused = |text: &str| with_plugin(text, URL, "p").unwrap_err();
         assert!(matches!(refused("{ \"plugin\": "), Error::Malformed(_)));
         assert_eq!(refused("[1]"), Error::NotAnObject);

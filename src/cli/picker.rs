@@ -1,5 +1,6 @@
-//! `asyncagents approve` and `deny` without an id on a terminal: a numbered list of what agents ask for, of which the person
-//! picks. An answer is for exactly the requests that were shown under their numbers; an empty line answers nothing.
+//! `asyncagents approve` and `deny` without an id on a terminal: a numbered list of what agents ask for, of
+//! which the person picks. An answer is for exactly the requests that were shown under their numbers; an
+//! empty line answers nothing.
 
 use std::io::Write;
 use std::process::ExitCode;

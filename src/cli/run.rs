@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::connection::{Connection, has_status};
 use super::show::{self, Line};
-use super::wait::{self, Waiting};
+use super::wait::{self, WaitState};
 use super::{agents, connect, input, launcher, logs, tasks};
 use crate::config::Settings;
 use crate::task::Budget;
@@ -183,7 +183,7 @@ async fn wait_and_print(
 ) -> anyhow::Result<ExitCode> {
     show::note(&task.short_id);
     let ids = vec![task.session_id.clone()];
-    let waited = Waiting::for_all(ids).watch(connection, settings).await?;
+    let waited = WaitState::for_all(ids).watch(connection, settings).await?;
     let whole = connection.call(async |client| client.task(&task.session_id).await).await?;
     match (json, &whole.result) {
         (true, _) => show::json(&whole)?,

@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Environment, Flags, Settings};
 use crate::daemon::start::{AgentCommandError, LOCK_HELD};
-use crate::daemon::{self, AlreadyRunning, Home, Reloadable};
+use crate::daemon::{self, AlreadyRunning, Home, ReloadTargets};
 use crate::mcp;
 use crate::process;
 
@@ -58,7 +58,7 @@ impl Serve {
         };
         let level = daemon::init_log(home.path(), &settings.config.log, !self.background)?;
         let reread = Box::new(move || Settings::resolve(&environment, &flags));
-        let reloadable = Reloadable { reread, level };
+        let reloadable = ReloadTargets { reread, level };
         // Two threads are enough: handlers do not block, and long reads have threads of their own.
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

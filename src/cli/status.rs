@@ -44,13 +44,13 @@ struct Overview {
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<String>,
     hosts: Vec<HostView>,
-    live: Live,
+    live: LiveCounts,
     needs_answer: Vec<PermissionView>,
 }
 
 /// Tasks that have not ended.
 #[derive(Default, Serialize)]
-struct Live {
+struct LiveCounts {
     total: u64,
     queued: u64,
     blocked: u64,
@@ -71,7 +71,7 @@ impl StatusCommand {
                 daemon: None,
                 url: None,
                 hosts: Vec::new(),
-                live: Live::default(),
+                live: LiveCounts::default(),
                 needs_answer: Vec::new(),
             },
             Err(error) => return Err(error.into()),
@@ -89,7 +89,7 @@ async fn overview(
     client: &Client,
     health: HealthView,
 ) -> anyhow::Result<Overview> {
-    let mut live = Live::default();
+    let mut live = LiveCounts::default();
     for status in [Status::Running, Status::Resumed] {
         let query = [("status", status.name().to_owned()), ("limit", LARGEST_PAGE.to_owned())];
         let page = client.tasks(&query).await?;
@@ -133,7 +133,7 @@ fn print(overview: &Overview) -> anyhow::Result<()> {
     for host in &overview.hosts {
         fact("host", host_line(host))?;
     }
-    let Live { total, queued, blocked } = overview.live;
+    let LiveCounts { total, queued, blocked } = overview.live;
     let mut tasks = Line::plain(&format!("{} live of {}", total, health.task_count));
     for (n, what, style) in [(queued, "queued", DIM), (blocked, "blocked", WARNING.bold())] {
         if n > 0 {

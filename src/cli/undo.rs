@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_restored_from_what_was_added_to_it() {
+    fn a_file_is_restored_by_removing_what_was_added() {
         let check = |before: &str, after: &str, expected: Addition| {
             let change = Change::new(Some(before), after);
             assert_eq!(change.added, expected, "{after}");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_makes_no_sense_restores_nothing() {
+    fn an_undo_log_with_invalid_ranges_restores_nothing() {
         for range in [(2, 9), (3, 2)] {
             let change = Change { added: bytes(&[range]), ..Change::new(None, "ours") };
             assert_eq!(change.undo("ours"), None);

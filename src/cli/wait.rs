@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::connection::{Connection, within};
-use super::show::{self, Column, Line, Live, Table};
+use super::show::{self, Column, Line, LiveFrame, Table};
 use super::{caller, connect, seconds, tasks};
 use crate::client::Client;
 use crate::config::Settings;
@@ -87,7 +87,7 @@ impl Wait {
         settings: &Settings,
         started: Instant,
         timeout: Option<Duration>,
-    ) -> anyhow::Result<Waited> {
+    ) -> anyhow::Result<WaitReport> {
         let connection = connect(settings).await?;
         let mut ids = match self.ids.is_empty() {
             true => at_work(&connection, settings).await?,
@@ -101,9 +101,9 @@ impl Wait {
             (false, Some(n)) => (n as usize).min(ids.len()),
             (false, None) => ids.len(),
         };
-        let live = if self.quiet { None } else { Live::on_stderr() };
-        let waiting = Waiting { need, started, timeout, live, ..Waiting::for_all(ids) };
-        Waiting { is_quiet: self.quiet, ..waiting }.watch(&connection, settings).await
+        let live = if self.quiet { None } else { LiveFrame::on_stderr() };
+        let waiting = WaitState { need, started, timeout, live, ..WaitState::for_all(ids) };
+        WaitState { is_quiet: self.quiet, ..waiting }.watch(&connection, settings).await
     }
 }
 
@@ -139,33 +139,33 @@ async fn at_work(connection: &Connection<'_>, settings: &Settings) -> anyhow::Re
 }
 
 /// A wait under way.
-pub(super) struct Waiting {
+pub(super) struct WaitState {
     ids: Vec<String>,
     /// How many must have ended.
     need: usize,
     started: Instant,
     timeout: Option<Duration>,
-    live: Option<Live>,
+    live: Option<LiveFrame>,
     is_quiet: bool,
     /// The tasks whose end was printed, and the permission requests that were.
     told: HashSet<String>,
 }
 
 /// The end of a wait.
-pub(super) struct Waited {
+pub(super) struct WaitReport {
     pub(super) code: u8,
     tasks: Vec<TaskView>,
 }
 
-impl Waiting {
+impl WaitState {
     /// For all of these tasks, for as long as it takes; drawn on a terminal.
-    pub(super) fn for_all(ids: Vec<String>) -> Waiting {
-        Waiting {
+    pub(super) fn for_all(ids: Vec<String>) -> WaitState {
+        WaitState {
             need: ids.len(),
             ids,
             started: Instant::now(),
             timeout: None,
-            live: Live::on_stderr(),
+            live: LiveFrame::on_stderr(),
             is_quiet: false,
             told: HashSet::new(),
         }
@@ -175,7 +175,7 @@ impl Waiting {
         mut self,
         connection: &Connection<'_>,
         settings: &Settings,
-    ) -> anyhow::Result<Waited> {
+    ) -> anyhow::Result<WaitReport> {
         // With credentials, although a wait launches nothing: if the daemon is restarted meanwhile, the tasks
         // have lost theirs and could not go on.
         let caller = CallerView { hand_over: hand_over(settings), ..caller(settings) };
@@ -205,7 +205,7 @@ impl Waiting {
             } else {
                 continue;
             };
-            return Ok(Waited { code, tasks: waited.tasks });
+            return Ok(WaitReport { code, tasks: waited.tasks });
         }
     }
 

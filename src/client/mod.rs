@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub use version::{Handshake, Incompatible};
+pub use version::{Handshake, VersionMismatch};
 
 use connection::{ConnectionPool, Failure, Response};
 
@@ -91,7 +91,7 @@ pub enum Error {
     )]
     TimedOut,
     #[error(transparent)]
-    Incompatible(#[from] Incompatible),
+    Incompatible(#[from] VersionMismatch),
     /// The whole answer came, and it is not what this version expects.
     #[error(
         "the daemon's answer is not understood ({versions}); `asyncagents daemon restart` replaces the \
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_used_again_also_after_an_answer_in_lines() {
+    async fn a_connection_is_reused_also_after_a_streamed_response() {
         let server = Server::start(usize::MAX);
         let client = Client::new(&server.socket);
         for _ in 0..3 {
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_was_closed_meanwhile_is_replaced_before_anything_is_sent() {
+    async fn a_pooled_connection_that_was_closed_is_replaced_before_a_request_is_sent() {
         let server = Server::start(1);
         let client = Client::new(&server.socket);
         for n in 1..=3 {
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_to_wait_is_too_long() {
+    fn a_timeout_that_is_not_finite_or_too_long_is_clamped() {
         let times = [0.0, 600.0, f64::NAN, f64::INFINITY, -1.0, 1e19].map(waiting_timeout);
         let (least, most) = (CALL_TIMEOUT, CALL_TIMEOUT + WORK_TIMEOUT);
         let between = CALL_TIMEOUT + Duration::from_secs(600);

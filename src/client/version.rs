@@ -29,14 +29,14 @@ pub struct Handshake {
 /// The daemon speaks another protocol; the text says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Incompatible(String);
+pub struct VersionMismatch(String);
 
 impl Handshake {
     /// Compares the versions: an error for another protocol, a note for another minor version.
-    pub fn judge(&self) -> Result<Option<String>, Incompatible> {
+    pub fn judge(&self) -> Result<Option<String>, VersionMismatch> {
         if self.protocol != PROTOCOL {
             let (age, way_out) = words(self.protocol.cmp(&PROTOCOL));
-            return Err(Incompatible(format!(
+            return Err(VersionMismatch(format!(
                 "the daemon is {age} than this program, and they do not understand each other \
                  ({}); {way_out}",
                 self.versions()

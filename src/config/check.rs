@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_has_a_range_and_no_other_key_has_one() {
+    fn every_numeric_key_has_a_range_and_no_other_key_has_one() {
         for (name, key) in all_keys() {
             let default = (key.default)();
             let is_number = default.is_integer() || default.is_float();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_a_rule_admits_can_be_read() {
+    fn every_value_that_a_key_enumerates_can_be_parsed() {
         let mut seen = Vec::new();
         for (name, key) in all_keys() {
             let Rule::OneOf(words) = (key.rule)() else { continue };

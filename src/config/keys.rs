@@ -1,5 +1,6 @@
-//! The schema of the config file, by section: of each key its meaning, its unit, its range and its default. A new key is
-//! declared here and read by what needs it; template, validation and environment follow from the declaration.
+//! The schema of the config file, by section: of each key its meaning, its unit, its range and its default. A
+//! new key is declared here and read by what needs it; template, validation and environment follow from the
+//! declaration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::section::{YEAR, section};
 use super::units::{DAY, count_or_off, days_or_off, fractional_seconds, seconds, seconds_or_off};
 use crate::sandbox::Choice;
 use crate::supervisor::ForkMethod;
-use crate::tools::{Alias, Offered, OnTimeout};
+use crate::tools::{Alias, OfferScope, OnTimeout};
 
 // The doc comments of keys are texts for users: they are printed into the commented config file, and a snapshot test
 // holds them. Notes for developers are plain comments.
@@ -327,7 +328,7 @@ section! {
     pub struct TaskTool {
         /// The tool `Task` waits for its agent's answer. Where it is offered: "mcp" to clients of
         /// `asyncagents mcp`, "everywhere" also in OpenCode, or "nowhere".
-        offered: Offered = Offered::Mcp,
+        offered: OfferScope = OfferScope::Mcp,
 
         /// How long a call waits for its agent; for MCP clients at most mcp.longest_call_seconds.
         #[written("timeout_seconds", "seconds")]
@@ -509,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_switches_off_what_can_be_off() {
+    fn zero_disables_the_limits_that_can_be_disabled() {
         let text = "[permissions]\npark_seconds = 0\n[history]\nmax_tasks = 9\nmax_age_days = 0\nunread_days = 0";
         let expected = Config {
             permissions: Permissions { park: None, ..Permissions::default() },

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_of_the_session_that_started_us_go_to_nobody() {
+    fn credentials_in_the_environment_reach_neither_commands_nor_the_daemon() {
         let names = [
             "ANTHROPIC_API_KEY",
             "ASYNCAGENTS_MODEL",

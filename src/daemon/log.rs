@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn log_files_take_no_more_than_they_may_and_the_newest_stay() {
+    fn log_files_stay_within_their_size_limit_and_the_newest_are_kept() {
         let directory = tempfile::tempdir().unwrap();
         let mut files = Files::open(directory.path(), &config(8_000), Clock::system()).unwrap();
         for n in 0..1_000 {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_day_begins_a_new_file_and_old_ones_go() {
+    fn a_new_day_begins_a_new_file_and_old_ones_are_deleted() {
         let directory = tempfile::tempdir().unwrap();
         // Ages are counted by what the file system says, which knows of no manual clock.
         let clock = Clock::manual(Clock::system().now());

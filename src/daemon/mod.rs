@@ -37,7 +37,7 @@ pub use handover::hand_over;
 pub use home::{AlreadyRunning, Home, make_private};
 pub use hosts::{definition_bounds, sandbox};
 pub use log::init as init_log;
-pub use reload::Reloadable;
+pub use reload::ReloadTargets;
 pub use rescue::{back_up, repair};
 
 use descriptors::Room;
@@ -52,10 +52,10 @@ pub use crate::http::LARGEST_BODY;
 use crate::http::{self, Api, PageTokens, Peer, SnapshotCache, Streams, Warnings};
 use crate::metrics::Metrics;
 use crate::notify::Notifier;
-pub use crate::store::Repaired;
-use crate::store::{Committed, Store, What};
+pub use crate::store::RepairReport;
+use crate::store::{ChangeKind, CommittedChange, Store};
 use crate::supervisor::{self, Asks, Retention, Supervisor};
-use crate::task::lifecycle::Resumable;
+use crate::task::lifecycle::ResumePolicy;
 use crate::task::queue::Limits;
 use crate::task::view::Brief;
 use crate::tools::{self, Blocking, Calls, Toolbox};
@@ -81,7 +81,7 @@ pub struct McpEndpoint {
 pub async fn run(
     settings: &Settings,
     home: Home,
-    reloadable: Reloadable,
+    reloadable: ReloadTargets,
     mcp: impl FnOnce(&Settings, Metrics, CancellationToken) -> McpEndpoint,
     on_ready: impl FnOnce() + Send,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -284,11 +284,11 @@ async fn serve(
 /// Opens the store, connects it to the feed of events, and quarantines live tasks that cannot be decoded, before the
 /// supervisor meets them.
 fn open_store(home: &Home, feed: Feed, config: &config::Api) -> anyhow::Result<Store> {
-    let publish = move |committed: Committed| {
+    let publish = move |committed: CommittedChange| {
         let kind = match committed.what {
-            What::Created => EventKind::Created,
-            What::Updated => EventKind::Updated,
-            What::Ended => EventKind::of_end(committed.task.status()),
+            ChangeKind::Created => EventKind::Created,
+            ChangeKind::Updated => EventKind::Updated,
+            ChangeKind::Ended => EventKind::of_end(committed.task.status()),
         };
         feed.publish(TaskEvent::new(committed.id, kind, committed.task));
     };
@@ -351,8 +351,8 @@ fn supervisor_settings(
         answer_grace: supervisor.answer_grace,
         gone: supervisor.gone,
         resumable: match resume.any_status {
-            true => Resumable::AnyEnded,
-            false => Resumable::Completed,
+            true => ResumePolicy::AnyEnded,
+            false => ResumePolicy::Completed,
         },
         asks: match permissions.policy {
             config::Policy::Park => Asks::Park(permissions.park),

@@ -22,7 +22,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(5);
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 /// What was set up before the daemon and can be changed while it runs.
-pub struct Reloadable {
+pub struct ReloadTargets {
     /// Reads the settings again, from the same sources as at the start.
     pub reread: Box<dyn Fn() -> Result<Settings, config::Error> + Send + Sync>,
     pub level: Level,
@@ -34,7 +34,7 @@ pub(super) struct Watch(Arc<Inner>);
 
 struct Inner {
     file: PathBuf,
-    reloadable: Reloadable,
+    reloadable: ReloadTargets,
     supervisor: Supervisor,
     /// Single flight: held while the file is read, so that a file system that hangs occupies one thread and not one
     /// per request.
@@ -62,7 +62,7 @@ enum Stamp {
 impl Watch {
     pub(super) fn new(
         settings: &Settings,
-        reloadable: Reloadable,
+        reloadable: ReloadTargets,
         supervisor: Supervisor,
     ) -> Watch {
         let state = State { config: settings.config.clone(), stamp: None, note: None };

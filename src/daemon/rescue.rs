@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use super::home::{AlreadyRunning, Home, database};
-use crate::store::{self, Repaired, Store};
+use crate::store::{self, RepairReport, Store};
 
 /// Backs the task store of this directory up while others use it, and returns the size in bytes.
 pub fn back_up(home: &Path, to: &Path, overwrite: bool) -> anyhow::Result<u64> {
@@ -25,7 +25,7 @@ pub fn back_up(home: &Path, to: &Path, overwrite: bool) -> anyhow::Result<u64> {
 }
 
 /// Rebuilds the task store of a directory in which no daemon runs.
-pub fn repair(home: &Path) -> anyhow::Result<Repaired> {
+pub fn repair(home: &Path) -> anyhow::Result<RepairReport> {
     if !database(home).exists() {
         bail!("there is no task store in `{}`; nothing was changed", home.display());
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::config;
-use crate::supervisor::Overfull;
+use crate::supervisor::StorageOverrun;
 
 /// Warnings begin at nine tenths of the limit: the limit less a tenth.
 const NEARLY: u64 = 10;
@@ -15,7 +15,7 @@ const NEARLY: u64 = 10;
 pub(super) struct Space {
     pub(super) warnings: Vec<String>,
     /// Nothing is to be launched.
-    pub(super) overfull: Option<Overfull>,
+    pub(super) overfull: Option<StorageOverrun>,
 }
 
 impl Space {
@@ -39,7 +39,7 @@ impl Space {
         }
         let Some(most) = config.max_bytes else { return space };
         if used > most {
-            let overfull = Overfull { used, most };
+            let overfull = StorageOverrun { used, most };
             space.warnings.push(overfull.to_string());
             space.overfull = Some(overfull);
         } else if used > most - most / NEARLY {
@@ -83,7 +83,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_disk_or_a_directory_that_fills_up_is_told_before_it_is_full() {
+    fn a_disk_or_a_directory_that_fills_up_is_warned_about_before_it_is_full() {
         let check = |least: u64, most: u64, free: u64, used: u64, expected: &[&str]| {
             let limit = |bytes: u64| Some(bytes * MIB).filter(|bytes| *bytes > 0);
             let config = config::Storage { warn_free_bytes: limit(least), max_bytes: limit(most) };
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_folders_counts_and_links_are_not_followed() {
+    fn the_used_space_counts_subfolders_and_follows_no_links() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         fs::create_dir(path.join("output")).unwrap();

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_is_given_up_and_who_is_slow_is_not() {
+    async fn a_client_that_reads_nothing_times_out_and_a_slow_one_does_not() {
         let (ours, mut theirs) = duplex(10);
         let mut ours = giving_up(ours, Duration::from_secs(20));
         let slowly = tokio::spawn(async move {

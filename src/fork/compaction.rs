@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn none_keeps_all() {
+    fn without_a_compaction_everything_is_kept() {
         check("", "", false);
         check("a", "a", false);
         check("a b c", "a b c", false);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_without_a_summary_is_none() {
+    fn a_marker_without_a_summary_is_no_compaction() {
         check("a m", "a m", false);
         check("a m b", "a m b", false);
         check("a m1 s1 b m2 c", "s1 b m2 c", true);
@@ -79,13 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_without_a_marker_is_none() {
+    fn a_summary_without_a_marker_is_no_compaction() {
         check("a s b", "a s b", false);
         check("s a m", "s a m", false);
     }
 
     #[test]
-    fn only_a_user_marks_and_only_an_assistant_sums_up() {
+    fn a_marker_is_a_user_message_and_a_summary_an_assistant_message() {
         let check = |marker: &str, summary: &str, expected: bool| {
             let json = json!([
                 {"info": {"role": marker}, "parts": [{"type": "compaction", "auto": true}]},

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_method_follows_the_tool_and_the_words_of_its_result() {
+    fn the_truncation_method_depends_on_the_tool_and_on_error_words_in_its_result() {
         let check = |tool: &str, result: &str, expected: Method| {
             assert_eq!(method(tool, result), expected, "{tool}: {result}");
         };
@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cut_says_about_itself_has_room() {
+    fn the_longest_truncation_note_fits_its_reserved_space() {
         let longest = format!("\n[{} more characters cut]\n", usize::MAX);
         assert!(longest.len() <= LONGEST_NOTE, "{}", longest.len());
     }
 
     #[test]
-    fn the_method_is_not_asked_for_a_text_that_stays_whole() {
+    fn the_truncation_method_is_not_computed_for_a_text_that_fits() {
         let mut out = String::new();
         push(&mut out, "short", 5, || panic!("asked"));
         assert_eq!(out, "short");

@@ -50,7 +50,7 @@ fn real_messages_of_opencode_are_read() {
 }
 
 #[test]
-fn a_block_per_message_with_its_role_text_calls_and_results() {
+fn every_message_is_a_block_with_its_role_text_calls_and_results() {
     let transcript = json!([
         user("Where is the login?"),
         assistant(json!([
@@ -78,7 +78,7 @@ fn a_block_per_message_with_its_role_text_calls_and_results() {
 }
 
 #[test]
-fn results_that_carry_their_text_as_a_text_are_read_too_and_what_is_unknown_says_so() {
+fn results_in_a_text_field_are_read_and_unknown_parts_are_noted() {
     let transcript = json!([
         {"role": "assistant", "content": [
             {"type": "tool_use", "id": "t1", "name": "bash", "input": {}},
@@ -165,7 +165,7 @@ fn results_are_cut_by_tier_and_by_method() {
 }
 
 #[test]
-fn arguments_are_cut_by_tier_and_name_and_id_never() {
+fn arguments_are_cut_by_tier_and_names_and_ids_never() {
     let name = "n".repeat(700);
     for (calls, limit) in [(5, 500), (6, 200), (15, 200), (16, 100)] {
         for length in [limit - 1, limit, limit + 1] {
@@ -285,7 +285,7 @@ fn an_oversize_message_keeps_names_and_ids_of_the_calls_it_keeps() {
 }
 
 #[test]
-fn an_empty_history_is_said_to_be_empty() {
+fn an_empty_history_is_reported_as_empty() {
     let markers = json!([{"info": {"role": "user"}, "parts": [{"type": "compaction"}]}]);
     let thoughts = json!([assistant(json!([{"type": "reasoning", "text": "hm"}])), user("")]);
     for transcript in [json!([]), markers, thoughts] {
@@ -318,7 +318,7 @@ fn compaction_tiers_and_budget_come_in_this_order() {
 }
 
 #[test]
-fn what_is_no_list_of_messages_is_refused() {
+fn input_that_is_not_a_list_of_messages_is_refused() {
     let check = |json: &str, expected: &str| {
         let error = inherit(json).unwrap_err().to_string();
         let start = "the conversation cannot be read as a list of messages: ";
@@ -344,7 +344,7 @@ fn words(longest: usize) -> impl Strategy<Value = String> {
 }
 
 #[derive(Clone, Debug)]
-enum Said {
+enum Utterance {
     Text(String),
     Long(usize),
     Call { name: &'static str, arguments: String, output: Option<String>, repeat: usize },
@@ -352,34 +352,36 @@ enum Said {
     Compaction,
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn said() -> impl Strategy<Value = Utterance> {
     let name = || prop::sample::select(vec!["read", "bash", "grep_it", "exec"]);
     prop_oneof![
-        4 => words(30).prop_map(Said::Text),
-        1 => (1_000..250_000usize).prop_map(Said::Long),
+        4 => words(30).prop_map(Utterance::Text),
+        1 => (1_000..250_000usize).prop_map(Utterance::Long),
         4 => (name(), words(200), prop::option::of(words(20)), 1..500usize).prop_map(
-            |(name, arguments, output, repeat)| Said::Call { name, arguments, output, repeat }
+            |(name, arguments, output, repeat)| Utterance::Call { name, arguments, output, repeat }
         ),
-        2 => words(700).prop_map(|output| Said::Apart { output }),
-        1 => Just(Said::Compaction),
+        2 => words(700).prop_map(|output| Utterance::Apart { output }),
+        1 => Just(Utterance::Compaction),
     ]
 }
 
 /// A conversation, and the ids of its calls with their names, oldest first.
-fn conversation(said: &[Said]) -> (Value, Vec<(String, String)>) {
+fn conversation(said: &[Utterance]) -> (Value, Vec<(String, String)>) {
     let mut messages = Vec::new();
     let mut calls = Vec::new();
     for (n, said) in said.iter().enumerate() {
         match said {
-            Said::Text(text) => messages.push(user(&format!("<{n}>{text}"))),
-            Said::Long(length) => messages.push(user(&format!("<{n}>{}", "€".repeat(*length)))),
-            Said::Call { name, arguments, output, repeat } => {
+            Utterance::Text(text) => messages.push(user(&format!("<{n}>{text}"))),
+            Utterance::Long(length) => {
+                messages.push(user(&format!("<{n}>{}", "€".repeat(*length))))
+            }
+            Utterance::Call { name, arguments, output, repeat } => {
                 let output = output.as_ref().map(|output| output.repeat(*repeat));
                 let state = json!({"input": {"a": arguments}, "output": output});
                 messages.push(assistant(json!([tool(&format!("id{n}"), name, state)])));
                 calls.push((format!("id{n}"), (*name).to_owned()));
             }
-            Said::Apart { output } => {
+            Utterance::Apart { output } => {
                 let id = format!("id{n}");
                 let call = json!({"type": "tool_use", "id": id, "name": "apart", "input": n});
                 let result = json!({"type": "tool_result", "tool_use_id": id, "content": output});
@@ -387,7 +389,7 @@ fn conversation(said: &[Said]) -> (Value, Vec<(String, String)>) {
                 messages.push(json!({"role": "user", "content": [result]}));
                 calls.push((id, "apart".to_owned()));
             }
-            Said::Compaction => {
+            Utterance::Compaction => {
                 messages.push(json!({"info": {"role": "user"}, "parts": [{"type": "compaction"}]}));
                 messages.push(json!({"info": {"role": "assistant", "summary": true},
                     "parts": [{"type": "text", "text": format!("<{n}>")}]}));
@@ -401,7 +403,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_was_said_the_rules_hold(said in prop::collection::vec(said(), 0..40)) {
+    fn any_conversation_stays_within_the_budget_in_order_and_without_gaps(said in prop::collection::vec(said(), 0..40)) {
         let (transcript, calls) = conversation(&said);
         let inherited = inherited(&transcript);
         let Inheritance { context, counts, .. } = &inherited;
@@ -443,7 +445,7 @@ proptest! {
     }
 
     #[test]
-    fn nonsense_is_refused_and_never_panics(text in "[\\[\\]{}\",:a-z0-9\\\\ ]{0,200}") {
+    fn malformed_input_never_panics(text in "[\\[\\]{}\",:a-z0-9\\\\ ]{0,200}") {
         let _ = inherit(&text);
     }
 }

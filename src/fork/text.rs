@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn every_escape_says_what_it_stands_for() {
+    fn every_escape_sequence_is_decoded() {
         check(r#""a\n\t\r\b\f\"\\\/z""#, "a\n\t\r\u{8}\u{c}\"\\/z");
         check(r#""\u00e9\u0041""#, "éA");
         check(r#""\ud83e\udd80!""#, "🦀!");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_character_is_replaced_and_what_follows_is_kept() {
+    fn a_lone_surrogate_is_replaced_and_what_follows_is_kept() {
         check(r#""a\ud83e""#, "a\u{fffd}");
         check(r#""\ud83eb""#, "\u{fffd}b");
         check(r#""\udd80\ud83e\udd80""#, "\u{fffd}🦀");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_serde_json_reads_is_read_the_same() {
+    fn strings_are_decoded_as_serde_json_decodes_them() {
         for text_of in ["", "a\"b\\c/d", "\u{0}\u{1f}\u{7f}", "é\u{2028}🦀\n", "\\u0041"] {
             let json = serde_json::to_string(text_of).unwrap();
             let raw: &RawValue = serde_json::from_str(&json).unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_their_texts() {
+    fn content_blocks_become_their_texts() {
         let json = r#"[{"type": "text", "text": "one"}, {"type": "image"}, {"text": "tw\u006f"}]"#;
         let raw: &RawValue = serde_json::from_str(json).unwrap();
         assert_eq!(text(raw), "one\ntwo");

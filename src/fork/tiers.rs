@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn five_are_whole_the_next_ten_long_and_the_rest_short() {
+    fn the_newest_five_results_stay_whole_the_next_ten_are_cut_long_and_the_rest_short() {
         for (results, whole, long, short) in [
             (0, 0, 0, 0),
             (1, 1, 0, 0),

@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 
 use super::opencode::{Bridge, Line};
 use super::{
-    Answer, ClientCredentials, Error, Host, ModelStatus, NewSession, OpenedSession, Pending, Place,
-    ProbeDepth, Prompt, Toast,
+    Answer, ClientCredentials, Error, Host, HostFuture, ModelStatus, NewSession, OpenedSession,
+    Place, ProbeDepth, Prompt, Toast,
 };
 use crate::store;
 use crate::task::SessionId;
@@ -20,52 +20,56 @@ use crate::task::SessionId;
 pub trait Forks: Send + Sync {
     /// Opens a session that starts as a copy of another one, with its whole conversation. Like
     /// [`Host::open`] otherwise, including the nonce.
-    fn fork(&self, of: Place, session: NewSession) -> Pending<'_, OpenedSession>;
+    fn fork(&self, of: Place, session: NewSession) -> HostFuture<'_, OpenedSession>;
 }
 
 /// Steering (T21): a session that is at work takes messages.
 pub trait Steering: Send + Sync {
     /// Says something to a session. An agent at work sees it before its next step; one that is idle goes on
     /// with it. Like [`Host::prompt`] otherwise, including the message id as the idempotency key.
-    fn steer(&self, message: Prompt) -> Pending<'_, ()>;
+    fn steer(&self, message: Prompt) -> HostFuture<'_, ()>;
 }
 
 /// Permission requests: agents that ask before they do something.
 pub trait Permissions: Send + Sync {
     /// Answers one open request. Refused when no such request is open (any more).
-    fn answer(&self, place: Place, ask: String, answer: Answer) -> Pending<'_, ()>;
+    fn answer(&self, place: Place, ask: String, answer: Answer) -> HostFuture<'_, ()>;
 }
 
 /// Validation of a launch before anything of it exists, so that a refusal leaves nothing to clean up.
 pub trait Vetting: Send + Sync {
     /// Why an agent must not be used in this directory although it is defined there; `None` when
     /// there is no objection. Asked at every launch and resume.
-    fn objection(&self, directory: String, agent: String) -> Pending<'_, Option<String>>;
+    fn objection(&self, directory: String, agent: String) -> HostFuture<'_, Option<String>>;
     /// Resolves the requested model (or the default, when none is requested) to its full name. Refused,
     /// with the way out, when it cannot be used. Asked at every launch.
-    fn model(&self, wish: Option<String>, handed: ClientCredentials)
-    -> Pending<'_, Option<String>>;
+    fn model(
+        &self,
+        wish: Option<String>,
+        handed: ClientCredentials,
+    ) -> HostFuture<'_, Option<String>>;
 }
 
 /// Provider credentials per session, which callers may hand over with a call. They are kept in memory
 /// only, so a restart of the daemon loses them and a caller has to bring them again.
 pub trait Credentials: Send + Sync {
     /// The default model, and the state of each provider.
-    fn statuses(&self, handed: ClientCredentials, depth: ProbeDepth) -> Pending<'_, ModelStatus>;
+    fn statuses(&self, handed: ClientCredentials, depth: ProbeDepth)
+    -> HostFuture<'_, ModelStatus>;
     /// Replaces what was handed over for an existing session.
-    fn hand_over(&self, place: Place, handed: ClientCredentials) -> Pending<'_, ()>;
+    fn hand_over(&self, place: Place, handed: ClientCredentials) -> HostFuture<'_, ()>;
     /// Restores lost credentials: the session gets those that came with an earlier call and are lost, and
     /// no others of the caller's. `true` when there were any.
-    fn bring(&self, place: Place, handed: ClientCredentials) -> Pending<'_, bool>;
+    fn bring(&self, place: Place, handed: ClientCredentials) -> HostFuture<'_, bool>;
     /// Why a session cannot continue with this model until its lost credentials are brought again.
-    fn lacks(&self, place: Place, model: Option<String>) -> Pending<'_, Option<String>>;
+    fn lacks(&self, place: Place, model: Option<String>) -> HostFuture<'_, Option<String>>;
     /// What was handed over for this session, as far as it is still in memory.
     fn handed(&self, session: &SessionId) -> ClientCredentials;
 }
 
 /// Toasts: short messages on the user's screen. Best effort; nothing depends on one being seen.
 pub trait Toasts: Send + Sync {
-    fn toast(&self, parent: Place, toast: Toast) -> Pending<'_, ()>;
+    fn toast(&self, parent: Place, toast: Toast) -> HostFuture<'_, ()>;
 }
 
 /// A registry of servers that come and go while the daemon runs.

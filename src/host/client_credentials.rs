@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_handed_over_is_not_shown() {
+    fn the_debug_output_of_credentials_contains_no_secret() {
         let handed = ClientCredentials::from(Parts {
             model: "openai/large".into(),
             opencode: "http://user:secret@host".into(),

@@ -9,25 +9,29 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{
-    AgentOffer, Answer, Bridges, ClientCredentials, Credentials, Error, Forks, Host, NewSession,
-    Observation, OpenedSession, Pending, Permissions, Place, Post, Prompt, Servers, Steering,
+    AgentOffer, Answer, Bridges, ClientCredentials, Credentials, Error, Forks, Host, HostFuture,
+    NewSession, Observation, OpenedSession, Permissions, Place, Post, Prompt, Servers, Steering,
     Toast, Toasts, Vetting, Watch,
 };
 use crate::metrics::{Metrics, Outcome};
 use crate::task::{MessageId, SessionId};
 
-pub struct Metered {
+pub struct MeteredHost {
     name: String,
     host: Arc<dyn Host>,
     metrics: Metrics,
 }
 
-impl Metered {
-    pub fn new(name: String, host: Arc<dyn Host>, metrics: Metrics) -> Metered {
-        Metered { name, host, metrics }
+impl MeteredHost {
+    pub fn new(name: String, host: Arc<dyn Host>, metrics: Metrics) -> MeteredHost {
+        MeteredHost { name, host, metrics }
     }
 
-    fn count<'a, T: 'a>(&'a self, call: &'static str, answer: Pending<'a, T>) -> Pending<'a, T> {
+    fn count<'a, T: 'a>(
+        &'a self,
+        call: &'static str,
+        answer: HostFuture<'a, T>,
+    ) -> HostFuture<'a, T> {
         Box::pin(async move {
             // Counted when it resolves: a call whose caller hangs up is dropped, and not counted.
             let began = Instant::now();
@@ -44,64 +48,64 @@ impl Metered {
         &'a self,
         call: &'static str,
         capability: Option<&'a C>,
-        ask: impl FnOnce(&'a C) -> Pending<'a, T>,
-    ) -> Pending<'a, T> {
+        ask: impl FnOnce(&'a C) -> HostFuture<'a, T>,
+    ) -> HostFuture<'a, T> {
         let cannot =
             || std::future::ready(Err(Error::Refused(format!("this host has no `{call}`"))));
-        self.count(call, capability.map_or_else(|| Box::pin(cannot()) as Pending<'a, T>, ask))
+        self.count(call, capability.map_or_else(|| Box::pin(cannot()) as HostFuture<'a, T>, ask))
     }
 }
 
-impl Host for Metered {
-    fn open(&self, session: NewSession) -> Pending<'_, OpenedSession> {
+impl Host for MeteredHost {
+    fn open(&self, session: NewSession) -> HostFuture<'_, OpenedSession> {
         self.count("open", self.host.open(session))
     }
 
-    fn find(&self, session: NewSession) -> Pending<'_, Vec<OpenedSession>> {
+    fn find(&self, session: NewSession) -> HostFuture<'_, Vec<OpenedSession>> {
         self.count("find", self.host.find(session))
     }
 
-    fn delete(&self, place: Place) -> Pending<'_, ()> {
+    fn delete(&self, place: Place) -> HostFuture<'_, ()> {
         self.count("delete", self.host.delete(place))
     }
 
-    fn prompt(&self, prompt: Prompt) -> Pending<'_, ()> {
+    fn prompt(&self, prompt: Prompt) -> HostFuture<'_, ()> {
         self.count("prompt", self.host.prompt(prompt))
     }
 
-    fn post(&self, posts: Vec<Post>) -> Pending<'_, ()> {
+    fn post(&self, posts: Vec<Post>) -> HostFuture<'_, ()> {
         self.count("post", self.host.post(posts))
     }
 
-    fn posted(&self, to: Place, message: MessageId) -> Pending<'_, bool> {
+    fn posted(&self, to: Place, message: MessageId) -> HostFuture<'_, bool> {
         self.count("posted", self.host.posted(to, message))
     }
 
-    fn observe(&self, watches: Vec<Watch>) -> Pending<'_, Vec<Option<Observation>>> {
+    fn observe(&self, watches: Vec<Watch>) -> HostFuture<'_, Vec<Option<Observation>>> {
         self.count("observe", self.host.observe(watches))
     }
 
-    fn missing(&self, places: Vec<Place>) -> Pending<'_, Vec<SessionId>> {
+    fn missing(&self, places: Vec<Place>) -> HostFuture<'_, Vec<SessionId>> {
         self.count("missing", self.host.missing(places))
     }
 
-    fn has(&self, place: Place) -> Pending<'_, bool> {
+    fn has(&self, place: Place) -> HostFuture<'_, bool> {
         self.count("has", self.host.has(place))
     }
 
-    fn transcript(&self, place: Place) -> Pending<'_, String> {
+    fn transcript(&self, place: Place) -> HostFuture<'_, String> {
         self.count("transcript", self.host.transcript(place))
     }
 
-    fn abort(&self, place: Place) -> Pending<'_, ()> {
+    fn abort(&self, place: Place) -> HostFuture<'_, ()> {
         self.count("abort", self.host.abort(place))
     }
 
-    fn agents(&self, directory: String, parent: Option<Place>) -> Pending<'_, Vec<AgentOffer>> {
+    fn agents(&self, directory: String, parent: Option<Place>) -> HostFuture<'_, Vec<AgentOffer>> {
         self.count("agents", self.host.agents(directory, parent))
     }
 
-    fn directory(&self, directory: String, parent: Option<Place>) -> Pending<'_, String> {
+    fn directory(&self, directory: String, parent: Option<Place>) -> HostFuture<'_, String> {
         self.count("directory", self.host.directory(directory, parent))
     }
 
@@ -150,26 +154,26 @@ impl Host for Metered {
     }
 }
 
-impl Forks for Metered {
-    fn fork(&self, of: Place, session: NewSession) -> Pending<'_, OpenedSession> {
+impl Forks for MeteredHost {
+    fn fork(&self, of: Place, session: NewSession) -> HostFuture<'_, OpenedSession> {
         self.count_with("fork", self.host.forks(), |forks| forks.fork(of, session))
     }
 }
 
-impl Steering for Metered {
-    fn steer(&self, message: Prompt) -> Pending<'_, ()> {
+impl Steering for MeteredHost {
+    fn steer(&self, message: Prompt) -> HostFuture<'_, ()> {
         self.count_with("steer", self.host.steering(), |host| host.steer(message))
     }
 }
 
-impl Permissions for Metered {
-    fn answer(&self, place: Place, ask: String, answer: Answer) -> Pending<'_, ()> {
+impl Permissions for MeteredHost {
+    fn answer(&self, place: Place, ask: String, answer: Answer) -> HostFuture<'_, ()> {
         self.count_with("answer", self.host.permissions(), |host| host.answer(place, ask, answer))
     }
 }
 
-impl Vetting for Metered {
-    fn objection(&self, directory: String, agent: String) -> Pending<'_, Option<String>> {
+impl Vetting for MeteredHost {
+    fn objection(&self, directory: String, agent: String) -> HostFuture<'_, Option<String>> {
         self.count_with("objection", self.host.vetting(), |host| host.objection(directory, agent))
     }
 
@@ -177,13 +181,13 @@ impl Vetting for Metered {
         &self,
         wish: Option<String>,
         handed: ClientCredentials,
-    ) -> Pending<'_, Option<String>> {
+    ) -> HostFuture<'_, Option<String>> {
         self.count_with("model", self.host.vetting(), |host| host.model(wish, handed))
     }
 }
 
-impl Toasts for Metered {
-    fn toast(&self, parent: Place, toast: Toast) -> Pending<'_, ()> {
+impl Toasts for MeteredHost {
+    fn toast(&self, parent: Place, toast: Toast) -> HostFuture<'_, ()> {
         self.count_with("toast", self.host.toasts(), |host| host.toast(parent, toast))
     }
 }

@@ -25,7 +25,7 @@ pub use self::capabilities::{
     Bridges, Credentials, Forks, Permissions, Server, Servers, Steering, Toasts, Vetting,
 };
 pub use self::client_credentials::{ClientCredentials, Parts as ClientCredentialParts};
-pub use self::metered::Metered;
+pub use self::metered::MeteredHost;
 pub use self::opencode::{Bridge, Line, SUPPORTED as SUPPORTED_OPENCODE, Support};
 pub use crate::agent::model::{ProbeDepth, ProviderStatus};
 use crate::task::{MessageId, SessionId, Task};
@@ -202,8 +202,8 @@ pub enum Error {
     NoCredentials(String),
 }
 
-/// What a call to a host resolves to.
-pub type Pending<'a, T> = BoxFuture<'a, Result<T, Error>>;
+/// The boxed future of a call to a host, which keeps [`Host`] object-safe.
+pub type HostFuture<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
 /// What every host can do, as `Arc<dyn Host>`; optional capabilities are the accessors at the end. Calls
 /// return when the host has accepted, not when an agent has answered. They may take as long as a remote
@@ -212,32 +212,32 @@ pub type Pending<'a, T> = BoxFuture<'a, Result<T, Error>>;
 pub trait Host: Send + Sync {
     /// Opens a session. Idempotent by nonce on the embedded host; elsewhere a repeated call may open a
     /// second session, so recovery calls [`Host::find`] first.
-    fn open(&self, session: NewSession) -> Pending<'_, OpenedSession>;
+    fn open(&self, session: NewSession) -> HostFuture<'_, OpenedSession>;
     /// The sessions that carry this nonce: none, one, or several when a launch was repeated.
-    fn find(&self, session: NewSession) -> Pending<'_, Vec<OpenedSession>>;
-    fn delete(&self, place: Place) -> Pending<'_, ()>;
-    fn prompt(&self, prompt: Prompt) -> Pending<'_, ()>;
+    fn find(&self, session: NewSession) -> HostFuture<'_, Vec<OpenedSession>>;
+    fn delete(&self, place: Place) -> HostFuture<'_, ()>;
+    fn prompt(&self, prompt: Prompt) -> HostFuture<'_, ()>;
     /// Appends these to one conversation, in this order, and returns when they are stored there. After an
     /// error any of them may be: ask [`Host::posted`] before sending one again.
-    fn post(&self, posts: Vec<Post>) -> Pending<'_, ()>;
+    fn post(&self, posts: Vec<Post>) -> HostFuture<'_, ()>;
     /// Whether a message with this id is already in the conversation.
-    fn posted(&self, to: Place, message: MessageId) -> Pending<'_, bool>;
+    fn posted(&self, to: Place, message: MessageId) -> HostFuture<'_, bool>;
     /// One observation per watch, in the same order; `None` where the state is unknown for now.
-    fn observe(&self, watches: Vec<Watch>) -> Pending<'_, Vec<Option<Observation>>>;
+    fn observe(&self, watches: Vec<Watch>) -> HostFuture<'_, Vec<Option<Observation>>>;
     /// Which of these sessions are known to be deleted. One whose host does not answer is not among them.
-    fn missing(&self, places: Vec<Place>) -> Pending<'_, Vec<SessionId>>;
+    fn missing(&self, places: Vec<Place>) -> HostFuture<'_, Vec<SessionId>>;
     /// Whether this session is here, for certain.
-    fn has(&self, place: Place) -> Pending<'_, bool> {
+    fn has(&self, place: Place) -> HostFuture<'_, bool> {
         Box::pin(async move { Ok(self.missing(vec![place]).await?.is_empty()) })
     }
     /// The host's own messages, as a JSON array.
-    fn transcript(&self, place: Place) -> Pending<'_, String>;
-    fn abort(&self, place: Place) -> Pending<'_, ()>;
+    fn transcript(&self, place: Place) -> HostFuture<'_, String>;
+    fn abort(&self, place: Place) -> HostFuture<'_, ()>;
     /// The agents a child of this parent could be, in this directory.
-    fn agents(&self, directory: String, parent: Option<Place>) -> Pending<'_, Vec<AgentOffer>>;
+    fn agents(&self, directory: String, parent: Option<Place>) -> HostFuture<'_, Vec<AgentOffer>>;
     /// The directory a child of this parent is to work in, as the host knows it. Where the host is on
     /// this machine one that does not exist is refused.
-    fn directory(&self, directory: String, parent: Option<Place>) -> Pending<'_, String> {
+    fn directory(&self, directory: String, parent: Option<Place>) -> HostFuture<'_, String> {
         let _ = parent;
         Box::pin(async { Ok(directory) })
     }

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_the_client_has_is_not_sent_again() {
+    async fn a_file_that_the_client_has_cached_is_not_sent_again() {
         let known = String::leak(format!("\"old\", W/{}", SCRIPT.etag));
         let (status, headers, body) = ask(IF_NONE_MATCH, known).await;
         assert_eq!((status, body), (StatusCode::NOT_MODIFIED, Vec::new()));

@@ -36,11 +36,11 @@ const MOST: usize = 32;
 #[derive(Clone)]
 pub struct PageTokens {
     clock: Clock,
-    given: Arc<Mutex<Given>>,
+    given: Arc<Mutex<IssuedSecrets>>,
 }
 
 #[derive(Default)]
-struct Given {
+struct IssuedSecrets {
     codes: VecDeque<Secret>,
     tokens: VecDeque<Secret>,
 }

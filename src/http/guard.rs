@@ -5,8 +5,9 @@
 //! pages of other sites, the user of the peer process against other users of this machine, and the token,
 //! compared in constant time, for changes. The Unix socket has none of them: its permissions do that work.
 //!
-//! The dashboard has a token of its own (`dash.rs`), which counts for its verbs alone, as the user of the shell, and only in requests of the
-//! page that this port serves: the browser says of which origin a page is, and the page cannot change that.
+//! The dashboard has a token of its own (`dash.rs`), which counts for its verbs alone, as the user of the
+//! shell, and only in requests of the page that this port serves: the browser says of which origin a page is,
+//! and the page cannot change that.
 //!
 //! [`MCP`] changes things whatever the method, so it always needs the token, and no page of another origin gets
 //! through with it: browsers send an origin along where programs send none.
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_token_is_right() {
+    fn only_the_whole_token_is_accepted() {
         let check = |value: &'static str, expected: bool| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
             assert_eq!(policy(false).token_in(&headers) == Token::Right, expected, "{value}");
@@ -502,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_door_to_other_machines_asks_readers_for_the_token_as_well() {
+    fn a_listener_that_other_machines_can_reach_requires_the_token_for_reading_too() {
         let status = |open, is_read, token| {
             policy(open).refusal(is_read, token).map(|refused| refused.into_response().status())
         };

@@ -14,7 +14,7 @@ use super::Api;
 use super::body::Params;
 use super::error::ApiError;
 use super::tasks::seconds;
-use crate::supervisor::{DrainOutcome, Draining, Quarantined};
+use crate::supervisor::{DrainGuard, DrainOutcome, QuarantinedTask};
 use crate::wire::{CheckView, HealthView, PROTOCOL};
 
 /// The key of warnings about damaged stores that were set aside.
@@ -73,8 +73,8 @@ pub(super) fn urgent(api: &Api) -> Vec<String> {
     damage.into_iter().chain(api.warnings.about(SET_ASIDE)).collect()
 }
 
-fn in_quarantine(found: &[Quarantined]) -> String {
-    let named = |task: &Quarantined| format!("`{}` (`{}`)", task.name, task.field);
+fn in_quarantine(found: &[QuarantinedTask]) -> String {
+    let named = |task: &QuarantinedTask| format!("`{}` (`{}`)", task.name, task.field);
     let names: Vec<String> = found.iter().take(MOST_NAMED).map(named).collect();
     let (names, more) = (names.join(", "), found.len().saturating_sub(MOST_NAMED));
     let way_out = "`asyncagents output ID` shows what is left";
@@ -149,7 +149,7 @@ async fn say_goodbye(api: &Api, uri: Uri) -> Json<HealthView> {
 }
 
 /// A caller that goes away drops this future, and tasks start again.
-async fn until_drained(api: &Api, timeout: Option<f64>) -> Result<Draining, ApiError> {
+async fn until_drained(api: &Api, timeout: Option<f64>) -> Result<DrainGuard, ApiError> {
     let longest = timeout.map(seconds).transpose()?;
     match api.supervisor.drain(longest).await? {
         DrainOutcome::Drained(draining) => Ok(draining),

@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use super::Api;
 use super::body::Body;
 use super::error::ApiError;
-use crate::supervisor::{Delivery, Sent};
+use crate::supervisor::{Delivery, SendOutcome};
 use crate::task::TaskId;
 use crate::tools;
 use crate::wire::{DeliveryView, SendRequest, SentView, TaskView};
@@ -23,7 +23,7 @@ pub(super) async fn send(
         // As for any resume: the next run uses the caller's present credentials.
         api.supervisor.renew_handed(&task, &tools::handed(hand_over)).await?;
     }
-    let Sent { task, delivery } = api.supervisor.send(&id, message, key).await?;
+    let SendOutcome { task, delivery } = api.supervisor.send(&id, message, key).await?;
     let delivery = match delivery {
         Delivery::Steered => DeliveryView::Steered,
         Delivery::Queued => DeliveryView::Queued,

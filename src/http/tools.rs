@@ -25,8 +25,8 @@ use super::body::{Body, Params};
 use super::error::ApiError;
 use super::health;
 use crate::feed::Events;
-use crate::supervisor::{AgentOffer, Asking, Caller, PermissionRequest};
-use crate::tools::{self, Audience, Begun, Call};
+use crate::supervisor::{AgentOffer, Caller, PermissionDialog, PermissionRequest};
+use crate::tools::{self, Audience, Call, CallStart};
 use crate::wire::{
     AbortRequest, CallerView, PermissionView, ToolAnswer, ToolLine, ToolRequest, ToolsView,
 };
@@ -117,8 +117,8 @@ pub(super) async fn call(
     // handle ends it early.
     if deferrable && api.calls.may_defer(&call) {
         let line = match api.calls.begin(call, declined).await? {
-            Begun::Answered(answer) => ToolLine::Answer(warned(&api, answer)),
-            Begun::Deferred(call) => ToolLine::Deferred(call),
+            CallStart::Answered(answer) => ToolLine::Answer(warned(&api, answer)),
+            CallStart::Deferred(call) => ToolLine::Deferred(call),
         };
         return Ok((LINES, encoded(&line)).into_response());
     }
@@ -130,7 +130,7 @@ pub(super) async fn call(
     }
     let events = api.supervisor.events();
     let asks = declined.is_some().then(|| OpenAsks::of(&api));
-    let asking = declined.map_or_else(Asking::default, Asking::without);
+    let asking = declined.map_or_else(PermissionDialog::default, PermissionDialog::without);
     let answer = {
         let api = api.clone();
         async move { tools::call_asking(&api.supervisor, &api.toolbox, call, asking).await }

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_offers_to_allow_and_to_deny_and_anything_else_is_no_answer() {
+    fn a_form_offers_allow_and_deny_and_anything_else_is_no_answer() {
         let ask: PermissionView = serde_json::from_value(json!({
             "id": "per_1", "sessionID": "ses_1", "shortID": "ab12c3", "description": "x",
             "what": "bash ls", "since": "2026-01-01T00:00:00.000Z", "question": "May it?",

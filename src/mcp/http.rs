@@ -107,7 +107,7 @@ impl<S: ServerHandler + Send + 'static> Endpoint<S> {
         let sessions = Arc::clone(&self.sessions);
         Box::pin(async move {
             // Taken out first: to close a session awaits, and the mutex must not be held meanwhile. A
-            // stream that ends in that time needs it (`InUse::drop`), and finds its session gone.
+            // stream that ends in that time needs it (`SessionUse::drop`), and finds its session gone.
             let all = std::mem::take(&mut *sessions.known());
             for id in all.into_keys() {
                 let _ = sessions.manager.close_session(&id).await;
@@ -256,12 +256,12 @@ struct Use {
 }
 
 /// One request or stream of a session, until this is dropped.
-struct InUse {
+struct SessionUse {
     sessions: Arc<Sessions>,
     id: Arc<str>,
 }
 
-impl Drop for InUse {
+impl Drop for SessionUse {
     fn drop(&mut self) {
         // Not there when the session was ended by DELETE, or by `close`, under this request.
         if let Some(using) = self.sessions.known().get_mut(&self.id) {
@@ -285,10 +285,10 @@ impl Sessions {
         self.known().insert(id.into(), using);
     }
 
-    fn enter(self: &Arc<Sessions>, id: &str) -> Option<InUse> {
+    fn enter(self: &Arc<Sessions>, id: &str) -> Option<SessionUse> {
         let id: Arc<str> = id.into();
         self.known().get_mut(&id)?.open += 1;
-        Some(InUse { sessions: Arc::clone(self), id })
+        Some(SessionUse { sessions: Arc::clone(self), id })
     }
 
     /// Ends the sessions that nobody has used for so long, and forgets those that have ended. Done with every
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_names_a_parent_and_a_directory_and_nothing_else() {
+    fn an_address_takes_a_parent_and_a_directory_and_no_other_parameter() {
         let known = address("/mcp?parent=mine&directory=/a%20b").unwrap();
         assert_eq!(known.parent.as_deref(), Some("mine"));
         assert_eq!(known.directory.as_deref(), Some("/a b"));

@@ -687,7 +687,7 @@ mod tests {
     use crate::config::{Environment, Flags};
 
     #[test]
-    fn calls_take_as_long_as_the_client_is_known_to_allow() {
+    fn the_longest_call_depends_on_the_known_timeout_of_the_client() {
         let home = Flags { home: Some("/nowhere".into()), ..Flags::default() };
         let mut settings = Settings::resolve(&Environment::default(), &home).unwrap();
         let table = [

@@ -1,6 +1,6 @@
 //! Identity of the parent behind an MCP call (T18): the conversation, where the client says which it is, else
 //! the connection. Two conversations are never one parent, even with the same client and directory: each would
-//! be told of the other's tasks.
+//! be notified of the other's tasks.
 //!
 //! Claude Code names the conversation in the environment, Codex in the metadata of every call; other clients
 //! do not. Their parents are named after client, directory and a nonce, and a later connection in the same
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conversation_has_a_name_of_its_own() {
+    fn every_conversation_has_a_unique_parent_name() {
         let name = of_conversation("Claude Code", "0b1c-2d3e");
         assert_eq!(name, "mcp-claude-code-0b1c-2d3e");
         assert_ne!(of_conversation("Claude Code", "a/b"), of_conversation("Claude Code", "a.b"));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn codex_tells_the_conversation_with_every_call() {
+    fn the_conversation_of_codex_is_read_from_the_metadata_of_a_call() {
         let check = |turn: Value, expected: Option<&str>| {
             assert_eq!(codex_session(&turn).as_deref(), expected, "{turn}");
         };

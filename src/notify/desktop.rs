@@ -1,5 +1,5 @@
-//! Notifications of the desktop, by the program `notify-send`. Text of agents is one line, cut, and without the markup that
-//! some desktops would carry out.
+//! Notifications of the desktop, by the program `notify-send`. Text of agents is one line, cut, and without
+//! the markup that some desktops would carry out.
 
 use std::time::Duration;
 
@@ -19,22 +19,22 @@ pub struct Desktop {
     pub environment: Variables,
 }
 
-/// What is shown of the JSON.
+/// The fields of the JSON that are shown.
 #[derive(Deserialize)]
-struct Shown {
+struct AlertPayload {
     event: String,
-    task: ShownTask,
-    permission: Option<ShownPermission>,
+    task: PayloadTask,
+    permission: Option<PayloadPermission>,
 }
 
 #[derive(Deserialize)]
-struct ShownTask {
+struct PayloadTask {
     description: String,
     error: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct ShownPermission {
+struct PayloadPermission {
     what: String,
 }
 
@@ -47,8 +47,8 @@ impl Desktop {
     }
 }
 
-fn words(shown: Shown) -> (&'static str, String) {
-    let Shown { event, task, permission } = shown;
+fn words(shown: AlertPayload) -> (&'static str, String) {
+    let AlertPayload { event, task, permission } = shown;
     let (title, more) = match (event.as_str(), permission) {
         (_, Some(permission)) => ("Permission requested", Some(permission.what)),
         ("task.completed", None) => ("Background task completed", None),

@@ -1,5 +1,6 @@
-//! Telling people of ends and permission requests outside of a conversation (N5): a notification of the desktop, a signed
-//! webhook, a command. Each is one attempt with a time limit; what is owed and when to try again is the supervisor's.
+//! Notifying people of ends and permission requests outside of a conversation (N5): a notification of the
+//! desktop, a signed webhook, a command. Each is one attempt with a time limit; what is owed and when to try
+//! again is the supervisor's.
 
 mod desktop;
 mod hook;

@@ -1,5 +1,6 @@
-//! The webhook: a POST of the JSON to one address, signed with HMAC-SHA256 over the time and the body, so that a receiver
-//! can tell ours from others' and an old one from a new one. Redirects are not followed: the body is for that address.
+//! The webhook: a POST of the JSON to one address, signed with HMAC-SHA256 over the time and the body, so
+//! that a receiver can tell ours from others' and an old one from a new one. Redirects are not followed: the
+//! body is for that address.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_the_web_are_taken() {
+    fn only_http_and_https_addresses_are_accepted() {
         let check = |url: &str, expected: bool| {
             let secret: Secret = Arc::new(|| Ok("secret".to_owned()));
             assert_eq!(Webhook::new(url, secret).is_ok(), expected, "{url}");

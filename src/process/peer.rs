@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_belongs_to_the_guard_that_is_above_it() {
+    fn a_process_belongs_to_the_guard_among_its_ancestors() {
         let entry =
             |(pid, parent)| Entry { pid, parent, group: 0, session: 0, start: 0, alive: true };
         let check = |pairs: &[(i32, i32)], expected: Option<i32>| {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_of_this_machine_when_it_can_be_bound_however_it_is_written() {
+    fn an_address_is_local_when_it_can_be_bound_however_it_is_written() {
         for (address, expected) in [
             ("127.0.0.1:5", true),
             ("127.1.2.3:5", true),

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_read_up_to_its_end_and_half_of_one_is_an_error() {
+    fn an_order_is_read_up_to_its_end_and_a_truncated_one_is_an_error() {
         let order = Order {
             program: "bash".into(),
             arguments: vec!["-c".into(), "echo \"ä\"\n".into()],
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_understood_only_when_it_is_whole() {
+    fn a_report_is_decoded_only_when_it_is_complete() {
         for report in [
             Report::of(Cause::NotStarted("no bash".into())),
             Report {

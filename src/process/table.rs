@@ -194,7 +194,7 @@ mod tests {
     const AFTER_SESSION: &str = "0 -1 4194304 90 0 0 0 1 2 0 0 20 0";
 
     #[test]
-    fn a_line_of_the_process_table_is_understood_whatever_the_program_is_called() {
+    fn a_line_of_the_process_table_is_parsed_whatever_the_program_is_called() {
         let entry =
             |alive| Some(Entry { pid: 7, parent: 1, group: 6, session: 5, start: 123, alive });
         for (name, state, threads, expected) in [
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_found_at_any_depth_and_in_circles_once() {
+    fn descendants_are_found_at_any_depth_and_a_cycle_ends_the_search() {
         let entry =
             |(pid, parent)| Entry { pid, parent, group: 0, session: 0, start: 0, alive: true };
         let check = |of: i32, pairs: &[(i32, i32)], expected: &[i32]| {

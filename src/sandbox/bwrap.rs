@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_bound_by_its_name_is_compared_before_the_command() {
+    fn mounts_are_verified_before_the_command_starts() {
         use std::os::unix::fs::MetadataExt;
         use std::process::Command;
 

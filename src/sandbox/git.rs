@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_behind_a_git_file_counts_only_when_it_leads_back() {
+    fn the_directory_a_git_file_points_to_counts_only_when_it_points_back() {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();
         let (main, tree) = (top.join("main/.git"), top.join("tree"));
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_a_command_has_made_opens_nothing_to_the_next_one() {
+    fn a_link_that_a_command_made_gives_the_next_one_no_access_outside() {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();
         let (secret, workspace) = (top.join("secret"), top.join("workspace"));
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_persons_programs_execute_is_mounted_over_or_removed_afterwards() {
+    fn configuration_that_other_tools_execute_is_read_only_or_removed_afterwards() {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();
         file(&top.join(".mcp.json"), "");

@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sandbox_that_fell_to_nothing_is_said_aloud_and_one_that_was_switched_off_is_not() {
+    fn a_missing_sandbox_is_warned_about_and_one_that_was_switched_off_is_not() {
         let check = |found: Result<Detection, Error>, expected: &[&str]| {
             let settings = Sandbox::off().0.settings.clone();
             let sandbox = Sandbox::new(settings);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_protected_does_not_change_while_commands_run_in_the_workspace() {
+    fn the_protected_paths_do_not_change_while_commands_run_in_the_workspace() {
         let directory = tempfile::tempdir().unwrap();
         let workspace = directory.path().canonicalize().unwrap();
         let sandbox = Sandbox::off();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_of_a_workspace_opens_no_network_that_is_off() {
+    fn an_agent_definition_of_a_workspace_cannot_switch_the_network_on() {
         use Network::{Off, On};
         for (asked, from_workspace, configured, expected) in [
             (None, false, On, On),

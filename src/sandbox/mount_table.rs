@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_path_is_told_by_its_device_and_its_place_in_the_file_system() {
+    fn a_bind_mount_is_identified_by_its_device_and_its_path_in_the_file_system() {
         let check = |id, path, expected| check(TABLE.as_bytes(), id, path, expected);
         check(22, "/srv/.git", Some(" 254:0 /srv/.git /srv/.git "));
         check(40, "/home/ada/w", Some(" 0:30 /@home/ada/w /home/ada/w "));
@@ -118,12 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_a_mount_of_a_whole_file_system_is_told_by_its_root() {
+    fn a_mount_of_a_whole_file_system_is_identified_by_its_root() {
         check(TABLE.as_bytes(), 41, "/home", Some(" 0:40 / /home "));
     }
 
     #[test]
-    fn no_line_tells_where_the_kernel_does_not_print_which_directory_is_mounted() {
+    fn a_mount_whose_root_the_kernel_does_not_print_is_not_identified_by_its_line() {
         let table = b"50 1 0:50 / /net rw shared:7 - nfs4 server:/e rw\n\
             51 1 0:51 / /old rw - nfs server:/e rw\n52 1 0:4 net:[4026] /ns rw - nsfs nsfs rw\n";
         check(table, 50, "/net/w/.git", None);
@@ -132,14 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_elsewhere_whose_name_is_no_text_changes_nothing() {
+    fn a_mount_elsewhere_whose_name_is_not_utf_8_changes_nothing() {
         let table =
             b"7 1 0:7 / /media/\xff rw - vfat /dev/sdb rw\n8 1 8:1 / / rw - ext4 /dev/sda rw\n";
         check(table, 8, "/w/.git", Some(" 8:1 /w/.git /w/.git "));
     }
 
     #[test]
-    fn without_a_line_a_path_is_told_by_its_inode_and_with_a_link_in_it_by_nothing() {
+    fn a_path_without_a_mount_line_is_identified_by_its_inode_and_one_with_a_link_in_it_not_at_all()
+    {
         use std::os::unix::fs::MetadataExt;
 
         let directory = tempfile::tempdir().unwrap();

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_around_a_program_is_shown_where_that_is_a_toolchain() {
+    fn the_directory_around_a_program_is_visible_if_it_is_a_toolchain() {
         let there = ["/home/ada/venv/pyvenv.cfg", "/home/ada/opt/lib", "/home/ada/lib"];
         let exists = |path: &Path| there.iter().any(|known| Path::new(known) == path);
         let check = |directory: &str, expected: &str| {

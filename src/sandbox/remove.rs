@@ -185,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_may_be_closed_and_contain_links_and_names_like_those_that_are_used_meanwhile()
-     {
+    fn directories_are_removed_despite_closed_permissions_links_and_names_like_the_temporary_ones()
+    {
         let place = tempfile::tempdir().unwrap();
         let (top, secret) = (place.path().join("top"), place.path().join("secret"));
         fs::create_dir_all(&secret).unwrap();
@@ -209,7 +209,7 @@ mod tests {
 
     /// A rename puts a directory in the place of an empty one of that name.
     #[test]
-    fn empty_directories_with_the_names_that_are_used_meanwhile_keep_nothing_from_being_removed() {
+    fn directories_are_removed_despite_empty_ones_with_the_temporary_names() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().join("top");
         // As many that trying again a few times does not help, in whichever order they are listed.
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_nested_deeper_than_there_are_descriptors_are_removed() {
+    fn directories_nested_deeper_than_the_descriptor_limit_are_removed() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().join("top");
         fs::create_dir(&top).unwrap();

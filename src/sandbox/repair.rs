@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_made_is_removed_and_nothing_that_its_links_lead_to() {
+    fn files_that_a_command_created_are_removed_and_the_targets_of_its_links_are_not() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().canonicalize().unwrap();
         let (root, secret) = (top.join("workspace"), top.join("secret"));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_put_right_in_a_directory_that_the_command_has_put_there() {
+    fn nothing_is_repaired_in_a_directory_that_the_command_swapped_in() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path().canonicalize().unwrap();
         let (root, secret) = (top.join("workspace"), top.join("secret"));

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_rules_for_a_path_the_later_one_counts_and_what_changes_nothing_is_left_out() {
+    fn the_later_rule_for_a_path_wins_and_redundant_rules_are_left_out() {
         check(&[("/a", MountKind::HiddenDirectory), writable("/a")], &[writable("/a")]);
         check(
             &[writable("/a"), ("/a", MountKind::HiddenDirectory)],

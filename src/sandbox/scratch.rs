@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_session_keeps_is_counted_by_its_blocks_and_not_behind_links() {
+    fn scratch_space_is_measured_in_allocated_blocks_and_not_behind_links() {
         let place = tempfile::tempdir().unwrap();
         let (scratch, other) = (place.path().join("scratch"), place.path().join("other"));
         fs::create_dir_all(scratch.join("tmp/deep")).unwrap();

@@ -1,6 +1,7 @@
-//! The outbox of notifications for people (N5): of ends and of permission requests, one row per channel. A row is inserted
-//! in the transaction of what it is about and deleted once it was delivered: at least once, with an id that stays the
-//! same. Which channels there are is said by the daemon when it starts; without any, nothing is written.
+//! The outbox of notifications for people (N5): of ends and of permission requests, one row per channel. A
+//! row is inserted in the transaction of what it is about and deleted once it was delivered: at least once,
+//! with an id that stays the same. Which channels there are is said by the daemon when it starts; without
+//! any, nothing is written.
 
 use super::sql::{self, Connection, Row};
 use super::subjects::Alerts;

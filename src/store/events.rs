@@ -2,7 +2,7 @@
 //! the writer publishes after the commit. In the transaction of the change, so that the cache is never stale.
 
 use super::sql::Connection;
-use super::writer::{PendingEvents, What};
+use super::writer::{ChangeKind, PendingEvents};
 use super::{Error, rows};
 use crate::task::{Task, TaskId};
 
@@ -10,7 +10,7 @@ use crate::task::{Task, TaskId};
 pub(super) fn publish(
     db: &Connection,
     events: &mut PendingEvents,
-    what: What,
+    what: ChangeKind,
     id: &TaskId,
 ) -> Result<Option<Task>, Error> {
     let found = rows::find_task(db, "t.id = ?1", id.as_str())?;

@@ -20,7 +20,7 @@ pub struct NewFurtherPrompt {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Added {
+pub enum AddOutcome {
     Yes,
     /// The run is over; nothing was written.
     Over,
@@ -42,21 +42,26 @@ pub struct FurtherPrompt {
 
 impl Further<'_> {
     /// Adds one to the run that goes on now, unless `most` are owed already. Idempotent by key.
-    pub fn add(&self, task: &TaskId, new: NewFurtherPrompt, most: usize) -> PendingWrite<Added> {
+    pub fn add(
+        &self,
+        task: &TaskId,
+        new: NewFurtherPrompt,
+        most: usize,
+    ) -> PendingWrite<AddOutcome> {
         let id = task.clone();
         self.store.write(move |db, _| {
             let Some((seq, now)) = rows::find_task(db, "t.id = ?1", id.as_str())? else {
-                return Ok(Added::Over);
+                return Ok(AddOutcome::Over);
             };
             // The key before the state: a repeat of what was written must succeed, even if the run has
             // ended since. Without a key it is NULL, which equals nothing, so that no message counts as a
             // repeat.
             let known = "SELECT EXISTS (SELECT 1 FROM further_prompt WHERE task = ?1 AND key = ?2)";
             if db.query_one(known, (seq, &new.key), |row| row.get(0))? {
-                return Ok(Added::Yes);
+                return Ok(AddOutcome::Yes);
             }
             if !now.is_live() {
-                return Ok(Added::Over);
+                return Ok(AddOutcome::Over);
             }
             let owed: i64 = db.query_one(
                 "SELECT count(*) FROM further_prompt WHERE task = ?1 AND run = ?2 AND sent_at IS NULL",
@@ -64,7 +69,7 @@ impl Further<'_> {
                 |row| row.get(0),
             )?;
             if owed as usize >= most {
-                return Ok(Added::Full);
+                return Ok(AddOutcome::Full);
             }
             db.execute(
                 "INSERT INTO further_prompt (task, run, text, key, created_at)
@@ -74,7 +79,7 @@ impl Further<'_> {
             // An end that was judged before this message is conditional on the old revision: it is not
             // written, and the run goes on with the message.
             db.execute("UPDATE task SET revision = revision + 1 WHERE seq = ?1", [seq])?;
-            Ok(Added::Yes)
+            Ok(AddOutcome::Yes)
         })
     }
 

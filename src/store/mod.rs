@@ -46,7 +46,7 @@ use tokio::sync::watch;
 pub use alerts::OwedAlert;
 pub use calls::{NewCall, StoredCall};
 pub use filter::{Direction, Field, Filter, Sort, Window};
-pub use further::{Added, FurtherPrompt, NewFurtherPrompt};
+pub use further::{AddOutcome, FurtherPrompt, NewFurtherPrompt};
 pub use inheritance::Inheritance;
 pub use intents::{Intent, IntentOutcome};
 pub use lookups::Resolution;
@@ -54,21 +54,21 @@ pub use outbox::{MOST_DUE, OwedNotice};
 pub use pages::Page;
 pub use processes::RecordedProcess;
 pub use prune::Retention;
-pub use quarantine::Quarantined;
+pub use quarantine::QuarantinedTask;
 pub use rows::Run;
 pub use sessions::{Messages, Session};
 pub use slots::SlotCounts;
 pub use sqlite::open::OpenOutcome;
-pub use sqlite::repair::{Repaired, repair};
+pub use sqlite::repair::{RepairReport, repair};
 pub use status::{Group, Snapshot, Tally, Totals};
 pub use subjects::{
     Alerts, Asks, Calls, Further, History, Instances, Integrity, Intents, Outbox, Overview, Pages,
     Processes, Sessions, Slots, Tasks, Transcripts,
 };
-pub use tasks::{Active, End, FollowUp, NewRun, NewTask, Placement, Resumed};
+pub use tasks::{ActiveTask, End, FollowUp, NewRun, NewTask, Placement, ResumeOutcome};
 pub use transcripts::{ArchivedTranscript, OwedTranscript};
 pub use trends::QueueLength;
-pub use writer::{Committed, PendingWrite, What};
+pub use writer::{ChangeKind, CommittedChange, PendingWrite};
 
 use crate::task::Task;
 use crate::task::view::{Brief, TaskView};
@@ -98,7 +98,7 @@ struct Inner {
     pruned: watch::Sender<u64>,
     damage: Arc<damage::Latch>,
     /// What this process has put into quarantine.
-    quarantined: Mutex<Vec<Quarantined>>,
+    quarantined: Mutex<Vec<QuarantinedTask>>,
     brief: Brief,
     /// By which people are told.
     channels: writer::Channels,
@@ -158,7 +158,7 @@ impl Store {
     /// every committed change, in commit order: it must not block.
     pub fn open(
         path: &Path,
-        publish: impl Fn(Committed) + Send + 'static,
+        publish: impl Fn(CommittedChange) + Send + 'static,
     ) -> Result<(Store, OpenOutcome), Error> {
         Store::open_with(path, Brief::default(), publish)
     }
@@ -167,7 +167,7 @@ impl Store {
     pub fn open_with(
         path: &Path,
         brief: Brief,
-        publish: impl Fn(Committed) + Send + 'static,
+        publish: impl Fn(CommittedChange) + Send + 'static,
     ) -> Result<(Store, OpenOutcome), Error> {
         let (db, opened) = open::open(path)?;
         let damage = Arc::new(damage::Latch::at(path, &db));

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_due_notices_takes_a_time_in_proportion_to_their_number() {
+    fn finding_due_notices_takes_time_linear_in_their_number() {
         let (few, many) = (steps(200), steps(2_000));
         assert!(many < few * 15, "{few} steps for 200, {many} for 2,000");
     }

@@ -14,7 +14,7 @@ use super::rows::{self, RUN, TASK};
 use super::sql::{Connection, Params, Value};
 use super::sqlite::{Column, columns};
 use super::subjects::Integrity;
-use super::writer::{PendingEvents, What};
+use super::writer::{ChangeKind, PendingEvents};
 use super::{Error, alerts};
 use crate::task::alert::AlertKind;
 use crate::task::lifecycle::RunEnd;
@@ -28,7 +28,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A task that was put into quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quarantined {
+pub struct QuarantinedTask {
     /// The short id, as far as it could be read.
     pub name: String,
     /// What could not be decoded.
@@ -51,15 +51,15 @@ impl Integrity<'_> {
     }
 
     /// Those that this process put there.
-    pub fn newly_quarantined(&self) -> Vec<Quarantined> {
+    pub fn newly_quarantined(&self) -> Vec<QuarantinedTask> {
         self.store.0.quarantined.lock().clone()
     }
 
     /// Those that are there.
-    pub fn quarantined(&self) -> Result<Vec<Quarantined>, Error> {
+    pub fn quarantined(&self) -> Result<Vec<QuarantinedTask>, Error> {
         self.store.read(|db| {
             Ok(db.query_all("SELECT name, field FROM quarantine ORDER BY task", (), |row| {
-                Ok(Quarantined { name: row.get(0)?, field: row.get(1)? })
+                Ok(QuarantinedTask { name: row.get(0)?, field: row.get(1)? })
             })?)
         })
     }
@@ -114,7 +114,7 @@ fn inspect(
     db: &Connection,
     events: &mut PendingEvents,
     suspects: &Suspects,
-) -> Result<Vec<Quarantined>, Error> {
+) -> Result<Vec<QuarantinedTask>, Error> {
     let seqs = match suspects {
         Suspects::Live => numbers(db, "SELECT seq FROM task WHERE slot > 0", ())?,
         Suspects::Around(seq) => {
@@ -144,7 +144,7 @@ fn isolate_or_delete(
     events: &mut PendingEvents,
     seq: i64,
     field: String,
-) -> Result<Quarantined, Error> {
+) -> Result<QuarantinedTask, Error> {
     let savepoint = db.savepoint()?;
     match isolate(db, events, seq, field.clone()) {
         Ok(isolated) => {
@@ -159,7 +159,7 @@ fn isolate_or_delete(
             let at: i64 = db.query_one(at, (), |row| row.get(0))?;
             keep_original(db, seq, &field, at)?;
             db.execute("DELETE FROM task WHERE seq = ?1", [seq])?;
-            Ok(Quarantined { name: format!("number {seq}"), field })
+            Ok(QuarantinedTask { name: format!("number {seq}"), field })
         }
         Err(error) => Err(error),
     }
@@ -190,7 +190,7 @@ pub(super) fn isolate(
     events: &mut PendingEvents,
     seq: i64,
     field: String,
-) -> Result<Quarantined, Error> {
+) -> Result<QuarantinedTask, Error> {
     let at: i64 =
         db.query_one("SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)", (), |row| row.get(0))?;
     keep_original(db, seq, &field, at)?;
@@ -208,13 +208,13 @@ pub(super) fn isolate(
     }
     let name = task.short_id.to_string();
     db.execute("UPDATE quarantine SET name = ?2 WHERE task = ?1", (seq, &name))?;
-    publish(db, events, if was_live { What::Ended } else { What::Updated }, &task.id)?;
+    publish(db, events, if was_live { ChangeKind::Ended } else { ChangeKind::Updated }, &task.id)?;
     if was_live {
         let (id, at) = (format!("{}-{}", task.id, task.run), Timestamp::from_millis(at));
         alerts::owe(db, events, &id, AlertKind::End, &task, at)?;
     }
     tracing::error!(task = %task.id, field, "task is unreadable; it was quarantined");
-    Ok(Quarantined { name, field })
+    Ok(QuarantinedTask { name, field })
 }
 
 /// Keeps the row as SQL literals (`quote`), which can represent any bytes, for a person to look at.
@@ -362,7 +362,7 @@ mod tests {
         let store = &history.store;
         let live = store.tasks().live(None).unwrap();
         assert_eq!(live.iter().map(|task| task.id.as_str()).collect::<Vec<_>>(), ["good"]);
-        let named = |(field, _): (&str, &str)| Quarantined {
+        let named = |(field, _): (&str, &str)| QuarantinedTask {
             name: field.to_owned(),
             field: field.to_owned(),
         };

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_found_in_capitals_or_not_also_when_it_is_short_or_not_ascii() {
+    fn a_search_ignores_case_also_for_short_and_non_ascii_texts() {
         let texts = ["Find the Auth code", "ÜBER Straßen", "ΟΔΟΣ", "日本語 テスト", "", "a\nb%_"];
         let db = index(&texts.map(str::to_owned));
         let check = |text: &str, expected: &[i64]| {
@@ -277,7 +277,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn a_scan_finds_what_a_look_at_every_description_finds(
+        fn the_index_finds_what_a_comparison_of_every_description_finds(
             texts in prop::collection::vec("[aAbBéÉ ]{0,12}", 0..80),
             gone in prop::collection::vec(1..80_i64, 0..20),
             text in "[aAbBéÉ]{1,3}",
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_history_is_spread_over_many_pages_and_caught_up_with_in_one_go() {
+    fn the_index_of_a_long_history_has_many_pages_and_can_be_built_at_once() {
         let texts: Vec<String> = (0..1000).map(|n| format!("look at number {n} again")).collect();
         let db = index(&texts);
         let blocks = |db: &Connection| -> Vec<(i64, i64, Vec<u8>)> {

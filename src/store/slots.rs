@@ -14,7 +14,7 @@ use super::events::publish;
 use super::rows::{TASK, text};
 use super::sql::Connection;
 use super::subjects::Slots;
-use super::writer::{PendingEvents, What};
+use super::writer::{ChangeKind, PendingEvents};
 use super::{Error, PendingWrite, quarantine, rows};
 use crate::task::queue::{
     Admission, LaunchMode, Limits, Queue, QueueState, QueuedTask, SlotUsage, grant,
@@ -59,7 +59,7 @@ impl Slots<'_> {
                 )?;
                 note_waiting(db, &task, at)?;
                 serve(db, &task.origin.parent.session, next_ticket(db)?)?;
-                started.extend(publish(db, events, What::Updated, &id)?);
+                started.extend(publish(db, events, ChangeKind::Updated, &id)?);
             }
             // Forget the turns that decide nothing any more, or `served` would grow with every parent there
             // ever was: of a parent without queued or active tasks that was served before everybody who
@@ -89,7 +89,7 @@ impl Slots<'_> {
                 (id.as_str(), run, text(&progress), progress.tool_calls),
             )? > 0
             {
-                publish(db, events, What::Updated, &id)?;
+                publish(db, events, ChangeKind::Updated, &id)?;
             }
             Ok(())
         })
@@ -125,7 +125,7 @@ impl Slots<'_> {
             )? > 0
             {
                 note_waiting(db, &task, at)?;
-                publish(db, events, What::Updated, &id)?;
+                publish(db, events, ChangeKind::Updated, &id)?;
             }
             Ok(())
         })
@@ -217,7 +217,7 @@ fn explain_queued(db: &Connection, events: &mut PendingEvents) -> Result<(), Err
         let progress = placed(db, task.progress, Slot::Queued, at)?;
         let values = (id.as_str(), text(&progress));
         db.execute("UPDATE task SET progress = ?2 WHERE id = ?1", values)?;
-        publish(db, events, What::Updated, &id)?;
+        publish(db, events, ChangeKind::Updated, &id)?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use super::rows::{self, RUN, Run, TASK, TASK_COLUMNS, text};
 use super::slots;
 use super::sql::{Connection, ToValue};
 use super::subjects::Tasks;
-use super::writer::{PendingEvents, What};
+use super::writer::{ChangeKind, PendingEvents};
 use super::{Error, Inheritance, PendingWrite, alerts, inheritance, search};
 use crate::task::alert::AlertKind;
 use crate::task::lifecycle::{Change, Effect, RunEnd, State};
@@ -86,13 +86,13 @@ impl End {
 
 /// A task that holds a slot, with its current run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Active {
+pub struct ActiveTask {
     pub task: Task,
     pub run: Run,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Resumed {
+pub enum ResumeOutcome {
     Yes(Box<Task>),
     /// The task moved on since it was read; nothing was written.
     Stale,
@@ -121,7 +121,7 @@ impl Tasks<'_> {
                 return Ok(task);
             }
             let task = insert(db, &new, &limits)?;
-            events.changes.push((What::Created, task.clone()));
+            events.changes.push((ChangeKind::Created, task.clone()));
             if let Some(first) = &task.origin.retry_of {
                 note_retry(db, events, first, &task.id)?;
             }
@@ -145,7 +145,7 @@ impl Tasks<'_> {
             };
             write_end(db, seq, &now, &change, how, &end)?;
             owe(db, seq, &now, &end.notice(NoticeKind::End))?;
-            let ended = publish(db, events, What::Ended, &id)?;
+            let ended = publish(db, events, ChangeKind::Ended, &id)?;
             if let Some(ended) = &ended {
                 alerts::owe(db, events, end.message_id.as_str(), AlertKind::End, ended, end.at)?;
             }
@@ -160,19 +160,19 @@ impl Tasks<'_> {
         change: Change,
         run: NewRun,
         limits: Arc<Limits>,
-    ) -> PendingWrite<Resumed> {
+    ) -> PendingWrite<ResumeOutcome> {
         let before = before.clone();
         self.store.write(move |db, events| {
             let id = &before.id;
             if !change.has(Effect::SendPrompt) {
-                return Ok(Resumed::Stale);
+                return Ok(ResumeOutcome::Stale);
             }
             // A resumed task counts as a background one: nobody waits for it in a `Task` call. A fresh ticket
             // puts it behind what is queued already.
             let kind = (before.order.model.as_deref(), LaunchMode::Background);
             let ticket = slots::next_ticket(db)?;
             let placed = slots::place(db, &before.origin.parent.session, kind, ticket, &limits)?;
-            let Some(slot) = placed else { return Ok(Resumed::QueueFull) };
+            let Some(slot) = placed else { return Ok(ResumeOutcome::QueueFull) };
             let progress = slots::placed(db, before.progress.clone(), slot, run.at)?;
             // `min(blocking * 2, 2)`: 0 stays 0, 1 and 2 become 2. Callers wait for the first run only.
             let moved = db.execute(
@@ -192,14 +192,14 @@ impl Tasks<'_> {
             // Stale: nothing else of this change is observable. The ticket that was drawn is lost, and tickets
             // need not be without gaps.
             if moved == 0 {
-                return Ok(Resumed::Stale);
+                return Ok(ResumeOutcome::Stale);
             }
             let seq = seq_of(db, id)?;
             // The cached JSON is of the ended task; a live one has none.
             db.execute("DELETE FROM view WHERE task = ?1", [seq])?;
             insert_run(db, seq, before.run + 1, Some(before.status()), &run)?;
-            let resumed = publish(db, events, What::Updated, id)?;
-            Ok(resumed.map_or(Resumed::Stale, |task| Resumed::Yes(Box::new(task))))
+            let resumed = publish(db, events, ChangeKind::Updated, id)?;
+            Ok(resumed.map_or(ResumeOutcome::Stale, |task| ResumeOutcome::Yes(Box::new(task))))
         })
     }
 
@@ -240,7 +240,7 @@ impl Tasks<'_> {
     }
 
     /// Every task that holds a slot, with its current run.
-    pub fn active(&self) -> Result<Vec<Active>, Error> {
+    pub fn active(&self) -> Result<Vec<ActiveTask>, Error> {
         self.store.read(|db| {
             // `slot > 0` repeats the condition of the partial index `task_live`, without which SQLite does
             // not use it (see `slots`): this runs with every poll and must not walk the history.
@@ -253,7 +253,7 @@ impl Tasks<'_> {
     }
 
     /// Those of them with a prompt that no host has accepted yet.
-    pub fn unprompted(&self) -> Result<Vec<Active>, Error> {
+    pub fn unprompted(&self) -> Result<Vec<ActiveTask>, Error> {
         self.store.read(|db| {
             select_active(
                 db,
@@ -389,7 +389,7 @@ impl Tasks<'_> {
                 values,
             )? > 0
             {
-                publish(db, events, What::Updated, &id)?;
+                publish(db, events, ChangeKind::Updated, &id)?;
             }
             Ok(())
         })
@@ -415,7 +415,7 @@ impl Tasks<'_> {
             let seq = seq_of(db, &task.id)?;
             let kind = NoticeKind::Stall { seconds: quiet.as_secs() };
             owe(db, seq, &task, &end.notice(kind))?;
-            publish(db, events, What::Updated, &task.id)?;
+            publish(db, events, ChangeKind::Updated, &task.id)?;
             Ok(true)
         })
     }
@@ -436,7 +436,7 @@ impl Tasks<'_> {
             )?;
             for id in tasks {
                 if update.execute((id.as_str(), at.as_millis()))? > 0 {
-                    publish(db, events, What::Updated, &id)?;
+                    publish(db, events, ChangeKind::Updated, &id)?;
                 }
             }
             Ok(())
@@ -455,20 +455,20 @@ impl Tasks<'_> {
                 |row| row.get(0),
             )?;
             for id in &ids {
-                publish(db, events, What::Updated, &TaskId::new(id.as_str()))?;
+                publish(db, events, ChangeKind::Updated, &TaskId::new(id.as_str()))?;
             }
             Ok(ids.len())
         })
     }
 }
 
-fn select_active(db: &Connection, from: &str) -> Result<Vec<Active>, Error> {
+fn select_active(db: &Connection, from: &str) -> Result<Vec<ActiveTask>, Error> {
     let mut statement = db.prepare(&format!("SELECT {TASK}, {RUN} {from} ORDER BY t.ticket"))?;
     let mut found = statement.query(())?;
     let mut active = Vec::new();
     while let Some(row) = found.next()? {
         if let (task, Some(run)) = rows::task_and_run(row)? {
-            active.push(Active { task, run });
+            active.push(ActiveTask { task, run });
         }
     }
     Ok(active)
@@ -550,7 +550,7 @@ fn note_retry(
 ) -> Result<(), Error> {
     let note = "UPDATE task SET retried_by = ?2 WHERE id = ?1";
     if db.execute(note, (first.as_str(), retry.as_str()))? > 0 {
-        publish(db, events, What::Updated, first)?;
+        publish(db, events, ChangeKind::Updated, first)?;
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ const MOST_IN_ONE_COMMIT: usize = 256;
 
 /// What a commit did to a task, for subscribers of the feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ChangeKind {
     Created,
     Updated,
     Ended,
@@ -36,19 +36,19 @@ pub enum What {
 
 /// A change of a task that is on disk.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Committed {
+pub struct CommittedChange {
     /// A sequence number: it grows by one with every change of this store, across restarts, in commit order.
     pub id: u64,
-    pub what: What,
+    pub what: ChangeKind,
     pub task: Task,
 }
 
 /// Events that a change leaves to be published once it is committed.
 pub(super) struct PendingEvents {
-    pub(super) changes: Vec<(What, Task)>,
+    pub(super) changes: Vec<(ChangeKind, Task)>,
     /// How ended tasks are stored for lists.
     pub(super) brief: Brief,
-    /// By which people are told of what happens.
+    /// The channels that notify people.
     pub(super) channels: Channels,
 }
 
@@ -80,14 +80,14 @@ pub(super) enum Haste {
 /// How long a batch of changes that may wait is held open. Their callers wait as long, so it is short.
 const LONGEST_WAIT: Duration = Duration::from_millis(3);
 
-struct Pending<T, F> {
+struct QueuedWrite<T, F> {
     haste: Haste,
     change: Option<F>,
     made: Result<T, Error>,
     answer: oneshot::Sender<Result<T, Error>>,
 }
 
-impl<T, F> Change for Pending<T, F>
+impl<T, F> Change for QueuedWrite<T, F>
 where
     T: Send,
     F: FnOnce(&Connection, &mut PendingEvents) -> Result<T, Error> + Send,
@@ -179,7 +179,7 @@ impl Writer {
         damage: Arc<Latch>,
         brief: Brief,
         channels: Channels,
-        publish: impl Fn(Committed) + Send + 'static,
+        publish: impl Fn(CommittedChange) + Send + 'static,
     ) -> std::io::Result<Writer> {
         let (queue, waiting) = mpsc::channel();
         let work = move || run(db, &waiting, &damage, (brief, channels), publish);
@@ -195,7 +195,7 @@ impl Writer {
     ) -> PendingWrite<T> {
         let (answer, outcome) = oneshot::channel();
         let change = Some(change);
-        let pending = Box::new(Pending { haste, change, made: Err(Error::Closed), answer });
+        let pending = Box::new(QueuedWrite { haste, change, made: Err(Error::Closed), answer });
         // A writer that is gone drops the answer with it, which reads as `Closed`.
         let _ = self.queue.send(pending);
         PendingWrite(outcome)
@@ -215,7 +215,7 @@ fn run(
     waiting: &mpsc::Receiver<Box<dyn Change>>,
     damage: &Latch,
     (brief, channels): (Brief, Channels),
-    publish: impl Fn(Committed),
+    publish: impl Fn(CommittedChange),
 ) {
     while let Ok(first) = waiting.recv() {
         let mut events = PendingEvents { changes: Vec::new(), brief, channels: channels.clone() };
@@ -231,7 +231,7 @@ fn run(
             Err(Error::Damaged(_)) => {}
             Ok(before) => {
                 for (id, (what, task)) in (before + 1..).zip(events.changes) {
-                    let committed = Committed { id, what, task };
+                    let committed = CommittedChange { id, what, task };
                     // A listener that panics must not end the only thread that writes: the change is
                     // made, and its caller is waiting for the answer.
                     if catch_unwind(AssertUnwindSafe(|| publish(committed))).is_err() {

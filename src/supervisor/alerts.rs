@@ -1,6 +1,6 @@
-//! The worker that tells people (N5), from an outbox of its own: one lane per channel, in order, with back-off and until
-//! what is owed is too old. At least once, with the same id in every attempt; a daemon that is killed between a delivery
-//! and its record delivers again.
+//! The worker that notifies people (N5), from an outbox of its own: one lane per channel, in order, with
+//! back-off and until what is owed is too old. At least once, with the same id in every attempt; a daemon
+//! that is killed between a delivery and its record delivers again.
 //!
 //! There are two back-offs. A receiver that is away holds up its whole channel, so that it is not asked once for each
 //! notification and the order stays. One notification that a receiver refuses waits alone: it may never be taken, and

@@ -175,7 +175,7 @@ impl OpenAsks {
         PermissionRequest { ask: ask.clone(), task: task.id.clone(), since }
     }
 
-    /// People are told of those that they have to answer; the others a policy answers.
+    /// People are notified of those that they have to answer; the others a policy answers.
     fn note_new(&self, task: &Task, ask: &Ask, now: Timestamp) {
         let settings = self.core.settings();
         let is_parked = matches!(settings.asks, Asks::Park(_));
@@ -261,7 +261,7 @@ mod tests {
     use crate::supervisor::core::tests::bare;
 
     #[tokio::test]
-    async fn what_is_asked_is_listed_longest_first_until_its_task_is_over() {
+    async fn open_requests_are_listed_oldest_first_until_their_task_has_ended() {
         let (core, _home) = bare();
         let asks = OpenAsks::new(core, Bell::default(), Bell::default());
         let request = |id: &str, task: &str, since| PermissionRequest {

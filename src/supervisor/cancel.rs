@@ -17,7 +17,7 @@ pub enum Target {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cancelled {
+pub struct CancelOutcome {
     /// As they are now, in the order of their launch; descendants are not listed.
     pub tasks: Vec<Task>,
 }
@@ -25,20 +25,20 @@ pub struct Cancelled {
 impl Supervisor {
     /// Spawned, so that it completes although the caller hangs up: sessions would keep working, and notices
     /// stay unsent.
-    pub async fn cancel(&self, caller: &Caller, target: Target) -> Result<Cancelled, Error> {
+    pub async fn cancel(&self, caller: &Caller, target: Target) -> Result<CancelOutcome, Error> {
         let (supervisor, caller) = (self.clone(), caller.clone());
         let cancelling =
             self.0.core.spawn(async move { supervisor.cancel_all(&caller, target).await });
         cancelling.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
     }
 
-    async fn cancel_all(&self, caller: &Caller, target: Target) -> Result<Cancelled, Error> {
+    async fn cancel_all(&self, caller: &Caller, target: Target) -> Result<CancelOutcome, Error> {
         let live = match target {
             Target::Task(id) => {
                 let task = self.task(&id)?;
                 self.check_owner(&task, caller)?;
                 let cancelled = self.0.ends.cancel(task, Some(caller), None).await?;
-                return Ok(Cancelled { tasks: vec![cancelled] });
+                return Ok(CancelOutcome { tasks: vec![cancelled] });
             }
             Target::All => self.0.core.store().tasks().live(Some(&caller.session))?,
             Target::Everything => self.0.core.store().tasks().live(None)?,
@@ -65,7 +65,7 @@ impl Supervisor {
             }
         }
         tasks.reverse();
-        Ok(Cancelled { tasks })
+        Ok(CancelOutcome { tasks })
     }
 
     /// Authorisation (T18): a task may be changed by its parent, by any ancestor, and by the shell, which is

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::turns::Bell;
 use super::{Error, Hosts, Settings};
 use crate::clock::Clock;
-use crate::host::{ClientCredentials, Host, Location, Metered, Place};
+use crate::host::{ClientCredentials, Host, Location, MeteredHost, Place};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::task::queue::Limits;
@@ -46,12 +46,12 @@ struct Inner {
 }
 
 /// Keeps tasks from starting, until it is dropped.
-pub struct Draining {
+pub struct DrainGuard {
     core: Core,
     wake: Bell,
 }
 
-impl Drop for Draining {
+impl Drop for DrainGuard {
     fn drop(&mut self) {
         self.core.0.drains.fetch_sub(1, Ordering::SeqCst);
         self.wake.ring();
@@ -67,7 +67,7 @@ impl Core {
         settings: Settings,
     ) -> Core {
         let metered = |(name, host): (String, Arc<dyn Host>)| {
-            let metered = Metered::new(name.clone(), host, metrics.clone());
+            let metered = MeteredHost::new(name.clone(), host, metrics.clone());
             (name, Arc::new(metered) as Arc<dyn Host>)
         };
         let Hosts { all, default } = hosts;
@@ -118,9 +118,9 @@ impl Core {
     }
 
     /// Nothing starts for as long as the answer is kept. `wake` is rung when tasks may start again.
-    pub(super) fn drain(&self, wake: Bell) -> Draining {
+    pub(super) fn drain(&self, wake: Bell) -> DrainGuard {
         self.0.drains.fetch_add(1, Ordering::SeqCst);
-        Draining { core: self.clone(), wake }
+        DrainGuard { core: self.clone(), wake }
     }
 
     /// Cancelled when the supervisor is to stop.
@@ -182,7 +182,7 @@ impl Core {
             live.iter().any(|instance| instance == name)
         };
         let there = servers.at(address, &needed)?;
-        Ok(Arc::new(Metered::new(name.to_owned(), there, self.0.metrics.clone())))
+        Ok(Arc::new(MeteredHost::new(name.to_owned(), there, self.0.metrics.clone())))
     }
 
     /// The address of a session, which may be a task's or any conversation. A failed read yields an address
@@ -208,7 +208,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::supervisor::{Asks, ForkMethod, Retention};
-    use crate::task::lifecycle::Resumable;
+    use crate::task::lifecycle::ResumePolicy;
 
     /// One without hosts, on a store of its own.
     pub(in crate::supervisor) fn bare() -> (Core, TempDir) {
@@ -235,7 +235,7 @@ pub(super) mod tests {
             settle: second,
             answer_grace: second,
             gone: second,
-            resumable: Resumable::Completed,
+            resumable: ResumePolicy::Completed,
             asks: Asks::Park(None),
             result_cache: second,
             last_message_characters: 1,
@@ -250,7 +250,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_spawned_is_waited_for_or_dropped_when_the_supervisor_stops() {
+    async fn spawned_work_is_joined_or_dropped_when_the_supervisor_stops() {
         let (core, _home) = bare();
         let finished = core.spawn(async {
             tokio::time::sleep(LONGEST_JOIN / 2).await;
@@ -264,7 +264,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_end_is_not_waited_for_for_ever() {
+    async fn work_that_does_not_end_is_not_joined_for_ever() {
         let (core, _home) = bare();
         core.spawn(std::future::pending::<()>());
         core.stopping().cancel();

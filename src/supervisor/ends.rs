@@ -48,7 +48,7 @@ pub(super) struct Wakes {
 
 /// What is written together with an end.
 #[derive(Default)]
-pub(super) struct Closing {
+pub(super) struct EndDetails {
     pub(super) open_todos: Vec<String>,
     pub(super) progress: Option<Progress>,
     /// Set when the parent knows already: its notice is recorded without waking it.
@@ -66,7 +66,7 @@ impl Ends {
         &self,
         task: &Task,
         change: Option<Change>,
-        closing: Closing,
+        closing: EndDetails,
     ) -> bool {
         let Some(change) = change else { return false };
         match self.apply(task, change, closing).await {
@@ -89,7 +89,7 @@ impl Ends {
         &self,
         task: &Task,
         change: Change,
-        closing: Closing,
+        closing: EndDetails,
     ) -> Result<Option<Task>, Error> {
         let effects = change.effects.clone();
         let end = self.end_now(task, closing);
@@ -114,7 +114,7 @@ impl Ends {
 
     /// What is written beside the state when a run ends or stalls now. The message id of the notice is
     /// minted here, once: it is the idempotency key of every delivery attempt.
-    pub(super) fn end_now(&self, task: &Task, closing: Closing) -> End {
+    pub(super) fn end_now(&self, task: &Task, closing: EndDetails) -> End {
         let kept = self.core.host(&task.origin.host).is_ok_and(|host| host.keeps_transcripts());
         End {
             at: self.core.clock().now(),
@@ -138,7 +138,7 @@ impl Ends {
         tracing::error!(task = %task.id, "panicked while {doing}; task failed");
         let error = format!("internal error while {doing}; see the daemon's log");
         let report = Report::Failed { error, partial: None };
-        self.conclude(task, task.state.stop(report), Closing::default()).await;
+        self.conclude(task, task.state.stop(report), EndDetails::default()).await;
     }
 
     /// Cancels a task. `caller` is `None` when that follows from something else (its parent was cancelled or
@@ -154,7 +154,7 @@ impl Ends {
             let change = task.state.request(Request::Cancel { why: why.map(str::to_owned) })?;
             // The caller cancelled it and knows; a cancelled parent has no use for being woken (N3).
             let hushed = caller.is_none_or(|caller| caller.session == task.origin.parent.session);
-            let closing = Closing { hushed, ..Closing::default() };
+            let closing = EndDetails { hushed, ..EndDetails::default() };
             if let Some(cancelled) = self.apply(&task, change, closing).await? {
                 return Ok(cancelled);
             }

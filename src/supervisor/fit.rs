@@ -6,28 +6,28 @@ use std::sync::Arc;
 
 use super::core::Core;
 use super::turns::Bell;
-use crate::store::{self, Active};
+use crate::store::{self, ActiveTask};
 use crate::task::lifecycle::Report;
 use crate::task::schema::Fit;
 use crate::threads;
 
 /// A handle; cloning it is cheap.
 #[derive(Clone)]
-pub(super) struct Fitting {
+pub(super) struct SchemaCheck {
     core: Core,
     /// A child may be owed a prompt.
     prompts: Bell,
 }
 
-impl Fitting {
-    pub(super) fn new(core: Core, prompts: Bell) -> Fitting {
-        Fitting { core, prompts }
+impl SchemaCheck {
+    pub(super) fn new(core: Core, prompts: Bell) -> SchemaCheck {
+        SchemaCheck { core, prompts }
     }
 
     /// The report of an end with its result checked; `None` when the agent is asked again.
     pub(super) async fn check(
         &self,
-        active: &Active,
+        active: &ActiveTask,
         report: Report,
     ) -> Result<Option<Report>, store::Error> {
         let (result, schema) = match (report, &active.task.order.schema) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::turns::{Turn, Turns};
-use super::{Error, Overfull};
+use super::{Error, StorageOverrun};
 use crate::host::AgentOffer;
 
 /// Time to live of a cached list of agents.
@@ -24,7 +24,7 @@ pub(super) struct Launches {
     keys: Turns,
     offers: Arc<Mutex<HashMap<Offerer, Offers>>>,
     /// Set while the storage directory is larger than it may be.
-    overfull: Arc<Mutex<Option<Overfull>>>,
+    overfull: Arc<Mutex<Option<StorageOverrun>>>,
 }
 
 /// Cache key: a host, or the server that a caller named, and a directory.
@@ -69,7 +69,7 @@ impl Launches {
     }
 
     /// While there is something here, nothing is launched.
-    pub(super) fn set_overfull(&self, overfull: Option<Overfull>) {
+    pub(super) fn set_overfull(&self, overfull: Option<StorageOverrun>) {
         *self.overfull.lock() = overfull;
     }
 
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_host_offered_is_believed_for_a_moment_and_only_where_it_was_offered() {
+    fn the_agents_a_host_offers_are_cached_for_seconds_per_host_and_directory() {
         let launches = Launches::default();
         let by = |directory: &str| Offerer {
             host: "scripted".into(),
@@ -101,10 +101,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_launched_while_there_is_no_room() {
+    fn nothing_is_launched_while_the_storage_directory_is_over_its_limit() {
         let launches = Launches::default();
         assert!(launches.check_space().is_ok());
-        let overfull = Overfull { used: 2 << 20, most: 1 << 20 };
+        let overfull = StorageOverrun { used: 2 << 20, most: 1 << 20 };
         launches.set_overfull(Some(overfull));
         assert!(matches!(launches.check_space(), Err(Error::Overfull(found)) if found == overfull));
         launches.set_overfull(None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::turns::Bell;
-use crate::store::{self, Active, End, FollowUp};
+use crate::store::{self, ActiveTask, End, FollowUp};
 use crate::task::{MessageId, Phase, Progress, Task, Timestamp};
 
 /// A handle; cloning it is cheap.
@@ -25,7 +25,7 @@ impl Ledger {
     }
 
     /// Shows a run as retrying, with the reason.
-    pub(super) async fn show_retrying(&self, active: &Active, why: String) {
+    pub(super) async fn show_retrying(&self, active: &ActiveTask, why: String) {
         let shown = active.task.progress.clone();
         let progress = Progress { phase: Phase::Retrying, detail: Some(why), ..shown };
         if let Err(error) = self.show(active, progress).await {
@@ -40,7 +40,7 @@ impl Ledger {
 
     pub(super) async fn show(
         &self,
-        active: &Active,
+        active: &ActiveTask,
         progress: Progress,
     ) -> Result<(), store::Error> {
         let task = &active.task;
@@ -70,7 +70,7 @@ impl Ledger {
     /// needs.
     pub(super) async fn stall(
         &self,
-        active: &Active,
+        active: &ActiveTask,
         progress: Progress,
         quiet: Duration,
         end: End,
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_a_time_and_a_detail_are_no_figures() {
+    fn a_change_of_phase_time_or_detail_is_no_change_of_figures() {
         let one = Progress::new(Timestamp::from_millis(1));
         let other = Progress { phase: Phase::Tool, detail: Some("why".into()), ..one.clone() };
         assert!(same_figures(&one, &other));

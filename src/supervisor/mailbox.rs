@@ -241,7 +241,7 @@ impl Supervisor {
         Ok(self.0.core.store().outbox().ended_unread(parent)?)
     }
 
-    /// Whether the parent has been told of this end.
+    /// Whether the parent has had the notice of this end.
     pub fn is_told(&self, task: &Task) -> Result<bool, Error> {
         Ok(self.0.core.store().outbox().unread_end(&task.id)?.is_none())
     }
@@ -296,7 +296,7 @@ mod tests {
     use crate::supervisor::core::tests::bare;
 
     #[tokio::test]
-    async fn an_end_is_awaited_until_the_last_who_waits_leaves_and_the_deliverer_hears_of_it() {
+    async fn an_end_is_awaited_until_the_last_waiter_leaves_and_the_deliverer_is_woken() {
         let (core, _home) = bare();
         let bell = Bell::default();
         let mailboxes = Mailboxes::new(core, bell.clone());

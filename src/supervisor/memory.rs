@@ -10,7 +10,7 @@ use super::PermissionRequest;
 use super::verdict::Elapsed;
 use crate::clock::Clock;
 use crate::host::{Activity, Ask, Observation, Watch};
-use crate::store::Active;
+use crate::store::ActiveTask;
 use crate::task::{MessageId, TaskId, Timestamp};
 
 /// The memory of one scope: the runs on one instance.
@@ -39,7 +39,7 @@ struct RunMemory {
 }
 
 impl Memory {
-    pub(super) fn keep_only(&mut self, active: &[Active]) {
+    pub(super) fn keep_only(&mut self, active: &[ActiveTask]) {
         let live: HashSet<&TaskId> = active.iter().map(|active| &active.task.id).collect();
         self.runs.retain(|id, _| live.contains(id));
         let open: HashSet<&str> =
@@ -49,7 +49,7 @@ impl Memory {
 
     pub(super) fn note(
         &mut self,
-        active: &Active,
+        active: &ActiveTask,
         observation: &Observation,
         clock: &Clock,
     ) -> Elapsed {
@@ -126,7 +126,7 @@ fn asks(observation: &Observation) -> impl Iterator<Item = &str> {
 }
 
 /// The run as the host knows it: from its newest prompt on. `None` while a prompt is still owed.
-pub(super) fn watched(active: &Active) -> Option<Watch> {
+pub(super) fn watched(active: &ActiveTask) -> Option<Watch> {
     let task = &active.task;
     Some(Watch {
         session: task.id.clone(),
@@ -137,7 +137,7 @@ pub(super) fn watched(active: &Active) -> Option<Watch> {
 }
 
 /// The prompt that was sent last, and when. `None` while one is still owed.
-fn newest_prompt(active: &Active) -> Option<(MessageId, Timestamp)> {
+fn newest_prompt(active: &ActiveTask) -> Option<(MessageId, Timestamp)> {
     let run = &active.run;
     if run.owes_further {
         return None;
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_has_waited_since_it_was_asked_also_before_we_were_started() {
+    fn the_age_of_a_request_counts_from_when_it_was_asked_also_across_restarts() {
         let clock = Clock::manual(Timestamp::from_millis(60_000));
         let ask = Ask { id: "per_1".into(), what: "may it".into() };
         let since = Timestamp::from_millis(50_000);

@@ -68,12 +68,12 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use self::core::Draining;
+pub use self::core::DrainGuard;
 pub use crate::host::{AgentOffer, Answer};
 pub use crate::notice::Notice;
 pub use asks::PermissionRequest;
 pub use caller::Caller;
-pub use cancel::{Cancelled, Target};
+pub use cancel::{CancelOutcome, Target};
 pub use clear::ClearOutcome;
 pub use fork::{Fork, ForkMethod};
 pub use hosts::{Bridge, HostStatus, Line, Server};
@@ -85,15 +85,15 @@ pub use providers::{
     ClientCredentialParts, ClientCredentials, ModelStatus, ProbeDepth, ProviderStatus,
 };
 pub use queue::{DrainOutcome, SlotCounts};
-pub use send::{Delivery, Sent};
-pub use wait::{Asking, AwaitedEnds, Need, WaitEnd, WaitOutcome};
+pub use send::{Delivery, SendOutcome};
+pub use wait::{AwaitedEnds, Need, PermissionDialog, WaitEnd, WaitOutcome};
 
 use self::alerts::Alerter;
 use self::asks::OpenAsks;
 use self::core::Core;
 use self::deliver::Deliverer;
 use self::ends::{Ends, Wakes};
-use self::fit::Fitting;
+use self::fit::SchemaCheck;
 use self::launches::Launches;
 use self::ledger::Ledger;
 use self::mailbox::Mailboxes;
@@ -108,10 +108,10 @@ use crate::metrics::Metrics;
 use crate::notify::Notifier;
 use crate::store::{self, Resolution, Store};
 pub use crate::store::{
-    Direction, Field, Filter, Group, NewCall, Quarantined, QueueLength, Retention, Snapshot, Sort,
-    StoredCall, Totals, Window,
+    Direction, Field, Filter, Group, NewCall, QuarantinedTask, QueueLength, Retention, Snapshot,
+    Sort, StoredCall, Totals, Window,
 };
-use crate::task::lifecycle::{self, Resumable};
+use crate::task::lifecycle::{self, ResumePolicy};
 use crate::task::queue::Limits;
 use crate::task::{Answered, SessionId, Task, TaskId, launch as arguments, tick_of};
 
@@ -160,7 +160,7 @@ struct Bells {
     .used >> 20,
     .most >> 20
 )]
-pub struct Overfull {
+pub struct StorageOverrun {
     pub used: u64,
     pub most: u64,
 }
@@ -189,7 +189,7 @@ pub struct Settings {
     pub answer_grace: Duration,
     /// How long a host may be unreachable before its runs fail.
     pub gone: Duration,
-    pub resumable: Resumable,
+    pub resumable: ResumePolicy,
     pub asks: Asks,
     /// Time to live of cached transcripts of live tasks.
     pub result_cache: Duration,
@@ -308,7 +308,7 @@ pub enum Error {
     )]
     NoSuchConversation { session: String, known: String },
     #[error(transparent)]
-    Overfull(#[from] Overfull),
+    Overfull(#[from] StorageOverrun),
     #[error("background tasks are switched off (`enabled = false` in the configuration file)")]
     Disabled,
     #[error("the daemon is stopping; try again, a new one is started on demand")]
@@ -360,7 +360,7 @@ impl Supervisor {
         };
         let ends = Ends::new(core.clone(), wakes);
         let ledger = Ledger::new(core.clone(), prompts.clone(), notices.clone());
-        let fitting = Fitting::new(core.clone(), prompts.clone());
+        let fitting = SchemaCheck::new(core.clone(), prompts.clone());
         let mailboxes = Mailboxes::new(core.clone(), notices.clone());
         let asks = OpenAsks::new(core.clone(), look.clone(), alerts.clone());
         let transcripts = Transcripts::new(core.clone(), transcripts);
@@ -429,7 +429,7 @@ impl Supervisor {
     }
 
     /// Set while the disk quota is exceeded; launches are refused meanwhile.
-    pub fn set_overfull(&self, overfull: Option<Overfull>) {
+    pub fn set_overfull(&self, overfull: Option<StorageOverrun>) {
         self.0.launches.set_overfull(overfull);
     }
 

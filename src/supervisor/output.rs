@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Asking, Caller, Error, Need, PermissionRequest, Supervisor, WaitEnd};
+use super::{Caller, Error, Need, PermissionDialog, PermissionRequest, Supervisor, WaitEnd};
 use crate::task::{Receipt, Task, TaskId};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,7 @@ impl Supervisor {
             None => (self.task(id)?, WaitEnd::Enough, Receipt::default()),
             Some(timeout) => {
                 let ids = std::slice::from_ref(id);
-                let asking = Asking::default();
+                let asking = PermissionDialog::default();
                 let awaited = self.await_ends(caller, ids, Need::All, timeout, &asking).await?;
                 let ended: Vec<&Task> = awaited.tasks.iter().filter(|t| !t.is_live()).collect();
                 (self.task(id)?, awaited.end, awaited.give(&ended).await?)

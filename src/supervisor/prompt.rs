@@ -10,13 +10,13 @@ use std::time::Duration;
 use tokio::task::{Id, JoinSet};
 
 use super::core::Core;
-use super::ends::{Closing, Ends};
+use super::ends::{EndDetails, Ends};
 use super::ledger::Ledger;
 use super::turns::Bell;
 use super::{Error, verdict};
 use crate::backoff::Backoff;
 use crate::host::{self, Place, Post, Prompt};
-use crate::store::{Active, FollowUp, FurtherPrompt};
+use crate::store::{ActiveTask, FollowUp, FurtherPrompt};
 use crate::task::lifecycle::{Change, Report};
 use crate::task::{MessageId, Schema, Task, TaskId};
 
@@ -40,15 +40,15 @@ const ADDED: &str = "Added before you began:";
 #[derive(Default)]
 struct Outgoing {
     sends: JoinSet<(TaskId, bool)>,
-    sending: HashMap<Id, Active>,
-    failures: HashMap<TaskId, Failing>,
+    sending: HashMap<Id, ActiveTask>,
+    failures: HashMap<TaskId, RetryState>,
     /// Something is owed to a task that is being sent to: look again when that send is done.
     skipped: bool,
 }
 
 /// Back-off of a task whose host could not be reached. Times are uptimes.
 #[derive(Clone, Copy)]
-struct Failing {
+struct RetryState {
     tries: u32,
     since: Duration,
     until: Duration,
@@ -174,7 +174,7 @@ impl Prompter {
                 let earlier = outgoing.failures.get(&task).copied();
                 let (tries, since) = earlier.map_or((0, now), |f| (f.tries, f.since));
                 let until = now + PAUSES.jittered(tries, self.core.clock().random());
-                outgoing.failures.insert(task, Failing { tries: tries + 1, since, until });
+                outgoing.failures.insert(task, RetryState { tries: tries + 1, since, until });
                 true
             }
             Err(error) => {
@@ -187,8 +187,8 @@ impl Prompter {
     }
 
     /// Sends everything that is owed to one task, in order. `false` means: retry later.
-    async fn send(&self, active: &Active, failing_for: Duration) -> bool {
-        let Active { task, run } = active;
+    async fn send(&self, active: &ActiveTask, failing_for: Duration) -> bool {
+        let ActiveTask { task, run } = active;
         if task.origin.is_forked
             && run.sent_at.is_none()
             && let Err(error) = self.hand_over(task).await
@@ -241,8 +241,8 @@ impl Prompter {
     /// The run's prompt, with what was said to the task before it began, which the agent sees with its first
     /// step, and with the schema that its answer has to fit. Which messages these are is written down before the
     /// prompt is sent, so that a repeat says the same.
-    async fn first_words(&self, active: &Active) -> Result<String, Error> {
-        let Active { task, run } = active;
+    async fn first_words(&self, active: &ActiveTask) -> Result<String, Error> {
+        let ActiveTask { task, run } = active;
         let further = self.core.store().further();
         let mut said = further.of_run(task)?;
         if said.iter().any(|said| said.message_id.is_none()) {
@@ -264,8 +264,8 @@ impl Prompter {
 
     /// Sends the messages that are owed to the run, in order. `false`: one was sent and that could not be
     /// written; it is sent again under the same id.
-    async fn send_further(&self, active: &Active) -> Result<bool, Error> {
-        let Active { task, run } = active;
+    async fn send_further(&self, active: &ActiveTask) -> Result<bool, Error> {
+        let ActiveTask { task, run } = active;
         // Those that went along with the prompt are still to be marked.
         if !run.owes_further {
             return Ok(true);
@@ -344,7 +344,12 @@ impl Prompter {
 
     /// A refusal ends the run; an unreachable host is retried, visibly, and ends the run after `gone`.
     /// `false` means: retry later.
-    async fn prompt_failed(&self, active: &Active, error: Error, failing_for: Duration) -> bool {
+    async fn prompt_failed(
+        &self,
+        active: &ActiveTask,
+        error: Error,
+        failing_for: Duration,
+    ) -> bool {
         let task = &active.task;
         let change = match error {
             Error::Host(host::Error::NoSuchSession(_)) => {
@@ -369,7 +374,7 @@ impl Prompter {
                 return false;
             }
         };
-        let concluded = self.ends.conclude(task, change, Closing::default()).await;
+        let concluded = self.ends.conclude(task, change, EndDetails::default()).await;
         // Not concluded and still live: the end could not be written, so this is retried.
         concluded || self.core.task(&task.id).is_ok_and(|task| !task.is_live())
     }
@@ -377,7 +382,7 @@ impl Prompter {
 
 /// The end of a run whose host takes no prompt. One that is at work, and was sent a message, is aborted: nobody
 /// would watch it any more.
-fn refused(active: &Active, error: String) -> Option<Change> {
+fn refused(active: &ActiveTask, error: String) -> Option<Change> {
     let failed = Report::Failed { error, partial: None };
     match active.run.sent_at {
         Some(_) => active.task.state.stop(failed),

@@ -1,16 +1,16 @@
-//! The queue as a whole: paused and continued by a person, and drained before the daemon stops. Who gets a slot is decided
-//! in the store's transaction, by `task::queue`.
+//! The queue as a whole: paused and continued by a person, and drained before the daemon stops. Who gets a
+//! slot is decided in the store's transaction, by `task::queue`.
 
 use std::time::Duration;
 
-use super::core::Draining;
+use super::core::DrainGuard;
 use super::{Error, Supervisor};
 pub use crate::store::SlotCounts;
 
 /// What became of waiting for the running tasks.
 pub enum DrainOutcome {
     /// Nothing runs. Nothing starts, either, for as long as this is kept.
-    Drained(Draining),
+    Drained(DrainGuard),
     /// This many still run; tasks start again.
     TimedOut(u64),
 }

@@ -16,15 +16,15 @@ use tokio::task::{Id, JoinError, JoinSet};
 use super::Error;
 use super::asks::OpenAsks;
 use super::core::Core;
-use super::ends::{Closing, Ends};
-use super::fit::Fitting;
+use super::ends::{EndDetails, Ends};
+use super::fit::SchemaCheck;
 use super::ledger::Ledger;
 use super::memory::{Memory, watched};
 use super::transcript::Transcripts;
 use super::turns::Bell;
 use super::verdict::{self, Elapsed, Verdict};
 use crate::host::{self, Ask, Host, Observation, Watch};
-use crate::store::{Active, FollowUp};
+use crate::store::{ActiveTask, FollowUp};
 use crate::task::lifecycle::Report;
 use crate::task::{MAILBOX, MessageId, Phase, Progress, SessionId, Task};
 use crate::threads;
@@ -43,7 +43,7 @@ enum Scope {
 }
 
 enum CheckTargets {
-    Runs(Vec<Active>),
+    Runs(Vec<ActiveTask>),
     Parents(Vec<SessionId>),
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Reconciler {
     pub(super) ends: Ends,
     pub(super) ledger: Ledger,
     pub(super) asks: OpenAsks,
-    pub(super) fitting: Fitting,
+    pub(super) fitting: SchemaCheck,
     pub(super) transcripts: Transcripts,
     /// Something may have ended.
     pub(super) bell: Bell,
@@ -154,7 +154,7 @@ impl Reconciler {
         memory
     }
 
-    async fn check_runs(&self, name: &str, active: Vec<Active>, memory: &mut Memory) {
+    async fn check_runs(&self, name: &str, active: Vec<ActiveTask>, memory: &mut Memory) {
         memory.keep_only(&active);
         let host = match self.core.host(name) {
             Ok(host) => host,
@@ -164,7 +164,7 @@ impl Reconciler {
                 for active in active {
                     let report = Report::Failed { error: error.clone(), partial: None };
                     let change = active.task.state.report(report);
-                    self.ends.conclude(&active.task, change, Closing::default()).await;
+                    self.ends.conclude(&active.task, change, EndDetails::default()).await;
                 }
                 return;
             }
@@ -188,7 +188,7 @@ impl Reconciler {
     async fn observe(
         &self,
         host: &Arc<dyn Host>,
-        active: &[Active],
+        active: &[ActiveTask],
         silent: &mut Option<Duration>,
     ) -> Vec<Option<Observation>> {
         let watches: Vec<Watch> = active.iter().filter_map(watched).collect();
@@ -234,7 +234,7 @@ impl Reconciler {
     }
 
     /// Runs on an unreachable host: shown as retrying, and failed once that has lasted for `gone`.
-    async fn out_of_reach(&self, active: &[Active], error: &host::Error, lasted: Duration) {
+    async fn out_of_reach(&self, active: &[ActiveTask], error: &host::Error, lasted: Duration) {
         let why = error.to_string();
         for active in active {
             if lasted < self.core.settings().gone {
@@ -244,14 +244,14 @@ impl Reconciler {
             // `stop`: should the host come back, the session is aborted there.
             let report = verdict::unreachable(&why, self.core.settings().gone);
             let change = active.task.state.stop(report);
-            self.ends.conclude(&active.task, change, Closing::default()).await;
+            self.ends.conclude(&active.task, change, EndDetails::default()).await;
         }
     }
 
     /// Carries out a verdict. A failed write is logged only: the next check comes to the same verdict.
     async fn act(
         &self,
-        active: Active,
+        active: ActiveTask,
         seen: Observation,
         elapsed: Elapsed,
         verdict: Verdict,
@@ -270,7 +270,7 @@ impl Reconciler {
             }
             Verdict::Stalled => {
                 let shown = Progress { phase: Phase::Stalled, ..shown };
-                let end = self.ends.end_now(task, Closing::default());
+                let end = self.ends.end_now(task, EndDetails::default());
                 self.ledger.stall(&active, shown, elapsed.same, end).await
             }
             Verdict::Nudge => self.ledger.follow_up(task, FollowUp::Todos).await,
@@ -283,7 +283,7 @@ impl Reconciler {
                 match self.fitting.check(&active, report).await {
                     Ok(Some(report)) => {
                         let progress = Some(Progress { phase: task.progress.phase, ..shown });
-                        let closing = Closing { open_todos, progress, ..Closing::default() };
+                        let closing = EndDetails { open_todos, progress, ..EndDetails::default() };
                         self.ends.conclude(task, task.state.report(report), closing).await;
                         Ok(())
                     }
@@ -295,7 +295,7 @@ impl Reconciler {
             Verdict::Stop(report) => {
                 let report = self.with_whole_partial(task, &active.run.message_id, report).await;
                 let progress = Some(Progress { phase: task.progress.phase, ..shown });
-                let closing = Closing { progress, ..Closing::default() };
+                let closing = EndDetails { progress, ..EndDetails::default() };
                 self.ends.conclude(task, task.state.stop(report), closing).await;
                 Ok(())
             }

@@ -6,7 +6,7 @@
 
 use super::{Error, Supervisor};
 use crate::host::Place;
-use crate::store::{NewRun, Resumed};
+use crate::store::{NewRun, ResumeOutcome};
 use crate::task::launch::prompt_text;
 use crate::task::lifecycle::{Change, Request};
 use crate::task::{Task, TaskId};
@@ -94,12 +94,12 @@ impl Supervisor {
             resumed
         });
         match resumed.await.unwrap_or(Err(crate::store::Error::Panicked))? {
-            Resumed::Yes(task) => {
+            ResumeOutcome::Yes(task) => {
                 tracing::info!(task = %task.id, run = task.run, "task resumed");
                 Ok(*task)
             }
-            Resumed::Stale => Err(Error::Contended),
-            Resumed::QueueFull => Err(Error::QueueFull(most)),
+            ResumeOutcome::Stale => Err(Error::Contended),
+            ResumeOutcome::QueueFull => Err(Error::QueueFull(most)),
         }
     }
 }

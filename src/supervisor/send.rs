@@ -6,7 +6,7 @@
 //! on, or the end does and the message becomes a resume.
 
 use super::{Error, Supervisor};
-use crate::store::{Added, NewFurtherPrompt};
+use crate::store::{AddOutcome, NewFurtherPrompt};
 use crate::task::launch::message_text;
 use crate::task::lifecycle::Refused;
 use crate::task::{Slot, Task, TaskId};
@@ -17,9 +17,9 @@ const TRIES: usize = 8;
 /// How many messages may wait for a task to take them in (T19).
 const MOST_OWED: usize = 100;
 
-/// A message that is on disk.
+/// A message that is on disk: its task, and how it is delivered.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sent {
+pub struct SendOutcome {
     pub task: Task,
     pub delivery: Delivery,
 }
@@ -42,7 +42,7 @@ impl Supervisor {
         id: &TaskId,
         message: String,
         key: Option<String>,
-    ) -> Result<Sent, Error> {
+    ) -> Result<SendOutcome, Error> {
         if !self.0.core.settings().enabled {
             return Err(Error::Disabled);
         }
@@ -57,7 +57,7 @@ impl Supervisor {
                     return Ok(steered(task));
                 }
                 if store.tasks().was_begun_with(id, key)? {
-                    return Ok(Sent { task, delivery: Delivery::Resumed });
+                    return Ok(SendOutcome { task, delivery: Delivery::Resumed });
                 }
             }
             if task.is_live() {
@@ -70,7 +70,7 @@ impl Supervisor {
             }
             // Under the same key: a repeat finds the run that this one begins, by `was_begun_with` above.
             match self.resume_once(id, message.clone(), key.clone()).await {
-                Ok(task) => return Ok(Sent { task, delivery: Delivery::Resumed }),
+                Ok(task) => return Ok(SendOutcome { task, delivery: Delivery::Resumed }),
                 // Somebody else resumed it just now, so it takes messages again.
                 Err(Error::Refused(Refused::BeingResumed | Refused::StillRunning)) => {}
                 Err(Error::Refused(Refused::NotCompleted)) => {
@@ -106,17 +106,17 @@ impl Supervisor {
             added
         });
         match added.await.unwrap_or(Err(crate::store::Error::Panicked))? {
-            Added::Yes => Ok(true),
-            Added::Over => Ok(false),
-            Added::Full => Err(Error::TooManyMessages(MOST_OWED)),
+            AddOutcome::Yes => Ok(true),
+            AddOutcome::Over => Ok(false),
+            AddOutcome::Full => Err(Error::TooManyMessages(MOST_OWED)),
         }
     }
 }
 
-fn steered(task: Task) -> Sent {
+fn steered(task: Task) -> SendOutcome {
     let delivery = match task.slot {
         Slot::Queued => Delivery::Queued,
         Slot::Active | Slot::Parked | Slot::None => Delivery::Steered,
     };
-    Sent { task, delivery }
+    SendOutcome { task, delivery }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{Error, Supervisor};
-use crate::store::{Filter, Group, Quarantined, QueueLength, Snapshot, Sort, Totals, Window};
+use crate::store::{Filter, Group, QuarantinedTask, QueueLength, Snapshot, Sort, Totals, Window};
 use crate::task::queue::Limits;
 use crate::task::trends::{Span, Trends};
 use crate::task::view::TaskView;
@@ -48,12 +48,12 @@ impl Supervisor {
     }
 
     /// Tasks that could not be read and were quarantined since this daemon was started.
-    pub fn newly_quarantined(&self) -> Vec<Quarantined> {
+    pub fn newly_quarantined(&self) -> Vec<QuarantinedTask> {
         self.0.core.store().integrity().newly_quarantined()
     }
 
     /// Full integrity check: what is wrong with the store, and which tasks could not be read.
-    pub fn check_store(&self) -> Result<(Vec<String>, Vec<Quarantined>), Error> {
+    pub fn check_store(&self) -> Result<(Vec<String>, Vec<QuarantinedTask>), Error> {
         let problems = self.0.core.store().integrity().check()?;
         // In a file that is not written, those who cannot be decoded stay where they are.
         if problems.is_empty() {

@@ -34,9 +34,9 @@ const MOST_CACHED_BYTES: usize = 16 << 20;
 
 /// Cache of transcripts of live tasks, the newest last.
 #[derive(Default)]
-struct Cache(VecDeque<Cached>);
+struct Cache(VecDeque<CacheEntry>);
 
-struct Cached {
+struct CacheEntry {
     task: TaskId,
     /// The host's version from before the read: an event during the read makes the entry stale.
     version: u64,
@@ -48,14 +48,15 @@ struct Cached {
 impl Cache {
     fn get(&self, task: &TaskId, version: u64, since: Duration) -> Option<String> {
         let is_good =
-            |kept: &&Cached| kept.task == *task && kept.version == version && kept.at >= since;
+            |kept: &&CacheEntry| kept.task == *task && kept.version == version && kept.at >= since;
         self.0.iter().find(is_good).map(|kept| kept.messages.clone())
     }
 
-    fn put(&mut self, new: Cached) {
+    fn put(&mut self, new: CacheEntry) {
         self.0.retain(|kept| kept.task != new.task);
         self.0.push_back(new);
-        let bytes = |cache: &VecDeque<Cached>| cache.iter().map(|kept| kept.messages.len()).sum();
+        let bytes =
+            |cache: &VecDeque<CacheEntry>| cache.iter().map(|kept| kept.messages.len()).sum();
         while MOST_CACHED_BYTES < bytes(&self.0) {
             self.0.pop_front();
         }
@@ -118,7 +119,8 @@ impl Transcripts {
                 None => return Err(error),
             },
         };
-        let cached = Cached { task: task.id.clone(), version, at: now, messages: messages.clone() };
+        let cached =
+            CacheEntry { task: task.id.clone(), version, at: now, messages: messages.clone() };
         self.cache.lock().put(cached);
         Ok(messages)
     }
@@ -241,13 +243,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cached_transcript_is_good_for_its_version_and_its_time_and_the_oldest_make_room() {
+    fn a_cached_transcript_is_valid_for_its_version_and_time_and_the_oldest_is_evicted() {
         let mut cache = Cache::default();
         let id = |id: &str| TaskId::new(id);
         let second = Duration::from_secs;
         let mut put = |task: &str, version, at, messages: &str| {
             let messages = messages.to_owned();
-            cache.put(Cached { task: id(task), version, at: second(at), messages });
+            cache.put(CacheEntry { task: id(task), version, at: second(at), messages });
         };
         put("a", 1, 1, "old");
         put("a", 2, 2, "new");
@@ -256,16 +258,16 @@ mod tests {
         assert_eq!(cache.get(&id("a"), 2, second(2)).as_deref(), Some("new"));
         assert_eq!(cache.get(&id("a"), 2, second(3)), None, "it is too old");
         assert_eq!(cache.get(&id("b"), 2, second(0)), None);
-        cache.put(Cached { task: id("c"), version: 4, at: second(4), messages: "y".into() });
+        cache.put(CacheEntry { task: id("c"), version: 4, at: second(4), messages: "y".into() });
         assert_eq!(cache.get(&id("a"), 2, second(0)), None, "it made room");
         assert_eq!(cache.get(&id("c"), 4, second(0)).as_deref(), Some("y"));
         let messages = "z".repeat(MOST_CACHED_BYTES + 1);
-        cache.put(Cached { task: id("d"), version: 5, at: second(5), messages });
+        cache.put(CacheEntry { task: id("d"), version: 5, at: second(5), messages });
         assert!(cache.0.is_empty(), "larger than all that is kept");
     }
 
     #[tokio::test]
-    async fn a_transcript_comes_back_as_it_was() {
+    async fn a_transcript_is_compressed_without_loss() {
         let messages = format!("[{}]", vec!["{\"info\":\"äöü\"}"; 1000].join(","));
         let body = pack(messages.clone()).await.unwrap();
         assert!(body.len() * 20 < messages.len(), "{}", body.len());
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_transcript_that_is_damaged_is_named_as_what_it_is() {
+    async fn a_damaged_transcript_is_reported_as_damaged() {
         let error = unpack(ArchivedTranscript { run: 0, body: vec![0xff; 9] }).await.unwrap_err();
         assert_eq!(error.to_string(), "the task store holds something unreadable in `transcript`");
     }

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_key_is_one_holders_at_a_time_and_forgotten_afterwards() {
+    async fn a_key_has_one_holder_at_a_time_and_is_forgotten_afterwards() {
         let turns = Turns::default();
         let held = turns.take("one").await;
         assert!(turns.try_take("one").is_none());
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_ring_before_anybody_sleeps_is_heard() {
+    async fn a_wake_up_before_anybody_waits_is_not_lost() {
         let bell = Bell::default();
         bell.ring();
         bell.ring();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::Settings;
 use crate::host::{Activity, Ask, Observation};
-use crate::store::{Active, Run};
+use crate::store::{ActiveTask, Run};
 use crate::task::lifecycle::Report;
 use crate::task::time::say;
 use crate::task::{Phase, Progress, Task, Timestamp};
@@ -68,7 +68,7 @@ impl Verdict {
 }
 
 pub(super) fn judge(
-    active: &Active,
+    active: &ActiveTask,
     seen: &Observation,
     elapsed: Elapsed,
     settings: &Settings,
@@ -127,7 +127,7 @@ fn idle(run: &Run, seen: &Observation, elapsed: Elapsed, settings: &Settings) ->
 }
 
 fn busy(
-    active: &Active,
+    active: &ActiveTask,
     seen: &Observation,
     elapsed: Elapsed,
     settings: &Settings,
@@ -155,7 +155,7 @@ fn stalled(elapsed: Elapsed, circles: bool) -> String {
 }
 
 fn over_budget(
-    active: &Active,
+    active: &ActiveTask,
     seen: &Observation,
     elapsed: Elapsed,
     settings: &Settings,
@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
     use crate::supervisor::{Asks, Retention};
-    use crate::task::lifecycle::Resumable;
+    use crate::task::lifecycle::ResumePolicy;
     use crate::task::queue::Limits;
     use crate::task::{
         BatchId, MessageId, Order, Origin, Parent, Progress, SessionId, ShortId, Slot, State, Task,
@@ -246,7 +246,7 @@ mod tests {
             settle: Duration::from_secs(2),
             answer_grace: Duration::from_secs(60),
             gone: Duration::from_secs(600),
-            resumable: Resumable::Completed,
+            resumable: ResumePolicy::Completed,
             asks: Asks::Park(None),
             result_cache: Duration::from_secs(300),
             last_message_characters: 2_000,
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    fn active() -> Active {
+    fn active() -> ActiveTask {
         let task = Task {
             id: TaskId::new("ses_1"),
             short_id: ShortId::new("ab12c3"),
@@ -315,17 +315,17 @@ mod tests {
             stalled: false,
             waited: Duration::ZERO,
         };
-        Active { task, run }
+        ActiveTask { task, run }
     }
 
-    fn nudged() -> Active {
+    fn nudged() -> ActiveTask {
         let mut active = active();
         active.run.nudge_id = Some(MessageId::new("msg_2"));
         active.run.nudge_sent_at = Some(AT);
         active
     }
 
-    fn continued() -> Active {
+    fn continued() -> ActiveTask {
         let mut active = active();
         active.run.continue_id = Some(MessageId::new("msg_3"));
         active.run.continue_sent_at = Some(AT);
@@ -346,7 +346,7 @@ mod tests {
         Observation { open_todos: vec!["tests".into()], ..observation }
     }
 
-    fn check(active: &Active, seen: &Observation, same_seconds: u64, expected: Verdict) {
+    fn check(active: &ActiveTask, seen: &Observation, same_seconds: u64, expected: Verdict) {
         let same = Duration::from_secs(same_seconds);
         let elapsed = Elapsed { same, wall: Duration::ZERO, prompt: same };
         assert_eq!(judge(active, seen, elapsed, &settings()), expected, "{seen:?}");
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reached_budget_stops_the_run_and_keeps_what_there_is() {
+    fn a_reached_budget_stops_the_run_and_keeps_the_partial_result() {
         let mut active = active();
         active.task.order.budget.tool_calls = Some(3);
         let mut busy = seen(Activity::Tool, Outcome::Unfinished { partial: None });
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_busy_goes_on_whatever_its_transcript_says() {
+    fn a_busy_session_goes_on_whatever_its_transcript_says() {
         let phases = [
             (Activity::Waiting, Phase::Waiting, None),
             (Activity::Streaming, Phase::Streaming, None),

@@ -3,7 +3,7 @@
 //! after a timeout, is delivered as usual.
 //!
 //! A wait whose tasks are all blocked on permission requests is over, unless its client shows the requests to its
-//! user ([`Asking`]): then it goes on while one of them may still be answered there.
+//! user ([`PermissionDialog`]): then it goes on while one of them may still be answered there.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -61,17 +61,17 @@ impl AwaitedEnds {
 /// Whether a client shows the permission requests of its tasks to its user while it waits, and which of them the
 /// user has declined to answer; those are left to other people.
 #[derive(Clone, Debug, Default)]
-pub struct Asking(Option<watch::Receiver<HashSet<String>>>);
+pub struct PermissionDialog(Option<watch::Receiver<HashSet<String>>>);
 
-impl Asking {
+impl PermissionDialog {
     /// With requests that may be declined later.
-    pub fn with(declined: watch::Receiver<HashSet<String>>) -> Asking {
-        Asking(Some(declined))
+    pub fn with(declined: watch::Receiver<HashSet<String>>) -> PermissionDialog {
+        PermissionDialog(Some(declined))
     }
 
     /// With all that were declined.
-    pub fn without(declined: impl IntoIterator<Item = String>) -> Asking {
-        Asking(Some(watch::channel(declined.into_iter().collect()).1))
+    pub fn without(declined: impl IntoIterator<Item = String>) -> PermissionDialog {
+        PermissionDialog(Some(watch::channel(declined.into_iter().collect()).1))
     }
 
     /// Whether the client's user is, or will be, asked this.
@@ -90,24 +90,24 @@ impl Asking {
     }
 }
 
-/// Who waits, for what may end a wait before enough tasks have ended.
-enum Waiting<'a> {
+/// What else may end a wait, before enough tasks have ended.
+enum WaitKind<'a> {
     ForEnds,
     UntilBlocked,
     /// Until blocked on something that the client's user is not asked.
     Asking {
         parent: &'a SessionId,
-        asking: Asking,
+        asking: PermissionDialog,
         /// How much longer the wait may be than its timeout while the user is asked.
         extension: Option<Duration>,
     },
 }
 
-impl Waiting<'_> {
+impl WaitKind<'_> {
     async fn changed(&mut self) {
         match self {
-            Waiting::ForEnds | Waiting::UntilBlocked => std::future::pending().await,
-            Waiting::Asking { asking, .. } => asking.changed().await,
+            WaitKind::ForEnds | WaitKind::UntilBlocked => std::future::pending().await,
+            WaitKind::Asking { asking, .. } => asking.changed().await,
         }
     }
 }
@@ -120,7 +120,7 @@ impl Supervisor {
         need: Need,
         timeout: Duration,
     ) -> Result<WaitOutcome, Error> {
-        self.sleep_until_ended(ids, need, timeout, Waiting::ForEnds).await
+        self.sleep_until_ended(ids, need, timeout, WaitKind::ForEnds).await
     }
 
     /// The same, but returns at once when all that is left waits for a person's answer.
@@ -130,7 +130,7 @@ impl Supervisor {
         need: Need,
         timeout: Duration,
     ) -> Result<WaitOutcome, Error> {
-        self.sleep_until_ended(ids, need, timeout, Waiting::UntilBlocked).await
+        self.sleep_until_ended(ids, need, timeout, WaitKind::UntilBlocked).await
     }
 
     async fn sleep_until_ended(
@@ -138,7 +138,7 @@ impl Supervisor {
         ids: &[TaskId],
         need: Need,
         timeout: Duration,
-        mut waiting: Waiting<'_>,
+        mut waiting: WaitKind<'_>,
     ) -> Result<WaitOutcome, Error> {
         // Subscribe first, then read: an end in between is seen twice, never missed.
         let mut changes = self.0.feed.subscribe();
@@ -195,11 +195,11 @@ impl Supervisor {
             })
     }
 
-    fn is_blocked(&self, tasks: &[Task], waiting: &Waiting<'_>) -> bool {
+    fn is_blocked(&self, tasks: &[Task], waiting: &WaitKind<'_>) -> bool {
         match waiting {
-            Waiting::ForEnds => false,
-            Waiting::UntilBlocked => self.are_blocked(tasks),
-            Waiting::Asking { parent, asking, .. } => {
+            WaitKind::ForEnds => false,
+            WaitKind::UntilBlocked => self.are_blocked(tasks),
+            WaitKind::Asking { parent, asking, .. } => {
                 self.are_blocked(tasks) && !self.is_user_asked(tasks, parent, asking)
             }
         }
@@ -207,7 +207,7 @@ impl Supervisor {
 
     /// Whether the client's user is asked something that these tasks wait for. Only the parent's own tasks count:
     /// the requests of others are not shown to it.
-    fn is_user_asked(&self, tasks: &[Task], parent: &SessionId, asking: &Asking) -> bool {
+    fn is_user_asked(&self, tasks: &[Task], parent: &SessionId, asking: &PermissionDialog) -> bool {
         let own = |id: &TaskId| {
             tasks.iter().any(|task| task.id == *id && task.origin.parent.session == *parent)
         };
@@ -216,14 +216,14 @@ impl Supervisor {
 
     /// More time, once, for a wait whose user is being asked when its time is up: people take longer to read a
     /// question than most timeouts allow.
-    fn extension(&self, tasks: &[Task], waiting: &mut Waiting<'_>) -> Option<Duration> {
+    fn extension(&self, tasks: &[Task], waiting: &mut WaitKind<'_>) -> Option<Duration> {
         match waiting {
-            Waiting::Asking { parent, asking, extension }
+            WaitKind::Asking { parent, asking, extension }
                 if self.is_user_asked(tasks, parent, asking) =>
             {
                 extension.take()
             }
-            Waiting::ForEnds | Waiting::UntilBlocked | Waiting::Asking { .. } => None,
+            WaitKind::ForEnds | WaitKind::UntilBlocked | WaitKind::Asking { .. } => None,
         }
     }
 
@@ -242,9 +242,9 @@ impl Supervisor {
         ids: &[TaskId],
         need: Need,
         timeout: Duration,
-        asking: &Asking,
+        asking: &PermissionDialog,
     ) -> Result<WaitOutcome, Error> {
-        let waiting = Waiting::Asking {
+        let waiting = WaitKind::Asking {
             parent: &caller.session,
             asking: asking.clone(),
             extension: caller.longest_wait.map(|longest| longest.saturating_sub(timeout)),
@@ -259,7 +259,7 @@ impl Supervisor {
         ids: &[TaskId],
         need: Need,
         timeout: Duration,
-        asking: &Asking,
+        asking: &PermissionDialog,
     ) -> Result<AwaitedEnds, Error> {
         let own = self.tasks(ids)?;
         // Only the caller's own tasks: the notices of others go to their parents. Registered before the wait
@@ -279,7 +279,8 @@ impl Supervisor {
         need: Need,
         timeout: Duration,
     ) -> Result<WaitOutcome, Error> {
-        let awaited = self.await_ends(caller, ids, need, timeout, &Asking::default()).await?;
+        let awaited =
+            self.await_ends(caller, ids, need, timeout, &PermissionDialog::default()).await?;
         let ended: Vec<&Task> = awaited.tasks.iter().filter(|task| !task.is_live()).collect();
         self.mail_was_read(awaited.give(&ended).await?).await?;
         let AwaitedEnds { tasks, end, .. } = awaited;

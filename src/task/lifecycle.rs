@@ -68,12 +68,12 @@ pub enum Request {
     Cancel {
         why: Option<String>,
     },
-    Resume(Resumable),
+    Resume(ResumePolicy),
 }
 
 /// Which ended tasks may be resumed (`resume.any_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resumable {
+pub enum ResumePolicy {
     Completed,
     AnyEnded,
 }
@@ -162,14 +162,14 @@ impl State {
             (Request::Resume(_), Completed { result, .. }) => {
                 Ok(resumed(EndedState::Completed, Some(result.clone())))
             }
-            (Request::Resume(Resumable::AnyEnded), Failed { result, .. }) => {
+            (Request::Resume(ResumePolicy::AnyEnded), Failed { result, .. }) => {
                 Ok(resumed(EndedState::Failed, result.clone()))
             }
-            (Request::Resume(Resumable::AnyEnded), Cancelled { result, .. }) => {
+            (Request::Resume(ResumePolicy::AnyEnded), Cancelled { result, .. }) => {
                 Ok(resumed(EndedState::Cancelled, result.clone()))
             }
             // The specification's rule, unless `resume.any_status` is set.
-            (Request::Resume(Resumable::Completed), Failed { .. } | Cancelled { .. }) => {
+            (Request::Resume(ResumePolicy::Completed), Failed { .. } | Cancelled { .. }) => {
                 Err(Refused::NotCompleted)
             }
             // One follow-up at a time, as the specification has it.
@@ -446,7 +446,7 @@ mod tests {
             Err(Refused::BeingResumed),
         ];
         for (state, expected) in every_state().into_iter().zip(expected) {
-            let request = Request::Resume(Resumable::Completed);
+            let request = Request::Resume(ResumePolicy::Completed);
             assert_eq!(state.request(request), expected, "{state:?}");
         }
         let expected = [
@@ -457,7 +457,7 @@ mod tests {
             Err(Refused::BeingResumed),
         ];
         for (state, expected) in every_state().into_iter().zip(expected) {
-            let request = Request::Resume(Resumable::AnyEnded);
+            let request = Request::Resume(ResumePolicy::AnyEnded);
             assert_eq!(state.request(request), expected, "{state:?}");
         }
     }

@@ -89,7 +89,7 @@ pub struct Origin {
     pub retry_of: Option<TaskId>,
 }
 
-/// Who asked for a task and is told of its end.
+/// Who launched a task and is notified of its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
     pub session: SessionId,

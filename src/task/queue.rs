@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_are_waited_for_at_a_time_and_they_hold_up_no_others() {
+    fn blocking_tasks_have_a_lower_limit_and_do_not_hold_up_background_tasks() {
         let queues: &[(&str, &str)] = &[("p", "a@waited b@waited"), ("p", "c d")];
         check(limits(10, &[]), &[], queues, &["a", "c", "d"]);
         check(limits(10, &[]), &["p@waited"], queues, &["c", "d"]);

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_asked_for_again_with_what_is_wrong_until_the_third_time() {
+    fn an_answer_that_does_not_fit_is_asked_for_again_with_the_errors_up_to_three_times() {
         let Fit::AskAgain(text) = schema().judge("{\"n\": \"one\", \"name\": 2}", 1) else {
             panic!("not asked again");
         };
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_an_answer_is_bounded() {
+    fn the_feedback_on_an_answer_is_bounded_in_length() {
         let numbers = Schema::new(json!({ "items": { "type": "number", "maximum": 1 } })).unwrap();
         let long = json!(vec!["x".repeat(10_000); 1_000]).to_string();
         let Fit::AskAgain(text) = numbers.judge(&long, 0) else { panic!("not asked again") };
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn no_schema_makes_the_check_endless() {
+    fn recursive_schemas_and_backtracking_patterns_do_not_hang_the_check() {
         let circles = [
             json!({ "$ref": "#" }),
             json!({ "allOf": [{ "$ref": "#" }] }),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn it_travels_as_the_object_that_it_is() {
+    fn a_schema_is_serialized_as_a_json_object() {
         let value = serde_json::to_value(schema()).unwrap();
         assert!(value["properties"]["n"].is_object());
         assert_eq!(serde_json::from_value::<Schema>(value).unwrap(), schema());

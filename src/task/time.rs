@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_as_people_say_them() {
+    fn durations_are_shown_in_units_from_milliseconds_to_hours() {
         let check = |millis, expected| assert_eq!(say(Duration::from_millis(millis)), expected);
         check(0, "0ms");
         check(999, "999ms");

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_view_of_another_length_has_another_number() {
+    fn another_result_length_gives_a_stored_view_another_schema_number() {
         let schema = |result_characters| Brief { result_characters }.schema();
         assert_eq!(schema(8_000), SCHEMA);
         assert_eq!(Brief::default().schema(), SCHEMA);

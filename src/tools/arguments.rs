@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_change_the_result_is_refused_instead_of_ignored() {
+    fn an_argument_that_would_change_the_result_is_refused_instead_of_ignored() {
         for (tool, name) in NOT_TO_BE_IGNORED {
             let given = Map::from_iter([(name.to_owned(), json!(true))]);
             let Err(Refusal::Arguments(text)) = normalize(tool, &Map::new(), given) else {

@@ -13,7 +13,7 @@ use super::asks::waiting_for_a_person;
 use super::output::{MOST_OF_ERROR, TextKind, Window};
 use super::task::schema_property;
 use super::waiter::{FOREVER, Waiter};
-use super::{Answer, Audience, Offered, Refusal, audience, parse, structured};
+use super::{Answer, Audience, OfferScope, Refusal, audience, parse, structured};
 use crate::quote::short_literal;
 use crate::supervisor::{Caller, Error, Fork, Launch, Need, Supervisor, Target, WaitEnd};
 use crate::task::launch;
@@ -32,7 +32,7 @@ pub(super) const REQUIRED: &[&str] = &["description", "prompt"];
 /// Settings of `Task` (`[task_tool]` in the configuration).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blocking {
-    pub offered: Offered,
+    pub offered: OfferScope,
     /// How long a call waits.
     pub timeout: Duration,
     pub on_timeout: OnTimeout,
@@ -53,7 +53,7 @@ pub enum OnTimeout {
 impl Default for Blocking {
     fn default() -> Blocking {
         Blocking {
-            offered: Offered::Mcp,
+            offered: OfferScope::Mcp,
             timeout: Duration::from_secs(30),
             on_timeout: OnTimeout::Background,
             agent: "general".to_owned(),

@@ -20,7 +20,7 @@ use super::table::Tool;
 use super::waiter::{Deferral, DeferredRequest, Stage, Waiter};
 use super::{Call, Error, Toolbox, audience};
 use crate::quote::label;
-use crate::supervisor::{self, Asking, Caller, StoredCall, Supervisor};
+use crate::supervisor::{self, Caller, PermissionDialog, StoredCall, Supervisor};
 use crate::task::{Task, TaskId};
 use crate::wire::{CallStatus, CallView, PermissionView, ToolAnswer};
 
@@ -52,11 +52,11 @@ struct Inner {
     supervisor: Supervisor,
     toolbox: Arc<Toolbox>,
     /// By id.
-    running: Mutex<HashMap<String, Arc<Running>>>,
+    running: Mutex<HashMap<String, Arc<RunningCall>>>,
     spawned: TaskTracker,
 }
 
-struct Running {
+struct RunningCall {
     deferral: Deferral,
     declined: watch::Sender<HashSet<String>>,
     stop: CancellationToken,
@@ -74,7 +74,7 @@ enum Outcome {
 
 /// What became of a call that may be deferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum CallStart {
     /// There was nothing to wait for.
     Answered(ToolAnswer),
     Deferred(CallView),
@@ -83,7 +83,7 @@ pub enum Begun {
 /// A call among those that run, until its future ends in whatever way.
 struct Entry {
     calls: Calls,
-    running: Arc<Running>,
+    running: Arc<RunningCall>,
 }
 
 impl Drop for Entry {
@@ -140,7 +140,7 @@ impl Calls {
     /// that was killed never comes.
     pub async fn prune(&self) -> Result<(), supervisor::Error> {
         let before = self.0.supervisor.clock().now().minus(LONGEST_UNCOLLECTED);
-        let is_uncollected = |running: &&Arc<Running>| {
+        let is_uncollected = |running: &&Arc<RunningCall>| {
             let deferral = &running.deferral;
             *deferral.stages().borrow() == Stage::Over && deferral.created_at < before
         };
@@ -180,7 +180,7 @@ impl Calls {
         // the row would launch twice.
         let waits = found.is_some_and(|found| matches!(found.tool, Tool::Wait | Tool::Blocking));
         let waiting = self.0.running.lock();
-        let of_parent = |running: &&Arc<Running>| {
+        let of_parent = |running: &&Arc<RunningCall>| {
             running.deferral.request.caller.session == call.caller.session
         };
         waits && call.key.is_some() && waiting.values().filter(of_parent).count() < MOST_WAITING
@@ -189,11 +189,15 @@ impl Calls {
     /// Makes a call: answered at once if there is nothing to wait for, otherwise it goes on by itself. `asks` says
     /// that the client shows permission requests to its user, and which were declined there. A repeat with the same
     /// key is the same call.
-    pub async fn begin(&self, call: Call, asks: Option<HashSet<String>>) -> Result<Begun, Error> {
+    pub async fn begin(
+        &self,
+        call: Call,
+        asks: Option<HashSet<String>>,
+    ) -> Result<CallStart, Error> {
         let key = call.key.clone().unwrap_or_default();
         // A repeat after the daemon went away, or after the answer with the handle was lost on its way.
         if let Some(stored) = self.0.supervisor.call_with_key(&key).map_err(in_store)? {
-            return Ok(Begun::Deferred(self.view(&stored).map_err(in_store)?));
+            return Ok(CallStart::Deferred(self.view(&stored).map_err(in_store)?));
         }
         let clock = self.0.supervisor.clock();
         // The client does not wait, so that its timeout does not matter.
@@ -209,14 +213,14 @@ impl Calls {
         let deferral = Deferral::new(id, call.name.clone(), key.clone(), at, request);
         let call = Call { caller, ..call };
         let running =
-            self.spawn(call, Running::new(deferral, asks.unwrap_or_default()), Some(&key));
+            self.spawn(call, RunningCall::new(deferral, asks.unwrap_or_default()), Some(&key));
         let (mut stages, mut outcome) = (running.deferral.stages(), running.outcome.subscribe());
         tokio::select! {
             // The outcome first: the entry cancels `stop` right after it is sent, and an answer that is
             // there must not be reported as a daemon that stops.
             biased;
             Ok(outcome) = outcome.wait_for(Option::is_some) => match &*outcome {
-                Some(Outcome::Answer(answer)) => return Ok(Begun::Answered(answer.clone())),
+                Some(Outcome::Answer(answer)) => return Ok(CallStart::Answered(answer.clone())),
                 Some(Outcome::Failure(_)) | None => return Err(Error::Stopping),
             },
             Ok(_) = stages.wait_for(|stage| *stage != Stage::Beginning) => {}
@@ -224,7 +228,7 @@ impl Calls {
         }
         // Read back and not built from memory: the client gets a handle only for what is on disk.
         match self.0.supervisor.call_with_key(&key).map_err(in_store)? {
-            Some(stored) => Ok(Begun::Deferred(self.view(&stored).map_err(in_store)?)),
+            Some(stored) => Ok(CallStart::Deferred(self.view(&stored).map_err(in_store)?)),
             None => Err(Error::Stopping),
         }
     }
@@ -240,7 +244,7 @@ impl Calls {
         match stored.outcome.as_deref().map(parse) {
             Some(Outcome::Answer(ToolAnswer { receipt, .. })) if stored.received_at.is_none() => {
                 // The client did not acknowledge, so it may have lost the answer. The same text again, as
-                // long as its notices are unread; they are leased, so that no other answer tells of them
+                // long as its notices are unread; they are leased, so that no other answer contains them
                 // meanwhile.
                 if !supervisor.lease_again(&receipt)? {
                     // Told by other means since it was composed.
@@ -333,7 +337,7 @@ impl Calls {
     }
 
     /// The running call of a row; one that does not run is started.
-    fn start(&self, stored: &StoredCall) -> Result<Arc<Running>, supervisor::Error> {
+    fn start(&self, stored: &StoredCall) -> Result<Arc<RunningCall>, supervisor::Error> {
         if let Some(running) = self.0.running.lock().get(&stored.id) {
             return Ok(Arc::clone(running));
         }
@@ -349,16 +353,16 @@ impl Calls {
         };
         let StoredCall { id, tool, key, created_at, declined, .. } = stored.clone();
         let deferral = Deferral::new(id, tool, key, created_at, request).stored();
-        let running = Running::new(deferral, declined.into_iter().collect());
+        let running = RunningCall::new(deferral, declined.into_iter().collect());
         Ok(self.spawn(call, running, None))
     }
 
     /// Starts a call, unless one with its id, or with this key, runs.
-    fn spawn(&self, call: Call, running: Running, key: Option<&str>) -> Arc<Running> {
+    fn spawn(&self, call: Call, running: RunningCall, key: Option<&str>) -> Arc<RunningCall> {
         // Look-up and insertion under one lock: of two polls that find the call not running, only one
         // starts it.
         let mut all = self.0.running.lock();
-        let same = |known: &&Arc<Running>| {
+        let same = |known: &&Arc<RunningCall>| {
             known.deferral.id == running.deferral.id || key == Some(&known.deferral.key)
         };
         if let Some(known) = all.values().find(same) {
@@ -447,10 +451,10 @@ impl Calls {
 impl Entry {
     async fn carry_out(self, call: Call) {
         let Inner { supervisor, toolbox, .. } = &*self.calls.0;
-        let Running { deferral, declined, stop, outcome } = &*self.running;
+        let RunningCall { deferral, declined, stop, outcome } = &*self.running;
         let asking = match deferral.request.asks {
-            true => Asking::with(declined.subscribe()),
-            false => Asking::default(),
+            true => PermissionDialog::with(declined.subscribe()),
+            false => PermissionDialog::default(),
         };
         let waiter = Waiter { asking, deferral: Some(deferral) };
         let answered = super::call_with(supervisor, toolbox, call, &waiter);
@@ -477,9 +481,9 @@ impl Entry {
     }
 }
 
-impl Running {
-    fn new(deferral: Deferral, declined: HashSet<String>) -> Running {
-        Running {
+impl RunningCall {
+    fn new(deferral: Deferral, declined: HashSet<String>) -> RunningCall {
+        RunningCall {
             deferral,
             declined: watch::Sender::new(declined),
             stop: CancellationToken::new(),

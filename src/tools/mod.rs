@@ -33,7 +33,7 @@ use serde_json::{Map, Value, json};
 
 pub use asks::views as permissions;
 pub use blocking::{Blocking, OnTimeout};
-pub use calls::{Begun, Calls};
+pub use calls::{CallStart, Calls};
 pub use offer::{instructions, list};
 
 use arguments::NormalizedArguments;
@@ -43,7 +43,7 @@ use waiter::Waiter;
 
 use crate::quote;
 use crate::supervisor::{
-    self, Asking, Caller, ClientCredentialParts, ClientCredentials, Supervisor, Target,
+    self, Caller, ClientCredentialParts, ClientCredentials, PermissionDialog, Supervisor, Target,
 };
 use crate::task::lifecycle::Refused;
 use crate::task::{MAILBOX, Receipt, SHELL, SessionId, State, Task};
@@ -80,7 +80,7 @@ pub enum Audience {
 /// Where the blocking `Task` is offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Offered {
+pub enum OfferScope {
     #[default]
     Mcp,
     Everywhere,
@@ -170,7 +170,7 @@ pub async fn call_asking(
     supervisor: &Supervisor,
     toolbox: &Toolbox,
     call: Call,
-    asking: Asking,
+    asking: PermissionDialog,
 ) -> Result<ToolAnswer, Error> {
     call_with(supervisor, toolbox, call, &Waiter { asking, deferral: None }).await
 }
@@ -341,8 +341,8 @@ impl Toolbox {
 
     fn offers_blocking(&self, audience: Audience) -> bool {
         match (self.blocking.offered, audience) {
-            (Offered::Everywhere, _) | (Offered::Mcp, Audience::Mcp) => true,
-            (Offered::Nowhere, _) | (Offered::Mcp, Audience::Conversation) => false,
+            (OfferScope::Everywhere, _) | (OfferScope::Mcp, Audience::Mcp) => true,
+            (OfferScope::Nowhere, _) | (OfferScope::Mcp, Audience::Conversation) => false,
         }
     }
 }

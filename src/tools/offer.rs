@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_mcp_get_schemas_with_keywords_that_every_provider_takes() {
+    fn mcp_clients_get_schemas_with_keywords_that_every_provider_accepts() {
         let aliases = vec![Alias::Superagents, Alias::Background];
         let toolbox = Toolbox { aliases, ..Toolbox::default() };
         for tool in list(&toolbox, Audience::Mcp, &[]).tools {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_description_names_the_agents_there_are_and_not_too_many() {
+    fn the_description_names_the_available_agents_up_to_a_limit() {
         let few = [agent("build", false), agent("explore", true), agent("a\n*b*", false)];
         assert_eq!(named_agents(&few), "\n\nAgents: build, explore (only reads), a \\*b\\*.");
         assert_eq!(named_agents(&[]), "");

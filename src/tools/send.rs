@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{NameSet, Refusal, audience, parse, task};
-use crate::supervisor::{Caller, Delivery, Sent, Supervisor};
+use crate::supervisor::{Caller, Delivery, SendOutcome, Supervisor};
 use crate::task::launch::MAX_PROMPT;
 
 pub(super) const DESCRIPTION: &str = "\
@@ -47,7 +47,7 @@ pub(super) async fn call(
         // As for any resume: the next run uses the caller's present credentials.
         supervisor.renew_handed(&found, &caller.handed).await?;
     }
-    let Sent { task, delivery } = supervisor.send(&found.id, message, key).await?;
+    let SendOutcome { task, delivery } = supervisor.send(&found.id, message, key).await?;
     let id = &task.short_id;
     Ok(match delivery {
         Delivery::Steered => {

@@ -111,7 +111,7 @@ pub(super) async fn call(
         return Ok(nothing_runs(supervisor, caller, names)?.into());
     }
     let awaited = waiter.await_ends(supervisor, caller, &ids, need, limit.most).await?;
-    let Rendered { mut text, tasks } = render(supervisor, caller, names, &awaited.tasks)?;
+    let AnswerText { mut text, tasks } = render(supervisor, caller, names, &awaited.tasks)?;
     let asks = supervisor.asks_of(&awaited.tasks);
     let asked = waiting_for_a_person(&awaited.tasks, &asks);
     let went = match awaited.end {
@@ -190,7 +190,7 @@ fn named(
 }
 
 /// The text of an answer, and the tasks whose results are in it.
-struct Rendered<'a> {
+struct AnswerText<'a> {
     text: String,
     tasks: Vec<&'a Task>,
 }
@@ -202,7 +202,7 @@ fn render<'a>(
     caller: &Caller,
     names: NameSet,
     tasks: &'a [Task],
-) -> Result<Rendered<'a>, Refusal> {
+) -> Result<AnswerText<'a>, Refusal> {
     let now = supervisor.clock().now();
     let (ended, live): (Vec<&Task>, Vec<&Task>) = tasks.iter().partition(|task| !task.is_live());
     let have = if ended.len() == 1 || tasks.len() == 1 { "has" } else { "have" };
@@ -235,7 +235,7 @@ fn render<'a>(
     let before = names.say("Shown before, asyncagents_output shows them again:");
     parts.extend(listed(&before, &known, now));
     parts.extend(listed("Still running:", &live, now));
-    Ok(Rendered { text: parts.join("\n\n"), tasks: shown })
+    Ok(AnswerText { text: parts.join("\n\n"), tasks: shown })
 }
 
 /// A list of tasks under a title; `None` when there are none.

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::supervisor::{Asking, AwaitedEnds, Caller, Error, Need, NewCall, Supervisor, WaitEnd};
+use crate::supervisor::{
+    AwaitedEnds, Caller, Error, Need, NewCall, PermissionDialog, Supervisor, WaitEnd,
+};
 use crate::task::{TaskId, Timestamp};
 
 /// For a wait without a limit. Timers take it, unlike the longest duration there is.
@@ -20,7 +22,7 @@ pub(super) const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// How one call waits.
 #[derive(Default)]
 pub(super) struct Waiter<'a> {
-    pub(super) asking: Asking,
+    pub(super) asking: PermissionDialog,
     pub(super) deferral: Option<&'a Deferral>,
 }
 

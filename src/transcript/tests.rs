@@ -69,7 +69,7 @@ fn a_compaction_summary_is_no_answer() {
 }
 
 #[test]
-fn how_the_last_message_says_what_became_of_the_run() {
+fn the_outcome_of_a_run_follows_from_its_last_message() {
     let last = |extra| [user("p1"), assistant("half", extra)];
     let partial = Some(Arc::from("half"));
     let error = |name: &str, data: Value| json!({"error": {"name": name, "data": data}});
@@ -139,7 +139,7 @@ fn tool_calls_are_counted_by_distinct_call_and_not_by_update() {
 }
 
 #[test]
-fn parts_we_have_no_use_for_are_kept_out_of_the_way() {
+fn parts_of_unknown_types_are_left_out_of_the_text() {
     let mixed = message(json!({
         "info": {"id": "a", "role": "user", "time": {"created": 1}, "summary": {"diffs": []},
                  "model": {"providerID": "x"}},

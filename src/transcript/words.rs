@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_nobody_knows_yet_is_kept_as_it_came() {
+    fn an_unknown_value_is_kept_as_it_is() {
         check::<CallStatus>(&["pending", "running", "completed", "error", "new-word"], |status| {
             matches!(status, CallStatus::Other(_))
         });

@@ -180,7 +180,7 @@ fn every_module_has_a_row_and_every_row_a_module() {
 }
 
 #[test]
-fn the_table_itself_never_climbs() {
+fn the_table_lists_only_modules_below() {
     for (n, (module, below)) in MAY_KNOW.iter().enumerate() {
         for known in *below {
             let lower = MAY_KNOW[..n].iter().any(|(name, _)| name == known);
@@ -191,7 +191,7 @@ fn the_table_itself_never_climbs() {
 
 /// The lines of the picture are `band │ module module · what for │`, the highest layer first.
 #[test]
-fn the_picture_in_the_architecture_is_the_table() {
+fn the_diagram_in_the_architecture_document_matches_the_table() {
     let text = fs::read_to_string(src().with_file_name("ARCHITECTURE.md")).unwrap();
     let lines = text.lines().filter_map(|line| line.split_once('│')?.1.split_once('·'));
     let picture: Vec<Vec<&str>> =
@@ -212,7 +212,7 @@ fn the_picture_in_the_architecture_is_the_table() {
 }
 
 #[test]
-fn modules_know_only_what_lies_below_them() {
+fn modules_import_only_what_their_row_permits() {
     for source in sources() {
         let below = row(&source.module);
         for known in known_modules(&source) {
@@ -227,7 +227,7 @@ fn modules_know_only_what_lies_below_them() {
 }
 
 #[test]
-fn no_row_permits_what_nobody_needs() {
+fn no_row_permits_an_import_that_nobody_needs() {
     for (module, below) in MAY_KNOW {
         let sources = sources().into_iter().filter(|source| source.module == *module);
         let used: BTreeSet<String> = sources.flat_map(|source| known_modules(&source)).collect();
@@ -241,7 +241,7 @@ fn no_row_permits_what_nobody_needs() {
 }
 
 #[test]
-fn what_a_module_hands_on_from_below_is_in_the_table() {
+fn re_exports_of_lower_modules_are_in_the_table() {
     for (module, below) in MAY_KNOW {
         let sources = sources().into_iter().filter(|source| source.module == *module);
         let found: BTreeSet<String> =
@@ -280,7 +280,7 @@ fn the_kinds_of_hosts_are_named_only_where_hosts_are_made() {
 /// Calls that return a handle which can be dropped are allowed in these files only, for the reason
 /// beside each; the comment at the call says more. Tests are exempt.
 #[test]
-fn nothing_is_spawned_that_nobody_joins() {
+fn all_spawned_work_has_an_owner_that_joins_or_aborts_it() {
     const SPAWNS: &[&str] = &["tokio::spawn(", "task::spawn(", "thread::spawn(", "thread::Builder"];
     const MAY_SPAWN: &[(&str, &str)] = &[
         ("agent/model/provider/key.rs", "threads that end with the pipes of a command"),
@@ -310,7 +310,7 @@ fn nothing_is_spawned_that_nobody_joins() {
 
 /// Every call tells a host where its session is, so it needs no task.
 #[test]
-fn hosts_read_no_task() {
+fn hosts_do_not_read_tasks_from_the_store() {
     for source in sources().into_iter().filter(|source| source.module == "host") {
         let reads = |line: &&str| line.contains("store.task") || line.contains("store.live");
         let read = code(&source).find(reads);
@@ -321,7 +321,7 @@ fn hosts_read_no_task() {
 /// A file and a folder of the same name are one module, and files inside a module belong to it:
 /// only siblings count.
 #[test]
-fn no_files_of_a_module_know_each_other_in_a_circle() {
+fn files_of_a_module_have_no_import_cycles() {
     let files: BTreeMap<Vec<String>, BTreeSet<Vec<String>>> = {
         let sources = sources();
         let all: BTreeSet<Vec<String>> = sources.iter().map(Source::modules).collect();
@@ -341,13 +341,13 @@ fn no_files_of_a_module_know_each_other_in_a_circle() {
 }
 
 #[test]
-fn the_program_is_the_command_line_and_nothing_else() {
+fn the_main_program_uses_only_the_cli_module() {
     let main = sources().into_iter().find(|source| source.module == "main").unwrap();
     assert_eq!(paths_after("asyncagents::", &main), BTreeSet::from(["cli".to_owned()]));
 }
 
 #[test]
-fn imports_come_one_module_a_line_and_never_by_the_back_door() {
+fn imports_have_one_module_per_line_and_leave_a_module_only_through_crate() {
     for source in sources() {
         let mut depth = source.depth();
         for line in code(&source) {
@@ -372,7 +372,7 @@ fn every_file_says_what_it_is_for() {
 }
 
 #[test]
-fn the_environment_is_read_in_config_and_the_time_in_clock() {
+fn only_config_reads_the_environment_and_only_clock_the_time() {
     for source in sources() {
         for line in code(&source) {
             for (call, module) in ONLY_HERE {
@@ -389,7 +389,7 @@ fn the_environment_is_read_in_config_and_the_time_in_clock() {
 /// Terms of one SQL engine, and the folders of the store that may use them: the façade and that
 /// engine's own files. Tests may open the file themselves.
 #[test]
-fn the_engine_is_known_to_the_facade_and_its_own_files_alone() {
+fn only_the_sql_facade_and_the_engine_use_terms_of_the_engine() {
     const ENGINE: &[&str] = &["rusqlite", "PRAGMA", "pragma_", "sqlite_schema", ".driver()"];
     for source in sources() {
         let modules = source.modules();
@@ -483,7 +483,7 @@ fn named(text: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn a_path_names_every_file_it_leads_to() {
+fn a_use_path_is_expanded_to_all_its_names() {
     let check = |text: &str, expected: &[&str]| {
         let paths: Vec<String> = named(text).iter().map(|names| names.join("::")).collect();
         assert_eq!(paths, expected, "{text}");

@@ -348,7 +348,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn links_lead_to_markdown_files_only() {
+    fn symbolic_links_are_followed_to_markdown_files_only() {
         use std::os::unix::fs::symlink;
         let place = AgentFolder::new();
         let secret = place.write("home/secret", "a key");
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_a_folder_have_a_size_together() {
+    fn the_total_size_of_the_files_in_a_folder_is_bounded() {
         let place = AgentFolder::new();
         let count = BOUNDS.folder_bytes / BOUNDS.file_bytes;
         for n in 0..=count {
@@ -386,7 +386,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_file_name_that_is_not_text_is_reported() {
+    fn a_file_name_that_is_not_utf_8_is_reported() {
         use std::os::unix::ffi::OsStrExt;
         let place = AgentFolder::new();
         let file = place.write(".claude/agents/x.md", "x");

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_ours_is_read() {
+    fn an_agent_file_is_read_with_any_line_ending_and_with_a_byte_order_mark() {
         let front = "description: Reviews\nmodel: openai/gpt-5\ntools: [read, grep, bash]\n\
                      permission:\n  bash: ask\ncolor: red";
         let expected = Definition {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn without_front_matter_the_first_line_describes() {
+    fn without_front_matter_the_first_line_is_the_description() {
         let check = |text: &str, description: &str, prompt: &str| {
             let agent = agent(text);
             let found = (agent.name.as_str(), agent.description.as_str(), agent.prompt.as_str());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_has_its_provider_or_a_short_name() {
+    fn a_model_is_given_with_its_provider_or_by_a_short_name() {
         let check = |model: &str, expected: Option<&str>| {
             let found = agent(&with(&format!("model: {model}"))).model;
             assert_eq!(found.as_deref(), expected, "{model}");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_agent_says_why() {
+    fn a_file_that_is_not_an_agent_is_refused_with_the_reason() {
         let check = |text: &str, expected: &str| match read(text) {
             Ok(_) => panic!("it was read: {text}"),
             Err(error) => assert_eq!(error, expected, "{text}"),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_plain_and_leads_nowhere() {
+    fn an_agent_name_has_no_control_characters_and_is_no_path_traversal() {
         for name in ["x", "team/reviewer", "Frontend Developer", "C++", "prüfer", "a.b"] {
             assert_eq!(agent(&with(&format!("name: {name}"))).name, name);
         }

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_covers_the_whole_text() {
+    fn a_pattern_matches_the_whole_text_or_nothing() {
         let check = |pattern: &str, yes: &[&str], no: &[&str]| {
             for text in yes {
                 assert!(matches(pattern, text), "{pattern} {text}");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_allows_ends_at_a_word() {
+    fn an_allow_pattern_matches_whole_words_only() {
         let check = |pattern: &str, yes: &[&str], no: &[&str]| {
             for line in yes {
                 assert!(permits(pattern, &words(line)), "{pattern}: {line}");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_forbids_goes_beyond_words() {
+    fn a_deny_pattern_also_matches_beyond_word_boundaries() {
         let check = |pattern: &str, line: &str, expected: Cover| {
             assert_eq!(cover(pattern, &words(line)), expected, "{pattern}: {line}");
         };
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_pattern_takes_no_longer() {
+    fn a_hostile_pattern_does_not_backtrack_exponentially() {
         assert!(!matches(&"*a".repeat(100), &"a".repeat(99)));
         assert!(!matches(&"**/".repeat(100), &format!("{}b", "a/".repeat(99))));
     }

@@ -257,7 +257,7 @@ mod tests {
     const ALL: &str = "read list glob grep edit write bash todo";
 
     #[test]
-    fn tools_are_a_list_or_have_commas_between_them() {
+    fn tools_are_a_list_or_separated_by_commas() {
         check("name: x", &[ALL]);
         check("tools:", &[ALL]);
         check("tools: []", &[""]);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_nobody_knows_is_forbidden_everywhere_and_allowed_nowhere() {
+    fn without_a_known_home_a_deny_rule_matches_any_home_and_an_allow_rule_none() {
         check(
             "permission: {external_directory: {~/.ssh/*: deny, $HOME: ask, ~/src/*: allow}}",
             &[

@@ -86,7 +86,7 @@ fn a_shell_line_is_judged_by_its_strictest_command() {
 
 /// An agent of Claude's with `Bash(git diff:*)`.
 #[test]
-fn a_rule_that_allows_vouches_for_its_words_only() {
+fn an_allow_rule_covers_only_the_command_it_names() {
     let rules = [("bash", "*", Action::Deny), ("bash", "git diff*", Action::Allow)];
     let denying = definition(Tools::all(), &rules);
     let asking = definition(Tools::all(), &[("bash", "*", Action::Ask), rules[1]]);
@@ -155,7 +155,7 @@ fn a_rule_that_allows_vouches_for_its_words_only() {
 }
 
 #[test]
-fn a_rule_that_spells_it_out_vouches_for_assignments_and_files() {
+fn assignments_redirections_and_wrappers_are_allowed_only_when_a_rule_names_them() {
     let rules = [
         ("bash", "*", Action::Deny),
         ("bash", "NODE_ENV=test npm test", Action::Allow),
@@ -244,7 +244,7 @@ const PUSHES: &[&str] = &[
 ];
 
 #[test]
-fn a_rule_that_forbids_sees_through_disguises() {
+fn a_deny_rule_also_matches_quoted_wrapped_and_nested_commands() {
     let rules = [("bash", "git push*", Action::Deny)];
     let definition = definition(Tools::all(), &rules);
     for place in COMMANDS.iter().chain(PLACES) {

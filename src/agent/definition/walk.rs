@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_entered_to_a_depth() {
+    fn folders_are_read_up_to_a_maximum_depth() {
         let why = "is nested more than 8 folders deep, so nothing in it is read; move it up";
         let files = ["1/2/3/4/5/6/7/8/a.md", "1/2/3/4/5/6/7/8/9/b.md"].map(str::to_owned);
         check(&files, &["1/2/3/4/5/6/7/8/a.md"], &[("1/2/3/4/5/6/7/8/9", why)]);

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_one_line() {
+    fn errors_are_one_line_with_their_position() {
         let check = |yaml: &str, expected: &str| {
             assert_eq!(Yaml::read(yaml), Err(expected.to_owned()), "{yaml}");
         };

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_names_and_names_of_one_provider_are_known() {
+    fn short_names_and_names_that_only_one_provider_has_are_resolved() {
         let own = BTreeMap::from([
             ("opus".to_owned(), "work/large".to_owned()),
             ("fast".to_owned(), "ollama/small".to_owned()),

@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_takes_long_and_is_not_there_is_not_waited_for_again_at_once() {
+    fn a_key_command_that_failed_slowly_is_not_run_again_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let tries = folder.path().join("tries");
         let command = format!("echo x >> '{}'; sleep 1; exit 1", tries.display());

@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_task_are_those_that_say_something() {
+    fn the_search_terms_of_a_task_leave_out_common_words() {
         assert_eq!(
             words("Where is the LOGIN handled, and what is `user_session`?"),
             ["user_session", "login"]
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn it_searches_then_reads_then_reports_files_and_lines() {
+    fn the_offline_model_searches_then_reads_then_reports_files_and_lines() {
         let prompt = user("Where is the login of a session?");
         let first = answer(&request(vec![prompt.clone()]));
         let expected = [
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn it_uses_no_tool_it_was_not_given_and_says_when_there_is_nothing() {
+    fn the_offline_model_uses_only_the_tools_it_was_given_and_reports_when_it_finds_nothing() {
         let mut request = request(vec![user("Where is the login?")]);
         request.tools.clear();
         let pieces = answer(&request);
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_was_cut_off_is_made_again() {
+    fn an_interrupted_search_is_repeated() {
         let prompt = user("Where is the login?");
         let grep = json!({ "pattern": "login" });
         let cut = done(&[("list", json!({}), "src"), ("grep", grep.clone(), INTERRUPTED)]);
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follow_up_is_a_task_of_its_own() {
+    fn a_follow_up_is_searched_for_by_itself() {
         let old = [user("Where is the login?"), done(&[("grep", json!({}), "a.rs:1: login")])];
         let mut messages = old.to_vec();
         messages.push(user("And the logout?"));

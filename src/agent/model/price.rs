@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_of_a_certain_day_costs_what_the_model_costs() {
+    fn a_dated_model_name_has_the_price_of_the_undated_one() {
         for (model, expected) in [
             ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
             ("claude-sonnet-4-5", "claude-sonnet-4-5"),

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn old_must_occur_exactly_once() {
+    fn the_old_text_must_occur_exactly_once() {
         let absent = |line| Err(Error::Absent { path: "f".into(), line });
         let ambiguous = |count| Err(Error::Ambiguous { path: "f".into(), count });
         check("one\ntwo\n", "two", "2", Ok(("one\n2\n", 1, 2)));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn line_ends_stay_as_they_are() {
+    fn line_endings_stay_as_they_are() {
         check("a\r\nb\r\nc\r\n", "a\nb", "a\nx\nb", Ok(("a\r\nx\r\nb\r\nc\r\n", 1, 1)));
         check("a\r\nb\r\n", "b", "b\nc", Ok(("a\r\nb\r\nc\r\n", 1, 2)));
         check("a\r\nb\n", "b\n", "c\n", Ok(("a\r\nc\n", 1, 2)));

@@ -5,9 +5,9 @@ use serde_json::json;
 use super::*;
 use crate::transcript::{Outcome, Seal, SealKind, Tokens};
 
-struct Counting(u32);
+struct CountingMint(u32);
 
-impl Mint for Counting {
+impl Mint for CountingMint {
     fn message_id(&mut self) -> String {
         self.0 += 1;
         format!("m{}", self.0)
@@ -42,8 +42,8 @@ fn message(id: &str, role: Role, parts: Vec<Part>) -> Message {
     Message { info: info.unwrap(), parts }
 }
 
-fn turn(messages: Vec<Message>) -> Turn<Counting> {
-    Turn::new("s", "explore", messages, LIMITS, Counting(0))
+fn turn(messages: Vec<Message>) -> Turn<CountingMint> {
+    Turn::new("s", "explore", messages, LIMITS, CountingMint(0))
 }
 
 fn call(id: &str) -> Call {
@@ -55,7 +55,7 @@ fn end(finish: Finish) -> Event {
 }
 
 /// What was saved, as `id: parts -> finish or error`, or `id[part]: call` for one call of it.
-fn saved(turn: &Turn<Counting>, effects: &[Effect]) -> Vec<String> {
+fn saved(turn: &Turn<CountingMint>, effects: &[Effect]) -> Vec<String> {
     let saves = effects.iter().filter_map(|effect| match effect {
         Effect::Save(id) => Some(line(turn.message(id).unwrap())),
         Effect::SaveCall { message, part } => {
@@ -97,7 +97,7 @@ fn rest(effects: &[Effect]) -> Vec<Effect> {
 }
 
 /// The effects of an event, and of hearing nothing where it wants to hear.
-fn on(turn: &mut Turn<Counting>, event: Event) -> Vec<Effect> {
+fn on(turn: &mut Turn<CountingMint>, event: Event) -> Vec<Effect> {
     let mut effects = turn.on(event);
     if effects.last() == Some(&Effect::Hear) {
         effects.pop();
@@ -106,7 +106,7 @@ fn on(turn: &mut Turn<Counting>, event: Event) -> Vec<Effect> {
     effects
 }
 
-fn outcome(turn: &Turn<Counting>) -> Outcome {
+fn outcome(turn: &Turn<CountingMint>) -> Outcome {
     crate::transcript::outcome(turn.messages(), "p1", None)
 }
 
@@ -129,7 +129,7 @@ fn a_prompt_is_asked_and_its_answer_is_saved_whole() {
 }
 
 #[test]
-fn parallel_calls_are_saved_run_together_and_asked_about_when_all_are_answered() {
+fn parallel_calls_are_saved_run_concurrently_and_sent_back_when_all_have_results() {
     let mut turn = turn(vec![prompt()]);
     on(&mut turn, Event::Begin);
     on(&mut turn, Event::Piece(Piece::Call(call("a"))));
@@ -189,7 +189,7 @@ fn after_a_crash_an_answered_conversation_is_done_and_an_unanswered_one_is_asked
 }
 
 #[test]
-fn a_failing_model_is_asked_again_and_then_believed() {
+fn a_failing_model_is_retried_with_a_pause_until_the_retries_are_used_up() {
     let mut turn = turn(vec![prompt()]);
     on(&mut turn, Event::Begin);
     on(&mut turn, Event::Piece(Piece::Text("half".into())));
@@ -247,7 +247,7 @@ fn refusing_one_of_several_calls_settles_all_of_them_and_ends_the_run_as_refused
     // News of the others comes too late.
     assert_eq!(on(&mut turn, Event::ToolEnded { call: "d".into(), result: Ok("x".into()) }), []);
     // Killed right after that write, the run is over all the same.
-    let mut next = Turn::new("s", "explore", turn.messages, LIMITS, Counting(0));
+    let mut next = Turn::new("s", "explore", turn.messages, LIMITS, CountingMint(0));
     assert_eq!(on(&mut next, Event::Begin), [Effect::Done]);
     assert_eq!(outcome(&next), refused);
 }
@@ -262,7 +262,7 @@ fn a_refusal_of_a_call_that_has_its_answer_changes_nothing() {
 }
 
 #[test]
-fn a_message_said_in_mid_run_is_seen_before_the_next_step() {
+fn a_message_sent_in_mid_run_is_seen_before_the_next_step() {
     let mut turn = turn(vec![prompt()]);
     on(&mut turn, Event::Begin);
     on(&mut turn, Event::Piece(Piece::Call(call("a"))));
@@ -277,7 +277,7 @@ fn a_message_said_in_mid_run_is_seen_before_the_next_step() {
 }
 
 #[test]
-fn several_messages_said_in_mid_run_are_answered_together_and_in_their_order() {
+fn several_messages_sent_in_mid_run_are_answered_together_and_in_their_order() {
     let mut turn = turn(vec![prompt()]);
     on(&mut turn, Event::Begin);
     on(&mut turn, Event::Piece(Piece::Call(call("a"))));
@@ -297,7 +297,7 @@ fn several_messages_said_in_mid_run_are_answered_together_and_in_their_order() {
 }
 
 #[test]
-fn after_a_crash_what_was_said_meanwhile_is_answered_after_what_was_under_way() {
+fn after_a_crash_messages_sent_in_mid_run_are_answered_after_the_step_under_way() {
     // While tools ran: they are settled first.
     let said = || message("p2", Role::User, vec![say("and the logout")]);
     let mut tools = turn(vec![prompt(), cut_off(), said()]);
@@ -320,7 +320,7 @@ fn after_a_crash_what_was_said_meanwhile_is_answered_after_what_was_under_way() 
 }
 
 #[test]
-fn an_answer_at_the_bound_is_whole_and_one_beyond_it_ends_the_run_with_what_there_is() {
+fn an_answer_beyond_the_size_limit_ends_the_run_and_its_beginning_is_kept() {
     let piece = |text: &str| Event::Piece(Piece::Text(text.into()));
     let mut whole = turn(vec![prompt()]);
     on(&mut whole, Event::Begin);
@@ -344,7 +344,7 @@ fn an_answer_at_the_bound_is_whole_and_one_beyond_it_ends_the_run_with_what_ther
 }
 
 #[test]
-fn no_further_answer_is_asked_for_in_a_conversation_beyond_its_bound() {
+fn the_model_is_not_asked_again_in_a_conversation_beyond_its_size_limit() {
     let mut turn = turn(vec![message("p1", Role::User, vec![say(&"x".repeat(10_001))])]);
     let effects = on(&mut turn, Event::Begin);
     let error = "the conversation is longer than 10000 bytes (`agent.transcript_bytes`); go on in a \
@@ -353,7 +353,7 @@ fn no_further_answer_is_asked_for_in_a_conversation_beyond_its_bound() {
 }
 
 #[test]
-fn so_many_calls_of_an_answer_run_at_the_same_time_and_no_more() {
+fn only_a_limited_number_of_calls_of_one_answer_run_at_the_same_time() {
     let mut turn = turn(vec![prompt()]);
     on(&mut turn, Event::Begin);
     for id in ["a", "b", "c", "d"] {
@@ -381,7 +381,7 @@ fn check_end(pieces: Vec<Piece>, finish: Finish, effects: &[Effect], expected: O
 }
 
 #[test]
-fn cut_off_and_filtered_answers_are_no_completed_ones() {
+fn cut_off_and_filtered_answers_are_marked_as_such_or_fail_the_run() {
     let text = || vec![Piece::Text("half".into())];
     let with = |made: Call| vec![Piece::Text("half".into()), Piece::Call(made)];
     let cut = || Call { arguments: json!("{\"path\": \"a"), ..call("a") };
@@ -407,7 +407,7 @@ fn cut_off_and_filtered_answers_are_no_completed_ones() {
 }
 
 #[test]
-fn cancelling_answers_what_is_open_and_says_so() {
+fn cancelling_closes_open_calls_with_a_result_that_says_so() {
     let mut turn = turn(vec![prompt(), cut_off()]);
     on(&mut turn, Event::Begin);
     let effects = on(&mut turn, Event::Cancel);
@@ -434,7 +434,7 @@ fn the_turn_limit_ends_a_run_that_goes_in_circles() {
 }
 
 #[test]
-fn what_a_provider_seals_stays_beside_its_thought_or_in_front_of_its_call() {
+fn signatures_of_a_provider_stay_with_their_thought_or_call() {
     let mut turn = turn(vec![prompt()]);
     on(&mut turn, Event::Begin);
     let seal =
@@ -485,7 +485,7 @@ fn a_long_conversation_is_summed_up_before_the_next_step() {
 }
 
 #[test]
-fn what_was_saved_between_looking_and_asking_is_answered_after_the_answer_that_missed_it() {
+fn a_message_that_an_answer_was_begun_without_is_answered_after_it() {
     let said = message("p2", Role::User, vec![say("and the logout")]);
     let mut answer = message("m9", Role::Assistant, vec![say("found")]);
     answer.info.finish = Some(Finish::Stop);
@@ -501,7 +501,7 @@ fn what_was_saved_between_looking_and_asking_is_answered_after_the_answer_that_m
 }
 
 #[test]
-fn what_is_said_while_a_summary_is_written_is_heard_before_the_next_answer() {
+fn after_a_summary_new_messages_are_read_before_the_next_answer() {
     let mut turn = turn(vec![prompt()]);
     on(&mut turn, Event::Begin);
     on(&mut turn, Event::Piece(Piece::Call(call("a"))));
@@ -514,7 +514,7 @@ fn what_is_said_while_a_summary_is_written_is_heard_before_the_next_answer() {
 }
 
 #[test]
-fn a_summary_that_came_to_nothing_ends_the_run_and_hides_nothing() {
+fn an_empty_summary_ends_the_run_and_hides_no_messages() {
     for finish in [Finish::Stop, Finish::Length, Finish::ContentFilter] {
         let mut turn = turn(vec![prompt()]);
         on(&mut turn, Event::Begin);

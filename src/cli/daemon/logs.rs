@@ -1,5 +1,5 @@
-//! `asyncagents daemon logs`: the last lines of the daemon's log, and what is added to it. The files are read here: a daemon
-//! that does not run, or does not start, is when they are wanted most.
+//! `asyncagents daemon logs`: the last lines of the daemon's log, and what is added to it. The files are read
+//! here: a daemon that does not run, or does not start, is when they are wanted most.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -42,7 +42,7 @@ impl Logs {
             bail!("there is no log in `{}` yet; the daemon writes it", folder.display());
         }
         // Before the last lines are read: what is added meanwhile is shown with what follows.
-        let mut followed = Followed::at_the_end(&current)?;
+        let mut followed = LogTail::at_the_end(&current)?;
         let until = followed.as_ref().map(|followed| followed.read);
         for line in last_lines(&folder, self.lines, until)? {
             show::line(&line)?;
@@ -59,7 +59,7 @@ impl Logs {
                 if let Some(file) = &mut followed {
                     file.show_new()?;
                 }
-                followed = Followed::at_the_start(&current)?;
+                followed = LogTail::at_the_start(&current)?;
             }
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
@@ -67,24 +67,24 @@ impl Logs {
 }
 
 /// The file that is written to, and how far it was read.
-struct Followed {
+struct LogTail {
     file: File,
     read: u64,
     /// The beginning of a line whose end is not written yet.
     rest: Vec<u8>,
 }
 
-impl Followed {
-    fn at_the_start(path: &Path) -> anyhow::Result<Option<Followed>> {
+impl LogTail {
+    fn at_the_start(path: &Path) -> anyhow::Result<Option<LogTail>> {
         match File::open(path) {
-            Ok(file) => Ok(Some(Followed { file, read: 0, rest: Vec::new() })),
+            Ok(file) => Ok(Some(LogTail { file, read: 0, rest: Vec::new() })),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("cannot read `{}`", path.display())),
         }
     }
 
-    fn at_the_end(path: &Path) -> anyhow::Result<Option<Followed>> {
-        let Some(mut followed) = Followed::at_the_start(path)? else { return Ok(None) };
+    fn at_the_end(path: &Path) -> anyhow::Result<Option<LogTail>> {
+        let Some(mut followed) = LogTail::at_the_start(path)? else { return Ok(None) };
         followed.read = followed.file.metadata()?.len();
         Ok(Some(followed))
     }
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_go_over_rotated_files() {
+    fn the_last_lines_are_read_across_rotated_files() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         assert_eq!(last_lines(folder.path(), 9, None).unwrap(), [] as [&str; 0]);

@@ -1,5 +1,5 @@
-//! `asyncagents daemon`: starts, stops, restarts the daemon, shows its status and its log, and installs it. `daemon start --json` is also how
-//! the OpenCode plugin finds the socket.
+//! `asyncagents daemon`: starts, stops, restarts the daemon, shows its status and its log, and installs it.
+//! `daemon start --json` is also how the OpenCode plugin finds the socket.
 
 mod logs;
 mod unit;

@@ -1,5 +1,6 @@
-//! `asyncagents daemon install` and `uninstall`: a systemd unit of the user, which starts the daemon with the session. Only
-//! the file is written; what systemd has to be told is printed, so that this works where there is none.
+//! `asyncagents daemon install` and `uninstall`: a systemd unit of the user, which starts the daemon with the
+//! session. Only the file is written; what systemd has to be told is printed, so that this works where there
+//! is none.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,5 +1,6 @@
-//! `asyncagents doctor`: checks configuration, trust, sandbox, daemon, task store, hosts, models, clients and notifications,
-//! and says for each problem what to do. With `--repair` it rebuilds a damaged task store, without the daemon.
+//! `asyncagents doctor`: checks configuration, trust, sandbox, daemon, task store, hosts, models, clients and
+//! notifications, and says for each problem what to do. With `--repair` it rebuilds a damaged task store,
+//! without the daemon.
 //!
 //! It starts the daemon and asks it, since what counts is how things look from there: its environment may be
 //! another one than that of this shell.
@@ -17,7 +18,7 @@ use super::agents::WorkspaceAgents;
 use super::spinner::Spinner;
 use super::{opencode, show};
 use crate::config::Settings;
-use crate::daemon::{self, Repaired, start};
+use crate::daemon::{self, RepairReport, start};
 use crate::host::{SUPPORTED_OPENCODE, Support};
 use crate::quote;
 use crate::sandbox::Level;
@@ -156,18 +157,20 @@ fn repair(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
     drop(repairing);
     if json {
         show::json(&match repaired {
-            Repaired::Sound => {
+            RepairReport::Sound => {
                 RepairView { sound: true, tasks: 0, other_rows: 0, lost: 0, damaged_file: None }
             }
-            Repaired::Rebuilt { tasks, other_rows, lost, aside } => {
+            RepairReport::Rebuilt { tasks, other_rows, lost, aside } => {
                 RepairView { sound: false, tasks, other_rows, lost, damaged_file: Some(aside) }
             }
         })?;
         return Ok(ExitCode::SUCCESS);
     }
     match repaired {
-        Repaired::Sound => show::line("The task store is sound; it was rewritten without gaps.")?,
-        Repaired::Rebuilt { tasks, other_rows, lost, aside } => {
+        RepairReport::Sound => {
+            show::line("The task store is sound; it was rewritten without gaps.")?
+        }
+        RepairReport::Rebuilt { tasks, other_rows, lost, aside } => {
             let saved = show::counted(tasks, "task");
             let rows = show::counted(other_rows, "row");
             let lost = match lost {

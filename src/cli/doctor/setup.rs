@@ -68,7 +68,7 @@ pub(super) fn clients(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// The ways by which people are told of ends.
+/// The channels that notify people of ends.
 pub(super) fn notifications(settings: &Settings) -> Vec<Finding> {
     let config = &settings.config.notify;
     let mut findings = Vec::new();

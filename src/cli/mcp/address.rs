@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_one_that_this_machine_reaches_with_the_directory_in_it() {
+    fn the_address_is_reachable_from_this_machine_and_has_the_directory_encoded() {
         let check = |listens: &str, directory: Option<&str>, expected: &str| {
             let text = format!(
                 "{{\"port\": 1, \"pid\": 1, \"startedAt\": \"2026-01-01T00:00:00.000Z\", \

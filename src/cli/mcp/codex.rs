@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn over_http_it_is_an_address_and_a_header_instead_of_a_program() {
+    fn an_entry_over_http_has_an_address_and_a_header_instead_of_a_program() {
         let put = |text: &str, url: &str| {
             let authorization = "Bearer secret".to_owned();
             add_server(text, &Server::Address { url: url.to_owned(), authorization })
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_changed_line_by_line_is_refused() {
+    fn a_file_that_cannot_be_edited_line_by_line_is_refused() {
         let inline = "mcp_servers = { asyncagents = { command = 'x' } }\n";
         assert_eq!(add(inline, "p"), Err(Error::NoSection));
         assert_eq!(remove_server(inline), Err(Error::NoSection));

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_refused() {
+    fn malformed_json_and_values_of_the_wrong_type_are_refused() {
         let not_an_object = Error::NotAnObject("mcpServers");
         assert_eq!(put("[]", "p"), Err(not_an_object.clone()));
         assert_eq!(put("{\"mcpServers\": 1}", "p"), Err(not_an_object.clone()));

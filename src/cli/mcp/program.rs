@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_named_when_the_first_of_that_name_on_the_path_is_this_program() {
+    fn the_program_is_named_without_a_directory_when_it_is_the_first_of_that_name_on_the_path() {
         let root = tempfile::tempdir().unwrap();
         let folder = |name: &str| {
             let folder = root.path().join(name);

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_variable_of_a_provider_is_among_them() {
+    fn every_variable_of_a_provider_is_passed_to_the_server() {
         let words = include_str!("../../config/providers.rs").split('"');
         let is_variable = |word: &&str| {
             word.contains('_') && word.chars().all(|c| c.is_ascii_uppercase() || c == '_')

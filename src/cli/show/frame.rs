@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_holds_every_line_however_long() {
+    fn a_frame_wraps_every_line_and_escapes_control_characters() {
         let check = |text: &str, expected: &str| {
             assert_eq!(rendered(&frame("t", text, Kind::Plain, 10)), expected);
         };
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_broken_does_not_begin_like_one_of_ours() {
+    fn a_wrapped_line_has_a_margin_so_that_it_cannot_pass_for_one_of_ours() {
         let quoted = |text: &str, width: Option<usize>| {
             rendered(&in_quotes(&Line::plain("per_1 asks:"), text, width))
         };

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_broken_at_spaces_and_long_words_anywhere() {
+    fn lines_are_wrapped_at_spaces_and_long_words_anywhere() {
         assert_eq!(wrapped("", 9), ["-"]);
         assert_eq!(wrapped("one two", 9), ["- one two"]);
         assert_eq!(wrapped("one two", 8), ["- one", "  two"]);

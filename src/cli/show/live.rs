@@ -9,7 +9,7 @@ use super::screen::{Screen, moves_cursor};
 /// The height of terminals that do not tell theirs.
 const USUAL_HEIGHT: usize = 24;
 
-pub(in crate::cli) struct Live {
+pub(in crate::cli) struct LiveFrame {
     stream: Stream,
     /// How many lines of the last frame are on the screen.
     drawn: usize,
@@ -21,16 +21,16 @@ enum Stream {
     Error,
 }
 
-impl Live {
+impl LiveFrame {
     /// `None` when standard output is no terminal, or one that cannot redraw lines.
-    pub(in crate::cli) fn on_stdout() -> Option<Live> {
-        let live = Live { stream: Stream::Out, drawn: 0 };
+    pub(in crate::cli) fn on_stdout() -> Option<LiveFrame> {
+        let live = LiveFrame { stream: Stream::Out, drawn: 0 };
         (std::io::stdout().is_terminal() && moves_cursor()).then_some(live)
     }
 
     /// The same of standard error.
-    pub(in crate::cli) fn on_stderr() -> Option<Live> {
-        let live = Live { stream: Stream::Error, drawn: 0 };
+    pub(in crate::cli) fn on_stderr() -> Option<LiveFrame> {
+        let live = LiveFrame { stream: Stream::Error, drawn: 0 };
         (std::io::stderr().is_terminal() && moves_cursor()).then_some(live)
     }
 

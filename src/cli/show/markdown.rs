@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn entities_and_deep_nesting_do_not_get_out() {
+    fn entities_are_escaped_and_deep_nesting_stays_within_the_width() {
         assert_eq!(rendered("a&#27;[2J&#x202e;b", 40), "a\\x1b[2J\\u{202e}b");
         let deep = format!("{}text that goes on", "> ".repeat(50));
         assert!(

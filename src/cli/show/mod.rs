@@ -21,7 +21,7 @@ pub(super) use frame::{Kind, body};
 pub(super) use line::{
     BAD, BOLD, DIM, GOOD, LIVE, Line, PLAIN, WARNING, phase_style, status_style,
 };
-pub(super) use live::Live;
+pub(super) use live::LiveFrame;
 pub(super) use screen::{Screen, set_terminal};
 pub(super) use table::{Column, Table, aligned, columns};
 pub(super) use time::{age, ago, cost, tokens};

@@ -34,7 +34,7 @@ impl Column {
 
 /// What happens to a last column that does not fit.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Last {
+enum LastColumn {
     Cut,
     Broken,
 }
@@ -42,13 +42,13 @@ enum Last {
 pub(in crate::cli) struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<Line>>,
-    last: Last,
+    last: LastColumn,
 }
 
 impl Table {
     /// A table with one line for each row.
     pub(in crate::cli) fn new(columns: impl IntoIterator<Item = Column>) -> Table {
-        Table { columns: columns.into_iter().collect(), rows: Vec::new(), last: Last::Cut }
+        Table { columns: columns.into_iter().collect(), rows: Vec::new(), last: LastColumn::Cut }
     }
 
     pub(in crate::cli) fn row(&mut self, cells: Vec<Line>) {
@@ -121,12 +121,12 @@ impl Table {
             return vec![line];
         };
         match self.last {
-            Last::Cut => {
+            LastColumn::Cut => {
                 line.extend(&last.cut(width.saturating_sub(line.columns())));
                 // Only if the columns that are always shown are too wide already.
                 vec![line.cut(width)]
             }
-            Last::Broken => {
+            LastColumn::Broken => {
                 // Continuation lines stand under the last column, or at half the width if that begins further right.
                 let indent = line.columns().clamp(2, 2.max(width / 2));
                 line.extend(&last);
@@ -149,7 +149,7 @@ pub(in crate::cli) fn aligned(header: &[&'static str], rows: &[Vec<String>]) -> 
 fn of_texts(header: &[&'static str], rows: &[Vec<String>]) -> Table {
     let columns = header.iter().map(|name| Column::new(name)).collect();
     let rows = rows.iter().map(|row| row.iter().map(|cell| Line::plain(cell)).collect());
-    Table { columns, rows: rows.collect(), last: Last::Broken }
+    Table { columns, rows: rows.collect(), last: LastColumn::Broken }
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use super::{Embedded, INSTANCE, broken};
 use crate::agent::definition::{AgentUnavailable, Definition};
 use crate::host::directory::canonical;
 use crate::host::{
-    Activity, AgentOffer, Answer, ClientCredentials, Credentials, Error, Forks, Host, NewSession,
-    Observation, OpenedSession, Pending, Permissions, Place, Post, Prompt, Steering, Vetting,
+    Activity, AgentOffer, Answer, ClientCredentials, Credentials, Error, Forks, Host, HostFuture,
+    NewSession, Observation, OpenedSession, Permissions, Place, Post, Prompt, Steering, Vetting,
     Watch,
 };
 use crate::store::Session;
@@ -20,7 +20,7 @@ use crate::threads;
 use crate::transcript::{Figures, Outcome, Part};
 
 impl Host for Embedded {
-    fn open(&self, new: NewSession) -> Pending<'_, OpenedSession> {
+    fn open(&self, new: NewSession) -> HostFuture<'_, OpenedSession> {
         Box::pin(async move {
             let (handed, noted) = self.noted(&new).await?;
             let id = self.0.store.sessions().open(self.blank(new, noted)).await.map_err(broken)?;
@@ -31,14 +31,14 @@ impl Host for Embedded {
         })
     }
 
-    fn find(&self, session: NewSession) -> Pending<'_, Vec<OpenedSession>> {
+    fn find(&self, session: NewSession) -> HostFuture<'_, Vec<OpenedSession>> {
         Box::pin(async move {
             let found = self.0.store.sessions().by_nonce(&session.nonce).map_err(broken)?;
             Ok(found.into_iter().map(|session: Session| opened(session.id)).collect())
         })
     }
 
-    fn delete(&self, place: Place) -> Pending<'_, ()> {
+    fn delete(&self, place: Place) -> HostFuture<'_, ()> {
         Box::pin(async move {
             self.halt(&place.session).await?;
             self.forget_handed(&place.session);
@@ -46,7 +46,7 @@ impl Host for Embedded {
         })
     }
 
-    fn prompt(&self, prompt: Prompt) -> Pending<'_, ()> {
+    fn prompt(&self, prompt: Prompt) -> HostFuture<'_, ()> {
         Box::pin(async move {
             let Prompt { to: Place { session: id, .. }, message, text, agent, model } = prompt;
             let (session, model) = (self.session(&id)?, model.unwrap_or_default());
@@ -64,7 +64,7 @@ impl Host for Embedded {
         })
     }
 
-    fn post(&self, posts: Vec<Post>) -> Pending<'_, ()> {
+    fn post(&self, posts: Vec<Post>) -> HostFuture<'_, ()> {
         Box::pin(async move {
             for Post { to, message, visible, hidden, wake, agent: _ } in posts {
                 let model = self.session(&to.session)?.model;
@@ -76,14 +76,14 @@ impl Host for Embedded {
         })
     }
 
-    fn posted(&self, to: Place, message: MessageId) -> Pending<'_, bool> {
+    fn posted(&self, to: Place, message: MessageId) -> HostFuture<'_, bool> {
         Box::pin(async move {
             self.session(&to.session)?;
             self.0.store.sessions().has_message(&to.session, message.as_str()).map_err(broken)
         })
     }
 
-    fn observe(&self, watches: Vec<Watch>) -> Pending<'_, Vec<Option<Observation>>> {
+    fn observe(&self, watches: Vec<Watch>) -> HostFuture<'_, Vec<Option<Observation>>> {
         Box::pin(async move {
             let at_work = watches.iter().map(|watch| self.at_work(&watch.session));
             let at_work: Vec<Option<Observation>> = at_work.collect();
@@ -113,7 +113,7 @@ impl Host for Embedded {
         })
     }
 
-    fn missing(&self, places: Vec<Place>) -> Pending<'_, Vec<SessionId>> {
+    fn missing(&self, places: Vec<Place>) -> HostFuture<'_, Vec<SessionId>> {
         Box::pin(async move {
             let mut missing = Vec::new();
             for Place { session, .. } in places {
@@ -125,7 +125,7 @@ impl Host for Embedded {
         })
     }
 
-    fn transcript(&self, place: Place) -> Pending<'_, String> {
+    fn transcript(&self, place: Place) -> HostFuture<'_, String> {
         Box::pin(async move {
             self.session(&place.session)?;
             let host = self.clone();
@@ -135,11 +135,11 @@ impl Host for Embedded {
         })
     }
 
-    fn abort(&self, place: Place) -> Pending<'_, ()> {
+    fn abort(&self, place: Place) -> HostFuture<'_, ()> {
         Box::pin(async move { self.halt(&place.session).await })
     }
 
-    fn agents(&self, directory: String, _: Option<Place>) -> Pending<'_, Vec<AgentOffer>> {
+    fn agents(&self, directory: String, _: Option<Place>) -> HostFuture<'_, Vec<AgentOffer>> {
         let load = move |host: &Embedded| {
             let offer = |(name, agent): (String, Definition)| {
                 let model = host.model_in_file(&agent);
@@ -150,7 +150,7 @@ impl Host for Embedded {
         Box::pin(self.in_thread(load))
     }
 
-    fn directory(&self, directory: String, _: Option<Place>) -> Pending<'_, String> {
+    fn directory(&self, directory: String, _: Option<Place>) -> HostFuture<'_, String> {
         Box::pin(async move { canonical(&directory).await })
     }
 
@@ -189,7 +189,7 @@ impl Host for Embedded {
 }
 
 impl Forks for Embedded {
-    fn fork(&self, of: Place, new: NewSession) -> Pending<'_, OpenedSession> {
+    fn fork(&self, of: Place, new: NewSession) -> HostFuture<'_, OpenedSession> {
         Box::pin(async move {
             self.session(&of.session)?;
             let (handed, noted) = self.noted(&new).await?;
@@ -203,7 +203,7 @@ impl Forks for Embedded {
 
 impl Steering for Embedded {
     /// The run that is under way hears it before it asks the model again; one that has just ended goes on.
-    fn steer(&self, message: Prompt) -> Pending<'_, ()> {
+    fn steer(&self, message: Prompt) -> HostFuture<'_, ()> {
         Box::pin(async move {
             let Prompt { to: Place { session: id, .. }, message, text, agent: _, model: _ } =
                 message;
@@ -215,7 +215,7 @@ impl Steering for Embedded {
 }
 
 impl Permissions for Embedded {
-    fn answer(&self, place: Place, ask: String, answer: Answer) -> Pending<'_, ()> {
+    fn answer(&self, place: Place, ask: String, answer: Answer) -> HostFuture<'_, ()> {
         Box::pin(async move {
             let unasked = || Error::Refused(format!("no permission request `{ask}` is open"));
             // Requests live with the run, in memory: after a restart the same call asks again, under the same
@@ -232,7 +232,7 @@ impl Permissions for Embedded {
 }
 
 impl Vetting for Embedded {
-    fn objection(&self, directory: String, agent: String) -> Pending<'_, Option<String>> {
+    fn objection(&self, directory: String, agent: String) -> HostFuture<'_, Option<String>> {
         let find = move |host: &Embedded| match host.definition(&directory, &agent) {
             Err(untrusted @ AgentUnavailable::Untrusted { .. }) => Ok(Some(untrusted.to_string())),
             Ok(_) | Err(AgentUnavailable::Unknown(_)) => Ok(None),
@@ -244,7 +244,7 @@ impl Vetting for Embedded {
         &self,
         wish: Option<String>,
         handed: ClientCredentials,
-    ) -> Pending<'_, Option<String>> {
+    ) -> HostFuture<'_, Option<String>> {
         let find = move |host: &Embedded| {
             let models = &host.0.setup.models;
             let name = wish.unwrap_or_else(|| host.default_model());

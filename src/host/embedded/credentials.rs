@@ -13,7 +13,7 @@ use super::{Embedded, Fate, Setup, broken};
 use crate::agent::definition::Definition;
 use crate::agent::model::{self, Model};
 use crate::host::{
-    ClientCredentials, Credentials, Error, ModelStatus, NewSession, Pending, Place, ProbeDepth,
+    ClientCredentials, Credentials, Error, HostFuture, ModelStatus, NewSession, Place, ProbeDepth,
 };
 use crate::store::Session;
 use crate::task::{SessionId, Timestamp};
@@ -67,7 +67,7 @@ impl Embedded {
             model::Error::KeysUnreadable(why) => Error::Unreachable(why),
             other => Error::Refused(removed(other)),
         };
-        // CredentialTimes but not in memory: the daemon was restarted. A key that `auth set` stored after the call is
+        // Recorded but no longer in memory: the daemon was restarted. A key that `auth set` stored after the call is
         // meant for it and stands in; an older or configured one may be somebody else's account.
         match session.handed.get(provider) {
             Some(since) if !handed.providers().contains_key(provider) => {
@@ -206,7 +206,11 @@ impl Embedded {
 }
 
 impl Credentials for Embedded {
-    fn statuses(&self, handed: ClientCredentials, depth: ProbeDepth) -> Pending<'_, ModelStatus> {
+    fn statuses(
+        &self,
+        handed: ClientCredentials,
+        depth: ProbeDepth,
+    ) -> HostFuture<'_, ModelStatus> {
         Box::pin(async move {
             let find = move |host: &Embedded| {
                 let models = &host.0.setup.models;
@@ -234,11 +238,11 @@ impl Credentials for Embedded {
         })
     }
 
-    fn hand_over(&self, place: Place, handed: ClientCredentials) -> Pending<'_, ()> {
+    fn hand_over(&self, place: Place, handed: ClientCredentials) -> HostFuture<'_, ()> {
         Box::pin(async move { self.renew(&place.session, handed).await })
     }
 
-    fn bring(&self, place: Place, handed: ClientCredentials) -> Pending<'_, bool> {
+    fn bring(&self, place: Place, handed: ClientCredentials) -> HostFuture<'_, bool> {
         Box::pin(async move {
             let session = &place.session;
             let handed = self.lost(&self.session(session)?, &handed);
@@ -250,7 +254,7 @@ impl Credentials for Embedded {
         })
     }
 
-    fn lacks(&self, place: Place, model: Option<String>) -> Pending<'_, Option<String>> {
+    fn lacks(&self, place: Place, model: Option<String>) -> HostFuture<'_, Option<String>> {
         Box::pin(async move {
             let session = self.session(&place.session)?;
             let look = move |host: &Embedded| {

@@ -50,7 +50,7 @@ struct Inner {
     store: Store,
     clock: Clock,
     setup: Setup,
-    runs: Mutex<HashMap<SessionId, Running>>,
+    runs: Mutex<HashMap<SessionId, RunningSession>>,
     /// Suspended runs that are to be resumed. In memory only: after a restart the unfinished runs of live
     /// tasks are resumed at once.
     left: Mutex<HashMap<SessionId, SuspendedRun>>,
@@ -116,7 +116,7 @@ pub enum Fate {
 }
 
 /// A session at work.
-struct Running {
+struct RunningSession {
     /// Tells this run from a later one of the same session.
     generation: u64,
     cancel: CancellationToken,
@@ -256,7 +256,7 @@ impl Embedded {
         self.0.left.lock()
     }
 
-    fn runs(&self) -> MutexGuard<'_, HashMap<SessionId, Running>> {
+    fn runs(&self) -> MutexGuard<'_, HashMap<SessionId, RunningSession>> {
         self.0.runs.lock()
     }
 

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::credentials::FirstModel;
-use super::{Embedded, PAUSES, Running, Setup, SuspendedRun, broken};
+use super::{Embedded, PAUSES, RunningSession, Setup, SuspendedRun, broken};
 use crate::agent::definition::{Action, Definition, EXTERNAL_DIRECTORY, Source};
 use crate::agent::drive::{Allowance, Permit, RunEnvironment, RunPhase, Suspension, drive};
 use crate::agent::model::{self, Call, Model, Price, Request};
@@ -110,8 +110,13 @@ impl Embedded {
             Some(left) => (Activity::Retrying(left.why), left.figures),
             None => (Activity::Waiting, Figures::default()),
         };
-        let running =
-            Running { generation, cancel: cancel.clone(), activity, figures, asks: Vec::new() };
+        let running = RunningSession {
+            generation,
+            cancel: cancel.clone(),
+            activity,
+            figures,
+            asks: Vec::new(),
+        };
         runs.insert(session.clone(), running);
         drop(runs);
         let guard = RunGuard { host: self.clone(), session: session.clone(), generation };
@@ -326,7 +331,7 @@ impl Embedded {
 
     /// Builds the environment of a run whose cursor is at `last`. Reads files, so it belongs on a blocking
     /// thread.
-    fn surround(&self, session: Session, last: i64) -> Result<Ready, Error> {
+    fn surround(&self, session: Session, last: i64) -> Result<RunSetup, Error> {
         let refused = |why: String| Error::Refused(why);
         let agent = self.definition(&session.directory, &session.agent);
         let agent = agent.map_err(|missing| refused(missing.to_string()))?;
@@ -386,7 +391,7 @@ impl Embedded {
     }
 }
 
-type Ready = (EmbeddedEnvironment, Option<Price>);
+type RunSetup = (EmbeddedEnvironment, Option<Price>);
 
 impl EmbeddedEnvironment {
     fn specs(&self) -> Vec<Spec> {

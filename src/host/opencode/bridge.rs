@@ -51,13 +51,13 @@ pub struct Bridge {
     /// Of the OpenCode process.
     pub pid: u32,
     lines: mpsc::UnboundedSender<Line>,
-    waiting: Mutex<HashMap<u64, Waiting>>,
+    waiting: Mutex<HashMap<u64, ResponseSink>>,
     calls: AtomicU64,
     closed: CancellationToken,
 }
 
-/// Who waits for the response to a request.
-enum Waiting {
+/// Where the response to a request goes: to a caller at once, or as a stream of its pieces.
+enum ResponseSink {
     Answer(oneshot::Sender<Reply>),
     Pieces(mpsc::UnboundedSender<Vec<u8>>),
 }
@@ -101,9 +101,11 @@ impl Bridge {
     /// An answer of the plugin. `false` when nobody waits for it.
     pub fn answer(&self, call: u64, status: u16, is_json: bool, body: Vec<u8>) -> bool {
         match self.waiting().remove(&call) {
-            Some(Waiting::Answer(answer)) => answer.send(Reply { status, is_json, body }).is_ok(),
+            Some(ResponseSink::Answer(answer)) => {
+                answer.send(Reply { status, is_json, body }).is_ok()
+            }
             // A whole response to a stream request: the process refused the stream.
-            Some(Waiting::Pieces(_)) | None => false,
+            Some(ResponseSink::Pieces(_)) | None => false,
         }
     }
 
@@ -111,7 +113,9 @@ impl Bridge {
     pub fn piece(&self, call: u64, piece: Vec<u8>) -> bool {
         let mut waiting = self.waiting();
         match waiting.get(&call) {
-            Some(Waiting::Pieces(pieces)) if !piece.is_empty() && pieces.send(piece).is_ok() => {
+            Some(ResponseSink::Pieces(pieces))
+                if !piece.is_empty() && pieces.send(piece).is_ok() =>
+            {
                 true
             }
             Some(_) | None => {
@@ -123,7 +127,7 @@ impl Bridge {
 
     pub(super) async fn send(&self, call: Call, patience: Duration) -> Result<Reply, Error> {
         let (answering, answer) = oneshot::channel();
-        let id = self.ask(call, Waiting::Answer(answering))?;
+        let id = self.ask(call, ResponseSink::Answer(answering))?;
         let answered = tokio::select! {
             answered = tokio::time::timeout(patience, answer) => answered,
             () = self.closed.cancelled() => return Err(gone()),
@@ -143,7 +147,7 @@ impl Bridge {
     pub(super) fn stream(&self, path: &str) -> Result<Bytes, Error> {
         let (sender, pieces) = mpsc::unbounded_channel();
         let call = Call { method: reqwest::Method::GET, path: path.to_owned(), body: None };
-        self.ask(call, Waiting::Pieces(sender))?;
+        self.ask(call, ResponseSink::Pieces(sender))?;
         let pieces = stream::unfold(pieces, |mut pieces| async move {
             let piece = pieces.recv().await?;
             Some((Ok(piece), pieces))
@@ -151,9 +155,9 @@ impl Bridge {
         Ok(pieces.boxed())
     }
 
-    fn ask(&self, call: Call, waiting: Waiting) -> Result<u64, Error> {
+    fn ask(&self, call: Call, waiting: ResponseSink) -> Result<u64, Error> {
         let id = self.calls.fetch_add(1, Ordering::Relaxed);
-        let stream = matches!(waiting, Waiting::Pieces(_));
+        let stream = matches!(waiting, ResponseSink::Pieces(_));
         self.waiting().insert(id, waiting);
         if self.is_closed() {
             self.waiting().remove(&id);
@@ -165,7 +169,7 @@ impl Bridge {
         Ok(id)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, ResponseSink>> {
         self.waiting.lock()
     }
 }

@@ -22,8 +22,8 @@ use super::{
 };
 use crate::host::directory::canonical;
 use crate::host::{
-    Activity, AgentOffer, Answer, Bridges, ClientCredentials, Error, Forks, Host, Location,
-    NewSession, Observation, OpenedSession, Pending, Permissions, Place, Post, Prompt, Server,
+    Activity, AgentOffer, Answer, Bridges, ClientCredentials, Error, Forks, Host, HostFuture,
+    Location, NewSession, Observation, OpenedSession, Permissions, Place, Post, Prompt, Server,
     Servers, Steering, Toast, Toasts, Vetting, Watch,
 };
 use crate::store;
@@ -37,7 +37,7 @@ const LONGEST_STORING: Duration = Duration::from_secs(8);
 const LOOKS_AT_ONCE: usize = 8;
 
 impl Host for OpenCode {
-    fn open(&self, session: NewSession) -> Pending<'_, OpenedSession> {
+    fn open(&self, session: NewSession) -> HostFuture<'_, OpenedSession> {
         Box::pin(async move {
             let instance = self.choose(session.parent.as_ref()).await?;
             let create = translate::create(&session);
@@ -51,7 +51,7 @@ impl Host for OpenCode {
         })
     }
 
-    fn find(&self, session: NewSession) -> Pending<'_, Vec<OpenedSession>> {
+    fn find(&self, session: NewSession) -> HostFuture<'_, Vec<OpenedSession>> {
         Box::pin(async move {
             match &session.parent {
                 Some(parent) => match self.locate(parent).await {
@@ -65,7 +65,7 @@ impl Host for OpenCode {
         })
     }
 
-    fn delete(&self, place: Place) -> Pending<'_, ()> {
+    fn delete(&self, place: Place) -> HostFuture<'_, ()> {
         Box::pin(async move {
             let (instance, _) = self.locate(&place).await?;
             let client = instance.ready().await?;
@@ -75,7 +75,7 @@ impl Host for OpenCode {
         })
     }
 
-    fn prompt(&self, prompt: Prompt) -> Pending<'_, ()> {
+    fn prompt(&self, prompt: Prompt) -> HostFuture<'_, ()> {
         Box::pin(async move {
             let (instance, directory) = self.locate(&prompt.to).await?;
             let (client, session) = (instance.ready().await?, &prompt.to.session);
@@ -85,7 +85,7 @@ impl Host for OpenCode {
         })
     }
 
-    fn post(&self, posts: Vec<Post>) -> Pending<'_, ()> {
+    fn post(&self, posts: Vec<Post>) -> HostFuture<'_, ()> {
         Box::pin(async move {
             let Some(Post { to, .. }) = posts.first() else { return Ok(()) };
             let (instance, _) = self.locate(to).await?;
@@ -102,14 +102,14 @@ impl Host for OpenCode {
         })
     }
 
-    fn posted(&self, to: Place, message: MessageId) -> Pending<'_, bool> {
+    fn posted(&self, to: Place, message: MessageId) -> HostFuture<'_, bool> {
         Box::pin(async move {
             let (instance, _) = self.locate(&to).await?;
             instance.ready().await?.has(&to.session, &message).await
         })
     }
 
-    fn observe(&self, watches: Vec<Watch>) -> Pending<'_, Vec<Option<Observation>>> {
+    fn observe(&self, watches: Vec<Watch>) -> HostFuture<'_, Vec<Option<Observation>>> {
         Box::pin(async move {
             let mut seen = vec![None; watches.len()];
             let groups = by_instance(&watches).into_iter();
@@ -125,7 +125,7 @@ impl Host for OpenCode {
         })
     }
 
-    fn missing(&self, places: Vec<Place>) -> Pending<'_, Vec<SessionId>> {
+    fn missing(&self, places: Vec<Place>) -> HostFuture<'_, Vec<SessionId>> {
         Box::pin(async move {
             let mut groups: HashMap<String, Vec<SessionId>> = HashMap::new();
             let mut missing = Vec::new();
@@ -147,7 +147,7 @@ impl Host for OpenCode {
         })
     }
 
-    fn has(&self, place: Place) -> Pending<'_, bool> {
+    fn has(&self, place: Place) -> HostFuture<'_, bool> {
         Box::pin(async move {
             if self.is_empty() {
                 return Ok(false);
@@ -165,14 +165,14 @@ impl Host for OpenCode {
         })
     }
 
-    fn transcript(&self, place: Place) -> Pending<'_, String> {
+    fn transcript(&self, place: Place) -> HostFuture<'_, String> {
         Box::pin(async move {
             let (instance, _) = self.locate(&place).await?;
             instance.ready().await?.transcript(&place.session).await
         })
     }
 
-    fn abort(&self, place: Place) -> Pending<'_, ()> {
+    fn abort(&self, place: Place) -> HostFuture<'_, ()> {
         Box::pin(async move {
             if let Location::Opened { instance: name, .. } = &place.location
                 && name.starts_with(PLUGIN)
@@ -188,7 +188,7 @@ impl Host for OpenCode {
         })
     }
 
-    fn agents(&self, directory: String, parent: Option<Place>) -> Pending<'_, Vec<AgentOffer>> {
+    fn agents(&self, directory: String, parent: Option<Place>) -> HostFuture<'_, Vec<AgentOffer>> {
         Box::pin(async move {
             let instance = self.choose(parent.as_ref()).await?;
             let client = instance.ready_to_launch().await?;
@@ -198,7 +198,7 @@ impl Host for OpenCode {
 
     /// Returned as it was given: OpenCode keeps an instance for each spelling of a directory, and a child
     /// belongs to its parent's. It is only checked to exist.
-    fn directory(&self, directory: String, parent: Option<Place>) -> Pending<'_, String> {
+    fn directory(&self, directory: String, parent: Option<Place>) -> HostFuture<'_, String> {
         Box::pin(async move {
             if self.choose(parent.as_ref()).await?.is_local() {
                 canonical(&directory).await?;
@@ -275,7 +275,7 @@ impl Forks for OpenCode {
     /// A fork has no parent there, and the rules are not copied (G8): only title, rules and nonce make it
     /// ours. Crash window: a fork that was made and not yet relabelled does not carry the launch's nonce and
     /// cannot be found again.
-    fn fork(&self, of: Place, session: NewSession) -> Pending<'_, OpenedSession> {
+    fn fork(&self, of: Place, session: NewSession) -> HostFuture<'_, OpenedSession> {
         Box::pin(async move {
             let (instance, _) = self.locate(&of).await?;
             let client = instance.ready().await?;
@@ -294,13 +294,13 @@ impl Forks for OpenCode {
 impl Steering for OpenCode {
     /// A prompt to a busy session is stored at once and taken in at its next step: during tools the very next
     /// request has it, after a text there is one more turn.
-    fn steer(&self, message: Prompt) -> Pending<'_, ()> {
+    fn steer(&self, message: Prompt) -> HostFuture<'_, ()> {
         self.prompt(message)
     }
 }
 
 impl Permissions for OpenCode {
-    fn answer(&self, place: Place, ask: String, answer: Answer) -> Pending<'_, ()> {
+    fn answer(&self, place: Place, ask: String, answer: Answer) -> HostFuture<'_, ()> {
         Box::pin(async move {
             let (instance, directory) = self.locate(&place).await?;
             let client = instance.ready().await?;
@@ -324,12 +324,12 @@ impl Permissions for OpenCode {
 
 impl Vetting for OpenCode {
     /// No objections: OpenCode decides itself which agents it loads.
-    fn objection(&self, _: String, _: String) -> Pending<'_, Option<String>> {
+    fn objection(&self, _: String, _: String) -> HostFuture<'_, Option<String>> {
         Box::pin(async { Ok(None) })
     }
 
     /// Refuses names without a provider: the server would silently run another model.
-    fn model(&self, wish: Option<String>, _: ClientCredentials) -> Pending<'_, Option<String>> {
+    fn model(&self, wish: Option<String>, _: ClientCredentials) -> HostFuture<'_, Option<String>> {
         Box::pin(async move {
             match wish {
                 Some(name) if !name.contains('/') => Err(Error::Refused(format!(
@@ -343,7 +343,7 @@ impl Vetting for OpenCode {
 }
 
 impl Toasts for OpenCode {
-    fn toast(&self, parent: Place, toast: Toast) -> Pending<'_, ()> {
+    fn toast(&self, parent: Place, toast: Toast) -> HostFuture<'_, ()> {
         Box::pin(async move {
             let (instance, directory) = self.locate(&parent).await?;
             instance.ready().await?.toast(&directory, &translate::toast(&toast)).await

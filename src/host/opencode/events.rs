@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_byte_that_is_wrong_costs_a_character_and_not_the_stream() {
+    async fn an_invalid_utf_8_byte_is_replaced_and_the_stream_goes_on() {
         let pieces = [Ok(b"data: a\xff\n\ndata: b\n\n".to_vec())];
         let mut events = Events::new(stream::iter(pieces).boxed());
         assert_eq!(events.next().await.unwrap().unwrap(), "a\u{fffd}");

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::translate::{Event, Open, SessionChange};
+use super::translate::{Event, OpenRequest, SessionChange};
 use super::types::{Status, Statuses};
 use crate::host::{Activity, Ask, Watch};
 use crate::task::{MessageId, SessionId};
@@ -38,13 +38,13 @@ pub(super) struct Mirror {
     listening: bool,
     /// The last version given out; counts events.
     last_version: u64,
-    watched: HashMap<SessionId, Watched>,
-    asks: HashMap<String, Vec<Open>>,
+    watched: HashMap<SessionId, WatchedSession>,
+    asks: HashMap<String, Vec<OpenRequest>>,
     /// Directories whose permission requests changed since they were polled.
     asked: BTreeSet<String>,
 }
 
-struct Watched {
+struct WatchedSession {
     /// Cache validator: the number of the last event.
     version: u64,
     prompt: MessageId,
@@ -65,7 +65,7 @@ struct Watched {
     /// The last error event, and when it came.
     failed: Option<(String, Duration)>,
     /// What was read when it was idle, at which uptime, and the suspicions counted by then.
-    read: Option<(Idle, Duration, u64)>,
+    read: Option<(IdleSession, Duration, u64)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +78,7 @@ enum State {
 
 /// An idle session, as it was read.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Idle {
+pub(super) struct IdleSession {
     pub(super) outcome: Outcome,
     pub(super) open_todos: Vec<String>,
     pub(super) figures: Figures,
@@ -140,7 +140,7 @@ impl Mirror {
     ) {
         self.last_version += 1;
         let watched = self.watched.entry(session.clone());
-        let watched = watched.or_insert_with(|| Watched::new(prompt, directory));
+        let watched = watched.or_insert_with(|| WatchedSession::new(prompt, directory));
         watched.version = self.last_version;
         watched.prompt_is(prompt);
         watched.until = now + SOON_WATCHED;
@@ -155,8 +155,8 @@ impl Mirror {
         for watch in watches {
             let watched = self.watched.entry(watch.session.clone()).or_insert_with(|| {
                 self.last_version += 1;
-                let watched = Watched::new(&watch.prompt, &watch.directory);
-                Watched { version: self.last_version, ..watched }
+                let watched = WatchedSession::new(&watch.prompt, &watch.directory);
+                WatchedSession { version: self.last_version, ..watched }
             });
             watched.prompt_is(&watch.prompt);
         }
@@ -228,7 +228,7 @@ impl Mirror {
         }
     }
 
-    pub(super) fn note_asks(&mut self, directory: &str, asks: HashMap<String, Vec<Open>>) {
+    pub(super) fn note_asks(&mut self, directory: &str, asks: HashMap<String, Vec<OpenRequest>>) {
         let there = self.watched.iter().filter(|(_, watched)| watched.directory == directory);
         let there: Vec<String> = there.map(|(id, _)| id.to_string()).collect();
         self.asks.retain(|session, _| {
@@ -283,7 +283,7 @@ impl Mirror {
             (outcome, _) => outcome,
         };
         let figures = transcript::figures(messages);
-        watched.read = Some((Idle { outcome, open_todos, figures }, at.0, at.1));
+        watched.read = Some((IdleSession { outcome, open_todos, figures }, at.0, at.1));
     }
 
     /// What a session does, and what was read of it when it is idle. `None`: not known now. Of an idle
@@ -293,9 +293,9 @@ impl Mirror {
         &mut self,
         session: &SessionId,
         began: Duration,
-    ) -> Option<(Activity, Idle)> {
+    ) -> Option<(Activity, IdleSession)> {
         let watched = self.watched.get_mut(session)?;
-        let open = self.asks.get(session.as_str()).map_or(&[] as &[Open], Vec::as_slice);
+        let open = self.asks.get(session.as_str()).map_or(&[] as &[OpenRequest], Vec::as_slice);
         // The server keeps listing the requests of an aborted run: those whose call is over are dropped.
         let open = open.iter().filter(|open| !watched.has_answered(open));
         let asks = Some(open.map(|open| open.ask.clone()).collect::<Vec<Ask>>());
@@ -320,13 +320,13 @@ impl Mirror {
         };
         // The outcome of a busy session is not known yet; callers ignore it.
         let outcome = Outcome::Unfinished { partial: None };
-        Some((activity, Idle { outcome, open_todos: Vec::new(), figures }))
+        Some((activity, IdleSession { outcome, open_todos: Vec::new(), figures }))
     }
 }
 
-impl Watched {
-    fn new(prompt: &MessageId, directory: &str) -> Watched {
-        Watched {
+impl WatchedSession {
+    fn new(prompt: &MessageId, directory: &str) -> WatchedSession {
+        WatchedSession {
             version: 0,
             prompt: prompt.clone(),
             directory: directory.to_owned(),
@@ -434,7 +434,7 @@ impl Watched {
     }
 
     /// Whether the call that asks is known to be over.
-    fn has_answered(&self, open: &Open) -> bool {
+    fn has_answered(&self, open: &OpenRequest) -> bool {
         let Some(asking) = &open.call else { return false };
         let parts = self.messages.iter().rev().flat_map(|message| &message.parts);
         let state = parts.filter_map(|part| match part {

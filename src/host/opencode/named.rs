@@ -160,7 +160,7 @@ mod tests {
     use crate::store::Store;
 
     #[tokio::test]
-    async fn an_address_that_is_erased_under_a_launch_is_noted_again() {
+    async fn an_address_deleted_during_a_launch_is_stored_again() {
         let home = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(&home.path().join("store.db"), |_| {}).unwrap();
         let host = OpenCode::new(store.clone(), Clock::system(), None, Duration::ZERO);

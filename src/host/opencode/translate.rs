@@ -186,7 +186,7 @@ pub(super) fn agents(agents: Vec<Agent>) -> Vec<AgentOffer> {
 
 /// An open permission request or question, and the tool call that waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Open {
+pub(super) struct OpenRequest {
     pub(super) ask: Ask,
     pub(super) call: Option<String>,
 }
@@ -195,19 +195,19 @@ pub(super) struct Open {
 pub(super) fn asks(
     permissions: Vec<Permission>,
     questions: Vec<Question>,
-) -> HashMap<String, Vec<Open>> {
-    let mut asks: HashMap<String, Vec<Open>> = HashMap::new();
+) -> HashMap<String, Vec<OpenRequest>> {
+    let mut asks: HashMap<String, Vec<OpenRequest>> = HashMap::new();
     for Permission { id, session, permission, patterns, metadata, tool } in permissions {
         let command = metadata["command"].as_str().map(str::to_owned);
         let subject = command.unwrap_or_else(|| patterns.join(" "));
         let what = format!("{permission} {subject}").trim_end().to_owned();
-        let open = Open { ask: Ask { id, what }, call: tool.map(|tool| tool.call) };
+        let open = OpenRequest { ask: Ask { id, what }, call: tool.map(|tool| tool.call) };
         asks.entry(session).or_default().push(open);
     }
     for Question { id, session, questions, tool } in questions {
         let texts: Vec<&str> = questions.iter().map(|asked| asked.question.as_str()).collect();
         let what = format!("question: {}", texts.join(" / "));
-        let open = Open { ask: Ask { id, what }, call: tool.map(|tool| tool.call) };
+        let open = OpenRequest { ask: Ask { id, what }, call: tool.map(|tool| tool.call) };
         asks.entry(session).or_default().push(open);
     }
     asks
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_concerns_sessions_is_read_of_the_global_stream() {
+    fn only_events_of_sessions_are_read_from_the_global_stream() {
         let lines = sample!("global-event.sample");
         let lines = lines.as_array().unwrap().iter();
         let read: Vec<_> = lines.map(|line| event(&line.to_string())).collect();
@@ -370,14 +370,14 @@ mod tests {
     }
 
     #[test]
-    fn g4_on_failure_the_idle_comes_twice_and_both_only_raise_a_suspicion() {
+    fn g4_on_failure_the_idle_comes_twice_and_neither_is_taken_for_an_end() {
         let suspicions = events(&sample!("fail-500")["events"]).into_iter();
         let suspicions = suspicions.filter(|event| event.change == SessionChange::Suspect);
         assert_eq!(suspicions.count(), 4, "status idle and session.idle, twice");
     }
 
     #[test]
-    fn g6_a_bad_agent_and_a_bad_model_are_told_by_an_error_alone() {
+    fn g6_an_unknown_agent_or_model_is_reported_only_by_an_error_event() {
         let sample = sample!("behaviours-errors");
         let errors = |recorded: &Value| -> Vec<String> {
             let all = events(recorded).into_iter();
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_of_a_session_is_old_with_everything_that_is_heard_of_it() {
+    fn every_event_of_a_session_invalidates_what_was_cached_of_it() {
         use super::super::mirror::Mirror;
         let recorded = sample!("events.run-with-tool");
         let session = SessionId::new(recorded[0]["properties"]["sessionID"].as_str().unwrap());
@@ -543,7 +543,10 @@ mod tests {
         let questions = sample!("behaviours-question")["question.list"].clone();
         let questions: Vec<Question> = serde_json::from_value(questions).unwrap();
         let open = |id: &str, what: &str, call: &str| {
-            vec![Open { ask: Ask { id: id.into(), what: what.into() }, call: Some(call.into()) }]
+            vec![OpenRequest {
+                ask: Ask { id: id.into(), what: what.into() },
+                call: Some(call.into()),
+            }]
         };
         let expected = HashMap::from([
             (

@@ -16,8 +16,8 @@ pub use remote::Remote;
 pub use world::World;
 
 use super::{
-    AgentOffer, Answer, Error, Host, NewSession, Observation, OpenedSession, Pending, Permissions,
-    Place, Post, Prompt, Steering, Watch,
+    AgentOffer, Answer, Error, Host, HostFuture, NewSession, Observation, OpenedSession,
+    Permissions, Place, Post, Prompt, Steering, Watch,
 };
 use crate::task::{MessageId, SessionId};
 
@@ -122,7 +122,7 @@ fn confused<T>(reply: Reply) -> Result<T, Error> {
 }
 
 impl Host for Scripted {
-    fn open(&self, session: NewSession) -> Pending<'_, OpenedSession> {
+    fn open(&self, session: NewSession) -> HostFuture<'_, OpenedSession> {
         Box::pin(async move {
             match self.call(Call::Open(session)).await? {
                 Reply::Opened(opened) => Ok(opened),
@@ -131,7 +131,7 @@ impl Host for Scripted {
         })
     }
 
-    fn find(&self, session: NewSession) -> Pending<'_, Vec<OpenedSession>> {
+    fn find(&self, session: NewSession) -> HostFuture<'_, Vec<OpenedSession>> {
         Box::pin(async move {
             match self.call(Call::Find { nonce: session.nonce }).await? {
                 Reply::Found(found) => Ok(found.into_iter().collect()),
@@ -140,15 +140,15 @@ impl Host for Scripted {
         })
     }
 
-    fn delete(&self, place: Place) -> Pending<'_, ()> {
+    fn delete(&self, place: Place) -> HostFuture<'_, ()> {
         Box::pin(self.control(Control::Delete { session: place.session }))
     }
 
-    fn prompt(&self, prompt: Prompt) -> Pending<'_, ()> {
+    fn prompt(&self, prompt: Prompt) -> HostFuture<'_, ()> {
         Box::pin(async move { self.call(Call::Prompt(prompt)).await.map(|_| ()) })
     }
 
-    fn post(&self, posts: Vec<Post>) -> Pending<'_, ()> {
+    fn post(&self, posts: Vec<Post>) -> HostFuture<'_, ()> {
         Box::pin(async move {
             // One by one, so that a fault can hit in the middle of a batch.
             for post in posts {
@@ -158,7 +158,7 @@ impl Host for Scripted {
         })
     }
 
-    fn posted(&self, to: Place, message: MessageId) -> Pending<'_, bool> {
+    fn posted(&self, to: Place, message: MessageId) -> HostFuture<'_, bool> {
         Box::pin(async move {
             match self.call(Call::Posted { session: to.session, message }).await? {
                 Reply::YesNo(posted) => Ok(posted),
@@ -167,7 +167,7 @@ impl Host for Scripted {
         })
     }
 
-    fn observe(&self, watches: Vec<Watch>) -> Pending<'_, Vec<Option<Observation>>> {
+    fn observe(&self, watches: Vec<Watch>) -> HostFuture<'_, Vec<Option<Observation>>> {
         Box::pin(async move {
             match self.call(Call::Observe { watches }).await? {
                 Reply::Observed(observations) => Ok(observations.into_iter().map(Some).collect()),
@@ -176,7 +176,7 @@ impl Host for Scripted {
         })
     }
 
-    fn missing(&self, places: Vec<Place>) -> Pending<'_, Vec<SessionId>> {
+    fn missing(&self, places: Vec<Place>) -> HostFuture<'_, Vec<SessionId>> {
         Box::pin(async move {
             let sessions = places.into_iter().map(|place| place.session).collect();
             match self.call(Call::Missing { sessions }).await? {
@@ -186,7 +186,7 @@ impl Host for Scripted {
         })
     }
 
-    fn transcript(&self, place: Place) -> Pending<'_, String> {
+    fn transcript(&self, place: Place) -> HostFuture<'_, String> {
         Box::pin(async move {
             match self.call(Call::Transcript { session: place.session }).await? {
                 Reply::Text(json) => Ok(json),
@@ -195,11 +195,11 @@ impl Host for Scripted {
         })
     }
 
-    fn abort(&self, place: Place) -> Pending<'_, ()> {
+    fn abort(&self, place: Place) -> HostFuture<'_, ()> {
         Box::pin(async move { self.call(Call::Abort { session: place.session }).await.map(|_| ()) })
     }
 
-    fn agents(&self, _: String, _: Option<Place>) -> Pending<'_, Vec<AgentOffer>> {
+    fn agents(&self, _: String, _: Option<Place>) -> HostFuture<'_, Vec<AgentOffer>> {
         Box::pin(async move {
             let offer = |name| AgentOffer { name, model: None, reads_only: false };
             match self.call(Call::Agents).await? {
@@ -229,13 +229,13 @@ impl Host for Scripted {
 }
 
 impl Steering for Scripted {
-    fn steer(&self, message: Prompt) -> Pending<'_, ()> {
+    fn steer(&self, message: Prompt) -> HostFuture<'_, ()> {
         self.prompt(message)
     }
 }
 
 impl Permissions for Scripted {
-    fn answer(&self, place: Place, ask: String, answer: Answer) -> Pending<'_, ()> {
+    fn answer(&self, place: Place, ask: String, answer: Answer) -> HostFuture<'_, ()> {
         let call = Call::Answer { session: place.session, ask, answer };
         Box::pin(async move { self.call(call).await.map(|_| ()) })
     }

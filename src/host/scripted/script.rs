@@ -126,14 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_without_orders_is_answered_with_its_first_line() {
+    fn a_prompt_without_directives_is_answered_with_its_first_line() {
         assert_eq!(parse("look\nthere"), [Step::Say("done: look".into())]);
         let steps = parse("look\n @think 5\n@nonsense 7\n");
         assert_eq!(steps, [Step::Think(Duration::from_millis(5)), Step::Say("done: look".into())]);
     }
 
     #[test]
-    fn orders_come_in_their_own_order() {
+    fn directives_run_in_the_order_they_are_written() {
         let steps = parse("@tool read {\"path\":\"a\"}\n@spend 100 0.5\n@fail not today");
         assert_eq!(
             steps,

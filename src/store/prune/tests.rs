@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::store::sql::{self, Row};
-use crate::store::{End, Filter, NewRun, NewTask, Placement, Resumed, Sort, Store, Window};
-use crate::task::lifecycle::{Report, Request, Resumable};
+use crate::store::{End, Filter, NewRun, NewTask, Placement, ResumeOutcome, Sort, Store, Window};
+use crate::task::lifecycle::{Report, Request, ResumePolicy};
 use crate::task::queue::Limits;
 use crate::task::{
     BatchId, MAILBOX, MessageId, Order, Origin, Parent, Progress, Receipt, SHELL, SessionId,
@@ -79,10 +79,10 @@ impl History {
             at: day(0),
             key: None,
         };
-        let change = task.state.request(Request::Resume(Resumable::Completed)).unwrap();
+        let change = task.state.request(Request::Resume(ResumePolicy::Completed)).unwrap();
         let resumed = self.store.tasks().resume(task, change, run, self.limits.clone());
         match resumed.await.unwrap() {
-            Resumed::Yes(task) => *task,
+            ResumeOutcome::Yes(task) => *task,
             other => panic!("{other:?}"),
         }
     }
@@ -212,7 +212,7 @@ fn days(n: u32) -> Retention {
 }
 
 #[tokio::test]
-async fn pruning_takes_runs_and_notices_along_and_keeps_the_counters_true() {
+async fn pruning_deletes_runs_and_notices_with_their_task_and_keeps_the_counters_right() {
     let history = History::new();
     let resumed = history.launch("resumed", "explore", "gone", MAILBOX).await;
     let resumed = history.finish(&resumed, 1).await;
@@ -278,7 +278,7 @@ async fn a_task_that_owes_a_notice_stays_until_it_is_delivered() {
 }
 
 #[tokio::test]
-async fn what_stays_is_the_newest_and_never_less_because_older_ones_cannot_go() {
+async fn the_newest_tasks_are_kept_also_when_older_ones_cannot_be_deleted() {
     let history = History::new();
     let owing = history.launch("owing", "general", "batch", "scripted").await;
     history.finish(&owing, 1).await;
@@ -297,7 +297,7 @@ async fn what_stays_is_the_newest_and_never_less_because_older_ones_cannot_go() 
 }
 
 #[tokio::test]
-async fn an_end_in_a_mailbox_keeps_its_task_until_it_is_read_or_too_old() {
+async fn a_task_with_an_unread_notice_is_kept_until_it_is_read_or_too_old() {
     let history = History::new();
     for (name, on) in [("old", 1), ("read", 8), ("new", 8)] {
         let task = history.launch_for_client(name).await;
@@ -336,7 +336,7 @@ async fn a_task_whose_abort_or_transcript_is_owed_stays_until_that_is_settled() 
 }
 
 #[tokio::test]
-async fn pruning_gives_disk_space_back() {
+async fn pruning_frees_disk_space() {
     let history = History::new();
     let (few, many) = (history.length_with(&["a"]).await, history.length_with(&LONG).await);
     assert!(many > 4 * few, "{few} bytes, then {many}");
@@ -365,7 +365,7 @@ fn owned(words: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn ages_count_from_the_end() {
+async fn the_age_of_a_task_counts_from_its_end() {
     let history = History::new();
     let long = history.launch("long", "general", "batch", MAILBOX).await;
     history.launch("live", "general", "batch", MAILBOX).await;
@@ -378,7 +378,7 @@ async fn ages_count_from_the_end() {
 }
 
 #[tokio::test]
-async fn without_limits_nothing_goes_and_with_both_either_counts() {
+async fn without_limits_nothing_is_pruned_and_with_both_either_suffices() {
     let history = History::new();
     history.finished(&["a", "b", "c", "d"]).await;
     assert_eq!(history.prune(Retention::default(), 1000).await, 0);
@@ -387,7 +387,7 @@ async fn without_limits_nothing_goes_and_with_both_either_counts() {
 }
 
 #[tokio::test]
-async fn more_than_one_chunk_goes_in_several_writes() {
+async fn more_than_one_chunk_is_pruned_in_several_transactions() {
     let history = History::new();
     let names: Vec<String> = (0..2 * CHUNK + 2).map(|n| format!("t{n}")).collect();
     join_all(names.iter().map(async |name| history.finished(&[name]).await)).await;
@@ -398,7 +398,7 @@ async fn more_than_one_chunk_goes_in_several_writes() {
 }
 
 #[tokio::test]
-async fn a_search_beside_launches_ends_and_pruning_is_always_of_one_moment() {
+async fn a_search_concurrent_with_launches_ends_and_pruning_sees_one_snapshot() {
     let history = History::new();
     let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let search = |store: &Store, limit: u64| {

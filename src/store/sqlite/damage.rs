@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_check_that_finds_damage_stops_all_writing_until_the_file_is_sound_again() {
+    async fn a_check_that_finds_damage_makes_the_store_read_only_until_the_file_is_sound() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("test.db");
         let store = open_again(&path);

@@ -279,7 +279,7 @@ mod tests {
     use crate::task::view::Brief;
 
     #[test]
-    fn a_store_of_every_earlier_version_is_brought_up_to_date() {
+    fn a_store_of_every_earlier_version_is_migrated() {
         let schema = |db: &Connection| -> Vec<(String, String)> {
             let sql = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name";
             db.query_all(sql, (), |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_added_to_tasks_later_is_there_for_those_that_ended_before() {
+    fn a_stored_view_of_an_older_schema_is_rebuilt_from_the_rows() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old.db");
         let old = rusqlite::Connection::open(&path).unwrap();

@@ -22,7 +22,7 @@ const DEPTH: usize = 3;
 
 /// The outcome of a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Repaired {
+pub enum RepairReport {
     /// There was no damage; the file was only rewritten, without gaps.
     Sound,
     Rebuilt {
@@ -36,13 +36,13 @@ pub enum Repaired {
 }
 
 /// Rebuilds a store that no process has open; the caller holds the lock of the storage directory.
-pub fn repair(path: &Path) -> Result<Repaired, Error> {
+pub fn repair(path: &Path) -> Result<RepairReport, Error> {
     let old = open::damaged_file(path)?;
     let version = version(&old, path)?;
     if problems(&old, 1).is_ok_and(|problems| problems.is_empty()) {
         drop(old);
         rewrite(path)?;
-        return Ok(Repaired::Sound);
+        return Ok(RepairReport::Sound);
     }
     let new = with_suffix(path, ".repaired");
     remove(&new)?;
@@ -71,7 +71,7 @@ pub fn repair(path: &Path) -> Result<Repaired, Error> {
     let aside = open::set_aside(path)?;
     fs::rename(&new, path)?;
     remove(&marker(path))?;
-    Ok(Repaired::Rebuilt { tasks, other_rows: copied.saved - tasks, lost: copied.lost, aside })
+    Ok(RepairReport::Rebuilt { tasks, other_rows: copied.saved - tasks, lost: copied.lost, aside })
 }
 
 /// The schema to copy into: the newest, when the file cannot say which it has.
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_indexes_cost_nothing() {
+    fn damaged_indexes_are_rebuilt_without_loss() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("test.db");
         filled(&path, 200);
@@ -383,18 +383,18 @@ mod tests {
         }
         fs::write(marker(&path), "why").unwrap();
         let aside = with_suffix(&path, ".damaged-1");
-        let rebuilt = Repaired::Rebuilt { tasks: 200, other_rows: 200, lost: 0, aside };
+        let rebuilt = RepairReport::Rebuilt { tasks: 200, other_rows: 200, lost: 0, aside };
         assert_eq!(repair(&path).unwrap(), rebuilt);
         assert_eq!(count(&path, "SELECT count(*) FROM task WHERE id LIKE 'ses_%'"), 200);
         assert_eq!(count(&path, "SELECT n FROM tally WHERE status = 'completed'"), 200);
         assert_eq!(count(&path, "SELECT n FROM tool_tally WHERE name = 'read'"), 400);
         assert_eq!(count(&path, "SELECT n FROM counter WHERE name = 'change'"), 7);
         assert!(!marker(&path).exists());
-        assert_eq!(repair(&path).unwrap(), Repaired::Sound);
+        assert_eq!(repair(&path).unwrap(), RepairReport::Sound);
     }
 
     #[test]
-    fn reading_goes_on_behind_every_damaged_page() {
+    fn rows_behind_a_damaged_page_are_recovered() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("test.db");
         filled(&path, 300);
@@ -403,22 +403,22 @@ mod tests {
         assert!(leaves.len() > 20, "{leaves:?}");
         let bad = [leaves[0], leaves[7], leaves[8], leaves[leaves.len() - 1]];
         bad.iter().for_each(|page| blank_page(&path, *page, size));
-        let Repaired::Rebuilt { tasks, other_rows, lost, .. } = repair(&path).unwrap() else {
+        let RepairReport::Rebuilt { tasks, other_rows, lost, .. } = repair(&path).unwrap() else {
             panic!("it is damaged");
         };
         let least = 300 - 300 * 6 / leaves.len() as u64;
         assert!((least..300).contains(&tasks), "{tasks} of 300, {lost} lost");
         assert_eq!(other_rows, tasks, "runs without their task are gone as well");
         assert_eq!(count(&path, "SELECT count(*) FROM task"), tasks as i64);
-        assert_eq!(repair(&path).unwrap(), Repaired::Sound);
+        assert_eq!(repair(&path).unwrap(), RepairReport::Sound);
     }
 
     #[test]
-    fn of_what_is_no_database_nothing_is_left_but_the_file_itself() {
+    fn a_file_that_is_not_a_database_is_set_aside_and_replaced_by_an_empty_one() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("test.db");
         fs::write(&path, "garbage ".repeat(1000)).unwrap();
-        let Repaired::Rebuilt { tasks, other_rows, aside, .. } = repair(&path).unwrap() else {
+        let RepairReport::Rebuilt { tasks, other_rows, aside, .. } = repair(&path).unwrap() else {
             panic!("it is damaged");
         };
         assert_eq!((tasks, other_rows), (0, 0));

@@ -170,7 +170,7 @@ async fn a_command_is_answered_with_what_it_prints_and_its_exit_code() {
 }
 
 #[tokio::test]
-async fn a_flood_is_cut_in_the_middle_and_kept_whole() {
+async fn long_output_is_cut_in_the_middle_and_stored_whole_in_a_file() {
     let fixture = ToolFixture::new();
     for (command, length) in [
         ("echo begin; yes | head -c 50000000; echo end", 50_000_010_u64),
@@ -195,7 +195,7 @@ async fn a_flood_is_cut_in_the_middle_and_kept_whole() {
 }
 
 #[tokio::test]
-async fn the_commands_of_a_session_keep_so_much_together_and_no_more() {
+async fn the_stored_output_of_a_session_has_one_size_limit() {
     let mut fixture = ToolFixture::new();
     fixture.context.output_room = OutputRoom::left(100_000, &fixture.context.overflow);
     let text = fixture.call("bash", json!({ "command": "yes | head -c 60000" })).await;
@@ -211,7 +211,7 @@ async fn the_commands_of_a_session_keep_so_much_together_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_flood_that_cannot_be_kept_is_shown_all_the_same() {
+async fn long_output_that_cannot_be_stored_is_still_shown() {
     let fixture = ToolFixture::new();
     fs::write(&fixture.context.overflow, "in the way").unwrap();
     let text = fixture.call("bash", json!({ "command": "yes | head -c 500000; echo end" })).await;
@@ -220,7 +220,7 @@ async fn a_flood_that_cannot_be_kept_is_shown_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_command_that_does_not_listen_is_killed_at_its_time_out_with_its_children() {
+async fn a_command_that_ignores_signals_is_killed_at_its_timeout_with_its_children() {
     let fixture = ToolFixture::new();
     // On a busy machine the processes may not have started within the shortest time-out: retry with
     // a longer one.
@@ -258,7 +258,7 @@ async fn a_cancelled_call_returns_when_everything_it_started_is_gone() {
 }
 
 #[tokio::test]
-async fn a_command_nobody_waits_for_any_more_is_killed_with_its_children() {
+async fn a_command_whose_caller_is_gone_is_killed_with_its_children() {
     let fixture = ToolFixture::new();
     let started = async {
         let shell = until("the shell starts", || pid(&fixture, "shell")).await;
@@ -309,7 +309,7 @@ async fn programs_in_the_background_end_with_the_call_and_the_model_is_told() {
 }
 
 #[tokio::test]
-async fn one_program_in_the_background_is_told_in_the_singular() {
+async fn one_program_left_in_the_background_is_reported_in_the_singular() {
     let fixture = ToolFixture::new();
     let command = "sleep 1000 & echo up";
     let expected =
@@ -331,7 +331,7 @@ async fn a_program_that_ends_right_after_the_command_is_not_cut_off() {
 }
 
 #[tokio::test]
-async fn a_command_that_kills_its_guard_is_found_and_killed_all_the_same() {
+async fn a_command_that_kills_its_guard_is_still_found_and_killed() {
     for way_out in &WAYS_OUT[..6] {
         let fixture = ToolFixture::new();
         let command = format!(
@@ -456,7 +456,7 @@ async fn a_command_is_recorded_before_it_starts_and_not_started_unrecorded() {
 }
 
 #[tokio::test]
-async fn a_missing_guard_or_shell_is_said_with_the_way_out() {
+async fn a_missing_guard_or_shell_is_reported_with_the_way_out() {
     let fixture = ToolFixture::guarded_by("/none/asyncagents", None);
     let expected = "error: cannot run `bash`: cannot start `/none/asyncagents`, the program that \
         commands are started through; was asyncagents uninstalled? restart the daemon with \

@@ -9,7 +9,7 @@ use crate::support::ModelServer;
 use crate::support::process::{Shell, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_the_home_directory_our_token_is_closed_and_credentials_are_asked_for() {
+async fn in_the_home_directory_our_token_is_denied_and_credentials_need_a_permission() {
     let server = ModelServer::start().await;
     let mut shell = Shell::new();
     shell.unset("ASYNCAGENTS_HOST");

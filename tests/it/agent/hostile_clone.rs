@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::support::process::{Ended, Shell};
+use crate::support::process::{CommandOutcome, Shell};
 
 struct Clone {
     shell: Shell,
@@ -119,13 +119,13 @@ impl Clone {
         fs::write(&file, text).unwrap();
     }
 
-    fn run<const N: usize>(&self, args: [&str; N]) -> Ended {
+    fn run<const N: usize>(&self, args: [&str; N]) -> CommandOutcome {
         self.shell.run_in(&self.root, args)
     }
 
     /// The output of both streams, without machine-specific paths.
     fn said<const N: usize>(&self, args: [&str; N]) -> String {
-        let Ended { code, stdout, stderr } = self.run(args);
+        let CommandOutcome { code, stdout, stderr } = self.run(args);
         assert_eq!(code, 0, "{stderr}");
         let place = self.root.parent().unwrap().display().to_string();
         format!("{stdout}--- problems\n{stderr}").replace(&place, "<place>")

@@ -110,7 +110,7 @@ fn garbage_and_odd_ways_to_stream_end_in_a_truthful_state() {
 }
 
 #[test]
-fn a_model_that_falls_silent_is_given_up_with_what_it_said() {
+fn a_model_that_falls_silent_times_out_and_its_partial_answer_is_kept() {
     let place = Fixture::build(3);
     let silent = "the model said nothing for 3 s";
     place.check(&[
@@ -122,7 +122,7 @@ fn a_model_that_falls_silent_is_given_up_with_what_it_said() {
 }
 
 #[test]
-fn an_answer_cut_off_or_filtered_at_any_place_is_told_as_what_it_is() {
+fn an_answer_cut_off_or_filtered_at_any_point_is_reported_as_such() {
     let place = Fixture::build(10);
     let empty = "the answer was cut off (`length`) before its first word";
     let inside = "the answer was cut off (`length`) inside a tool call";
@@ -146,7 +146,7 @@ fn an_answer_cut_off_or_filtered_at_any_place_is_told_as_what_it_is() {
 }
 
 #[test]
-fn an_answer_beyond_the_bound_ends_its_run_and_nobody_elses() {
+fn an_answer_beyond_the_size_limit_ends_its_own_run_only() {
     let place = Fixture::build(20);
     let (too_long, whole) = (too_long(), "x".repeat(BOUND));
     let (at, beyond) = (format!("@bytes {BOUND}"), format!("@bytes {}", BOUND + 1));
@@ -164,7 +164,7 @@ fn an_answer_beyond_the_bound_ends_its_run_and_nobody_elses() {
 }
 
 #[test]
-fn a_stream_without_an_end_ends() {
+fn an_endless_stream_is_ended() {
     let place = Fixture::build(20);
     let too_long = too_long();
     let endless = &"never ending ".repeat(BOUND / 13 + 1)[..BOUND];

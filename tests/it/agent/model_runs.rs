@@ -91,7 +91,7 @@ async fn every_way_a_model_behaves_ends_in_a_truthful_state() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fresh_session_sees_its_prompt_and_nothing_of_anybody_else() {
+async fn a_fresh_session_sees_its_prompt_and_nothing_of_other_sessions() {
     let place = Fixture::build().await;
     block_in_place(|| {
         place.check("first secret\n@say one", "completed", "one", "");
@@ -166,7 +166,7 @@ async fn a_cloned_repository_never_replaces_the_read_only_explore() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_of_a_trusted_workspace_does_not_open_the_way_out_of_it_also_behind_a_link() {
+async fn an_agent_file_of_a_trusted_workspace_cannot_allow_leaving_it_even_behind_a_link() {
     let place = Fixture::build().await;
     let agents = place.project.join(".claude/agents");
     std::fs::create_dir_all(&agents).unwrap();
@@ -215,7 +215,7 @@ async fn leaving_the_workspace_needs_a_permission_that_is_asked_for_and_answered
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_sent_to_an_agent_at_work_is_in_the_next_request_to_its_model() {
+async fn a_message_to_a_running_agent_is_in_the_next_request_to_its_model() {
     let place = Fixture::build().await;
     block_in_place(|| {
         let id = place.launch("general", "look\n@call read {\"path\": \"../outside\"}\n@say first");
@@ -292,7 +292,7 @@ fn working_in(directory: &std::path::Path) -> Vec<u32> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_without_a_named_model_counts_for_the_model_it_will_run_on() {
+async fn a_task_without_a_named_model_counts_against_the_limit_of_the_model_it_will_use() {
     let place = Fixture::build().await;
     let limits = "[limits.active_per_model]\n'openai/scripted' = 1\n";
     std::fs::write(place.shell.path("config.toml"), limits).unwrap();
@@ -407,7 +407,7 @@ async fn a_short_name_means_the_same_in_a_file_and_in_a_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn models_are_asked_to_think_as_the_configuration_says() {
+async fn the_reasoning_effort_of_the_configuration_is_sent_to_the_model() {
     let place = Fixture::build().await;
     block_in_place(|| place.check("@say one", "completed", "one", ""));
     std::fs::write(place.shell.path("config.toml"), "[agent]\nthinking = 'low'\n").unwrap();

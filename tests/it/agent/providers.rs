@@ -103,13 +103,13 @@ pub fn refused(status: u16, message: &str) -> Error {
 }
 
 #[tokio::test]
-async fn an_answer_comes_in_pieces() {
+async fn an_answer_is_streamed() {
     let pieces = vec![text("two "), text("wörds"), Piece::End(Finish::Stop)];
     check("@say two wörds", pieces, Ok(())).await;
 }
 
 #[tokio::test]
-async fn thoughts_are_apart_from_the_answer_and_counted_apart() {
+async fn reasoning_is_separate_from_the_answer_and_counted_separately() {
     let tokens = Tokens { input: 100, output: 15, reasoning: 5, ..Tokens::default() };
     let pieces = vec![
         thought("let "),
@@ -122,7 +122,7 @@ async fn thoughts_are_apart_from_the_answer_and_counted_apart() {
 }
 
 #[tokio::test]
-async fn several_tool_calls_in_one_answer_come_whole() {
+async fn several_tool_calls_in_one_answer_arrive_complete() {
     let pieces = vec![
         text("looking"),
         call("call_2_0", "read", json!({"path": "src/auth.rs", "from": 1})),
@@ -135,7 +135,7 @@ async fn several_tool_calls_in_one_answer_come_whole() {
 }
 
 #[tokio::test]
-async fn calls_count_as_such_whatever_reason_a_server_gives() {
+async fn an_answer_with_tool_calls_finishes_as_such_whatever_finish_reason_a_server_gives() {
     let pieces =
         vec![call("call_2_0", "read", json!({"path": "a"})), Piece::End(Finish::ToolCalls)];
     check(r#"@call read {"path": "a"} | finish stop"#, pieces, Ok(())).await;
@@ -148,7 +148,7 @@ async fn arguments_that_are_not_json_stay_text() {
 }
 
 #[tokio::test]
-async fn a_call_cut_by_the_length_is_told_as_the_text_it_is() {
+async fn the_arguments_of_a_call_cut_off_by_the_output_limit_stay_text() {
     let pieces = vec![
         call("call_2_0", "read", json!({"path": "a"})),
         call("call_2_1", "write", json!(r#"{"path": "b", "te"#)),
@@ -159,7 +159,7 @@ async fn a_call_cut_by_the_length_is_told_as_the_text_it_is() {
 }
 
 #[tokio::test]
-async fn other_reasons_are_told_in_the_servers_word() {
+async fn other_finish_reasons_are_kept_as_the_server_names_them() {
     let pieces = vec![Piece::End(Finish::ContentFilter)];
     check("@finish content_filter", pieces, Ok(())).await;
     let pieces = vec![Piece::End(Finish::Other("tired".to_owned()))];
@@ -167,13 +167,13 @@ async fn other_reasons_are_told_in_the_servers_word() {
 }
 
 #[tokio::test]
-async fn announced_calls_that_do_not_come_are_no_answer() {
+async fn announced_tool_calls_that_are_missing_are_an_error() {
     let told = "the model server announced tool calls and sent none that can be read";
     check("@finish tool_calls", vec![], Err(Error::Unusable(told.to_owned()))).await;
 }
 
 #[tokio::test]
-async fn an_answer_without_a_reason_for_its_end_is_truncated() {
+async fn an_answer_without_a_finish_reason_is_truncated() {
     for ending in ["cut", "end", "done", r#"call read {"path": "a"} | done"#] {
         let prompt = format!("@say half | {ending}");
         check(&prompt, vec![text("half")], Err(Error::Truncated)).await;
@@ -189,7 +189,7 @@ async fn refusals_come_with_the_servers_message() {
 }
 
 #[tokio::test]
-async fn a_busy_server_says_when_to_ask_again() {
+async fn the_retry_delay_of_a_busy_server_is_kept() {
     let told = |retry_after| Err(busy("slow down", retry_after));
     let soon = Some(Duration::from_millis(120));
     check("@status 429 retry-after-ms=120 | say slow down", vec![], told(soon)).await;
@@ -221,7 +221,7 @@ async fn errors_and_garbage_within_a_stream_end_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_falls_silent_is_given_up() {
+async fn a_server_that_falls_silent_times_out() {
     let server = ModelServer::start().await;
     let remote = remote(&server.base_url(), SHORT);
     let asked = ask(&remote, request(vec![user("@say half | hang")])).await;
@@ -230,7 +230,7 @@ async fn a_server_that_falls_silent_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_begins_is_given_up() {
+async fn a_server_that_never_responds_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
     let asked = ask(&remote(&url, SHORT), request(vec![user("anybody?")])).await;
@@ -238,7 +238,7 @@ async fn a_server_that_never_begins_is_given_up() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_unreachable() {
+async fn an_address_where_nobody_listens_is_unreachable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -261,7 +261,7 @@ async fn tls_is_spoken_where_the_address_asks_for_it() {
 }
 
 #[tokio::test]
-async fn a_listener_that_leaves_ends_the_connection() {
+async fn a_dropped_receiver_closes_the_connection() {
     let server = ModelServer::start().await;
     let remote = remote(&server.base_url(), LONG);
     let (sink, mut pieces) = mpsc::channel(1);
@@ -275,7 +275,7 @@ async fn a_listener_that_leaves_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_missing_key_is_told_with_the_way_out() {
+async fn a_missing_key_is_reported_with_the_way_out() {
     for (name, key, url) in [
         ("openai", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
         ("openai-responses", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
@@ -294,7 +294,7 @@ async fn a_missing_key_is_told_with_the_way_out() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_is_not_repeated() {
+async fn a_malformed_key_or_address_is_not_quoted_in_the_error() {
     let key = provider("openai", Some("sk-\nsecret"), None);
     let told = "`OPENAI_API_KEY` cannot be sent as it is; set it to the key alone";
     assert_eq!(Remote::new(&key, LONG).err(), Some(Error::Unusable(told.to_owned())));
@@ -306,7 +306,7 @@ async fn what_cannot_be_sent_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn logs_do_not_hold_the_key() {
+async fn logs_do_not_contain_the_key() {
     let server = ModelServer::start().await;
     let remote = remote(&server.base_url(), LONG);
     let log = Log::default();
@@ -338,7 +338,7 @@ impl io::Write for Log {
 }
 
 #[tokio::test]
-async fn a_server_of_ones_own_needs_no_key() {
+async fn a_self_hosted_server_needs_no_key() {
     let server = ModelServer::start().await;
     let url = server.base_url() + "/";
     let remote = Remote::new(&provider("openai", None, Some(&url)), LONG).ok().unwrap();
@@ -348,7 +348,7 @@ async fn a_server_of_ones_own_needs_no_key() {
 }
 
 #[tokio::test]
-async fn a_model_keeps_its_name() {
+async fn an_unknown_model_name_is_sent_unchanged() {
     let server = ModelServer::start().await;
     let remote = remote(&server.base_url(), LONG);
     let body = json!({
@@ -431,7 +431,7 @@ async fn a_transcript_is_sent_as_a_chat() {
 }
 
 #[tokio::test]
-async fn every_call_is_answered_whatever_became_of_it() {
+async fn every_tool_call_is_sent_with_a_result_whatever_became_of_it() {
     let state = |status: &str, input: Value| json!({"status": status, "input": input});
     let done = json!({"status": "completed", "input": {"path": "a"}, "output": "late"});
     let messages = vec![
@@ -467,7 +467,7 @@ async fn every_call_is_answered_whatever_became_of_it() {
 }
 
 #[tokio::test]
-async fn a_summary_stands_for_everything_before_it() {
+async fn a_summary_replaces_everything_before_it() {
     let summary = |text: &str| {
         let mut summary = assistant(json!([{"type": "text", "text": text}]));
         summary.info.summary = Some(json!(true));
@@ -526,7 +526,7 @@ async fn a_call_whose_id_was_used_before_gets_another() {
 }
 
 #[tokio::test]
-async fn the_second_line_of_a_script_answers_the_first_ones_calls() {
+async fn the_second_line_of_a_script_is_the_reply_after_the_calls_of_the_first() {
     let server = ModelServer::start().await;
     let state = json!({"status": "completed", "input": {}, "output": "done"});
     let messages = vec![

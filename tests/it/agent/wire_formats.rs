@@ -51,13 +51,13 @@ fn seal(format: &str, kind: SealKind, data: &str) -> Seal {
 }
 
 #[tokio::test]
-async fn text_comes_in_pieces_in_every_format() {
+async fn text_is_streamed_in_every_format() {
     let pieces = vec![text("two "), text("wörds"), Piece::End(Finish::Stop)];
     check("@say two wörds", pieces, Ok(())).await;
 }
 
 #[tokio::test]
-async fn one_call_and_parallel_calls_come_whole_in_every_format() {
+async fn one_call_and_parallel_calls_arrive_complete_in_every_format() {
     for format in FORMATS {
         let pieces = vec![
             text("looking"),
@@ -75,13 +75,13 @@ async fn one_call_and_parallel_calls_come_whole_in_every_format() {
 }
 
 #[tokio::test]
-async fn thoughts_are_apart_from_the_answer_in_every_format() {
+async fn reasoning_is_separate_from_the_answer_in_every_format() {
     let pieces = vec![thought("let "), thought("me"), text("so"), Piece::End(Finish::Stop)];
     check("@think let me | say so", pieces, Ok(())).await;
 }
 
 #[tokio::test]
-async fn usage_has_cached_tokens_apart_in_every_format_that_counts_them() {
+async fn usage_counts_cached_tokens_separately_in_every_format_that_reports_them() {
     let tokens = |input, output, reasoning, read, write| Tokens {
         input,
         output,
@@ -104,7 +104,7 @@ async fn usage_has_cached_tokens_apart_in_every_format_that_counts_them() {
 }
 
 #[tokio::test]
-async fn a_cut_and_a_clean_cut_are_truncated_in_every_format() {
+async fn a_stream_without_its_end_is_truncated_however_it_closes_in_every_format() {
     for ending in ["cut", "end", "done"] {
         let prompt = format!("@say half | {ending}");
         check(&prompt, vec![text("half")], Err(Error::Truncated)).await;
@@ -114,7 +114,7 @@ async fn a_cut_and_a_clean_cut_are_truncated_in_every_format() {
 }
 
 #[tokio::test]
-async fn a_busy_server_says_when_to_ask_again_in_every_format() {
+async fn the_retry_delay_of_a_busy_server_is_kept_in_every_format() {
     let told = |after| Err(busy("slow down", after));
     let later = Some(Duration::from_secs(7));
     check("@status 429 retry-after=7 | say slow down", vec![], told(later)).await;
@@ -123,7 +123,7 @@ async fn a_busy_server_says_when_to_ask_again_in_every_format() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_final_and_never_holds_the_key_in_every_format() {
+async fn a_refusal_is_final_and_never_contains_the_key_in_every_format() {
     check("@status 400 | say no such model", vec![], Err(refused(400, "no such model"))).await;
     for format in FORMATS {
         let server = ModelServer::start().await;
@@ -138,7 +138,7 @@ async fn a_refusal_is_final_and_never_holds_the_key_in_every_format() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_given_up_in_every_format() {
+async fn a_server_that_hangs_times_out_in_every_format() {
     for format in FORMATS {
         let server = ModelServer::start().await;
         let remote = connect(&server, format, SHORT);
@@ -182,7 +182,7 @@ async fn errors_and_garbage_within_a_stream_end_it_in_every_format() {
 }
 
 #[tokio::test]
-async fn an_error_within_a_stream_says_when_to_ask_again_where_its_head_does() {
+async fn an_error_within_a_stream_has_the_retry_delay_of_the_response_headers() {
     let later = Some(Duration::from_secs(7));
     let prompt = r#"@head retry-after=7 | say half | error {"message": "m", "code": 503}"#;
     check(prompt, vec![text("half")], Err(busy("m", later))).await;
@@ -191,7 +191,7 @@ async fn an_error_within_a_stream_says_when_to_ask_again_where_its_head_does() {
 }
 
 #[tokio::test]
-async fn every_formats_words_for_an_end_are_known() {
+async fn the_finish_reasons_of_every_format_are_known() {
     let other = |word: &str| Finish::Other(word.to_owned());
     for (format, word, finish) in [
         ("openai", "length", Finish::Length),
@@ -218,7 +218,7 @@ async fn every_formats_words_for_an_end_are_known() {
 }
 
 #[tokio::test]
-async fn what_a_provider_seals_comes_with_the_answer() {
+async fn signatures_and_encrypted_reasoning_come_with_the_answer() {
     let read = |format| call(&id(format, 0), "read", json!({"path": "a"}));
     let prompt = r#"@think hm | sign s1 | call read {"path": "a"}"#;
     for (format, kind) in [
@@ -243,7 +243,7 @@ async fn what_a_provider_seals_comes_with_the_answer() {
 }
 
 #[tokio::test]
-async fn what_is_held_back_until_the_end_is_bounded_in_every_format() {
+async fn buffered_arguments_and_signatures_are_bounded_in_every_format() {
     let long = "x".repeat(2_000);
     let call = format!(r#"@call write {{"text": "{long}"}}"#);
     let signed = format!("@think hm | sign {long} | call read");
@@ -314,14 +314,14 @@ fn conversation(format: &str, model: &str, kind: &str) -> Vec<Message> {
 }
 
 #[tokio::test]
-async fn anthropic_is_sent_signed_thoughts_results_in_one_message_and_marks_for_its_cache() {
+async fn anthropic_is_sent_signed_reasoning_results_in_one_message_and_cache_markers() {
     let model = "claude-test";
     let messages = conversation("anthropic", model, "signature");
     insta::assert_json_snapshot!(sent("anthropic", model, messages).await);
 }
 
 #[tokio::test]
-async fn anthropic_is_told_of_the_tools_of_past_calls_where_none_are_offered() {
+async fn anthropic_is_sent_the_tools_of_past_calls_when_none_are_offered() {
     let state = json!({"status": "completed", "input": {}, "output": "done"});
     let messages = vec![
         user("go"),
@@ -340,13 +340,13 @@ async fn anthropic_is_told_of_the_tools_of_past_calls_where_none_are_offered() {
 }
 
 #[tokio::test]
-async fn responses_are_sent_encrypted_thoughts_and_store_nothing() {
+async fn the_responses_api_is_sent_encrypted_reasoning_and_stores_nothing() {
     let messages = conversation("openai-responses", "gpt-5", "encrypted");
     insta::assert_json_snapshot!(sent("openai-responses", "gpt-5", messages).await);
 }
 
 #[tokio::test]
-async fn gemini_is_sent_signed_calls_and_schemas_it_takes() {
+async fn gemini_is_sent_signed_calls_and_schemas_it_accepts() {
     let messages = conversation("gemini", "gemini-3-pro", "signature");
     insta::assert_json_snapshot!(sent("gemini", "gemini-3-pro", messages).await);
 }

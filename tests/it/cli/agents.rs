@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::support::process::{Ended, Shell};
+use crate::support::process::{CommandOutcome, Shell};
 
 fn agents(place: &Path, flags: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_asyncagents"));
@@ -18,7 +18,7 @@ fn agents(place: &Path, flags: &[&str]) -> Output {
 }
 
 #[test]
-fn agents_are_listed_with_their_source_and_untrusted_ones_and_problems_apart() {
+fn agents_are_listed_with_their_source_and_untrusted_ones_and_problems_separately() {
     let place = tempfile::tempdir().unwrap();
     for (file, text) in [
         ("config/config.toml", ""),
@@ -78,6 +78,9 @@ fn the_bounds_on_agent_files_come_from_the_configuration_for_listings_and_launch
     let refused = shell.run(["run", "--agent", "long", "Where is the login?"]);
     let unknown = "error: Agent \"long\" not found. Make sure it's registered. Known agents: \
         build, explore, general, librarian, oracle, short\n";
-    assert_eq!(refused, Ended { code: 1, stdout: String::new(), stderr: unknown.to_owned() });
+    assert_eq!(
+        refused,
+        CommandOutcome { code: 1, stdout: String::new(), stderr: unknown.to_owned() }
+    );
     assert_eq!(shell.run(["run", "--agent", "short", "Where is the login?"]).code, 0);
 }

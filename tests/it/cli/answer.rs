@@ -8,23 +8,23 @@ use serde_json::Value;
 use crate::support::process::{Shell, until};
 use crate::support::terminal::Terminal;
 
-/// A task that asks for this, once it does.
-fn asking(shell: &Shell, what: &str) -> TaskView {
+/// Launches a task that asks to run this command, and waits until the request is open.
+fn launch_asking(shell: &Shell, what: &str) -> TaskView {
     let task = shell.launch(&format!("@ask bash {what}\n@say done"));
     until("it asks", || shell.say(["approve"]).contains(&task.short_id));
     task
 }
 
-/// What is still asked, by the tasks' ids.
-fn open(shell: &Shell) -> Vec<String> {
+/// The short ids of the tasks with open requests.
+fn open_requests(shell: &Shell) -> Vec<String> {
     let asked: Vec<Value> = serde_json::from_value(shell.json(["approve", "--json"])).unwrap();
     asked.iter().map(|asked| asked["shortID"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
-fn a_number_on_a_terminal_answers_what_is_shown_under_it_and_an_empty_line_nothing() {
+fn a_number_typed_on_a_terminal_answers_that_request_and_an_empty_line_none() {
     let shell = Shell::new();
-    let (first, second) = (asking(&shell, "ls"), asking(&shell, "rm \u{1b}[2Kx"));
+    let (first, second) = (launch_asking(&shell, "ls"), launch_asking(&shell, "rm \u{1b}[2Kx"));
     let mut terminal = Terminal::start(&mut shell.command(["approve"]), None);
     let question = "Allow which? A number, `a NUMBER` for all of that task, `q` to leave: ";
     terminal.until_shows(question);
@@ -33,25 +33,25 @@ fn a_number_on_a_terminal_answers_what_is_shown_under_it_and_an_empty_line_nothi
     }
     terminal.type_keys("y\n3\n");
     terminal.until_shows("there is no such choice; the numbers go from 1 to 2.\n");
-    assert_eq!(open(&shell), [first.short_id.as_str(), &second.short_id]);
+    assert_eq!(open_requests(&shell), [first.short_id.as_str(), &second.short_id]);
     terminal.type_keys("2\n");
     terminal.until_shows(&format!("allowed {}: ", second.short_id));
     until("it goes on", || shell.task(&second.session_id).status == "completed");
-    assert_eq!(open(&shell), [first.short_id.as_str()]);
-    // What is typed before the next list is shown does not count.
+    assert_eq!(open_requests(&shell), [first.short_id.as_str()]);
+    // Keys typed before the next list is shown are discarded, so wait for it.
     terminal.until_shows(&format!("asks: \"bash ls\"\n{question}"));
     terminal.type_keys("q\n");
     let (code, screen) = terminal.wait();
     assert_eq!(code, 0, "{screen}");
     assert!(screen.contains("bash rm \\x1b[2Kx"), "escaped: {screen}");
     assert!(!screen.contains('\u{1b}'), "{screen:?}");
-    assert_eq!(open(&shell), [first.short_id], "leaving answers nothing");
+    assert_eq!(open_requests(&shell), [first.short_id], "leaving answers nothing");
 }
 
 #[test]
-fn deny_refuses_what_is_picked_until_nothing_is_left() {
+fn deny_refuses_the_picked_requests_until_none_is_left() {
     let shell = Shell::new();
-    let task = asking(&shell, "ls");
+    let task = launch_asking(&shell, "ls");
     let mut terminal = Terminal::start(&mut shell.command(["deny"]), None);
     terminal.until_shows("Deny which? ");
     terminal.type_keys("a 1\n");
@@ -63,34 +63,36 @@ fn deny_refuses_what_is_picked_until_nothing_is_left() {
 }
 
 #[test]
-fn what_was_typed_before_the_list_was_shown_answers_nothing() {
+fn keys_typed_before_the_list_was_shown_answer_nothing() {
     let shell = Shell::new();
-    let task = asking(&shell, "ls");
-    // It starts when the file is there, so that the keys are typed before.
+    let task = launch_asking(&shell, "ls");
+    // The program starts when the file exists, so that the keys are in the terminal's input queue
+    // before it.
     let script = "while ! [ -e go ]; do sleep 0.01; done; exec \"$0\" approve";
     let mut command = shell.program("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_asyncagents")]);
     let mut terminal = Terminal::start(&mut command, None);
     terminal.type_keys("1\n");
+    // Shown by the echo of the terminal: the keys have arrived.
     terminal.until_shows("1\n");
     fs::write(shell.path("go"), "").unwrap();
     terminal.until_shows("Allow which? ");
     terminal.type_keys("q\n");
     let (code, screen) = terminal.wait();
     assert_eq!(code, 0, "{screen}");
-    assert_eq!(open(&shell), [task.short_id]);
+    assert_eq!(open_requests(&shell), [task.short_id]);
     assert!(!screen.contains("allowed "), "{screen}");
 }
 
 #[test]
 fn the_end_of_the_input_answers_nothing() {
     let shell = Shell::new();
-    let task = asking(&shell, "ls");
+    let task = launch_asking(&shell, "ls");
     let mut terminal = Terminal::start(&mut shell.command(["approve"]), None);
     terminal.until_shows("Allow which? ");
-    // Ctrl-D
+    // Ctrl-D: the end of the input.
     terminal.type_keys("\u{4}");
     let (code, screen) = terminal.wait();
     assert_eq!(code, 0, "{screen}");
-    assert_eq!(open(&shell), [task.short_id]);
+    assert_eq!(open_requests(&shell), [task.short_id]);
 }

@@ -1,5 +1,5 @@
-//! Models and their credentials: where keys and addresses come from, who gets to see them, and what is
-//! said when there are none.
+//! Models and their credentials: where keys and addresses come from, to whom they are sent, and the errors
+//! without them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
 use crate::support::canary::{self, CANARY};
-use crate::support::process::{Ended, Running, Shell, launch_request, until};
+use crate::support::process::{CommandOutcome, RunningCommand, Shell, launch_request, until};
 use crate::support::terminal::Terminal;
 use crate::support::web::Site;
 use crate::support::{ModelServer, OpenCode};
 
 const MODEL: &str = "openai/scripted";
 
-/// A user with a project and a model server that is named nowhere yet.
+/// A user with a project, and a model server that is not configured yet.
 struct Fixture {
     shell: Shell,
     server: ModelServer,
@@ -45,14 +45,15 @@ impl Fixture {
         self.shell.set("ASYNCAGENTS_CONFIG", file);
     }
 
-    /// As the shell of a user who has set the key of the server in the environment.
+    /// Sets the address and the key of the server in the environment of the shell.
     fn set_key(&mut self, key: &str) {
         self.shell.set("OPENAI_BASE_URL", self.server.origin());
         self.shell.set("OPENAI_API_KEY", key);
     }
 
-    /// A daemon with the whole environment of this shell.
-    fn serve(&self) -> Running {
+    /// Runs a daemon in the foreground, which keeps the whole environment of this shell. One that a command
+    /// starts does not.
+    fn serve(&self) -> RunningCommand {
         let serve = self.shell.start(["serve"]);
         until("it serves", || self.shell.health().is_some());
         serve
@@ -68,7 +69,7 @@ impl Fixture {
         self.shell.json(["auth", "list", "--json"])
     }
 
-    fn run(&self, prompt: &str) -> Ended {
+    fn run(&self, prompt: &str) -> CommandOutcome {
         self.shell.run_in(&self.project, ["run", prompt])
     }
 
@@ -81,8 +82,8 @@ impl Fixture {
         (text("status"), text("result"), text("error"))
     }
 
-    /// Launches and says which key the server was shown.
-    fn key_shown(&self) -> String {
+    /// Launches a task and returns the key that the server received.
+    fn key_received(&self) -> String {
         let run = self.run("@say fine");
         assert_eq!(run.code, 0, "{run:?}");
         let fine = ("completed".to_owned(), "fine".to_owned(), String::new());
@@ -95,7 +96,7 @@ impl Fixture {
         shown.trim_start_matches("Bearer ").to_owned()
     }
 
-    /// What a launch is refused with; nothing is left of it.
+    /// The error of a refused launch, which leaves no task.
     fn refusal(&self) -> String {
         let before = self.shell.tasks().len();
         let run = self.run("@say fine");
@@ -114,14 +115,14 @@ async fn a_key_of_the_environment_is_not_sent_to_an_address_of_the_configuration
     let section = format!("[providers.openai]\nbase_url = '{origin}'\n");
     place.configure(&format!("{section}key_file = 'key'\n"));
     block_in_place(|| {
-        assert_eq!(place.key_shown(), "sk-of-the-file");
+        assert_eq!(place.key_received(), "sk-of-the-file");
         place.configure(&section);
         assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
         let told = place.refusal();
         assert!(told.contains("and an address from the configuration file"), "{told}");
         place.shell.unset("OPENAI_API_KEY");
         assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
-        assert_eq!(place.key_shown(), "none");
+        assert_eq!(place.key_received(), "none");
     });
 }
 
@@ -132,7 +133,7 @@ async fn auth_set_keeps_a_key_for_its_owner_and_the_running_daemon_uses_it_at_on
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
     let file = place.shell.home().join("auth.json");
     block_in_place(|| {
-        assert_eq!(place.key_shown(), "none");
+        assert_eq!(place.key_received(), "none");
         let set = |arguments: &[&str], input: &str| {
             let arguments = ["auth", "set"].iter().chain(arguments);
             let set = place.shell.run_with_input(arguments, input.as_bytes());
@@ -146,35 +147,35 @@ async fn auth_set_keeps_a_key_for_its_owner_and_the_running_daemon_uses_it_at_on
         );
         assert_eq!(told, expected);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(place.key_shown(), "sk-first");
+        assert_eq!(place.key_received(), "sk-first");
         let entry =
             |key: &str| json!([{"name": "openai", "key": key, "address": format!("{origin}/v1")}]);
         assert_eq!(place.listed(), entry("file (asyncagents auth)"));
         set(&["openai"], "sk-second");
-        assert_eq!(place.key_shown(), "sk-second");
+        assert_eq!(place.key_received(), "sk-second");
         set(&["openai", "--command", "echo sk-printed"], "");
-        assert_eq!(place.key_shown(), "sk-printed");
+        assert_eq!(place.key_received(), "sk-printed");
         assert_eq!(place.listed(), entry("command (asyncagents auth)"));
         assert_eq!(place.shell.say(["auth", "remove", "openai"]), "removed the key of `openai`\n");
-        assert_eq!(place.key_shown(), "none");
+        assert_eq!(place.key_received(), "none");
         let again = place.shell.run(["auth", "remove", "openai"]);
         assert_eq!(again.code, 1, "{again:?}");
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_was_refused_is_read_again_from_where_it_is() {
+async fn a_key_that_the_server_refused_is_read_again_from_its_file() {
     let mut place = Fixture::build().await;
     let origin = place.server.origin();
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\nkey_file = 'key'\n"));
     fs::write(place.shell.path("key"), "sk-old").unwrap();
     block_in_place(|| {
-        assert_eq!(place.key_shown(), "sk-old");
+        assert_eq!(place.key_received(), "sk-old");
         fs::write(place.shell.path("key"), "sk-new").unwrap();
-        assert_eq!(place.key_shown(), "sk-old", "it is read once");
+        assert_eq!(place.key_received(), "sk-old", "it is read once");
         let run = place.run("@status 401 | say expired");
         assert_eq!(place.end(run.stdout.trim()).0, "error");
-        assert_eq!(place.key_shown(), "sk-new");
+        assert_eq!(place.key_received(), "sk-new");
     });
 }
 
@@ -186,12 +187,12 @@ async fn a_run_whose_key_is_refused_goes_on_with_the_one_that_has_replaced_it() 
         place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\nkey_file = 'key'\n"));
         fs::write(place.shell.path("key"), "sk-old").unwrap();
         block_in_place(|| {
-            assert_eq!(place.key_shown(), "sk-old");
+            assert_eq!(place.key_received(), "sk-old");
             fs::write(place.shell.path("key"), "sk-new").unwrap();
             let run = place.run(&format!("@once {refusal}"));
             assert_eq!(place.end(run.stdout.trim()).0, "completed", "{refusal}");
             assert_eq!(place.last_key(), "sk-new", "{refusal}");
-            // The same key again is no reason to ask again.
+            // When reading the key again gives the same one, the request is not repeated.
             let before = place.server.asked().len();
             let run = place.run(&format!("@once {refusal} again"));
             assert_eq!(place.end(run.stdout.trim()).0, "error", "{refusal}");
@@ -258,16 +259,16 @@ async fn auth_list_says_where_each_key_comes_from_and_never_the_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_callers_environment_says_holds_for_its_launches_whoever_started_the_daemon() {
+async fn the_callers_environment_applies_to_its_launches_whoever_started_the_daemon() {
     let mut place = Fixture::build().await;
     block_in_place(|| {
         place.set_key("sk-of-who-started-it");
         assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
         for key in ["sk-of-one", "sk-of-another"] {
             place.set_key(key);
-            assert_eq!(place.key_shown(), key);
+            assert_eq!(place.key_received(), key);
         }
-        // A command that names no variable gets none of the shell that started the daemon.
+        // A caller without these variables does not get those of the shell that started the daemon.
         place.unset_key();
         assert!(place.refusal().starts_with("error: the daemon has no key for `openai`: run"));
         place.shell.unset("ASYNCAGENTS_MODEL");
@@ -275,18 +276,19 @@ async fn what_the_callers_environment_says_holds_for_its_launches_whoever_starte
         assert_eq!(place.end(run.stdout.trim()).0, "completed");
         let task = place.shell.json(["output", run.stdout.trim(), "--json"]);
         assert_eq!(task["model"], "offline/explorer");
-        // A daemon in the foreground keeps the environment it was started with, on purpose.
+        // A daemon in the foreground keeps its environment, on purpose: its user started it with these
+        // keys.
         assert_eq!(place.shell.run(["daemon", "stop"]).code, 0);
         place.shell.set("ASYNCAGENTS_MODEL", MODEL);
         place.set_key("sk-of-who-serves");
         let _serve = place.serve();
         place.unset_key();
-        assert_eq!(place.key_shown(), "sk-of-who-serves");
+        assert_eq!(place.key_received(), "sk-of-who-serves");
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_of_mcp_hands_over_its_environment_with_its_launches() {
+async fn an_mcp_client_hands_over_its_environment_with_its_launches() {
     let mut place = Fixture::build().await;
     block_in_place(|| {
         place.shell.unset("ASYNCAGENTS_MODEL");
@@ -338,7 +340,7 @@ async fn a_resume_has_the_key_of_its_launch_until_the_daemon_ends_and_then_the_c
         assert_eq!(place.shell.run(["daemon", "restart"]).code, 0);
         let refused = resume();
         assert_eq!(refused.code, 1, "{refused:?}");
-        assert_eq!(refused.stderr, format!("error: {LACKING}\n"));
+        assert_eq!(refused.stderr, format!("error: {CREDENTIALS_LOST}\n"));
     });
     place.set_key("sk-of-the-resume");
     block_in_place(|| {
@@ -352,17 +354,18 @@ async fn a_resume_has_the_key_of_its_launch_until_the_daemon_ends_and_then_the_c
     });
 }
 
-/// Answers the second time it is asked; until then the run pauses.
+/// The server is busy at the first request and answers the second. During the pause of 30 s between them the
+/// daemon is killed, so that the run has to be continued.
 const SECOND_TIME: &str = "@once 503 retry-after=30 | say fine";
 
-const LACKING: &str = "the credentials of `openai` came with the call and are lost, as when the daemon is \
-                       restarted; call again from where it was launched, with `openai` in the environment, \
-                       or run `asyncagents auth set openai`";
+const CREDENTIALS_LOST: &str = "the credentials of `openai` came with the call and are lost, as when the daemon is restarted; call \
+     again from where it was launched, with `openai` in the environment, or run `asyncagents auth set openai`";
 
 impl Fixture {
-    /// A run whose key came with its launch, after a daemon that died under it. The shell has no key.
+    /// Launches with a key in the environment and kills the daemon, which had the key in memory only. The shell
+    /// has no key afterwards.
     fn lose_credentials(&mut self) -> String {
-        // Another line each time: the server knows those it has refused.
+        // Another prompt each time: the server refuses each `@once` line only once.
         let pause = (30 + self.server.asked().len()).to_string();
         self.lose_credentials_of(&SECOND_TIME.replace("30", &pause))
     }
@@ -378,17 +381,17 @@ impl Fixture {
         run.stdout.trim().to_owned()
     }
 
-    fn until_it_lacks(&self, id: &str) {
+    fn until_it_waits_for_credentials(&self, id: &str) {
         until("it waits for its credentials", || {
             let named =
                 |task: &TaskView| [&task.short_id, &task.session_id].contains(&&id.to_owned());
             let task = self.shell.tasks().into_iter().find(named).unwrap();
             let Progress { phase, detail, .. } = task.progress;
-            phase == Phase::Queued && detail.as_deref() == Some(LACKING)
+            phase == Phase::Queued && detail.as_deref() == Some(CREDENTIALS_LOST)
         });
     }
 
-    fn until_fine(&self, id: &str) {
+    fn check_completes(&self, id: &str) {
         assert_eq!(self.end(id), ("completed".to_owned(), "fine".to_owned(), String::new()));
     }
 }
@@ -403,49 +406,49 @@ async fn a_run_that_lost_the_credentials_of_its_call_waits_for_them_and_never_us
     place.configure(&format!("[limits]\nactive_per_parent = 1\n[providers.openai]\n{section}"));
     block_in_place(|| {
         let id = place.lose_credentials();
-        place.until_it_lacks(&id);
-        // Its slot is free: one of the same parent runs meanwhile, with what is configured.
+        place.until_it_waits_for_credentials(&id);
+        // Its slot is free: a task of the same parent runs meanwhile, with the configured key.
         let run = place.run("@say fine");
-        place.until_fine(run.stdout.trim());
+        place.check_completes(run.stdout.trim());
         assert_eq!(others.asked().len(), 1);
-        place.until_it_lacks(&id);
+        place.until_it_waits_for_credentials(&id);
         let refused = place.shell.run(["resume", &id, "@say two"]);
         assert_eq!(refused.code, 1, "it is live: {refused:?}");
-        // It is still so for the next daemon.
+        // The next daemon waits for them as well.
         assert_eq!(place.shell.run(["daemon", "restart"]).code, 0);
-        place.until_it_lacks(&id);
+        place.until_it_waits_for_credentials(&id);
         // The client that launched it comes back.
         place.set_key("sk-of-the-launch");
-        place.until_fine(&id);
+        place.check_completes(&id);
         assert_eq!(place.last_key(), "sk-of-the-launch");
         assert_eq!(others.asked().len(), 1, "{:?}", others.asked());
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_lost_its_credentials_goes_on_when_auth_set_brings_them_and_can_be_cancelled() {
+async fn a_run_that_lost_its_credentials_goes_on_after_auth_set_and_can_be_cancelled() {
     let mut place = Fixture::build().await;
     let origin = place.server.origin();
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
     block_in_place(|| {
-        // Kept before the launch, which came with another one all the same.
+        // A key stored before the launch is not used for it: the launch came with another one.
         let set = place.shell.run_with_input(["auth", "set", "openai"], b"sk-kept-before");
         assert_eq!(set.code, 0, "{set:?}");
         let other = place.lose_credentials();
-        place.until_it_lacks(&other);
+        place.until_it_waits_for_credentials(&other);
         assert_eq!(place.shell.run(["cancel", &other]).code, 0);
         assert_eq!(place.end(&other).0, "cancelled");
         let id = place.lose_credentials();
-        place.until_it_lacks(&id);
+        place.until_it_waits_for_credentials(&id);
         let set = place.shell.run_with_input(["auth", "set", "openai"], b"sk-kept-since");
         assert_eq!(set.code, 0, "{set:?}");
-        place.until_fine(&id);
+        place.check_completes(&id);
         assert_eq!(place.last_key(), "sk-kept-since");
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_is_set_or_removed_in_mid_run_holds_from_the_next_request_on() {
+async fn a_key_set_or_removed_in_mid_run_applies_from_the_next_request_on() {
     let mut place = Fixture::build().await;
     let origin = place.server.origin();
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
@@ -480,7 +483,7 @@ async fn a_key_that_is_set_or_removed_in_mid_run_holds_from_the_next_request_on(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_went_on_with_a_kept_key_waits_again_when_that_is_removed() {
+async fn a_run_that_went_on_with_a_stored_key_waits_again_when_it_is_removed() {
     let mut place = Fixture::build().await;
     let origin = place.server.origin();
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
@@ -488,7 +491,7 @@ async fn a_run_that_went_on_with_a_kept_key_waits_again_when_that_is_removed() {
         let wait = json!({"command": "while [ ! -e one ]; do sleep 0.01; done"});
         let prompt = format!("@once 503 retry-after=30 | call bash {wait}\n@say fine");
         let id = place.lose_credentials_of(&prompt);
-        place.until_it_lacks(&id);
+        place.until_it_waits_for_credentials(&id);
         let set = |key: &str| {
             let set = place.shell.run_with_input(["auth", "set", "openai"], key.as_bytes());
             assert_eq!(set.code, 0, "{set:?}");
@@ -497,9 +500,9 @@ async fn a_run_that_went_on_with_a_kept_key_waits_again_when_that_is_removed() {
         until("the model is asked", || place.server.asked().len() == 2);
         assert_eq!(place.shell.run(["auth", "remove", "openai"]).code, 0);
         fs::write(place.project.join("one"), "").unwrap();
-        place.until_it_lacks(&id);
+        place.until_it_waits_for_credentials(&id);
         set("sk-third");
-        place.until_fine(&id);
+        place.check_completes(&id);
         let shown = place.server.asked().into_iter().map(|asked| asked.authorization.unwrap());
         let expected = ["Bearer sk-of-the-launch", "Bearer sk-second", "Bearer sk-third"];
         assert_eq!(shown.collect::<Vec<_>>(), expected);
@@ -507,7 +510,7 @@ async fn a_run_that_went_on_with_a_kept_key_waits_again_when_that_is_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_goes_on_with_its_key_while_the_kept_keys_cannot_be_read() {
+async fn a_run_goes_on_with_its_key_while_the_stored_keys_cannot_be_read() {
     let mut place = Fixture::build().await;
     let origin = place.server.origin();
     place.configure(&format!("[providers.openai]\nbase_url = '{origin}'\n"));
@@ -520,24 +523,24 @@ async fn a_run_goes_on_with_its_key_while_the_kept_keys_cannot_be_read() {
         let keys = place.shell.home().join("auth.json");
         fs::set_permissions(&keys, fs::Permissions::from_mode(0o644)).unwrap();
         fs::write(place.project.join("one"), "").unwrap();
-        place.until_fine(run.stdout.trim());
+        place.check_completes(run.stdout.trim());
         let shown = place.server.asked().into_iter().map(|asked| asked.authorization.unwrap());
         assert_eq!(shown.collect::<Vec<_>>(), ["Bearer sk-first", "Bearer sk-first"]);
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn private_places_of_a_run_that_waits_for_its_credentials_stay_however_old_they_are() {
+async fn private_directories_of_a_run_that_waits_for_its_credentials_stay_however_old_they_are() {
     let mut place = Fixture::build().await;
     block_in_place(|| {
         place.set_key("sk-of-the-launch");
         let [pruned, ended] = ["@say fine", "@say fine"].map(|prompt| {
             let run = place.run(prompt);
-            place.until_fine(run.stdout.trim());
+            place.check_completes(run.stdout.trim());
             run.stdout.trim().to_owned()
         });
         let waiting = place.lose_credentials();
-        place.until_it_lacks(&waiting);
+        place.until_it_waits_for_credentials(&waiting);
         let tasks = place.shell.tasks();
         let folder = |id: &str| {
             let task = tasks.iter().find(|task| task.short_id == id).unwrap();
@@ -549,7 +552,7 @@ async fn private_places_of_a_run_that_waits_for_its_credentials_stay_however_old
             fs::create_dir_all(folder.join("tmp")).unwrap();
             fs::File::open(folder).unwrap().set_modified(UNIX_EPOCH).unwrap();
         }
-        // Files are looked through after tasks were pruned.
+        // Pruning tasks starts the cleanup of old directories.
         assert_eq!(place.shell.say(["prune", "--keep", "1"]), "Removed 1 task.\n");
         until("the others are gone", || {
             [&ended, &pruned, &left_by_a_crash].iter().all(|folder| !folder.exists())
@@ -559,7 +562,7 @@ async fn private_places_of_a_run_that_waits_for_its_credentials_stay_however_old
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_launch_that_is_repeated_with_the_same_key_brings_lost_credentials() {
+async fn a_launch_repeated_with_the_same_idempotency_key_restores_lost_credentials() {
     let place = Fixture::build().await;
     let access = AccessView { key: "sk-of-the-launch".into(), base_url: place.server.origin() };
     let hand_over = HandOverView {
@@ -576,15 +579,15 @@ async fn a_launch_that_is_repeated_with_the_same_key_brings_lost_credentials() {
     block_in_place(|| {
         until("the model is asked", || !place.server.asked().is_empty());
         place.shell.kill_daemon();
-        place.until_it_lacks(&task.session_id);
+        place.until_it_waits_for_credentials(&task.session_id);
     });
     let again = place.shell.client().launch(&request).await.unwrap();
     assert_eq!(again.session_id, task.session_id);
-    block_in_place(|| place.until_fine(&task.session_id));
+    block_in_place(|| place.check_completes(&task.session_id));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_provider_without_a_key_is_refused_at_launch_in_words_about_the_daemon() {
+async fn a_provider_without_a_key_is_refused_at_launch_because_the_daemon_has_none() {
     let place = Fixture::build().await;
     block_in_place(|| {
         let told = "error: the daemon has no key for `openai`: run `asyncagents auth set openai`, or set \
@@ -625,7 +628,7 @@ async fn an_opencode_server_of_the_callers_environment_is_used_for_its_launches_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_and_the_daemon_have_no_tokens_of_the_session_that_started_the_daemon() {
+async fn neither_commands_nor_the_daemon_inherit_tokens_of_the_session_that_started_it() {
     let mut place = Fixture::build().await;
     place.configure("[agent]\nenvironment = ['CORP_*']\n");
     place.set_key("sk-of-the-starter");
@@ -635,7 +638,7 @@ async fn commands_and_the_daemon_have_no_tokens_of_the_session_that_started_the_
         ("GITHUB_TOKEN", "token-3"),
         ("CORP_ROOT", "/corp"),
         ("LANG", "C.UTF-8"),
-        // Where there is a sandbox, it sets this one.
+        // Set here as the sandbox sets it, so that the list is the same without one.
         ("TMPDIR", "/tmp"),
     ] {
         place.shell.set(name, value);
@@ -747,14 +750,14 @@ async fn the_doctor_reads_all_pages_of_a_list_of_models_and_no_more_than_twenty(
         let [a, g, o] = all("24");
         let absent = "! model: a/model-25 is not in its provider's list of models";
         check(24, 7, [absent, &a, &g, &o]);
-        // What was not read may hold the model.
+        // The model may be on a page that was not read, so it is not reported as absent.
         let [a, g, _] = all("more than 20");
         let [_, _, o] = all("30");
         check(30, 1, ["✓ model: a/model-25", &a, &g, &o]);
     });
 }
 
-/// Every way in which a server can fail and repeat the key that it was shown.
+/// Ways in which a server can fail and repeat the key it received.
 const FAILURES: [&str; 9] = [
     "@status 401 | say wrong key: {authorization}",
     "@status 400 | say bad request with {authorization}",
@@ -809,13 +812,13 @@ async fn a_key_is_in_no_file_log_or_output_whatever_goes_wrong() {
             for command in ["list", "hosts", "auth list", "doctor --online", "daemon status"] {
                 told.push(place.shell.run(command.split(' ')));
             }
-            let leaky: Vec<&Ended> = told
+            let leaky: Vec<&CommandOutcome> = told
                 .iter()
                 .filter(|told| {
                     canary::is_in(told.stdout.as_bytes()) || canary::is_in(told.stderr.as_bytes())
                 })
                 .collect();
-            assert_eq!(leaky, [] as [&Ended; 0], "{keep}");
+            assert_eq!(leaky, [] as [&CommandOutcome; 0], "{keep}");
             let site = Site::of(&place.shell);
             for task in place.shell.tasks() {
                 for path in ["", "/logs", "/messages?include_tool_results=true"] {
@@ -825,7 +828,7 @@ async fn a_key_is_in_no_file_log_or_output_whatever_goes_wrong() {
             }
             let snapshot = site.events("").next().unwrap();
             assert!(!canary::is_in(format!("{snapshot:?}").as_bytes()), "{keep}");
-            assert!(place.shell.log().contains("TRACE"), "it logs all there is");
+            assert!(place.shell.log().contains("TRACE"), "the most detailed level is on");
             assert_eq!(canary::leaks(place.shell.home()), [] as [PathBuf; 0], "{keep}");
             assert_eq!(canary::leaks(&place.project), [] as [PathBuf; 0], "{keep}");
             let leak = place.project.join("leak");

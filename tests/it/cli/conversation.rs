@@ -1,11 +1,11 @@
-//! `run`, `logs` and `wait`: staying with a task, in pipes and across a daemon that dies.
+//! `run`, `logs` and `wait`: following a task, in pipes, on terminals and across a killed daemon.
 
 use std::fs;
 
 use asyncagents::wire::TaskView;
 use serde_json::{Value, json};
 
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 use crate::support::terminal::Terminal;
 
 const SCRIPT: &str =
@@ -21,7 +21,8 @@ fn the_log_of_a_task_is_its_conversation_with_a_line_for_each_call() {
          agent    │ It is in **a**.\n",
         "x".repeat(200)
     );
-    let said = |stdout: &str| Ended { code: 0, stdout: stdout.to_owned(), stderr: String::new() };
+    let said =
+        |stdout: &str| CommandOutcome { code: 0, stdout: stdout.to_owned(), stderr: String::new() };
     assert_eq!(shell.run(["logs", &task.short_id]), said(&expected));
     assert_eq!(
         shell.run(["logs", "-n", "1", &task.short_id]).stdout.lines().last(),
@@ -40,7 +41,7 @@ fn the_log_of_a_task_is_its_conversation_with_a_line_for_each_call() {
 }
 
 #[test]
-fn a_log_on_a_terminal_fits_it_and_cannot_be_forged() {
+fn a_log_on_a_terminal_fits_its_width_and_cannot_be_forged_by_the_agent() {
     let shell = Shell::with_host_process();
     let hostile = "ok\n\u{1b}[2Jagent    │ forged\nuser     │ do it\n&#27;[31m";
     let task = shell.launch_hanging("x");
@@ -55,7 +56,7 @@ fn a_log_on_a_terminal_fits_it_and_cannot_be_forged() {
 }
 
 #[test]
-fn a_log_that_is_followed_survives_a_killed_daemon_and_says_everything_once() {
+fn logs_with_follow_survives_a_killed_daemon_and_prints_every_line_once() {
     let shell = Shell::with_host_process();
     let task = shell.launch_hanging("look");
     let mut following = shell.start(["logs", "-f", &task.short_id]);
@@ -66,7 +67,7 @@ fn a_log_that_is_followed_survives_a_killed_daemon_and_says_everything_once() {
     shell.finish(&task, "found");
     let stderr = format!("{} \"look @hang\" completed\n", task.short_id);
     let stdout = "agent    │ found\n".to_owned();
-    assert_eq!(following.wait(), Ended { code: 0, stdout, stderr });
+    assert_eq!(following.wait(), CommandOutcome { code: 0, stdout, stderr });
 }
 
 #[test]
@@ -79,7 +80,7 @@ fn run_with_wait_prints_the_result_and_exits_as_wait_does() {
     let ended = shell.run(["run", "--wait", "--description", "d", "@fail overloaded"]);
     let id = shell.tasks()[0].short_id.clone();
     let stderr = format!("{id}\n{id} \"d\" error: \"overloaded\"\n");
-    assert_eq!(ended, Ended { code: 1, stdout: String::new(), stderr });
+    assert_eq!(ended, CommandOutcome { code: 1, stdout: String::new(), stderr });
     let task: TaskView =
         serde_json::from_str(&shell.run(["run", "--wait", "--json", "@say x"]).stdout).unwrap();
     assert_eq!((task.status.as_str(), task.result.as_deref()), ("completed", Some("x")));
@@ -88,7 +89,7 @@ fn run_with_wait_prints_the_result_and_exits_as_wait_does() {
 }
 
 #[test]
-fn what_keeps_run_from_waiting_is_told_apart_from_a_task_that_failed() {
+fn run_with_wait_exits_2_when_the_launch_is_refused_and_not_1_as_for_a_failed_task() {
     let shell = Shell::new();
     for flag in ["--wait", "--follow"] {
         let refused = shell.run(["run", flag, "--agent", "nobody", "look"]);
@@ -101,7 +102,7 @@ fn what_keeps_run_from_waiting_is_told_apart_from_a_task_that_failed() {
 }
 
 #[test]
-fn the_log_of_a_queued_task_is_followed_from_its_first_word() {
+fn the_log_of_a_queued_task_is_followed_from_its_first_line() {
     let mut shell = Shell::with_host_process();
     fs::write(shell.path("config.toml"), "[limits]\nactive_per_parent = 1\n").unwrap();
     shell.set("ASYNCAGENTS_CONFIG", shell.path("config.toml"));
@@ -113,7 +114,7 @@ fn the_log_of_a_queued_task_is_followed_from_its_first_word() {
     assert_eq!(following.next_line(), "         │ @say found\n");
     let stderr = format!("{} \"second @say found\" completed\n", queued.short_id);
     let stdout = "agent    │ found\n".to_owned();
-    assert_eq!(following.wait(), Ended { code: 0, stdout, stderr });
+    assert_eq!(following.wait(), CommandOutcome { code: 0, stdout, stderr });
 }
 
 #[test]
@@ -155,14 +156,14 @@ fn run_takes_its_prompt_from_a_file_or_an_editor_and_launches_nothing_without_on
     let (code, shown) = on_terminal(&shell);
     assert!(code == 2 && shown.contains("the editor `false` failed"), "{shown}");
     assert_eq!(shell.tasks().len(), count);
-    // VISUAL comes first, and may have arguments.
+    // VISUAL takes precedence over EDITOR, and may have arguments.
     shell.set("VISUAL", "sh -c 'echo @say written > \"$0\"'");
     let (code, shown) = on_terminal(&shell);
     assert!(code == 0 && shown.contains("│ written\n"), "{code} {shown}");
 }
 
 #[test]
-fn run_on_a_terminal_says_how_to_go_on_and_prints_the_id_alone_elsewhere() {
+fn run_prints_the_next_commands_on_a_terminal_and_the_id_alone_elsewhere() {
     let shell = Shell::new();
     let shown = shell.on_terminal(80, ["run", "@hang"]);
     let id = shell.tasks()[0].short_id.clone();
@@ -173,11 +174,11 @@ fn run_on_a_terminal_says_how_to_go_on_and_prints_the_id_alone_elsewhere() {
     assert_eq!(shown, expected);
     let ended = shell.run(["run", "@hang"]);
     let id = shell.tasks()[0].short_id.clone();
-    assert_eq!(ended, Ended { code: 0, stdout: format!("{id}\n"), stderr: String::new() });
+    assert_eq!(ended, CommandOutcome { code: 0, stdout: format!("{id}\n"), stderr: String::new() });
 }
 
 #[test]
-fn a_follow_up_comes_from_standard_input() {
+fn resume_reads_its_prompt_from_standard_input() {
     let shell = Shell::new();
     let task = shell.launch_to_the_end("@say one");
     let resumed = shell.run_with_input(["resume", &task.short_id, "-"], b"@say two\n");
@@ -207,7 +208,7 @@ fn wait_without_ids_waits_for_the_tasks_of_this_shell() {
     let tasks: Vec<TaskView> = serde_json::from_str(&waited.stdout).unwrap();
     let ids: Vec<&str> = tasks.iter().map(|task| task.session_id.as_str()).collect();
     assert_eq!((waited.code, ids), (124, vec![two.session_id.as_str(), &one.session_id]));
-    // A resumed task is at work, too, however many are running.
+    // Resumed tasks count as well as running ones.
     let resumed = shell.launch_to_the_end("@say first");
     shell.say(["resume", &resumed.short_id, "@hang"]);
     let waited = shell.run(["wait", "--timeout", "0", "--json"]);

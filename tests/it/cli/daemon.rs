@@ -1,4 +1,4 @@
-//! `asyncagents daemon`: its log, its unit of systemd, and stopping it without cutting tasks off.
+//! `asyncagents daemon`: its log, its systemd unit, and draining: a stop that waits for running tasks.
 
 use std::fs;
 
@@ -6,10 +6,11 @@ use asyncagents::task::Phase;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 
-/// Of whose daemon a task that is queued means that it drains: there is room for many more.
-fn roomy() -> Shell {
+/// A shell whose limit is so high that a task is queued only while the daemon drains. A drain shows
+/// in nothing else, so the tests launch tasks until one is queued.
+fn with_high_limit() -> Shell {
     let mut shell = Shell::with_host_process();
     let file = shell.path("config.toml");
     fs::write(&file, "[limits]\nactive_per_parent = 1000\n").unwrap();
@@ -19,19 +20,19 @@ fn roomy() -> Shell {
 
 #[test]
 fn a_drained_daemon_stops_when_the_running_tasks_have_ended() {
-    let shell = roomy();
+    let shell = with_high_limit();
     let running = shell.launch_hanging("busy");
     let refused = shell.run(["daemon", "stop", "--drain", "--timeout", "0.05"]);
     let still = "error: the time is up and 1 task is still at work; the daemon was not stopped, and queued \
                  tasks start again\n";
-    let expected = Ended { code: 1, stdout: String::new(), stderr: still.into() };
+    let expected = CommandOutcome { code: 1, stdout: String::new(), stderr: still.into() };
     assert_eq!(refused, expected);
     let pid = shell.pid();
     let stopping = shell.start(["daemon", "stop", "--drain", "--json"]);
-    // It has begun to drain once a launch has to wait.
+    // The command starts the drain at some later moment: it has begun once a launch is queued.
     let queued = || shell.launch("@hang").progress.phase == Phase::Queued;
     until("nothing starts any more", queued);
-    assert_eq!(shell.pid(), pid, "it waits for what runs");
+    assert_eq!(shell.pid(), pid, "it waits for running tasks");
     for task in shell.tasks() {
         if task.progress.phase != Phase::Queued {
             until("it is at work", || {
@@ -41,9 +42,9 @@ fn a_drained_daemon_stops_when_the_running_tasks_have_ended() {
         }
     }
     let stopped = "{\n  \"stopped\": true\n}\n".to_owned();
-    assert_eq!(stopping.wait(), Ended { code: 0, stdout: stopped, stderr: String::new() });
+    assert_eq!(stopping.wait(), CommandOutcome { code: 0, stdout: stopped, stderr: String::new() });
     assert_eq!(shell.health(), None);
-    // What waited starts with the next daemon: nothing of the drain is on disk.
+    // A drain is not persisted: queued tasks start with the next daemon.
     shell.say(["daemon", "start"]);
     until("the others start", || {
         shell.tasks().iter().all(|task| task.progress.phase != Phase::Queued)
@@ -52,8 +53,8 @@ fn a_drained_daemon_stops_when_the_running_tasks_have_ended() {
 }
 
 #[test]
-fn ctrl_c_during_a_drain_leaves_the_daemon_as_it_was() {
-    let shell = roomy();
+fn ctrl_c_during_a_drain_leaves_the_daemon_running_and_starts_queued_tasks_again() {
+    let shell = with_high_limit();
     shell.launch_hanging("busy");
     let pid = shell.pid();
     let stopping = shell.start(["daemon", "stop", "--drain"]);
@@ -71,7 +72,7 @@ fn ctrl_c_during_a_drain_leaves_the_daemon_as_it_was() {
 }
 
 #[test]
-fn the_log_is_shown_from_its_end_and_followed() {
+fn the_last_lines_of_the_log_are_shown_and_new_ones_followed() {
     let shell = Shell::new();
     let missing = shell.run(["daemon", "logs"]);
     assert_eq!(missing.code, 1);
@@ -84,19 +85,21 @@ fn the_log_is_shown_from_its_end_and_followed() {
     assert!(all.contains(&task.session_id), "{all}");
 
     let mut following = shell.command(["daemon", "logs", "-f", "-n", "0"]);
-    let (file, heard) = (fs::File::create(shell.path("heard")).unwrap(), shell.path("heard"));
+    let shown = shell.path("shown");
+    let file = fs::File::create(&shown).unwrap();
     let mut following = following.stdout(file).spawn().unwrap();
-    // Whatever is logged before it has begun to read is not shown: until one of them is.
+    // With `-n 0` it skips what was logged before it opened the file, and nothing tells when that
+    // is: log more until one of the lines is shown.
     until("it shows what is logged", || {
         let task = shell.launch_to_the_end("@say more");
-        fs::read_to_string(&heard).unwrap().contains(&task.session_id)
+        fs::read_to_string(&shown).unwrap().contains(&task.session_id)
     });
     following.kill().unwrap();
     following.wait().unwrap();
 }
 
 #[test]
-fn a_unit_is_written_once_and_only_what_was_written_is_removed() {
+fn a_systemd_unit_is_written_once_and_removed_and_a_foreign_one_is_left_alone() {
     let shell = Shell::new();
     let file = shell.path(".config/systemd/user/asyncagents.service");
     let unit = shell.say(["daemon", "install", "--print"]);
@@ -106,7 +109,8 @@ fn a_unit_is_written_once_and_only_what_was_written_is_removed() {
     insta::assert_snapshot!("daemon_install", masked);
     let next = "next: `asyncagents daemon stop`, then `systemctl --user daemon-reload && systemctl --user \
                 enable --now asyncagents`\n";
-    let said = |stdout: String, stderr: &str| Ended { code: 0, stdout, stderr: stderr.into() };
+    let said =
+        |stdout: String, stderr: &str| CommandOutcome { code: 0, stdout, stderr: stderr.into() };
     let shown = file.display();
     assert_eq!(shell.run(["daemon", "install"]), said(format!("wrote {shown}\n"), next));
     assert_eq!(fs::read_to_string(&file).unwrap(), unit);
@@ -129,7 +133,7 @@ fn a_unit_is_written_once_and_only_what_was_written_is_removed() {
 }
 
 #[test]
-fn stop_says_as_json_whether_there_was_one() {
+fn stop_reports_as_json_whether_a_daemon_was_running() {
     let shell = Shell::new();
     assert_eq!(shell.json(["daemon", "stop", "--json"]), json!({ "stopped": false }));
     shell.say(["daemon", "start"]);

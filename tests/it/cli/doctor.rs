@@ -1,4 +1,5 @@
-//! `asyncagents doctor`: what it looks at, in lines for people and in JSON, and long work that shows itself on a terminal only.
+//! `asyncagents doctor`: its checks, as lines for people and as JSON; and the progress of long operations,
+//! which only a terminal shows.
 
 use std::fs;
 
@@ -6,37 +7,37 @@ use serde_json::{Value, json};
 
 use crate::support::process::Shell;
 
-/// The lines about this, with their signs.
-fn about(shell: &Shell, what: &str) -> Vec<String> {
+/// The lines of the doctor about this, with their status signs.
+fn findings_about(shell: &Shell, what: &str) -> Vec<String> {
     let lines = shell.run(["doctor"]).stdout;
     let is_about = |line: &&str| line.get(..).is_some_and(|line| line.contains(what));
     lines.lines().filter(is_about).map(str::to_owned).collect()
 }
 
 #[test]
-fn the_doctor_names_storage_port_hosts_clients_and_notifications_and_what_to_do() {
+fn the_doctor_checks_storage_port_hosts_clients_and_notifications_and_says_what_to_do() {
     let mut shell = Shell::new();
     let file = shell.path("config.toml");
     shell.set("ASYNCAGENTS_CONFIG", &file);
     fs::write(&file, "").unwrap();
     let home = shell.home().display().to_string();
-    let [storage] = about(&shell, " storage: ").try_into().unwrap();
+    let [storage] = findings_about(&shell, " storage: ").try_into().unwrap();
     assert!(storage.starts_with(&format!("✓ storage: {home}, task store of ")), "{storage}");
-    let [port] = about(&shell, " port: ").try_into().unwrap();
+    let [port] = findings_about(&shell, " port: ").try_into().unwrap();
     assert!(port.starts_with("✓ port: http://127.0.0.1:"), "{port}");
     let hosts = "✓ hosts: embedded, opencode, scripted (default)";
-    assert_eq!(about(&shell, " hosts: "), [hosts]);
+    assert_eq!(findings_about(&shell, " hosts: "), [hosts]);
     let none = "– MCP clients: none is registered (`asyncagents mcp install CLIENT --write`)";
-    assert_eq!(about(&shell, "MCP client"), [none]);
+    assert_eq!(findings_about(&shell, "MCP client"), [none]);
     let none = "– notifications: none (`[notify]` in the configuration file)";
-    assert_eq!(about(&shell, "notifications"), [none]);
+    assert_eq!(findings_about(&shell, "notifications"), [none]);
 
     shell.say(["mcp", "install", "cursor", "--write"]);
     let cursor = shell.path(".cursor/mcp.json");
     let registered = format!("✓ MCP client cursor: registered in {}", cursor.display());
-    assert_eq!(about(&shell, "MCP client"), [registered]);
+    assert_eq!(findings_about(&shell, "MCP client"), [registered]);
     fs::write(&cursor, "{").unwrap();
-    let [broken] = about(&shell, "MCP client").try_into().unwrap();
+    let [broken] = findings_about(&shell, "MCP client").try_into().unwrap();
     assert!(broken.starts_with("! MCP client cursor: "), "{broken}");
 
     let webhook = "[notify]\ndesktop = true\ncommand = \"true\"\n\
@@ -50,7 +51,7 @@ fn the_doctor_names_storage_port_hosts_clients_and_notifications_and_what_to_do(
         "✓ notifications: webhook at example.org, secret from a file",
         "✓ notifications: `notify.command`",
     ];
-    assert_eq!(about(&shell, " notifications: "), expected);
+    assert_eq!(findings_about(&shell, " notifications: "), expected);
     fs::remove_file(shell.path("secret")).unwrap();
     let doctor = shell.run(["doctor"]);
     assert_eq!(doctor.code, 1);
@@ -59,7 +60,7 @@ fn the_doctor_names_storage_port_hosts_clients_and_notifications_and_what_to_do(
 }
 
 #[test]
-fn the_doctor_counts_what_it_found_and_says_the_same_as_json() {
+fn the_doctor_counts_its_findings_and_reports_the_same_as_json() {
     let shell = Shell::new();
     shell.say(["daemon", "start"]);
     let text = shell.run(["doctor"]).stdout;
@@ -82,7 +83,7 @@ fn the_doctor_counts_what_it_found_and_says_the_same_as_json() {
         count("absent"),
         count("warning")
     );
-    // The size of the task store grows while the doctor looks.
+    // The task store may grow between the two runs, so its size is left out.
     let without_size = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.contains(" storage: "));
         lines.map(str::to_owned).collect()
@@ -92,9 +93,9 @@ fn the_doctor_counts_what_it_found_and_says_the_same_as_json() {
 }
 
 #[test]
-fn long_work_shows_itself_on_a_terminal_and_is_quiet_elsewhere() {
+fn long_operations_show_progress_on_a_terminal_and_are_quiet_elsewhere() {
     let mut shell = Shell::new();
-    // Without it no program knows how to draw.
+    // Progress is drawn only where `TERM` is set; the shell of the tests has none.
     shell.set("TERM", "xterm");
     shell.launch_to_the_end("@say done");
     let copy = shell.path("copy.db");

@@ -1,10 +1,11 @@
-//! `mcp install` and `mcp uninstall`: what they print, what they write, and that all else is kept.
+//! `mcp install` and `mcp uninstall`: what they print, what they write, and that the rest of a client's
+//! configuration file is kept byte for byte.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use crate::support::canary::{self, CANARY};
-use crate::support::process::{Ended, Shell};
+use crate::support::process::{CommandOutcome, Shell};
 use crate::support::web::Site;
 
 const CLIENTS: [(&str, &str); 7] = [
@@ -27,7 +28,7 @@ fn shell() -> Shell {
     shell
 }
 
-fn mcp(shell: &Shell, arguments: &str) -> Ended {
+fn mcp(shell: &Shell, arguments: &str) -> CommandOutcome {
     let arguments = ["mcp"].into_iter().chain(arguments.split(' '));
     shell.run_in(&shell.path("project"), arguments)
 }
@@ -47,7 +48,7 @@ fn install_prints_the_entry_its_file_and_what_the_client_still_asks_for() {
 }
 
 #[test]
-fn install_writes_it_once_and_uninstall_leaves_nothing() {
+fn install_writes_the_entry_once_and_uninstall_leaves_nothing() {
     let shell = shell();
     for (client, file) in CLIENTS {
         let path = shell.path(file);
@@ -74,7 +75,7 @@ fn install_writes_it_once_and_uninstall_leaves_nothing() {
 }
 
 #[test]
-fn uninstall_gives_back_what_was_there_and_keeps_what_was_changed_since() {
+fn uninstall_restores_the_file_or_keeps_what_was_changed_since() {
     let shell = shell();
     for (client, file) in CLIENTS {
         let path = shell.path(file);
@@ -104,7 +105,7 @@ fn uninstall_gives_back_what_was_there_and_keeps_what_was_changed_since() {
 }
 
 #[test]
-fn keys_in_a_clients_file_are_in_no_file_of_ours() {
+fn keys_in_a_clients_file_are_copied_to_no_file_of_ours() {
     let mut shell = shell();
     for (client, file) in CLIENTS {
         let path = shell.path(file);
@@ -121,7 +122,7 @@ fn keys_in_a_clients_file_are_in_no_file_of_ours() {
             assert_eq!(canary::leaks(&root), std::slice::from_ref(&path), "{arguments}");
         };
         check(&shell, &format!("mcp install {client} --write"), "added the server to");
-        // Renewed, because the program is somewhere else.
+        // The program is no longer on the PATH, so the entry is written again with its full path.
         shell.set("PATH", "/nowhere");
         check(&shell, &format!("mcp install {client} --write"), "added the server to");
         shell.set("PATH", shell.path("bin"));
@@ -149,7 +150,7 @@ fn a_program_that_is_not_on_the_path_is_named_by_its_path_with_a_warning() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_understood_is_left_as_it_is() {
+fn a_configuration_file_that_cannot_be_parsed_is_left_unchanged() {
     let shell = shell();
     for (client, file) in CLIENTS {
         let path = shell.path(file);
@@ -166,9 +167,8 @@ fn a_configuration_that_cannot_be_understood_is_left_as_it_is() {
     }
 }
 
-/// Over HTTP: what is printed has the daemon's address and its token.
 #[test]
-fn install_over_http_writes_the_address_and_the_token_and_says_so_aloud() {
+fn install_over_http_writes_the_address_and_the_token_and_warns_of_it() {
     let shell = shell();
     let mut told = String::new();
     for (client, file) in CLIENTS {
@@ -198,7 +198,7 @@ fn install_over_http_writes_the_address_and_the_token_and_says_so_aloud() {
 }
 
 #[test]
-fn install_over_http_takes_a_directory_and_gives_back_what_was_there() {
+fn install_over_http_takes_a_directory_and_uninstall_restores_the_file() {
     let shell = shell();
     for (client, file) in CLIENTS {
         let path = shell.path(file);

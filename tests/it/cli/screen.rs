@@ -1,4 +1,5 @@
-//! Commands on a real terminal (tmux): what is redrawn in place, and what stays on the screen.
+//! Commands on a real terminal (tmux): what is redrawn in place, and what stays on the screen. A
+//! pseudoterminal alone shows the bytes, not what escape sequences make of them.
 
 use std::fs;
 use std::process::Stdio;
@@ -8,24 +9,26 @@ use rustix::process::Signal;
 use crate::support::process::{Shell, until};
 use crate::support::screen::Screen;
 
-/// The program with these words, and its exit code as the last line; the screen stays.
-fn words(arguments: &str) -> Vec<String> {
+/// Runs the program and prints its exit code as the last line. `cat` keeps the screen open afterwards:
+/// tmux closes a session with its command.
+fn in_sh(arguments: &str) -> Vec<String> {
     let program = env!("CARGO_BIN_EXE_asyncagents");
-    // Ctrl-C is for the program, not for the shell around it.
+    // Ctrl-C goes to the whole foreground process group; the shell around the program must survive it
+    // to print the exit code.
     let script = format!("trap : INT; {program} {arguments}; echo \"exit $?\"; exec cat");
     ["sh", "-c", &script].map(str::to_owned).to_vec()
 }
 
 fn start<'a>(shell: &'a Shell, name: &str, arguments: &str) -> Screen<'a> {
-    Screen::start(shell, &shell.path(""), name, (100, 30), &words(arguments))
+    Screen::start(shell, &shell.path(""), name, (100, 30), &in_sh(arguments))
 }
 
 #[test]
-fn wait_shows_what_tasks_do_in_place_and_goes_on_when_the_daemon_is_killed() {
+fn wait_redraws_the_progress_of_tasks_in_place_and_survives_a_killed_daemon() {
     let shell = Shell::with_host_process();
     let (one, two) = (shell.launch_hanging("first"), shell.launch_hanging("second"));
     let screen = start(&shell, "wait", &format!("wait {} {}", one.short_id, two.short_id));
-    // What is said of its end has the name in quotes.
+    // Lines of progress have the name without quotes, lines of an end have it in quotes.
     let line = |id: &str, name: &str| format!("{id}  {name} @hang ");
     screen.until_shows(&line(&one.short_id, "first"));
     screen.until_shows(&line(&two.short_id, "second"));
@@ -35,7 +38,8 @@ fn wait_shows_what_tasks_do_in_place_and_goes_on_when_the_daemon_is_killed() {
     shell.finish(&two, "b");
     let ended = format!("{} \"second @hang\" completed", two.short_id);
     screen.until_shows(&ended);
-    // What was drawn of it is gone, what has ended stays, and the other one is drawn below it.
+    // The progress line of the ended task is erased, the line of its end stays, and the progress of
+    // the other one is drawn below it.
     until("only the first is drawn", || {
         let shown = screen.shown();
         !shown.contains(&line(&two.short_id, "second"))
@@ -73,7 +77,7 @@ fn wait_says_at_once_when_one_of_several_tasks_needs_an_answer() {
 }
 
 #[test]
-fn run_with_follow_shows_the_work_on_a_terminal_across_a_killed_daemon() {
+fn run_with_follow_shows_the_conversation_on_a_terminal_across_a_killed_daemon() {
     let shell = Shell::with_host_process();
     let arguments = "run --follow --description look '@tool read {\"path\":\"a\"}\n@hang'";
     let screen = start(&shell, "follow", arguments);
@@ -103,14 +107,14 @@ fn a_watched_list_is_redrawn_in_place() {
     screen.until_shows("exit 130");
 }
 
-/// What demos leave behind, were they to leave something.
-fn leftovers(place: &std::path::Path) -> Vec<String> {
+/// The entries of a directory.
+fn entries(place: &std::path::Path) -> Vec<String> {
     let files = fs::read_dir(place).unwrap();
     files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// A shell whose temporary directory is its own.
-fn apart() -> Shell {
+/// A shell with a temporary directory of its own, so that everything left in it is the demo's.
+fn with_own_tmp() -> Shell {
     let mut shell = Shell::new();
     shell.unset("ASYNCAGENTS_HOST");
     shell.unset("ASYNCAGENTS_API_PORT");
@@ -123,8 +127,8 @@ fn apart() -> Shell {
 
 #[test]
 fn the_demo_on_a_terminal_loses_nothing_and_leaves_nothing_behind() {
-    let shell = apart();
-    let screen = Screen::start(&shell, &shell.path("empty"), "demo", (100, 60), &words("demo"));
+    let shell = with_own_tmp();
+    let screen = Screen::start(&shell, &shell.path("empty"), "demo", (100, 60), &in_sh("demo"));
     screen.until_shows("exit 0");
     let shown = screen.shown();
     for text in [
@@ -139,11 +143,11 @@ fn the_demo_on_a_terminal_loses_nothing_and_leaves_nothing_behind() {
         assert!(shown.contains(text), "{text}: {shown}");
     }
     assert_eq!(shown.matches("Task Progress: 3/3").count(), 2, "{shown}");
-    assert_eq!(leftovers(&shell.path("tmp")), [""; 0]);
+    assert_eq!(entries(&shell.path("tmp")), [""; 0]);
     assert!(!shell.home().exists(), "the user's own storage directory was not touched");
 }
 
-/// The processes with this in their command line.
+/// The command lines that contain this path: processes of the demo.
 fn processes_of(place: &std::path::Path) -> Vec<String> {
     let place = place.to_str().unwrap();
     let lines = fs::read_dir("/proc").unwrap().filter_map(|entry| {
@@ -154,8 +158,8 @@ fn processes_of(place: &std::path::Path) -> Vec<String> {
 }
 
 #[test]
-fn a_demo_that_nobody_reads_leaves_nothing_behind_whatever_the_configuration() {
-    let shell = apart();
+fn a_demo_whose_output_nobody_reads_leaves_nothing_behind_whatever_the_configuration() {
+    let shell = with_own_tmp();
     fs::create_dir_all(shell.path(".config/asyncagents")).unwrap();
     fs::write(shell.path(".config/asyncagents/config.toml"), "no such key = 1").unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
@@ -165,15 +169,15 @@ fn a_demo_that_nobody_reads_leaves_nothing_behind_whatever_the_configuration() {
     let ended = command.output().unwrap();
     let stderr = String::from_utf8(ended.stderr).unwrap();
     assert_eq!((ended.status.code(), stderr.as_str()), (Some(0), ""));
-    assert_eq!(leftovers(&shell.path("tmp")), [""; 0]);
+    assert_eq!(entries(&shell.path("tmp")), [""; 0]);
     until("its daemon has exited", || processes_of(&shell.path("tmp")).is_empty());
     assert!(!shell.home().exists(), "the user's own storage directory was not touched");
 }
 
 #[test]
 fn a_demo_that_is_interrupted_stops_its_tasks_and_its_daemon_and_says_so() {
-    let shell = apart();
-    // Enough to search that it takes a while.
+    let shell = with_own_tmp();
+    // Enough files that the search is still running when the signal arrives.
     let place = shell.path("large");
     fs::create_dir(&place).unwrap();
     for n in 0..3_000 {
@@ -184,9 +188,9 @@ fn a_demo_that_is_interrupted_stops_its_tasks_and_its_daemon_and_says_so() {
         .unwrap();
     }
     let mut command = shell.command(["demo"]);
-    let running = crate::support::process::Running::new(command.current_dir(&place));
+    let running = crate::support::process::RunningCommand::new(command.current_dir(&place));
     until("its daemon is there", || {
-        let homes = leftovers(&shell.path("tmp"));
+        let homes = entries(&shell.path("tmp"));
         homes.iter().any(|home| shell.path("tmp").join(home).join("home/asyncagents.sock").exists())
     });
     running.signal(Signal::INT);
@@ -197,5 +201,5 @@ fn a_demo_that_is_interrupted_stops_its_tasks_and_its_daemon_and_says_so() {
         ended.stderr.ends_with(" stopped, the demo's daemon stopped, its files removed\n"),
         "{ended:?}"
     );
-    assert_eq!(leftovers(&shell.path("tmp")), [""; 0]);
+    assert_eq!(entries(&shell.path("tmp")), [""; 0]);
 }

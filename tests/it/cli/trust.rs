@@ -1,4 +1,4 @@
-//! Trust (X1): the files of a workspace define agents only once the user has said so.
+//! Trust (X1): files of a workspace define agents only once the user has trusted it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,12 +8,12 @@ use std::process::Stdio;
 use asyncagents::wire::{CallerView, ToolLine, ToolRequest};
 use serde_json::json;
 
-use crate::support::process::{Ended, Shell};
+use crate::support::process::{CommandOutcome, Shell};
 use crate::support::terminal::Terminal;
 
 const GUARD: &str = "---\ndescription: looks\ntools: Read, Bash(git diff:*)\n---\nYou look.\n";
 
-/// A shell with agents of our own, and a cloned repository.
+/// A shell on the embedded host, and a cloned repository that defines an agent.
 struct Clone {
     shell: Shell,
     root: PathBuf,
@@ -38,7 +38,7 @@ impl Clone {
         file
     }
 
-    fn run<const N: usize>(&self, args: [&str; N]) -> Ended {
+    fn run<const N: usize>(&self, args: [&str; N]) -> CommandOutcome {
         self.shell.run_in(&self.root, args)
     }
 
@@ -46,10 +46,10 @@ impl Clone {
         Terminal::start(self.shell.command(args).current_dir(&self.root), None)
     }
 
-    /// Refused, with the way out.
-    fn check_refused(&self, ended: &Ended) {
+    /// Refused, with the command that allows it.
+    fn check_refused(&self, ended: &CommandOutcome) {
         let stderr = format!("error: {}\n", self.refusal());
-        let expected = Ended { code: 1, stdout: String::new(), stderr };
+        let expected = CommandOutcome { code: 1, stdout: String::new(), stderr };
         assert_eq!(*ended, expected);
     }
 
@@ -62,7 +62,7 @@ impl Clone {
         )
     }
 
-    /// Without what differs from place to place.
+    /// The text without the paths of this test.
     fn masked(&self, text: &str) -> String {
         let place = self.root.parent().unwrap();
         let masked = text.replace(&self.root.display().to_string(), "<clone>");
@@ -70,8 +70,8 @@ impl Clone {
     }
 }
 
-fn said(stdout: String) -> Ended {
-    Ended { code: 0, stdout, stderr: String::new() }
+fn said(stdout: String) -> CommandOutcome {
+    CommandOutcome { code: 0, stdout, stderr: String::new() }
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn an_agent_of_an_untrusted_workspace_is_refused_until_it_is_trusted() {
     assert_eq!(clone.run(["untrust"]), said(untrusted));
     clone.check_refused(&clone.run(run));
     clone.check_refused(&clone.run(["resume", id, "And now?"]));
-    // What it has found is still there, and so is the way back.
+    // Its result can still be read, and it can be resumed once the workspace is trusted again.
     assert_eq!(clone.shell.json(["output", id, "--json"])["status"], "completed");
     clone.run(["trust"]);
     assert_eq!(clone.run(["resume", id, "And now?"]).code, 0);
@@ -121,7 +121,7 @@ async fn a_tool_call_with_an_untrusted_agent_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn the_list_shows_what_was_decided() {
+fn trust_list_shows_every_decision() {
     let clone = Clone::new();
     let other = clone.shell.path("other");
     fs::create_dir(&other).unwrap();
@@ -152,7 +152,7 @@ fn the_list_shows_what_was_decided() {
 }
 
 #[test]
-fn a_damaged_list_means_that_nothing_is_trusted_and_it_is_said() {
+fn a_damaged_trust_list_is_reported_and_trusts_nothing() {
     let clone = Clone::new();
     clone.run(["trust"]);
     fs::write(clone.shell.home().join("trust.json"), "{\"workspaces\":").unwrap();
@@ -179,14 +179,14 @@ fn a_damaged_list_means_that_nothing_is_trusted_and_it_is_said() {
     for verb in ["trust", "untrust"] {
         assert_eq!(clone.masked(&clone.run([verb]).stderr), format!("error: {said}\n"));
     }
-    // Agents that are not of a workspace are none of its business.
+    // The trust list does not concern agents that are not defined by a workspace.
     assert_eq!(clone.run(["run", "--agent", "explore", "Look."]).code, 0);
 }
 
 #[test]
 fn the_doctor_says_that_a_workspace_is_untrusted_when_it_matters() {
     let clone = Clone::new();
-    let line = |ended: Ended| {
+    let line = |ended: CommandOutcome| {
         let lines = ended.stdout.lines().find(|line| line.contains("trust:")).map(str::to_owned);
         (ended.code, lines)
     };
@@ -239,7 +239,7 @@ fn run_asks_once_on_a_terminal_and_remembers_no() {
 fn run_launches_after_a_yes() {
     let clone = Clone::new();
     let mut command = clone.shell.command(["run", "--agent", "guard", "Where is the login?"]);
-    // As in `id=$(asyncagents run …)`.
+    // Standard output is not the terminal, as in `id=$(asyncagents run …)`; the question still is on it.
     let id = fs::File::create(clone.shell.path("id")).unwrap();
     let mut terminal = Terminal::start(command.current_dir(&clone.root), Some(Stdio::from(id)));
     terminal.until_shows(QUESTION);
@@ -261,11 +261,11 @@ fn nobody_is_asked_without_need_or_without_a_terminal() {
     check(clone.terminal(["agents", "--json"]).wait(), 0);
     check(clone.terminal(["run", "--json", "--agent", "guard", "Look."]).wait(), 1);
     clone.check_refused(&clone.run(["run", "--agent", "guard", "Look."]));
-    // Into a pager or a file.
+    // With standard output in a file, or in a pager.
     let list = fs::File::create(clone.shell.path("list")).unwrap();
     let mut command = clone.shell.command(["agents"]);
     check(Terminal::start(command.current_dir(&clone.root), Some(list.into())).wait(), 0);
-    // A closed input is no answer.
+    // Ctrl-D, the end of the input, is no answer and is not remembered as one.
     let mut terminal = clone.terminal(["agents"]);
     terminal.until_shows(QUESTION);
     terminal.type_keys("\u{4}");

@@ -1,5 +1,5 @@
-//! The contract of the command line: what scripts rely on (section 7 of the specification), and
-//! what people read when something is wrong.
+//! The contract of the command line: the output and exit codes that scripts rely on (section 7 of the
+//! specification), and the errors that people read.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,14 +10,14 @@ use asyncagents::task::Phase;
 use asyncagents::wire::TaskView;
 use serde_json::{Value, json};
 
-use crate::support::process::{Ended, Shell, launch_request};
+use crate::support::process::{CommandOutcome, Shell, launch_request};
 
-fn said(stdout: impl Into<String>) -> Ended {
-    Ended { code: 0, stdout: stdout.into(), stderr: String::new() }
+fn said(stdout: impl Into<String>) -> CommandOutcome {
+    CommandOutcome { code: 0, stdout: stdout.into(), stderr: String::new() }
 }
 
-fn failed(stderr: impl Into<String>) -> Ended {
-    Ended { code: 1, stdout: String::new(), stderr: stderr.into() }
+fn failed(stderr: impl Into<String>) -> CommandOutcome {
+    CommandOutcome { code: 1, stdout: String::new(), stderr: stderr.into() }
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn output_prints_the_ended_task_with_its_result_and_the_time_of_its_first_retrie
         expected[name] = value;
     }
     assert_eq!(first, expected);
-    assert_eq!(shell.json(["output", "--json", id]), first, "the second look");
+    assert_eq!(shell.json(["output", "--json", id]), first, "the second retrieval");
     assert_eq!(shell.json(["list", "--json"]), json!([first]));
 }
 
@@ -107,12 +107,18 @@ fn output_gives_the_result_on_standard_output_and_the_rest_on_standard_error() {
     let task = shell.launch_to_the_end("find it\n@say src/auth.rs");
     let line = format!("{} \"find it @say src/auth.rs\" completed\n", task.short_id);
     let stdout = "src/auth.rs\n".to_owned();
-    assert_eq!(shell.run(["output", &task.short_id]), Ended { code: 0, stdout, stderr: line });
+    assert_eq!(
+        shell.run(["output", &task.short_id]),
+        CommandOutcome { code: 0, stdout, stderr: line }
+    );
 
     let task = shell.launch_to_the_end("@fail overloaded");
     let line = format!("{} \"@fail overloaded\" error: \"overloaded\"\n", task.short_id);
     let stdout = String::new();
-    assert_eq!(shell.run(["output", &task.short_id]), Ended { code: 0, stdout, stderr: line });
+    assert_eq!(
+        shell.run(["output", &task.short_id]),
+        CommandOutcome { code: 0, stdout, stderr: line }
+    );
 
     let task = shell.launch("@hang");
     assert_eq!(shell.run(["output", "--wait", "0.05", &task.short_id]).code, 124);
@@ -169,7 +175,7 @@ fn list_searches_descriptions_and_states_how_many_match() {
         let ended = search(args);
         assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
         let lines = ended.stdout.lines().skip(1);
-        // The first two columns differ from run to run.
+        // Only the description: other columns differ from run to run.
         lines.map(|line| line.rsplit("  ").next().unwrap().to_owned()).collect()
     };
     assert_eq!(shown(&["LOGIN"]), ["explore the login", "Fix the Login", "2 tasks found"]);
@@ -218,7 +224,7 @@ fn wait_exits_124_on_timeout_0_when_all_completed_1_if_any_failed_130_if_any_was
     shell.say(["cancel", &cancelled]);
     let check = |args: &[&str], code: i32| {
         let ended = shell.run(["wait", "--quiet"].iter().chain(args));
-        assert_eq!(ended, Ended { code, ..said("") }, "{args:?}");
+        assert_eq!(ended, CommandOutcome { code, ..said("") }, "{args:?}");
     };
     check(&[&completed], 0);
     check(&[&completed, &another, &completed], 0);
@@ -242,17 +248,17 @@ fn wait_exits_124_on_timeout_0_when_all_completed_1_if_any_failed_130_if_any_was
 }
 
 #[test]
-fn wait_tells_of_ends_as_they_come() {
+fn wait_prints_tasks_as_they_finish() {
     let shell = Shell::with_host_process();
     let first = shell.launch_hanging("first");
     let second = shell.launch_hanging("second");
     let mut waiting = shell.start(["wait", &first.short_id, &second.short_id]);
     shell.finish(&second, "b");
     let told = format!("{} \"second @hang\" completed\n", second.short_id);
-    assert_eq!(waiting.next_complaint(), told);
+    assert_eq!(waiting.next_stderr_line(), told);
     shell.finish(&first, "a");
     let stderr = format!("{} \"first @hang\" completed\n", first.short_id);
-    assert_eq!(waiting.wait(), Ended { stderr, ..said("") });
+    assert_eq!(waiting.wait(), CommandOutcome { stderr, ..said("") });
 }
 
 #[test]
@@ -264,7 +270,7 @@ fn wait_for_blocked_tasks_says_what_is_asked_and_how_to_answer_and_exits_2() {
         "{id} \"a task @ask bash rm -rf x @say found\" asks for: \"bash rm -rf x\"\n  \
          allow it with `asyncagents approve {id}`, refuse it with `asyncagents deny {id}`\n"
     );
-    assert_eq!(shell.run(["wait", id]), Ended { code: 2, ..failed(&asked) });
+    assert_eq!(shell.run(["wait", id]), CommandOutcome { code: 2, ..failed(&asked) });
     let output = shell.run(["output", "--wait=60", id]);
     assert!(output.code == 2 && output.stderr.ends_with(&asked), "{output:?}");
     shell.say(["approve", id]);
@@ -272,7 +278,7 @@ fn wait_for_blocked_tasks_says_what_is_asked_and_how_to_answer_and_exits_2() {
 }
 
 #[test]
-fn wait_refuses_what_makes_no_sense() {
+fn wait_refuses_contradictory_flags_and_invalid_timeouts() {
     let shell = Shell::new();
     let task = shell.launch("@hang").session_id;
     for args in [
@@ -287,7 +293,7 @@ fn wait_refuses_what_makes_no_sense() {
     }
     for timeout in ["--timeout=-1", "--timeout=nan", "--timeout=inf", "--timeout=1e300"] {
         let refused = failed("error: --timeout must be a number of seconds\n");
-        assert_eq!(shell.run(["wait", timeout, &task]), Ended { code: 2, ..refused });
+        assert_eq!(shell.run(["wait", timeout, &task]), CommandOutcome { code: 2, ..refused });
     }
 }
 
@@ -324,7 +330,7 @@ fn retry_launches_failed_tasks_again_and_says_which_it_refuses() {
          error: `{}` was not retried: {only} has completed: resume it with a follow-up\n",
         running.short_id, done.short_id
     );
-    assert_eq!(ended, Ended { code: 1, stdout: format!("{}\n", newest.short_id), stderr });
+    assert_eq!(ended, CommandOutcome { code: 1, stdout: format!("{}\n", newest.short_id), stderr });
     let launched = shell.tasks().len();
     assert_eq!(shell.run(["retry", &newest.short_id, "nobody"]).code, 1);
     assert_eq!(shell.tasks().len(), launched, "a wrong id launches nothing");
@@ -443,7 +449,7 @@ fn a_run_with_a_schema_gives_json_that_fits_it_or_an_error() {
 }
 
 #[test]
-fn a_message_to_a_task_from_an_argument_or_standard_input() {
+fn send_takes_a_message_from_an_argument_or_standard_input() {
     let shell = Shell::with_host_process();
     let task = shell.launch_hanging("look");
     assert_eq!(
@@ -463,7 +469,7 @@ fn a_message_to_a_task_from_an_argument_or_standard_input() {
     shell.run(["wait", "--quiet", &task.short_id]);
     let resumed = shell.run(["send", &task.short_id, "@say more"]);
     let note = "it had completed; resumed with this message\n".to_owned();
-    assert_eq!(resumed, Ended { stderr: note, ..said(format!("{}\n", task.short_id)) });
+    assert_eq!(resumed, CommandOutcome { stderr: note, ..said(format!("{}\n", task.short_id)) });
     assert_eq!(shell.run(["wait", "--quiet", &task.short_id]), said(""));
     assert_eq!(shell.task(&task.session_id).result.as_deref(), Some("more"));
     let error = shell.launch_to_the_end("@fail no").short_id;
@@ -597,14 +603,14 @@ fn a_task_is_named_by_its_full_id_its_short_id_or_a_unique_prefix() {
     for verb in ["output", "cancel"] {
         assert_eq!(shell.run([verb, "ses_"]), failed(&ambiguous), "{verb}");
     }
-    assert_eq!(shell.run(["wait", "ses_"]), Ended { code: 2, ..failed(&ambiguous) });
+    assert_eq!(shell.run(["wait", "ses_"]), CommandOutcome { code: 2, ..failed(&ambiguous) });
     assert_eq!(shell.run(["resume", "ses_", "go on"]), failed(&ambiguous));
     for unknown in ["nobody", "", "ses_zzz", "%", "é"] {
         let text = format!("error: no task `{unknown}`; list the tasks to see their ids\n");
         for verb in ["output", "cancel"] {
             assert_eq!(shell.run([verb, unknown]), failed(&text), "{verb}");
         }
-        assert_eq!(shell.run(["wait", unknown]), Ended { code: 2, ..failed(&text) });
+        assert_eq!(shell.run(["wait", unknown]), CommandOutcome { code: 2, ..failed(&text) });
         assert_eq!(shell.run(["resume", unknown, "go on"]), failed(&text));
     }
 }
@@ -726,7 +732,7 @@ fn a_storage_directory_in_the_environment_that_is_not_utf_8_is_refused_by_name()
 }
 
 #[test]
-fn the_help_is_what_it_was() {
+fn the_help_of_every_verb_is_the_one_that_was_reviewed() {
     let shell = Shell::new();
     let help = shell.say(["--help"]);
     insta::assert_snapshot!("help", help);
@@ -819,7 +825,7 @@ fn config_init_writes_the_file_once_and_leaves_an_existing_one_alone() {
 }
 
 #[test]
-fn config_show_prints_what_is_in_force() {
+fn config_show_prints_the_effective_configuration() {
     let mut shell = Shell::new();
     shell.unset("ASYNCAGENTS_API_PORT");
     let config = Config { host: "scripted".into(), model: "a/b".into(), ..Config::default() };
@@ -861,14 +867,14 @@ fn an_unknown_key_in_the_file_stops_every_verb_and_names_the_nearest_key() {
         "config show",
     ] {
         let args = ["--config", file.to_str().unwrap()].into_iter().chain(verb.split(' '));
-        // For `wait`, 1 means that a task failed.
+        // `wait` exits with 1 when a task failed, so an error of its own has another code.
         let code = if verb.starts_with("wait") { 2 } else { 1 };
-        assert_eq!(shell.run(args), Ended { code, ..failed(&text) }, "{verb}");
+        assert_eq!(shell.run(args), CommandOutcome { code, ..failed(&text) }, "{verb}");
     }
     assert!(!shell.home().exists());
 }
 
-/// Checks what an id looks like and gives it back.
+/// Checks the format of an id and returns it.
 fn id(id: &Value, prefix: &str, characters: usize) -> Value {
     let body = id.as_str().and_then(|text| text.strip_prefix(prefix)).unwrap();
     assert_eq!(body.chars().count(), characters, "{id}");
@@ -876,7 +882,7 @@ fn id(id: &Value, prefix: &str, characters: usize) -> Value {
     id.clone()
 }
 
-/// Checks that it is RFC 3339 in UTC with milliseconds and gives it back.
+/// Checks that a time is RFC 3339 in UTC with milliseconds and returns it.
 fn moment(moment: &Value) -> Value {
     let text = moment.as_str().unwrap();
     let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();

@@ -1,5 +1,5 @@
-//! Daemons of other versions: recognised, named, never mistaken for a broken connection (D5); and what
-//! requests of other versions may carry (H9). The answers of the older one were recorded.
+//! Daemons of other versions are recognised and reported, never mistaken for a broken connection (D5); and
+//! requests may have fields this version does not know (H9). The answers of the older daemon were recorded.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,9 +8,9 @@ use asyncagents::wire::{ErrorView, HealthView, PageView, ServerView};
 use serde_json::{Value, json};
 
 use crate::support::front::{Answers, CannedDaemon};
-use crate::support::process::{Ended, Shell};
+use crate::support::process::{CommandOutcome, Shell};
 
-/// What a daemon answered from before the protocol had a number.
+/// Recorded answers of a daemon from before the protocol had a number, which counts as protocol 0.
 const OLDER_HEALTH: &str = include_str!("../../fixtures/protocol-0/health.json");
 const OLDER_TASKS: &str = include_str!("../../fixtures/protocol-0/tasks.json");
 const OLDER_SERVER: &str = include_str!("../../fixtures/protocol-0/server.json");
@@ -48,28 +48,28 @@ fn health(version: &str, protocol: u32) -> (&'static str, u16, String) {
     ("GET /v1/health", 200, health.to_string())
 }
 
-fn listening(answers: Answers) -> (Shell, CannedDaemon) {
+fn with_daemon(answers: Answers) -> (Shell, CannedDaemon) {
     let shell = Shell::new();
     let daemon = CannedDaemon::listen(&shell.socket(), answers);
     (shell, daemon)
 }
 
 fn check_refused(answers: Answers, text: &str) {
-    let (shell, daemon) = listening(answers);
+    let (shell, daemon) = with_daemon(answers);
     let stderr = format!("error: {text}\n");
-    let refused = Ended { code: 2, stdout: String::new(), stderr };
+    let refused = CommandOutcome { code: 2, stdout: String::new(), stderr };
     for verb in VERBS {
         assert_eq!(shell.run(verb.split(' ')), refused, "{verb}");
         assert_eq!(
             daemon.take_asked(),
             ["GET /v1/health?fresh=true"],
-            "nothing else is asked: {verb}"
+            "nothing else is requested: {verb}"
         );
     }
 }
 
 #[test]
-fn an_older_daemon_is_named_by_every_verb_with_the_way_out() {
+fn every_verb_refuses_an_older_daemon_with_the_way_out() {
     check_refused(
         vec![("GET /v1/health", 200, OLDER_HEALTH.into())],
         "the daemon is older than this program, and they do not understand each other (daemon: \
@@ -79,7 +79,7 @@ fn an_older_daemon_is_named_by_every_verb_with_the_way_out() {
 }
 
 #[test]
-fn a_newer_daemon_is_named_by_every_verb_with_the_way_out() {
+fn every_verb_refuses_a_newer_daemon_with_the_way_out() {
     check_refused(
         vec![health("9.9.0", 2)],
         "the daemon is newer than this program, and they do not understand each other (daemon: \
@@ -89,7 +89,7 @@ fn a_newer_daemon_is_named_by_every_verb_with_the_way_out() {
 }
 
 #[test]
-fn answers_of_an_older_daemon_are_what_the_protocol_is_counted_from() {
+fn the_recorded_answers_of_an_older_daemon_are_protocol_0() {
     let health: HealthView = serde_json::from_str(OLDER_HEALTH).unwrap();
     assert_eq!((health.version.as_str(), health.protocol), ("0.1.0", 0));
     let page: PageView = serde_json::from_str(OLDER_TASKS).unwrap();
@@ -97,14 +97,14 @@ fn answers_of_an_older_daemon_are_what_the_protocol_is_counted_from() {
     assert_eq!(page.tasks[0].status, "completed");
     let server: ServerView = serde_json::from_str(OLDER_SERVER).unwrap();
     assert_eq!(server.url, format!("http://127.0.0.1:{}", server.port));
-    // This is why it counts as another protocol: it refuses the key that makes a repeat safe.
+    // Why it counts as another protocol: it refuses the idempotency key that makes a retry safe.
     let refusal: ErrorView = serde_json::from_str(OLDER_REFUSAL).unwrap();
     assert!(refusal.error.contains("unknown field `key`"), "{refusal:?}");
 }
 
 #[test]
 fn daemon_status_shows_a_daemon_of_another_version_and_says_so() {
-    let (shell, _daemon) = listening(vec![("GET /v1/health", 200, OLDER_HEALTH.into())]);
+    let (shell, _daemon) = with_daemon(vec![("GET /v1/health", 200, OLDER_HEALTH.into())]);
     let health: HealthView = serde_json::from_str(OLDER_HEALTH).unwrap();
     let stdout = format!(
         "running in {}: pid {}, version 0.1.0, up {}s, 1 task\nwarning: the daemon is older than \
@@ -116,7 +116,7 @@ fn daemon_status_shows_a_daemon_of_another_version_and_says_so() {
         health.uptime
     );
     let stderr = String::new();
-    assert_eq!(shell.run(["daemon", "status"]), Ended { code: 0, stdout, stderr });
+    assert_eq!(shell.run(["daemon", "status"]), CommandOutcome { code: 0, stdout, stderr });
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn daemon_restart_replaces_a_daemon_of_any_version_by_one_of_this_program() {
         ("POST /v1/daemon/stop", 200, OLDER_HEALTH.into()),
     ];
     for answers in [newer, older] {
-        let (shell, daemon) = listening(answers);
+        let (shell, daemon) = with_daemon(answers);
         let restarted = shell.say(["daemon", "restart"]);
         let running = format!("running in {}: pid {}, ", shell.home().display(), shell.pid());
         assert!(restarted.starts_with(&running), "{restarted}");
@@ -137,13 +137,13 @@ fn daemon_restart_replaces_a_daemon_of_any_version_by_one_of_this_program() {
 }
 
 #[test]
-fn a_newer_daemon_of_the_same_protocol_is_used_and_said() {
+fn a_newer_daemon_of_the_same_protocol_is_used_with_a_note() {
     let mut page: Value = serde_json::from_str(OLDER_TASKS).unwrap();
     page["mood"] = json!("good");
     page["tasks"][0]["mood"] = json!({ "now": "good" });
     page["tasks"][0]["budget"] = json!({ "tokens": 5, "mood": 1 });
     let tasks = ("GET /v1/tasks", 200, page.to_string());
-    let (shell, _daemon) = listening(vec![health("9.9.0", 1), tasks]);
+    let (shell, _daemon) = with_daemon(vec![health("9.9.0", 1), tasks]);
     let listed = shell.run(["list", "--limit", "1"]);
     let stderr = "note: the daemon is newer than this program (daemon: version 9.9.0, protocol 1; \
                   program: version 0.1.0, protocol 1); update this program (`asyncagents daemon \
@@ -153,17 +153,17 @@ fn a_newer_daemon_of_the_same_protocol_is_used_and_said() {
 }
 
 #[test]
-fn a_mere_patch_is_not_worth_a_word() {
+fn another_patch_version_is_not_mentioned() {
     let (shell, _daemon) =
-        listening(vec![health("0.1.77", 1), ("GET /v1/tasks", 200, OLDER_TASKS.into())]);
+        with_daemon(vec![health("0.1.77", 1), ("GET /v1/tasks", 200, OLDER_TASKS.into())]);
     let listed = shell.run(["list", "--limit", "1"]);
     assert_eq!((listed.code, listed.stderr.as_str()), (0, ""));
 }
 
 #[test]
-fn an_answer_that_cannot_be_read_names_both_versions_and_is_asked_for_once() {
+fn an_answer_that_cannot_be_parsed_names_both_versions_and_is_not_requested_again() {
     let odd = || r#"{"tasks":[{"number":7}]}"#.to_owned();
-    let (shell, daemon) = listening(vec![
+    let (shell, daemon) = with_daemon(vec![
         health("0.1.0", 1),
         ("POST /v1/resolve", 200, odd()),
         ("GET /v1/tasks", 200, odd()),
@@ -175,7 +175,7 @@ fn an_answer_that_cannot_be_read_names_both_versions_and_is_asked_for_once() {
              program: version 0.1.0, protocol 1); `asyncagents daemon restart` replaces the daemon, \
              and live runs go on: {why}\n"
         );
-        let refused = Ended { code: 2, stdout: String::new(), stderr };
+        let refused = CommandOutcome { code: 2, stdout: String::new(), stderr };
         assert_eq!(shell.run(verb.split(' ')), refused, "{verb}");
         assert_eq!(
             daemon.take_asked(),
@@ -218,7 +218,7 @@ fn a_request_may_carry_fields_this_version_does_not_know() {
     check("POST /v1/fork", json!({ "session": "nobody" }), 404);
     check("PUT /v1/hosts/opencode/w", json!({ "url": "http://127.0.0.1:1" }), 200);
     check("POST /v1/tools/asyncagents_list", json!({ "caller": caller, "arguments": {} }), 200);
-    // What a query does not know would filter nothing: that is refused.
+    // An unknown filter is refused: ignored, it would return everything.
     assert_eq!(ask(&shell, "GET /v1/tasks?mood=good", &json!({})), 400);
 }
 

@@ -15,14 +15,15 @@ use asyncagents::task::SessionId;
 use asyncagents::wire::{ErrorView, TaskView, WaitRequest};
 use rustix::process::Signal;
 
-use crate::support::process::{Ended, Running, Shell, until};
+use crate::support::process::{CommandOutcome, RunningCommand, Shell, until};
 
 #[test]
 fn ten_clients_at_once_start_one_daemon_and_all_get_their_task() {
     let shell = Shell::new();
-    let clients: Vec<Running> = (0..10).map(|_| shell.start(["run", "--json", "@hang"])).collect();
-    let ended: Vec<Ended> = clients.into_iter().map(Running::wait).collect();
-    let task = |ended: &Ended| -> TaskView {
+    let clients: Vec<RunningCommand> =
+        (0..10).map(|_| shell.start(["run", "--json", "@hang"])).collect();
+    let ended: Vec<CommandOutcome> = clients.into_iter().map(RunningCommand::wait).collect();
+    let task = |ended: &CommandOutcome| -> TaskView {
         assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{ended:?}");
         serde_json::from_str(&ended.stdout).unwrap()
     };
@@ -43,7 +44,7 @@ fn the_socket_is_for_its_owner_only_in_a_directory_for_its_owner_only() {
 }
 
 #[test]
-fn what_the_daemon_writes_is_for_its_owner_only_whatever_the_umask_says() {
+fn files_of_the_daemon_are_for_its_owner_only_whatever_the_umask() {
     let shell = Shell::new();
     let mut start = Command::new("sh");
     let program = env!("CARGO_BIN_EXE_asyncagents");
@@ -62,7 +63,7 @@ fn what_the_daemon_writes_is_for_its_owner_only_whatever_the_umask_says() {
 }
 
 #[test]
-fn a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone() {
+fn a_lock_that_is_a_link_is_refused_and_its_target_is_left_alone() {
     let shell = Shell::new();
     let file = shell.path("file");
     fs::write(&file, "text").unwrap();
@@ -95,14 +96,15 @@ fn a_second_daemon_in_the_same_directory_is_refused() {
         shell.home().display()
     );
     let stdout = String::new();
-    assert_eq!(shell.run(["serve"]), Ended { code: 1, stdout, stderr: text });
+    assert_eq!(shell.run(["serve"]), CommandOutcome { code: 1, stdout, stderr: text });
     assert_eq!(shell.pid(), pid);
 }
 
 #[test]
-fn start_status_and_stop_say_what_is() {
+fn start_status_and_stop_report_the_state_of_the_daemon() {
     let shell = Shell::new();
-    let ended = |code, stdout: &str| Ended { code, stdout: stdout.into(), stderr: String::new() };
+    let ended =
+        |code, stdout: &str| CommandOutcome { code, stdout: stdout.into(), stderr: String::new() };
     let not_running = format!("not running in {}\n", shell.home().display());
     assert_eq!(shell.run(["daemon", "status"]), ended(3, &not_running));
     assert_eq!(shell.health(), None);
@@ -128,7 +130,7 @@ fn start_status_and_stop_say_what_is() {
 }
 
 #[test]
-fn stopping_and_starting_again_and_again_never_misses() {
+fn starting_and_stopping_works_every_time() {
     let shell = Shell::new();
     for _ in 0..10 {
         shell.say(["daemon", "start"]);
@@ -186,7 +188,7 @@ fn a_request_that_was_accepted_is_answered_when_the_daemon_stops() {
 }
 
 #[test]
-fn whoever_needs_a_daemon_while_the_last_one_is_still_stopping_gets_a_new_one() {
+fn a_command_that_needs_a_daemon_while_the_last_one_is_stopping_gets_a_new_one() {
     let shell = Shell::with_host_process();
     shell.say(["daemon", "start"]);
     let pid = shell.pid();
@@ -220,7 +222,7 @@ fn wait_survives_a_restart_of_the_daemon() {
             let mut waiting = shell.start(["wait", &quick.short_id, &task.short_id]);
             // After this line the command blocks.
             let told = format!("{} \"quick\" completed\n", quick.short_id);
-            assert_eq!(waiting.next_complaint(), told);
+            assert_eq!(waiting.next_stderr_line(), told);
             way(&shell);
             until("the daemon is there again", || shell.health().is_some());
             assert!(!waiting.is_over());
@@ -236,7 +238,7 @@ fn wait_survives_a_restart_of_the_daemon() {
                 }
             };
             let stderr = format!("{} \"slow @hang\" {status}{error}\n", task.short_id);
-            assert_eq!(waiting.wait(), Ended { code, stdout: String::new(), stderr });
+            assert_eq!(waiting.wait(), CommandOutcome { code, stdout: String::new(), stderr });
         }
     }
 }
@@ -290,11 +292,12 @@ fn tasks_survive_the_death_of_the_daemon() {
 }
 
 #[test]
-fn a_new_daemon_finds_no_task_more_and_none_less_however_often_the_last_one_was_killed() {
+fn no_launch_is_lost_or_doubled_however_often_the_daemon_is_killed() {
     let shell = Shell::with_host_process();
     let mut launched = BTreeSet::new();
     for _ in 0..5 {
-        let runs: Vec<Running> = (0..4).map(|_| shell.start(["run", "--json", "@hang"])).collect();
+        let runs: Vec<RunningCommand> =
+            (0..4).map(|_| shell.start(["run", "--json", "@hang"])).collect();
         until("it is up", || shell.health().is_some());
         shell.kill_daemon();
         for run in runs {
@@ -310,7 +313,7 @@ fn a_new_daemon_finds_no_task_more_and_none_less_however_often_the_last_one_was_
 }
 
 #[test]
-fn the_log_tells_what_happened_and_nothing_of_what_was_said() {
+fn the_log_has_every_event_and_no_text_of_prompts_or_answers() {
     let mut shell = Shell::new();
     shell.set("ASYNCAGENTS_LOG", "debug");
     let task = shell.launch_to_the_end("password hunter2\n@say it is hunter2");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use asyncagents::task::Phase;
 
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 
 fn configured(text: &str) -> (Shell, PathBuf) {
     let mut shell = Shell::with_host_process();
@@ -17,12 +17,12 @@ fn configured(text: &str) -> (Shell, PathBuf) {
 }
 
 #[test]
-fn a_changed_configuration_is_said_by_every_verb_until_a_restart_applies_it() {
+fn a_changed_configuration_is_noted_by_every_verb_until_a_restart_applies_it() {
     let (shell, file) = configured("[supervisor]\nmax_depth = 1\n");
     let task = shell.launch_to_the_end("@say done").short_id;
     let verbs = [vec!["list", "--json"], vec!["wait", "-q", &task], vec!["hosts"], vec!["approve"]];
     let complaint = |verb: &Vec<&str>| -> String {
-        let ended: Ended = shell.run(verb);
+        let ended: CommandOutcome = shell.run(verb);
         assert_eq!(ended.code, 0, "{ended:?}");
         ended.stderr
     };
@@ -51,7 +51,7 @@ fn a_changed_configuration_is_said_by_every_verb_until_a_restart_applies_it() {
 }
 
 #[test]
-fn a_changed_configuration_that_is_taken_back_needs_nothing() {
+fn a_change_of_the_configuration_that_is_reverted_needs_no_restart() {
     let (shell, file) = configured("");
     fs::write(&file, "[api]\nenabled = false\n").unwrap();
     assert!(shell.health().unwrap().restart_needed.is_some());
@@ -60,7 +60,7 @@ fn a_changed_configuration_that_is_taken_back_needs_nothing() {
 }
 
 #[test]
-fn limits_and_the_log_level_hold_at_once() {
+fn changed_limits_and_log_level_apply_at_once() {
     let (shell, file) = configured("[limits]\nactive_per_parent = 1\n");
     shell.launch_hanging("first");
     let second = shell.launch("@hang").session_id;

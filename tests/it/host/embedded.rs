@@ -30,7 +30,7 @@ fn project(shell: &Shell) -> std::path::PathBuf {
 }
 
 #[test]
-fn the_names_of_the_tools_are_the_same_for_agents_and_for_rules() {
+fn agents_and_permission_rules_use_the_same_tool_names() {
     let specs: BTreeSet<&str> = tools::specs().iter().map(|spec| spec.name).collect();
     assert_eq!(specs, BTreeSet::from(TOOLS));
 }
@@ -88,7 +88,7 @@ fn an_agent_file_of_a_trusted_workspace_can_be_launched_and_an_unknown_one_is_re
 }
 
 #[test]
-fn a_run_that_was_cut_off_goes_on_with_the_next_daemon() {
+fn an_interrupted_run_goes_on_with_the_next_daemon() {
     let shell = embedded();
     let root = project(&shell);
     for _ in 0..5 {

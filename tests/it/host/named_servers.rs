@@ -6,7 +6,7 @@ use std::thread;
 use tokio::task::block_in_place;
 
 use crate::support::OpenCode;
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 
 /// A user whose daemon has no configured server.
 fn shell() -> Shell {
@@ -16,11 +16,11 @@ fn shell() -> Shell {
     shell
 }
 
-fn run(shell: &Shell, prompt: &str) -> Ended {
+fn run(shell: &Shell, prompt: &str) -> CommandOutcome {
     shell.run(["run", "--agent", "general", prompt])
 }
 
-fn end(shell: &Shell, run: &Ended) -> (String, String) {
+fn end(shell: &Shell, run: &CommandOutcome) -> (String, String) {
     assert_eq!(run.code, 0, "{run:?}");
     assert_ne!(shell.run(["wait", "--timeout", "60", run.stdout.trim()]).code, 124);
     let task = shell.json(["output", run.stdout.trim(), "--json"]);
@@ -33,13 +33,13 @@ fn fine() -> (String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn launches_at_the_same_time_on_a_server_that_their_callers_name_all_run() {
+async fn concurrent_launches_on_a_server_that_their_callers_name_all_run() {
     let server = OpenCode::start().await;
     block_in_place(|| {
         let mut shell = shell();
         shell.set("ASYNCAGENTS_OPENCODE_URL", server.url());
         let shell = &shell;
-        let launched: Vec<Ended> = thread::scope(|scope| {
+        let launched: Vec<CommandOutcome> = thread::scope(|scope| {
             let launch = |_| scope.spawn(|| run(shell, "@say fine"));
             let launches: Vec<_> = (0..4).map(launch).collect();
             launches.into_iter().map(|launch| launch.join().unwrap()).collect()
@@ -140,7 +140,7 @@ async fn the_next_daemon_forgets_the_servers_that_no_task_needs_any_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_the_callers_environment_names_holds_with_its_server() {
+async fn the_host_that_the_callers_environment_names_is_used_with_its_server() {
     let server = OpenCode::start().await;
     block_in_place(|| {
         let mut shell = shell();

@@ -7,7 +7,7 @@ use asyncagents::host::opencode::Login;
 use asyncagents::host::{Host as _, NewSession, Place, Servers as _};
 use asyncagents::supervisor::{Asks, Caller, Error, Fork, ForkMethod, Launch, Settings, Target};
 use asyncagents::task::Order;
-use asyncagents::task::lifecycle::Resumable;
+use asyncagents::task::lifecycle::ResumePolicy;
 use asyncagents::task::{Answerer, Phase, SessionId, Status, Task};
 use serde_json::json;
 
@@ -32,7 +32,7 @@ async fn check(world: &OnOpenCode, prompt: &str, expected: (Status, &str, &str))
 const TOOL: &str = "@call bash {\"command\": \"echo hello\"}\n@say found it";
 
 #[tokio::test]
-async fn a_child_runs_a_tool_and_its_parent_is_told_once_and_woken_with_the_result() {
+async fn a_child_runs_a_tool_and_its_parent_is_notified_once_and_woken_with_the_result() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let task = world.end_of(&parent, TOOL).await;
@@ -52,7 +52,7 @@ async fn a_child_runs_a_tool_and_its_parent_is_told_once_and_woken_with_the_resu
 }
 
 #[tokio::test]
-async fn three_in_parallel_are_a_batch_and_each_is_told_once() {
+async fn three_parallel_tasks_are_a_batch_and_each_is_notified_once() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let mut tasks = Vec::new();
@@ -131,7 +131,7 @@ fn transcripts_asked(world: &OnOpenCode) -> u64 {
 }
 
 #[tokio::test]
-async fn a_transcript_is_shown_again_while_the_host_tells_of_nothing_new() {
+async fn a_cached_transcript_is_shown_until_events_of_the_host_invalidate_it() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let task = world.launch(&parent, "@hang").await;
@@ -157,7 +157,7 @@ async fn a_transcript_is_shown_again_while_the_host_tells_of_nothing_new() {
 }
 
 #[tokio::test]
-async fn a_host_that_fails_to_show_the_transcript_of_a_live_task_is_asked_once() {
+async fn a_host_that_fails_to_return_the_transcript_of_a_live_task_is_asked_once() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let new = world.launch(&parent, "@hang").await;
@@ -183,7 +183,7 @@ async fn a_host_that_fails_to_show_the_transcript_of_a_live_task_is_asked_once()
 }
 
 #[tokio::test]
-async fn with_a_cache_of_no_time_a_transcript_is_always_fetched() {
+async fn with_a_cache_time_of_zero_a_transcript_is_always_fetched() {
     let settings = Settings { result_cache: Duration::ZERO, ..settings() };
     let world = OnOpenCode::with(settings, OpenCode::start().await).await;
     let parent = world.server.parent(HERE).await;
@@ -247,7 +247,7 @@ async fn g6_an_unknown_agent_is_refused_with_those_that_are_there_and_nothing_is
 }
 
 #[tokio::test]
-async fn g6_what_only_the_run_reveals_ends_in_error_and_the_parent_is_told() {
+async fn g6_an_error_that_only_the_run_reveals_ends_the_task_and_notifies_the_parent() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let order = Order { model: Some("scripted/nosuch".into()), ..general("@say x") };
@@ -302,7 +302,7 @@ async fn g8_a_copy_by_the_server_is_nobodys_child_and_gets_our_title_rules_and_n
 }
 
 #[tokio::test]
-async fn g16_whatever_is_said_is_said_without_waiting_for_the_answer() {
+async fn g16_every_prompt_is_sent_without_waiting_for_the_answer() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let long = format!("@say done\n{}", "x".repeat(500_000));
@@ -340,7 +340,7 @@ async fn g9_a_deleted_session_is_cancelled() {
 }
 
 #[tokio::test]
-async fn g10_a_cancelled_task_is_stopped_on_the_server_and_told_without_waking_the_caller() {
+async fn g10_a_cancelled_task_is_stopped_on_the_server_and_recorded_without_waking_the_caller() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let task = world.launch(&parent, "@call bash {\"command\": \"sleep 600\"}").await;
@@ -454,7 +454,7 @@ async fn todos_left_open_get_one_prompt_to_go_on_and_are_named_in_the_notice() {
 }
 
 #[tokio::test]
-async fn a_daemon_killed_in_mid_run_goes_on_and_tells_once() {
+async fn a_run_whose_daemon_was_killed_goes_on_and_is_notified_once() {
     let mut world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let task = world.launch(&parent, "@hang").await;
@@ -467,7 +467,7 @@ async fn a_daemon_killed_in_mid_run_goes_on_and_tells_once() {
 }
 
 #[tokio::test]
-async fn somebody_who_types_into_a_busy_child_is_merged_and_the_end_is_the_common_one() {
+async fn a_prompt_typed_into_a_busy_child_is_merged_and_one_answer_ends_both() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let task = world.launch(&parent, "@hang\n@say ours").await;
@@ -485,7 +485,7 @@ async fn somebody_who_types_into_a_busy_child_is_merged_and_the_end_is_the_commo
 }
 
 #[tokio::test]
-async fn a_busy_parent_is_told_once_and_answers_when_it_comes_to_it() {
+async fn a_busy_parent_is_notified_once_and_answers_when_it_is_free() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     world.server.prompt(&parent, "work\n@hang").await;
@@ -516,7 +516,7 @@ async fn a_notice_whose_answer_got_lost_is_looked_up_before_it_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_launch_cut_off_by_a_crash_is_found_again_by_its_nonce() {
+async fn a_launch_interrupted_by_a_crash_is_found_again_by_its_nonce() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     for parent in [Some(Place::unknown(SessionId::new(parent))), None] {
@@ -575,7 +575,7 @@ async fn a_launch_without_a_parent_is_found_again_on_the_server_where_it_was_ope
 }
 
 #[tokio::test]
-async fn a_password_is_asked_for_by_name_and_used_when_it_is_there() {
+async fn a_missing_password_is_named_in_the_error_and_a_given_one_is_used() {
     let server = OpenCode::start_with_password("secret").await;
     let parent = server.parent(HERE).await;
     let servers = vec![("default".to_owned(), server.url())];
@@ -595,7 +595,7 @@ async fn a_password_is_asked_for_by_name_and_used_when_it_is_there() {
 }
 
 #[tokio::test]
-async fn g1_what_is_sent_while_a_server_starts_is_never_answered_and_does_not_hold_us_up() {
+async fn g1_a_request_that_a_starting_server_never_answers_does_not_hold_up_the_launch() {
     let server = OpenCode::start().await;
     let parent = server.parent(HERE).await;
     server.swallow_requests();
@@ -611,7 +611,7 @@ async fn g1_what_is_sent_while_a_server_starts_is_never_answered_and_does_not_ho
 }
 
 #[tokio::test]
-async fn a_slow_answer_is_not_a_death() {
+async fn a_slow_server_is_not_taken_for_dead() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     world.server.delay(Duration::from_millis(1_500));
@@ -622,7 +622,7 @@ async fn a_slow_answer_is_not_a_death() {
 }
 
 #[tokio::test]
-async fn g17_an_address_where_no_opencode_answers_is_said_to_be_none() {
+async fn g17_an_address_where_no_opencode_answers_is_reported_as_such() {
     let server = OpenCode::start().await;
     let servers = vec![("default".to_owned(), format!("{}/elsewhere", server.url()))];
     let long = Duration::from_secs(30);
@@ -633,7 +633,7 @@ async fn g17_an_address_where_no_opencode_answers_is_said_to_be_none() {
 }
 
 #[tokio::test]
-async fn a_404_of_somebody_else_does_not_mean_that_a_parent_was_deleted() {
+async fn a_404_from_another_server_does_not_mean_that_a_parent_was_deleted() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let task = world.launch(&parent, "@hang").await;
@@ -648,7 +648,7 @@ async fn a_404_of_somebody_else_does_not_mean_that_a_parent_was_deleted() {
 }
 
 #[tokio::test]
-async fn a_notice_that_was_accepted_and_not_kept_is_not_taken_for_delivered() {
+async fn a_notice_that_was_accepted_but_not_stored_is_not_taken_for_delivered() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let task = world.launch(&parent, "@hang").await;
@@ -665,7 +665,7 @@ async fn a_notice_that_was_accepted_and_not_kept_is_not_taken_for_delivered() {
 }
 
 #[tokio::test]
-async fn several_servers_at_once_and_one_that_comes_back_on_another_port() {
+async fn several_servers_work_at_once_and_one_may_come_back_on_another_port() {
     let (one, two) = (OpenCode::start().await, OpenCode::start().await);
     let servers = vec![("one".to_owned(), one.url()), ("two".to_owned(), two.url())];
     let long = Duration::from_secs(30);
@@ -700,7 +700,7 @@ async fn at_work_with_little_patience() -> (OnOpenCode, String, Task) {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_for_too_long_has_lost_its_runs() {
+async fn runs_of_a_server_that_is_gone_for_too_long_end_in_error() {
     let (world, parent, task) = at_work_with_little_patience().await;
     world.server.stop();
     let expected = "interrupted: its OpenCode process has been gone for too long";
@@ -723,7 +723,7 @@ async fn a_run_given_up_on_a_server_that_was_cut_off_is_stopped_when_that_is_bac
 }
 
 #[tokio::test]
-async fn ends_at_once_are_told_in_their_order_and_once_whatever_gets_lost() {
+async fn simultaneous_ends_are_notified_in_order_and_once_although_responses_are_lost() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let mut tasks = Vec::new();
@@ -771,7 +771,7 @@ async fn a_toast_is_shown_at_each_end_unless_they_are_switched_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_rest_at_most_two_calls_a_second_for_any_number_of_running_tasks() {
+async fn at_rest_any_number_of_running_tasks_needs_at_most_two_calls_a_second() {
     let settings = Settings { poll_interval: Duration::from_secs(2), ..settings() };
     let world = OnOpenCode::with(settings, OpenCode::start().await).await;
     let mut tasks = Vec::new();
@@ -797,8 +797,7 @@ async fn at_rest_at_most_two_calls_a_second_for_any_number_of_running_tasks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_tasks_under_a_stream_that_is_dropped_doubled_and_reordered_end_right_and_once()
-{
+async fn a_thousand_tasks_end_right_and_once_although_events_are_dropped_doubled_and_reordered() {
     const TASKS: usize = 1_000;
     const PARENTS: usize = 20;
     let world = OnOpenCode::start().await;
@@ -850,7 +849,7 @@ async fn a_thousand_tasks_under_a_stream_that_is_dropped_doubled_and_reordered_e
 }
 
 #[tokio::test]
-async fn on_a_server_of_this_machine_a_directory_that_is_none_is_refused_at_launch() {
+async fn on_a_local_server_a_path_that_is_no_directory_is_refused_at_launch() {
     let world = OnOpenCode::start().await;
     let parent = world.server.parent(HERE).await;
     let directory = "/nowhere".to_owned();
@@ -867,7 +866,7 @@ async fn on_a_server_of_this_machine_a_directory_that_is_none_is_refused_at_laun
 
 #[tokio::test]
 async fn an_abort_that_is_slow_to_arrive_does_not_stop_the_next_run() {
-    let any = Settings { resumable: Resumable::AnyEnded, ..settings() };
+    let any = Settings { resumable: ResumePolicy::AnyEnded, ..settings() };
     let world = OnOpenCode::with(any, OpenCode::start().await).await;
     let parent = world.server.parent(HERE).await;
     let task = world.launch(&parent, "@hang").await;

@@ -29,7 +29,7 @@ async fn try_get(url: String) -> Option<u16> {
 }
 
 #[tokio::test]
-async fn a_parent_is_there_to_be_told_something() {
+async fn a_parent_session_takes_notices() {
     let (server, talk) = server().await;
     let parent = server.parent("/tmp").await;
     let parts = json!([
@@ -72,7 +72,7 @@ async fn a_restart_keeps_sessions_and_forgets_runs() {
 }
 
 #[tokio::test]
-async fn a_prompt_is_not_there_at_once() {
+async fn a_prompt_is_stored_with_a_delay() {
     let (server, talk) = server().await;
     let gap = Duration::from_millis(150);
     server.be_slow_to_start(gap, gap);
@@ -124,7 +124,7 @@ async fn a_repeated_prompt_runs_again_only_when_its_answer_has_no_end() {
 }
 
 #[tokio::test]
-async fn events_are_lost_doubled_and_mixed_up_as_ordered() {
+async fn events_are_dropped_doubled_and_reordered_on_command() {
     let run = async |order: &dyn Fn(&OpenCode)| {
         let (server, talk) = server().await;
         order(&server);
@@ -163,7 +163,7 @@ async fn events_are_lost_doubled_and_mixed_up_as_ordered() {
 }
 
 #[tokio::test]
-async fn streams_close_fall_silent_and_beat() {
+async fn streams_send_heartbeats_fall_silent_and_close() {
     let (server, talk) = server().await;
     server.beat_every(Duration::from_millis(10));
     let ears = talk.listen().await;
@@ -191,7 +191,7 @@ async fn streams_close_fall_silent_and_beat() {
 }
 
 #[tokio::test]
-async fn requests_are_swallowed_delayed_refused_and_cut() {
+async fn requests_are_swallowed_delayed_refused_and_cut_off() {
     let (server, talk) = server().await;
     let health = format!("{}/global/health", server.url());
     server.swallow_requests();
@@ -236,7 +236,7 @@ async fn requests_are_swallowed_delayed_refused_and_cut() {
 }
 
 #[tokio::test]
-async fn a_password_is_asked_for_everywhere() {
+async fn every_route_requires_the_password() {
     let server = OpenCode::start_with_password("open sesame").await;
     assert_eq!(try_get(format!("{}/global/health", server.url())).await, Some(401));
     assert_eq!(try_get(format!("{}/global/event", server.url())).await, Some(401));
@@ -248,7 +248,7 @@ async fn a_password_is_asked_for_everywhere() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_told_apart() {
+async fn missing_sessions_messages_and_routes_have_different_errors() {
     let (server, talk) = server().await;
     let missing = json!({
         "name": "NotFoundError", "data": {"message": "Session not found: ses_nope"},
@@ -278,7 +278,7 @@ async fn what_is_not_there_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_request_outlives_the_run_that_made_it() {
+async fn a_permission_request_outlives_the_run_that_made_it() {
     let (server, talk) = server().await;
     server.ask_for("bash");
     let ears = talk.listen().await;
@@ -297,7 +297,7 @@ async fn a_request_outlives_the_run_that_made_it() {
 }
 
 #[tokio::test]
-async fn a_deleted_session_is_worked_on_for_a_while() {
+async fn a_deleted_session_runs_for_a_while() {
     let (server, talk) = server().await;
     let ears = talk.listen().await;
     let id = talk.session(&json!({"title": "deleted"})).await;
@@ -321,7 +321,7 @@ async fn a_deleted_session_is_worked_on_for_a_while() {
 }
 
 #[tokio::test]
-async fn a_hanging_model_fails_when_it_is_told_to() {
+async fn a_hanging_model_fails_on_command() {
     let (server, talk) = server().await;
     let ears = talk.listen().await;
     let parent = talk.session(&json!({"title": "parent"})).await;
@@ -338,7 +338,7 @@ async fn a_hanging_model_fails_when_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn agents_and_the_room_for_context_are_configured() {
+async fn agents_and_the_size_of_the_context_are_configured() {
     let (server, talk) = server().await;
     server.add_agent("reviewer", "subagent");
     let agents = talk.get("/agent").await;

@@ -69,7 +69,7 @@ fn report(url: &str) -> ServerReport {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_of_a_generation_we_do_not_know_is_named_as_that_with_what_we_support() {
+async fn a_server_of_an_unknown_generation_is_reported_with_the_versions_we_support() {
     let supported = "supported is OpenCode 1.18 and later versions of 1.x";
     let unknown = "a generation that asyncagents does not know yet";
     let table = [
@@ -90,7 +90,7 @@ async fn a_server_of_a_generation_we_do_not_know_is_named_as_that_with_what_we_s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn something_that_is_no_opencode_is_not_taken_for_one() {
+async fn a_server_that_is_not_opencode_is_not_taken_for_one() {
     let ServerReport { launch, hosts, .. } = block_in_place(|| {
         let url = tokio::runtime::Handle::current().block_on(something_else());
         report(&url)

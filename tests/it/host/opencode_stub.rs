@@ -182,7 +182,7 @@ async fn aborts_are_as_recorded() {
 }
 
 #[tokio::test]
-async fn an_abort_with_nobody_at_work_is_no_error() {
+async fn an_abort_without_a_run_is_no_error() {
     let (_server, talk, ears) = server().await;
     let id = talk.session(&json!({})).await;
     for id in [id.as_str(), "ses_doesnotexist"] {
@@ -306,7 +306,7 @@ async fn todos_toasts_and_deletions_are_as_recorded() {
 }
 
 #[tokio::test]
-async fn prompts_nobody_can_answer_are_as_recorded() {
+async fn prompts_for_unknown_agents_and_models_are_as_recorded() {
     let (_server, talk, ears) = server().await;
     let recorded = sample("errors.json");
     let id = talk.session(&json!({"title": "errors"})).await;
@@ -344,7 +344,7 @@ async fn prompts_to_a_busy_session_share_one_answer_as_recorded() {
 }
 
 #[tokio::test]
-async fn messages_nobody_shall_answer_and_forks_are_as_recorded() {
+async fn messages_without_a_reply_and_forks_are_as_recorded() {
     let (_server, talk, ears) = server().await;
     let recorded = sample("behaviours.json");
     let id = talk.session(&json!({"title": "noreply"})).await;

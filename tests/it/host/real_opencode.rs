@@ -46,7 +46,7 @@ async fn a_child_uses_a_tool_and_its_result_reaches_the_model() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_is_killed_and_started_again_with_what_it_wrote_down() {
+async fn a_killed_server_comes_back_with_the_sessions_it_stored() {
     let model = ModelServer::start().await;
     let setup = Setup { password: Some("open sesame".into()), ..Setup::default() };
     let mut server = RealOpenCode::with(&model, setup).await;
@@ -141,7 +141,7 @@ fn part_is(ears: &EventRecorder, id: &str, words: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_of_the_tests_tells_the_same_stories() {
+async fn the_stub_server_sends_the_same_events() {
     let both = ServerPair::start(Setup::default()).await;
     both.tell_the_same("text", async |talk, ears, id| {
         talk.prompt(id, "@say one two three | usage 10 5").await;
@@ -214,7 +214,7 @@ async fn the_server_of_the_tests_tells_the_same_stories() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_of_the_tests_tells_the_same_stranger_stories() {
+async fn the_stub_server_sends_the_same_events_for_permissions_and_compaction() {
     let setup = Setup {
         config: json!({"permission": {"bash": "ask"}}),
         context: Some(20_000),

@@ -104,7 +104,7 @@ async fn the_doctor_says_what_is_wrong_with_a_server_and_the_way_out() {
 }
 
 #[test]
-fn an_undo_log_of_an_earlier_version_is_understood_and_loses_what_it_kept_of_the_clients_file() {
+fn an_undo_log_of_an_earlier_version_is_read_and_loses_its_copy_of_the_clients_file() {
     let old_forms = [
         json!({"before": "sk-secret", "after": "sk-secret, ours"}),
         json!({"length": 9, "checksum": 9, "undo": "remove_file"}),

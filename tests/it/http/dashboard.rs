@@ -44,7 +44,7 @@ fn token(shell: &Shell) -> String {
 }
 
 #[test]
-fn the_page_is_asked_for_again_every_time_and_may_load_nothing_from_elsewhere() {
+fn the_page_is_revalidated_on_every_load_and_may_load_nothing_from_elsewhere() {
     let shell = Shell::new();
     let site = Site::start(&shell);
     let page = site.get("/");
@@ -69,7 +69,7 @@ fn the_page_is_asked_for_again_every_time_and_may_load_nothing_from_elsewhere() 
 
 /// Where npm is missing there are none, and the page says so.
 #[test]
-fn scripts_and_styles_may_be_kept_for_ever() {
+fn scripts_and_styles_may_be_cached_for_ever() {
     let shell = Shell::new();
     let site = Site::start(&shell);
     let page = site.get("/").body;
@@ -88,7 +88,7 @@ fn scripts_and_styles_may_be_kept_for_ever() {
 }
 
 #[test]
-fn what_is_no_file_of_the_page_is_an_error_in_json() {
+fn an_unknown_path_is_an_error_in_json() {
     let shell = Shell::new();
     let site = Site::start(&shell);
     for path in ["/v1/nowhere", "/assets/nothing.js", "/assets/..%2findex.html", "/index.html"] {
@@ -193,7 +193,7 @@ fn codes_are_given_out_over_the_socket_or_with_the_token_of_the_file() {
 }
 
 #[test]
-fn the_token_of_a_page_does_what_the_page_has_buttons_for_and_ends_with_the_daemon() {
+fn the_token_of_a_page_allows_what_the_page_has_buttons_for_and_ends_with_the_daemon() {
     let shell = Shell::new();
     let task = shell.launch("@hang");
     let site = Site::of(&shell);
@@ -237,7 +237,7 @@ fn an_answer_from_the_page_is_recorded_with_its_door() {
 }
 
 #[test]
-fn the_token_of_a_page_speaks_for_the_user_of_the_shell_and_sends_what_the_page_does() {
+fn the_token_of_a_page_acts_as_the_user_of_the_shell_and_only_with_fields_that_the_page_sends() {
     let shell = Shell::new();
     let hanging = shell.launch("@hang");
     let site = Site::of(&shell);
@@ -276,7 +276,7 @@ fn the_token_of_a_page_speaks_for_the_user_of_the_shell_and_sends_what_the_page_
 }
 
 #[test]
-fn where_anyone_may_read_dash_says_that_the_page_only_shows_and_gives_no_code() {
+fn where_anyone_may_read_dash_says_that_the_page_is_read_only_and_gives_no_code() {
     let mut shell = Shell::new();
     fs::write(shell.path("config.toml"), "api.readers = 'anyone'\n").unwrap();
     shell.set("ASYNCAGENTS_CONFIG", shell.path("config.toml"));

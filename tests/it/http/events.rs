@@ -174,7 +174,7 @@ fn sends_fresh_snapshot_on_reconnection() {
 }
 
 #[test]
-fn since_replays_what_is_kept_and_otherwise_begins_with_a_snapshot() {
+fn since_replays_buffered_events_and_otherwise_begins_with_a_snapshot() {
     let shell = Shell::new();
     let site = Site::start(&shell);
     let mut events = site.events("");

@@ -258,7 +258,7 @@ fn options_preflight_returns_204_with_cors_headers() {
 }
 
 #[test]
-fn what_changes_something_needs_the_socket_or_the_token() {
+fn a_request_that_changes_something_needs_the_socket_or_the_token() {
     let shell = Shell::new();
     let task = shell.launch("@hang");
     let site = Site::of(&shell);
@@ -349,7 +349,7 @@ fn a_token_that_others_can_read_is_refused() {
 }
 
 #[test]
-fn a_token_that_was_being_written_when_the_daemon_died_is_made_anew() {
+fn a_token_half_written_when_the_daemon_died_is_created_again() {
     let shell = Shell::new();
     shell.say(["daemon", "start"]);
     shell.say(["daemon", "stop"]);
@@ -394,7 +394,7 @@ fn requests_that_are_too_large_are_refused() {
 }
 
 #[test]
-fn errors_show_no_paths() {
+fn errors_do_not_reveal_paths() {
     let shell = Shell::with_host_process();
     let task = shell.launch_hanging("a task");
     fs::remove_file(shell.path("host.sock")).unwrap();

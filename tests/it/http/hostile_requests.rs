@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use asyncagents::supervisor::Caller;
 use asyncagents::task::{MAILBOX, SessionId, State, Status, Task, Timestamp};
-use asyncagents::tools::{self, Alias, Audience, Blocking, Offered, Toolbox};
+use asyncagents::tools::{self, Alias, Audience, Blocking, OfferScope, Toolbox};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{TestRng, TestRunner};
@@ -156,7 +156,7 @@ fn mail(text: &str) -> usize {
 }
 
 fn toolbox() -> Toolbox {
-    let blocking = Blocking { offered: Offered::Everywhere, ..Blocking::default() };
+    let blocking = Blocking { offered: OfferScope::Everywhere, ..Blocking::default() };
     Toolbox { aliases: vec![Alias::Superagents, Alias::Background], blocking }
 }
 
@@ -401,7 +401,7 @@ fn runner(cases: u32) -> TestRunner {
 }
 
 #[test]
-fn whatever_a_tool_is_called_with_it_answers_and_does_nothing_by_halves() {
+fn whatever_a_tool_is_called_with_it_answers_and_leaves_nothing_half_done() {
     let all = all_tools();
     let stage = Stage::begin();
     let checked = runner(600).run(&case(&all), |case| {
@@ -422,7 +422,7 @@ fn whatever_a_tool_is_called_with_it_answers_and_does_nothing_by_halves() {
 }
 
 #[test]
-fn good_arguments_are_not_refused_for_their_form() {
+fn arguments_that_fit_the_schema_are_not_refused_as_invalid() {
     let all = all_tools();
     let stage = Stage::begin();
     for (tool, is_client, schema) in &all {
@@ -441,7 +441,7 @@ fn good_arguments_are_not_refused_for_their_form() {
 
 /// Bodies that no `Value` can represent: they have to be refused before a tool is called.
 #[test]
-fn what_is_no_json_is_refused_in_words() {
+fn a_body_that_is_not_json_is_refused_with_a_readable_error() {
     let shell = Shell::new();
     let site = Site::start(&shell);
     let token = std::fs::read_to_string(shell.home().join("token")).unwrap();

@@ -256,7 +256,7 @@ fn returns_404_for_unknown_task_id() {
 }
 
 #[test]
-fn logs_outlive_the_host() {
+fn logs_can_be_read_after_the_host_is_gone() {
     let shell = Shell::new();
     let task = finished(&shell, "a task", "general");
     shell.say(["resume", &task.session_id, "@say more"]);
@@ -508,7 +508,7 @@ fn task_detail_accessible_for_completed_tasks_after_restart() {
 }
 
 #[test]
-fn the_json_that_is_stored_with_an_end_is_what_the_rows_say() {
+fn the_json_stored_with_an_ended_task_matches_its_rows() {
     let shell = Shell::new();
     let task = finished(&shell, "a task", "general");
     let site = Site::of(&shell);
@@ -528,7 +528,7 @@ fn the_json_that_is_stored_with_an_end_is_what_the_rows_say() {
 }
 
 #[test]
-fn the_document_of_the_api_is_the_one_that_was_reviewed() {
+fn the_openapi_document_is_the_one_that_was_reviewed() {
     let shell = Shell::new();
     let site = Site::start(&shell);
     let served: Value = site.read("/v1/openapi.json");

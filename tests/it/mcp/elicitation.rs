@@ -128,7 +128,7 @@ async fn a_form_is_withdrawn_when_the_request_is_answered_elsewhere() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_longer_than_the_client_allows_for_a_user_who_does_not_answer() {
+async fn a_call_waits_for_the_user_no_longer_than_the_client_allows() {
     let mut shell = named();
     let file = shell.path("config.toml");
     fs::write(&file, "[mcp]\nlongest_call_seconds = 3\n[task_tool]\ntimeout_seconds = 1\n")

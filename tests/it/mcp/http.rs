@@ -127,7 +127,7 @@ fn launch_message() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_without_stdio_lists_the_tools_launches_waits_and_has_the_result() {
+async fn a_client_over_http_lists_the_tools_launches_waits_and_gets_the_result() {
     let shell = Shell::with_host_process();
     shell.say(["daemon", "start"]);
     let session = Session::open(&shell, &in_project(&shell)).await;
@@ -156,7 +156,7 @@ async fn a_client_without_stdio_lists_the_tools_launches_waits_and_has_the_resul
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_sessions_are_two_parents_and_the_next_one_is_told_what_a_gone_one_was_not() {
+async fn two_sessions_are_two_parents_and_the_next_one_gets_the_unread_notices_of_a_closed_one() {
     let shell = Shell::with_host_process();
     shell.say(["daemon", "start"]);
     let one = Session::open(&shell, &in_project(&shell)).await;
@@ -182,7 +182,8 @@ async fn two_sessions_are_two_parents_and_the_next_one_is_told_what_a_gone_one_w
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_no_token_another_origin_or_another_host_is_refused_and_changes_nothing() {
+async fn requests_without_the_token_or_from_another_origin_or_host_are_refused_and_change_nothing()
+{
     let shell = Shell::with_host_process();
     shell.say(["daemon", "start"]);
     let right = format!("Authorization: Bearer {}", token(&shell));
@@ -226,7 +227,7 @@ async fn who_has_no_token_another_origin_or_another_host_is_refused_and_changes_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_cannot_be_understood_are_refused_with_the_way_out() {
+async fn malformed_requests_are_refused_with_the_way_out() {
     let shell = Shell::with_host_process();
     shell.say(["daemon", "start"]);
     let right = format!("Authorization: Bearer {}", token(&shell));
@@ -283,7 +284,7 @@ async fn a_command_of_an_agent_is_refused_whatever_token_it_has() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_is_gone_with_a_killed_daemon_and_its_client_can_begin_another() {
+async fn a_session_ends_with_a_killed_daemon_and_its_client_can_begin_another() {
     let mut shell = Shell::with_host_process();
     shell.say(["daemon", "start"]);
     // Keep the port across the restart: the client knows no other.
@@ -320,7 +321,7 @@ async fn without_sessions_the_address_names_the_parent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_does_not_say_who_it_is_names_tasks_by_their_ids() {
+async fn a_client_without_an_identity_must_name_tasks_by_their_ids() {
     let shell = Shell::with_host_process();
     shell.say(["daemon", "start"]);
     let client = Session::stateless(&shell, &in_project(&shell)).await;
@@ -355,7 +356,7 @@ async fn who_does_not_say_who_it_is_names_tasks_by_their_ids() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_launch_without_a_directory_is_refused_in_clear_words() {
+async fn a_launch_without_a_directory_is_refused_with_a_clear_error() {
     let shell = Shell::with_host_process();
     shell.say(["daemon", "start"]);
     let launch = json!({"description": "x", "prompt": "@say x", "agent": "explore"});
@@ -389,7 +390,7 @@ impl ClientHandler for ClientWithRoot {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn agents_work_in_the_root_that_a_client_names() {
+async fn agents_work_in_the_root_that_a_client_announces() {
     let shell = Shell::with_host_process();
     shell.say(["daemon", "start"]);
     let root = shell.path("a project");

@@ -94,7 +94,7 @@ async fn call(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_lists_the_tools_launches_waits_and_has_the_result_once() {
+async fn a_client_lists_the_tools_launches_waits_and_gets_the_result_once() {
     let shell = Shell::with_host_process();
     let session = Session::open(&shell).await;
     let tools = session.service.list_all_tools().await.unwrap();
@@ -117,7 +117,7 @@ async fn a_client_lists_the_tools_launches_waits_and_has_the_result_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_daemon_killed_under_a_wait_is_started_again_and_the_wait_has_its_result() {
+async fn a_daemon_killed_during_a_wait_is_restarted_and_the_wait_gets_its_result() {
     let shell = Shell::with_host_process();
     let mut session = Session::open(&shell).await;
     let task = session.launch("@think 3000\n@say survived").await;

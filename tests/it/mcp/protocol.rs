@@ -105,7 +105,7 @@ fn embedded() -> Shell {
 }
 
 #[test]
-fn a_session_opens_without_a_daemon_and_says_what_is_wrong_until_that_is_mended() {
+fn a_session_opens_without_a_daemon_and_reports_the_cause_until_it_is_fixed() {
     let shell = embedded();
     shell.say(["daemon", "start"]);
     shell.say(["daemon", "stop"]);
@@ -137,7 +137,7 @@ fn a_session_opens_without_a_daemon_and_says_what_is_wrong_until_that_is_mended(
 }
 
 #[test]
-fn only_what_is_announced_is_there() {
+fn only_announced_capabilities_exist() {
     let shell = Shell::new();
     let mut client = Client::connect(&shell, "a client");
     let extensions = json!({ "io.modelcontextprotocol/tasks": {} });
@@ -159,7 +159,7 @@ fn only_what_is_announced_is_there() {
 }
 
 #[test]
-fn roots_that_are_told_after_the_tools_were_listed_count_for_the_first_call() {
+fn roots_announced_after_the_tools_were_listed_count_for_the_first_call() {
     let shell = Shell::new();
     let root = shell.path("workspace");
     fs::create_dir(&root).unwrap();
@@ -174,7 +174,7 @@ fn roots_that_are_told_after_the_tools_were_listed_count_for_the_first_call() {
 }
 
 #[test]
-fn a_result_with_a_schema_comes_as_structured_content_besides_its_text() {
+fn a_result_with_a_schema_is_also_given_as_structured_content() {
     let shell = Shell::new();
     let mut client = Client::connect(&shell, "a client");
     let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } } });
@@ -189,7 +189,7 @@ fn a_result_with_a_schema_comes_as_structured_content_besides_its_text() {
 }
 
 #[test]
-fn tools_have_titles_and_annotations_that_are_true() {
+fn tools_have_titles_and_correct_annotations() {
     let shell = embedded();
     let mut client = Client::connect(&shell, "a client");
     let hints: Vec<Value> = client
@@ -236,7 +236,7 @@ fn several_calls_of_task_may_run_in_parallel_when_its_agent_only_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn task_is_announced_by_the_agents_of_the_host_that_the_client_names() {
+async fn the_task_tool_lists_the_agents_of_the_host_that_the_client_names() {
     let server = OpenCode::start().await;
     block_in_place(|| {
         let mut shell = embedded();

@@ -112,17 +112,17 @@ fn a_wait_survives_a_killed_daemon(client: Client) {
 }
 
 #[test]
-fn a_wait_of_claude_code_survives_a_killed_daemon_and_tells_the_result_once() {
+fn a_wait_of_claude_code_survives_a_killed_daemon_and_returns_the_result_once() {
     a_wait_survives_a_killed_daemon(Client::Claude);
 }
 
 #[test]
-fn a_wait_of_codex_survives_a_killed_daemon_and_tells_the_result_once() {
+fn a_wait_of_codex_survives_a_killed_daemon_and_returns_the_result_once() {
     a_wait_survives_a_killed_daemon(Client::Codex);
 }
 
 #[test]
-fn a_wait_of_gemini_cli_survives_a_killed_daemon_and_tells_the_result_once() {
+fn a_wait_of_gemini_cli_survives_a_killed_daemon_and_returns_the_result_once() {
     a_wait_survives_a_killed_daemon(Client::Gemini);
 }
 

@@ -70,7 +70,7 @@ async fn a_call_that_waits_is_a_task_whose_answer_stays_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_needs_no_waiting_is_answered_at_once() {
+async fn a_call_that_need_not_wait_is_answered_at_once() {
     let shell = Shell::with_host_process();
     let session = open(&shell).await;
     let nothing = session.say("asyncagents_wait", json!({})).await;
@@ -84,7 +84,7 @@ async fn what_needs_no_waiting_is_answered_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_that_another_answer_told_first_is_not_told_again() {
+async fn a_result_that_another_answer_has_shown_is_not_shown_again() {
     let shell = named();
     let session = open(&shell).await;
     let task = session.launch_hanging(&shell).await;
@@ -118,7 +118,7 @@ async fn an_end_that_another_answer_told_first_is_not_told_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_daemon_killed_before_the_end_carries_the_call_on() {
+async fn a_call_whose_daemon_was_killed_before_the_end_goes_on() {
     for tool in ["asyncagents_wait", "Task"] {
         let shell = named();
         let session = open(&shell).await;
@@ -134,7 +134,7 @@ async fn a_daemon_killed_before_the_end_carries_the_call_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_daemon_killed_between_the_end_and_the_first_look_tells_it_once() {
+async fn a_daemon_killed_between_the_end_and_the_first_poll_returns_the_result_once() {
     for tool in ["asyncagents_wait", "Task"] {
         let shell = named();
         let session = open(&shell).await;
@@ -166,7 +166,7 @@ async fn a_daemon_killed_before_the_answer_is_acknowledged_gives_the_same_one_ag
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_never_arrived_does_not_repeat_what_was_told_since() {
+async fn an_answer_that_never_arrived_does_not_repeat_a_result_shown_since() {
     for tool in ["asyncagents_wait", "Task"] {
         let shell = named();
         let session = open(&shell).await;
@@ -211,7 +211,7 @@ async fn unacknowledged(shell: &Shell, call: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_outlives_its_connection_and_is_nobody_elses() {
+async fn a_task_outlives_its_connection_and_only_its_parent_can_read_it() {
     let mut shell = named();
     let session = open(&shell).await;
     let (call, task) = begun(&shell, &session, "Task").await;
@@ -258,7 +258,7 @@ async fn cancelling_a_task_stops_its_agent_and_cancelling_a_wait_leaves_it_alone
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_timeout_that_is_asked_for_holds_for_tasks_too() {
+async fn a_requested_timeout_also_applies_to_tasks() {
     let shell = named();
     let session = open(&shell).await;
     session.launch_hanging(&shell).await;

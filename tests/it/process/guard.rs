@@ -193,7 +193,7 @@ async fn no_process_of_an_agent_outlives_a_killed_daemon_and_no_command_runs_twi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_daemon_and_its_killed_guards_left_is_gone_before_the_run_goes_on() {
+async fn processes_left_by_a_killed_daemon_and_guards_are_killed_before_the_run_goes_on() {
     let place = Fixture::build().await;
     block_in_place(|| {
         // Without the last one, which clears the environment and with it the marker.
@@ -216,7 +216,7 @@ async fn what_a_killed_daemon_and_its_killed_guards_left_is_gone_before_the_run_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_does_not_go_on_beside_its_command_of_before() {
+async fn a_run_does_not_go_on_while_its_earlier_command_still_runs() {
     let place = Fixture::build().await;
     block_in_place(|| {
         for (name, kill) in [("killed", Signal::KILL), ("stopped", Signal::STOP)] {
@@ -238,7 +238,7 @@ async fn a_run_does_not_go_on_beside_its_command_of_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancel_after_the_restart_reaches_what_the_killed_daemon_left() {
+async fn a_cancel_after_the_restart_kills_the_processes_that_the_killed_daemon_left() {
     let place = Fixture::build().await;
     block_in_place(|| {
         let work = place.launch_one();
@@ -251,7 +251,7 @@ async fn a_cancel_after_the_restart_reaches_what_the_killed_daemon_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_run_left_that_nobody_goes_on_with_is_killed_at_the_next_start() {
+async fn processes_of_a_run_that_does_not_go_on_are_killed_at_the_next_start() {
     let place = Fixture::build().await;
     block_in_place(|| {
         place.launch_one();
@@ -338,7 +338,7 @@ async fn kills_at_any_moment_leave_no_process_and_run_no_command_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_still_run_when_the_program_was_replaced_under_the_daemon() {
+async fn commands_still_run_after_the_program_was_replaced_under_the_running_daemon() {
     let place = Fixture::build().await;
     block_in_place(|| {
         let program = place.shell.path("program");

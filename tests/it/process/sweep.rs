@@ -45,7 +45,7 @@ impl Drop for UnguardedProcess {
 }
 
 #[test]
-fn what_is_left_of_an_earlier_daemon_is_killed_by_its_marker_and_nobody_else_is() {
+fn processes_of_an_earlier_daemon_are_found_by_their_marker_and_no_others_are_killed() {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned();
     let (stray, other) = (UnguardedProcess::new("a-1"), UnguardedProcess::new("a-12"));
     let start = start_time(stray.pid());
@@ -63,7 +63,7 @@ fn what_is_left_of_an_earlier_daemon_is_killed_by_its_marker_and_nobody_else_is(
 }
 
 #[test]
-fn a_guard_that_is_still_there_is_killed_after_its_session_and_descendants() {
+fn a_guard_that_is_still_alive_is_killed_after_its_session_and_descendants() {
     // A duration that identifies our process: no other one sleeps for it.
     let sleep = format!("sleep 1000.{}", std::process::id());
     let script = format!("{sleep} & ({sleep}; :) & (setsid {sleep}; :) & kill -STOP $$; wait");

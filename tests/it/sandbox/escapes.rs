@@ -20,7 +20,7 @@ use asyncagents::wire::TaskView;
 use tempfile::TempDir;
 
 use crate::support::ModelServer;
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 
 /// An arbitrary uid: the user need not exist.
 const SOMEBODY: u32 = 12_345;
@@ -353,7 +353,7 @@ fn a_command_of_an_agent_starts_no_daemon_and_is_told_so() {
         let ended = shell.run(verb);
         let why = "error: commands of agents cannot use `asyncagents`: they reach no daemon and may not \
                    start one; use the agent's own tools, or run this in a shell of yours\n";
-        let expected = Ended { code: 1, stdout: String::new(), stderr: why.to_owned() };
+        let expected = CommandOutcome { code: 1, stdout: String::new(), stderr: why.to_owned() };
         assert_eq!(ended, expected, "{verb:?}");
     }
     assert!(!shell.home().exists());
@@ -383,7 +383,7 @@ async fn commands_get_no_descriptors_of_whoever_started_the_daemon() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_command_did_to_protected_paths_is_put_right_also_when_it_is_cancelled() {
+async fn changes_to_protected_paths_are_repaired_also_when_the_command_is_cancelled() {
     let place = Fixture::build("bwrap", TestUser::Me, Network::On).await;
     tokio::task::block_in_place(|| {
         let command = "echo x > .git/commondir; touch started; sleep 1000";
@@ -421,7 +421,7 @@ async fn a_workspace_below_a_directory_that_cannot_be_listed_is_usable_and_prote
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_command_did_to_protected_paths_is_put_right_also_when_the_daemon_is_killed() {
+async fn changes_to_protected_paths_are_repaired_also_when_the_daemon_is_killed() {
     let place = Fixture::build("bwrap", TestUser::Me, Network::On).await;
     tokio::task::block_in_place(|| {
         place.launch(&place.project(), "echo x > .git/commondir; touch started; sleep 1000");
@@ -435,7 +435,7 @@ async fn what_a_command_did_to_protected_paths_is_put_right_also_when_the_daemon
 }
 
 #[test]
-fn a_directory_that_became_a_link_after_planning_opens_nothing_to_the_command() {
+fn a_directory_replaced_by_a_link_after_planning_gives_the_command_no_access() {
     // bubblewrap would mount the target of the link, so the command is not run at all.
     swap_after_planning(Choice::Bwrap, (Some(1), ""));
     if landlock_version() > 0 {
@@ -483,32 +483,32 @@ fn swap_after_planning(choice: Choice, expected: (Option<i32>, &str)) {
 }
 
 #[tokio::test]
-async fn bubblewrap_holds_what_the_table_says_for_whoever_runs_the_tests() {
+async fn bubblewrap_guarantees_what_the_table_says_for_whoever_runs_the_tests() {
     check(bwrap_as_me(), "bwrap", TestUser::Me).await;
 }
 
 #[tokio::test]
-async fn bubblewrap_holds_what_the_table_says_for_a_normal_user() {
+async fn bubblewrap_guarantees_what_the_table_says_for_a_normal_user() {
     check(Level::BwrapUser, "bwrap", TestUser::Somebody).await;
 }
 
 #[tokio::test]
-async fn landlock_holds_what_the_table_says_for_whoever_runs_the_tests() {
+async fn landlock_guarantees_what_the_table_says_for_whoever_runs_the_tests() {
     check(Level::Landlock, "landlock", TestUser::Me).await;
 }
 
 #[tokio::test]
-async fn landlock_holds_what_the_table_says_for_a_normal_user() {
+async fn landlock_guarantees_what_the_table_says_for_a_normal_user() {
     check(Level::Landlock, "landlock", TestUser::Somebody).await;
 }
 
 #[tokio::test]
-async fn without_a_sandbox_agents_cannot_answer_requests_or_launch_while_their_guard_is_there() {
+async fn without_a_sandbox_agents_cannot_answer_requests_or_launch_while_their_guard_is_alive() {
     check(Level::Off, "off", TestUser::Me).await;
 }
 
 #[tokio::test]
-async fn without_a_sandbox_a_normal_users_agents_cannot_answer_or_launch_while_their_guard_is_there()
+async fn without_a_sandbox_a_normal_users_agents_cannot_answer_or_launch_while_their_guard_is_alive()
  {
     check(Level::Off, "off", TestUser::Somebody).await;
 }

@@ -68,7 +68,7 @@ fn put_back(path: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_command_made_and_closed_is_put_right_all_the_same() {
+async fn protected_paths_are_repaired_although_the_command_removed_permissions() {
     let made = [".claude/settings.json", ".mcp.json", ".opencode/plugin", ".git/commondir"];
     let command = "mkdir -p .claude .opencode/plugin/a/b; echo x > .git/commondir; chmod 555 .git; \
         echo x > .claude/settings.json; chmod 0 .claude; echo x > .opencode/plugin/a/b/x.ts; \
@@ -88,7 +88,7 @@ async fn what_a_command_made_and_closed_is_put_right_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_put_back_is_told_to_the_model_and_in_the_log() {
+async fn a_failed_repair_is_reported_to_the_model_and_in_the_log() {
     let Some(place) = Fixture::build("bwrap", &[]).await else { return };
     let folder = place.project().join(".claude");
     let by_root = || {
@@ -116,7 +116,7 @@ async fn what_cannot_be_put_back_is_told_to_the_model_and_in_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn private_places_of_a_session_are_removed_also_where_their_directories_are_closed() {
+async fn private_directories_of_a_session_are_removed_also_without_write_permission() {
     let Some(place) = Fixture::build("bwrap", &[]).await else { return };
     block_in_place(|| {
         let command = "mkdir -p ~/go/mod/a; echo x > ~/go/mod/a/x; chmod 555 ~/go/mod/a ~/go/mod";

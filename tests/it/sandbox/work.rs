@@ -254,7 +254,7 @@ async fn a_session_keeps_its_own_temporary_directory_and_home_from_one_command_t
 }
 
 #[tokio::test]
-async fn a_session_that_keeps_too_much_in_its_private_places_is_told_until_it_has_removed_it() {
+async fn a_session_with_too_much_in_its_private_directories_is_warned_until_it_removes_it() {
     with("[agent]\nscratch_bytes = 1048576", |place| {
         let calls = ["head -c 3000000 /dev/zero > /tmp/large", "echo small", "rm /tmp/large"];
         let task = place.launch("build", &calls.map(|command| json!({ "command": command })));
@@ -271,7 +271,7 @@ async fn a_session_that_keeps_too_much_in_its_private_places_is_told_until_it_ha
 }
 
 #[tokio::test]
-async fn private_places_of_a_session_are_removed_a_week_after_its_last_command() {
+async fn private_directories_of_a_session_are_removed_a_week_after_its_last_command() {
     with("", |place| {
         for _ in 0..2 {
             place.bash("echo kept > /tmp/kept");
@@ -295,7 +295,7 @@ async fn private_places_of_a_session_are_removed_a_week_after_its_last_command()
 }
 
 #[tokio::test]
-async fn what_fails_because_of_the_sandbox_says_so_and_a_person_can_let_it_out() {
+async fn a_command_that_fails_because_of_the_sandbox_says_so_and_a_person_can_allow_it_outside() {
     with("", |place| {
         let command = "echo x > /usr/from-a-sandbox";
         let said = place.bash(command);
@@ -324,7 +324,7 @@ async fn what_fails_because_of_the_sandbox_says_so_and_a_person_can_let_it_out()
 }
 
 #[tokio::test]
-async fn agent_definitions_that_a_cancelled_command_has_made_are_gone_with_it() {
+async fn agent_definitions_that_a_cancelled_command_created_are_removed() {
     with("", |place| {
         let evil = place.project().join(".claude/agents/evil.md");
         let command = "mkdir -p .claude/agents; echo x > .claude/agents/evil.md; sleep 600";
@@ -356,7 +356,7 @@ async fn a_sandbox_that_is_asked_for_and_does_not_work_refuses_commands_with_the
 }
 
 #[tokio::test]
-async fn the_doctor_says_what_is_in_force_and_what_it_does_not_hold() {
+async fn the_doctor_names_the_sandbox_in_force_and_what_it_does_not_guarantee() {
     with("", |mut place| {
         let doctor = place.shell.run(["doctor"]);
         assert!(doctor.stdout.contains("✓ sandbox: bubblewrap"), "{}", doctor.stdout);
@@ -404,7 +404,7 @@ async fn an_agents_file_may_ask_for_more_paths_and_less_network_but_not_for_cred
 }
 
 #[test]
-fn the_readme_has_the_table_of_what_each_level_holds() {
+fn the_readme_has_the_table_of_what_each_level_guarantees() {
     let readme =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
     assert!(readme.contains(&sandbox::table()), "put this into README.md:\n{}", sandbox::table());

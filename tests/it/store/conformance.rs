@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::store::{
-    Committed, Direction, End, Error, Filter, Intent, IntentOutcome, NewCall, NewRun, NewTask,
-    OwedNotice, Placement, Resumed, Retention, Session, SlotCounts, Sort, Store, What, Window,
+    ChangeKind, CommittedChange, Direction, End, Error, Filter, Intent, IntentOutcome, NewCall,
+    NewRun, NewTask, OwedNotice, Placement, ResumeOutcome, Retention, Session, SlotCounts, Sort,
+    Store, Window,
 };
 use asyncagents::task::alert::Channel;
-use asyncagents::task::lifecycle::{Change, Report, Request, Resumable};
+use asyncagents::task::lifecycle::{Change, Report, Request, ResumePolicy};
 use asyncagents::task::queue::Limits;
 use asyncagents::task::{
     Answered, Door, LaunchMode, MAILBOX, Order, Origin, Parent, Receipt, SessionId, Slot, Task,
@@ -20,10 +21,10 @@ use asyncagents::task::{
 };
 use tempfile::TempDir;
 
-type Publish = Box<dyn Fn(Committed) + Send>;
+type Publish = Box<dyn Fn(CommittedChange) + Send>;
 
 /// Opens the store in a folder; in an empty folder, a new one.
-type Open = fn(&Path, Publish) -> Store;
+type OpenStore = fn(&Path, Publish) -> Store;
 
 fn sqlite(folder: &Path, publish: Publish) -> Store {
     Store::open(&folder.join("tasks.db"), publish).unwrap().0
@@ -77,27 +78,30 @@ engines!(sqlite => [
 
 /// A store in its own directory, and the changes it has published.
 struct World {
-    open: Open,
+    open: OpenStore,
     store: Store,
     clock: Clock,
     limits: Arc<Limits>,
-    published: Arc<Mutex<Vec<Committed>>>,
+    published: Arc<Mutex<Vec<CommittedChange>>>,
     folder: TempDir,
 }
 
 impl World {
-    fn new(open: Open) -> World {
+    fn new(open: OpenStore) -> World {
         World::listening(open, |_, _| {})
     }
 
     /// The writer calls `listen` with the store and the change after each commit: reads in there
     /// see committed data.
-    fn listening(open: Open, listen: impl Fn(&Store, &Committed) + Send + 'static) -> World {
+    fn listening(
+        open: OpenStore,
+        listen: impl Fn(&Store, &CommittedChange) + Send + 'static,
+    ) -> World {
         let folder = tempfile::tempdir().unwrap();
         let published = Arc::new(Mutex::new(Vec::new()));
         let reader: Arc<OnceLock<Store>> = Arc::default();
         let (news, itself) = (published.clone(), reader.clone());
-        let publish = move |committed: Committed| {
+        let publish = move |committed: CommittedChange| {
             listen(reader.wait(), &committed);
             news.lock().unwrap().push(committed);
         };
@@ -184,7 +188,7 @@ impl World {
         due(&self.store, &self.clock)
     }
 
-    fn published(&self) -> Vec<Committed> {
+    fn published(&self) -> Vec<CommittedChange> {
         self.published.lock().unwrap().clone()
     }
 
@@ -218,29 +222,34 @@ fn limits(active_per_parent: usize) -> Arc<Limits> {
     })
 }
 
-async fn a_change_is_published_when_it_is_on_disk_and_before_its_caller_hears_of_it(open: Open) {
+async fn a_change_is_published_when_it_is_on_disk_and_before_its_caller_hears_of_it(
+    open: OpenStore,
+) {
     let world = World::listening(open, |store, committed| {
         let known = store.tasks().get(&committed.task.id).unwrap();
         assert_eq!(known.as_ref(), Some(&committed.task), "published before the commit");
     });
     let task = world.insert().await;
-    assert_eq!(world.published(), [Committed { id: 1, what: What::Created, task: task.clone() }]);
+    assert_eq!(
+        world.published(),
+        [CommittedChange { id: 1, what: ChangeKind::Created, task: task.clone() }]
+    );
     let ended =
         world.store.tasks().end(&task, finished(&task), world.end()).await.unwrap().unwrap();
     assert_eq!(
         world.published()[1..],
-        [Committed { id: 2, what: What::Ended, task: ended.clone() }]
+        [CommittedChange { id: 2, what: ChangeKind::Ended, task: ended.clone() }]
     );
     assert_eq!(world.stored(), [ended]);
 }
 
-async fn changes_are_published_in_the_order_in_which_they_were_made(open: Open) {
+async fn changes_are_published_in_the_order_in_which_they_were_made(open: OpenStore) {
     let world = World::new(open);
     let mut expected = Vec::new();
     let mut outcomes = Vec::new();
     for _ in 0..300 {
         let new = world.new_task();
-        expected.push((What::Created, new.id.clone()));
+        expected.push((ChangeKind::Created, new.id.clone()));
         outcomes.push(world.store.tasks().insert(new, world.limits.clone()));
     }
     let mut tasks = Vec::new();
@@ -249,18 +258,18 @@ async fn changes_are_published_in_the_order_in_which_they_were_made(open: Open) 
     }
     let mut outcomes = Vec::new();
     for task in tasks.iter().rev() {
-        expected.push((What::Ended, task.id.clone()));
+        expected.push((ChangeKind::Ended, task.id.clone()));
         outcomes.push(world.store.tasks().end(task, finished(task), world.end()));
     }
     for outcome in outcomes {
         assert!(outcome.await.unwrap().is_some());
     }
-    let published: Vec<(What, TaskId)> =
+    let published: Vec<(ChangeKind, TaskId)> =
         world.published().into_iter().map(|news| (news.what, news.task.id)).collect();
     assert_eq!(published, expected);
 }
 
-async fn two_writers_of_the_same_end_owe_one_notice(open: Open) {
+async fn two_writers_of_the_same_end_owe_one_notice(open: OpenStore) {
     let world = World::new(open);
     let task = world.insert().await;
     let cancel = task.state.request(Request::Cancel { why: None }).unwrap();
@@ -278,7 +287,7 @@ async fn two_writers_of_the_same_end_owe_one_notice(open: Open) {
     assert_eq!(world.published().len(), 2);
 }
 
-async fn a_change_that_fails_does_not_take_those_with_it_that_share_its_commit(open: Open) {
+async fn a_change_that_fails_does_not_take_those_with_it_that_share_its_commit(open: OpenStore) {
     let (holds, held) = mpsc::channel();
     let (go, gone) = mpsc::channel();
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -317,13 +326,16 @@ async fn a_change_that_fails_does_not_take_those_with_it_that_share_its_commit(o
     let stored = [first, one, two, three];
     assert_eq!(world.stored(), stored);
     let mut ids = 1..;
-    let created =
-        stored.map(|task| Committed { id: ids.next().unwrap(), what: What::Created, task });
+    let created = stored.map(|task| CommittedChange {
+        id: ids.next().unwrap(),
+        what: ChangeKind::Created,
+        task,
+    });
     assert_eq!(world.published(), created);
     assert_eq!(*seen.lock().unwrap(), [1, 4, 4, 4], "three of them in one commit");
 }
 
-async fn a_launch_asked_for_twice_is_one_task(open: Open) {
+async fn a_launch_asked_for_twice_is_one_task(open: OpenStore) {
     let world = World::new(open);
     let new = world.new_task();
     let again = NewTask { id: world.clock.session_id(), ..new.clone() };
@@ -332,10 +344,12 @@ async fn a_launch_asked_for_twice_is_one_task(open: Open) {
     let task = first.await.unwrap();
     assert_eq!(second.await.unwrap(), task);
     assert_eq!(world.stored(), std::slice::from_ref(&task));
-    assert_eq!(world.published(), [Committed { id: 1, what: What::Created, task }]);
+    assert_eq!(world.published(), [CommittedChange { id: 1, what: ChangeKind::Created, task }]);
 }
 
-async fn news_that_comes_after_a_resume_belongs_to_the_run_before_and_changes_nothing(open: Open) {
+async fn news_that_comes_after_a_resume_belongs_to_the_run_before_and_changes_nothing(
+    open: OpenStore,
+) {
     let world = World::new(open);
     let task = world.insert().await;
     let late = finished(&task);
@@ -348,18 +362,18 @@ async fn news_that_comes_after_a_resume_belongs_to_the_run_before_and_changes_no
         at: world.clock.now(),
         key: None,
     };
-    let change = ended.state.request(Request::Resume(Resumable::Completed)).unwrap();
+    let change = ended.state.request(Request::Resume(ResumePolicy::Completed)).unwrap();
     let resumed =
         world.store.tasks().resume(&ended, change.clone(), run.clone(), world.limits.clone());
-    let Resumed::Yes(resumed) = resumed.await.unwrap() else { panic!("it was not resumed") };
+    let ResumeOutcome::Yes(resumed) = resumed.await.unwrap() else { panic!("it was not resumed") };
     assert_eq!(world.store.tasks().end(&ended, late.clone(), world.end()).await.unwrap(), None);
     assert_eq!(world.store.tasks().end(&task, late, world.end()).await.unwrap(), None);
     let again = world.store.tasks().resume(&ended, change, run, world.limits.clone());
-    assert_eq!(again.await.unwrap(), Resumed::Stale);
+    assert_eq!(again.await.unwrap(), ResumeOutcome::Stale);
     assert_eq!(world.stored(), [*resumed]);
 }
 
-async fn what_was_queued_is_written_when_the_store_is_closed_and_nothing_after(open: Open) {
+async fn what_was_queued_is_written_when_the_store_is_closed_and_nothing_after(open: OpenStore) {
     let world = World::new(open);
     let outcomes: Vec<_> = (0..50)
         .map(|_| world.store.tasks().insert(world.new_task(), world.limits.clone()))
@@ -373,7 +387,7 @@ async fn what_was_queued_is_written_when_the_store_is_closed_and_nothing_after(o
     assert_eq!(world.reopened().overview().task_count().unwrap(), 50);
 }
 
-async fn a_store_opened_again_holds_what_it_held(open: Open) {
+async fn a_store_opened_again_holds_what_it_held(open: OpenStore) {
     let world = World::new(open);
     let task = world.insert().await;
     let ended =
@@ -386,7 +400,7 @@ async fn a_store_opened_again_holds_what_it_held(open: Open) {
     assert_eq!(store.tasks().get(&TaskId::new("ses_nobody")).unwrap(), None);
 }
 
-async fn what_is_said_while_a_session_comes_to_rest_keeps_it_at_work(open: Open) {
+async fn what_is_said_while_a_session_comes_to_rest_keeps_it_at_work(open: OpenStore) {
     let world = World::new(open);
     let id = world.clock.session_id();
     world.store.sessions().open(session(&world, &id)).await.unwrap();
@@ -407,7 +421,9 @@ async fn what_is_said_while_a_session_comes_to_rest_keeps_it_at_work(open: Open)
     assert_eq!(standing(), (false, 2));
 }
 
-async fn clearing_takes_ended_tasks_off_the_list_and_leaves_one_that_was_just_launched(open: Open) {
+async fn clearing_takes_ended_tasks_off_the_list_and_leaves_one_that_was_just_launched(
+    open: OpenStore,
+) {
     let world = World::new(open);
     let (ended, live) = (world.insert().await, world.insert().await);
     let change = ended.state.request(Request::Cancel { why: None }).unwrap();
@@ -421,7 +437,7 @@ async fn clearing_takes_ended_tasks_off_the_list_and_leaves_one_that_was_just_la
     assert_eq!((cleared(&ended), cleared(&live)), (true, false));
 }
 
-async fn a_listener_that_panics_does_not_end_the_writer(open: Open) {
+async fn a_listener_that_panics_does_not_end_the_writer(open: OpenStore) {
     let world = World::listening(open, |_, _| panic!("on purpose"));
     for _ in 0..2 {
         let (new, limits) = (world.new_task(), world.limits.clone());
@@ -431,10 +447,14 @@ async fn a_listener_that_panics_does_not_end_the_writer(open: Open) {
     assert_eq!(world.stored().len(), 2);
 }
 
-async fn an_end_and_its_notice_are_one_transaction(open: Open) {
+async fn an_end_and_its_notice_are_one_transaction(open: OpenStore) {
     let world = World::listening(open, |store, committed| {
         let owed = due(store, &Clock::system()).len();
-        assert_eq!(owed, usize::from(committed.what == What::Ended), "an end without its notice");
+        assert_eq!(
+            owed,
+            usize::from(committed.what == ChangeKind::Ended),
+            "an end without its notice"
+        );
     });
     let task = world.insert().await;
     let ended = world.finish(&task).await;
@@ -443,14 +463,14 @@ async fn an_end_and_its_notice_are_one_transaction(open: Open) {
     assert_eq!(world.published().len(), 2, "the listener has not panicked");
 }
 
-async fn every_run_has_one_end_notice_of_its_own(open: Open) {
+async fn every_run_has_one_end_notice_of_its_own(open: OpenStore) {
     let world = World::new(open);
     let mut task = world.insert().await;
     for n in 0..3 {
         let ended = world.finish(&task).await;
         let owed: Vec<u32> = world.due().iter().map(|owed| owed.run.n).collect();
         assert_eq!(owed, (0..=n).collect::<Vec<_>>());
-        let change = ended.state.request(Request::Resume(Resumable::Completed)).unwrap();
+        let change = ended.state.request(Request::Resume(ResumePolicy::Completed)).unwrap();
         let run = NewRun {
             message_id: world.clock.message_id(),
             prompt: "And then?".into(),
@@ -458,14 +478,16 @@ async fn every_run_has_one_end_notice_of_its_own(open: Open) {
             key: Some(format!("key-{n}")),
         };
         let resumed = world.store.tasks().resume(&ended, change, run, world.limits.clone());
-        let Resumed::Yes(resumed) = resumed.await.unwrap() else { panic!("not resumed") };
+        let ResumeOutcome::Yes(resumed) = resumed.await.unwrap() else { panic!("not resumed") };
         assert!(world.store.tasks().was_begun_with(&resumed.id, &format!("key-{n}")).unwrap());
         task = *resumed;
     }
     assert!(!world.store.tasks().was_begun_with(&task.id, "another").unwrap());
 }
 
-async fn a_delivered_notice_is_owed_no_longer_and_a_postponed_one_holds_its_parent_up(open: Open) {
+async fn a_delivered_notice_is_owed_no_longer_and_a_postponed_one_holds_its_parent_up(
+    open: OpenStore,
+) {
     let world = World::new(open);
     for parent in ["ses_one", "ses_one", "ses_two"] {
         let task = world.launch(world.task_of(parent, "scripted")).await;
@@ -484,7 +506,7 @@ async fn a_delivered_notice_is_owed_no_longer_and_a_postponed_one_holds_its_pare
     assert_eq!(parents(), ["ses_one", "ses_two"]);
 }
 
-async fn what_is_in_a_mailbox_is_unread_until_it_is_marked(open: Open) {
+async fn what_is_in_a_mailbox_is_unread_until_it_is_marked(open: OpenStore) {
     let world = World::new(open);
     let parent = SessionId::new("client");
     let first = world.launch(world.task_of("client", MAILBOX)).await;
@@ -511,7 +533,7 @@ async fn what_is_in_a_mailbox_is_unread_until_it_is_marked(open: Open) {
     assert_eq!(store.outbox().ended_unread(&parent).unwrap(), [second.id]);
 }
 
-async fn an_intent_is_there_until_its_task_is(open: Open) {
+async fn an_intent_is_there_until_its_task_is(open: OpenStore) {
     let world = World::new(open);
     let new = world.new_task();
     let intent = Intent {
@@ -533,7 +555,7 @@ async fn an_intent_is_there_until_its_task_is(open: Open) {
     assert_eq!(world.store.tasks().by_nonce(&intent.nonce).unwrap(), Some(task));
 }
 
-async fn slots_go_to_the_parent_served_longest_ago_and_in_the_order_of_launches(open: Open) {
+async fn slots_go_to_the_parent_served_longest_ago_and_in_the_order_of_launches(open: OpenStore) {
     let mut world = World::new(open);
     let one = Limits { active: Some(1), ..(*world.limits).clone() };
     world.limits = Arc::new(one);
@@ -561,7 +583,7 @@ async fn admitted(world: &World) -> Vec<String> {
     admitted.unwrap().iter().map(|task| task.id.to_string()).collect()
 }
 
-async fn the_ids_of_changes_are_the_order_of_commits_and_go_on_after_a_restart(open: Open) {
+async fn the_ids_of_changes_are_the_order_of_commits_and_go_on_after_a_restart(open: OpenStore) {
     let world = World::new(open);
     let launches: Vec<_> = (0..20).map(|_| world.launch(world.new_task())).collect();
     let tasks = futures_util::future::join_all(launches).await;
@@ -575,7 +597,7 @@ async fn the_ids_of_changes_are_the_order_of_commits_and_go_on_after_a_restart(o
 }
 
 /// A client that reads a snapshot and then everything after its id misses nothing and sees nothing twice.
-async fn a_snapshot_holds_exactly_the_changes_up_to_its_id(open: Open) {
+async fn a_snapshot_holds_exactly_the_changes_up_to_its_id(open: OpenStore) {
     let world = World::new(open);
     let launch = async {
         for _ in 0..10 {
@@ -599,7 +621,7 @@ async fn a_snapshot_holds_exactly_the_changes_up_to_its_id(open: Open) {
     }
 }
 
-async fn pruning_takes_what_has_ended_and_leaves_what_is_owed(open: Open) {
+async fn pruning_takes_what_has_ended_and_leaves_what_is_owed(open: OpenStore) {
     let world = World::new(open);
     let live = world.insert().await;
     let told = world.launch(world.task_of("ses_told", "scripted")).await;
@@ -630,7 +652,7 @@ async fn pruning_takes_what_has_ended_and_leaves_what_is_owed(open: Open) {
     assert_eq!(prune().await, [live.id]);
 }
 
-async fn what_was_said_in_a_session_comes_back_in_its_order_and_a_copy_has_it(open: Open) {
+async fn what_was_said_in_a_session_comes_back_in_its_order_and_a_copy_has_it(open: OpenStore) {
     let world = World::new(open);
     let sessions = world.store.sessions();
     let (id, copy) = (world.clock.session_id(), world.clock.session_id());
@@ -681,7 +703,7 @@ fn new_call(world: &World, parent: &str, key: &str) -> NewCall {
     }
 }
 
-async fn a_deferred_call_is_one_by_its_key_and_open_until_it_is_settled(open: Open) {
+async fn a_deferred_call_is_one_by_its_key_and_open_until_it_is_settled(open: OpenStore) {
     let world = World::new(open);
     let calls = world.store.calls();
     let call = calls.begin(new_call(&world, "client", "one")).await.unwrap();
@@ -711,7 +733,7 @@ async fn a_deferred_call_is_one_by_its_key_and_open_until_it_is_settled(open: Op
     assert_eq!((settled(&call.id), settled(&other.id)), (Some("done".into()), None));
 }
 
-async fn an_answer_is_received_with_its_notices_and_stays_the_same_from_then_on(open: Open) {
+async fn an_answer_is_received_with_its_notices_and_stays_the_same_from_then_on(open: OpenStore) {
     let world = World::new(open);
     let task = world.launch(world.task_of("client", MAILBOX)).await;
     world.finish(&task).await;
@@ -730,7 +752,7 @@ async fn an_answer_is_received_with_its_notices_and_stays_the_same_from_then_on(
     assert_eq!((kept.outcome.as_deref(), kept.received_at), (Some("composed again"), Some(now)));
 }
 
-async fn old_answers_are_pruned_and_each_parent_keeps_its_newest(open: Open) {
+async fn old_answers_are_pruned_and_each_parent_keeps_its_newest(open: OpenStore) {
     let world = World::new(open);
     let calls = world.store.calls();
     let at = Timestamp::from_millis;
@@ -748,7 +770,7 @@ async fn old_answers_are_pruned_and_each_parent_keeps_its_newest(open: Open) {
     assert_eq!(kept, ["a2", "a3", "b2", "open"]);
 }
 
-async fn how_a_permission_was_answered_is_kept_with_its_task(open: Open) {
+async fn how_a_permission_was_answered_is_kept_with_its_task(open: OpenStore) {
     let world = World::new(open);
     let (task, other) = (world.insert().await, world.insert().await);
     let answered = |id: &str, allowed| Answered {
@@ -770,7 +792,9 @@ async fn how_a_permission_was_answered_is_kept_with_its_task(open: Open) {
     assert_eq!(store.asks().answer_to("per_3").unwrap(), None);
 }
 
-async fn a_retry_and_the_task_it_repeats_name_each_other_also_when_the_first_is_gone(open: Open) {
+async fn a_retry_and_the_task_it_repeats_name_each_other_also_when_the_first_is_gone(
+    open: OpenStore,
+) {
     let world = World::new(open);
     let first = world.insert().await;
     let first = world.finish(&first).await;
@@ -781,9 +805,9 @@ async fn a_retry_and_the_task_it_repeats_name_each_other_also_when_the_first_is_
     let linked = Task { retried_by: Some(retry.id.clone()), ..first };
     let stored = world.stored();
     assert_eq!(stored, [linked.clone(), retry.clone()]);
-    let news: Vec<(What, Task)> =
+    let news: Vec<(ChangeKind, Task)> =
         world.published().into_iter().skip(2).map(|news| (news.what, news.task)).collect();
-    assert_eq!(news, [(What::Created, retry), (What::Updated, linked)]);
+    assert_eq!(news, [(ChangeKind::Created, retry), (ChangeKind::Updated, linked)]);
 
     let mut orphan = world.new_task();
     orphan.origin.retry_of = Some(TaskId::new("ses_pruned"));
@@ -793,7 +817,7 @@ async fn a_retry_and_the_task_it_repeats_name_each_other_also_when_the_first_is_
 }
 
 async fn a_paused_queue_gives_no_slot_and_is_still_paused_when_the_store_is_opened_again(
-    open: Open,
+    open: OpenStore,
 ) {
     let world = World::new(open);
     let (limits, at) = (world.limits.clone(), world.clock.now());
@@ -813,7 +837,9 @@ async fn a_paused_queue_gives_no_slot_and_is_still_paused_when_the_store_is_open
     assert_eq!(store.slots().counts().unwrap(), SlotCounts { queued: 0, active: 1 });
 }
 
-async fn what_people_are_to_be_told_is_owed_with_the_end_and_until_it_is_delivered(open: Open) {
+async fn what_people_are_to_be_told_is_owed_with_the_end_and_until_it_is_delivered(
+    open: OpenStore,
+) {
     let world = World::new(open);
     let due = |store: &Store, channel| store.alerts().due(channel, world.clock.now()).unwrap();
     let told = world.insert().await;

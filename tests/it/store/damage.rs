@@ -8,18 +8,18 @@ use std::path::Path;
 use asyncagents::wire::{CallerView, TaskView, ToolLine, ToolRequest};
 use rusqlite::Connection;
 
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 
 fn open(shell: &Shell) -> Connection {
     Connection::open(shell.database()).unwrap()
 }
 
-fn ended(code: i32, stdout: &str, stderr: &str) -> Ended {
-    Ended { code, stdout: stdout.to_owned(), stderr: stderr.to_owned() }
+fn ended(code: i32, stdout: &str, stderr: &str) -> CommandOutcome {
+    CommandOutcome { code, stdout: stdout.to_owned(), stderr: stderr.to_owned() }
 }
 
 #[test]
-fn a_row_that_cannot_be_read_is_ended_in_error_and_named_and_stops_nobody_else() {
+fn a_row_that_cannot_be_read_is_reported_and_ended_in_error_and_other_tasks_go_on() {
     let mut shell = Shell::with_host_process();
     fs::write(shell.path("config.toml"), "[limits]\nactive_per_parent = 1\n").unwrap();
     shell.set("ASYNCAGENTS_CONFIG", shell.path("config.toml"));
@@ -157,7 +157,7 @@ fn a_damaged_index_makes_the_store_read_only_and_every_verb_says_so_until_it_is_
 }
 
 #[test]
-fn a_daemon_whose_directory_was_deleted_leaves_and_touches_nothing_of_the_next_one() {
+fn a_daemon_whose_directory_was_deleted_exits_and_touches_no_file_of_the_next_one() {
     let shell = Shell::new();
     shell.launch_to_the_end("@say lost");
     let first = shell.pid();
@@ -179,7 +179,7 @@ fn is_alive(pid: u32) -> bool {
 }
 
 #[test]
-fn a_storage_directory_that_is_larger_than_it_may_be_takes_no_launches_and_what_runs_goes_on() {
+fn a_storage_directory_over_its_limit_refuses_launches_and_running_tasks_go_on() {
     let mut shell = Shell::with_host_process();
     fs::write(shell.path("config.toml"), "[storage]\nmax_bytes = 2097152\n").unwrap();
     shell.set("ASYNCAGENTS_CONFIG", shell.path("config.toml"));
@@ -203,7 +203,7 @@ fn a_storage_directory_that_is_larger_than_it_may_be_takes_no_launches_and_what_
 }
 
 #[test]
-fn a_backup_is_whole_and_private_with_and_without_a_daemon_and_overwrites_nothing() {
+fn a_backup_is_complete_and_private_with_and_without_a_daemon_and_overwrites_nothing() {
     let shell = Shell::new();
     let none = format!(
         "error: there is no task store in `{}` yet; nothing was copied\n",

@@ -1,5 +1,5 @@
-//! Telling people (N5): a webhook, a command and the desktop, each until it is delivered, whatever is killed meanwhile. The
-//! receivers are on loopback.
+//! Notifications for people (N5): a webhook, a command and the desktop, each until it is delivered, whatever is killed
+//! meanwhile. The receivers are on loopback.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -126,7 +126,7 @@ fn owed(shell: &Shell) -> i64 {
 }
 
 #[test]
-fn an_end_is_posted_signed_until_the_webhook_takes_it_whatever_is_killed() {
+fn an_end_is_posted_with_a_signature_until_the_webhook_accepts_it_whatever_is_killed() {
     let receiver = Receiver::answering(503);
     let shell = receiver.shell("");
     let task = shell.launch_to_the_end("find it\n@say src/auth.rs");
@@ -165,7 +165,7 @@ fn an_end_is_posted_signed_until_the_webhook_takes_it_whatever_is_killed() {
 }
 
 #[test]
-fn one_notification_that_is_refused_does_not_hold_up_the_others() {
+fn a_refused_notification_does_not_hold_up_the_others() {
     let receiver = Receiver::answering(204);
     let shell = receiver.shell("");
     shell.launch_to_the_end(&format!("{REFUSED}\n@say done"));
@@ -181,7 +181,8 @@ fn one_notification_that_is_refused_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn what_cannot_be_delivered_is_given_up_after_a_while_and_no_redirect_is_followed() {
+fn a_notification_that_cannot_be_delivered_is_dropped_after_a_while_and_redirects_are_not_followed()
+{
     let receiver = Receiver::answering(302);
     let shell = receiver.shell("give_up_seconds = 2\n");
     shell.launch_to_the_end("@say done");
@@ -192,7 +193,7 @@ fn what_cannot_be_delivered_is_given_up_after_a_while_and_no_redirect_is_followe
 }
 
 #[test]
-fn a_command_and_the_desktop_are_told_of_permission_requests_and_ends() {
+fn a_command_and_the_desktop_are_notified_of_permission_requests_and_ends() {
     let mut shell = Shell::new();
     let (bin, heard, shown) = (shell.path("bin"), shell.path("heard"), shell.path("shown"));
     fs::create_dir(&bin).unwrap();

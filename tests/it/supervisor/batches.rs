@@ -28,7 +28,7 @@ async fn tasks_launched_while_the_batch_has_a_live_task_share_it() {
 }
 
 #[tokio::test]
-async fn an_explicit_batch_names_one() {
+async fn a_launch_can_name_its_batch() {
     let world = World::start().await;
     let parent = world.parent().await;
     let wanted = TaskSpec { batch: Some("nightly".into()), ..order("@hang").into() };
@@ -54,7 +54,7 @@ async fn each_launch_from_the_shell_is_a_batch_of_its_own() {
 }
 
 #[tokio::test]
-async fn progress_counts_the_ended_of_all_tasks_in_the_batch() {
+async fn progress_counts_the_ended_tasks_of_the_batch() {
     let world = World::start().await;
     let parent = world.parent().await;
     let tasks = [

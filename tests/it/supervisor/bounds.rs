@@ -98,7 +98,7 @@ async fn a_policy_that_denies_ends_a_run_with_several_requests_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_approval_that_could_mean_several_tasks_answers_none() {
+async fn an_ambiguous_approval_answers_no_request() {
     let place = Fixture::build("").await;
     block_in_place(|| {
         let prompt = "@call read {\"path\": \"../outside\"}\n@say found";
@@ -119,7 +119,7 @@ async fn an_approval_that_could_mean_several_tasks_answers_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_parked_request_is_asked_under_the_same_name_after_a_restart() {
+async fn a_parked_request_has_the_same_id_after_a_restart() {
     let place = Fixture::build("").await;
     block_in_place(|| {
         let id = place.launch("@call read {\"path\": \"../outside\"}\n@say found");
@@ -168,7 +168,7 @@ async fn the_time_a_request_is_parked_goes_on_across_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_said_in_mid_run_is_seen_before_the_next_step() {
+async fn a_message_stored_in_mid_run_is_seen_before_the_next_step() {
     let place = Fixture::build("").await;
     block_in_place(|| {
         let wait = "while [ ! -e go ]; do sleep 0.01; done";
@@ -222,7 +222,7 @@ fn shown(task: &TaskView) -> (&str, bool) {
 }
 
 #[test]
-fn a_result_in_lists_and_events_is_as_long_as_configured() {
+fn a_result_in_lists_and_events_is_cut_to_the_configured_length() {
     let mut shell = Shell::with_host_process();
     let config = shell.path("config.toml");
     fs::write(&config, "[api]\nresult_characters = 5\n").unwrap();
@@ -263,7 +263,7 @@ fn a_result_in_lists_and_events_is_as_long_as_configured() {
 }
 
 #[test]
-fn the_last_message_is_as_long_as_configured_and_the_result_whole() {
+fn the_last_message_is_cut_to_the_configured_length_and_the_result_is_not() {
     let mut shell = Shell::new();
     let config = shell.path("config.toml");
     fs::write(&config, "[supervisor]\nlast_message_characters = 6\n").unwrap();

@@ -10,17 +10,17 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::support::front::lose_answer;
-use crate::support::process::{Ended, Running, Shell, until};
+use crate::support::process::{CommandOutcome, RunningCommand, Shell, until};
 
-fn said(stdout: impl Into<String>) -> Ended {
-    Ended { code: 0, stdout: stdout.into(), stderr: String::new() }
+fn said(stdout: impl Into<String>) -> CommandOutcome {
+    CommandOutcome { code: 0, stdout: stdout.into(), stderr: String::new() }
 }
 
 const REPEATED: &str = "note: the daemon went away during the call, which was repeated; what it did \
                         before that is not counted here\n";
 
 /// Runs a command whose request the daemon executes and whose response is lost.
-fn run_losing(shell: &Shell, route: &str, args: &[&str]) -> Ended {
+fn run_losing(shell: &Shell, route: &str, args: &[&str]) -> CommandOutcome {
     let lost = lose_answer(&shell.socket(), route);
     let ended = shell.run(args);
     assert_eq!(lost.lock().unwrap().len(), 1, "{args:?} {ended:?}");
@@ -69,25 +69,25 @@ fn a_cancel_whose_answer_was_lost_says_what_was_cancelled() {
     assert_eq!(ended, said(line(&one)));
     let ended = run_losing(&shell, "POST /v1/cancel", &["cancel", &two.short_id, &done.short_id]);
     let over = format!("{} \"@say done\" is already over (completed)\n", done.short_id);
-    assert_eq!(ended, Ended { stderr: over, ..said(line(&two)) });
+    assert_eq!(ended, CommandOutcome { stderr: over, ..said(line(&two)) });
 
     let three = shell.launch("@hang");
     let ended = run_losing(&shell, "POST /v1/cancel", &["cancel", "--all"]);
     let nothing = said("No running background tasks to cancel.\n");
-    assert_eq!(ended, Ended { stderr: REPEATED.into(), ..nothing });
+    assert_eq!(ended, CommandOutcome { stderr: REPEATED.into(), ..nothing });
     assert_eq!(shell.task(&three.session_id).status, "cancelled");
 }
 
 #[test]
-fn clearing_and_pruning_whose_answers_were_lost_are_done_and_say_that_they_were_repeated() {
+fn clear_and_prune_whose_answers_were_lost_are_done_and_say_that_they_were_repeated() {
     let shell = Shell::new();
     shell.launch_to_the_end("@say done");
     let ended = run_losing(&shell, "POST /v1/clear", &["clear"]);
     let cleared = said("Cleared 0 tasks, 0 of them cancelled.\n");
-    assert_eq!(ended, Ended { stderr: REPEATED.into(), ..cleared });
+    assert_eq!(ended, CommandOutcome { stderr: REPEATED.into(), ..cleared });
     assert_eq!(shell.tasks().len(), 0);
     let ended = run_losing(&shell, "POST /v1/prune", &["prune", "--keep", "0"]);
-    assert_eq!(ended, Ended { stderr: REPEATED.into(), ..said("Removed 0 tasks.\n") });
+    assert_eq!(ended, CommandOutcome { stderr: REPEATED.into(), ..said("Removed 0 tasks.\n") });
     assert_eq!(shell.json(["list", "--all", "--json"]), serde_json::json!([]));
 }
 
@@ -112,7 +112,7 @@ fn an_approval_whose_answer_was_lost_says_that_it_may_have_arrived() {
 }
 
 #[test]
-fn reading_and_servers_whose_answers_were_lost_are_asked_for_again() {
+fn read_requests_and_server_changes_whose_answers_were_lost_are_repeated() {
     let shell = Shell::new();
     let task = shell.launch_to_the_end("@say found");
     let ended = run_losing(&shell, "GET /v1/tasks", &["list", "--json"]);
@@ -123,7 +123,7 @@ fn reading_and_servers_whose_answers_were_lost_are_asked_for_again() {
     assert_eq!(run_losing(&shell, "POST /v1/resolve", &["wait", "-q", &task.short_id]), said(""));
     assert_eq!(run_losing(&shell, "POST /v1/wait", &["wait", "-q", &task.short_id]), said(""));
 
-    let names = |ended: &Ended| -> Vec<String> {
+    let names = |ended: &CommandOutcome| -> Vec<String> {
         let hosts: Value = serde_json::from_str(&ended.stdout).unwrap();
         let opencode = hosts.as_array().unwrap().iter().find(|host| host["name"] == "opencode");
         let servers = opencode.unwrap()["servers"].as_array().unwrap();
@@ -136,7 +136,7 @@ fn reading_and_servers_whose_answers_were_lost_are_asked_for_again() {
 }
 
 #[test]
-fn every_verb_goes_on_with_the_next_daemon_when_the_last_one_was_killed_under_its_waiting() {
+fn output_and_wait_go_on_with_the_next_daemon_when_the_last_one_was_killed_meanwhile() {
     let shell = Shell::with_host_process();
     let task = shell.launch_hanging("slow");
     let output = shell.start(["output", "--wait", "600", &task.short_id]);
@@ -206,18 +206,18 @@ fn a_wait_under_which_the_daemon_is_stopped_on_purpose_says_so_and_exits_2() {
         let quick = shell.launch_to_the_end("quick").short_id;
         let task = shell.launch_hanging("slow");
         let mut wait = shell.start(["wait", &quick, &task.short_id]);
-        assert_eq!(wait.next_complaint(), format!("{quick} \"quick\" completed\n"));
+        assert_eq!(wait.next_stderr_line(), format!("{quick} \"quick\" completed\n"));
         way(&shell);
         let stderr = "error: the daemon was stopped on purpose while this command waited; \
                       `asyncagents daemon start` starts it again, and then its tasks go on\n";
-        assert_eq!(wait.wait(), Ended { code: 2, stderr: stderr.into(), ..said("") });
+        assert_eq!(wait.wait(), CommandOutcome { code: 2, stderr: stderr.into(), ..said("") });
         until("the old daemon has exited", || !shell.socket().exists());
         assert_eq!(shell.health(), None, "no other daemon was started");
     }
 }
 
 #[test]
-fn who_comes_after_a_stop_starts_the_daemon_again() {
+fn a_command_after_a_stop_starts_the_daemon_again() {
     let shell = Shell::with_host_process();
     let task = shell.launch_hanging("slow");
     shell.say(["daemon", "stop"]);
@@ -234,19 +234,19 @@ fn time_limits_are_kept_also_when_the_daemon_is_frozen() {
     let daemon = Pid::from_raw(shell.pid().try_into().unwrap()).unwrap();
     kill_process(daemon, Signal::STOP).unwrap();
     let began = Instant::now();
-    let commands: [Running; 2] =
+    let commands: [RunningCommand; 2] =
         [["wait", "--timeout", "1", &task], ["output", "--wait", "1", &task]]
             .map(|args| shell.start(args));
     let stderr =
         "the daemon does not answer; `asyncagents daemon status` shows whether it is running\n";
     for command in commands {
-        assert_eq!(command.wait(), Ended { code: 124, stderr: stderr.into(), ..said("") });
+        assert_eq!(command.wait(), CommandOutcome { code: 124, stderr: stderr.into(), ..said("") });
     }
     let took = began.elapsed();
     kill_process(daemon, Signal::CONT).unwrap();
     assert!((Duration::from_secs(1)..Duration::from_secs(20)).contains(&took), "{took:?}");
     let ended = shell.run(["wait", "--timeout", "0", &task]);
-    assert_eq!(ended, Ended { code: 124, ..said("") });
+    assert_eq!(ended, CommandOutcome { code: 124, ..said("") });
 }
 
 #[test]

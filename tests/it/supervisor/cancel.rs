@@ -15,7 +15,7 @@ fn stopped() -> State {
 }
 
 #[tokio::test]
-async fn cancel_marks_the_task_stops_its_session_and_is_told_without_waking_the_caller() {
+async fn cancel_marks_the_task_stops_its_session_and_posts_a_notice_without_waking_the_caller() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = world.launch(&parent, "@slow-tool bash 60000\n@say never").await;

@@ -67,7 +67,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_directory_that_is_none_is_refused_at_launch() {
+fn a_path_that_is_no_directory_is_refused_at_launch() {
     let place = Fixture::build();
     fs::write(place.project.join("file"), "").unwrap();
     let gone = place.project.join("gone");
@@ -99,7 +99,7 @@ fn a_directory_that_is_none_is_refused_at_launch() {
 }
 
 #[test]
-fn a_shell_whose_directory_is_gone_or_has_no_readable_name_launches_nothing() {
+fn a_shell_whose_directory_is_deleted_or_not_utf_8_launches_nothing() {
     let place = Fixture::build();
     let odd = place.project.join(std::ffi::OsStr::from_bytes(b"odd\xff"));
     fs::create_dir(&odd).unwrap();
@@ -122,7 +122,7 @@ fn a_shell_whose_directory_is_gone_or_has_no_readable_name_launches_nothing() {
 }
 
 #[test]
-fn a_task_knows_its_directory_without_links() {
+fn the_directory_of_a_task_is_stored_with_its_links_resolved() {
     let place = Fixture::build();
     let link = place.shell.path("link");
     std::os::unix::fs::symlink(&place.project, &link).unwrap();
@@ -237,7 +237,7 @@ fn a_file_system_that_does_not_answer_stops_one_call_and_not_the_daemon() {
 }
 
 #[test]
-fn a_run_whose_workspace_does_not_answer_is_tried_again_visibly_and_ends_after_a_while() {
+fn a_run_whose_workspace_does_not_answer_is_shown_as_retrying_and_ends_after_a_while() {
     let place = Fixture::build();
     let config = place.shell.path("config.toml");
     fs::write(config, "[supervisor]\ngone_seconds = 1\n").unwrap();
@@ -324,7 +324,7 @@ fn a_task_whose_host_is_no_longer_configured_ends() {
 }
 
 #[tokio::test]
-async fn a_host_out_of_reach_is_shown_and_ends_its_runs_after_a_while() {
+async fn an_unreachable_host_is_shown_and_its_runs_end_after_a_while() {
     let clock = Clock::manual(Timestamp::from_millis(1_790_000_000_000));
     let settings = Settings { gone: Duration::from_secs(60), ..settings() };
     let world = World::at(settings, clock.clone()).await;

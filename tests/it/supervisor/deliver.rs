@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::support::{World, caller, order, quoted};
 
 #[tokio::test]
-async fn an_end_is_told_in_one_message_of_two_parts_that_wakes_the_parent() {
+async fn a_notice_is_one_message_of_two_parts_that_wakes_the_parent() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = world.end_of(&parent, "@say src/auth.rs").await;
@@ -53,7 +53,7 @@ async fn a_notice_that_arrived_although_its_answer_was_lost_is_not_sent_again() 
 }
 
 #[tokio::test]
-async fn what_was_owed_before_a_crash_is_delivered_after_it_and_only_once() {
+async fn a_notice_owed_before_a_crash_is_delivered_after_it_and_only_once() {
     let mut world = World::start().await;
     let parent = world.parent().await;
     // Crash window: the first post is stored and its response is lost; then the daemon dies.
@@ -98,7 +98,7 @@ async fn a_vanished_parent_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
-async fn however_many_notices_one_parent_keeps_waiting_others_are_told() {
+async fn however_many_notices_wait_for_one_parent_others_get_theirs() {
     let world = World::start().await;
     let (waiting, parent) = (world.parent().await, world.parent().await);
     let first = world.launch(&waiting, "@hang").await;
@@ -151,7 +151,7 @@ async fn an_end_that_a_blocking_output_returned_is_recorded_without_a_reply() {
 }
 
 #[tokio::test]
-async fn a_caller_that_hangs_up_while_waiting_is_woken_like_anybody() {
+async fn a_caller_that_disconnects_while_waiting_is_woken_by_the_notice() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = world.launch(&parent, "@hang").await;
@@ -210,7 +210,7 @@ async fn a_full_mailbox_is_read_in_parts_and_nothing_twice() {
 }
 
 #[tokio::test]
-async fn development_mode_of_the_parent_is_shown() {
+async fn a_notice_to_a_parent_in_development_mode_says_so() {
     let world = World::start().await;
     let parent = world.parent().await;
     let mut caller = caller(&parent);

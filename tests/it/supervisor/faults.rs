@@ -15,10 +15,10 @@ use std::process::Command;
 use asyncagents::wire::TaskView;
 use rusqlite::Connection;
 
-use crate::support::process::{Ended, Shell, launch_request, until};
+use crate::support::process::{CommandOutcome, Shell, launch_request, until};
 
-fn failed(stderr: impl Into<String>) -> Ended {
-    Ended { code: 1, stdout: String::new(), stderr: stderr.into() }
+fn failed(stderr: impl Into<String>) -> CommandOutcome {
+    CommandOutcome { code: 1, stdout: String::new(), stderr: stderr.into() }
 }
 
 /// The error of every command that needs a daemon; `serve` prints it without the prefix.
@@ -110,7 +110,7 @@ fn a_directory_whose_name_is_not_utf_8_works_like_any_other() {
 }
 
 #[test]
-fn a_directory_of_others_is_refused_and_stays_as_it_is() {
+fn a_directory_with_other_files_that_is_open_to_others_is_refused_and_stays_as_it_is() {
     let shell = Shell::new();
     fs::create_dir(shell.home()).unwrap();
     fs::set_permissions(shell.home(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -134,7 +134,7 @@ fn kept_as(aside: &str) -> String {
 }
 
 #[test]
-fn a_damaged_database_is_set_aside_as_it_is_and_the_user_is_told_until_its_file_is_gone() {
+fn a_damaged_database_is_set_aside_unchanged_and_warned_about_until_its_file_is_gone() {
     let shell = Shell::new();
     fs::create_dir(shell.home()).unwrap();
     let garbage = [b"\x00\xff garbage ".repeat(999), b"more garbage".to_vec()];
@@ -167,7 +167,7 @@ fn a_damaged_database_is_set_aside_as_it_is_and_the_user_is_told_until_its_file_
 }
 
 #[test]
-fn a_truncated_database_is_set_aside_as_it_is() {
+fn a_truncated_database_is_set_aside_unchanged() {
     let shell = Shell::new();
     shell.launch_to_the_end("@say fine");
     shell.say(["daemon", "stop"]);
@@ -189,7 +189,7 @@ fn a_truncated_database_is_set_aside_as_it_is() {
 }
 
 #[test]
-fn what_a_killed_daemon_had_not_yet_moved_into_the_database_is_never_thrown_away() {
+fn the_write_ahead_log_of_a_killed_daemon_is_never_deleted() {
     let wal = |shell: &Shell| PathBuf::from(format!("{}-wal", shell.database().display()));
     let aside = |shell: &Shell, companion: &str| {
         PathBuf::from(format!("{}.damaged-1{companion}", shell.database().display()))
@@ -251,7 +251,7 @@ fn a_database_of_another_program_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
-fn a_full_disk_is_told_clearly_and_takes_nothing_that_was_acknowledged() {
+fn a_full_disk_is_reported_clearly_and_loses_nothing_that_was_acknowledged() {
     let Some(disk) = Disk::mount("size=2m,mode=700") else { return };
     let ballast = disk.path().join("ballast");
     fs::write(&ballast, vec![1; 512 << 10]).unwrap();
@@ -292,7 +292,7 @@ fn a_full_disk_is_told_clearly_and_takes_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn half_a_request_is_no_task() {
+fn a_truncated_or_malformed_request_creates_no_task() {
     let shell = Shell::new();
     shell.say(["daemon", "start"]);
     let request = launch("half\n@hang");
@@ -315,7 +315,7 @@ fn half_a_request_is_no_task() {
 }
 
 #[test]
-fn a_client_that_hangs_up_leaves_a_whole_task_or_none() {
+fn a_client_that_disconnects_leaves_a_complete_task_or_none() {
     for shell in [Shell::new(), Shell::with_host_process()] {
         shell.say(["daemon", "start"]);
         let request = launch("hung up\n@say done");

@@ -125,7 +125,7 @@ async fn the_context_of_a_queued_task_is_that_of_its_launch() {
 }
 
 #[tokio::test]
-async fn a_context_whose_answer_got_lost_is_not_handed_over_twice() {
+async fn a_context_whose_acknowledgement_was_lost_is_not_sent_twice() {
     for stored in [true, false] {
         let world = World::start().await;
         let parent = world.parent().await;
@@ -143,7 +143,7 @@ async fn a_context_whose_answer_got_lost_is_not_handed_over_twice() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_dies_between_context_and_prompt_hands_it_over_once() {
+async fn a_daemon_that_dies_between_context_and_prompt_sends_the_context_once() {
     let mut world = World::start().await;
     let parent = world.parent().await;
     world.talk(&parent, "@say before").await;
@@ -159,7 +159,7 @@ async fn a_daemon_that_dies_between_context_and_prompt_hands_it_over_once() {
 }
 
 #[tokio::test]
-async fn a_fork_cut_off_in_its_launch_is_adopted_with_its_context() {
+async fn a_fork_interrupted_during_its_launch_is_recovered_with_its_context() {
     let mut world = World::start().await;
     let parent = world.parent().await;
     let launch = json!({
@@ -243,7 +243,7 @@ async fn a_parent_that_cannot_be_read_fails_the_launch_and_creates_nothing() {
 }
 
 #[tokio::test]
-async fn a_shell_forks_any_session_and_stays_the_parent() {
+async fn a_shell_forks_any_session_and_is_the_parent_of_the_fork() {
     let world = World::start().await;
     let parent = world.parent().await;
     world.talk(&parent, "@say known").await;
@@ -272,7 +272,7 @@ async fn a_shell_forks_any_session_and_stays_the_parent() {
 }
 
 #[tokio::test]
-async fn a_host_that_cannot_copy_gets_the_context_whatever_is_configured() {
+async fn a_host_that_cannot_copy_sessions_gets_the_context_as_text_whatever_is_configured() {
     let mut native = settings();
     native.fork_method = ForkMethod::Native;
     let world = World::with(native).await;
@@ -285,7 +285,7 @@ async fn a_host_that_cannot_copy_gets_the_context_whatever_is_configured() {
 }
 
 #[tokio::test]
-async fn the_tool_launches_a_fork_and_lists_and_says_that_it_is_one() {
+async fn the_tool_launches_a_fork_and_marks_it_as_one_in_its_texts() {
     let world = World::start().await;
     let parent = world.parent().await;
     world.talk(&parent, "@say before").await;
@@ -363,7 +363,7 @@ impl Fixture {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_model_of_a_forked_agent_of_our_own_reads_its_parents_conversation() {
+async fn the_model_of_a_forked_embedded_agent_reads_its_parents_conversation() {
     let place = Fixture::build("[agent]\ncompact_at_tokens = 1000\n").await;
     block_in_place(|| {
         let parent = place.parent();
@@ -459,7 +459,7 @@ fn fork_preview_reads_a_file_without_a_daemon() {
 }
 
 #[test]
-fn a_fork_of_nothing_is_refused_at_the_shell_with_the_way_out() {
+fn a_fork_of_an_unknown_session_is_refused_at_the_shell_with_the_way_out() {
     let shell = Shell::new();
     for arguments in [&["fork-preview", "a/b?c"][..], &["run", "--fork", "a/b?c", "hello"]] {
         let refused = shell.run(arguments);

@@ -171,7 +171,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 
 /// The operations that the callers got a success response for.
 #[derive(Default)]
-struct Acknowledged {
+struct Acknowledgements {
     /// Each task with the index of its script.
     launched: Vec<(TaskView, usize)>,
     cancelled: Vec<String>,
@@ -180,7 +180,7 @@ struct Acknowledged {
     resumed: HashMap<String, u32>,
 }
 
-async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledged>>, left: Arc<AtomicUsize>) {
+async fn launch(stage: Arc<Stage>, known: Arc<Mutex<Acknowledgements>>, left: Arc<AtomicUsize>) {
     let take = |n: usize| n.checked_sub(1);
     while let Ok(n) = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take) {
         let (script, parent) = (n % stage.work.prompts.len(), &stage.parents[n % PARENTS]);
@@ -256,19 +256,19 @@ async fn kill_daemons(stage: Arc<Stage>) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_kills_lose_nothing_that_was_acknowledged_and_tell_nothing_twice() {
+async fn fifty_kills_lose_nothing_that_was_acknowledged_and_notify_nothing_twice() {
     kill_and_check(SCRIPTED).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_kills_lose_nothing_of_agents_of_our_own_either() {
+async fn fifty_kills_lose_nothing_of_embedded_agents_either() {
     kill_and_check(EMBEDDED).await;
 }
 
 async fn kill_and_check(work: Work) {
     let (stage, _host) = Stage::build(work).await;
     let stage = Arc::new(stage);
-    let known = Arc::new(Mutex::new(Acknowledged::default()));
+    let known = Arc::new(Mutex::new(Acknowledgements::default()));
     let left = Arc::new(AtomicUsize::new(TASKS));
     let killer = tokio::spawn(kill_daemons(Arc::clone(&stage)));
     let launchers: Vec<_> = (0..PARENTS)
@@ -308,7 +308,7 @@ async fn kill_and_check(work: Work) {
 }
 
 /// Every acknowledged task exists, has ended, and reports its true result.
-async fn check_ends(stage: &Stage, known: &Acknowledged) {
+async fn check_ends(stage: &Stage, known: &Acknowledgements) {
     for (launched, script) in &known.launched {
         let task = stage.client.task(&launched.session_id).await.unwrap();
         let (_, status, result) = stage.work.prompts[*script];

@@ -94,7 +94,7 @@ async fn a_child_may_not_launch_tasks_and_our_tools_are_denied_to_it() {
 }
 
 #[tokio::test]
-async fn depth_can_be_allowed() {
+async fn nested_launches_can_be_allowed_up_to_a_depth() {
     let mut deep = settings();
     deep.max_depth = 2;
     let world = World::with(deep).await;
@@ -164,7 +164,7 @@ async fn open(world: &World, nonce: &str) -> asyncagents::task::SessionId {
 }
 
 #[tokio::test]
-async fn a_host_that_does_not_answer_holds_up_no_launch_that_a_crash_left_on_another() {
+async fn a_host_that_does_not_answer_does_not_hold_up_the_recovery_of_launches_on_another() {
     let mut world = World::start().await;
     let parent = world.parent().await;
     for _ in 0..3 {
@@ -262,7 +262,7 @@ async fn a_prompt_that_was_not_sent_before_a_crash_is_sent_after_it() {
 }
 
 #[tokio::test]
-async fn no_usable_host_is_said_with_the_way_out() {
+async fn a_launch_without_a_usable_host_is_refused_with_the_way_out() {
     let world = World::start().await;
     let parent = world.parent().await;
     let wanted = TaskSpec { host: Some("elsewhere".into()), ..order("look").into() };
@@ -307,7 +307,7 @@ async fn phases_show_where_a_live_task_is() {
 }
 
 #[tokio::test]
-async fn a_caller_that_asks_again_after_a_crash_gets_the_task_that_was_begun() {
+async fn a_caller_that_repeats_its_launch_after_a_crash_gets_the_task_that_was_begun() {
     let mut world = World::start().await;
     let parent = world.parent().await;
     intend(&world, &parent, "k1").await;

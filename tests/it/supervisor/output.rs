@@ -8,7 +8,7 @@ use asyncagents::supervisor::WaitEnd;
 use crate::support::{World, caller};
 
 #[tokio::test]
-async fn the_first_retrieval_of_a_result_leaves_its_time() {
+async fn the_time_of_the_first_retrieval_of_a_result_is_recorded() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = world.end_of(&parent, "@say found").await;

@@ -53,7 +53,7 @@ async fn a_parked_request_is_listed_and_answered() {
 }
 
 #[tokio::test]
-async fn a_cancelled_task_asks_nothing_any_more() {
+async fn a_cancelled_task_has_no_open_requests() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = world.launch(&parent, "@ask bash ls\n@say found").await;

@@ -44,7 +44,7 @@ async fn history_is_kept_until_pruned() {
 }
 
 #[tokio::test]
-async fn a_clock_that_was_set_forward_does_not_take_the_history_along() {
+async fn a_clock_that_was_set_forward_does_not_delete_the_history() {
     let day = Duration::from_secs(86_400);
     let clock = Clock::manual(Timestamp::from_millis(1_700_000_000_000));
     let history = Retention { age: Some(day), ..Retention::default() };
@@ -78,7 +78,7 @@ async fn ids_go_on_when_the_clock_was_set_back_between_two_daemons() {
 }
 
 #[tokio::test]
-async fn pruning_leaves_a_client_the_ends_it_has_not_read() {
+async fn pruning_keeps_tasks_whose_end_their_client_has_not_read() {
     let world = World::start().await;
     let client = without_conversation("client");
     for n in 1..=3 {
@@ -93,7 +93,7 @@ async fn pruning_leaves_a_client_the_ends_it_has_not_read() {
 }
 
 #[tokio::test]
-async fn the_address_of_a_server_is_needed_while_a_task_there_is_live_or_its_end_unread() {
+async fn the_address_of_a_server_is_kept_while_a_task_there_is_live_or_its_end_unread() {
     let world = World::start().await;
     let client = without_conversation("client");
     let task = launch(&world, &client, "@hang").await;
@@ -118,7 +118,7 @@ async fn the_address_of_a_server_is_needed_while_a_task_there_is_live_or_its_end
 }
 
 #[tokio::test]
-async fn pruning_does_not_forget_a_session_that_is_still_to_be_stopped() {
+async fn pruning_keeps_a_task_whose_session_is_still_to_be_stopped() {
     let mut world = World::start().await;
     let shell = without_conversation(SHELL);
     let task = launch(&world, &shell, "@hang").await;
@@ -137,7 +137,7 @@ async fn pruning_does_not_forget_a_session_that_is_still_to_be_stopped() {
 }
 
 #[test]
-fn output_files_go_with_their_task_and_those_without_one_when_the_daemon_starts() {
+fn output_files_are_deleted_with_their_task_and_orphaned_ones_when_the_daemon_starts() {
     let mut shell = Shell::new();
     shell.set("ASYNCAGENTS_HOST", "embedded");
     let [gone, kept] = ["first", "second"].map(|what| shell.launch_to_the_end(what).session_id);

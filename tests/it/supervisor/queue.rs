@@ -25,7 +25,7 @@ fn limited(active: usize, queued: usize, models: &[(&str, usize)]) -> Settings {
 }
 
 #[tokio::test]
-async fn at_the_cap_a_launch_is_queued_and_starts_when_a_finished_task_frees_its_place() {
+async fn at_the_cap_a_launch_is_queued_and_starts_when_a_finished_task_frees_its_slot() {
     let world = World::with(limited(2, 100, &[])).await;
     let parent = world.parent().await;
     let mut tasks: Vec<Task> = Vec::new();
@@ -178,7 +178,7 @@ async fn a_limit_over_all_parents_holds_and_is_shared_by_turns() {
 }
 
 #[tokio::test]
-async fn a_cap_of_none_allows_no_queue_and_every_launch_that_need_not_wait() {
+async fn a_queue_cap_of_zero_still_allows_every_launch_that_need_not_wait() {
     let world = World::with(limited(1, 0, &[])).await;
     let parent = world.parent().await;
     let first = world.end_of(&parent, "@say done").await;
@@ -296,7 +296,7 @@ async fn while_the_queue_is_paused_launches_wait_and_running_tasks_go_on_also_af
 }
 
 #[tokio::test]
-async fn a_task_that_waits_for_others_says_only_while_it_is_so_that_the_queue_is_paused() {
+async fn a_queued_task_says_that_the_queue_is_paused_only_while_it_is() {
     let world = World::with(limited(1, 100, &[])).await;
     let parent = world.parent().await;
     world.launch(&parent, "@hang").await;
@@ -311,7 +311,7 @@ async fn a_task_that_waits_for_others_says_only_while_it_is_so_that_the_queue_is
 }
 
 #[tokio::test]
-async fn nothing_starts_while_the_queue_is_drained_and_everything_when_its_caller_goes_away() {
+async fn nothing_starts_while_the_queue_is_drained_and_everything_when_the_drain_is_abandoned() {
     let world = World::with(limited(10, 100, &[])).await;
     let parent = world.parent().await;
     let running = world.launch(&parent, "@hang").await;

@@ -153,7 +153,7 @@ async fn a_parked_request_is_denied_after_a_while() {
 }
 
 #[tokio::test]
-async fn time_that_a_run_is_parked_is_not_counted_by_its_budget() {
+async fn the_time_a_run_is_parked_does_not_count_against_its_budget() {
     let clock = Clock::manual(Timestamp::from_millis(1_790_000_000_000));
     let mut world = World::at(settings(), clock.clone()).await;
     let parent = world.parent().await;
@@ -223,7 +223,7 @@ async fn only_the_live_tasks_of_a_deleted_parent_are_cancelled_and_leave_its_lis
 }
 
 #[tokio::test]
-async fn our_restart_is_nothing_the_run_goes_on() {
+async fn a_run_goes_on_across_a_restart_of_the_daemon() {
     let mut world = World::start().await;
     let parent = world.parent().await;
     let slow = world.launch(&parent, "@hang").await;
@@ -259,7 +259,7 @@ async fn a_parents_total_is_its_own_plus_all_its_descendants() {
 }
 
 #[tokio::test]
-async fn figures_come_from_the_host() {
+async fn progress_figures_come_from_the_host() {
     let world = World::start().await;
     let parent = world.parent().await;
     let prompt = "@tool read {\"path\":\"a\"}\n@tool grep {}\n@tool read {\"path\":\"b\"}\n\

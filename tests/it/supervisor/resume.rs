@@ -2,13 +2,13 @@
 
 use asyncagents::host::scripted::Control;
 use asyncagents::supervisor::{Error, Target};
-use asyncagents::task::lifecycle::{Refused, Resumable};
+use asyncagents::task::lifecycle::{Refused, ResumePolicy};
 use asyncagents::task::{State, Status};
 
 use crate::support::{World, caller, settings};
 
 #[tokio::test]
-async fn a_resume_goes_on_in_the_same_session_and_is_told_as_a_resume() {
+async fn a_resume_goes_on_in_the_same_session_and_its_notice_says_resume() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = world.end_of(&parent, "@say first").await;
@@ -84,7 +84,7 @@ async fn a_task_whose_session_is_gone_suggests_a_new_one() {
 #[tokio::test]
 async fn any_ended_task_can_be_resumed_when_the_settings_say_so() {
     let mut any = settings();
-    any.resumable = Resumable::AnyEnded;
+    any.resumable = ResumePolicy::AnyEnded;
     let world = World::with(any).await;
     let parent = world.parent().await;
     let task = world.end_of(&parent, "@fail first").await;

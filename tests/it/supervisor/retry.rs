@@ -62,7 +62,7 @@ async fn a_failed_task_is_launched_again_with_the_same_order_and_each_names_the_
     );
     world.ended(&retry).await;
     assert_eq!(world.host.prompts(&retry.id), world.host.prompts(&linked.id));
-    assert_eq!(world.posts(&parent, 2).await.len(), 2, "the parent is told of both ends");
+    assert_eq!(world.posts(&parent, 2).await.len(), 2, "the parent is notified of both ends");
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn a_parent_retries_only_its_own_tasks_and_a_person_any_for_the_same_paren
 #[tokio::test]
 async fn the_same_key_retries_once_also_after_a_restart_and_a_resume_of_the_first() {
     let mut any = settings();
-    any.resumable = asyncagents::task::lifecycle::Resumable::AnyEnded;
+    any.resumable = asyncagents::task::lifecycle::ResumePolicy::AnyEnded;
     let mut world = World::with(any).await;
     let parent = world.parent().await;
     let first = world.end_of(&parent, "@fail no").await;
@@ -139,7 +139,7 @@ async fn a_retried_fork_begins_with_the_context_of_the_first_although_its_parent
 }
 
 #[tokio::test]
-async fn a_blocking_task_comes_back_in_the_background_and_its_session_need_not_exist() {
+async fn a_blocking_task_is_retried_in_the_background_and_its_session_need_not_exist() {
     let world = World::start().await;
     let parent = world.parent().await;
     let blocking = Order { mode: LaunchMode::Blocking, ..order("@fail no") };

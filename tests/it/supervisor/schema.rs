@@ -41,7 +41,7 @@ async fn an_answer_that_fits_is_the_result_and_the_agent_was_told_what_is_expect
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_asked_for_again_in_the_same_session_and_run() {
+async fn an_answer_that_does_not_fit_is_asked_for_again_in_the_same_session_and_run() {
     let world = World::start().await;
     let parent = world.parent().await;
     let script = "@say it is one\n@then {\"n\": \"one\"}\n@then {\"n\": 1}";
@@ -138,7 +138,7 @@ async fn a_forked_task_with_a_schema_has_both() {
 }
 
 #[tokio::test]
-async fn what_answers_a_message_to_a_task_with_a_schema_has_to_fit_it() {
+async fn the_answer_to_a_message_has_to_fit_the_schema_of_the_task() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = launch(&world, &parent, "@think 50\n@say no\n@then {\"n\": 5}").await;

@@ -28,7 +28,7 @@ async fn at_work(world: &World, parent: &SessionId, prompt: &str) -> Task {
 }
 
 #[tokio::test]
-async fn a_message_to_a_live_task_is_said_in_its_session_and_the_same_run_answers_it() {
+async fn a_message_to_a_live_task_is_sent_to_its_session_and_the_same_run_answers_it() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = at_work(&world, &parent, "@think 100\n@say first").await;
@@ -41,7 +41,7 @@ async fn a_message_to_a_live_task_is_said_in_its_session_and_the_same_run_answer
 }
 
 #[tokio::test]
-async fn messages_are_said_in_their_order_and_each_once() {
+async fn messages_are_delivered_in_order_and_each_once() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = at_work(&world, &parent, "@think 100\n@say first").await;
@@ -54,7 +54,7 @@ async fn messages_are_said_in_their_order_and_each_once() {
 }
 
 #[tokio::test]
-async fn to_a_completed_task_it_is_a_resume() {
+async fn a_message_to_a_completed_task_resumes_it() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = world.end_of(&parent, "@say first").await;
@@ -81,7 +81,7 @@ async fn a_task_that_is_being_resumed_takes_messages() {
 }
 
 #[tokio::test]
-async fn a_queued_task_sees_it_with_its_first_step() {
+async fn a_message_to_a_queued_task_is_added_to_its_first_prompt() {
     let mut one = settings();
     one.limits = Arc::new(Limits { active_per_parent: 1, ..(*one.limits).clone() });
     let mut world = World::with(one).await;
@@ -127,7 +127,8 @@ async fn a_task_that_failed_or_was_cancelled_and_an_unknown_one_are_refused_with
 }
 
 #[tokio::test]
-async fn a_host_that_cannot_is_refused_while_the_task_is_live_and_resumes_afterwards() {
+async fn a_host_that_takes_no_messages_refuses_them_while_the_task_is_live_and_resumes_afterwards()
+{
     let world = World::start().await;
     let parent = world.parent().await;
     let task = at_work(&world, &parent, "@hang").await;
@@ -167,7 +168,7 @@ async fn messages_are_bounded_in_size_and_number() {
 }
 
 #[tokio::test]
-async fn the_same_key_says_it_once() {
+async fn the_same_key_delivers_a_message_once() {
     let world = World::start().await;
     let parent = world.parent().await;
     let task = at_work(&world, &parent, "@hang").await;
@@ -194,7 +195,7 @@ async fn the_same_key_says_it_once() {
 }
 
 #[tokio::test]
-async fn what_is_said_to_a_run_that_has_ended_and_was_not_looked_at_yet_is_answered_in_it() {
+async fn a_message_to_a_run_whose_end_was_not_yet_observed_is_answered_in_it() {
     let slow = settings();
     let slow =
         asyncagents::supervisor::Settings { poll_interval: Duration::from_secs(3600), ..slow };
@@ -265,7 +266,7 @@ async fn a_cancel_beats_a_message_that_is_not_delivered_yet() {
 }
 
 #[test]
-fn what_was_acknowledged_is_said_once_although_the_daemon_was_killed_before_it_was_delivered() {
+fn an_acknowledged_message_is_delivered_once_although_the_daemon_was_killed_before() {
     let shell = Shell::with_host_process();
     let task = shell.launch_hanging("look");
     for n in 0..3 {
@@ -296,7 +297,7 @@ fn what_was_acknowledged_is_said_once_although_the_daemon_was_killed_before_it_w
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn over_http_the_same_key_says_it_once_and_refusals_have_a_status() {
+async fn over_http_the_same_key_delivers_a_message_once_and_refusals_have_a_status() {
     let shell = tokio::task::block_in_place(Shell::with_host_process);
     let task = tokio::task::block_in_place(|| shell.launch_hanging("look"));
     let client = shell.client();

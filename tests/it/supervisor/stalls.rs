@@ -16,7 +16,7 @@ async fn world(cancel: bool) -> World {
 }
 
 #[tokio::test]
-async fn a_stall_is_shown_and_told_once_and_the_task_goes_on() {
+async fn a_stall_is_shown_and_notified_once_and_the_task_goes_on() {
     let world = world(false).await;
     let parent = world.parent().await;
     let task = world.launch(&parent, "@tool read\n@hang").await;
@@ -63,7 +63,7 @@ async fn the_same_tool_call_twenty_times_in_a_row_is_a_stall() {
 }
 
 #[tokio::test]
-async fn what_goes_in_circles_is_told_once_and_its_figures_go_on() {
+async fn a_run_that_goes_in_circles_is_notified_once_and_its_figures_go_on() {
     let world = world(false).await;
     let parent = world.parent().await;
     let task = world.launch(&parent, "@repeat 20 read\n@repeat 20 read\n@hang").await;
@@ -74,7 +74,7 @@ async fn what_goes_in_circles_is_told_once_and_its_figures_go_on() {
 }
 
 #[tokio::test]
-async fn a_stall_is_told_also_to_a_parent_that_waits_for_the_end() {
+async fn a_stall_is_also_notified_to_a_parent_that_waits_for_the_end() {
     let world = world(false).await;
     let parent = world.parent().await;
     let caller = caller(&parent);

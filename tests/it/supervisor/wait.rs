@@ -40,7 +40,7 @@ async fn wait_ends_when_enough_tasks_have_ended() {
 }
 
 #[tokio::test]
-async fn waiting_for_nothing_or_for_what_has_ended_returns_at_once() {
+async fn waiting_for_no_tasks_or_for_ended_ones_returns_at_once() {
     let world = World::start().await;
     let parent = world.parent().await;
     let done = world.end_of(&parent, "quick").await;
@@ -119,7 +119,7 @@ async fn a_wait_whose_tasks_are_all_blocked_returns_at_once() {
 }
 
 #[tokio::test]
-async fn a_wait_for_what_was_asked_before_a_restart_returns_at_once() {
+async fn a_wait_for_a_task_blocked_since_before_a_restart_returns_at_once() {
     let mut world = World::start().await;
     let parent = world.parent().await;
     let task = world.launch(&parent, "@ask bash ls\n@say found").await;
@@ -131,7 +131,7 @@ async fn a_wait_for_what_was_asked_before_a_restart_returns_at_once() {
 }
 
 #[tokio::test]
-async fn what_the_policy_answers_is_waited_for() {
+async fn a_request_that_the_policy_answers_does_not_end_a_wait() {
     let world = World::with(Settings { asks: Asks::Allow, ..settings() }).await;
     let parent = world.parent().await;
     let task = world.launch(&parent, "@ask bash ls\n@say found").await;

@@ -16,7 +16,7 @@ pub struct HostileServer {
     asked: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
-type Sent = std::io::Result<()>;
+type SendResult = std::io::Result<()>;
 
 impl HostileServer {
     pub fn start() -> HostileServer {
@@ -43,7 +43,7 @@ impl HostileServer {
         self.asked.lock().unwrap().get(prompt).copied().unwrap_or(0)
     }
 
-    fn answer(&self, mut stream: TcpStream) -> Sent {
+    fn answer(&self, mut stream: TcpStream) -> SendResult {
         let body = read_request(&stream)?;
         let messages = body["messages"].as_array().cloned().unwrap_or_default();
         let is_user = |message: &&Value| message["role"] == "user";
@@ -79,7 +79,7 @@ fn read_request(stream: &TcpStream) -> std::io::Result<Value> {
     Ok(serde_json::from_slice(&body).unwrap_or_default())
 }
 
-fn misbehave(stream: &mut TcpStream, verb: &str, rest: &str) -> Sent {
+fn misbehave(stream: &mut TcpStream, verb: &str, rest: &str) -> SendResult {
     match verb {
         "@endless" => {
             head(stream)?;
@@ -245,18 +245,18 @@ fn misbehave(stream: &mut TcpStream, verb: &str, rest: &str) -> Sent {
     }
 }
 
-fn whole(stream: &mut TcpStream, text: &str) -> Sent {
+fn whole(stream: &mut TcpStream, text: &str) -> SendResult {
     head(stream)?;
     say(stream, text)?;
     finish(stream, "stop")
 }
 
-fn head(stream: &mut TcpStream) -> Sent {
+fn head(stream: &mut TcpStream) -> SendResult {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
     stream.write_all(head.as_bytes())
 }
 
-fn json_answer(stream: &mut TcpStream, body: &str) -> Sent {
+fn json_answer(stream: &mut TcpStream, body: &str) -> SendResult {
     let length = body.len();
     let head = format!(
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
@@ -265,30 +265,30 @@ fn json_answer(stream: &mut TcpStream, body: &str) -> Sent {
     stream.write_all(body.as_bytes())
 }
 
-fn say(stream: &mut TcpStream, text: &str) -> Sent {
+fn say(stream: &mut TcpStream, text: &str) -> SendResult {
     delta(stream, json!({ "content": text }))
 }
 
-fn call(stream: &mut TcpStream, index: u64, name: &str, arguments: &str) -> Sent {
+fn call(stream: &mut TcpStream, index: u64, name: &str, arguments: &str) -> SendResult {
     let function = json!({"name": name, "arguments": arguments});
     let id = format!("c{index}");
     delta(stream, json!({"tool_calls": [{"index": index, "id": id, "function": function}]}))
 }
 
-fn delta(stream: &mut TcpStream, delta: Value) -> Sent {
+fn delta(stream: &mut TcpStream, delta: Value) -> SendResult {
     event(stream, json!({"choices": [{"delta": delta, "finish_reason": null}]}))
 }
 
 /// The finish reason as the last event.
-fn end(stream: &mut TcpStream, reason: &str) -> Sent {
+fn end(stream: &mut TcpStream, reason: &str) -> SendResult {
     event(stream, json!({"choices": [{"delta": {}, "finish_reason": reason}]}))
 }
 
-fn finish(stream: &mut TcpStream, reason: &str) -> Sent {
+fn finish(stream: &mut TcpStream, reason: &str) -> SendResult {
     end(stream, reason)?;
     stream.write_all(b"data: [DONE]\n\n")
 }
 
-fn event(stream: &mut TcpStream, event: Value) -> Sent {
+fn event(stream: &mut TcpStream, event: Value) -> SendResult {
     stream.write_all(format!("data: {event}\n\n").as_bytes())
 }

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct CommandOutcome {
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
@@ -47,7 +47,7 @@ pub struct Shell {
 }
 
 /// A running command; killed when it is dropped.
-pub struct Running {
+pub struct RunningCommand {
     child: Child,
     stdout: CapturedOutput,
     stderr: CapturedOutput,
@@ -62,7 +62,7 @@ struct CapturedOutput {
 /// The scripted host in its own process, which outlives daemons.
 struct HostProcess {
     socket: PathBuf,
-    _process: Running,
+    _process: RunningCommand,
 }
 
 impl Shell {
@@ -83,7 +83,7 @@ impl Shell {
         let socket = shell.path("host.sock");
         let mut command = shell.command(["scripted-host", "--socket"]);
         command.arg(&socket).arg("--log").arg(shell.path("host.log"));
-        let process = Running::new(&mut command);
+        let process = RunningCommand::new(&mut command);
         until("the scripted host listens", || UnixStream::connect(&socket).is_ok());
         shell.set("ASYNCAGENTS_HOST", format!("scripted:{}", socket.display()));
         shell.host = Some(HostProcess { socket, _process: process });
@@ -148,7 +148,7 @@ impl Shell {
         command
     }
 
-    pub fn run<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Ended {
+    pub fn run<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> CommandOutcome {
         self.run_with_input(args, b"")
     }
 
@@ -157,23 +157,23 @@ impl Shell {
         &self,
         directory: &Path,
         args: impl IntoIterator<Item = A>,
-    ) -> Ended {
-        Running::new(self.command(args).current_dir(directory)).wait()
+    ) -> CommandOutcome {
+        RunningCommand::new(self.command(args).current_dir(directory)).wait()
     }
 
     pub fn run_with_input<A: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = A>,
         input: &[u8],
-    ) -> Ended {
+    ) -> CommandOutcome {
         let mut running = self.start(args);
         // A command that exits early does not read it, and reports why.
         let _ = running.child.stdin.take().unwrap().write_all(input);
         running.wait()
     }
 
-    pub fn start<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Running {
-        Running::new(&mut self.command(args))
+    pub fn start<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> RunningCommand {
+        RunningCommand::new(&mut self.command(args))
     }
 
     /// The output of a command on a terminal of this width, both streams together.
@@ -334,13 +334,13 @@ impl Drop for Shell {
     }
 }
 
-impl Running {
-    pub fn new(command: &mut Command) -> Running {
+impl RunningCommand {
+    pub fn new(command: &mut Command) -> RunningCommand {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = CapturedOutput::from(child.stdout.take().unwrap());
         let stderr = CapturedOutput::from(child.stderr.take().unwrap());
-        Running { child, stdout, stderr }
+        RunningCommand { child, stdout, stderr }
     }
 
     /// Closes its standard input.
@@ -348,11 +348,11 @@ impl Running {
         drop(self.child.stdin.take());
     }
 
-    pub fn wait(mut self) -> Ended {
+    pub fn wait(mut self) -> CommandOutcome {
         self.close_input();
         until("the command ends", || self.is_over());
         let code = self.child.wait().unwrap().code().expect("ended by itself");
-        let ended = Ended { code, stdout: self.stdout.all(), stderr: self.stderr.all() };
+        let ended = CommandOutcome { code, stdout: self.stdout.all(), stderr: self.stderr.all() };
         for said in [&ended.stdout, &ended.stderr] {
             assert!(!canary::is_in(said.as_bytes()), "a key was printed: {said}");
         }
@@ -364,7 +364,7 @@ impl Running {
     }
 
     /// Takes the next line from its standard error.
-    pub fn next_complaint(&mut self) -> String {
+    pub fn next_stderr_line(&mut self) -> String {
         self.stderr.next()
     }
 
@@ -415,7 +415,7 @@ impl CapturedOutput {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::canary::CANARY;
-use super::process::{Ended, Running, Shell};
+use super::process::{CommandOutcome, RunningCommand, Shell};
 use super::real_opencode::cache;
 use super::{ModelServer, RecordedRequest};
 
@@ -100,25 +100,25 @@ impl RealClient {
     }
 
     /// Starts a conversation that makes these calls, one after the other, and then says `the end`.
-    pub fn start(&self, title: &str, calls: &[Call]) -> Running {
+    pub fn start(&self, title: &str, calls: &[Call]) -> RunningCommand {
         let messages: Vec<&[Call]> = calls.chunks(1).collect();
         self.start_with(title, &messages)
     }
 
     /// Starts a conversation whose messages make several calls at once.
-    fn start_with(&self, title: &str, messages: &[&[Call]]) -> Running {
+    fn start_with(&self, title: &str, messages: &[&[Call]]) -> RunningCommand {
         let mut command = self.command(&self.prompt(title, messages));
-        let mut running = Running::new(command.current_dir(self.shell.path("project")));
+        let mut running = RunningCommand::new(command.current_dir(self.shell.path("project")));
         // Codex would wait for more of its prompt.
         running.close_input();
         running
     }
 
-    pub fn converse(&self, title: &str, calls: &[Call]) -> Ended {
+    pub fn converse(&self, title: &str, calls: &[Call]) -> CommandOutcome {
         self.start(title, calls).wait()
     }
 
-    pub fn converse_with(&self, title: &str, messages: &[&[Call]]) -> Ended {
+    pub fn converse_with(&self, title: &str, messages: &[&[Call]]) -> CommandOutcome {
         self.start_with(title, messages).wait()
     }
 

@@ -141,10 +141,10 @@ impl RealOpenCode {
     }
 
     /// A second process in the same directory, with the same sessions.
-    pub async fn another(&self) -> Another {
+    pub async fn another(&self) -> SecondOpenCode {
         let log = self.path("log.another");
         let process = self.command("0", &log).spawn().unwrap();
-        let mut another = Another { process, talk: self.talk() };
+        let mut another = SecondOpenCode { process, talk: self.talk() };
         let port = listening(&mut another.process, &log).await;
         another.talk = self.talk_on(port);
         another
@@ -237,12 +237,12 @@ impl Drop for RealOpenCode {
 }
 
 /// A second OpenCode; killed when it is dropped, like the first.
-pub struct Another {
+pub struct SecondOpenCode {
     process: Child,
     pub talk: Talk,
 }
 
-impl Drop for Another {
+impl Drop for SecondOpenCode {
     fn drop(&mut self) {
         kill(&mut self.process);
     }

@@ -10,14 +10,14 @@ use asyncagents::clock::Clock;
 use asyncagents::feed::{EventKind, Feed, TaskEvent};
 use asyncagents::host::scripted::{Control, Scripted, World as Host};
 use asyncagents::host::{Host as _, NewSession, Post};
-use asyncagents::store::{Store, What};
+use asyncagents::store::{ChangeKind, Store};
 use asyncagents::supervisor::{
     Asks, Caller, ClientCredentials, Error, Fork, ForkMethod, Hosts, Launch, Need, Retention,
     Settings, Supervisor, WaitEnd,
 };
 use asyncagents::task::Order;
 use asyncagents::task::launch::TaskSpec;
-use asyncagents::task::lifecycle::Resumable;
+use asyncagents::task::lifecycle::ResumePolicy;
 use asyncagents::task::queue::Limits;
 use asyncagents::task::{SessionId, Status, Task, TaskId};
 use asyncagents::tools::{self, Call, Toolbox};
@@ -61,7 +61,7 @@ pub fn settings() -> Settings {
         settle: Duration::from_millis(150),
         answer_grace: Duration::from_secs(5),
         gone: Duration::from_secs(600),
-        resumable: Resumable::Completed,
+        resumable: ResumePolicy::Completed,
         asks: Asks::Park(None),
         result_cache: Duration::from_secs(300),
         last_message_characters: 2_000,
@@ -254,11 +254,11 @@ pub fn begin(
     let feed = Feed::new();
     let publish = {
         let feed = feed.clone();
-        move |committed: asyncagents::store::Committed| {
+        move |committed: asyncagents::store::CommittedChange| {
             let kind = match committed.what {
-                What::Created => EventKind::Created,
-                What::Updated => EventKind::Updated,
-                What::Ended => EventKind::of_end(committed.task.status()),
+                ChangeKind::Created => EventKind::Created,
+                ChangeKind::Updated => EventKind::Updated,
+                ChangeKind::Ended => EventKind::of_end(committed.task.status()),
             };
             feed.publish(TaskEvent::new(committed.id, kind, committed.task));
         }

@@ -94,7 +94,7 @@ async fn aliases_are_registered_when_the_config_asks_for_them() {
 }
 
 #[tokio::test]
-async fn every_tool_that_a_text_speaks_of_is_there() {
+async fn every_tool_that_a_text_mentions_exists() {
     let aliases = vec![Alias::Superagents, Alias::Background];
     let toolbox = Toolbox { aliases, ..Toolbox::default() };
     let world = World::start().await;
@@ -121,7 +121,7 @@ async fn every_tool_that_a_text_speaks_of_is_there() {
 }
 
 #[tokio::test]
-async fn launch_output_list_and_clear_as_their_texts() {
+async fn the_texts_of_launch_output_list_and_clear() {
     let world = World::start().await;
     let caller = caller(&world.parent().await);
     check(&world, &caller, "asyncagents_list", json!({}), "No background tasks found").await;
@@ -257,7 +257,7 @@ async fn a_schema_that_cannot_be_used_is_refused_and_nothing_is_launched() {
 }
 
 #[tokio::test]
-async fn a_message_to_a_task_as_its_texts() {
+async fn the_texts_of_send() {
     let world = World::start().await;
     let parent = caller(&world.parent().await);
     say(&world, &parent, "asyncagents_task", launch("@hang")).await;
@@ -294,7 +294,7 @@ async fn a_message_to_a_task_as_its_texts() {
 }
 
 #[tokio::test]
-async fn a_blocking_output_waits_and_says_when_it_gave_up() {
+async fn a_blocking_output_waits_and_says_when_it_timed_out() {
     let world = World::start().await;
     let caller = caller(&world.parent().await);
     say(&world, &caller, "asyncagents_task", launch("@think 50\n@say found")).await;
@@ -323,7 +323,7 @@ async fn a_task_that_waits_for_a_paused_queue_says_so() {
 }
 
 #[tokio::test]
-async fn a_failed_task_shows_its_error_and_what_there_is() {
+async fn a_failed_task_shows_its_error_and_its_partial_result() {
     let world = World::start().await;
     let caller = caller(&world.parent().await);
     let task = world.end_of(&caller.session, "@stream 1 1\n@fail no | credit").await;
@@ -513,7 +513,7 @@ async fn background_output_counts_in_milliseconds_and_background_cancel_takes_ta
 }
 
 #[tokio::test]
-async fn the_next_answer_to_a_parent_without_a_conversation_starts_with_its_unread_lines() {
+async fn the_next_answer_to_a_parent_without_a_conversation_starts_with_its_unread_notices() {
     let world = World::start().await;
     let mut client = caller(&SessionId::new("mcp-client"));
     client.host = MAILBOX.into();

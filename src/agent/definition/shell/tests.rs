@@ -38,7 +38,7 @@ fn check_uncertain(line: &str, expected: &[&str]) {
 }
 
 #[test]
-fn a_line_is_taken_apart_into_its_commands() {
+fn a_line_is_split_into_its_commands() {
     check("git log", &["git log"]);
     check("  git   log\t-p ", &["git log -p"]);
     check("a; b && c || d | e & f\ng |& h", &["a", "b", "c", "d", "e", "f", "g", "h"]);
@@ -61,7 +61,7 @@ fn a_line_is_taken_apart_into_its_commands() {
 }
 
 #[test]
-fn words_are_what_the_command_gets() {
+fn words_are_unquoted_as_the_shell_would_pass_them() {
     check("\\git push", &["git push"]);
     check("\"git\" push", &["git push"]);
     check("'git' push", &["git push"]);
@@ -78,7 +78,7 @@ fn words_are_what_the_command_gets() {
 }
 
 #[test]
-fn a_command_is_found_behind_what_stands_before_it() {
+fn a_command_is_found_behind_assignments_paths_and_wrappers() {
     check("A=1 git push", &["A=1 git push (git push)"]);
     check("A=1 B='x y' git push", &["A=1 <B=x y> git push (git push)"]);
     check("A=1", &["A=1"]);
@@ -101,7 +101,7 @@ fn a_command_is_found_behind_what_stands_before_it() {
 }
 
 #[test]
-fn files_that_are_written_to_count_as_commands() {
+fn output_redirections_count_as_commands() {
     check("make 2>&1 >/dev/null 2>&- | tail", &["make", "tail"]);
     check("make &> /dev/null", &["make"]);
     check("make > out.txt", &["> out.txt", "make"]);
@@ -115,7 +115,7 @@ fn files_that_are_written_to_count_as_commands() {
 }
 
 #[test]
-fn what_only_a_running_shell_can_tell_is_uncertain() {
+fn what_only_a_running_shell_can_expand_is_uncertain() {
     check_uncertain("git diff $x", &["git diff …"]);
     check_uncertain("$x push", &["… push"]);
     check_uncertain("git diff $(rm a)", &["rm a", "git diff …"]);
@@ -174,7 +174,7 @@ fn what_does_not_parse_is_uncertain() {
 }
 
 #[test]
-fn a_hostile_line_takes_no_longer() {
+fn a_hostile_line_is_parsed_in_bounded_time() {
     let openings = [
         "(",
         "((",
@@ -223,7 +223,7 @@ fn a_hostile_line_takes_no_longer() {
 }
 
 #[test]
-fn a_command_keeps_few_of_those_it_is_behind() {
+fn nested_wrappers_are_unwrapped_up_to_a_limit_and_then_uncertain() {
     let line = "nohup ".repeat(100);
     let found = parse(&line);
     assert_eq!((found.commands[0].forms.len(), found.is_uncertain), (9, true));
@@ -357,13 +357,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn nothing_makes_it_panic(line in ".{0,200}", pieces in prop::collection::vec(prop::sample::select(PIECES), 0..40)) {
+    fn no_line_makes_the_parser_panic(line in ".{0,200}", pieces in prop::collection::vec(prop::sample::select(PIECES), 0..40)) {
         parse(&line);
         parse(&pieces.concat());
     }
 
     #[test]
-    fn bash_runs_nothing_that_was_not_found(pieces in prop::collection::vec(prop::sample::select(PIECES), 1..10)) {
+    fn bash_runs_no_command_that_the_parser_did_not_find(pieces in prop::collection::vec(prop::sample::select(PIECES), 1..10)) {
         let line = pieces.concat();
         let Line { commands, is_uncertain } = parse(&line);
         if is_uncertain {

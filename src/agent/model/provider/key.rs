@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_from_where_it_is_and_nothing_that_is_read_is_repeated() {
+    fn a_key_is_read_from_text_file_or_command_and_errors_do_not_contain_it() {
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let file = directory.path().join(name);

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_within_a_stream_goes_by_the_code_in_it() {
+    fn an_error_within_a_stream_is_classified_by_its_code() {
         let told = |body: Value| errors().in_stream(&body, None);
         let again = busy("m".to_owned(), None);
         assert_eq!(told(json!({"message": "m"})), again);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_struck_out_of_what_a_server_says() {
+    fn secrets_are_redacted_from_the_messages_of_a_server() {
         let body = json!({"error": {"message": format!("wrong key: {KEY}.")}}).to_string();
         check_status(401, &body, refused(401, "wrong key: ***."));
         let long = format!("{}{KEY}", "x".repeat(TEXT_CHARACTERS - 5));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_is_struck_out_as_it_is_and_in_base64() {
+    fn a_login_is_redacted_in_plain_and_in_base64() {
         let base64 = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
         let login = base64("user:password");
         check_status(401, &format!("got `Basic {login}`"), refused(401, "got `Basic ***==`"));
@@ -307,12 +307,12 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_no_passwords_and_no_parameters() {
+    fn the_address_in_an_error_has_no_password_and_no_query() {
         assert_eq!(errors().0.place, "https://models.example:8443/v1");
     }
 
     #[test]
-    fn how_long_to_wait_is_read_from_the_body_too() {
+    fn the_retry_delay_is_also_read_from_the_body() {
         let delay =
             json!({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7.5s"});
         let error = json!({"code": 429, "message": "slow down", "details": [{"a": 1}, delay]});
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_to_wait_is_read_from_either_header() {
+    fn the_retry_delay_is_read_from_either_header() {
         let check = |headers: &[(&'static str, &str)], expected: Option<u64>| {
             let headers =
                 headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));

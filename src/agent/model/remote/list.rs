@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_format_says_in_its_own_way_where_the_next_page_is() {
+    fn the_next_page_is_found_where_each_format_puts_it() {
         let base = Url::parse("http://127.0.0.1:1/v1/").unwrap();
         let check = |wire: Wire, body: &str, next: Option<&str>, address_of_next: &str| {
             let page = Page::read(wire, body.as_bytes()).unwrap();

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_that_were_ended_or_could_not_be_are_told() {
+    fn leftover_processes_are_reported_whether_they_could_be_killed_or_not() {
         let report = |cause, killed, left: &[i32]| Report {
             cause,
             status: Some(Status::Code(0)),

@@ -103,7 +103,7 @@ async fn no_path_leads_outside_without_a_permission() {
 }
 
 #[tokio::test]
-async fn what_stays_inside_needs_no_permission() {
+async fn paths_that_stay_inside_the_workspace_need_no_permission() {
     let fixture = trap();
     fixture.link("to-own", "inner/own.txt");
     fixture.link("to-inner", fixture.path("inner"));
@@ -151,7 +151,7 @@ async fn searching_does_not_follow_links() {
 }
 
 #[tokio::test]
-async fn a_permission_is_for_the_place_that_was_shown() {
+async fn a_permission_covers_only_the_path_that_was_shown() {
     let mut fixture = trap();
     let path = fixture.top.join("outside/secret.txt").display().to_string();
     let arguments = json!({ "path": "file" });
@@ -178,7 +178,7 @@ async fn a_permission_is_for_the_place_that_was_shown() {
 /// While a directory and a link outside change places all the time, and a file and a link too.
 #[cfg(target_os = "linux")]
 #[test]
-fn nothing_swapped_in_meanwhile_leads_outside() {
+fn links_swapped_in_during_a_call_do_not_lead_outside() {
     use std::os::unix::fs::symlink;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -247,7 +247,7 @@ fn nothing_swapped_in_meanwhile_leads_outside() {
 }
 
 #[tokio::test]
-async fn kept_output_may_be_read_but_not_written() {
+async fn stored_output_may_be_read_but_not_written() {
     let fixture = ToolFixture::new();
     fs::create_dir(&fixture.context.overflow).unwrap();
     let path = fixture.context.overflow.join("kept.txt");

@@ -73,7 +73,7 @@ async fn long_lines_and_long_files_are_cut() {
 }
 
 #[tokio::test]
-async fn what_is_not_text_is_not_read() {
+async fn binary_files_are_not_read() {
     let fixture = ToolFixture::new();
     fixture.file("a.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR");
     fixture.file("b.pdf", b"%PDF-1.7\n");
@@ -123,7 +123,7 @@ async fn huge_files_are_not_read_whole() {
 }
 
 #[tokio::test]
-async fn a_missing_file_is_answered_with_names_that_may_be_meant() {
+async fn a_missing_file_is_answered_with_similar_names() {
     let fixture = ToolFixture::with(&[("src/main.rs", ""), ("src/mail.rs", ""), ("README.md", "")]);
     for (path, expected) in [
         ("src/mian.rs", "did you mean `src/main.rs` or `src/mail.rs`?"),
@@ -183,7 +183,7 @@ async fn an_edit_changes_one_place_and_keeps_the_rest() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_edited_stays_as_it_is() {
+async fn a_file_that_cannot_be_edited_stays_unchanged() {
     let fixture = ToolFixture::new();
     fixture.file("latin", b"caf\xe9\n");
     pipe(&fixture, "pipe");

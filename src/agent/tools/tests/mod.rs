@@ -106,7 +106,7 @@ impl ToolFixture {
 }
 
 #[test]
-fn models_are_told_of_all_tools() {
+fn models_see_the_schema_and_the_description_of_every_tool() {
     let mut told = String::new();
     for spec in specs() {
         let schema = serde_json::to_string_pretty(&spec.schema).unwrap();
@@ -116,7 +116,7 @@ fn models_are_told_of_all_tools() {
 }
 
 #[tokio::test]
-async fn a_call_that_does_not_fit_says_what_would() {
+async fn a_call_with_wrong_arguments_names_the_ones_that_are_expected() {
     let fixture = ToolFixture::new();
     fixture
         .check(

@@ -130,7 +130,7 @@ async fn lines_are_found_by_regular_expression() {
 }
 
 #[tokio::test]
-async fn a_repository_above_the_workspace_is_asked_too() {
+async fn ignore_rules_of_a_repository_above_the_workspace_apply() {
     let mut fixture = project();
     fixture.file(".git/info/exclude", "private.rs\n");
     fixture.file("src/private.rs", "");
@@ -140,7 +140,7 @@ async fn a_repository_above_the_workspace_is_asked_too() {
 }
 
 #[tokio::test]
-async fn names_that_are_no_text_are_shown_as_well_as_can_be() {
+async fn names_that_are_not_utf_8_are_shown_with_replacement_characters() {
     let fixture = ToolFixture::new();
     let directory = fixture.path("").join(OsStr::from_bytes(b"d\xfc"));
     fs::create_dir(&directory).unwrap();
@@ -155,7 +155,7 @@ async fn names_that_are_no_text_are_shown_as_well_as_can_be() {
 }
 
 #[tokio::test]
-async fn a_tree_without_end_is_left_at_some_depth() {
+async fn directories_are_searched_up_to_a_maximum_depth() {
     let fixture = ToolFixture::new();
     let deep = "d/".repeat(150);
     fixture.file(&format!("{deep}bottom.txt"), "found");
@@ -167,7 +167,7 @@ async fn a_tree_without_end_is_left_at_some_depth() {
 }
 
 #[test]
-fn a_walk_ends_when_it_is_time() {
+fn a_walk_stops_at_its_deadline_and_when_it_is_cancelled() {
     let fixture = project();
     let start = fixture.context.workspace.place(".").unwrap();
     let go = |halt| walk(&start, &fixture.context, &halt, &mut |_| ControlFlow::Continue(()));

@@ -97,7 +97,7 @@ fn task(description: &str, prompt: &str) -> (&'static str, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_model_launches_three_is_told_lists_fetches_resumes_cancels_and_clears() {
+async fn a_model_launches_three_tasks_is_notified_lists_fetches_resumes_cancels_and_clears() {
     let place = Fixture::build(Setup { password: Some("sesame".into()), ..Setup::default() }).await;
     let parent = place.talk.session(&json!({"title": "parent"})).await;
     let three = ["one", "two", "three"].map(|name| task(name, &format!("@say found {name}")));
@@ -140,7 +140,7 @@ async fn a_model_launches_three_is_told_lists_fetches_resumes_cancels_and_clears
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_directories_at_once_and_a_daemon_killed_and_restarted_under_a_running_opencode() {
+async fn two_directories_work_at_once_and_survive_a_killed_and_restarted_daemon() {
     let place = Fixture::build(Setup::default()).await;
     let other = place.server.project().with_file_name("other");
     std::fs::create_dir(&other).unwrap();
@@ -167,7 +167,7 @@ async fn two_directories_at_once_and_a_daemon_killed_and_restarted_under_a_runni
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_processes_at_once_keep_apart_and_a_plugin_that_is_loaded_again_goes_on() {
+async fn two_processes_are_kept_apart_and_a_reloaded_plugin_goes_on() {
     let place = Fixture::build(Setup::default()).await;
     let process = place.server.another().await;
     let other = Fixture { talk: process.talk.clone(), ..place.clone() };

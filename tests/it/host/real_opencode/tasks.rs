@@ -185,7 +185,7 @@ async fn three_children_run_tools_and_the_parents_model_is_woken_with_results_an
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_sent_to_a_child_at_work_is_seen_before_its_next_step_and_once() {
+async fn a_message_to_a_running_child_is_seen_before_its_next_step_and_once() {
     let mut place = Fixture::start().await;
     let parent = place.parent().await;
     let go = place.server.project().join("go");
@@ -251,7 +251,7 @@ async fn a_task_cancelled_while_its_tool_runs_stops_and_the_caller_is_not_woken(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn todos_retries_failures_and_agents_that_do_not_exist() {
+async fn todos_retries_failures_and_unknown_agents_are_handled() {
     let place = Fixture::start().await;
     let parent = place.parent().await;
     let todo = |status: &str| json!({"todos": [{"content": "look again", "status": status, "priority": "high"}]});

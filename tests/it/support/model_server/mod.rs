@@ -424,7 +424,7 @@ async fn streamed(
     headers: &[(String, String)],
     known: Arc<ServerState>,
 ) -> Response<Body> {
-    let under_way = InFlight::new(known);
+    let under_way = InFlightAnswer::new(known);
     let mut bits = sends.into_iter().flat_map(bits).peekable();
     // Before an answer begins, not even its response headers are sent.
     while let Some(pause) = bits.next_if(|bit| matches!(bit, Bit::Wait(_) | Bit::Hang)) {
@@ -484,16 +484,16 @@ fn bits(send: Send) -> Vec<Bit> {
 }
 
 /// Counts an answer from its first byte until the last one is sent or the client disconnects.
-struct InFlight(Arc<ServerState>);
+struct InFlightAnswer(Arc<ServerState>);
 
-impl InFlight {
-    fn new(known: Arc<ServerState>) -> InFlight {
+impl InFlightAnswer {
+    fn new(known: Arc<ServerState>) -> InFlightAnswer {
         known.answering.send_modify(|answering| *answering += 1);
-        InFlight(known)
+        InFlightAnswer(known)
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightAnswer {
     fn drop(&mut self) {
         self.0.answering.send_modify(|answering| *answering -= 1);
     }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::runs::{End, Run, blank, finish_step};
-use super::world::{Gone, Message, World, no_tokens};
+use super::world::{Message, SessionGone, World, no_tokens};
 
 const GO_ON: &str = "Continue if you have next steps, or stop and ask for clarification if you are \
     unsure how to proceed.";
@@ -13,7 +13,7 @@ const TOO_LARGE: &str = "The previous request exceeded the provider's size limit
 const SUMMARY: &str = "SUMMARY: of the conversation so far";
 
 /// Compacts when the answer used more tokens than the context has.
-pub(super) fn after_usage(run: &Run, prompt: &Message) -> Result<(), Gone> {
+pub(super) fn after_usage(run: &Run, prompt: &Message) -> Result<(), SessionGone> {
     compact(&mut run.world(), prompt, false)
 }
 
@@ -31,7 +31,7 @@ pub(super) fn after_overflow(run: &Run, prompt: &Message, mut answer: Value) -> 
     Ok(compact(&mut world, prompt, true)?)
 }
 
-fn compact(world: &mut World, prompt: &Message, overflow: bool) -> Result<(), Gone> {
+fn compact(world: &mut World, prompt: &Message, overflow: bool) -> Result<(), SessionGone> {
     let session = prompt.info["sessionID"].as_str().unwrap_or_default();
     let request = add_prompt(world, &prompt.info)?;
     let part = json!({"type": "compaction", "auto": true, "overflow": overflow});
@@ -66,7 +66,7 @@ fn compact(world: &mut World, prompt: &Message, overflow: bool) -> Result<(), Go
     Ok(())
 }
 
-fn go_on(world: &mut World, prompt: &Value, overflow: bool) -> Result<(), Gone> {
+fn go_on(world: &mut World, prompt: &Value, overflow: bool) -> Result<(), SessionGone> {
     let message = add_prompt(world, prompt)?;
     let now = world.now();
     let part = json!({
@@ -81,7 +81,7 @@ fn go_on(world: &mut World, prompt: &Value, overflow: bool) -> Result<(), Gone> 
 }
 
 /// A user message that OpenCode generates itself.
-fn add_prompt(world: &mut World, prompt: &Value) -> Result<Value, Gone> {
+fn add_prompt(world: &mut World, prompt: &Value) -> Result<Value, SessionGone> {
     let message = json!({
         "id": world.id("msg"),
         "sessionID": prompt["sessionID"],

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use super::ids::Random;
 
-enum Sent {
+enum HubMessage {
     Line(String),
     Broken,
 }
@@ -27,7 +27,7 @@ pub(super) struct Faults {
 
 pub(super) struct Hub {
     /// Each with the time from which it receives events.
-    listeners: Vec<(UnboundedSender<Sent>, Instant)>,
+    listeners: Vec<(UnboundedSender<HubMessage>, Instant)>,
     faults: Faults,
     random: Random,
     held: Option<String>,
@@ -82,7 +82,7 @@ impl Hub {
     pub(super) fn break_off(&mut self) {
         for (listener, _) in self.listeners.drain(..) {
             // The subscriber may have disconnected.
-            let _ = listener.send(Sent::Broken);
+            let _ = listener.send(HubMessage::Broken);
         }
     }
 
@@ -98,9 +98,9 @@ impl Hub {
             self.held = Some(line);
             return;
         }
-        self.send(|| Sent::Line(line.clone()));
+        self.send(|| HubMessage::Line(line.clone()));
         if self.random.chance(self.faults.duplicate) {
-            self.send(|| Sent::Line(line.clone()));
+            self.send(|| HubMessage::Line(line.clone()));
         }
         self.release();
     }
@@ -108,11 +108,11 @@ impl Hub {
     /// Sends the events that were held back for reordering.
     pub(super) fn release(&mut self) {
         if let Some(line) = self.held.take() {
-            self.send(|| Sent::Line(line.clone()));
+            self.send(|| HubMessage::Line(line.clone()));
         }
     }
 
-    fn send(&mut self, sent: impl Fn() -> Sent) {
+    fn send(&mut self, sent: impl Fn() -> HubMessage) {
         let now = Instant::now();
         self.listeners.retain(|(listener, from)| *from > now || listener.send(sent()).is_ok());
     }
@@ -127,7 +127,7 @@ impl Hub {
         deaf: Duration,
     ) -> Response<Body> {
         let (listener, sents) = mpsc::unbounded_channel();
-        let first = Sent::Line(format!("data: {connected}\n\n"));
+        let first = HubMessage::Line(format!("data: {connected}\n\n"));
         listener.send(first).expect("the other end is here");
         self.listeners.push((listener, Instant::now() + deaf));
         let body =
@@ -143,14 +143,16 @@ impl Hub {
 }
 
 async fn next(
-    sents: &mut UnboundedReceiver<Sent>,
+    sents: &mut UnboundedReceiver<HubMessage>,
     heartbeat: &impl Fn() -> Option<Value>,
     every: Duration,
 ) -> Option<io::Result<Bytes>> {
     loop {
         match tokio::time::timeout(every, sents.recv()).await {
-            Ok(Some(Sent::Line(line))) => return Some(Ok(Bytes::from(line))),
-            Ok(Some(Sent::Broken)) => return Some(Err(io::Error::other("the server is gone"))),
+            Ok(Some(HubMessage::Line(line))) => return Some(Ok(Bytes::from(line))),
+            Ok(Some(HubMessage::Broken)) => {
+                return Some(Err(io::Error::other("the server is gone")));
+            }
             Ok(None) => return None,
             Err(_) => {
                 if let Some(event) = heartbeat() {

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Server;
 use super::runs;
-use super::world::{Gone, Message, Running, World};
+use super::world::{ActiveRun, Message, SessionGone, World};
 
 /// Executes a prompt after its 204 was sent.
 pub(super) async fn accept(server: Arc<Server>, session: String, body: Value) {
@@ -42,7 +42,7 @@ fn agent_is_known(server: &Server, session: &str, body: &Value) -> bool {
     false
 }
 
-fn store(world: &mut World, session: &str, body: &Value) -> Result<(), Gone> {
+fn store(world: &mut World, session: &str, body: &Value) -> Result<(), SessionGone> {
     let known = &world.session(session)?.info;
     // The session keeps its model, but not its agent.
     let agent = body["agent"].as_str().unwrap_or("build").to_owned();
@@ -102,14 +102,18 @@ pub(super) fn start(server: &Arc<Server>, session: &str) {
             running.again |= running.ending;
             return;
         }
-        let running = Running { stop: stop.clone(), told, ending: false, again: false };
+        let running = ActiveRun { stop: stop.clone(), told, ending: false, again: false };
         world.runs.insert(session.to_owned(), running);
     }
     server.spawn(runs::run(server.clone(), session.to_owned(), stop, hears));
 }
 
 /// A new session without a parent, with copies of the messages before `until`.
-pub(super) fn fork(world: &mut World, session: &str, until: Option<&str>) -> Result<Value, Gone> {
+pub(super) fn fork(
+    world: &mut World,
+    session: &str,
+    until: Option<&str>,
+) -> Result<Value, SessionGone> {
     let from = world.session(session)?;
     let title = from.info["title"].as_str().unwrap_or_default();
     let number = title.rsplit_once(" (fork #").and_then(|(name, rest)| {

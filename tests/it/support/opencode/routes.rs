@@ -15,11 +15,11 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::hub::server_event;
-use super::world::{Gone, Reply};
+use super::world::{Reply, SessionGone};
 use super::{DIRECTORY, Fault, RecordedPost, Server, prompt};
 
 type Answer = Result<Response<Body>, EarlyResponse>;
-type Wanted = Query<HashMap<String, String>>;
+type QueryParameters = Query<HashMap<String, String>>;
 
 pub(super) fn router(server: Arc<Server>, over: CancellationToken) -> Router {
     let gate = middleware::from_fn_with_state((server.clone(), over), gate);
@@ -167,7 +167,7 @@ fn known(server: &Server, id: &str) -> Result<(), EarlyResponse> {
     if !id.starts_with("ses") {
         return Err(refused(500).into());
     }
-    server.world().session(id).map(drop).map_err(|Gone| no_session(id).into())
+    server.world().session(id).map(drop).map_err(|SessionGone| no_session(id).into())
 }
 
 fn parse(body: &[u8]) -> Result<Value, EarlyResponse> {
@@ -177,7 +177,7 @@ fn parse(body: &[u8]) -> Result<Value, EarlyResponse> {
     serde_json::from_slice(body).map_err(|_| refused(500).into())
 }
 
-fn directory(wanted: &Wanted, headers: &HeaderMap) -> Option<String> {
+fn directory(wanted: &QueryParameters, headers: &HeaderMap) -> Option<String> {
     let header = headers.get("x-opencode-directory").and_then(|value| value.to_str().ok());
     wanted.get("directory").cloned().or(header.map(str::to_owned))
 }
@@ -209,7 +209,7 @@ async fn events(State(server): State<Arc<Server>>) -> Response<Body> {
     world.hub.listen(&connected, heartbeat, knobs.heartbeat, knobs.deaf)
 }
 
-async fn path(wanted: Wanted, headers: HeaderMap) -> Answer {
+async fn path(wanted: QueryParameters, headers: HeaderMap) -> Answer {
     let directory = directory(&wanted, &headers).unwrap_or(DIRECTORY.to_owned());
     json_of(&json!({
         "home": "/home/somebody",
@@ -226,7 +226,7 @@ async fn agents(State(server): State<Arc<Server>>) -> Answer {
 
 async fn create(
     State(server): State<Arc<Server>>,
-    wanted: Wanted,
+    wanted: QueryParameters,
     headers: HeaderMap,
     body: Bytes,
 ) -> Answer {
@@ -237,7 +237,11 @@ async fn create(
 }
 
 /// Most recently changed first.
-async fn list(State(server): State<Arc<Server>>, wanted: Wanted, headers: HeaderMap) -> Answer {
+async fn list(
+    State(server): State<Arc<Server>>,
+    wanted: QueryParameters,
+    headers: HeaderMap,
+) -> Answer {
     let directory = directory(&wanted, &headers);
     let search = wanted.get("search").map(|text| text.to_lowercase()).unwrap_or_default();
     let limit = wanted.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(100);
@@ -256,7 +260,11 @@ async fn list(State(server): State<Arc<Server>>, wanted: Wanted, headers: Header
     json_of(&found)
 }
 
-async fn status(State(server): State<Arc<Server>>, wanted: Wanted, headers: HeaderMap) -> Answer {
+async fn status(
+    State(server): State<Arc<Server>>,
+    wanted: QueryParameters,
+    headers: HeaderMap,
+) -> Answer {
     let directory = directory(&wanted, &headers).unwrap_or(DIRECTORY.to_owned());
     let world = server.world();
     let here = world.statuses.iter().filter(|(_, (place, _))| *place == directory);
@@ -282,7 +290,7 @@ async fn update(State(server): State<Arc<Server>>, Path(id): Path<String>, body:
             }
         }
     };
-    world.update(&id, change).map_err(|Gone| no_session(&id))?;
+    world.update(&id, change).map_err(|SessionGone| no_session(&id))?;
     json_of(&world.session(&id).map(|session| session.info.clone()).unwrap_or_default())
 }
 
@@ -306,7 +314,7 @@ async fn todos(State(server): State<Arc<Server>>, Path(id): Path<String>) -> Ans
 async fn messages(
     State(server): State<Arc<Server>>,
     Path(id): Path<String>,
-    wanted: Wanted,
+    wanted: QueryParameters,
 ) -> Answer {
     known(&server, &id)?;
     let world = server.world();
@@ -339,7 +347,7 @@ async fn message(
     known(&server, &id)?;
     let mut world = server.world();
     let found = world.message_mut(&id, &message);
-    let found = found.map_err(|Gone| not_found(&format!("Message not found: {message}")))?;
+    let found = found.map_err(|SessionGone| not_found(&format!("Message not found: {message}")))?;
     json_of(&found.json())
 }
 
@@ -377,12 +385,12 @@ async fn fork(State(server): State<Arc<Server>>, Path(id): Path<String>, body: B
     let mut world = server.world();
     world.posts.push(RecordedPost { path: format!("/session/{id}/fork"), body: wish.clone() });
     let fork = prompt::fork(&mut world, &id, wish["messageID"].as_str());
-    json_of(&fork.map_err(|Gone| no_session(&id))?)
+    json_of(&fork.map_err(|SessionGone| no_session(&id))?)
 }
 
 async fn permissions(
     State(server): State<Arc<Server>>,
-    wanted: Wanted,
+    wanted: QueryParameters,
     headers: HeaderMap,
 ) -> Answer {
     asks(&server, "per", directory(&wanted, &headers))
@@ -390,7 +398,7 @@ async fn permissions(
 
 async fn questions(
     State(server): State<Arc<Server>>,
-    wanted: Wanted,
+    wanted: QueryParameters,
     headers: HeaderMap,
 ) -> Answer {
     asks(&server, "que", directory(&wanted, &headers))
@@ -472,7 +480,7 @@ fn answer(
 
 async fn toast(
     State(server): State<Arc<Server>>,
-    wanted: Wanted,
+    wanted: QueryParameters,
     headers: HeaderMap,
     body: Bytes,
 ) -> Answer {

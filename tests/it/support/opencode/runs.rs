@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
 use super::script::{Answer, Refusal, Step, lines};
-use super::world::{Continuation, Gone, Message, World, no_tokens};
+use super::world::{Continuation, Message, SessionGone, World, no_tokens};
 use super::{MODELS, ModelInput, Server, compaction, prompt, tools};
 
 const RETRIES: u32 = 5;
@@ -44,8 +44,8 @@ pub(super) enum End {
     Gone,
 }
 
-impl From<Gone> for End {
-    fn from(_: Gone) -> End {
+impl From<SessionGone> for End {
+    fn from(_: SessionGone) -> End {
         End::Gone
     }
 }
@@ -83,7 +83,7 @@ impl Run {
     }
 
     /// The last prompt, unless it has a finished answer.
-    fn due(&self) -> Result<Option<Message>, Gone> {
+    fn due(&self) -> Result<Option<Message>, SessionGone> {
         let world = self.world();
         let messages = &world.session(&self.session)?.messages;
         let Some(last) = messages.iter().rposition(Message::is_user) else { return Ok(None) };
@@ -129,7 +129,7 @@ impl Run {
         Ok(())
     }
 
-    fn next_of_script(&mut self, prompt: &Message) -> Result<Answer, Gone> {
+    fn next_of_script(&mut self, prompt: &Message) -> Result<Answer, SessionGone> {
         let goes_on =
             prompt.parts.iter().any(|part| part["metadata"]["compaction_continue"] == true);
         if !goes_on {
@@ -146,7 +146,7 @@ impl Run {
     }
 
     /// Stores an empty answer.
-    fn begin(&mut self, prompt: &Message) -> Result<Value, Gone> {
+    fn begin(&mut self, prompt: &Message) -> Result<Value, SessionGone> {
         let mut world = self.server.world();
         let messages = &world.session(&self.session)?.messages;
         let unanswered = messages.iter().rev().skip_while(|message| !message.is_user());
@@ -224,7 +224,7 @@ impl Run {
     }
 
     /// Records the first byte of an answer.
-    fn hear(&mut self, answer: &Value) -> Result<(), Gone> {
+    fn hear(&mut self, answer: &Value) -> Result<(), SessionGone> {
         if !std::mem::replace(&mut self.heard, true) {
             self.put_part(answer, json!({"type": "step-start"}))?;
         }
@@ -260,14 +260,14 @@ impl Run {
         Ok(())
     }
 
-    fn stop_writing(&mut self) -> Result<(), Gone> {
+    fn stop_writing(&mut self) -> Result<(), SessionGone> {
         let Some(mut part) = self.writing.take() else { return Ok(()) };
         let mut world = self.world();
         part["time"]["end"] = json!(world.now());
         world.put_part(&part)
     }
 
-    pub(super) fn put_part(&self, message: &Value, rest: Value) -> Result<Value, Gone> {
+    pub(super) fn put_part(&self, message: &Value, rest: Value) -> Result<Value, SessionGone> {
         let mut world = self.world();
         let part = world.part(message, rest);
         world.put_part(&part)?;
@@ -275,7 +275,12 @@ impl Run {
     }
 
     /// Finishes a step; the answer is sent twice.
-    fn finish(&mut self, answer: &mut Value, finish: &str, tokens: Value) -> Result<(), Gone> {
+    fn finish(
+        &mut self,
+        answer: &mut Value,
+        finish: &str,
+        tokens: Value,
+    ) -> Result<(), SessionGone> {
         finish_step(&mut self.server.world(), answer, finish, tokens)?;
         self.summed_up = true;
         Ok(())
@@ -290,21 +295,21 @@ impl Run {
             }
             Err(End::Failed { answer, error }) => self.fail(answer, *error).await,
             Err(End::Left { answer }) => self.leave(answer),
-            Err(End::Gone) => Err(Gone),
+            Err(End::Gone) => Err(SessionGone),
         };
         if nothing_else.is_err() {
             self.go_on_without_session().await;
         }
     }
 
-    fn rest(&self) -> Result<(), Gone> {
+    fn rest(&self) -> Result<(), SessionGone> {
         let mut world = self.world();
         world.set_idle(&self.session);
         if self.summed_up { world.sum_up(&self.session) } else { Ok(()) }
     }
 
     /// Idle is sent twice, the first time before the answer has its error.
-    async fn fail(&mut self, mut answer: Value, error: Value) -> Result<(), Gone> {
+    async fn fail(&mut self, mut answer: Value, error: Value) -> Result<(), SessionGone> {
         {
             let mut world = self.server.world();
             if let Some(running) = world.runs.get_mut(&self.session) {
@@ -320,7 +325,7 @@ impl Run {
         self.leave(answer)
     }
 
-    fn leave(&self, mut answer: Value) -> Result<(), Gone> {
+    fn leave(&self, mut answer: Value) -> Result<(), SessionGone> {
         let mut world = self.world();
         answer["time"]["completed"] = json!(world.now());
         world.put_message(&answer)?;
@@ -375,7 +380,7 @@ pub(super) fn finish_step(
     answer: &mut Value,
     finish: &str,
     tokens: Value,
-) -> Result<(), Gone> {
+) -> Result<(), SessionGone> {
     let cost = cost(&tokens);
     let rest =
         json!({"type": "step-finish", "reason": finish, "cost": cost, "tokens": tokens.clone()});

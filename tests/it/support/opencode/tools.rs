@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::runs::{End, Run};
 use super::script::Call;
-use super::world::{Ask, Gone, Reply, World};
+use super::world::{Ask, Reply, SessionGone, World};
 
 const KNOWN: [&str; 12] = [
     "bash",
@@ -108,7 +108,11 @@ fn subject(call: &Call) -> String {
     named.unwrap_or("*").to_owned()
 }
 
-fn ask_permission(run: &Run, part: &Value, call: &Call) -> Result<oneshot::Receiver<Reply>, Gone> {
+fn ask_permission(
+    run: &Run,
+    part: &Value,
+    call: &Call,
+) -> Result<oneshot::Receiver<Reply>, SessionGone> {
     let subject = subject(call);
     let word = subject.split_whitespace().next().unwrap_or_default();
     let request = json!({
@@ -180,7 +184,7 @@ fn running(call: &Call, output: &str) -> Value {
     json!({"status": "running", "input": call.input, "metadata": {"output": output}})
 }
 
-fn write_todos(run: &Run, part: &mut Value, call: &Call) -> Result<(), Gone> {
+fn write_todos(run: &Run, part: &mut Value, call: &Call) -> Result<(), SessionGone> {
     let wanted = call.input["todos"].as_array().cloned().unwrap_or_default();
     // Ids are dropped.
     let kept = |todo: &Value| {
@@ -204,7 +208,7 @@ fn write_todos(run: &Run, part: &mut Value, call: &Call) -> Result<(), Gone> {
 }
 
 /// The model is told which tools exist, and continues.
-fn unavailable(run: &Run, part: &mut Value, call: &Call) -> Result<(), Gone> {
+fn unavailable(run: &Run, part: &mut Value, call: &Call) -> Result<(), SessionGone> {
     let error = format!("Model tried to call unavailable tool '{}'.", call.tool);
     let output = format!("The arguments provided to the tool are invalid: {error}");
     part["tool"] = json!("invalid");
@@ -219,7 +223,7 @@ fn complete(
     call: &Call,
     output: &str,
     metadata: Value,
-) -> Result<(), Gone> {
+) -> Result<(), SessionGone> {
     let start = part["state"]["time"]["start"].as_i64();
     let now = run.world().now();
     part["state"] = json!({
@@ -233,7 +237,7 @@ fn complete(
     run.world().put_part(part)
 }
 
-fn fail(run: &Run, part: &mut Value, call: &Call, error: &str) -> Result<(), Gone> {
+fn fail(run: &Run, part: &mut Value, call: &Call, error: &str) -> Result<(), SessionGone> {
     let start = part["state"]["time"]["start"].clone();
     let mut world = run.world();
     let time = json!({"start": start, "end": world.now()});
@@ -241,14 +245,14 @@ fn fail(run: &Run, part: &mut Value, call: &Call, error: &str) -> Result<(), Gon
     world.put_part(part)
 }
 
-fn set_state(run: &Run, part: &mut Value, mut state: Value, start: i64) -> Result<(), Gone> {
+fn set_state(run: &Run, part: &mut Value, mut state: Value, start: i64) -> Result<(), SessionGone> {
     state["time"] = json!({"start": start});
     part["state"] = state;
     run.world().put_part(part)
 }
 
 /// An aborted shell counts as completed, every other tool as failed.
-pub(super) fn abort_running(world: &mut World, answer: &Value) -> Result<(), Gone> {
+pub(super) fn abort_running(world: &mut World, answer: &Value) -> Result<(), SessionGone> {
     let session = answer["sessionID"].as_str().unwrap_or_default();
     let message = world.message_mut(session, answer["id"].as_str().unwrap_or_default())?;
     let open = |part: &&Value| part["state"]["status"] == "running";

@@ -31,7 +31,7 @@ pub(super) struct World {
     pub(super) sessions: Vec<Session>,
     /// The sessions that are not idle.
     pub(super) statuses: BTreeMap<String, (String, Value)>,
-    pub(super) runs: HashMap<String, Running>,
+    pub(super) runs: HashMap<String, ActiveRun>,
     pub(super) asks: Vec<Ask>,
     /// Rules of the configuration; a session's own rules come after them.
     pub(super) rules: Vec<Value>,
@@ -57,7 +57,7 @@ pub(super) struct Message {
 }
 
 /// A run in a session.
-pub(super) struct Running {
+pub(super) struct ActiveRun {
     pub(super) stop: CancellationToken,
     pub(super) told: UnboundedSender<Continuation>,
     /// Set while the run is finishing: a prompt that arrives now needs a new run.
@@ -86,7 +86,7 @@ pub(super) enum Reply {
 
 /// The session was deleted.
 #[derive(Debug)]
-pub(super) struct Gone;
+pub(super) struct SessionGone;
 
 impl World {
     pub(super) fn new(agents: Vec<Value>) -> World {
@@ -124,12 +124,12 @@ impl World {
         if kind == "ses" { self.ids.descending(kind, now) } else { self.ids.ascending(kind, now) }
     }
 
-    pub(super) fn session(&self, id: &str) -> Result<&Session, Gone> {
-        self.sessions.iter().find(|session| session.info["id"] == id).ok_or(Gone)
+    pub(super) fn session(&self, id: &str) -> Result<&Session, SessionGone> {
+        self.sessions.iter().find(|session| session.info["id"] == id).ok_or(SessionGone)
     }
 
-    pub(super) fn session_mut(&mut self, id: &str) -> Result<&mut Session, Gone> {
-        self.sessions.iter_mut().find(|session| session.info["id"] == id).ok_or(Gone)
+    pub(super) fn session_mut(&mut self, id: &str) -> Result<&mut Session, SessionGone> {
+        self.sessions.iter_mut().find(|session| session.info["id"] == id).ok_or(SessionGone)
     }
 
     pub(super) fn children(&self, parent: &str) -> Vec<Value> {
@@ -169,7 +169,11 @@ impl World {
     }
 
     /// Changes the fields of a session.
-    pub(super) fn update(&mut self, id: &str, change: impl FnOnce(&mut Value)) -> Result<(), Gone> {
+    pub(super) fn update(
+        &mut self,
+        id: &str,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<(), SessionGone> {
         let now = self.now();
         let session = self.session_mut(id)?;
         change(&mut session.info);
@@ -191,7 +195,7 @@ impl World {
     }
 
     /// Stores a message, or a new version of it.
-    pub(super) fn put_message(&mut self, info: &Value) -> Result<(), Gone> {
+    pub(super) fn put_message(&mut self, info: &Value) -> Result<(), SessionGone> {
         let id = info["sessionID"].as_str().unwrap_or_default().to_owned();
         let messages = &mut self.session_mut(&id)?.messages;
         match messages.iter_mut().find(|message| message.info["id"] == info["id"]) {
@@ -203,7 +207,7 @@ impl World {
     }
 
     /// Stores a part, or a new version of it.
-    pub(super) fn put_part(&mut self, part: &Value) -> Result<(), Gone> {
+    pub(super) fn put_part(&mut self, part: &Value) -> Result<(), SessionGone> {
         let id = part["sessionID"].as_str().unwrap_or_default().to_owned();
         let message = self.message_mut(&id, part["messageID"].as_str().unwrap_or_default())?;
         match message.parts.iter_mut().find(|known| known["id"] == part["id"]) {
@@ -219,9 +223,13 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn message_mut(&mut self, session: &str, id: &str) -> Result<&mut Message, Gone> {
+    pub(super) fn message_mut(
+        &mut self,
+        session: &str,
+        id: &str,
+    ) -> Result<&mut Message, SessionGone> {
         let messages = &mut self.session_mut(session)?.messages;
-        messages.iter_mut().find(|message| message.info["id"] == id).ok_or(Gone)
+        messages.iter_mut().find(|message| message.info["id"] == id).ok_or(SessionGone)
     }
 
     /// A part that is not stored yet.
@@ -259,7 +267,7 @@ impl World {
     }
 
     /// Updates costs and diffs after a step has begun or ended.
-    pub(super) fn sum_up(&mut self, id: &str) -> Result<(), Gone> {
+    pub(super) fn sum_up(&mut self, id: &str) -> Result<(), SessionGone> {
         let answers = self.session(id)?.messages.iter().map(|message| &message.info);
         let answers: Vec<Value> =
             answers.filter(|info| info["role"] == "assistant").cloned().collect();
@@ -310,8 +318,8 @@ impl World {
     pub(super) fn directory_of(&self, session: &str) -> String {
         match (self.session(session), self.statuses.get(session)) {
             (Ok(session), _) => session.info["directory"].as_str().unwrap_or_default().to_owned(),
-            (Err(Gone), Some((directory, _))) => directory.clone(),
-            (Err(Gone), None) => super::DIRECTORY.to_owned(),
+            (Err(SessionGone), Some((directory, _))) => directory.clone(),
+            (Err(SessionGone), None) => super::DIRECTORY.to_owned(),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use asyncagents::clock::Clock;
 use asyncagents::host::Answer;
 use asyncagents::task::{Answerer, Door, TaskId, Timestamp};
-use asyncagents::tools::{Begun, Call, Calls};
+use asyncagents::tools::{Call, CallStart, Calls};
 use asyncagents::wire::{CallStatus, CallView};
 use serde_json::{Value, json};
 
@@ -25,8 +25,8 @@ fn call(tools: &Tools<'_>, name: &str, arguments: Value, key: &str) -> Call {
 
 async fn begun(calls: &Calls, call: Call) -> CallView {
     match calls.begin(call, None).await.unwrap() {
-        Begun::Deferred(call) => call,
-        Begun::Answered(answer) => panic!("{}", answer.text),
+        CallStart::Deferred(call) => call,
+        CallStart::Answered(answer) => panic!("{}", answer.text),
     }
 }
 
@@ -56,7 +56,7 @@ async fn a_wait_of_half_an_hour_is_one_call() {
 }
 
 #[tokio::test]
-async fn an_answer_that_no_client_comes_for_is_given_up_after_a_month() {
+async fn an_answer_that_no_client_fetches_is_deleted_after_a_month() {
     let clock = Clock::manual(Timestamp::from_millis(1_000_000));
     let world = World::at(settings(), clock.clone()).await;
     let tools = Tools::of_client(&world);
@@ -133,7 +133,7 @@ async fn answer_one_after_the_other(first: usize, second: usize) {
     ];
     let ids = tasks.map(|task| task.id.to_string());
     let wait = call(&tools, "asyncagents_wait", json!({ "task_ids": ids }), "one");
-    let Begun::Deferred(wait) = calls.begin(wait, Some(HashSet::new())).await.unwrap() else {
+    let CallStart::Deferred(wait) = calls.begin(wait, Some(HashSet::new())).await.unwrap() else {
         panic!("it waits for answers");
     };
     let poll = async || calls.get(&tools.caller, &wait.id).await.unwrap().unwrap();

@@ -7,7 +7,7 @@ use asyncagents::clock::Clock;
 use asyncagents::supervisor::{Answer, Target};
 use asyncagents::task::stats::Usage;
 use asyncagents::task::{Answerer, SHELL, SessionId, Slot, Status, Timestamp};
-use asyncagents::tools::{self, Audience, Call, Error, Offered, OnTimeout, Toolbox};
+use asyncagents::tools::{self, Audience, Call, Error, OfferScope, OnTimeout, Toolbox};
 use serde_json::{Value, json};
 
 use super::{SHORT, Tools};
@@ -113,7 +113,7 @@ async fn s4_unknown_properties_are_refused() {
 #[tokio::test]
 async fn s4_json_schema_integration() {
     let mut toolbox = Toolbox::default();
-    toolbox.blocking.offered = Offered::Everywhere;
+    toolbox.blocking.offered = OfferScope::Everywhere;
     let schema = |audience| {
         let tools = tools::list(&toolbox, audience, &[]).tools;
         tools.into_iter().find(|tool| tool.name == "Task").unwrap().input_schema
@@ -168,9 +168,9 @@ async fn s4_json_schema_integration() {
 #[tokio::test]
 async fn s4_it_is_offered_over_mcp_and_can_be_switched_everywhere() {
     for (offered, conversation, mcp) in [
-        (Offered::Mcp, false, true),
-        (Offered::Everywhere, true, true),
-        (Offered::Nowhere, false, false),
+        (OfferScope::Mcp, false, true),
+        (OfferScope::Everywhere, true, true),
+        (OfferScope::Nowhere, false, false),
     ] {
         let mut toolbox = Toolbox::default();
         toolbox.blocking.offered = offered;
@@ -412,7 +412,7 @@ async fn s4_an_errand_is_a_task_like_any_other() {
 }
 
 #[tokio::test]
-async fn s4_an_agent_that_says_nothing_is_said_to_have_said_nothing() {
+async fn s4_an_empty_answer_of_an_agent_is_reported_with_a_text() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
     let answer = tools.call("Task", errand("@say")).await;

@@ -85,7 +85,7 @@ async fn an_argument_that_cannot_be_honoured_is_refused_and_launches_nothing() {
 }
 
 #[tokio::test]
-async fn a_timeout_beyond_the_limit_is_clamped_and_said() {
+async fn a_timeout_beyond_the_limit_is_clamped_with_a_note() {
     let world = World::start().await;
     let mut tools = Tools::of_client(&world);
     let task = tools.launch("@hang").await;

@@ -74,7 +74,7 @@ async fn notices_come_together_oldest_first_and_also_before_a_refusal() {
 }
 
 #[tokio::test]
-async fn mail_is_nobody_elses_and_a_conversation_has_none() {
+async fn mail_is_only_for_its_client_and_a_conversation_has_none() {
     let world = World::start().await;
     let client = Tools::of_client(&world);
     let mut other = Tools::of_client(&world);
@@ -159,7 +159,7 @@ async fn an_end_that_task_returned_does_not_come_again_as_mail() {
 }
 
 #[tokio::test]
-async fn what_a_client_stopped_itself_does_not_come_as_mail() {
+async fn a_task_that_its_client_cancelled_does_not_come_as_mail() {
     let world = World::start().await;
     let client = Tools::of_client(&world);
     client.launch("@hang").await;
@@ -169,7 +169,7 @@ async fn what_a_client_stopped_itself_does_not_come_as_mail() {
 }
 
 #[tokio::test]
-async fn mail_waits_while_the_daemon_is_started_again() {
+async fn mail_survives_a_restart_of_the_daemon() {
     let mut world = World::start().await;
     end_one(&Tools::of_client(&world)).await;
     world.restart().await;

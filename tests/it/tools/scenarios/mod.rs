@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use asyncagents::supervisor::Caller;
 use asyncagents::task::{MAILBOX, SessionId, Task};
-use asyncagents::tools::{Alias, Blocking, Offered, Toolbox};
+use asyncagents::tools::{Alias, Blocking, OfferScope, Toolbox};
 use asyncagents::wire::ToolAnswer;
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ impl<'a> Tools<'a> {
     }
 
     fn by(world: &'a World, caller: Caller, prefix: &'static str) -> Tools<'a> {
-        let blocking = Blocking { offered: Offered::Everywhere, ..Blocking::default() };
+        let blocking = Blocking { offered: OfferScope::Everywhere, ..Blocking::default() };
         let aliases = vec![Alias::Superagents, Alias::Background];
         Tools { world, caller, prefix, toolbox: Toolbox { aliases, blocking } }
     }

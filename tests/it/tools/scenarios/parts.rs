@@ -54,7 +54,7 @@ async fn put_together(tools: &Tools<'_>, task: &Task, how: Value) -> String {
 }
 
 #[tokio::test]
-async fn a_long_result_can_be_put_together_again() {
+async fn the_parts_of_a_long_result_add_up_to_the_whole() {
     for prefix in ["asyncagents", "superagents", "background"] {
         let world = World::start().await;
         let tools = Tools::of(&world, prefix).await;
@@ -93,7 +93,7 @@ async fn every_part_says_where_it_is_and_how_to_go_on() {
 }
 
 #[tokio::test]
-async fn what_just_fits_is_shown_whole() {
+async fn a_result_of_the_maximum_length_is_shown_whole() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
     let task = tools.launch("@hang").await;
@@ -103,7 +103,7 @@ async fn what_just_fits_is_shown_whole() {
 }
 
 #[tokio::test]
-async fn a_long_session_can_be_put_together_again() {
+async fn the_parts_of_a_long_session_add_up_to_the_whole() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
     let calls = "@print read 3000\n".repeat(6);
@@ -151,7 +151,7 @@ async fn a_long_answer_of_an_errand_and_of_a_wait_goes_on_with_output() {
 }
 
 #[tokio::test]
-async fn what_a_message_about_an_end_had_no_room_for_is_got_as_it_says() {
+async fn the_rest_of_a_result_cut_in_a_notice_is_read_as_the_notice_says() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
     let text = "äö€😀".repeat(3_000);

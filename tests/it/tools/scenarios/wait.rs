@@ -156,7 +156,7 @@ async fn results_are_shown_to_a_client_once() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_into_the_answer_of_a_wait_is_named_and_stays_news() {
+async fn a_result_too_long_for_the_answer_of_a_wait_is_named_and_shown_by_the_next() {
     let world = World::start().await;
     let tools = Tools::of_client(&world);
     let mut tasks = Vec::new();
@@ -233,7 +233,7 @@ async fn a_client_whose_wait_times_out_is_told_to_call_again() {
 }
 
 #[tokio::test]
-async fn there_may_be_nothing_to_wait_for() {
+async fn a_wait_without_running_tasks_says_so_at_once() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
     let nothing = "No running background tasks to wait for.";

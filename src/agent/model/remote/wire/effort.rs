@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_generation_is_asked_to_think_in_its_own_words() {
+    fn each_generation_of_models_gets_its_own_parameter_for_reasoning_effort() {
         let adaptive =
             json!({"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}});
         let budget = json!({"thinking": {"type": "enabled", "budget_tokens": 24_576}});

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bits_of_calls_find_together_however_a_server_numbers_them() {
+    fn fragments_of_tool_calls_are_joined_however_a_server_numbers_them() {
         let none = Value::Null;
         let (a, b) = (json!({"c": "a"}), json!({"c": "b"}));
         let expected = [("x", "bash", a.clone()), ("y", "bash", b.clone())];
@@ -325,7 +325,7 @@ mod tests {
             };
             check_calls(&[whole("x", &a), whole("y", &b)], &expected);
         }
-        // Id and name again with every bit, and numbers that do not begin at nought.
+        // Id and name repeated in every fragment, and indexes that do not begin at zero.
         let again = |end: &str| bit(json!(7), json!("x"), json!("bash"), json!(end));
         check_calls(&[again("{\"c\":"), again("\"a\"}")], &expected[..1]);
         // A number that is far off costs nothing.
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_wrong_kind_are_passed_over() {
+    fn fields_of_the_wrong_type_are_ignored() {
         let odd = json!({"content": 7, "reasoning": {"a": []}, "tool_calls": null, "new": [1, 2]});
         assert_eq!(decoder(9).event(&delta(odd)), Ok(StreamEvent::Pieces(vec![])));
         let usage = b"{\"choices\": [], \"usage\": {\"prompt_tokens\": null}}";

@@ -129,13 +129,13 @@ struct Response<'a> {
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    incomplete_details: Option<Incomplete<'a>>,
+    incomplete_details: Option<IncompleteDetails<'a>>,
     #[serde(default)]
     usage: Option<Usage>,
 }
 
 #[derive(Deserialize)]
-struct Incomplete<'a> {
+struct IncompleteDetails<'a> {
     #[serde(borrow, default)]
     reason: Option<&'a RawValue>,
 }

@@ -1,5 +1,5 @@
-//! What people see: colours, tables that fit the terminal, rendered Markdown. What they see is never another thing than
-//! what scripts read.
+//! Output on a terminal: colours, tables that fit its width, rendered Markdown; and the same information in a
+//! pipe, where scripts read it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,13 +11,13 @@ use asyncagents::wire::{PROTOCOL, TaskView};
 use serde_json::{Value, json};
 
 use crate::support::front::CannedDaemon;
-use crate::support::process::{Ended, Shell, until};
+use crate::support::process::{CommandOutcome, Shell, until};
 
 #[path = "../../../benches/engine/rows.rs"]
 #[allow(dead_code, reason = "the benchmarks use all of it")]
 mod rows;
 
-/// Without styles.
+/// The text without its styles.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;
@@ -28,7 +28,8 @@ fn plain(text: &str) -> String {
     plain + rest
 }
 
-/// A daemon with these tasks. They begin in a far future, which counts as now: so their ages are always the same.
+/// A canned daemon with these tasks. They start in the far future, which is shown as an age of zero, so that the
+/// snapshots do not depend on the clock.
 fn listing() -> (Shell, CannedDaemon) {
     let task = |id: &str, status: &str, agent: &str, description: &str| {
         json!({
@@ -87,14 +88,14 @@ fn the_list_fits_narrow_usual_and_wide_terminals() {
         insta::assert_snapshot!(format!("list_plain_{columns}"), bare);
         assert_eq!(plain(&coloured), bare);
         for line in bare.lines() {
-            // Characters of two columns count twice.
+            // East Asian characters take two columns.
             let width: usize = line.chars().map(|c| if c > '\u{2fff}' { 2 } else { 1 }).sum();
             assert!(width <= usize::from(columns), "{line}");
         }
     }
-    // In a pipe nothing is left out, or cut.
+    // In a pipe no column is left out and nothing is cut.
     insta::assert_snapshot!("list_in_a_pipe", shell.say(["list"]));
-    // Forced there, it is what a terminal of that width gets.
+    // With colours forced, a pipe gets what a terminal of that width gets.
     shell.unset("NO_COLOR");
     let coloured = shell.on_terminal(60, ["list"]);
     shell.set("CLICOLOR_FORCE", "1");
@@ -113,7 +114,7 @@ fn a_result_is_rendered_on_a_terminal_and_raw_elsewhere() {
     shell.finish(&task, text);
     shell.say(["wait", "--quiet", &task.short_id]);
     assert_eq!(shell.say(["output", &task.short_id]), format!("{text}\n"));
-    // Colours can be forced; that alone makes a pipe no terminal.
+    // Forced colours alone do not make a pipe a terminal: the result stays raw.
     shell.set("CLICOLOR_FORCE", "1");
     shell.set("COLUMNS", "");
     assert_eq!(shell.say(["output", &task.short_id]), format!("{text}\n"));
@@ -129,7 +130,7 @@ fn a_result_is_rendered_on_a_terminal_and_raw_elsewhere() {
 }
 
 #[test]
-fn errors_have_a_colour_on_a_terminal_and_are_the_same_words() {
+fn errors_are_coloured_on_a_terminal_and_have_the_same_text_elsewhere() {
     let mut shell = Shell::new();
     let bare = shell.on_terminal(100, ["output", "nobody"]);
     assert_eq!(bare, "error: no task `nobody`; list the tasks to see their ids\n");
@@ -153,7 +154,7 @@ fn a_limit_of_0_lists_everything() {
 }
 
 #[test]
-fn ten_thousand_tasks_are_listed_and_a_reader_may_leave_early() {
+fn ten_thousand_tasks_are_listed_and_a_closed_pipe_is_no_error() {
     let shell = Shell::new();
     fs::create_dir(shell.home()).unwrap();
     fs::set_permissions(shell.home(), Permissions::from_mode(0o700)).unwrap();
@@ -171,6 +172,7 @@ fn ten_thousand_tasks_are_listed_and_a_reader_may_leave_early() {
     assert_eq!(text.lines().count(), 1 + 10_000);
     let text = shell.say(["list"]);
     assert_eq!(text.lines().last().unwrap(), "… and 9950 older ones; --limit shows more");
+    // `head` closes the pipe after one line: EPIPE ends the program quietly, with exit code 0.
     for verb in ["list --limit 0", "list --limit 0 --json", "ls --limit 0", "man", "--help"] {
         let mut command = shell.program("bash");
         let program = env!("CARGO_BIN_EXE_asyncagents");
@@ -223,7 +225,7 @@ fn every_help_has_an_example() {
 }
 
 #[test]
-fn a_wrong_verb_is_answered_with_the_nearest() {
+fn an_unknown_verb_is_answered_with_the_most_similar_one() {
     let shell = Shell::new();
     for (wrong, right) in
         [("stauts", "status"), ("lisst", "list"), ("ouptut", "output"), ("resum", "resume")]
@@ -238,7 +240,7 @@ fn a_wrong_verb_is_answered_with_the_nearest() {
 }
 
 #[test]
-fn an_unknown_id_is_answered_with_those_near_to_it() {
+fn an_unknown_id_is_answered_with_similar_ids() {
     let shell = Shell::new();
     let task = shell.launch("look\n@hang");
     let short = task.short_id.as_str();
@@ -248,7 +250,7 @@ fn an_unknown_id_is_answered_with_those_near_to_it() {
             "error: no task `{typed}`; list the tasks to see their ids; did you mean {short} \"look @hang\"?\n"
         );
         let code = if verb == "wait" { 2 } else { 1 };
-        let refused = Ended { code, stdout: String::new(), stderr: text };
+        let refused = CommandOutcome { code, stdout: String::new(), stderr: text };
         assert_eq!(shell.run([verb, typed]), refused, "{verb}");
     }
     let far = shell.run(["output", "nowhere"]).stderr;
@@ -288,7 +290,7 @@ fn verbs_that_change_something_print_json() {
 }
 
 #[test]
-fn completions_and_manual_pages_know_every_verb() {
+fn completions_and_manual_pages_are_generated_without_a_daemon() {
     let shell = Shell::new();
     for name in ["bash", "zsh", "fish"] {
         let script = shell.say(["completions", name]);
@@ -314,7 +316,7 @@ fn completions_and_manual_pages_know_every_verb() {
 }
 
 #[test]
-fn the_status_shows_the_daemon_and_what_needs_a_person_and_starts_nothing() {
+fn status_shows_the_daemon_and_open_permission_requests_and_starts_nothing() {
     let shell = Shell::new();
     let idle = shell.say(["status"]);
     let home = shell.home().display();
@@ -349,7 +351,7 @@ fn the_status_shows_the_daemon_and_what_needs_a_person_and_starts_nothing() {
 }
 
 #[test]
-fn a_batch_and_the_history_are_summed_up() {
+fn batch_and_stats_print_totals() {
     let shell = Shell::new();
     let run = |prompt: &str| -> TaskView {
         let args = ["run", "--json", "--batch", "b", prompt];
@@ -378,7 +380,7 @@ fn a_batch_and_the_history_are_summed_up() {
 }
 
 #[test]
-fn output_says_how_a_task_ended_by_its_exit_code_only_when_asked_to() {
+fn output_exits_by_the_outcome_of_the_task_only_with_exit_code() {
     let shell = Shell::new();
     let failed = shell.launch_to_the_end("@fail no").short_id;
     let done = shell.launch_to_the_end("@say a").short_id;
