@@ -3,6 +3,8 @@
 //! Without npm, or when the build fails, the table is empty and a warning says why: the program is complete
 //! without its pages, and `/` then says how to get them. Nothing is built when the sources are those of the last
 //! time, so that an ordinary `cargo check` costs nothing.
+//!
+//! Also has the unwinder linked statically, for a faster start.
 
 #![allow(clippy::disallowed_methods, reason = "a build script is configured by its environment")]
 
@@ -49,6 +51,25 @@ fn main() {
     };
     let table = rust_of(&files);
     fs::write(out.join("dashboard.rs"), table).expect("the build directory can be written");
+    link_unwinder_statically();
+}
+
+/// Every command of an agent starts this program once, as its guard, and every MCP conversation does: loading
+/// `libgcc_s.so` is a tenth of what a start costs. Where the compiler has no static unwinder, or the linker takes the
+/// shared one first, nothing changes.
+fn link_unwinder_statically() {
+    let target = |name: &str| env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
+    if (target("OS").as_str(), target("ENV").as_str()) != ("linux", "gnu") {
+        return;
+    }
+    let linker = env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
+    // A compiler that does not find the file prints its name alone.
+    let asked = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output();
+    let has_it = asked
+        .is_ok_and(|asked| Path::new(String::from_utf8_lossy(&asked.stdout).trim()).is_absolute());
+    if has_it {
+        println!("cargo:rustc-link-lib=static:-bundle=gcc_eh");
+    }
 }
 
 /// A file of the pages: its path in the address, and where it is.
