@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use super::changes::{Changes, State};
 use super::files::{cannot, read, write};
-use super::show;
 use crate::task::id::fingerprint;
 
 pub(super) struct UndoLog {
@@ -178,16 +178,21 @@ fn bytes_added(before: &[u8], after: &[u8]) -> Option<Vec<Range<usize>>> {
     missing.next().is_none().then_some(added)
 }
 
-/// Restores the original contents, and prints what it did.
-pub(super) fn restore(file: &Path, before: Option<String>) -> anyhow::Result<()> {
+/// Restores the original contents.
+pub(super) fn restore(
+    file: &Path,
+    before: Option<String>,
+    changes: &mut Changes,
+) -> anyhow::Result<()> {
     match before {
         Some(before) => {
             write(file, &before)?;
-            show::line(&format!("{} is as it was before", file.display()))
+            let line = format!("{} is as it was before", file.display());
+            changes.add(file, State::Written, &line)
         }
         None => {
             std::fs::remove_file(file).with_context(|| cannot("remove", file))?;
-            show::line(&format!("removed {}", file.display()))
+            changes.add(file, State::Removed, &format!("removed {}", file.display()))
         }
     }
 }

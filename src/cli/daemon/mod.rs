@@ -93,10 +93,17 @@ enum Verb {
         /// Show the unit, and write nothing
         #[arg(long)]
         print: bool,
+        /// Print which file was changed as JSON
+        #[arg(long, conflicts_with = "print")]
+        json: bool,
     },
     /// Remove that unit
     #[command(after_help = unit::UNINSTALL_HELP)]
-    Uninstall,
+    Uninstall {
+        /// Print which file was changed as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show whether the daemon is running; exits 3 if it is not
     #[command(after_help = STATUS_HELP)]
     Status {
@@ -125,8 +132,9 @@ impl Daemon {
                 }
             }
             Verb::Logs(logs) => return logs.run(settings).await,
-            Verb::Install { print } => unit::install(settings, print)?,
-            Verb::Uninstall => unit::uninstall(settings)?,
+            Verb::Install { print: true, .. } => unit::print(settings)?,
+            Verb::Install { print: false, json } => unit::install(settings, json)?,
+            Verb::Uninstall { json } => unit::uninstall(settings, json)?,
             // Without `start::ensure`: to ask for the status must not start the daemon.
             Verb::Status { json } => match start::client(&settings.home).health().await {
                 Ok(health) if json => show::json(&health)?,

@@ -7,6 +7,7 @@ mod conversation;
 mod daemon;
 mod doctor;
 mod forging;
+mod json;
 mod looks;
 mod mcp_install;
 mod screen;
