@@ -96,7 +96,7 @@ fn file(settings: &Settings) -> anyhow::Result<PathBuf> {
 
 fn unit(settings: &Settings) -> anyhow::Result<String> {
     let program = std::env::current_exe().context("cannot find this program")?;
-    let mut command = vec![word(&program)?, "--home".to_owned(), word(&settings.home)?];
+    let mut command = vec![program_word(&program)?, "--home".to_owned(), word(&settings.home)?];
     if settings.config_file.exists() {
         command.extend(["--config".to_owned(), word(&settings.config_file)?]);
     }
@@ -117,6 +117,11 @@ fn unit(settings: &Settings) -> anyhow::Result<String> {
          WantedBy=default.target\n",
         command.join(" ")
     ))
+}
+
+/// The first word of a command line of systemd, in which it replaces no variables: there `$$` would be two.
+fn program_word(path: &Path) -> anyhow::Result<String> {
+    Ok(word(path)?.replace("$$", "$"))
 }
 
 /// A word of a command line of systemd, in quotes that it cannot leave; `%` and `$` stand for themselves.
@@ -149,5 +154,6 @@ mod tests {
         check("/a b/%h/$x", "\"/a b/%%h/$$x\"");
         check("/a\"b\\c", "\"/a\\\"b\\\\c\"");
         assert!(word(Path::new("/a\nExecStartPre=/bin/x")).is_err());
+        assert_eq!(program_word(Path::new("/$x/$$/%h")).unwrap(), "\"/$x/$$/%%h\"");
     }
 }
