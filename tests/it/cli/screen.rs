@@ -103,6 +103,52 @@ fn a_watched_list_is_redrawn_in_place() {
     screen.until_shows("exit 130");
 }
 
+#[test]
+fn the_picker_answers_what_was_shown_although_the_daemon_was_killed_meanwhile() {
+    let shell = Shell::with_host_process();
+    let launch = |what: &str| shell.launch(&format!("@ask bash {what}\n@say done"));
+    let (first, second) = (launch("ls"), launch("rm x"));
+    until("both ask", || {
+        let asked = shell.say(["approve"]);
+        asked.contains(&first.short_id) && asked.contains(&second.short_id)
+    });
+    let screen = start(&shell, "pick", "approve");
+    screen.until_shows("`q` to leave:");
+    let shown = screen.shown();
+    let number = |what: &str| {
+        let asked = shown.lines().find(|line| line.contains(&format!("asks: \"bash {what}\"")));
+        asked.unwrap().split("  ").next().unwrap().to_owned()
+    };
+    let two = number("rm x");
+    shell.kill_daemon();
+    screen.press(&two);
+    screen.press("Enter");
+    screen.until_shows(&format!("allowed {}: \"bash rm x\"", second.short_id));
+    until("it goes on", || shell.task(&second.session_id).status == "completed");
+    // The list is shown again with what is left, and a number that is not in it answers nothing.
+    until("only the other one is asked about", || {
+        let shown = screen.shown();
+        let last = shown.rsplit("allowed ").next().unwrap();
+        last.contains("1  ") && last.contains(&first.short_id) && last.contains("`q` to leave:")
+    });
+    screen.press("9");
+    screen.press("Enter");
+    screen.until_shows("there is no such choice; the numbers go from 1 to 1.");
+    assert_eq!(shell.task(&first.session_id).status, "running");
+    screen.press("q");
+    screen.press("Enter");
+    screen.until_shows("exit 0");
+    assert_eq!(shell.task(&first.session_id).status, "running");
+
+    let screen = start(&shell, "refuse", "deny");
+    screen.until_shows("Deny which?");
+    screen.press("1");
+    screen.press("Enter");
+    screen.until_shows(&format!("denied {}: \"bash ls\"", first.short_id));
+    screen.until_shows("No permission requests are waiting.\nexit 0");
+    until("it is over", || shell.task(&first.session_id).status == "error");
+}
+
 /// What demos leave behind, were they to leave something.
 fn leftovers(place: &std::path::Path) -> Vec<String> {
     let files = fs::read_dir(place).unwrap();
