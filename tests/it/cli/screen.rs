@@ -1,9 +1,12 @@
 //! Commands on a real terminal (tmux): what is redrawn in place, and what stays on the screen.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::Stdio;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::process::{Shell, until};
 use crate::support::screen::Screen;
@@ -181,9 +184,11 @@ fn the_demo_on_a_terminal_loses_nothing_and_leaves_nothing_behind() {
         "Nothing was lost: daemon ",
         "3 of 3 tasks completed, each told once.",
         "Where to look next:",
+        "  asyncagents dash ",
     ] {
         assert!(shown.contains(text), "{text}: {shown}");
     }
+    assert!(!shown.contains("http://"), "an address that leads nowhere any more: {shown}");
     assert_eq!(shown.matches("Task Progress: 3/3").count(), 2, "{shown}");
     assert_eq!(leftovers(&shell.path("tmp")), [""; 0]);
     assert!(!shell.home().exists(), "the user's own storage directory was not touched");
@@ -216,10 +221,8 @@ fn a_demo_that_nobody_reads_leaves_nothing_behind_whatever_the_configuration() {
     assert!(!shell.home().exists(), "the user's own storage directory was not touched");
 }
 
-#[test]
-fn a_demo_that_is_interrupted_stops_its_tasks_and_its_daemon_and_says_so() {
-    let shell = apart();
-    // Enough to search that it takes a while.
+/// A directory with enough to search that it takes a while.
+fn large(shell: &Shell) -> PathBuf {
     let place = shell.path("large");
     fs::create_dir(&place).unwrap();
     for n in 0..3_000 {
@@ -229,6 +232,42 @@ fn a_demo_that_is_interrupted_stops_its_tasks_and_its_daemon_and_says_so() {
         )
         .unwrap();
     }
+    place
+}
+
+#[test]
+fn the_demo_shows_the_address_of_its_dashboard_while_that_is_there_and_its_daemon_ends_with_it() {
+    let shell = apart();
+    let place = large(&shell);
+    // Its process id is the first line.
+    let program = env!("CARGO_BIN_EXE_asyncagents");
+    let script = format!("echo $$; exec {program} demo");
+    let words = ["sh", "-c", &script].map(str::to_owned);
+    let screen = Screen::start(&shell, &place, "killed", (100, 30), &words);
+    screen.until_shows("in a browser, while this runs: http://127.0.0.1:");
+    let shown = screen.shown();
+    let address = shown.split("while this runs: http://").nth(1).unwrap();
+    let address = address.split('/').next().unwrap();
+    assert!(get(address).starts_with("HTTP/1.1 200 OK\r\n"), "{address}");
+    let demo: i32 = shown.lines().next().unwrap().trim().parse().unwrap();
+    kill_process(Pid::from_raw(demo).unwrap(), Signal::KILL).unwrap();
+    until("its daemon has exited", || processes_of(&shell.path("tmp")).is_empty());
+}
+
+/// What a browser gets at this address.
+fn get(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn a_demo_that_is_interrupted_stops_its_tasks_and_its_daemon_and_says_so() {
+    let shell = apart();
+    let place = large(&shell);
     let mut command = shell.command(["demo"]);
     let running = crate::support::process::Running::new(command.current_dir(&place));
     until("its daemon is there", || {
