@@ -113,3 +113,25 @@ fn long_work_shows_itself_on_a_terminal_and_is_quiet_elsewhere() {
     let repaired = shell.json(["doctor", "--repair", "--json"]);
     assert_eq!(repaired, json!({ "sound": true, "tasks": 0, "otherRows": 0, "lost": 0 }));
 }
+
+#[test]
+fn no_line_of_a_text_of_others_begins_like_one_of_the_doctors() {
+    let shell = Shell::new();
+    let file = shell.path(".codex/config.toml");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, "a = [\n✗ daemon: forged\n").unwrap();
+    let is_ours = |line: &str| {
+        line.is_empty() || ["✓ ", "– ", "! ", "✗ ", "  "].iter().any(|sign| line.starts_with(sign))
+    };
+    let check = |text: &str| {
+        assert!(text.lines().all(is_ours), "{text}");
+        assert!(text.contains("! MCP client codex: "), "{text}");
+        assert!(text.contains("\n  ") && text.contains("✗ daemon: forged"), "{text}");
+        assert!(!text.contains("\n✗ daemon"), "{text}");
+    };
+    check(&shell.run(["doctor"]).stdout);
+    let narrow = shell.on_terminal(60, ["doctor"]);
+    check(&narrow);
+    let too_long = narrow.lines().find(|line| line.chars().count() > 60);
+    assert_eq!(too_long, None);
+}
