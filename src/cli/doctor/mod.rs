@@ -166,7 +166,9 @@ struct RepairView {
 
 fn repair(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
     let repairing = Spinner::start("rewriting the task store");
-    let repaired = daemon::repair(&settings.home)?;
+    let repaired = daemon::repair(&settings.home, &mut |rows| {
+        repairing.say(format!("rewriting the task store: {} saved", show::counted(rows, "row")));
+    })?;
     drop(repairing);
     if json {
         show::json(&match repaired {

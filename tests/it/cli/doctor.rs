@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
+use super::looks::fill;
 use crate::support::process::Shell;
 
 /// The lines about this, with their signs.
@@ -104,7 +105,7 @@ fn long_work_shows_itself_on_a_terminal_and_is_quiet_elsewhere() {
     let quiet = shell.run(["prune", "--keep", "5"]);
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("Removed 0 tasks.\n", ""));
     let shown = shell.on_terminal(80, ["backup", "--force", copy.to_str().unwrap()]);
-    assert!(shown.contains("copying the task store"), "{shown:?}");
+    assert!(shown.contains("copying the task store: 100%"), "{shown:?}");
     let shown = shell.on_terminal(80, ["prune", "--keep", "5"]);
     assert!(shown.contains("deleting old tasks"), "{shown:?}");
     shell.say(["daemon", "stop"]);
@@ -112,6 +113,23 @@ fn long_work_shows_itself_on_a_terminal_and_is_quiet_elsewhere() {
     assert!(shown.contains("rewriting the task store"), "{shown:?}");
     let repaired = shell.json(["doctor", "--repair", "--json"]);
     assert_eq!(repaired, json!({ "sound": true, "tasks": 0, "otherRows": 0, "lost": 0 }));
+    fs::write(shell.database(), "garbage ".repeat(1000)).unwrap();
+    let shown = shell.on_terminal(80, ["doctor", "--repair"]);
+    assert!(shown.contains("rewriting the task store: 0 rows saved"), "{shown:?}");
+}
+
+#[test]
+fn a_long_pruning_counts_on_a_terminal_what_is_deleted() {
+    let mut shell = Shell::new();
+    shell.set("TERM", "xterm");
+    fill(&shell, 5_000);
+    shell.say(["daemon", "start"]);
+    let shown = shell.on_terminal(80, ["prune", "--keep", "0"]);
+    assert!(shown.ends_with("Removed 5000 tasks.\n"), "{shown:?}");
+    let counts = shown.split("deleting old tasks: ").skip(1);
+    let counts: Vec<u64> = counts.filter_map(|text| text.split(' ').next()?.parse().ok()).collect();
+    assert!(counts.is_sorted(), "{counts:?}");
+    assert!(counts.iter().any(|count| (1..5_000).contains(count)), "{counts:?}");
 }
 
 #[test]
