@@ -12,7 +12,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use super::changes::{Changes, State};
 use super::files::{cannot, read, write};
 use super::opencode_config::{self as text, FILE};
-use super::undo::{UndoLog, restore};
+use super::undo::{UndoLog, remove_folder_of, restore};
 use crate::config::Settings;
 
 const PLUGIN: &str = include_str!("../../plugin/asyncagents.ts");
@@ -180,6 +180,7 @@ fn uninstall(settings: &Settings, file: &Path, changes: &mut Changes) -> anyhow:
     // Configurations of other projects may still name the plugin; it goes with the last one.
     if log.is_empty() && plugin.exists() {
         std::fs::remove_file(&plugin).with_context(|| cannot("remove", &plugin))?;
+        remove_folder_of(&plugin);
         changes.add(&plugin, State::Removed, &format!("removed {}", plugin.display()))?;
     }
     Ok(())

@@ -119,7 +119,10 @@ impl UndoLog {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(error).with_context(|| cannot("remove", &self.path))
             }
-            Ok(()) | Err(_) => Ok(()),
+            Ok(()) | Err(_) => {
+                remove_folder_of(&self.path);
+                Ok(())
+            }
         }
     }
 }
@@ -176,6 +179,12 @@ fn bytes_added(before: &[u8], after: &[u8]) -> Option<Vec<Range<usize>>> {
         }
     }
     missing.next().is_none().then_some(added)
+}
+
+/// Removes a folder of ours after the last file in it.
+pub(super) fn remove_folder_of(file: &Path) {
+    // It fails while something else is there, which is kept.
+    let _ = file.parent().map(std::fs::remove_dir);
 }
 
 /// Restores the original contents.

@@ -207,6 +207,9 @@ fn print(settings: &Settings, health: &HealthView) -> anyhow::Result<()> {
         say(Duration::from_secs(health.uptime)),
         show::counted(health.task_count, "task")
     ))?;
+    if let Some(server) = start::server(&settings.home).filter(|server| server.pid == health.pid) {
+        show::line(&format!("status API and dashboard: {}", server.url))?;
+    }
     if health.paused {
         show::line("the queue is paused: queued tasks wait for `asyncagents continue`")?;
     }

@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::support::canary::CANARY;
-use crate::support::process::Shell;
+use crate::support::process::{Shell, until};
 
 /// The JSON of a command, whatever it says on standard error.
 fn said(shell: &Shell, words: &str) -> Value {
@@ -102,5 +102,9 @@ fn the_servers_that_are_left_are_printed_after_one_was_added_or_removed() {
     };
     let added = said(&shell, "hosts add work http://127.0.0.1:9");
     assert_eq!(servers(added), ["work"]);
+    until("why it cannot be reached is said in short", || {
+        let why = "http://127.0.0.1:9: cannot connect: Connection refused (os error 111)\n";
+        shell.say(["hosts"]).contains(why)
+    });
     assert_eq!(servers(said(&shell, "hosts remove work")), [""; 0]);
 }
