@@ -24,6 +24,15 @@ pub fn is_loopback(address: &Url) -> bool {
     host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
+/// The message of the innermost cause: the outer ones say that something failed, not what.
+pub fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}
+
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
 fn builder() -> ClientBuilder {
     // An error means that a provider is installed already, which is all we want.

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::{connect, show};
@@ -51,6 +52,9 @@ Example:
         /// Run this with sh whenever the key is needed, instead of storing the key
         #[arg(long, value_name = "CMD")]
         command: Option<String>,
+        /// Print what was stored where as JSON, never the key
+        #[arg(long)]
+        json: bool,
     },
     /// Show where the keys of providers come from, never the keys
     #[command(after_help = "\
@@ -68,21 +72,31 @@ Example:
     Remove {
         /// The provider whose key is removed
         provider: String,
+        /// Print what was removed from where as JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
 impl Auth {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         match self.verb {
-            Verb::Set { provider, command } => set(settings, &provider, command).await?,
+            Verb::Set { provider, command, json } => {
+                set(settings, &provider, command, json).await?;
+            }
             Verb::List { json } => list(settings, json).await?,
-            Verb::Remove { provider } => remove(settings, &provider)?,
+            Verb::Remove { provider, json } => remove(settings, &provider, json)?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-async fn set(settings: &Settings, provider: &str, command: Option<String>) -> anyhow::Result<()> {
+async fn set(
+    settings: &Settings,
+    provider: &str,
+    command: Option<String>,
+    json: bool,
+) -> anyhow::Result<()> {
     let mut known: BTreeSet<&str> = Provider::known_names().collect();
     known.extend(settings.config.providers.keys().map(String::as_str));
     if !known.contains(provider) {
@@ -94,7 +108,10 @@ async fn set(settings: &Settings, provider: &str, command: Option<String>) -> an
             settings.config_file.display()
         );
     }
-    let what = if command.is_some() { "command for the key" } else { "key" };
+    let (what, stored) = match command {
+        Some(_) => ("command for the key", "command"),
+        None => ("key", "key"),
+    };
     let kept = match command {
         Some(command) if command.trim().is_empty() => {
             anyhow::bail!("the command is empty; give one that prints the key")
@@ -112,10 +129,13 @@ async fn set(settings: &Settings, provider: &str, command: Option<String>) -> an
     make_private(&settings.home)?;
     let keys = Keys::in_home(&settings.home);
     keys.set(provider, kept)?;
-    let file = keys.file().display();
-    show::line(&format!(
-        "stored the {what} of `{provider}` in {file}; launches use it from now on"
-    ))?;
+    let file = keys.file().display().to_string();
+    match json {
+        true => show::json(&json!({ "provider": provider, "stored": stored, "file": file }))?,
+        false => show::line(&format!(
+            "stored the {what} of `{provider}` in {file}; launches use it from now on"
+        ))?,
+    }
     if comes_first(settings, provider) {
         show::note(&format!(
             "note: the environment of this shell has a key for `{provider}`, which takes precedence \
@@ -135,14 +155,18 @@ fn comes_first(settings: &Settings, provider: &str) -> bool {
     here.key.is_some() && (here.base_url.is_some() || !is_whole)
 }
 
-fn remove(settings: &Settings, provider: &str) -> anyhow::Result<()> {
+fn remove(settings: &Settings, provider: &str, json: bool) -> anyhow::Result<()> {
     let keys = Keys::in_home(&settings.home);
     make_private(&settings.home)?;
     anyhow::ensure!(
         keys.remove(provider)?,
         "no key is stored for `{provider}`; `asyncagents auth list` shows where keys come from"
     );
-    show::line(&format!("removed the key of `{provider}`"))
+    let file = keys.file().display().to_string();
+    match json {
+        true => show::json(&json!({ "provider": provider, "removed": true, "file": file })),
+        false => show::line(&format!("removed the key of `{provider}`")),
+    }
 }
 
 async fn list(settings: &Settings, json: bool) -> anyhow::Result<()> {

@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::changes::{Changes, State};
 use super::show;
 use crate::config::{Environment, Flags, Settings, default_file};
 
@@ -34,6 +35,9 @@ Example:
         /// Print it instead
         #[arg(long)]
         print: bool,
+        /// Print which file was written as JSON
+        #[arg(long, conflicts_with = "print")]
+        json: bool,
     },
     /// Show the settings that are in force, as TOML
     #[command(after_help = "\
@@ -50,8 +54,8 @@ Example:
 impl Configuration {
     pub(super) fn run(self, environment: &Environment, flags: &Flags) -> anyhow::Result<ExitCode> {
         match self.verb {
-            Verb::Init { print: true } => show::line(default_file().trim_end())?,
-            Verb::Init { print: false } => init(environment, flags)?,
+            Verb::Init { print: true, .. } => show::line(default_file().trim_end())?,
+            Verb::Init { print: false, json } => init(environment, flags, json)?,
             Verb::Show { json: true } => {
                 let settings = Settings::resolve(environment, flags)?;
                 show::json(&SettingsView {
@@ -78,7 +82,7 @@ struct SettingsView {
     settings: toml::Table,
 }
 
-fn init(environment: &Environment, flags: &Flags) -> anyhow::Result<()> {
+fn init(environment: &Environment, flags: &Flags, json: bool) -> anyhow::Result<()> {
     let file = Settings::config_file(environment, flags)?;
     let written = || -> std::io::Result<()> {
         if let Some(folder) = file.parent() {
@@ -90,7 +94,11 @@ fn init(environment: &Environment, flags: &Flags) -> anyhow::Result<()> {
         new.write_all(default_file().as_bytes())
     };
     match written() {
-        Ok(()) => show::line(&format!("wrote {}", file.display())),
+        Ok(()) => {
+            let mut changes = Changes::new(json);
+            changes.add(&file, State::Written, &format!("wrote {}", file.display()))?;
+            changes.print()
+        }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             anyhow::bail!("`{}` already exists; it was left as it is", file.display())
         }

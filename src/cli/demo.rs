@@ -2,7 +2,8 @@
 //! network. Then three more, whose daemon is killed while they work, to show that nothing is lost.
 //!
 //! It has a storage directory of its own, with a daemon and a port of its own, so that it never touches real work. All
-//! of it is removed at the end, also after Ctrl-C, and when nobody reads the output any more (`| head`).
+//! of it is removed at the end, also after Ctrl-C, and when nobody reads the output any more (`| head`). Killed with
+//! `kill -9` it leaves files, and its daemon ends with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -171,6 +172,7 @@ impl Place {
             ..Flags::default()
         };
         let settings = Settings::resolve(&environment.apart(), &flags)?;
+        let settings = Settings { ties_daemon: true, ..settings };
         let workspace = match is_empty(Path::new(&here()?)) {
             true => sample(&root.path().join("guestbook"))?,
             false => here()?,
@@ -180,7 +182,7 @@ impl Place {
 
     async fn show(&self) -> anyhow::Result<Outcome> {
         let connection = connect(&self.settings).await?;
-        let round = Round::new(&connection, &self.workspace);
+        let round = Round::new(&connection, &self.workspace, &self.settings.home);
         heading(&format!("Three background agents look around in {}", self.workspace))?;
         let ids = round.launch(&FIRST).await?;
         let first = round.watch(&ids).await?;
@@ -262,16 +264,17 @@ const PARENT: &str = "demo";
 struct Round<'a> {
     connection: &'a Connection<'a>,
     parent: CallerView,
+    home: &'a Path,
 }
 
 impl<'a> Round<'a> {
-    fn new(connection: &'a Connection<'a>, workspace: &str) -> Round<'a> {
+    fn new(connection: &'a Connection<'a>, workspace: &str, home: &'a Path) -> Round<'a> {
         let parent = CallerView {
             session_id: PARENT.to_owned(),
             directory: workspace.to_owned(),
             ..CallerView::default()
         };
-        Round { connection, parent }
+        Round { connection, parent, home }
     }
 
     async fn launch(&self, errands: &[Errand]) -> anyhow::Result<Vec<String>> {
@@ -301,6 +304,12 @@ impl<'a> Round<'a> {
         Ok(ids)
     }
 
+    /// Where the same can be seen in a browser. Only drawn, never printed: the address ends with the daemon.
+    fn dashboard(&self) -> Option<Line> {
+        let server = start::server(self.home)?;
+        Some(Line::new(DIM, &format!("in a browser, while this runs: {}/", server.url)))
+    }
+
     /// Draws the tasks until all of them have ended, and prints notices as they arrive.
     async fn watch(&self, ids: &[String]) -> anyhow::Result<Vec<TaskView>> {
         let mut live = LiveFrame::on_stdout();
@@ -325,8 +334,9 @@ impl<'a> Round<'a> {
                 return Ok(tasks);
             }
             if let Some(live) = &mut live {
-                let now = tasks::now();
-                live.draw(&progress(&tasks, now));
+                let mut lines = progress(&tasks, tasks::now());
+                lines.extend(self.dashboard());
+                live.draw(&lines);
             }
             anyhow::ensure!(
                 began.elapsed() < 2 * LONGEST_ROUND,
@@ -373,7 +383,11 @@ fn heading(text: &str) -> anyhow::Result<()> {
 
 fn print_notice(text: &str) -> anyhow::Result<()> {
     let none = Line::default();
-    let lines = show::body(text, Kind::Markdown, show::Screen::stdout().width, &none, &none);
+    let (mark, text) = match text.strip_prefix("✓ ") {
+        Some(rest) => (Line::new(GOOD, "✓ "), rest),
+        None => (none.clone(), text),
+    };
+    let lines = show::body(text, Kind::Markdown, show::Screen::stdout().width, &mark, &none);
     lines.iter().try_for_each(show::print)?;
     show::line("")
 }
@@ -398,7 +412,7 @@ fn suggest() -> anyhow::Result<()> {
     show::line("\nThe demo's daemon is stopped and its files are removed. Where to look next:")?;
     for (command, what) in [
         ("asyncagents run --follow --agent explore '…'", "an agent of your own, here"),
-        ("asyncagents list", "everything that was launched"),
+        ("asyncagents dash", "what your agents do, in a browser"),
         ("asyncagents mcp install --help", "for Claude Code, Codex and others"),
     ] {
         let line = Line::new(BOLD, &format!("  {command:<46}")).with(DIM, what);

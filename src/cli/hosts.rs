@@ -21,8 +21,8 @@ Example:
 pub(super) struct Hosts {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Print them as JSON
-    #[arg(long)]
+    /// Print the hosts as JSON
+    #[arg(long, global = true)]
     json: bool,
 }
 

@@ -9,17 +9,23 @@ use anyhow::Context;
 /// The text itself, or what standard input says in place of `-`. `what` names it in errors.
 pub(super) fn argument(what: &str, text: String) -> anyhow::Result<String> {
     if text != "-" {
-        return Ok(text);
+        return not_empty(what, text);
     }
     let mut text = String::new();
     let read = std::io::stdin().read_to_string(&mut text);
     read.with_context(|| format!("cannot read the {what} from standard input"))?;
-    Ok(text)
+    not_empty(what, text)
 }
 
 pub(super) fn file(what: &str, file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file);
-    text.with_context(|| format!("cannot read the {what} from `{}`", file.display()))
+    let text = text.with_context(|| format!("cannot read the {what} from `{}`", file.display()));
+    not_empty(what, text?)
+}
+
+fn not_empty(what: &str, text: String) -> anyhow::Result<String> {
+    anyhow::ensure!(!text.trim().is_empty(), "the {what} is empty, so nothing was done");
+    Ok(text)
 }
 
 /// Whether a person is there who can write into an editor.

@@ -9,6 +9,7 @@ mod auth;
 mod backup;
 mod batch;
 mod cancel;
+mod changes;
 mod clear;
 mod completions;
 mod config;
@@ -351,4 +352,44 @@ fn here() -> anyhow::Result<String> {
 fn seconds(flag: &str, seconds: f64) -> anyhow::Result<Duration> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| anyhow::anyhow!("{flag} must be a number of seconds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Verbs without `--json`, and why.
+    const WITHOUT_JSON: [(&str, &str); 8] = [
+        ("completions", "prints a script for a shell"),
+        ("daemon logs", "prints the lines of a file as they are"),
+        ("dash", "opens a browser, or prints an address"),
+        ("demo", "is made to be watched"),
+        ("man", "prints a page for `man`"),
+        ("mcp", "speaks MCP on standard output"),
+        ("scripted-host", "is a server for tests"),
+        ("serve", "is the daemon, which logs"),
+    ];
+
+    /// The verbs that do something by themselves and do not take `--json`.
+    fn without_json(command: &clap::Command, words: &str, found: &mut Vec<String>) {
+        let takes = command.get_arguments().any(|argument| argument.get_long() == Some("json"));
+        let is_verb = !command.has_subcommands() || !command.is_subcommand_required_set();
+        if is_verb && !takes {
+            found.push(words.to_owned());
+        }
+        for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+            without_json(verb, format!("{words} {}", verb.get_name()).trim(), found);
+        }
+    }
+
+    #[test]
+    fn every_verb_that_prints_a_result_takes_json() {
+        let mut command = Arguments::command();
+        // Hands options of a verb that are for its sub-verbs, too, on to them.
+        command.build();
+        let mut found = Vec::new();
+        without_json(&command, "", &mut found);
+        found.sort();
+        assert_eq!(found, WITHOUT_JSON.map(|(verb, _)| verb));
+    }
 }

@@ -9,10 +9,10 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
+use super::changes::{Changes, State};
 use super::files::{cannot, read, write};
 use super::opencode_config::{self as text, FILE};
-use super::show;
-use super::undo::{UndoLog, restore};
+use super::undo::{UndoLog, remove_folder_of, restore};
 use crate::config::Settings;
 
 const PLUGIN: &str = include_str!("../../plugin/asyncagents.ts");
@@ -33,13 +33,22 @@ enum Verb {
 Example:
   asyncagents opencode install             # for every project of yours
   asyncagents opencode install --project   # for the current directory only")]
-    Install(Scope),
+    Install(Arguments),
     /// Undo exactly what install did
     #[command(after_help = "\
 Example:
   asyncagents opencode uninstall
   asyncagents opencode uninstall --project")]
-    Uninstall(Scope),
+    Uninstall(Arguments),
+}
+
+#[derive(Args)]
+struct Arguments {
+    #[command(flatten)]
+    scope: Scope,
+    /// Print which files were changed as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -55,10 +64,14 @@ struct Scope {
 
 impl OpenCode {
     pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        match self.verb {
-            Verb::Install(scope) => install(settings, &config_file(settings, &scope)?)?,
-            Verb::Uninstall(scope) => uninstall(settings, &config_file(settings, &scope)?)?,
+        let (Verb::Install(arguments) | Verb::Uninstall(arguments)) = &self.verb;
+        let file = config_file(settings, &arguments.scope)?;
+        let mut changes = Changes::new(arguments.json);
+        match &self.verb {
+            Verb::Install(_) => install(settings, &file, &mut changes)?,
+            Verb::Uninstall(_) => uninstall(settings, &file, &mut changes)?,
         }
+        changes.print()?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -109,7 +122,7 @@ fn file_url(path: &Path) -> String {
     format!("file://{}", percent_encode(path.as_os_str().as_bytes(), PLAIN))
 }
 
-fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
+fn install(settings: &Settings, file: &Path, changes: &mut Changes) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut log = UndoLog::read(undo_file(settings))?;
     let before = read(file)?;
@@ -122,43 +135,53 @@ fn install(settings: &Settings, file: &Path) -> anyhow::Result<()> {
     // The plugin before the configuration that names it: OpenCode may be started in between.
     write(&plugin, PLUGIN)?;
     let word = if upgraded { "replaced" } else { "wrote" };
-    show::line(&format!("{word} {}", plugin.display()))?;
+    changes.add(&plugin, State::Written, &format!("{word} {}", plugin.display()))?;
     if before.as_deref() == Some(after.as_str()) {
-        show::line(&format!("{} already lists the plugin", file.display()))?;
+        let line = format!("{} already lists the plugin", file.display());
+        changes.add(file, State::Unchanged, &line)?;
     } else {
         // The log before the file: see `mcp install`.
         log.add(file, before, text::without_plugin(&given).ok().flatten(), &after);
         log.write()?;
         write(file, &after)?;
-        show::line(&format!("added the plugin to {}", file.display()))?;
+        let line = format!("added the plugin to {}", file.display());
+        changes.add(file, State::Written, &line)?;
     }
-    show::line("Restart OpenCode to load the plugin.")
+    changes.say("Restart OpenCode to load the plugin.")
 }
 
-fn uninstall(settings: &Settings, file: &Path) -> anyhow::Result<()> {
+fn uninstall(settings: &Settings, file: &Path, changes: &mut Changes) -> anyhow::Result<()> {
+    let shown = file.display();
     let mut log = UndoLog::read(undo_file(settings))?;
     let now = read(file)?;
     match (log.take(file, now.as_deref()), now) {
-        (Some(before), _) => restore(file, before)?,
+        (Some(before), _) => restore(file, before, changes)?,
         (None, Some(now)) => {
             let out = text::without_plugin(&now)
-                .with_context(|| format!("`{}` was left as it is", file.display()))?;
+                .with_context(|| format!("`{shown}` was left as it is"))?;
             match out {
                 Some(out) => {
                     write(file, &out)?;
-                    show::line(&format!("removed the plugin from {}", file.display()))?;
+                    let line = format!("removed the plugin from {shown}");
+                    changes.add(file, State::Written, &line)?;
                 }
-                None => show::line(&format!("{} does not list the plugin", file.display()))?,
+                None => {
+                    let line = format!("{shown} does not list the plugin");
+                    changes.add(file, State::Unchanged, &line)?;
+                }
             }
         }
-        (None, None) => show::line(&format!("{} does not exist", file.display()))?,
+        (None, None) => {
+            changes.add(file, State::Unchanged, &format!("{shown} does not exist"))?;
+        }
     }
     log.write()?;
     let plugin = plugin_file(settings);
     // Configurations of other projects may still name the plugin; it goes with the last one.
     if log.is_empty() && plugin.exists() {
         std::fs::remove_file(&plugin).with_context(|| cannot("remove", &plugin))?;
-        show::line(&format!("removed {}", plugin.display()))?;
+        remove_folder_of(&plugin);
+        changes.add(&plugin, State::Removed, &format!("removed {}", plugin.display()))?;
     }
     Ok(())
 }

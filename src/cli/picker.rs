@@ -97,8 +97,9 @@ async fn answer(
     allow: bool,
 ) -> anyhow::Result<()> {
     let answer = AnswerRequest { allow, door: Door::Cli, by: SHELL.to_owned() };
-    let answered = connection.call(async |client| client.answer(&request.id, &answer).await).await;
-    match answered {
+    // While the person thought about it, the daemon may have been replaced by one that has not looked at its hosts yet.
+    let call = async |client: &Client| client.answer(&request.id, &answer).await;
+    match connection.call_settling(call).await {
         Ok(_) => {
             let word = if allow { "allowed" } else { "denied" };
             show::quoted(&format!("{word} {}:", request.short_id), &request.what)

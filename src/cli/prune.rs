@@ -2,13 +2,18 @@
 //! something pending stay.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
 use super::spinner::Spinner;
 use super::{connect, show};
 use crate::config::Settings;
+use crate::daemon::start;
 use crate::wire::PruneRequest;
+
+/// How often the tasks that are left are counted.
+const BETWEEN_COUNTS: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 #[command(
@@ -38,7 +43,23 @@ impl Prune {
         let connection = connect(settings).await?;
         let request = PruneRequest { keep: self.keep, older_than_days: self.older_than };
         let pruning = Spinner::start("deleting old tasks");
-        let pruned = connection.call(async |client| client.prune(&request).await).await?;
+        let client = start::client(&settings.home);
+        let before = client.health().await?.task_count;
+        // How many there are to delete, only the daemon finds out, as it goes along.
+        let count = async {
+            loop {
+                if let Ok(health) = client.health().await {
+                    let gone = before.saturating_sub(health.task_count);
+                    let gone = show::counted(gone, "task");
+                    pruning.say(format!("deleting old tasks: {gone} deleted"));
+                }
+                tokio::time::sleep(BETWEEN_COUNTS).await;
+            }
+        };
+        let pruned = tokio::select! {
+            pruned = connection.call(async |client| client.prune(&request).await) => pruned?,
+            never = count => never,
+        };
         drop(pruning);
         connection.note_repeat();
         match pruned.removed {

@@ -20,7 +20,6 @@ use crate::task::launch::{Arguments, plan};
 use crate::text::clip;
 use crate::wire::{LaunchRequest, TaskView};
 
-const EMPTY: &str = "the prompt is empty, so nothing was launched";
 const MISSING: &str = "there is no prompt; give it as an argument, with `--file FILE`, or with `-` on \
                        standard input (on a terminal, VISUAL or EDITOR names an editor for it)";
 
@@ -136,11 +135,7 @@ impl Run {
         match (&self.prompt, &self.file, editor) {
             (Some(prompt), _, _) => input::argument("prompt", prompt.clone()),
             (None, Some(file), _) => input::file("prompt", file),
-            (None, None, Some(editor)) if input::has_person() => {
-                let prompt = input::editor(editor)?;
-                anyhow::ensure!(!prompt.trim().is_empty(), "{EMPTY}");
-                Ok(prompt)
-            }
+            (None, None, Some(editor)) if input::has_person() => input::editor(editor),
             (None, None, _) => anyhow::bail!("{MISSING}"),
         }
     }

@@ -1,10 +1,14 @@
 //! `asyncagents serve`: the daemon itself, in the foreground. With `--background` it is what other commands start:
 //! detached from the terminal, with its log in files only.
 
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Environment, Flags, Settings};
@@ -30,6 +34,9 @@ pub(super) struct Serve {
     /// Started on demand: leave the terminal, log to files only
     #[arg(long, hide = true)]
     background: bool,
+    /// End with the process that has the other end of standard input, however that ends
+    #[arg(long, hide = true)]
+    tied: bool,
 }
 
 impl Serve {
@@ -63,7 +70,14 @@ impl Serve {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(async {
-            let shutdown = terminated()?;
+            let terminated = terminated()?;
+            let starter = self.tied.then(starter).transpose()?;
+            let shutdown = async move {
+                tokio::select! {
+                    () = terminated => {}
+                    () = gone(starter) => {}
+                }
+            };
             let background = self.background;
             let on_ready = move || {
                 if background {
@@ -84,6 +98,23 @@ impl Serve {
 fn let_go_of_stderr() {
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stderr(&null);
+    }
+}
+
+/// Standard input, whose other end only the process that started us has.
+fn starter() -> anyhow::Result<pipe::Receiver> {
+    let input = std::io::stdin().as_fd().try_clone_to_owned()?;
+    pipe::Receiver::from_owned_fd(input).context("standard input is no pipe")
+}
+
+/// Resolves when the pipe is closed; never without one.
+async fn gone(starter: Option<pipe::Receiver>) {
+    match starter {
+        // Nobody writes into it, so what is read is its end.
+        Some(mut pipe) => {
+            let _ = pipe.read(&mut [0]).await;
+        }
+        None => std::future::pending().await,
     }
 }
 

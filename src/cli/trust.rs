@@ -10,7 +10,7 @@ use super::show;
 use crate::config::Settings;
 use crate::daemon;
 use crate::quote;
-use crate::trust::{Decision, Error, State, Trust as TrustList};
+use crate::trust::{Decision, Error, ListEntry, State, Trust as TrustList};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -34,8 +34,8 @@ pub(super) struct Trust {
     /// Show what was decided so far, about all directories
     #[arg(long, conflicts_with = "directory")]
     list: bool,
-    /// Print the list as a JSON array
-    #[arg(long, requires = "list")]
+    /// Print the directory and what is decided about it as JSON; with --list, an array of all
+    #[arg(long)]
     json: bool,
 }
 
@@ -50,6 +50,9 @@ pub(super) struct Untrust {
     /// A directory that was trusted [default: the current one]
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
+    /// Print the directory and what is decided about it as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Trust {
@@ -59,6 +62,10 @@ impl Trust {
         }
         let directory = self.directory.unwrap_or_else(|| PathBuf::from("."));
         let path = decide(settings, &directory, Decision::Trusted)?;
+        if self.json {
+            show::json(&ListEntry { path, state: State::Trusted })?;
+            return Ok(ExitCode::SUCCESS);
+        }
         show::line(&format!(
             "`{}` is trusted: the agents of its files can be used (`asyncagents agents` lists them)",
             quote::line(&path)
@@ -70,7 +77,7 @@ impl Trust {
 impl Untrust {
     pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let directory = self.directory.unwrap_or_else(|| PathBuf::from("."));
-        let path = match decide(settings, &directory, Decision::Declined) {
+        let (path, state) = match decide(settings, &directory, Decision::Declined) {
             // The directory does not exist any more. There is nothing to decline, but its entry is removed: a
             // directory that is created there later must not be trusted.
             Err(error) if is_gone(&error) => {
@@ -78,10 +85,14 @@ impl Untrust {
                 let path = path.to_string_lossy().into_owned();
                 let was_there = TrustList::in_home(&settings.home).forget(&path)?;
                 anyhow::ensure!(was_there, error);
-                path
+                (path, State::Missing)
             }
-            other => other?,
+            other => (other?, State::Declined),
         };
+        if self.json {
+            show::json(&ListEntry { path, state })?;
+            return Ok(ExitCode::SUCCESS);
+        }
         show::line(&format!("`{}` is not trusted", quote::line(&path)))?;
         Ok(ExitCode::SUCCESS)
     }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use super::changes::{Changes, State};
 use super::files::{cannot, read, write};
-use super::show;
 use crate::task::id::fingerprint;
 
 pub(super) struct UndoLog {
@@ -119,7 +119,10 @@ impl UndoLog {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(error).with_context(|| cannot("remove", &self.path))
             }
-            Ok(()) | Err(_) => Ok(()),
+            Ok(()) | Err(_) => {
+                remove_folder_of(&self.path);
+                Ok(())
+            }
         }
     }
 }
@@ -178,16 +181,27 @@ fn bytes_added(before: &[u8], after: &[u8]) -> Option<Vec<Range<usize>>> {
     missing.next().is_none().then_some(added)
 }
 
-/// Restores the original contents, and prints what it did.
-pub(super) fn restore(file: &Path, before: Option<String>) -> anyhow::Result<()> {
+/// Removes a folder of ours after the last file in it.
+pub(super) fn remove_folder_of(file: &Path) {
+    // It fails while something else is there, which is kept.
+    let _ = file.parent().map(std::fs::remove_dir);
+}
+
+/// Restores the original contents.
+pub(super) fn restore(
+    file: &Path,
+    before: Option<String>,
+    changes: &mut Changes,
+) -> anyhow::Result<()> {
     match before {
         Some(before) => {
             write(file, &before)?;
-            show::line(&format!("{} is as it was before", file.display()))
+            let line = format!("{} is as it was before", file.display());
+            changes.add(file, State::Written, &line)
         }
         None => {
             std::fs::remove_file(file).with_context(|| cannot("remove", file))?;
-            show::line(&format!("removed {}", file.display()))
+            changes.add(file, State::Removed, &format!("removed {}", file.display()))
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn notifier(settings: &Settings) -> anyhow::Result<Notifier> {
     let given = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
     let webhook = given(&config.webhook_url).map(|url| -> anyhow::Result<Webhook> {
         let webhook = Webhook::new(&url, secret(settings, config)?);
-        webhook.map_err(anyhow::Error::msg).context("`notify.webhook_url` is no address")
+        webhook.map_err(anyhow::Error::msg).context("`notify.webhook_url` is not a URL")
     });
     Ok(Notifier {
         desktop: config.desktop.then(|| Desktop { environment: Arc::clone(&environment) }),

@@ -8,8 +8,14 @@ use anyhow::{Context, bail};
 use super::home::{AlreadyRunning, Home, database};
 use crate::store::{self, RepairReport, Store};
 
-/// Backs the task store of this directory up while others use it, and returns the size in bytes.
-pub fn back_up(home: &Path, to: &Path, overwrite: bool) -> anyhow::Result<u64> {
+/// Backs the task store of this directory up while others use it, and returns the size in bytes. `progress` hears how
+/// many pages of how many are copied.
+pub fn back_up(
+    home: &Path,
+    to: &Path,
+    overwrite: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> anyhow::Result<u64> {
     let from = database(home);
     if !from.exists() {
         bail!("there is no task store in `{}` yet; nothing was copied", home.display());
@@ -20,12 +26,13 @@ pub fn back_up(home: &Path, to: &Path, overwrite: bool) -> anyhow::Result<u64> {
     if to.canonicalize().is_ok_and(|to| from.canonicalize().is_ok_and(|from| from == to)) {
         bail!("`{}` is the task store itself; name another file", to.display());
     }
-    Store::copy(&from, to)?;
+    Store::copy(&from, to, progress)?;
     Ok(std::fs::metadata(to).with_context(|| format!("cannot read `{}`", to.display()))?.len())
 }
 
-/// Rebuilds the task store of a directory in which no daemon runs.
-pub fn repair(home: &Path) -> anyhow::Result<RepairReport> {
+/// Rebuilds the task store of a directory in which no daemon runs. `progress` hears how many rows of a damaged one are
+/// saved.
+pub fn repair(home: &Path, progress: &mut dyn FnMut(u64)) -> anyhow::Result<RepairReport> {
     if !database(home).exists() {
         bail!("there is no task store in `{}`; nothing was changed", home.display());
     }
@@ -35,7 +42,7 @@ pub fn repair(home: &Path) -> anyhow::Result<RepairReport> {
         }
         taken => taken?,
     };
-    let repaired = store::repair(&home.database());
+    let repaired = store::repair(&home.database(), progress);
     home.leave();
     Ok(repaired?)
 }

@@ -172,6 +172,10 @@ fn spawn(settings: &Settings) -> anyhow::Result<Child> {
         }
     }
     command.args(["serve", "--background"]);
+    command.stdin(Stdio::null());
+    if settings.ties_daemon {
+        command.arg("--tied").stdin(Stdio::piped());
+    }
     // It outlives the program that started us, whose tokens are none of its business, nor of the agents
     // that could read them in `/proc`.
     command.env_clear().envs(settings.daemon_variables.iter());
@@ -180,11 +184,14 @@ fn spawn(settings: &Settings) -> anyhow::Result<Child> {
     command.env("MALLOC_MMAP_THRESHOLD_", "262144");
     // A daemon must not keep a directory busy that somebody wants to unmount or delete.
     command.current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
     // Descriptors are close-on-exec: a pipe that we inherited would otherwise stay open for as long as the daemon
     // lives, and whoever reads from it would wait.
     process::keep_descriptors_from_children();
-    command.spawn().context("cannot start the daemon")
+    let mut child = command.spawn().context("cannot start the daemon")?;
+    // A daemon that is tied to us waits for the end of this pipe. Nothing but our own end closes it, also `kill -9`.
+    std::mem::forget(child.stdin.take());
+    Ok(child)
 }
 
 /// The reason a daemon gave on stderr before it exited.

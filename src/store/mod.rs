@@ -197,9 +197,10 @@ impl Store {
         }
     }
 
-    /// Online backup of the store at `from`, which another process may have open.
-    pub fn copy(from: &Path, to: &Path) -> Result<(), Error> {
-        copy::copy(&open::reader(from)?, to)
+    /// Online backup of the store at `from`, which another process may have open. `progress` hears how many pages of
+    /// how many are copied.
+    pub fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<(), Error> {
+        copy::copy(&open::reader(from)?, to, progress)
     }
 
     /// A task as lists and events show it.

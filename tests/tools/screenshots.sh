@@ -52,8 +52,8 @@ cd "$place/empty"
 shot demo 92 100 "asyncagents demo" "asyncagents mcp install"
 cd "$place/asyncagents"
 
-id="$(run asyncagents run --agent explore --description 'find how a daemon is stopped' \
-  'Where is the daemon asked to stop?')"
+id="$(run asyncagents run --agent explore --description 'find how notifications are signed' \
+  'Where is a webhook signed?')"
 run asyncagents wait --quiet "$id"
 shot output 92 40 "asyncagents output $id" "╰"
 
@@ -64,7 +64,7 @@ task general 'run the tests on both databases' '@fail the model server is overlo
 old="$(task build 'rename the field everywhere' '@hang')"
 run asyncagents wait --quiet "$first"
 run asyncagents cancel "$old" >/dev/null
-task oracle 'review the migration before it is released' $'@spend 15200 0.2104\n@tool read {}\n@slow-tool grep 600000' >/dev/null
+task oracle 'review the migration' $'@spend 15200 0.2104\n@tool read {}\n@slow-tool grep 600000' >/dev/null
 task build 'make the search case-insensitive' $'@tool read {}\n@tool edit {}\n@spend 4100 0.0188\n@slow-tool bash 600000' >/dev/null
 task build 'upgrade the dependencies' $'@tool read {}\n@ask bash npm install --save-exact left-pad\n@say done' >/dev/null
 for _ in $(seq 100); do

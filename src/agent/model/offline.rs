@@ -4,6 +4,7 @@
 //! gets the same answer.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -19,6 +20,9 @@ const MOST_WORDS: usize = 4;
 const MOST_FILES: usize = 3;
 const MOST_FINDINGS: usize = 12;
 const LONGEST_LINE: usize = 120;
+
+/// How the names of files end that programs write and nobody reads.
+const GENERATED: [&str; 3] = [".lock", ".snap", ".svg"];
 
 /// Stop words: they say nothing about where to look.
 const EMPTY_WORDS: &[&str] = &[
@@ -300,22 +304,28 @@ fn todos(search: &str, report: &str) -> Value {
     ] })
 }
 
-/// The best line of each file. Files are ranked by how many different words they contain, then by
-/// definitions, then by matches; ties by path, so that the answer is always the same.
+/// The best line of each file. Files are ranked by how many different words they contain, one that is named after a
+/// word like one with two more, then by definitions, then by matches; ties by path, so that the answer is always the
+/// same. What programs write comes last.
 fn best(hits: &[Hit], words: &[String]) -> Vec<Hit> {
     let mut files: BTreeMap<&str, Vec<&Hit>> = BTreeMap::new();
     for hit in hits {
         files.entry(&hit.path).or_default().push(hit);
     }
     // Capped, so that a file with many matches of one word cannot outrank one with two different words.
-    let worth = |hits: &[&Hit]| {
+    let worth = |path: &str, hits: &[&Hit]| {
+        if GENERATED.iter().any(|ending| path.ends_with(ending)) {
+            return 0;
+        }
+        let stem = Path::new(path).file_stem().unwrap_or_default().to_string_lossy();
+        let named = words.iter().filter(|word| stem.to_lowercase() == **word).count();
         let different = words.iter().filter(|word| hits.iter().any(|hit| hit.word == **word));
         let defined = hits.iter().filter(|hit| is_definition(&hit.text)).count();
-        different.count() * 100 + defined.min(9) * 10 + hits.len().min(9)
+        (different.count() + 2 * named) * 100 + defined.min(9) * 10 + hits.len().min(9)
     };
     let mut files: Vec<(&str, Vec<&Hit>)> = files.into_iter().collect();
     files.sort_by(|(path, hits), (other_path, other)| {
-        worth(other).cmp(&worth(hits)).then_with(|| path.cmp(other_path))
+        worth(other_path, other).cmp(&worth(path, hits)).then_with(|| path.cmp(other_path))
     });
     let first = |hits: &[&Hit]| -> Option<Hit> {
         let best = hits.iter().find(|hit| is_definition(&hit.text)).or(hits.first());
@@ -504,6 +514,27 @@ mod tests {
              a language model.)"
         );
         assert_eq!(third.last(), Some(&Piece::End(Finish::Stop)));
+    }
+
+    #[test]
+    fn a_file_named_after_a_word_comes_early_and_what_programs_wrote_last() {
+        let hit = |path: &str, word: &str| Hit {
+            path: path.into(),
+            line: 1,
+            text: String::new(),
+            word: word.into(),
+        };
+        let words = ["entry", "main"].map(str::to_owned);
+        let found = [
+            hit("a.svg", "entry"),
+            hit("a.svg", "main"),
+            hit("b.rs", "main"),
+            hit("c.rs", "entry"),
+            hit("c.rs", "main"),
+            hit("src/main.rs", "main"),
+        ];
+        let paths: Vec<String> = best(&found, &words).into_iter().map(|hit| hit.path).collect();
+        assert_eq!(paths, ["src/main.rs", "c.rs", "b.rs", "a.svg"]);
     }
 
     #[test]

@@ -93,10 +93,17 @@ enum Verb {
         /// Show the unit, and write nothing
         #[arg(long)]
         print: bool,
+        /// Print which file was changed as JSON
+        #[arg(long, conflicts_with = "print")]
+        json: bool,
     },
     /// Remove that unit
     #[command(after_help = unit::UNINSTALL_HELP)]
-    Uninstall,
+    Uninstall {
+        /// Print which file was changed as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show whether the daemon is running; exits 3 if it is not
     #[command(after_help = STATUS_HELP)]
     Status {
@@ -125,8 +132,9 @@ impl Daemon {
                 }
             }
             Verb::Logs(logs) => return logs.run(settings).await,
-            Verb::Install { print } => unit::install(settings, print)?,
-            Verb::Uninstall => unit::uninstall(settings)?,
+            Verb::Install { print: true, .. } => unit::print(settings)?,
+            Verb::Install { print: false, json } => unit::install(settings, json)?,
+            Verb::Uninstall { json } => unit::uninstall(settings, json)?,
             // Without `start::ensure`: to ask for the status must not start the daemon.
             Verb::Status { json } => match start::client(&settings.home).health().await {
                 Ok(health) if json => show::json(&health)?,
@@ -199,6 +207,9 @@ fn print(settings: &Settings, health: &HealthView) -> anyhow::Result<()> {
         say(Duration::from_secs(health.uptime)),
         show::counted(health.task_count, "task")
     ))?;
+    if let Some(server) = start::server(&settings.home).filter(|server| server.pid == health.pid) {
+        show::line(&format!("status API and dashboard: {}", server.url))?;
+    }
     if health.paused {
         show::line("the queue is paused: queued tasks wait for `asyncagents continue`")?;
     }

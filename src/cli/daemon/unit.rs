@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+use crate::cli::changes::{Changes, State};
 use crate::cli::files::{read, write};
 use crate::cli::show;
 use crate::config::Settings;
@@ -28,16 +29,18 @@ Example:
 const MARK: &str =
     "# Written by `asyncagents daemon install`; `asyncagents daemon uninstall` removes it.";
 
-pub(super) fn install(settings: &Settings, print: bool) -> anyhow::Result<()> {
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let unit = unit(&program, settings)?;
-    if print {
-        return show::line(unit.trim_end());
-    }
+pub(super) fn print(settings: &Settings) -> anyhow::Result<()> {
+    show::line(unit(settings)?.trim_end())
+}
+
+pub(super) fn install(settings: &Settings, json: bool) -> anyhow::Result<()> {
+    let unit = unit(settings)?;
     let file = file(settings)?;
+    let mut changes = Changes::new(json);
     match read(&file)? {
         Some(there) if there == unit => {
-            show::line(&format!("{} is there already", file.display()))?;
+            let line = format!("{} is there already", file.display());
+            changes.add(&file, State::Unchanged, &line)?;
         }
         Some(there) if !there.starts_with(MARK) => bail!(
             "`{}` was not written by `asyncagents daemon install` and was left as it is; remove it, or keep \
@@ -46,20 +49,24 @@ pub(super) fn install(settings: &Settings, print: bool) -> anyhow::Result<()> {
         ),
         Some(_) | None => {
             write(&file, &unit)?;
-            show::line(&format!("wrote {}", file.display()))?;
+            changes.add(&file, State::Written, &format!("wrote {}", file.display()))?;
         }
     }
     show::note(
         "next: `asyncagents daemon stop`, then `systemctl --user daemon-reload && systemctl --user enable \
          --now asyncagents`",
     );
-    Ok(())
+    changes.print()
 }
 
-pub(super) fn uninstall(settings: &Settings) -> anyhow::Result<()> {
+pub(super) fn uninstall(settings: &Settings, json: bool) -> anyhow::Result<()> {
     let file = file(settings)?;
+    let mut changes = Changes::new(json);
     match read(&file)? {
-        None => show::line(&format!("{} does not exist", file.display())),
+        None => {
+            let line = format!("{} does not exist", file.display());
+            changes.add(&file, State::Unchanged, &line)?;
+        }
         Some(there) if !there.starts_with(MARK) => bail!(
             "`{}` was not written by `asyncagents daemon install` and was left as it is",
             file.display()
@@ -71,14 +78,14 @@ pub(super) fn uninstall(settings: &Settings) -> anyhow::Result<()> {
                     removed.with_context(|| format!("cannot remove `{}`", file.display()))?;
                 }
             }
-            show::line(&format!("removed {}", file.display()))?;
+            changes.add(&file, State::Removed, &format!("removed {}", file.display()))?;
             show::note(
                 "next: `systemctl --user disable --now asyncagents; systemctl --user daemon-reload` if it was \
                  enabled",
             );
-            Ok(())
         }
     }
+    changes.print()
 }
 
 /// Where systemd looks for the units of a user.
@@ -88,8 +95,9 @@ fn file(settings: &Settings) -> anyhow::Result<PathBuf> {
     Ok(configurations.join("systemd/user/asyncagents.service"))
 }
 
-fn unit(program: &Path, settings: &Settings) -> anyhow::Result<String> {
-    let mut command = vec![word(program)?, "--home".to_owned(), word(&settings.home)?];
+fn unit(settings: &Settings) -> anyhow::Result<String> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut command = vec![program_word(&program)?, "--home".to_owned(), word(&settings.home)?];
     if settings.config_file.exists() {
         command.extend(["--config".to_owned(), word(&settings.config_file)?]);
     }
@@ -110,6 +118,11 @@ fn unit(program: &Path, settings: &Settings) -> anyhow::Result<String> {
          WantedBy=default.target\n",
         command.join(" ")
     ))
+}
+
+/// The first word of a command line of systemd, in which it replaces no variables: there `$$` would be two.
+fn program_word(path: &Path) -> anyhow::Result<String> {
+    Ok(word(path)?.replace("$$", "$"))
 }
 
 /// A word of a command line of systemd, in quotes that it cannot leave; `%` and `$` stand for themselves.
@@ -142,5 +155,6 @@ mod tests {
         check("/a b/%h/$x", "\"/a b/%%h/$$x\"");
         check("/a\"b\\c", "\"/a\\\"b\\\\c\"");
         assert!(word(Path::new("/a\nExecStartPre=/bin/x")).is_err());
+        assert_eq!(program_word(Path::new("/$x/$$/%h")).unwrap(), "\"/$x/$$/%%h\"");
     }
 }

@@ -11,16 +11,17 @@ mod setup;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
+use anstyle::Style;
 use clap::Args;
 use serde::Serialize;
 
 use super::agents::WorkspaceAgents;
+use super::show::{BAD, DIM, GOOD, Kind, Line, Screen, WARNING};
 use super::spinner::Spinner;
 use super::{opencode, show};
 use crate::config::Settings;
 use crate::daemon::{self, RepairReport, start};
 use crate::host::{SUPPORTED_OPENCODE, Support};
-use crate::quote;
 use crate::sandbox::Level;
 use crate::trust::TrustStatus;
 use crate::wire::{HostView, HostsView, OpenCodeView};
@@ -84,6 +85,15 @@ impl Finding {
             Wrong(text) => ('✗', "wrong", text),
         }
     }
+
+    fn style(&self) -> Style {
+        match self {
+            Fine(_) => GOOD,
+            Absent(_) => DIM,
+            Warning(_) => WARNING,
+            Wrong(_) => BAD,
+        }
+    }
 }
 
 impl Doctor {
@@ -123,9 +133,13 @@ fn report(sound: bool, findings: &[Finding]) -> ReportView<'_> {
 
 /// A line for each, and in words how many there are of which sign.
 fn print(findings: &[Finding]) -> anyhow::Result<()> {
+    let (width, indent) = (Screen::stdout().width, Line::plain("  "));
     for finding in findings {
         let (sign, _, text) = finding.parts();
-        show::line(&format!("{sign} {}", quote::line(text)))?;
+        let sign = Line::new(finding.style(), &format!("{sign} "));
+        // A host may have written part of the text: none of its lines looks like a finding of ours.
+        let lines = show::body(text, Kind::Plain, width, &sign, &indent);
+        lines.iter().try_for_each(show::print)?;
     }
     let count = |word: &str| findings.iter().filter(|finding| finding.parts().1 == word).count();
     show::line(&format!(
@@ -153,7 +167,9 @@ struct RepairView {
 
 fn repair(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
     let repairing = Spinner::start("rewriting the task store");
-    let repaired = daemon::repair(&settings.home)?;
+    let repaired = daemon::repair(&settings.home, &mut |rows| {
+        repairing.say(format!("rewriting the task store: {} saved", show::counted(rows, "row")));
+    })?;
     drop(repairing);
     if json {
         show::json(&match repaired {

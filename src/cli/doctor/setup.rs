@@ -101,7 +101,7 @@ fn webhook(settings: &Settings) -> Finding {
     let config = &settings.config.notify;
     let url = reqwest::Url::parse(config.webhook_url.trim()).ok();
     let Some(host) = url.as_ref().and_then(|url| url.host_str()) else {
-        return Wrong("notifications: `notify.webhook_url` is no address".into());
+        return Wrong("notifications: `notify.webhook_url` is not a URL; set one like `https://example.org/hook`".into());
     };
     let file = config.webhook_secret_file.trim();
     if file.is_empty() {

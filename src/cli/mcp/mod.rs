@@ -19,6 +19,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use self::address::Address;
 use self::clients::Client;
 use self::program::Program;
+use super::changes::{Changes, State};
 use super::files::{read, write, write_private};
 use super::show;
 use super::undo::{UndoLog, restore};
@@ -90,6 +91,10 @@ struct ClientArguments {
     /// Change the client's configuration; everything else in it stays as it is
     #[arg(long)]
     write: bool,
+    /// Print which file was changed, or what would be added to it, as JSON; never an entry over HTTP, which may
+    /// have the token in it
+    #[arg(long)]
+    json: bool,
 }
 
 impl Mcp {
@@ -139,8 +144,11 @@ impl ClientArguments {
         let given = before.as_deref().unwrap_or_default();
         let left_alone = || format!("`{}` was left as it is", file.display());
         let after = self.client.add_server(given, server).with_context(left_alone)?;
+        let mut changes = Changes::new(self.json);
         if before.as_deref() == Some(after.as_str()) {
-            return show::line(&format!("{} already has the server", file.display()));
+            let line = format!("{} already has the server", file.display());
+            changes.add(&file, State::Unchanged, &line)?;
+            return changes.print();
         }
         if self.write {
             // The original, if an entry of ours was in the file before the log knew of it.
@@ -156,39 +164,54 @@ impl ClientArguments {
                 }
                 Server::Address { .. } | Server::Program(_) => write(&file, &after)?,
             }
-            show::line(&format!("added the server to {}", file.display()))?;
+            let line = format!("added the server to {}", file.display());
+            changes.add(&file, State::Written, &line)?;
+        } else if self.json {
+            let entry = match server {
+                Server::Program(_) => Some(self.client.add_server("", server)?),
+                Server::Address { .. } => None,
+            };
+            changes.propose(&file, entry);
         } else {
             show::note(&format!("to be added to {} (--write adds it):", file.display()));
             show::line(self.client.add_server("", server)?.trim_end())?;
         }
         notes.iter().for_each(|note| show::note(note));
-        Ok(())
+        changes.print()
     }
 
     fn uninstall(&self, settings: &Settings) -> anyhow::Result<()> {
         let file = self.client.file(settings)?;
+        let shown = file.display();
+        let mut changes = Changes::new(self.json);
         let mut log = UndoLog::read(undo_file(settings))?;
         let Some(now) = read(&file)? else {
-            return show::line(&format!("{} does not exist", file.display()));
+            changes.add(&file, State::Unchanged, &format!("{shown} does not exist"))?;
+            return changes.print();
         };
         let without = self
             .client
             .remove_server(&now)
-            .with_context(|| format!("`{}` was left as it is", file.display()))?;
+            .with_context(|| format!("`{shown}` was left as it is"))?;
         let Some(without) = without else {
-            return show::line(&format!("{} does not have the server", file.display()));
+            changes.add(&file, State::Unchanged, &format!("{shown} does not have the server"))?;
+            return changes.print();
         };
         if !self.write {
-            return show::line(&format!("{} has the server (--write removes it)", file.display()));
+            let line = format!("{shown} has the server (--write removes it)");
+            changes.add(&file, State::Proposed, &line)?;
+            return changes.print();
         }
         match log.take(&file, Some(&now)) {
-            Some(before) => restore(&file, before)?,
+            Some(before) => restore(&file, before, &mut changes)?,
             None => {
                 write(&file, &without)?;
-                show::line(&format!("removed the server from {}", file.display()))?;
+                let line = format!("removed the server from {shown}");
+                changes.add(&file, State::Written, &line)?;
             }
         }
-        log.write()
+        log.write()?;
+        changes.print()
     }
 }
 

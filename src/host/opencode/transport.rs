@@ -94,7 +94,7 @@ impl Http {
         // Cannot fail for a URL with a host. The login travels in a header instead.
         let _ = base.set_username("");
         let _ = base.set_password(None);
-        let broken = |error: reqwest::Error| Error::Broken(chain(&error));
+        let broken = |error: reqwest::Error| Error::Broken(net::innermost(&error));
         Ok(Http {
             http: Arc::new(Mutex::new(builder(&base).build().map_err(broken)?)),
             fresh: builder(&base).pool_max_idle_per_host(0).build().map_err(broken)?,
@@ -180,17 +180,7 @@ fn failed(error: reqwest::Error) -> Error {
     // The address may hold a password, and errors are logged.
     let error = error.without_url();
     match error.is_connect() {
-        true => Error::Refused(chain(&error)),
-        false => Error::Broken(chain(&error)),
+        true => Error::Refused(net::innermost(&error)),
+        false => Error::Broken(net::innermost(&error)),
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

@@ -20,6 +20,9 @@ const DERIVED: [&str; 6] = ["tally", "batch", "counter", "tool_tally", "search",
 /// The longest chain of foreign keys: dropping a row can orphan others, so orphans are looked for this many times.
 const DEPTH: usize = 3;
 
+/// The progress is told every so many rows, and after each table.
+const BETWEEN_COUNTS: u64 = 1_000;
+
 /// The outcome of a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RepairReport {
@@ -35,8 +38,9 @@ pub enum RepairReport {
     },
 }
 
-/// Rebuilds a store that no process has open; the caller holds the lock of the storage directory.
-pub fn repair(path: &Path) -> Result<RepairReport, Error> {
+/// Rebuilds a store that no process has open; the caller holds the lock of the storage directory. `progress` hears how
+/// many rows are saved; how many there are, a damaged file cannot tell.
+pub fn repair(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<RepairReport, Error> {
     let old = open::damaged_file(path)?;
     let version = version(&old, path)?;
     if problems(&old, 1).is_ok_and(|problems| problems.is_empty()) {
@@ -51,11 +55,12 @@ pub fn repair(path: &Path) -> Result<RepairReport, Error> {
     // Tables are copied in no particular order, so a row may come before the one it refers to.
     db.batch("PRAGMA foreign_keys = OFF;")?;
     let tx = db.begin()?;
-    let mut copied = CopyTally::default();
+    let mut copied = CopyTally { saved: 0, lost: 0, progress };
     let mut tasks = 0;
     for table in tables(&tx)? {
         let before = copied.saved;
         copied.table(&old, &tx, &table)?;
+        (copied.progress)(copied.saved);
         if table == "task" {
             tasks = copied.saved - before;
         }
@@ -111,10 +116,10 @@ fn tables(new: &Connection) -> Result<Vec<String>, Error> {
     Ok(names.into_iter().filter(|name| !DERIVED.contains(&name.as_str())).collect())
 }
 
-#[derive(Default)]
-struct CopyTally {
+struct CopyTally<'a> {
     saved: u64,
     lost: u64,
+    progress: &'a mut dyn FnMut(u64),
 }
 
 /// A table with a rowid, to be read in its order.
@@ -125,7 +130,14 @@ struct Walk<'a> {
     width: usize,
 }
 
-impl CopyTally {
+impl CopyTally<'_> {
+    fn save(&mut self, rows: usize) {
+        self.saved += rows as u64;
+        if self.saved.is_multiple_of(BETWEEN_COUNTS) {
+            (self.progress)(self.saved);
+        }
+    }
+
     fn table(&mut self, old: &Connection, new: &Connection, table: &str) -> Result<(), Error> {
         let columns = columns(new, table)?;
         let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
@@ -168,7 +180,7 @@ impl CopyTally {
         let Ok(mut rows) = statement.query(()) else { return false };
         loop {
             match rows.next() {
-                Ok(Some(row)) => self.saved += keep(row, 0).unwrap_or(0) as u64,
+                Ok(Some(row)) => self.save(keep(row, 0).unwrap_or(0)),
                 Ok(None) => return true,
                 Err(_) => return false,
             }
@@ -219,7 +231,7 @@ impl CopyTally {
                         // page cannot be read, and the next stretch begins behind it.
                         last = number;
                         match keep(row, 1) {
-                            Ok(saved) => self.saved += saved as u64,
+                            Ok(saved) => self.save(saved),
                             Err(_) => self.lost += 1,
                         }
                     }
@@ -384,13 +396,15 @@ mod tests {
         fs::write(marker(&path), "why").unwrap();
         let aside = with_suffix(&path, ".damaged-1");
         let rebuilt = RepairReport::Rebuilt { tasks: 200, other_rows: 200, lost: 0, aside };
-        assert_eq!(repair(&path).unwrap(), rebuilt);
+        let mut told = Vec::new();
+        assert_eq!(repair(&path, &mut |rows| told.push(rows)).unwrap(), rebuilt);
+        assert!(told.is_sorted() && told.last() == Some(&400), "{told:?}");
         assert_eq!(count(&path, "SELECT count(*) FROM task WHERE id LIKE 'ses_%'"), 200);
         assert_eq!(count(&path, "SELECT n FROM tally WHERE status = 'completed'"), 200);
         assert_eq!(count(&path, "SELECT n FROM tool_tally WHERE name = 'read'"), 400);
         assert_eq!(count(&path, "SELECT n FROM counter WHERE name = 'change'"), 7);
         assert!(!marker(&path).exists());
-        assert_eq!(repair(&path).unwrap(), RepairReport::Sound);
+        assert_eq!(repair(&path, &mut |_| {}).unwrap(), RepairReport::Sound);
     }
 
     #[test]
@@ -403,14 +417,16 @@ mod tests {
         assert!(leaves.len() > 20, "{leaves:?}");
         let bad = [leaves[0], leaves[7], leaves[8], leaves[leaves.len() - 1]];
         bad.iter().for_each(|page| blank_page(&path, *page, size));
-        let RepairReport::Rebuilt { tasks, other_rows, lost, .. } = repair(&path).unwrap() else {
+        let RepairReport::Rebuilt { tasks, other_rows, lost, .. } =
+            repair(&path, &mut |_| {}).unwrap()
+        else {
             panic!("it is damaged");
         };
         let least = 300 - 300 * 6 / leaves.len() as u64;
         assert!((least..300).contains(&tasks), "{tasks} of 300, {lost} lost");
         assert_eq!(other_rows, tasks, "runs without their task are gone as well");
         assert_eq!(count(&path, "SELECT count(*) FROM task"), tasks as i64);
-        assert_eq!(repair(&path).unwrap(), RepairReport::Sound);
+        assert_eq!(repair(&path, &mut |_| {}).unwrap(), RepairReport::Sound);
     }
 
     #[test]
@@ -418,7 +434,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("test.db");
         fs::write(&path, "garbage ".repeat(1000)).unwrap();
-        let RepairReport::Rebuilt { tasks, other_rows, aside, .. } = repair(&path).unwrap() else {
+        let RepairReport::Rebuilt { tasks, other_rows, aside, .. } =
+            repair(&path, &mut |_| {}).unwrap()
+        else {
             panic!("it is damaged");
         };
         assert_eq!((tasks, other_rows), (0, 0));

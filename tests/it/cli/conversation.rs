@@ -151,7 +151,7 @@ fn run_takes_its_prompt_from_a_file_or_an_editor_and_launches_nothing_without_on
         |shell: &Shell| Terminal::start(&mut shell.command(["run", "--wait"]), None).wait();
     shell.set("EDITOR", "true");
     let (code, shown) = on_terminal(&shell);
-    assert!(code == 2 && shown.contains("the prompt is empty, so nothing was launched"), "{shown}");
+    assert!(code == 2 && shown.contains("the prompt is empty, so nothing was done"), "{shown}");
     shell.set("EDITOR", "false");
     let (code, shown) = on_terminal(&shell);
     assert!(code == 2 && shown.contains("the editor `false` failed"), "{shown}");

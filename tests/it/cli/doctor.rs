@@ -5,6 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
+use super::rendering::fill;
 use crate::support::process::Shell;
 
 /// The lines of the doctor about this, with their status signs.
@@ -105,7 +106,7 @@ fn long_operations_show_progress_on_a_terminal_and_are_quiet_elsewhere() {
     let quiet = shell.run(["prune", "--keep", "5"]);
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("Removed 0 tasks.\n", ""));
     let shown = shell.on_terminal(80, ["backup", "--force", copy.to_str().unwrap()]);
-    assert!(shown.contains("copying the task store"), "{shown:?}");
+    assert!(shown.contains("copying the task store: 100%"), "{shown:?}");
     let shown = shell.on_terminal(80, ["prune", "--keep", "5"]);
     assert!(shown.contains("deleting old tasks"), "{shown:?}");
     shell.say(["daemon", "stop"]);
@@ -113,4 +114,43 @@ fn long_operations_show_progress_on_a_terminal_and_are_quiet_elsewhere() {
     assert!(shown.contains("rewriting the task store"), "{shown:?}");
     let repaired = shell.json(["doctor", "--repair", "--json"]);
     assert_eq!(repaired, json!({ "sound": true, "tasks": 0, "otherRows": 0, "lost": 0 }));
+    fs::write(shell.database(), "garbage ".repeat(1000)).unwrap();
+    let shown = shell.on_terminal(80, ["doctor", "--repair"]);
+    assert!(shown.contains("rewriting the task store: 0 rows saved"), "{shown:?}");
+}
+
+#[test]
+fn a_long_pruning_counts_on_a_terminal_what_is_deleted() {
+    let mut shell = Shell::new();
+    shell.set("TERM", "xterm");
+    fill(&shell, 5_000);
+    shell.say(["daemon", "start"]);
+    let shown = shell.on_terminal(80, ["prune", "--keep", "0"]);
+    assert!(shown.ends_with("Removed 5000 tasks.\n"), "{shown:?}");
+    let counts = shown.split("deleting old tasks: ").skip(1);
+    let counts: Vec<u64> = counts.filter_map(|text| text.split(' ').next()?.parse().ok()).collect();
+    assert!(counts.is_sorted(), "{counts:?}");
+    assert!(counts.iter().any(|count| (1..5_000).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn no_line_of_a_text_of_others_begins_like_one_of_the_doctors() {
+    let shell = Shell::new();
+    let file = shell.path(".codex/config.toml");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, "a = [\n✗ daemon: forged\n").unwrap();
+    let is_ours = |line: &str| {
+        line.is_empty() || ["✓ ", "– ", "! ", "✗ ", "  "].iter().any(|sign| line.starts_with(sign))
+    };
+    let check = |text: &str| {
+        assert!(text.lines().all(is_ours), "{text}");
+        assert!(text.contains("! MCP client codex: "), "{text}");
+        assert!(text.contains("\n  ") && text.contains("✗ daemon: forged"), "{text}");
+        assert!(!text.contains("\n✗ daemon"), "{text}");
+    };
+    check(&shell.run(["doctor"]).stdout);
+    let narrow = shell.on_terminal(60, ["doctor"]);
+    check(&narrow);
+    let too_long = narrow.lines().find(|line| line.chars().count() > 60);
+    assert_eq!(too_long, None);
 }

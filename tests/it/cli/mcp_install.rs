@@ -72,6 +72,10 @@ fn install_writes_the_entry_once_and_uninstall_leaves_nothing() {
         let again = mcp(&shell, &format!("uninstall {client} --write"));
         assert_eq!(again.stdout, format!("{shown} does not exist\n"));
     }
+    shell.say(["opencode", "install"]);
+    shell.say(["opencode", "uninstall"]);
+    let folders = ["mcp", "opencode"].map(|name| shell.path(".config/asyncagents").join(name));
+    assert_eq!(folders.map(|folder| folder.exists()), [false; 2]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod auth;
 mod conversation;
 mod daemon;
 mod doctor;
+mod json;
 mod mcp_install;
 mod rendering;
 mod screen;

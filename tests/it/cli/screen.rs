@@ -2,9 +2,12 @@
 //! pseudoterminal alone shows the bytes, not what escape sequences make of them.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::Stdio;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::process::{Shell, until};
 use crate::support::screen::Screen;
@@ -107,6 +110,52 @@ fn a_watched_list_is_redrawn_in_place() {
     screen.until_shows("exit 130");
 }
 
+#[test]
+fn the_picker_answers_what_was_shown_although_the_daemon_was_killed_meanwhile() {
+    let shell = Shell::with_host_process();
+    let launch = |what: &str| shell.launch(&format!("@ask bash {what}\n@say done"));
+    let (first, second) = (launch("ls"), launch("rm x"));
+    until("both ask", || {
+        let asked = shell.say(["approve"]);
+        asked.contains(&first.short_id) && asked.contains(&second.short_id)
+    });
+    let screen = start(&shell, "pick", "approve");
+    screen.until_shows("`q` to leave:");
+    let shown = screen.shown();
+    let number = |what: &str| {
+        let asked = shown.lines().find(|line| line.contains(&format!("asks: \"bash {what}\"")));
+        asked.unwrap().split("  ").next().unwrap().to_owned()
+    };
+    let two = number("rm x");
+    shell.kill_daemon();
+    screen.press(&two);
+    screen.press("Enter");
+    screen.until_shows(&format!("allowed {}: \"bash rm x\"", second.short_id));
+    until("it goes on", || shell.task(&second.session_id).status == "completed");
+    // The list is shown again with what is left, and a number that is not in it answers nothing.
+    until("only the other one is asked about", || {
+        let shown = screen.shown();
+        let last = shown.rsplit("allowed ").next().unwrap();
+        last.contains("1  ") && last.contains(&first.short_id) && last.contains("`q` to leave:")
+    });
+    screen.press("9");
+    screen.press("Enter");
+    screen.until_shows("there is no such choice; the numbers go from 1 to 1.");
+    assert_eq!(shell.task(&first.session_id).status, "running");
+    screen.press("q");
+    screen.press("Enter");
+    screen.until_shows("exit 0");
+    assert_eq!(shell.task(&first.session_id).status, "running");
+
+    let screen = start(&shell, "refuse", "deny");
+    screen.until_shows("Deny which?");
+    screen.press("1");
+    screen.press("Enter");
+    screen.until_shows(&format!("denied {}: \"bash ls\"", first.short_id));
+    screen.until_shows("No permission requests are waiting.\nexit 0");
+    until("it is over", || shell.task(&first.session_id).status == "error");
+}
+
 /// The entries of a directory.
 fn entries(place: &std::path::Path) -> Vec<String> {
     let files = fs::read_dir(place).unwrap();
@@ -139,9 +188,11 @@ fn the_demo_on_a_terminal_loses_nothing_and_leaves_nothing_behind() {
         "Nothing was lost: daemon ",
         "3 of 3 tasks completed, each told once.",
         "Where to look next:",
+        "  asyncagents dash ",
     ] {
         assert!(shown.contains(text), "{text}: {shown}");
     }
+    assert!(!shown.contains("http://"), "an address that leads nowhere any more: {shown}");
     assert_eq!(shown.matches("Task Progress: 3/3").count(), 2, "{shown}");
     assert_eq!(entries(&shell.path("tmp")), [""; 0]);
     assert!(!shell.home().exists(), "the user's own storage directory was not touched");
@@ -174,10 +225,8 @@ fn a_demo_whose_output_nobody_reads_leaves_nothing_behind_whatever_the_configura
     assert!(!shell.home().exists(), "the user's own storage directory was not touched");
 }
 
-#[test]
-fn a_demo_that_is_interrupted_stops_its_tasks_and_its_daemon_and_says_so() {
-    let shell = with_own_tmp();
-    // Enough files that the search is still running when the signal arrives.
+/// A directory with enough to search that it takes a while.
+fn large(shell: &Shell) -> PathBuf {
     let place = shell.path("large");
     fs::create_dir(&place).unwrap();
     for n in 0..3_000 {
@@ -187,6 +236,42 @@ fn a_demo_that_is_interrupted_stops_its_tasks_and_its_daemon_and_says_so() {
         )
         .unwrap();
     }
+    place
+}
+
+#[test]
+fn the_demo_shows_the_address_of_its_dashboard_while_that_is_there_and_its_daemon_ends_with_it() {
+    let shell = with_own_tmp();
+    let place = large(&shell);
+    // Its process id is the first line.
+    let program = env!("CARGO_BIN_EXE_asyncagents");
+    let script = format!("echo $$; exec {program} demo");
+    let words = ["sh", "-c", &script].map(str::to_owned);
+    let screen = Screen::start(&shell, &place, "killed", (100, 30), &words);
+    screen.until_shows("in a browser, while this runs: http://127.0.0.1:");
+    let shown = screen.shown();
+    let address = shown.split("while this runs: http://").nth(1).unwrap();
+    let address = address.split('/').next().unwrap();
+    assert!(get(address).starts_with("HTTP/1.1 200 OK\r\n"), "{address}");
+    let demo: i32 = shown.lines().next().unwrap().trim().parse().unwrap();
+    kill_process(Pid::from_raw(demo).unwrap(), Signal::KILL).unwrap();
+    until("its daemon has exited", || processes_of(&shell.path("tmp")).is_empty());
+}
+
+/// What a browser gets at this address.
+fn get(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn a_demo_that_is_interrupted_stops_its_tasks_and_its_daemon_and_says_so() {
+    let shell = with_own_tmp();
+    let place = large(&shell);
     let mut command = shell.command(["demo"]);
     let running = crate::support::process::RunningCommand::new(command.current_dir(&place));
     until("its daemon is there", || {

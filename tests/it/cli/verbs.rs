@@ -463,7 +463,7 @@ fn send_takes_a_message_from_an_argument_or_standard_input() {
     let sent = shell.json(["send", "--json", &task.short_id, "and there"]);
     assert_eq!((&sent["sessionID"], &sent["status"]), (&json!(task.session_id), &json!("running")));
     assert_eq!(sent["delivery"], "steered");
-    let empty = failed("error: `message` is required and must not be empty\n");
+    let empty = failed("error: the message is empty, so nothing was done\n");
     assert_eq!(shell.run_with_input(["send", &task.short_id], b" \n"), empty);
     shell.finish(&task, "found");
     shell.run(["wait", "--quiet", &task.short_id]);
@@ -496,7 +496,7 @@ fn only_completed_tasks_resume() {
     check(&cancelled, "only completed tasks can be resumed; start a new task instead");
     let completed = shell.launch_to_the_end("@say a");
     let refused = shell.run(["resume", &completed.short_id, " \n"]);
-    assert_eq!(refused, failed("error: `prompt` is required and must not be empty\n"));
+    assert_eq!(refused, failed("error: the prompt is empty, so nothing was done\n"));
     let mut after = shell.tasks();
     assert_eq!(after.remove(0), completed);
     assert_eq!(statuses(&after), statuses(&before));
@@ -670,7 +670,7 @@ fn arguments_that_cannot_be_used_are_refused_with_a_clear_text_and_change_nothin
         let refused = shell.run_with_input(["run"].iter().chain(args), input);
         assert_eq!(refused, failed(format!("error: {text}\n")), "{args:?}");
     };
-    let empty = "`prompt` is required and must not be empty";
+    let empty = "the prompt is empty, so nothing was done";
     check(&[""], b"", empty);
     check(&[" \n\t"], b"", empty);
     check(&["-"], b"", empty);

@@ -114,7 +114,10 @@ fn start_status_and_stop_report_the_state_of_the_daemon() {
     let started = shell.say(["daemon", "start"]);
     let running = format!("running in {}: pid {}, ", shell.home().display(), shell.pid());
     assert!(started.starts_with(&running), "{started}");
-    assert!(shell.say(["daemon", "status"]).starts_with(&running));
+    let status = shell.say(["daemon", "status"]);
+    assert!(status.starts_with(&running), "{status}");
+    let url = shell.json(["status", "--json"])["url"].as_str().unwrap().to_owned();
+    assert!(status.ends_with(&format!("\nstatus API and dashboard: {url}\n")), "{status}");
     let pid = shell.pid();
     assert!(shell.say(["daemon", "start"]).starts_with(&running), "the same one");
     let health = shell.health().unwrap();

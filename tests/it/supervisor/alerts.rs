@@ -256,7 +256,7 @@ fn a_webhook_without_a_secret_or_with_a_wrong_address_is_refused_with_the_way_ou
     );
     check(
         "webhook_url = \"file:///x\"\nwebhook_secret_file = \"s\"\n",
-        "`notify.webhook_url` is no address: it has to begin with http:// or https://",
+        "`notify.webhook_url` is not a URL: it has to begin with http:// or https://",
     );
 }
 

@@ -2,7 +2,6 @@
 //! which are worth a retry and when. Every text is redacted: servers echo headers and URLs, and with them
 //! the key or password.
 
-use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use reqwest::{StatusCode, Url};
 use serde_json::Value;
 
 use crate::agent::model::Error;
+use crate::net::innermost;
 use crate::text::clip;
 
 /// How much of a server's message is repeated; some answer with a whole HTML page.
@@ -179,15 +179,6 @@ fn secrets(url: &Url, key: &str) -> Vec<String> {
     // of the longer one unrecognized.
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     secrets
-}
-
-/// The message of the innermost cause: the outer ones say that something failed, not what.
-pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
-    let mut deepest = error;
-    while let Some(source) = deepest.source() {
-        deepest = source;
-    }
-    deepest.to_string()
 }
 
 fn busy(message: String, retry_after: Option<Duration>) -> Error {

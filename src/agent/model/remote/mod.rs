@@ -351,7 +351,7 @@ fn client(url: &Url) -> Result<reqwest::Client, Error> {
         .http2_keep_alive_interval(PING)
         .http2_keep_alive_timeout(PING)
         .build();
-    client.map_err(|error| Error::Unusable(failure::innermost(&error)))
+    client.map_err(|error| Error::Unusable(net::innermost(&error)))
 }
 
 fn unusable(text: &str) -> Error {
