@@ -36,6 +36,9 @@ pub struct Caller {
     pub directory: String,
     /// Where the caller's conversation lives; [`MAILBOX`] when it has none.
     pub host: String,
+    /// The server of the child's host that the child has to be opened on: for a retry, that of the first task.
+    #[serde(default)]
+    pub instance: Option<String>,
     /// `NODE_ENV=development` at the caller.
     pub development: bool,
     /// Every launch is a batch of its own unless it names one, as from the shell.
@@ -260,7 +263,7 @@ impl Supervisor {
     }
 
     async fn open_and_insert(&self, nonce: String, launch: LaunchIntent) -> Result<Task, Error> {
-        let host = self.0.core.host_for(&launch.host, &launch.caller.handed)?;
+        let host = self.0.core.host_for(&launch.host, &launch.caller)?;
         let session = self.session_for(&launch, &nonce);
         let opened = match (&launch.inherits, host.forks()) {
             (Some(Inherits::CopyOf(of)), Some(forks)) => {
@@ -419,7 +422,7 @@ impl Supervisor {
 
     /// Where the child is to work.
     async fn directory(&self, host: &str, caller: &Caller) -> Result<String, Error> {
-        let there = self.0.core.host_for(host, &caller.handed)?;
+        let there = self.0.core.host_for(host, caller)?;
         Ok(there.directory(caller.directory.clone(), self.parent_on(host, caller)).await?)
     }
 
@@ -456,7 +459,7 @@ impl Supervisor {
     /// What the host offers now.
     async fn offers(&self, host: &str, caller: &Caller) -> Result<Vec<AgentOffer>, Error> {
         let asked_at = self.0.core.clock().uptime();
-        let there = self.0.core.host_for(host, &caller.handed)?;
+        let there = self.0.core.host_for(host, caller)?;
         let parent = self.parent_on(host, caller);
         let offers = there.agents(caller.directory.clone(), parent).await?;
         self.0.launches.note_offers(offerer(host, caller), offers.clone(), asked_at);
@@ -466,7 +469,8 @@ impl Supervisor {
 
 /// Whose agents a caller is offered.
 fn offerer(host: &str, caller: &Caller) -> Offerer {
-    let server = caller.handed.opencode().unwrap_or_default().to_owned();
+    let server = caller.instance.as_deref().or(caller.handed.opencode());
+    let server = server.unwrap_or_default().to_owned();
     Offerer { host: host.to_owned(), server, directory: caller.directory.clone() }
 }
 
