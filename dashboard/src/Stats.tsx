@@ -123,12 +123,12 @@ function Shares(props: { title: string; shares: Record<string, Share>; link?: (n
     <section class="card"><h2>{props.title}</h2>
       <Show when={rows().length > 0} fallback={<p class="dim">No task ended in this time.</p>}>
         <div class="scroll" tabindex="0"><table class="list">
-          <thead><tr><th>Name</th><th class="r">Tasks</th><th class="r">Failed</th><th class="r">Median</th><th class="r roomy">90 %</th><th class="r">Tokens</th><th class="r">Cost</th></tr></thead>
+          <thead><tr><th>Name</th><th class="r">Tasks</th><th class="r">Failed</th><th class="r roomy">Median</th><th class="r roomy">90 %</th><th class="r">Tokens</th><th class="r">Cost</th></tr></thead>
           <tbody><For each={rows()}>{([name, share]) => (
             <tr>
               <td><Show when={props.link && name} fallback={visible(name) || "chosen by the host"}><a href={props.link!(name)}>{visible(name)}</a></Show></td>
               <td class="r number">{count(share.tasks)}</td><td class="r number">{share.errors ? count(share.errors) : ""}</td>
-              <td class="r number">{duration(share.duration.p50)}</td><td class="r number roomy">{duration(share.duration.p90)}</td>
+              <td class="r number roomy">{duration(share.duration.p50)}</td><td class="r number roomy">{duration(share.duration.p90)}</td>
               <td class="r number">{share.tokens ? short(share.tokens) : ""}</td><td class="r number">{share.cost ? money(share.cost) : ""}</td>
             </tr>
           )}</For></tbody>

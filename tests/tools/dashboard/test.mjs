@@ -428,6 +428,8 @@ await it("at phone width nothing sticks out, and everything can be reached", asy
     await until("it is loaded", async () => (await page.getByText("Loading…").count()) === 0);
     const sticking = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
     assert.ok(sticking <= 0, `${view}: ${sticking} pixels too wide`);
+    const cut = await page.locator(".scroll").evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth).length);
+    assert.equal(cut, 0, `${view}: tables are seen whole`);
     const nav = await page.getByRole("navigation", { name: "Views" }).boundingBox();
     assert.ok(nav.x >= 0 && nav.x + nav.width <= 390, `${view}: the navigation is within the page`);
   }
