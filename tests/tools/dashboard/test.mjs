@@ -159,6 +159,25 @@ await it("a batch shows how far it is, what it cost and its members", async (pag
   assert.equal(await page.locator(".members li").count(), 2);
 });
 
+await it("timeline, batch and figures follow what happens", async (page, context) => {
+  const [timeline, batch, stats] = [page, await context.newPage(), await context.newPage()];
+  await open(timeline, "#/timeline");
+  await open(stats, "#/stats");
+  const first = await daemon.launch("Watched first", "@hang", "--batch", "watched");
+  await open(batch, "#/batch/watched");
+  await batch.getByText("0 / 1", { exact: true }).waitFor();
+  const launched = stats.locator(".figure", { hasText: "Launched" }).locator("dd");
+  const before = Number(await launched.innerText());
+  await timeline.locator(".lane", { hasText: "Watched first" }).waitFor();
+  await daemon.launch("Watched second", "@say over", "--batch", "watched");
+  await timeline.locator(".lane", { hasText: "Watched second" }).waitFor();
+  await batch.locator(".members li", { hasText: "Watched second" }).waitFor();
+  await batch.getByText("1 / 2", { exact: true }).waitFor();
+  await until("it is counted", async () => Number(await launched.innerText()) > before);
+  await daemon.run("cancel", first.sessionID);
+  await batch.getByText("2 / 2", { exact: true }).waitFor();
+});
+
 await it("stats show figures over time by agent and model, the queue and its limits", async (page) => {
   await open(page, "#/stats");
   for (const title of ["Launches", "Ends", "Tokens", "Cost", "By agent", "By model", "Queue and limits"]) {
