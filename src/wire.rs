@@ -14,7 +14,7 @@ use crate::fork::Inheritance;
 use crate::task::Timestamp;
 use crate::task::launch::Arguments;
 pub use crate::task::view::TaskView;
-pub use crate::task::{Answered, Door, Receipt};
+pub use crate::task::{Answered, Door, Receipt, RunEvent};
 
 /// The protocol version of daemons and their clients. It is raised when one of them would misunderstand the
 /// other: when a field is removed or changes its meaning, or when a request relies on a field that earlier
@@ -466,6 +466,8 @@ pub struct OutputView {
 pub struct DetailView {
     #[serde(flatten)]
     pub task: TaskView,
+    /// What happened to it, oldest first; the newest 200 of a kind.
+    pub events: Vec<RunEvent>,
     /// How its permission requests were answered, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<Answered>,

@@ -18,9 +18,9 @@ import { Elapsed, Empty, StateIcon } from "./ui";
 
 const STATUSES = ["running", "resumed", "completed", "error", "cancelled"];
 
-/** Heights in pixels; `style.css` gives rows the same. Rows that ask have a line more for each button row. */
-const WIDE = { header: 40, row: 50, input: 92 };
-const NARROW = { header: 40, row: 66, input: 138 };
+/** Heights in pixels; `style.css` gives rows the same. Rows that ask have a line more, and on phones one for buttons. */
+const WIDE = { header: 40, row: 50, input: 92, buttons: 0 };
+const NARROW = { header: 40, row: 66, input: 98, buttons: 40 };
 /** Rows beyond the edges that exist already. */
 const MARGIN = 400;
 
@@ -93,7 +93,7 @@ export function Agents(): JSX.Element {
     let top = 0;
     return GROUPS.map(({ id }) => {
       const length = lengths()[id];
-      const row = id === "input" ? heights().input : heights().row;
+      const row = id !== "input" ? heights().row : heights().input + (mayAct() ? heights().buttons : 0);
       const shown = collapsed().has(id) ? 0 : length;
       // A group without tasks has no header, either, but for the last one.
       const header = length === 0 && id !== "done" ? 0 : heights().header;

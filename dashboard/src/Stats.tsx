@@ -3,7 +3,7 @@
 import { createResource, createSignal, For, onCleanup, Show, type JSX } from "solid-js";
 
 import { get, type History } from "./api";
-import { clockTime, count, duration, money, plural, short, visible } from "./format";
+import { clockTime, count, duration, money, short, visible } from "./format";
 import { onKeys } from "./keys";
 import { onChanges } from "./live";
 import { go, toAgents } from "./router";
@@ -94,7 +94,7 @@ function Chart(props: { title: string; history: History; series: Series[]; show:
   const withDate = () => props.history.seconds * 60 > 172_800;
   return (
     <figure class="card chart-card">
-      <figcaption><h2>{props.title}</h2> <span class="dim number">{most() > 0 ? `peak ${props.show(most())}` : ""}</span></figcaption>
+      <figcaption><h2>{props.title}</h2> <span class="dim number">{most() > 0 ? `peak ${props.show(most())}` : "none in this time"}</span></figcaption>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={label()}>
         <line x1="0" x2={WIDTH} y1={HEIGHT - 0.5} y2={HEIGHT - 0.5} />
         <For each={props.history.buckets}>{(bucket, n) => {
@@ -123,12 +123,12 @@ function Shares(props: { title: string; shares: Record<string, Share>; link?: (n
     <section class="card"><h2>{props.title}</h2>
       <Show when={rows().length > 0} fallback={<p class="dim">No task ended in this time.</p>}>
         <div class="scroll" tabindex="0"><table class="list">
-          <thead><tr><th>Name</th><th class="r">Tasks</th><th class="r">Failed</th><th class="r">Median</th><th class="r">90 %</th><th class="r">Tokens</th><th class="r">Cost</th></tr></thead>
+          <thead><tr><th>Name</th><th class="r">Tasks</th><th class="r">Failed</th><th class="r roomy">Median</th><th class="r roomy">90 %</th><th class="r">Tokens</th><th class="r">Cost</th></tr></thead>
           <tbody><For each={rows()}>{([name, share]) => (
             <tr>
               <td><Show when={props.link && name} fallback={visible(name) || "chosen by the host"}><a href={props.link!(name)}>{visible(name)}</a></Show></td>
               <td class="r number">{count(share.tasks)}</td><td class="r number">{share.errors ? count(share.errors) : ""}</td>
-              <td class="r number">{duration(share.duration.p50)}</td><td class="r number">{duration(share.duration.p90)}</td>
+              <td class="r number roomy">{duration(share.duration.p50)}</td><td class="r number roomy">{duration(share.duration.p90)}</td>
               <td class="r number">{share.tokens ? short(share.tokens) : ""}</td><td class="r number">{share.cost ? money(share.cost) : ""}</td>
             </tr>
           )}</For></tbody>
@@ -147,10 +147,10 @@ function Queue(props: { queue: History["queue"] }): JSX.Element {
         <Figure name="Waiting" value={count(queue().queued)} />
       </dl>
       <ul class="plain">
-        <li>{queue().mostActive === undefined ? "No limit" : `${plural(queue().mostActive!, "task")}`} at work in all</li>
-        <li>{plural(queue().mostActivePerParent, "task")} at work for each parent, {count(queue().mostQueuedPerParent)} waiting</li>
+        <li>All parents together: {queue().mostActive === undefined ? "no limit" : `at most ${count(queue().mostActive!)} at work`}</li>
+        <li>Each parent: at most {count(queue().mostActivePerParent)} at work, {count(queue().mostQueuedPerParent)} waiting</li>
         <For each={Object.entries(queue().mostActivePerModel ?? {})}>{([model, most]) =>
-          <li>{plural(most, "task")} at work on <code>{visible(model)}</code></li>}</For>
+          <li><code>{visible(model)}</code>: at most {count(most)} at work</li>}</For>
       </ul>
     </section>
   );
@@ -158,12 +158,13 @@ function Queue(props: { queue: History["queue"] }): JSX.Element {
 
 function AllTime(props: { totals: Stats }): JSX.Element {
   const tools = () => Object.entries(props.totals.toolCallsByName).sort((one, other) => other[1] - one[1]).slice(0, 15);
+  const time = (milliseconds: number) => (props.totals.totalTasks > props.totals.activeTasks ? duration(milliseconds) : "–");
   return (
     <section class="card"><h2>The whole history</h2>
       <dl class="figures">
         <Figure name="Tasks" value={count(props.totals.totalTasks)} />
-        <Figure name="Average" value={duration(props.totals.duration.avg)} />
-        <Figure name="Longest" value={duration(props.totals.duration.max)} />
+        <Figure name="Average" value={time(props.totals.duration.avg)} />
+        <Figure name="Longest" value={time(props.totals.duration.max)} />
       </dl>
       <p class="tools"><For each={tools()}>{([name, n]) => <span class="chip">{visible(name)} <b>{short(n)}</b></span>}</For></p>
     </section>

@@ -2,14 +2,15 @@
 
 import { createEffect, createMemo, createResource, createSignal, For, Match, on, onCleanup, Show, Switch, type JSX } from "solid-js";
 
-import { Actions, answerSeen, Asks, asksOf, canCancel, canResume, canSend, setTalk } from "./actions";
+import { Actions, answerSeen, Asks, asksOf, canCancel, canResume, canSend, setTalk, talk } from "./actions";
 import { ApiError, get, mayAct, type Detail, type PageOfTasks } from "./api";
-import { clockTime, count, duration, money, plural, visible } from "./format";
+import { eventsOf } from "./events";
+import { clockTime, count, money, plural, visible } from "./format";
 import { onKeys } from "./keys";
 import { now, onChanges, store, version } from "./live";
 import { Code, Markdown } from "./Markdown";
 import { go, toAgents, toBatch, toTask } from "./router";
-import { endOf, isLive, startOf, type Task } from "./tasks";
+import { isLive, startOf, type Task } from "./tasks";
 import { Elapsed, Empty, Figure, StateIcon, StateLabel } from "./ui";
 
 interface Part {
@@ -63,15 +64,18 @@ export function TaskView(props: { id: string }): JSX.Element {
 
   // Its events say that there is more; it is fetched a moment later, once for a burst of them.
   let timer: number | undefined;
-  onCleanup(onChanges((changes) => {
-    const mine = changes.some((change) => change.kind === "snapshot" || change.task.sessionID === props.id);
-    if (!mine) return;
+  const refreshSoon = () => {
     timer ??= window.setTimeout(() => {
       timer = undefined;
       void refetch();
       void fetchMessages(props.id, limit());
     }, REFRESH);
+  };
+  onCleanup(onChanges((changes) => {
+    if (changes.some((change) => change.kind === "snapshot" || change.task.sessionID === props.id)) refreshSoon();
   }));
+  // A message that was sent is no change of the task yet.
+  createEffect(on(talk, refreshSoon, { defer: true }));
   onCleanup(() => window.clearTimeout(timer));
 
   onCleanup(onKeys({
@@ -229,6 +233,7 @@ function Facts(props: { task: Detail }): JSX.Element {
   const progress = () => props.task.progress;
   const tools = () => Object.entries(progress().toolCallsByName).sort((one, other) => other[1] - one[1]);
   const parent = () => props.task.parentSessionID;
+  const Link = (link: { id: string }) => <a class="path" href={toTask(link.id)}>{visible(link.id)}</a>;
   return (
     <section class="card facts"><h2>Facts</h2>
       <dl>
@@ -238,6 +243,8 @@ function Facts(props: { task: Detail }): JSX.Element {
         <dt>Directory</dt><dd class="path">{visible(props.task.directory)}</dd>
         <dt>Batch</dt><dd><a href={toBatch(props.task.batchId)}>{visible(props.task.batchId)}</a></dd>
         <dt>Parent</dt><dd><a href={toAgents({ parent: parent() })}>{visible(parent())}</a></dd>
+        <Show when={props.task.retryOf}>{(id) => <><dt>Retry of</dt><dd><Link id={id()} /></dd></>}</Show>
+        <Show when={props.task.retriedBy}>{(id) => <><dt>Retried by</dt><dd><Link id={id()} /></dd></>}</Show>
         <dt>Id</dt><dd class="path">{props.task.sessionID}</dd>
       </dl>
       <dl class="figures">
@@ -294,26 +301,13 @@ function Children(props: { tasks: Task[]; node: (task: Task) => JSX.Element }): 
 }
 
 function Events(props: { task: Detail }): JSX.Element {
-  const events = createMemo(() => {
-    const task = props.task;
-    const all: { at: number; text: string; what?: string }[] = [{ at: startOf(task), text: "launched" }];
-    for (const { at, allowed, what, door, by } of task.answers ?? []) {
-      const from = by ? `${door}, ${by}` : door;
-      all.push({ at: Date.parse(at), text: `${allowed ? "approved" : "denied"} (${from})`, what });
-    }
-    const end = endOf(task);
-    if (end !== undefined) all.push({ at: end, text: `${task.status} after ${duration(end - startOf(task))}` });
-    if (task.resultRetrievedAt) all.push({ at: Date.parse(task.resultRetrievedAt), text: "result retrieved" });
-    if (task.clearedAt) all.push({ at: Date.parse(task.clearedAt), text: "cleared from its parent's list" });
-    if (isLive(task)) all.push({ at: Date.parse(task.progress.lastUpdate), text: `last seen: ${task.progress.phase}` });
-    return all.sort((one, other) => one.at - other.at);
-  });
+  const events = createMemo(() => eventsOf(props.task, asksOf(props.task.sessionID)));
   const withDate = () => now() - startOf(props.task) > 86_400_000;
   return (
     <section class="card events"><h2>Events</h2>
       <ol><For each={events()}>{(event) => (
         <li><time>{clockTime(event.at, withDate())}</time> <span>{visible(event.text)}
-          <Show when={event.what}>{(what) => <code>{visible(what())}</code>}</Show></span></li>
+          <Show when={event.what}>{(what) => <code title={visible(what())}>{visible(what())}</code>}</Show></span></li>
       )}</For></ol>
     </section>
   );

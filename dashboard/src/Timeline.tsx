@@ -122,6 +122,8 @@ export function Gantt(props: { tasks: Task[]; range: Range; setRange: (range: Ra
   const working = createMemo(() => parallelism(props.tasks, props.range, now(), 120));
   const most = createMemo(() => Math.max(...working(), 1));
   const length = () => props.range.to - props.range.from;
+  /** Of the axis, with seconds or without; one that would stick out at the end is left out. */
+  const labels = () => (length() < 600e3 ? { characters: 8, width: 56 } : { characters: 5, width: 38 });
 
   onMount(() => {
     const measure = () => setSize({ width: Math.max(chart.clientWidth - labelWidth(chart), 100), height: chart.clientHeight });
@@ -185,11 +187,15 @@ export function Gantt(props: { tasks: Task[]; range: Range; setRange: (range: Ra
       </div>
       <div class="chart" ref={chart} onPointerDown={drag} tabindex="0" role="group" aria-label="Tasks over time">
         <div class="axis" aria-hidden="true">
-          <For each={axis()}>{(tick) => (
-            <span style={{ left: `calc(var(--names) + ${tick.left * size().width}px)` }}>{clockTime(tick.at).slice(0, length() < 600e3 ? 8 : 5)}</span>
+          <For each={axis().filter(({ left }) => left * size().width < size().width - labels().width)}>{(tick) => (
+            <span style={{ left: `calc(var(--names) + ${tick.left * size().width}px)` }}>{clockTime(tick.at).slice(0, labels().characters)}</span>
           )}</For>
         </div>
-        <Show when={shown().length > 0} fallback={<Empty title="Nothing in this time"><p>Zoom out, or press “Fit”.</p></Empty>}>
+        <Show when={shown().length > 0} fallback={
+          <Show when={props.tasks.length > 0} fallback={<Empty title="No agents yet"><p>Tasks are drawn here as they run.</p></Empty>}>
+            <Empty title="Nothing in this time"><p>Zoom out, or press “Fit”.</p></Empty>
+          </Show>
+        }>
           <div class="lanes" style={{ height: `${shown().length * ROW}px` }}>
             <For each={axis()}>{(tick) => <i class="grid" style={{ left: `calc(var(--names) + ${tick.left * size().width}px)` }} />}</For>
             <For each={ids()}>{(id) => {

@@ -3,7 +3,7 @@
 import { createSignal, For, Show, type JSX } from "solid-js";
 
 import * as api from "./api";
-import { visible } from "./format";
+import { count, visible } from "./format";
 import { asks, refreshAsks, store, version } from "./live";
 import { go, toTask } from "./router";
 import { isLive, type Task } from "./tasks";
@@ -162,20 +162,29 @@ function Message(props: { kind: "send" | "resume"; task: Task; onClose: () => vo
   );
 }
 
+/** How many tasks the dialog names. */
+const MOST_NAMED = 8;
+
 function Cancel(props: { tasks: Task[]; onClose: () => void }): JSX.Element {
   const submit = async (event: Event) => {
     event.preventDefault();
     const ids = props.tasks.map((task) => task.sessionID);
     if (await attempt(() => api.cancel(ids), "Cancelled.")) props.onClose();
   };
+  const words = () => (props.tasks.length === 1
+    ? { title: "Cancel this task?", what: "It stops now, with its descendants. What it has said so far is kept.", them: "it" }
+    : { title: `Cancel ${count(props.tasks.length)} tasks?`, what: "They stop now, with their descendants. What they have said so far is kept.", them: "them" });
   return (
-    <Dialog title={props.tasks.length === 1 ? "Cancel this task?" : `Cancel ${props.tasks.length} tasks?`} onClose={props.onClose}>
+    <Dialog title={words().title} onClose={props.onClose}>
       <form onSubmit={submit}>
-        <ul class="plain"><For each={props.tasks.slice(0, 8)}>{(task) => <li>{visible(task.description)}</li>}</For></ul>
-        <p class="dim">It stops now, with its descendants. What it has said so far is kept.</p>
+        <ul class="plain">
+          <For each={props.tasks.slice(0, MOST_NAMED)}>{(task) => <li>{visible(task.description)}</li>}</For>
+          <Show when={props.tasks.length > MOST_NAMED}><li class="dim">and {count(props.tasks.length - MOST_NAMED)} more</li></Show>
+        </ul>
+        <p class="dim">{words().what}</p>
         <footer>
-          <button type="button" onClick={props.onClose}>Keep it</button>
-          <button type="submit" class="danger" autofocus>Cancel it</button>
+          <button type="button" onClick={props.onClose}>Keep {words().them}</button>
+          <button type="submit" class="danger" autofocus>Cancel {words().them}</button>
         </footer>
       </form>
     </Dialog>

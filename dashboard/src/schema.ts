@@ -271,6 +271,8 @@ export interface components {
         DetailView: components["schemas"]["TaskView"] & {
             /** @description How its permission requests were answered, oldest first. */
             answers?: components["schemas"]["Answered"][];
+            /** @description What happened to it, oldest first; the newest 200 of a kind. */
+            events: components["schemas"]["RunEvent"][];
             inherited?: components["schemas"]["InheritedView"] | null;
         };
         /**
@@ -510,6 +512,22 @@ export interface components {
             /** Format: int64 */
             queued: number;
         };
+        RunEvent: {
+            at: components["schemas"]["Timestamp"];
+            kind: components["schemas"]["RunEventKind"];
+            /**
+             * Format: int32
+             * @description 0 is the launch, every resume the next.
+             */
+            run: number;
+            /** @description The beginning of a message, or the error of a run. */
+            text?: string | null;
+        };
+        /**
+         * @description In the order in which they happen when they do at the same time.
+         * @enum {string}
+         */
+        RunEventKind: "queued" | "started" | "message" | "correction" | "stalled" | "completed" | "failed" | "cancelled" | "told";
         /** @description The tasks of one agent or model that ended. */
         ShareView: {
             /** Format: double */

@@ -47,21 +47,31 @@ export function bars(tasks: Iterable<Task>, { from, to }: Range, now: number): B
 
 /** How many tasks were at work at the same time, at most, in each of so many equal parts of the range. */
 export function parallelism(tasks: Iterable<Task>, { from, to }: Range, now: number, parts: number): number[] {
-  const changes = new Array<number>(parts + 1).fill(0);
+  const [starts, ends]: [number[], number[]] = [[], []];
   for (const task of tasks) {
     if (task.progress.phase === "queued" && endOf(task) === undefined) continue;
     const start = startOf(task);
-    const end = Math.max(endOf(task) ?? now, start);
+    const end = Math.max(endOf(task) ?? now, start + 1);
     if (end < from || start > to) continue;
-    const part = (at: number) => Math.floor(((at - from) / (to - from)) * parts);
-    const first = Math.max(0, part(start));
-    const last = Math.min(parts - 1, part(end));
-    if (first > last) continue;
-    changes[first]! += 1;
-    changes[last + 1]! -= 1;
+    starts.push(start);
+    ends.push(end);
   }
-  let working = 0;
-  return changes.slice(0, parts).map((change) => (working += change));
+  starts.sort((one, other) => one - other);
+  ends.sort((one, other) => one - other);
+  let [started, ended] = [0, 0];
+  const endUntil = (at: number) => {
+    while (ended < ends.length && ends[ended]! <= at) ended += 1;
+  };
+  return Array.from({ length: parts }, (_, part) => {
+    const until = from + ((to - from) * (part + 1)) / parts;
+    let most = started - ended;
+    for (; started < starts.length && starts[started]! < until; most = Math.max(most, started - ended)) {
+      endUntil(starts[started]!);
+      started += 1;
+    }
+    endUntil(until);
+    return most;
+  });
 }
 
 const STEPS = [

@@ -3,7 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import type { Detail } from "../src/api";
 import { EndedList, PAGE } from "../src/ended";
+import { eventsOf } from "../src/events";
 import { ago, duration, gistOf, money, short, visible, visibleLines } from "../src/format";
 import { highlight } from "../src/highlight";
 import { inline, LONGEST, parse, safeHref } from "../src/markdown";
@@ -158,6 +160,29 @@ test("parallelism counts who worked at the same time, and not who waited", () =>
   ];
   assert.deepEqual(parallelism(tasks, RANGE, 300_000, 4), [1, 2, 1, 2]);
   assert.deepEqual(parallelism([], RANGE, 300_000, 2), [0, 0]);
+  const oneAfterTheOther = Array.from({ length: 50 }, (_, n) => ended(`${n}`, 101 + n, { startedAt: at(100 + n) }));
+  assert.deepEqual(parallelism(oneAfterTheOther, RANGE, 300_000, 2), [1, 0]);
+});
+
+test("what happened to a task is told in order, with how long it waited and worked", () => {
+  const detail: Detail = {
+    ...task("t", { status: "resumed", progress: { ...task("t").progress, lastUpdate: at(160), phase: "blocked" } }),
+    events: [
+      { at: at(100), run: 0, kind: "queued" }, { at: at(112), run: 0, kind: "started" },
+      { at: at(115), run: 0, kind: "message", text: "only src" }, { at: at(120), run: 0, kind: "stalled" },
+      { at: at(130), run: 0, kind: "completed" }, { at: at(130), run: 0, kind: "told" },
+      { at: at(150), run: 1, kind: "queued" }, { at: at(150.2), run: 1, kind: "started" },
+    ],
+    answers: [{ id: "per_1", what: "bash ls", allowed: true, door: "dashboard", by: "cli", at: at(125) }],
+    resultRetrievedAt: at(140),
+  };
+  const asks = [{ id: "per_2", sessionID: "t", shortID: "t", description: "", what: "bash rm", since: at(155) }];
+  assert.deepEqual(eventsOf(detail, asks).map(({ at, text, what }) => [at / 1000, text, what]), [
+    [100, "launched", undefined], [112, "started, after 12 s in the queue", undefined], [115, "message sent", "only src"],
+    [120, "stalled", undefined], [125, "approved (dashboard, cli)", "bash ls"], [130, "completed after 30 s", undefined],
+    [130, "parent told", undefined], [140, "result retrieved", undefined], [150, "resumed", undefined],
+    [150.2, "started", undefined], [155, "asks for permission", "bash rm"], [160, "last seen: blocked", undefined],
+  ]);
 });
 
 test("ticks are at round times, in the user's time zone", () => {

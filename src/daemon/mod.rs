@@ -55,6 +55,7 @@ use crate::notify::Notifier;
 pub use crate::store::RepairReport;
 use crate::store::{ChangeKind, CommittedChange, Store};
 use crate::supervisor::{self, Asks, Retention, Supervisor};
+use crate::task::alert::Channel;
 use crate::task::lifecycle::ResumePolicy;
 use crate::task::queue::Limits;
 use crate::task::view::Brief;
@@ -90,7 +91,8 @@ pub async fn run(
     let clock = Clock::system();
     let feed = Feed::new();
     let warnings = Warnings::default();
-    let store = open_store(&home, feed.clone(), &settings.config.api)?;
+    let notifier = notify::notifier(settings)?;
+    let store = open_store(&home, feed.clone(), &settings.config.api, notifier.channels())?;
     if let Err(error) = supervisor::go_on(&store, &clock) {
         let error = &error as &dyn std::error::Error;
         tracing::error!(error, "newest ids are unreadable; new ids start from the clock");
@@ -106,7 +108,7 @@ pub async fn run(
         feed,
         clock.clone(),
         hosts,
-        supervisor_settings(&settings.config, &settings.home, notify::notifier(settings)?),
+        supervisor_settings(&settings.config, &settings.home, notifier),
     );
     let configuration = reload::Watch::new(settings, reloadable, supervisor.clone());
     let watch = watch(settings, &home, &supervisor, &store, &warnings);
@@ -283,7 +285,12 @@ async fn serve(
 
 /// Opens the store, connects it to the feed of events, and quarantines live tasks that cannot be decoded, before the
 /// supervisor meets them.
-fn open_store(home: &Home, feed: Feed, config: &config::Api) -> anyhow::Result<Store> {
+fn open_store(
+    home: &Home,
+    feed: Feed,
+    config: &config::Api,
+    channels: Vec<Channel>,
+) -> anyhow::Result<Store> {
     let publish = move |committed: CommittedChange| {
         let kind = match committed.what {
             ChangeKind::Created => EventKind::Created,
@@ -294,6 +301,8 @@ fn open_store(home: &Home, feed: Feed, config: &config::Api) -> anyhow::Result<S
     };
     let brief = Brief { result_characters: config.result_characters };
     let (store, _) = Store::open_with(&home.database(), brief, publish)?;
+    // From here on, every end is owed to those who want to be told: first of all those of tasks in quarantine.
+    drop(store.alerts().set_channels(channels));
     // Not fatal: a store that cannot be written reports so with every command, and can still be read.
     if let Err(error) = store.integrity().quarantine_live() {
         let error = &error as &dyn std::error::Error;

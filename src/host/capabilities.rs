@@ -83,6 +83,8 @@ pub trait Servers: Send + Sync {
     /// A handle that opens sessions on the server at this address, and on no other. The number of such
     /// servers is limited: when it is reached, one that is down and not `needed` is evicted.
     fn at(&self, address: &str, needed: &dyn Fn(&str) -> bool) -> Result<Arc<dyn Host>, Error>;
+    /// The same, on the server of this name. One that is not known any more is refused with the way out.
+    fn on(&self, name: &str) -> Result<Arc<dyn Host>, Error>;
     /// Whether a caller named it in its environment.
     fn is_named_by_caller(&self, name: &str) -> bool;
     /// Forgets the addresses that callers named and that no task needs any more.

@@ -191,6 +191,7 @@ pub(super) async fn detail(
     Id(id): Id,
 ) -> Result<Json<DetailView>, ApiError> {
     let task = api.supervisor.task(&TaskId::new(id))?;
+    let events = api.supervisor.run_events(&task.id)?;
     let answers = api.supervisor.answers(&task.id)?;
     let inherited = match task.origin.is_forked {
         true => api.supervisor.inherited(&task.id)?,
@@ -198,7 +199,7 @@ pub(super) async fn detail(
     };
     let inherited = inherited
         .map(|(preamble, context)| InheritedView { preamble, characters: context.chars().count() });
-    Ok(Json(DetailView { task: TaskView::from(&task), answers, inherited }))
+    Ok(Json(DetailView { task: TaskView::from(&task), events, answers, inherited }))
 }
 
 /// The host's own messages, unmasked

@@ -6,8 +6,11 @@ use super::rows::{self, TASK};
 use super::sql::Connection;
 use super::subjects::Tasks;
 use super::{Error, Run};
+use crate::task::lifecycle::RunEnd;
 use crate::task::stats::{Counts, Usage};
-use crate::task::{BatchId, Order, Schema, SessionId, Task, TaskId, Timestamp};
+use crate::task::{
+    BatchId, MAILBOX, Order, RunEvent, RunEventKind, Schema, SessionId, Task, TaskId, Timestamp,
+};
 
 /// What an id typed by a person or a model refers to.
 #[derive(Clone, Debug, PartialEq)]
@@ -178,6 +181,61 @@ impl Tasks<'_> {
         })
     }
 
+    /// What happened to a task, oldest first; of a long history the newest.
+    pub fn run_events(&self, id: &TaskId) -> Result<Vec<RunEvent>, Error> {
+        use RunEventKind::*;
+        self.store.read_at_once(|db| {
+            let mut events = Vec::new();
+            let mut add = |run: u32, kind: RunEventKind, at: Option<Timestamp>, text: Option<String>| {
+                events.extend(at.map(|at| RunEvent { at, run, kind, text }));
+            };
+            let of_task = format!(
+                "WHERE task = (SELECT seq FROM task WHERE id = ?1) ORDER BY seq DESC LIMIT {MOST_EVENTS}"
+            );
+            let runs = format!(
+                "SELECT n, started_at, sent_at, ended_at, ended_as, substr(error, 1, {LONGEST_TEXT}) FROM run"
+            );
+            let mut runs = db.prepare(&format!("{runs} {of_task}"))?;
+            let mut rows = runs.query([id.as_str()])?;
+            while let Some(row) = rows.next()? {
+                let run = row.get(0)?;
+                add(run, Queued, row.get(1)?, None);
+                add(run, Started, row.get(2)?, None);
+                let how = row.get::<Option<String>>(4)?.and_then(|word| RunEnd::parse(&word));
+                if let Some(how) = how {
+                    add(run, how.into(), row.get(3)?, row.get(5)?);
+                }
+            }
+            let said = format!(
+                "SELECT run, created_at, correction, substr(text, 1, {LONGEST_TEXT}) FROM further_prompt"
+            );
+            let mut said = db.prepare(&format!("{said} {of_task}"))?;
+            let mut rows = said.query([id.as_str()])?;
+            while let Some(row) = rows.next()? {
+                match row.get(2)? {
+                    true => add(row.get(0)?, Correction, row.get(1)?, None),
+                    false => add(row.get(0)?, Message, row.get(1)?, row.get(3)?),
+                }
+            }
+            // A notice in a mailbox counts as delivered from the start; there `read_at` says when it was taken.
+            let notices = format!(
+                "SELECT run, nth, created_at,
+                   CASE WHEN undeliverable IS NOT NULL OR wake = 0 THEN NULL
+                     WHEN parent_host = '{MAILBOX}' THEN read_at ELSE delivered_at END FROM notice"
+            );
+            let mut notices = db.prepare(&format!("{notices} {of_task}"))?;
+            let mut rows = notices.query([id.as_str()])?;
+            while let Some(row) = rows.next()? {
+                match row.get::<i64>(1)? {
+                    0 => add(row.get(0)?, Told, row.get(3)?, None),
+                    _ => add(row.get(0)?, Stalled, row.get(2)?, None),
+                }
+            }
+            events.sort_by_key(|event| (event.at, event.run, event.kind));
+            Ok(events)
+        })
+    }
+
     /// What all descendants of a session have used up, however deep. `UNION` and not `UNION ALL`: it ends even
     /// if damaged rows refer to each other in a circle.
     pub fn spent_below(&self, session: &SessionId) -> Result<Usage, Error> {
@@ -193,6 +251,11 @@ impl Tasks<'_> {
         })
     }
 }
+
+/// Of each kind, in [`Tasks::run_events`].
+const MOST_EVENTS: usize = 200;
+/// Characters of a message or an error there.
+const LONGEST_TEXT: usize = 500;
 
 /// `task` by whatever index the planner takes.
 const ANY: &str = "task t";

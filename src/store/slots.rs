@@ -24,6 +24,9 @@ use crate::task::{Phase, Progress, SessionId, Slot, Task, TaskId, Timestamp};
 /// What a queued task says of itself while the queue is paused.
 const PAUSED: &str = "the queue is paused; `asyncagents continue` starts it again";
 
+/// Batch size: how many queued tasks say in one transaction whether the queue is paused.
+const MOST_EXPLAINED: usize = 200;
+
 /// How many tasks wait for a slot, and how many hold one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotCounts {
@@ -133,24 +136,31 @@ impl Slots<'_> {
 
     /// Pauses the queue: nothing gets a slot until [`Slots::unpause`], also after a restart. `false`: it was paused.
     pub fn pause(&self, at: Timestamp) -> PendingWrite<bool> {
-        self.store.write(move |db, events| {
+        self.store.write(move |db, _| {
             let pause = "INSERT INTO pause SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM pause)";
-            let changed = db.execute(pause, [at.as_millis()])? > 0;
-            if changed {
-                explain_queued(db, events)?;
-            }
-            Ok(changed)
+            Ok(db.execute(pause, [at.as_millis()])? > 0)
         })
     }
 
     /// `false`: it was not paused.
     pub fn unpause(&self) -> PendingWrite<bool> {
+        self.store.write(move |db, _| Ok(db.execute("DELETE FROM pause", ())? > 0))
+    }
+
+    /// The next queued tasks after this number, in the order of their launch, say from now on whether the queue is
+    /// paused. Returns where to go on, until all do. In batches, because other writes wait for this one.
+    pub fn explain_queued(&self, after: i64) -> PendingWrite<Option<i64>> {
         self.store.write(move |db, events| {
-            let changed = db.execute("DELETE FROM pause", ())? > 0;
-            if changed {
-                explain_queued(db, events)?;
+            let queued = format!(
+                "SELECT seq, id FROM task WHERE slot = 1 AND slot > 0 AND seq > ?1
+                 ORDER BY seq LIMIT {MOST_EXPLAINED}"
+            );
+            let queued: Vec<(i64, TaskId)> =
+                db.query_all(&queued, [after], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            for (_, id) in &queued {
+                explain(db, events, id)?;
             }
-            Ok(changed)
+            Ok(queued.last().map(|(seq, _)| *seq).filter(|_| queued.len() == MOST_EXPLAINED))
         })
     }
 
@@ -205,19 +215,16 @@ pub(super) fn placed(
     Ok(Progress { detail, ..progress })
 }
 
-/// Every queued task says that the queue is paused, or does not any more.
-fn explain_queued(db: &Connection, events: &mut PendingEvents) -> Result<(), Error> {
-    let queued: Vec<TaskId> =
-        db.query_all("SELECT id FROM task WHERE slot = 1 AND slot > 0", (), |row| row.get(0))?;
-    for id in queued {
-        // One that cannot be read is set aside when its turn comes; it must not keep the queue paused.
-        let Ok(Some((_, task))) = rows::find_task(db, "t.id = ?1", id.as_str()) else { continue };
-        // Of the same time as before: how long it has waited is counted from there.
-        let at = task.progress.last_update;
-        let progress = placed(db, task.progress, Slot::Queued, at)?;
+/// A queued task says that the queue is paused, or does not any more.
+fn explain(db: &Connection, events: &mut PendingEvents, id: &TaskId) -> Result<(), Error> {
+    // One that cannot be read is set aside when its turn comes.
+    let Ok(Some((_, task))) = rows::find_task(db, "t.id = ?1", id.as_str()) else { return Ok(()) };
+    // Of the same time as before: how long it has waited is counted from there.
+    let progress = placed(db, task.progress.clone(), Slot::Queued, task.progress.last_update)?;
+    if progress != task.progress {
         let values = (id.as_str(), text(&progress));
         db.execute("UPDATE task SET progress = ?2 WHERE id = ?1", values)?;
-        publish(db, events, ChangeKind::Updated, &id)?;
+        publish(db, events, ChangeKind::Updated, id)?;
     }
     Ok(())
 }

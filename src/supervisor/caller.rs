@@ -16,6 +16,9 @@ pub struct Caller {
     pub directory: String,
     /// Where the caller's conversation lives; [`MAILBOX`](crate::task::MAILBOX) when it has none.
     pub host: String,
+    /// The server of the child's host that the child has to be opened on: for a retry, that of the first task.
+    #[serde(default)]
+    pub instance: Option<String>,
     /// `NODE_ENV=development` at the caller.
     pub development: bool,
     /// Every launch is a batch of its own unless it names one, as from the shell.

@@ -226,7 +226,7 @@ impl Supervisor {
     }
 
     async fn open_and_insert(&self, nonce: String, launch: LaunchIntent) -> Result<Task, Error> {
-        let host = self.0.core.host_for(&launch.host, &launch.caller.handed)?;
+        let host = self.0.core.host_for(&launch.host, &launch.caller)?;
         let session = self.session_for(&launch, &nonce);
         let opened = match (&launch.inherits, host.forks()) {
             (Some(Inherits::CopyOf(of)), Some(forks)) => {
@@ -385,7 +385,7 @@ impl Supervisor {
 
     /// Where the child is to work.
     async fn directory(&self, host: &str, caller: &Caller) -> Result<String, Error> {
-        let there = self.0.core.host_for(host, &caller.handed)?;
+        let there = self.0.core.host_for(host, caller)?;
         Ok(there.directory(caller.directory.clone(), self.parent_on(host, caller)).await?)
     }
 
@@ -422,7 +422,7 @@ impl Supervisor {
     /// What the host offers now.
     async fn offers(&self, host: &str, caller: &Caller) -> Result<Vec<AgentOffer>, Error> {
         let asked_at = self.0.core.clock().uptime();
-        let there = self.0.core.host_for(host, &caller.handed)?;
+        let there = self.0.core.host_for(host, caller)?;
         let parent = self.parent_on(host, caller);
         let offers = there.agents(caller.directory.clone(), parent).await?;
         self.0.launches.note_offers(offerer(host, caller), offers.clone(), asked_at);
@@ -432,7 +432,8 @@ impl Supervisor {
 
 /// Whose agents a caller is offered.
 fn offerer(host: &str, caller: &Caller) -> Offerer {
-    let server = caller.handed.opencode().unwrap_or_default().to_owned();
+    let server = caller.instance.as_deref().or(caller.handed.opencode());
+    let server = server.unwrap_or_default().to_owned();
     Offerer { host: host.to_owned(), server, directory: caller.directory.clone() }
 }
 

@@ -349,8 +349,6 @@ impl Supervisor {
         });
         let core = Core::new(store, clock, hosts, metrics, settings);
         let bells = Bells::default();
-        // From here on, every end is owed to those who want to be told.
-        drop(core.store().alerts().set_channels(core.settings().notifier.channels()));
         let Bells { look, prompts, notices, transcripts, alerts } = bells.clone();
         let wakes = Wakes {
             notices: notices.clone(),

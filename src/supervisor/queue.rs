@@ -23,7 +23,7 @@ impl Supervisor {
         if core.store().slots().pause(core.clock().now()).await? {
             tracing::info!("queue paused; running tasks go on");
         }
-        Ok(())
+        self.explain_queue().await
     }
 
     /// Idempotent.
@@ -32,7 +32,21 @@ impl Supervisor {
             tracing::info!("queue continued");
         }
         self.0.bells.prompts.ring();
-        Ok(())
+        self.explain_queue().await
+    }
+
+    /// Lets every queued task say whether the queue is paused. Detached: a caller that hangs up must not leave some
+    /// of them with the wrong text. Also at the start, after a daemon that was killed in between.
+    pub(super) async fn explain_queue(&self) -> Result<(), Error> {
+        let core = self.0.core.clone();
+        let explaining = self.0.core.spawn(async move {
+            let mut next = Some(0);
+            while let Some(after) = next {
+                next = core.store().slots().explain_queued(after).await?;
+            }
+            Ok(())
+        });
+        explaining.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
     }
 
     pub fn is_queue_paused(&self) -> Result<bool, Error> {

@@ -29,6 +29,10 @@ impl Supervisor {
     pub(super) async fn recover(self) {
         // Nobody waits for the blocking tasks of the previous daemon any more: its connections are gone.
         let mut letting_go = Some(self.0.core.store().tasks().let_all_go());
+        if let Err(error) = self.explain_queue().await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "queued tasks not updated; their texts about a pause may be old");
+        }
         loop {
             let intents = self.0.core.store().intents().all().unwrap_or_else(|error| {
                 tracing::error!(

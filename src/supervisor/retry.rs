@@ -1,9 +1,11 @@
-//! Retries: a failed or cancelled task launched again with the same order, in a new session, for the same parent. The
-//! launch is a launch like any other, with the same crash windows; it only knows which task it repeats.
+//! Retries: a failed or cancelled task launched again with the same order, in a new session, for the same parent, on
+//! the same server. The launch is a launch like any other, with the same crash windows; it only knows which task it
+//! repeats.
 
 use super::{Caller, Error, Fork, Launch, Supervisor};
+use crate::host::Servers;
 use crate::task::launch::TaskSpec;
-use crate::task::{LaunchMode, Order, Task, TaskId};
+use crate::task::{LaunchMode, Order, Origin, Task, TaskId};
 
 impl Supervisor {
     /// With an idempotency key: a caller that lost its connection may repeat the call and gets the same task.
@@ -25,6 +27,7 @@ impl Supervisor {
         // What the caller hands over comes before what the daemon remembers of the first launch.
         let handed = caller.handed.over(&self.0.core.handed_for(&first));
         let Task { origin, order, batch, .. } = first;
+        let instance = self.server_of(&origin, caller)?;
         let fork = if origin.is_forked { Fork::Again(id.clone()) } else { Fork::No };
         // The parent is that of the first task, also when a person retries it: it waits for what the task was to
         // bring. Nobody holds a call open for it, so a blocking task comes back as one in the background.
@@ -34,6 +37,7 @@ impl Supervisor {
             agent: origin.parent.agent,
             host: origin.parent.host,
             directory: origin.directory,
+            instance,
             development: caller.development,
             lone_batches: false,
             heir_of: String::new(),
@@ -48,5 +52,21 @@ impl Supervisor {
         };
         let launch = Launch { wanted, fork, key };
         self.launch_linked(parent, launch, Some(id.clone())).await
+    }
+
+    /// The server to repeat a task on. A child of a conversation on the same host is opened beside its parent,
+    /// wherever that is now. Any other belongs to the server that it was opened on, as with a resume: another one
+    /// may have other files, agents and keys.
+    fn server_of(&self, origin: &Origin, caller: &Caller) -> Result<Option<String>, Error> {
+        let (core, Origin { host, host_instance, .. }) = (&self.0.core, origin);
+        if *host == origin.parent.host {
+            return Ok(None);
+        }
+        let named = |servers: &dyn Servers| servers.is_named_by_caller(host_instance);
+        if core.host(host)?.servers().is_some_and(named) {
+            // A daemon may have forgotten it since, or its login: a caller that names it attaches it again.
+            core.host_for(host, caller)?;
+        }
+        Ok(Some(host_instance.clone()))
     }
 }

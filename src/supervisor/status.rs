@@ -8,7 +8,7 @@ use crate::store::{Filter, Group, QuarantinedTask, QueueLength, Snapshot, Sort, 
 use crate::task::queue::Limits;
 use crate::task::trends::{Span, Trends};
 use crate::task::view::TaskView;
-use crate::task::{BatchId, Task, TaskId};
+use crate::task::{BatchId, RunEvent, Task, TaskId};
 
 impl Supervisor {
     pub fn task_count(&self) -> Result<u64, Error> {
@@ -92,6 +92,11 @@ impl Supervisor {
 
     pub fn queue_length(&self) -> Result<QueueLength, Error> {
         Ok(self.0.core.store().overview().queue_length()?)
+    }
+
+    /// What happened to a task, oldest first.
+    pub fn run_events(&self, task: &TaskId) -> Result<Vec<RunEvent>, Error> {
+        Ok(self.0.core.store().tasks().run_events(task)?)
     }
 
     /// Preamble and context of a fork.

@@ -8,6 +8,7 @@ pub mod launch;
 pub mod lifecycle;
 pub mod progress;
 pub mod queue;
+pub mod run_event;
 pub mod schema;
 pub mod stats;
 pub mod time;
@@ -22,6 +23,7 @@ pub use id::{BatchId, MessageId, NoticeId, Receipt, SessionId, ShortId, TaskId, 
 pub use lifecycle::{State, Status};
 pub use progress::{Phase, Progress};
 pub use queue::{LaunchMode, Slot};
+pub use run_event::{RunEvent, RunEventKind};
 pub use schema::Schema;
 pub use time::Timestamp;
 

@@ -315,6 +315,7 @@ pub fn caller(view: CallerView) -> Result<Caller, Error> {
         agent: view.agent,
         directory: view.directory,
         host: if view.host.is_empty() { MAILBOX.to_owned() } else { view.host },
+        instance: None,
         development: view.development,
         lone_batches,
         heir_of: view.heir_of,

@@ -11,8 +11,6 @@ unset ASYNCAGENTS_SKIP_DASHBOARD
 start_daemon
 [ -e dashboard/dist/index.html ] || give_up "the dashboard was not built" "see the warnings of cargo build"
 
-(cd dashboard && timeout 60 npm run --silent check) || give_up "the dashboard's types are wrong" "see above"
-
 # The types of the API are generated, and checked in.
 version=7.13.0
 tool="$cache/openapi-typescript-$version"
@@ -30,6 +28,7 @@ fi
 diff -u dashboard/src/schema.ts "$place/schema.ts" ||
   give_up "dashboard/src/schema.ts is not that of this API" "run tests/tools/dashboard.sh --generate"
 echo "ok: the types are those of the API"
+(cd dashboard && timeout 60 npm run --silent check) || give_up "the dashboard's types are wrong" "see above"
 
 (cd dashboard && timeout 60 npx --no-install vite build --logLevel error --ssr test/unit.ts --outDir "$place/unit")
 timeout 60 node --test "$place/unit/unit.js" >"$place/unit.log" || { cat "$place/unit.log"; exit 1; }

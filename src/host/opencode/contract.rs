@@ -390,6 +390,11 @@ impl Servers for OpenCode {
         Ok(Arc::new(self.named_by_caller(address, needed)?))
     }
 
+    fn on(&self, name: &str) -> Result<Arc<dyn Host>, Error> {
+        let name = self.instance(name)?.name.clone();
+        Ok(Arc::new(OpenCode(Arc::clone(&self.0), Some(name))))
+    }
+
     fn is_named_by_caller(&self, name: &str) -> bool {
         OpenCode::is_handed(name)
     }

@@ -63,7 +63,7 @@ impl History {
         self.store.tasks().insert(new, self.limits.clone()).await.unwrap()
     }
 
-    async fn finish(&self, task: &Task, on: u32) -> Task {
+    pub(in crate::store) async fn finish(&self, task: &Task, on: u32) -> Task {
         self.end(task, on, Report::Finished { result: "done".into() }).await
     }
 

@@ -153,3 +153,38 @@ async fn the_host_that_the_callers_environment_names_is_used_with_its_server() {
         assert_eq!(server.sessions().len(), 1, "it runs where it was told to");
     });
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_goes_to_the_server_of_the_first_task_and_to_no_other() {
+    let [first, other] = [OpenCode::start().await, OpenCode::start().await];
+    block_in_place(|| {
+        let mut shell = shell();
+        // Where launches go that name no server.
+        shell.say(["hosts", "add", "default", &other.url()]);
+        shell.set("ASYNCAGENTS_OPENCODE_URL", first.url());
+        let launched = run(&shell, "@hang");
+        assert_eq!(launched.code, 0, "{launched:?}");
+        let task = launched.stdout.trim();
+        let sessions = || [first.sessions().len(), other.sessions().len()];
+        shell.say(["cancel", task]);
+
+        shell.unset("ASYNCAGENTS_OPENCODE_URL");
+        shell.say(["retry", task]);
+        assert_eq!(sessions(), [2, 0], "of a caller that names no server");
+        shell.set("ASYNCAGENTS_OPENCODE_URL", other.url());
+        shell.say(["retry", task]);
+        assert_eq!(sessions(), [3, 0], "of a caller that names another one");
+
+        // The next daemon has forgotten it, because no task runs there.
+        shell.say(["cancel", "--all"]);
+        shell.say(["daemon", "stop"]);
+        shell.unset("ASYNCAGENTS_OPENCODE_URL");
+        let refused = shell.run(["retry", task]);
+        let told = "is known any more; `asyncagents hosts add handed-";
+        assert!(refused.code == 1 && refused.stderr.contains(told), "{refused:?}");
+        assert_eq!(sessions(), [3, 0]);
+        shell.set("ASYNCAGENTS_OPENCODE_URL", first.url());
+        shell.say(["retry", task]);
+        assert_eq!(sessions(), [4, 0], "of a caller that says where it is");
+    });
+}

@@ -182,6 +182,7 @@ fn returns_full_task_object_for_valid_id() {
             "description",
             "directory",
             "error",
+            "events",
             "host",
             "hostInstance",
             "isForked",
@@ -198,6 +199,10 @@ fn returns_full_task_object_for_valid_id() {
         ]
     );
     assert_eq!(failed["error"], "overloaded");
+    let events = failed["events"].as_array().unwrap();
+    let kinds: Vec<&str> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["queued", "started", "failed"]);
+    assert_eq!(events[2]["text"], "overloaded");
     assert_eq!(
         fields(&failed["progress"]),
         ["lastTools", "lastUpdate", "phase", "toolCalls", "toolCallsByName"]

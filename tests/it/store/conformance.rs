@@ -73,6 +73,7 @@ engines!(sqlite => [
     how_a_permission_was_answered_is_kept_with_its_task,
     a_retry_and_the_task_it_repeats_name_each_other_also_when_the_first_is_gone,
     a_paused_queue_gives_no_slot_and_is_still_paused_when_the_store_is_opened_again,
+    a_long_queue_is_told_of_a_pause_in_batches_and_each_task_once,
     what_people_are_to_be_told_is_owed_with_the_end_and_until_it_is_delivered,
 ]);
 
@@ -835,6 +836,32 @@ async fn a_paused_queue_gives_no_slot_and_is_still_paused_when_the_store_is_open
     let started = store.slots().admit(limits, at).await.unwrap();
     assert_eq!(started.iter().map(|task| &task.id).collect::<Vec<_>>(), [&task.id]);
     assert_eq!(store.slots().counts().unwrap(), SlotCounts { queued: 0, active: 1 });
+}
+
+async fn a_long_queue_is_told_of_a_pause_in_batches_and_each_task_once(open: OpenStore) {
+    const BATCH: usize = 200;
+    let world = World::new(open);
+    let slots = world.store.slots();
+    let running = world.insert().await;
+    slots.pause(world.clock.now()).await.unwrap();
+    let mut tasks = Vec::new();
+    for _ in 0..=BATCH {
+        tasks.push(world.insert().await.id);
+    }
+    let says = |id: &TaskId| world.store.tasks().get(id).unwrap().unwrap().progress.detail;
+    assert!(tasks.iter().all(|id| says(id).is_some()), "a launch during a pause says so at once");
+    assert!(slots.unpause().await.unwrap());
+    world.published.lock().unwrap().clear();
+    let next = slots.explain_queued(0).await.unwrap().unwrap();
+    let told = tasks.iter().filter(|id| says(id).is_none()).count();
+    assert_eq!((told, world.published.lock().unwrap().len()), (BATCH, BATCH));
+    assert_eq!(slots.explain_queued(next).await.unwrap(), None);
+    assert!(tasks.iter().all(|id| says(id).is_none()));
+    assert_eq!(slots.explain_queued(0).await.unwrap(), Some(next));
+    let told: Vec<TaskId> =
+        world.published.lock().unwrap().iter().map(|change| change.task.id.clone()).collect();
+    assert_eq!(told, tasks, "what is right already is not published again");
+    assert_eq!(world.store.tasks().get(&running.id).unwrap(), Some(running));
 }
 
 async fn what_people_are_to_be_told_is_owed_with_the_end_and_until_it_is_delivered(

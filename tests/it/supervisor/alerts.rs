@@ -193,6 +193,24 @@ fn a_notification_that_cannot_be_delivered_is_dropped_after_a_while_and_redirect
 }
 
 #[test]
+fn the_end_of_a_task_that_the_next_daemon_cannot_read_is_notified_like_any_other() {
+    let receiver = Receiver::answering(204);
+    let shell = receiver.shell("");
+    let task = shell.launch_hanging("find it");
+    shell.kill_daemon();
+    let database = rusqlite::Connection::open(shell.database()).unwrap();
+    let damage = "UPDATE task SET budget = '7' WHERE id = ?1";
+    assert_eq!(database.execute(damage, [&task.session_id]).unwrap(), 1);
+    shell.say(["daemon", "start"]);
+    until("it is told", || !receiver.requests().is_empty());
+    let told: Value = serde_json::from_str(&receiver.requests()[0].body).unwrap();
+    assert_eq!(told["event"], "task.error");
+    assert_eq!(told["task"], serde_json::to_value(shell.task(&task.session_id)).unwrap());
+    let why = told["task"]["error"].as_str().unwrap();
+    assert!(why.starts_with("the record of this task was damaged (`budget`)"), "{why}");
+}
+
+#[test]
 fn a_command_and_the_desktop_are_notified_of_permission_requests_and_ends() {
     let mut shell = Shell::new();
     let (bin, heard, shown) = (shell.path("bin"), shell.path("heard"), shell.path("shown"));

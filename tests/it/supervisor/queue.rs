@@ -311,6 +311,26 @@ async fn a_queued_task_says_that_the_queue_is_paused_only_while_it_is() {
 }
 
 #[tokio::test]
+async fn the_next_daemon_corrects_what_queued_tasks_say_of_a_pause_after_a_kill_in_between() {
+    let mut world = World::with(limited(1, 100, &[])).await;
+    let parent = world.parent().await;
+    world.launch(&parent, "@hang").await;
+    let waiting = world.launch(&parent, "@hang").await;
+    // The pause is written first, the texts of the tasks after it.
+    world.crash();
+    world.store.slots().pause(waiting.started_at).await.unwrap();
+    let stored = world.store.tasks().get(&waiting.id).unwrap().unwrap();
+    assert_eq!(stored.progress.detail, None);
+    world.revive();
+    let says = |task: &Task| task.progress.detail.clone();
+    world.until("it says so", || says(&world.task(&waiting.id)).is_some()).await;
+    world.crash();
+    world.store.slots().unpause().await.unwrap();
+    world.revive();
+    world.until("it does not any more", || says(&world.task(&waiting.id)).is_none()).await;
+}
+
+#[tokio::test]
 async fn nothing_starts_while_the_queue_is_drained_and_everything_when_the_drain_is_abandoned() {
     let world = World::with(limited(10, 100, &[])).await;
     let parent = world.parent().await;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use asyncagents::clock::Clock;
 use asyncagents::host::scripted::Control;
-use asyncagents::task::{Phase, State, Timestamp};
+use asyncagents::supervisor::Target;
+use asyncagents::task::{Phase, RunEvent, RunEventKind, State, Timestamp};
 
 use crate::support::{World, caller, settings};
 
@@ -36,6 +37,54 @@ async fn a_stall_is_shown_and_notified_once_and_the_task_goes_on() {
     let posts = world.posts(&parent, 2).await;
     assert_eq!(posts.len(), 2);
     assert!(posts[1].visible.starts_with("✓"), "{}", posts[1].visible);
+}
+
+#[tokio::test]
+async fn what_happened_to_a_task_is_told_in_order_with_times_over_all_its_runs() {
+    use RunEventKind::*;
+    let world = world(false).await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@hang").await;
+    let phase = || world.task(&task.id).progress.phase;
+    world.until("it was seen", || phase() == Phase::Waiting).await;
+    world.clock.advance(Duration::from_secs(601));
+    world.until("it is stalled", || phase() == Phase::Stalled).await;
+    world.clock.advance(Duration::from_secs(1));
+    world.supervisor.send(&task.id, "look at src only".into(), None).await.unwrap();
+    world.clock.advance(Duration::from_secs(1));
+    world.finish(&task, "found").await;
+    world.ended(&task).await;
+    world.posts(&parent, 2).await;
+    let told = |events: &[RunEvent]| events.iter().any(|event| event.kind == Told);
+    let events = || world.supervisor.run_events(&task.id).unwrap();
+    world.until("the notice is noted as delivered", || told(&events())).await;
+    world.clock.advance(Duration::from_secs(1));
+    world.supervisor.resume(&task.id, "@hang".into()).await.unwrap();
+    world.until("it works again", || world.host.is_busy(&task.id)).await;
+    world.until("the prompt is noted as sent", || events().last().unwrap().kind == Started).await;
+    world.clock.advance(Duration::from_secs(1));
+    let target = Target::Task(task.id.clone());
+    world.supervisor.cancel(&caller(&parent), target).await.unwrap();
+
+    let since = |event: &RunEvent| event.at.since(task.started_at).as_secs();
+    let all = events();
+    let all: Vec<_> = all
+        .iter()
+        .map(|event| (since(event), event.run, event.kind, event.text.as_deref()))
+        .collect();
+    let expected = [
+        (0, 0, Queued, None),
+        (0, 0, Started, None),
+        (601, 0, Stalled, None),
+        (602, 0, Message, Some("look at src only")),
+        (603, 0, Completed, None),
+        (603, 0, Told, None),
+        (604, 1, Queued, None),
+        (604, 1, Started, None),
+        // Who cancels it knows, and is not told.
+        (605, 1, Cancelled, None),
+    ];
+    assert_eq!(all, expected);
 }
 
 #[tokio::test]

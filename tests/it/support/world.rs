@@ -80,6 +80,7 @@ pub fn caller(session: &SessionId) -> Caller {
         agent: "build".into(),
         directory: "/project".into(),
         host: "scripted".into(),
+        instance: None,
         development: false,
         lone_batches: false,
         heir_of: String::new(),

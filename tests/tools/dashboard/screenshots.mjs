@@ -70,9 +70,10 @@ if (directory === undefined) {
   ].filter(([name]) => !process.env.ONLY || process.env.ONLY.split(",").includes(name));
   for (const [name, start] of stages) {
     const { daemon, explorers = [], scripted = [] } = await start();
-    const tasks = [explorers[0], scripted[0]].filter(Boolean).map((task, n) => [`task${n}`, `#/task/${task.sessionID}`]);
-    const views = [["agents", "#/agents"], ["timeline", "#/timeline"], ["batches", "#/batches"], ["stats", "#/stats"], ...tasks,
-      ...(scripted.length ? [["batch", "#/batch/release"]] : [])];
+    const shown = [explorers[0], ...scripted.slice(0, 1), ...(await daemon.get("/v1/tasks?limit=1")).tasks].filter(Boolean);
+    const tasks = shown.slice(0, 2).map((task, n) => [`task${n}`, `#/task/${task.sessionID}`]);
+    const batches = shown.slice(-1).map((task) => ["batch", `#/batch/${encodeURIComponent(task.batchId)}`]);
+    const views = [["agents", "#/agents"], ["timeline", "#/timeline"], ["batches", "#/batches"], ["stats", "#/stats"], ...tasks, ...batches];
     for (const [width, height] of [[1440, 900], [1024, 768], [390, 844]]) {
       for (const colorScheme of ["light", "dark"]) {
         for (const [view, address] of views) {

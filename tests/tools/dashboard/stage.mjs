@@ -55,6 +55,7 @@ export class Daemon {
 
   /** The address with a new one-time code. */
   async address() {
+    this.codes = (this.codes ?? 0) + 1;
     return this.run("dash", "--print");
   }
 

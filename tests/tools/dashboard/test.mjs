@@ -7,6 +7,8 @@ import { axe, browse, Daemon, until } from "./stage.mjs";
 const daemon = await Daemon.start();
 const browser = await browse();
 const failures = [];
+/** Taken first and used last: by then it is older than a minute, and nobody had to wait for that. */
+const old = { address: await daemon.address(), at: Date.now() };
 
 async function it(sentence, test, options = {}) {
   if (!sentence.includes(process.env.ONLY ?? "")) return;
@@ -51,6 +53,11 @@ await it("without any task the page says how to launch one", async (page) => {
   await open(page);
   await page.getByText("No agents yet").waitFor();
   await page.getByText("asyncagents run --agent explore").waitFor();
+  for (const [view, words] of [["timeline", "No agents yet"], ["batches", "No batches yet"], ["stats", "No task ended in this time."]]) {
+    await open(page, `#/${view}`);
+    await page.getByText(words).first().waitFor();
+  }
+  assert.equal(await page.getByText("none in this time").count(), 4, "of each chart");
 });
 
 const done = await daemon.launch(
@@ -152,13 +159,32 @@ await it("a batch shows how far it is, what it cost and its members", async (pag
   assert.equal(await page.locator(".members li").count(), 2);
 });
 
+await it("timeline, batch and figures follow what happens", async (page, context) => {
+  const [timeline, batch, stats] = [page, await context.newPage(), await context.newPage()];
+  await open(timeline, "#/timeline");
+  await open(stats, "#/stats");
+  const first = await daemon.launch("Watched first", "@hang", "--batch", "watched");
+  await open(batch, "#/batch/watched");
+  await batch.getByText("0 / 1", { exact: true }).waitFor();
+  const launched = stats.locator(".figure", { hasText: "Launched" }).locator("dd");
+  const before = Number(await launched.innerText());
+  await timeline.locator(".lane", { hasText: "Watched first" }).waitFor();
+  await daemon.launch("Watched second", "@say over", "--batch", "watched");
+  await timeline.locator(".lane", { hasText: "Watched second" }).waitFor();
+  await batch.locator(".members li", { hasText: "Watched second" }).waitFor();
+  await batch.getByText("1 / 2", { exact: true }).waitFor();
+  await until("it is counted", async () => Number(await launched.innerText()) > before);
+  await daemon.run("cancel", first.sessionID);
+  await batch.getByText("2 / 2", { exact: true }).waitFor();
+});
+
 await it("stats show figures over time by agent and model, the queue and its limits", async (page) => {
   await open(page, "#/stats");
   for (const title of ["Launches", "Ends", "Tokens", "Cost", "By agent", "By model", "Queue and limits"]) {
     await page.getByRole("heading", { name: title, exact: true }).waitFor();
   }
   await page.getByRole("link", { name: "explore" }).waitFor();
-  await page.getByText("10 tasks at work for each parent, 1,000 waiting").waitFor();
+  await page.getByText("Each parent: at most 10 at work, 1,000 waiting").waitFor();
   await page.getByRole("button", { name: "24 h" }).click();
   await page.getByRole("img", { name: /Launches: \d+ in all/ }).waitFor();
 });
@@ -173,7 +199,7 @@ await it("without a code the page is read-only and says so", async (page) => {
   assert.equal(await page.locator("dialog").count(), 0);
 });
 
-await it("a code is used once, leaves the address, and an old or invented one is refused", async (page, context) => {
+await it("a code is used once, leaves the address, and a used or invented one is refused", async (page, context) => {
   const address = await daemon.address();
   await page.goto(address);
   await page.getByRole("button", { name: "Launch…" }).waitFor();
@@ -248,16 +274,36 @@ await it("a task is launched, sent a message, cancelled and resumed from the pag
   await dialog.getByLabel("Message").fill("look at src only");
   await dialog.getByLabel("Message").press("Control+Enter");
   await page.getByText("Sent.").waitFor();
+  await page.locator(".events li", { hasText: "message sent" }).getByText("look at src only").waitFor();
   await page.getByRole("button", { name: "Cancel…" }).click();
   await dialog.getByRole("button", { name: "Cancel it" }).click();
   await page.locator(".head .label", { hasText: "cancelled" }).waitFor();
   assert.equal(await stateOf({ sessionID: id }), "cancelled");
+  await page.locator(".events li", { hasText: "cancelled after" }).waitFor();
+  const texts = await page.locator(".events li > span").allInnerTexts();
+  assert.deepEqual(texts.map((text) => text.split(/\s/)[0]), ["launched", "started", "message", "cancelled"]);
   await page.goto(`${daemon.url}/#/task/${done.sessionID}`);
   await page.getByRole("button", { name: "Resume…" }).click();
   await dialog.getByLabel("Prompt").fill("@say again");
   await dialog.getByRole("button", { name: "Resume" }).click();
   await page.locator(".result", { hasText: "again" }).waitFor();
   assert.equal((await daemon.get(`/v1/tasks/${done.sessionID}`)).resumeCount, 1);
+  await until("both runs are told of", async () => {
+    const texts = (await page.locator(".events li > span").allInnerTexts()).map((text) => text.split(/\s/)[0]);
+    return texts.join(" ").startsWith("launched started completed") && texts.join(" ").includes("resumed started completed");
+  });
+});
+
+await it("all agents of a batch are cancelled together, after a question that names them", async (page) => {
+  const tasks = [];
+  for (const n of [1, 2]) tasks.push(await daemon.launch(`Together ${n}`, "@hang", "--batch", "together"));
+  await signIn(page, "#/batch/together");
+  await page.getByRole("button", { name: "Cancel all…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Cancel 2 tasks?" });
+  for (const text of ["Together 1", "Together 2", /They stop now/]) await dialog.getByText(text).waitFor();
+  await dialog.getByRole("button", { name: "Cancel them" }).click();
+  await until("both are cancelled", async () => (await Promise.all(tasks.map(stateOf))).join(" ") === "cancelled cancelled");
+  await page.getByText("2 / 2", { exact: true }).waitFor();
 });
 
 await it("a failed task is launched again, and the new one is shown", async (page) => {
@@ -268,6 +314,9 @@ await it("a failed task is launched again, and the new one is shown", async (pag
   assert.notEqual(id, failed.sessionID);
   await page.getByRole("heading", { name: "Fail" }).waitFor();
   assert.equal((await daemon.get(`/v1/tasks/${id}`)).description, "Fail");
+  await page.locator(".facts").getByRole("link", { name: failed.sessionID }).click();
+  await page.locator(".facts").getByText("Retried by").waitFor();
+  assert.equal(await page.locator(".facts").getByRole("link", { name: id }).count(), 1);
 });
 
 await it("what the daemon refuses is said and changes nothing", async (page) => {
@@ -320,7 +369,24 @@ await it("all is done with the keyboard", async (page) => {
   await page.getByRole("dialog").waitFor({ state: "detached" });
   await page.keyboard.press("2");
   await page.getByRole("heading", { name: "Timeline" }).waitFor();
+  const denied = await daemon.launch("Denied by keyboard", "@ask bash no\n@say over");
+  await page.keyboard.press("1");
+  await row(page, denied).getByRole("button", { name: "Deny" }).waitFor();
+  await row(page, denied).locator("a.main").focus();
+  await page.locator(`.row.selected[data-id="${denied.sessionID}"]`).waitFor();
+  await page.keyboard.press("d");
+  await until("it is denied", async () => (await stateOf(denied)) === "error");
+  assert.equal((await daemon.get(`/v1/tasks/${denied.sessionID}`)).answers[0].allowed, false);
 });
+
+for (const reducedMotion of ["no-preference", "reduce"]) {
+  await it(`with ${reducedMotion === "reduce" ? "reduced motion nothing moves" : "motion what works turns"}`, async (page) => {
+    await open(page);
+    await row(page, hanging).locator('[data-state="working"]').waitFor();
+    const moving = await page.evaluate(() => document.getAnimations().length);
+    assert.equal(moving > 0, reducedMotion === "no-preference");
+  }, { reducedMotion });
+}
 
 const SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)></script>";
 const MARKDOWN = [
@@ -347,10 +413,33 @@ await it("hostile descriptions, Markdown and requests are shown as text and do n
   await daemon.run("deny", asking.sessionID);
 });
 
+/** The request and its buttons are within their row, which the next one follows. */
+const isWhole = async (page, task) => {
+  const [row, deny] = [page.locator(`.row[data-id="${task.sessionID}"]`), page.locator(`.row[data-id="${task.sessionID}"] .ask`)];
+  const [outer, inner] = [await row.boundingBox(), await deny.boundingBox()];
+  assert.ok(inner.y + inner.height <= outer.y + outer.height, `${JSON.stringify(inner)} in ${JSON.stringify(outer)}`);
+  assert.ok(outer.y + outer.height - (inner.y + inner.height) < 24, "and leaves no hole");
+};
+
+await it("a long request and its buttons stay in their row", async (page) => {
+  const asking = await daemon.launch("Asks at length", "@ask bash " + "word".repeat(100) + "\n@say ok");
+  await open(page);
+  await row(page, asking).locator(".ask").waitFor();
+  await isWhole(page, asking);
+  await signIn(page);
+  await row(page, asking).getByRole("button", { name: "Deny" }).waitFor();
+  await isWhole(page, asking);
+  await daemon.run("deny", asking.sessionID);
+});
+
 await it("at phone width nothing sticks out, and everything can be reached", async (page) => {
   const asking = await daemon.launch("On the phone " + "long ".repeat(30), "@ask bash " + "word".repeat(60) + "\n@say ok");
+  await open(page);
+  await row(page, asking).locator(".ask").waitFor();
+  await isWhole(page, asking);
   await signIn(page);
   await row(page, asking).getByRole("button", { name: "Approve" }).waitFor();
+  await isWhole(page, asking);
   const views = ["#/agents", "#/timeline", "#/batches", "#/batch/mine", "#/stats", `#/task/${asking.sessionID}`, `#/task/${done.sessionID}`];
   for (const view of views) {
     await open(page, view);
@@ -358,8 +447,15 @@ await it("at phone width nothing sticks out, and everything can be reached", asy
     await until("it is loaded", async () => (await page.getByText("Loading…").count()) === 0);
     const sticking = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
     assert.ok(sticking <= 0, `${view}: ${sticking} pixels too wide`);
+    const cut = await page.locator(".scroll").evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth).length);
+    assert.equal(cut, 0, `${view}: tables are seen whole`);
     const nav = await page.getByRole("navigation", { name: "Views" }).boundingBox();
     assert.ok(nav.x >= 0 && nav.x + nav.width <= 390, `${view}: the navigation is within the page`);
+  }
+  await open(page, "#/agents?batch=mine&parent=cli");
+  await page.locator(".filters .chip").first().waitFor();
+  for (const select of await page.locator(".filters select").all()) {
+    assert.ok((await select.boundingBox()).width > 100, "filters are read beside others");
   }
   await open(page);
   await row(page, asking).getByRole("button", { name: "Approve" }).click();
@@ -403,6 +499,18 @@ await it("colours follow the system, and the button overrules it", async (page) 
   await page.getByRole("button", { name: "Colours: dark" }).waitFor();
   assert.equal(await background(), dark);
 }, { colorScheme: "dark" });
+
+await it("a code that is older than a minute is refused, and the page says so and stays read-only", async (page) => {
+  assert.ok(daemon.codes <= 32, "else it gave way to newer ones");
+  await until("a minute is over", () => Date.now() - old.at > 60_000, 70_000);
+  await page.goto(old.address);
+  const message = page.locator(".message.error");
+  await message.getByText("this code was used before or is older than a minute; run `asyncagents dash` for a new one").waitFor();
+  await page.getByText("Read-only.").waitFor();
+  assert.equal(new URL(page.url()).hash, "");
+  assert.equal(await page.getByRole("button", { name: "Launch…" }).count(), 0);
+  assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+});
 
 await it("a daemon that was killed is missed, and the page catches up when it is back, without its token", async (page) => {
   await signIn(page);
