@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use asyncagents::wire::TaskView;
-use serde_json::Value;
+use asyncagents::wire::{PROTOCOL, TaskView};
+use serde_json::{Value, json};
 
+use crate::support::front::CannedDaemon;
 use crate::support::process::{Shell, until};
 use crate::support::terminal::Terminal;
 
@@ -95,4 +96,32 @@ fn the_end_of_the_input_answers_nothing() {
     let (code, screen) = terminal.wait();
     assert_eq!(code, 0, "{screen}");
     assert_eq!(open_requests(&shell), [task.short_id]);
+}
+
+#[test]
+fn what_is_picked_is_answered_again_while_a_new_daemon_has_not_looked_at_its_hosts() {
+    let shell = Shell::new();
+    let health = json!({
+        "status": "ok", "uptime": 0, "version": "0.1.0", "protocol": PROTOCOL, "taskCount": 1, "pid": 1,
+    });
+    let asked = json!({ "permissions": [{
+        "id": "per_1", "sessionID": "ses_1", "shortID": "ab12c3", "description": "look",
+        "what": "bash ls", "since": "2026-01-01T00:00:00.000Z",
+    }]});
+    let unknown = json!({ "error": "no permission request `per_1` is open", "status": 404 });
+    let answers = vec![
+        ("GET /v1/health", 200, health.to_string()),
+        ("GET /v1/permissions", 200, asked.to_string()),
+        ("POST /v1/permissions/per_1", 404, unknown.to_string()),
+    ];
+    let daemon = CannedDaemon::listen(&shell.socket(), answers);
+    let mut terminal = Terminal::start(&mut shell.command(["approve"]), None);
+    terminal.until_shows("Allow which? ");
+    terminal.type_keys("1\n");
+    let mut answered = 0;
+    until("it is tried again", || {
+        let asked = daemon.take_asked();
+        answered += asked.iter().filter(|line| line.starts_with("POST /v1/permissions/")).count();
+        answered > 1
+    });
 }
