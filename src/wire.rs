@@ -466,7 +466,7 @@ pub struct OutputView {
 pub struct DetailView {
     #[serde(flatten)]
     pub task: TaskView,
-    /// What happened to it, oldest first; the newest 200 of a kind.
+    /// What happened to it, oldest first: of the newest 200 runs, messages and notices.
     pub events: Vec<RunEvent>,
     /// How its permission requests were answered, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

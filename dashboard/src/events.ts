@@ -23,7 +23,7 @@ export function eventsOf(task: Detail, asks: Ask[]): TaskEvent[] {
     const waited = at - queuedAt;
     const words = {
       queued: run === 0 ? "launched" : "resumed",
-      started: waited < SHORTEST_WAIT ? "started" : `started, after ${duration(waited)} in the queue`,
+      started: waited < SHORTEST_WAIT ? "started" : `started after ${duration(waited)}`,
       message: "message sent", correction: "asked for an answer that fits the schema", stalled: "stalled",
       completed: `completed after ${duration(waited)}`, failed: `failed after ${duration(waited)}`,
       cancelled: `cancelled after ${duration(waited)}`, told: "parent told",

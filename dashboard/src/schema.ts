@@ -271,7 +271,7 @@ export interface components {
         DetailView: components["schemas"]["TaskView"] & {
             /** @description How its permission requests were answered, oldest first. */
             answers?: components["schemas"]["Answered"][];
-            /** @description What happened to it, oldest first; the newest 200 of a kind. */
+            /** @description What happened to it, oldest first: of the newest 200 runs, messages and notices. */
             events: components["schemas"]["RunEvent"][];
             inherited?: components["schemas"]["InheritedView"] | null;
         };

@@ -178,7 +178,7 @@ test("what happened to a task is told in order, with how long it waited and work
   };
   const asks = [{ id: "per_2", sessionID: "t", shortID: "t", description: "", what: "bash rm", since: at(155) }];
   assert.deepEqual(eventsOf(detail, asks).map(({ at, text, what }) => [at / 1000, text, what]), [
-    [100, "launched", undefined], [112, "started, after 12 s in the queue", undefined], [115, "message sent", "only src"],
+    [100, "launched", undefined], [112, "started after 12 s", undefined], [115, "message sent", "only src"],
     [120, "stalled", undefined], [125, "approved (dashboard, cli)", "bash ls"], [130, "completed after 30 s", undefined],
     [130, "parent told", undefined], [140, "result retrieved", undefined], [150, "resumed", undefined],
     [150.2, "started", undefined], [155, "asks for permission", "bash rm"], [160, "last seen: blocked", undefined],

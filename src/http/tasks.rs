@@ -191,7 +191,12 @@ pub(super) async fn detail(
     Id(id): Id,
 ) -> Result<Json<DetailView>, ApiError> {
     let task = api.supervisor.task(&TaskId::new(id))?;
-    let events = api.supervisor.run_events(&task.id)?;
+    // A damaged row of an earlier run must not hide the task.
+    let events = api.supervisor.run_events(&task.id).unwrap_or_else(|error| {
+        let error = &error as &dyn std::error::Error;
+        tracing::error!(task = %task.id, error, "events of a task unreadable; it is shown without them");
+        Vec::new()
+    });
     let answers = api.supervisor.answers(&task.id)?;
     let inherited = match task.origin.is_forked {
         true => api.supervisor.inherited(&task.id)?,

@@ -362,33 +362,3 @@ fn count(db: &Connection, condition: &str, values: &[Value<'_>]) -> Result<u64, 
 
 /// `OFFSET` and `LIMIT` up to here walk so few rows that it takes microseconds.
 const NEAR: u64 = 1_000;
-
-#[cfg(test)]
-mod tests {
-    use rusqlite::{Connection, StatementStatus};
-
-    use super::super::filter::Field;
-    use super::*;
-    use crate::store::prune::tests::History;
-    use crate::task::MAILBOX;
-
-    #[tokio::test]
-    async fn a_page_of_one_hosts_newest_ends_reads_no_task_of_another() {
-        let history = History::new();
-        for name in ["one", "two", "three"] {
-            history.launch(name, "general", "batch", MAILBOX).await;
-        }
-        let db = Connection::open(history.file()).unwrap();
-        let filter = Filter { host: Some("elsewhere".into()), ..Filter::default() };
-        let newest_ends = Sort { field: Field::CompletedAt, direction: Direction::Descending };
-        let (condition, _) = filter.condition();
-        let page = format!("t.seq FROM task t WHERE {condition} ORDER BY {}", newest_ends.sql());
-        let total = format!("count(*) FROM task t WHERE {condition}");
-        for sql in [page, total] {
-            let mut statement = db.prepare(&format!("SELECT {sql}")).unwrap();
-            statement.query(["elsewhere"]).unwrap().next().unwrap();
-            let work = [StatementStatus::FullscanStep, StatementStatus::Sort];
-            assert_eq!(work.map(|work| statement.get_status(work)), [0, 0], "{sql}");
-        }
-    }
-}

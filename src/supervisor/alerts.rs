@@ -42,8 +42,8 @@ impl Alerter {
         // Dropped when this stops, with what is under way: the next daemon finds it owed.
         let mut lanes: JoinSet<(Channel, Option<Timestamp>)> = JoinSet::new();
         let mut busy: HashSet<Channel> = HashSet::new();
-        // Not stored: the next daemon may find the receiver there.
-        let mut away: HashMap<Channel, Timestamp> = HashMap::new();
+        // Until when, and how often in a row. Not stored: the next daemon may find the receiver there.
+        let mut away: HashMap<Channel, (Timestamp, u32)> = HashMap::new();
         loop {
             let wait = self.start_due(&mut lanes, &mut busy, &away).unwrap_or_else(|error| {
                 let error = &error as &dyn std::error::Error;
@@ -57,9 +57,12 @@ impl Alerter {
                     Ok((channel, until)) => {
                         busy.remove(&channel);
                         match until {
-                            Some(until) => away.insert(channel, until),
-                            None => away.remove(&channel),
-                        };
+                            Some(until) => {
+                                let tries = away.get(&channel).map_or(0, |(_, tries)| *tries);
+                                away.insert(channel, (until, tries + 1));
+                            }
+                            None => drop(away.remove(&channel)),
+                        }
                     }
                     Err(_) => {
                         tracing::error!("notification panicked; retrying");
@@ -82,7 +85,7 @@ impl Alerter {
         &self,
         lanes: &mut JoinSet<(Channel, Option<Timestamp>)>,
         busy: &mut HashSet<Channel>,
-        away: &HashMap<Channel, Timestamp>,
+        away: &HashMap<Channel, (Timestamp, u32)>,
     ) -> Result<Duration, Error> {
         let now = self.core.clock().now();
         let mut wait = LONGEST_SLEEP;
@@ -90,7 +93,8 @@ impl Alerter {
             if busy.contains(&channel) {
                 continue;
             }
-            if let Some(until) = away.get(&channel).filter(|until| **until > now) {
+            let (until, tries) = away.get(&channel).copied().unwrap_or((now, 0));
+            if until > now {
                 wait = wait.min(until.since(now).max(Duration::from_millis(10)));
                 continue;
             }
@@ -104,15 +108,16 @@ impl Alerter {
             let alerter = self.clone();
             busy.insert(channel);
             lanes.spawn(async move {
-                let until = alerter.send(due).await;
+                let until = alerter.send(due, tries).await;
                 (channel, until)
             });
         }
         Ok(wait)
     }
 
-    /// One channel, in order. Returns when to go on with a receiver that is away.
-    async fn send(&self, due: Vec<OwedAlert>) -> Option<Timestamp> {
+    /// One channel, in order. Returns when to go on with a receiver that is away. `tries` is how often it was found
+    /// away in a row: at the cap the oldest alert gives way, and its own attempts with it.
+    async fn send(&self, due: Vec<OwedAlert>, tries: u32) -> Option<Timestamp> {
         for alert in due {
             let now = self.core.clock().now();
             let OwedAlert { channel, id, attempts, .. } = &alert;
@@ -131,7 +136,7 @@ impl Alerter {
             match self.notifier().send(channel, id, &alert.body, now).await {
                 Ok(()) => self.note(self.core.store().alerts().remove(alert.seq)).await,
                 Err(error) => {
-                    let delay = PAUSES.jittered(*attempts, self.core.clock().random());
+                    let delay = PAUSES.jittered(tries.max(*attempts), self.core.clock().random());
                     tracing::warn!(
                         channel = channel.name(),
                         id,

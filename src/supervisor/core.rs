@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::turns::Bell;
 use super::{Caller, Error, Hosts, Settings};
 use crate::clock::Clock;
-use crate::host::{Host, Location, MeteredHost, Place};
+use crate::host::{ClientCredentials, Host, Location, MeteredHost, Place};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::task::queue::Limits;
@@ -167,21 +167,33 @@ impl Core {
 
     /// The host for a launch: a caller may be bound to a server, or name one of its own in its environment.
     pub(super) fn host_for(&self, name: &str, caller: &Caller) -> Result<Arc<dyn Host>, Error> {
-        let host = self.host(name)?;
-        let metered =
-            |there| Arc::new(MeteredHost::new(name.to_owned(), there, self.0.metrics.clone()));
-        let Some(servers) = host.servers() else { return Ok(Arc::clone(host)) };
-        if let Some(instance) = &caller.instance {
-            return Ok(metered(servers.on(instance)?));
+        match (self.host(name)?.servers(), &caller.instance) {
+            (Some(servers), Some(instance)) => Ok(self.metered(name, servers.on(instance)?)),
+            (Some(_), None) | (None, _) => self.host_named_by(name, &caller.handed),
         }
-        let Some(address) = caller.handed.opencode() else { return Ok(Arc::clone(host)) };
+    }
+
+    /// The host, at the server that a caller's environment names.
+    pub(super) fn host_named_by(
+        &self,
+        name: &str,
+        handed: &ClientCredentials,
+    ) -> Result<Arc<dyn Host>, Error> {
+        let host = self.host(name)?;
+        let (Some(servers), Some(address)) = (host.servers(), handed.opencode()) else {
+            return Ok(Arc::clone(host));
+        };
         // Lazy: the live tasks are read once, and only when a server has to be evicted.
         let live = OnceCell::new();
         let needed = |name: &str| {
             let live = live.get_or_init(|| self.live_instances());
             live.iter().any(|instance| instance == name)
         };
-        Ok(metered(servers.at(address, &needed)?))
+        Ok(self.metered(name, servers.at(address, &needed)?))
+    }
+
+    fn metered(&self, name: &str, there: Arc<dyn Host>) -> Arc<dyn Host> {
+        Arc::new(MeteredHost::new(name.to_owned(), there, self.0.metrics.clone()))
     }
 
     /// The address of a session, which may be a task's or any conversation. A failed read yields an address

@@ -55,7 +55,7 @@ impl Supervisor {
             // The login of a server that a caller named was lost with the previous daemon: attach it again.
             let instance = &task.origin.host_instance;
             if host.servers().is_some_and(|servers| servers.is_named_by_caller(instance)) {
-                self.0.core.host_for(&task.origin.host, caller)?;
+                self.0.core.host_named_by(&task.origin.host, &caller.handed)?;
             }
             let Some(credentials) = host.credentials() else { continue };
             match credentials.bring(Place::from(&task), caller.handed.clone()).await {

@@ -23,7 +23,8 @@ impl Supervisor {
         if core.store().slots().pause(core.clock().now()).await? {
             tracing::info!("queue paused; running tasks go on");
         }
-        self.explain_queue().await
+        self.explain_to_queued().await;
+        Ok(())
     }
 
     /// Idempotent.
@@ -32,7 +33,19 @@ impl Supervisor {
             tracing::info!("queue continued");
         }
         self.0.bells.prompts.ring();
-        self.explain_queue().await
+        self.explain_to_queued().await;
+        Ok(())
+    }
+
+    /// The queue is paused or continued already: a text that could not be written is no reason to say otherwise.
+    async fn explain_to_queued(&self) {
+        if let Err(error) = self.explain_queue().await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(
+                error,
+                "queued tasks may not say whether the queue is paused; corrected at the next start"
+            );
+        }
     }
 
     /// Lets every queued task say whether the queue is paused. Detached: a caller that hangs up must not leave some

@@ -1,9 +1,8 @@
-//! Retries: a failed or cancelled task launched again with the same order, in a new session, for the same parent, on
-//! the same server. The launch is a launch like any other, with the same crash windows; it only knows which task it
+//! Retries: a failed or cancelled task launched again with the same order, in a new session, for the same parent: beside
+//! it, if that is a conversation of the same host, else on the first task's server. The launch is a launch like any other, with the same crash windows; it only knows which task it
 //! repeats.
 
 use super::{Caller, Error, Fork, Launch, Supervisor};
-use crate::host::Servers;
 use crate::task::launch::TaskSpec;
 use crate::task::{LaunchMode, Order, Origin, Task, TaskId};
 
@@ -62,10 +61,14 @@ impl Supervisor {
         if *host == origin.parent.host {
             return Ok(None);
         }
-        let named = |servers: &dyn Servers| servers.is_named_by_caller(host_instance);
-        if core.host(host)?.servers().is_some_and(named) {
-            // A daemon may have forgotten it since, or its login: a caller that names it attaches it again.
-            core.host_for(host, caller)?;
+        let Some(servers) = core.host(host)?.servers() else { return Ok(None) };
+        if servers.is_named_by_caller(host_instance) {
+            // A daemon may have forgotten it since, or its login: a caller that names it attaches it again. One
+            // that names another server, which may not even be attached, is no hindrance.
+            let attached = core.host_named_by(host, &caller.handed);
+            if servers.on(host_instance).is_err() {
+                attached?;
+            }
         }
         Ok(Some(host_instance.clone()))
     }

@@ -251,12 +251,13 @@ impl OpenCode {
     }
 
     fn gone(&self, name: &str) -> Error {
-        Error::Unreachable(match name.starts_with(PLUGIN) {
-            true => format!("OpenCode (`{name}`) is not running; open it again"),
-            false => format!(
-                "no OpenCode server `{name}` is known any more; `asyncagents hosts add {name} \
-                     URL` says where it is"
-            ),
+        let unknown = format!("no OpenCode server `{name}` is known any more");
+        Error::Unreachable(if name.starts_with(PLUGIN) {
+            format!("OpenCode (`{name}`) is not running; open it again")
+        } else if OpenCode::is_handed(name) {
+            format!("{unknown}; set ASYNCAGENTS_OPENCODE_URL to its address and try again")
+        } else {
+            format!("{unknown}; `asyncagents hosts add {name} URL` says where it is")
         })
     }
 

@@ -155,6 +155,24 @@ async fn the_host_that_the_callers_environment_names_is_used_with_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_of_an_embedded_task_does_not_depend_on_the_servers_of_live_tasks() {
+    let server = OpenCode::start().await;
+    block_in_place(|| {
+        let mut shell = shell();
+        shell.say(["pause"]);
+        shell.set("ASYNCAGENTS_HOST", "embedded");
+        let cancelled = run(&shell, "hello").stdout.trim().to_owned();
+        shell.say(["cancel", &cancelled]);
+        shell.say(["continue"]);
+        shell.set("ASYNCAGENTS_HOST", "opencode");
+        shell.set("ASYNCAGENTS_OPENCODE_URL", server.url());
+        assert_eq!(run(&shell, "@hang").code, 0);
+        assert_eq!(end(&shell, &shell.run(["retry", &cancelled])).0, "completed");
+        assert_eq!(server.sessions().len(), 1);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_goes_to_the_server_of_the_first_task_and_to_no_other() {
     let [first, other] = [OpenCode::start().await, OpenCode::start().await];
     block_in_place(|| {
@@ -180,7 +198,7 @@ async fn a_retry_goes_to_the_server_of_the_first_task_and_to_no_other() {
         shell.say(["daemon", "stop"]);
         shell.unset("ASYNCAGENTS_OPENCODE_URL");
         let refused = shell.run(["retry", task]);
-        let told = "is known any more; `asyncagents hosts add handed-";
+        let told = "is known any more; set ASYNCAGENTS_OPENCODE_URL to its address";
         assert!(refused.code == 1 && refused.stderr.contains(told), "{refused:?}");
         assert_eq!(sessions(), [3, 0]);
         shell.set("ASYNCAGENTS_OPENCODE_URL", first.url());

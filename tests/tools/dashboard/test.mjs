@@ -270,6 +270,7 @@ await it("a task is launched, sent a message, cancelled and resumed from the pag
   await dialog.getByRole("button", { name: "Launch" }).click();
   await page.getByRole("heading", { name: "From the page" }).waitFor();
   const id = decodeURIComponent(new URL(page.url()).hash.slice("#/task/".length));
+  await page.locator(".events li", { hasText: "started" }).waitFor();
   await page.getByRole("button", { name: "Send…" }).click();
   await dialog.getByLabel("Message").fill("look at src only");
   await dialog.getByLabel("Message").press("Control+Enter");
