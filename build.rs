@@ -62,7 +62,12 @@ fn link_unwinder_statically() {
     if (target("OS").as_str(), target("ENV").as_str()) != ("linux", "gnu") {
         return;
     }
-    let linker = env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
+    let linker = match env::var("RUSTC_LINKER") {
+        Ok(linker) => linker,
+        // Which linker rustc takes for another platform is not known here; the `cc` of this one says nothing of it.
+        Err(_) if env::var_os("HOST") != env::var_os("TARGET") => return,
+        Err(_) => "cc".to_owned(),
+    };
     // A compiler that does not find the file prints its name alone.
     let asked = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output();
     let has_it = asked

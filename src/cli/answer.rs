@@ -56,7 +56,7 @@ impl Answer {
             return picker::pick(&connection, allow).await;
         }
         let (permissions, word) = match &self.id {
-            None => (connection.call(Client::permissions).await?.permissions, "asks"),
+            None => (connection.permissions().await?, "asks"),
             Some(id) => {
                 let by = SHELL.to_owned();
                 let answer = AnswerRequest { allow, door: Door::Cli, by };

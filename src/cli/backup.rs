@@ -33,10 +33,9 @@ pub(super) struct Backup {
 
 impl Backup {
     pub(super) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        let copying = Spinner::start("copying the task store");
-        let mut progress = |done: u64, of: u64| {
-            copying.say(format!("copying the task store: {}%", done * 100 / of.max(1)));
-        };
+        let copying = Spinner::with_percentage("copying the task store");
+        // Called while a snapshot of the store is held open.
+        let mut progress = |done: u64, of: u64| copying.reach(done * 100 / of.max(1));
         let bytes = daemon::back_up(&settings.home, &self.file, self.force, &mut progress)?;
         drop(copying);
         if self.json {

@@ -56,8 +56,21 @@ impl Changes {
         if self.is_json { Ok(()) } else { show::line(line) }
     }
 
+    pub(super) fn is_json(&self) -> bool {
+        self.is_json
+    }
+
     /// At the end.
     pub(super) fn print(&self) -> anyhow::Result<()> {
         if self.is_json { show::json(self) } else { Ok(()) }
+    }
+
+    /// At the end of several steps, also of those before one that failed.
+    pub(super) fn print_after(&self, done: anyhow::Result<()>) -> anyhow::Result<()> {
+        if done.is_err() && self.files.is_empty() {
+            return done;
+        }
+        let printed = self.print();
+        done.and(printed)
     }
 }

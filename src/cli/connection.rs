@@ -14,7 +14,7 @@ use crate::client::{Client, Error};
 use crate::config::Settings;
 use crate::daemon::start;
 use crate::quote;
-use crate::wire::{ErrorView, TaskView};
+use crate::wire::{ErrorView, PermissionView, PermissionsView, TaskView};
 
 /// How often in a row a call is made. A daemon that dies each time probably dies of the call.
 const TRIES: u32 = 10;
@@ -29,7 +29,8 @@ const PAUSES: Backoff =
 /// How long an answer may take beyond the time a call waits, before the daemon counts as frozen.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long a daemon that was just started may take to look at its hosts; until then a 404 may be premature.
+/// How long a daemon that was just started may take to look at its hosts; until then a 404 or an
+/// empty list may be premature.
 const SETTLING: Duration = Duration::from_secs(5);
 
 /// How many tasks are looked through for ids like one that is unknown, and how many of them are named.
@@ -107,17 +108,33 @@ impl Connection<'_> {
         &self,
         call: impl AsyncFn(&Client) -> Result<T, Error>,
     ) -> anyhow::Result<T> {
+        self.settle(call, |answer| matches!(answer, Err(error) if has_status(error, 404))).await
+    }
+
+    /// The open permission requests. That there are none may be premature when the daemon was replaced meanwhile.
+    pub(super) async fn permissions(&self) -> anyhow::Result<Vec<PermissionView>> {
+        let is_none = |answer: &anyhow::Result<PermissionsView>| {
+            self.was_repeated() && matches!(answer, Ok(view) if view.permissions.is_empty())
+        };
+        Ok(self.settle(Client::permissions, is_none).await?.permissions)
+    }
+
+    async fn settle<T>(
+        &self,
+        call: impl AsyncFn(&Client) -> Result<T, Error>,
+        may_be_premature: impl Fn(&anyhow::Result<T>) -> bool,
+    ) -> anyhow::Result<T> {
         let began = Instant::now();
         let mut tries = 0;
         loop {
-            let error = match self.call(&call).await {
-                Err(error) if has_status(&error, 404) && began.elapsed() < SETTLING => error,
-                other => return other,
-            };
-            // A daemon that has been up for longer has seen its hosts: then the 404 is the answer.
+            let answer = self.call(&call).await;
+            if !may_be_premature(&answer) || began.elapsed() >= SETTLING {
+                return answer;
+            }
+            // A daemon that has been up for longer has seen its hosts: then this is the answer.
             let health = self.call(async |client| client.health().await).await?;
             if Duration::from_secs(health.uptime) > SETTLING {
-                return Err(error);
+                return answer;
             }
             tokio::time::sleep(PAUSES.pause(tries)).await;
             tries += 1;

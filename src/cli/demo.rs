@@ -3,7 +3,7 @@
 //!
 //! It has a storage directory of its own, with a daemon and a port of its own, so that it never touches real work. All
 //! of it is removed at the end, also after Ctrl-C, and when nobody reads the output any more (`| head`). Killed with
-//! `kill -9` it leaves files, and its daemon ends with it.
+//! `kill -9`, its daemon ends and removes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,6 +44,9 @@ const INTERRUPTED: u8 = 130;
 
 /// A longer path would leave no room for the name of a socket.
 const LONGEST_TEMPORARY: usize = 60;
+
+/// How the name of its temporary directory begins.
+const PREFIX: &str = "aademo";
 
 /// Agent, description, prompt.
 type Errand = (&'static str, &'static str, &'static str);
@@ -161,7 +164,7 @@ impl Place {
             ..=LONGEST_TEMPORARY => temporary,
             _ => PathBuf::from("/tmp"),
         };
-        let root = tempfile::Builder::new().prefix("aademo").tempdir_in(temporary);
+        let root = tempfile::Builder::new().prefix(PREFIX).tempdir_in(temporary);
         let root = root.context("cannot make a temporary directory for the demo")?;
         // Empty, so that the user's own is not read.
         let config = root.path().join("config.toml");
@@ -172,7 +175,7 @@ impl Place {
             ..Flags::default()
         };
         let settings = Settings::resolve(&environment.apart(), &flags)?;
-        let settings = Settings { ties_daemon: true, ..settings };
+        let settings = Settings { tied_directory: Some(root.path().to_owned()), ..settings };
         let workspace = match is_empty(Path::new(&here()?)) {
             true => sample(&root.path().join("guestbook"))?,
             false => here()?,
@@ -321,6 +324,9 @@ impl<'a> Round<'a> {
             let request = CallerRequest { caller: self.parent.clone() };
             let call = async |client: &Client| client.read_mailbox(&request).await;
             let notices = self.connection.call(call).await?.notices;
+            // Before the screen is cleared, so that it is blank for as short a time as can be.
+            let mut lines = progress(&tasks, tasks::now());
+            lines.extend(self.dashboard());
             if let Some(live) = &mut live {
                 live.clear();
             }
@@ -334,8 +340,6 @@ impl<'a> Round<'a> {
                 return Ok(tasks);
             }
             if let Some(live) = &mut live {
-                let mut lines = progress(&tasks, tasks::now());
-                lines.extend(self.dashboard());
                 live.draw(&lines);
             }
             anyhow::ensure!(
@@ -358,6 +362,15 @@ async fn read(connection: &Connection<'_>, ids: &[String]) -> anyhow::Result<Vec
 
 fn is_completed(task: &TaskView) -> bool {
     task.status == Status::Completed.name()
+}
+
+/// Removes the directory of a demo that was killed, and no other: `home` was the demo's storage directory.
+pub(super) fn remove_left(directory: &Path, home: &Path) -> std::io::Result<()> {
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+    match name.starts_with(PREFIX) && home.parent() == Some(directory) {
+        true => fs::remove_dir_all(directory),
+        false => Ok(()),
+    }
 }
 
 fn is_empty(directory: &Path) -> bool {

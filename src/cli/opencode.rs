@@ -67,11 +67,11 @@ impl OpenCode {
         let (Verb::Install(arguments) | Verb::Uninstall(arguments)) = &self.verb;
         let file = config_file(settings, &arguments.scope)?;
         let mut changes = Changes::new(arguments.json);
-        match &self.verb {
-            Verb::Install(_) => install(settings, &file, &mut changes)?,
-            Verb::Uninstall(_) => uninstall(settings, &file, &mut changes)?,
-        }
-        changes.print()?;
+        let done = match &self.verb {
+            Verb::Install(_) => install(settings, &file, &mut changes),
+            Verb::Uninstall(_) => uninstall(settings, &file, &mut changes),
+        };
+        changes.print_after(done)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -40,7 +40,7 @@ fn choice(typed: &str, shown: usize) -> Choice {
 /// Shows what is asked until nothing is left or the person leaves.
 pub(super) async fn pick(connection: &Connection<'_>, allow: bool) -> anyhow::Result<ExitCode> {
     loop {
-        let open = connection.call(Client::permissions).await?.permissions;
+        let open = connection.permissions().await?;
         if open.is_empty() {
             show::line("No permission requests are waiting.")?;
             return Ok(ExitCode::SUCCESS);

@@ -12,8 +12,8 @@ use crate::config::Settings;
 use crate::daemon::start;
 use crate::wire::PruneRequest;
 
-/// How often the tasks that are left are counted.
-const BETWEEN_COUNTS: Duration = Duration::from_millis(100);
+/// How often the tasks that are left are counted; the spinner limits its redraws by itself.
+const BETWEEN_COUNTS: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
 #[command(
@@ -44,9 +44,14 @@ impl Prune {
         let request = PruneRequest { keep: self.keep, older_than_days: self.older_than };
         let pruning = Spinner::start("deleting old tasks");
         let client = start::client(&settings.home);
-        let before = client.health().await?.task_count;
+        // Only a figure to look at: without it the tasks are deleted all the same.
+        let before = match pruning.is_drawn() {
+            true => client.health().await.ok().map(|health| health.task_count),
+            false => None,
+        };
         // How many there are to delete, only the daemon finds out, as it goes along.
         let count = async {
+            let Some(before) = before else { return std::future::pending().await };
             loop {
                 if let Ok(health) = client.health().await {
                     let gone = before.saturating_sub(health.task_count);

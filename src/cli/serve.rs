@@ -2,7 +2,10 @@
 //! detached from the terminal, with its log in files only.
 
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,6 +14,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::demo;
 use crate::config::{Environment, Flags, Settings};
 use crate::daemon::start::{AgentCommandError, LOCK_HELD};
 use crate::daemon::{self, AlreadyRunning, Home, ReloadTargets};
@@ -34,9 +38,10 @@ pub(super) struct Serve {
     /// Started on demand: leave the terminal, log to files only
     #[arg(long, hide = true)]
     background: bool,
-    /// End with the process that has the other end of standard input, however that ends
-    #[arg(long, hide = true)]
-    tied: bool,
+    /// End with the process that has the other end of standard input, however that ends, and then remove this
+    /// directory, which that process has made around the storage directory
+    #[arg(long, hide = true, value_name = "DIR")]
+    tied: Option<PathBuf>,
 }
 
 impl Serve {
@@ -69,13 +74,15 @@ impl Serve {
         // Two threads are enough: handlers do not block, and long reads have threads of their own.
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let is_orphaned = Arc::<AtomicBool>::default();
         runtime.block_on(async {
             let terminated = terminated()?;
-            let starter = self.tied.then(starter).transpose()?;
+            let starter = self.tied.is_some().then(starter).transpose()?;
+            let is_orphaned = is_orphaned.clone();
             let shutdown = async move {
                 tokio::select! {
                     () = terminated => {}
-                    () = gone(starter) => {}
+                    () = gone(starter) => is_orphaned.store(true, Ordering::Relaxed),
                 }
             };
             let background = self.background;
@@ -89,6 +96,12 @@ impl Serve {
         // Everything that matters was waited for. What is left are blocking threads: reads of a long check, or of a
         // network file system that hangs, for which dropping the runtime would wait for ever.
         runtime.shutdown_timeout(LAST_THREADS);
+        // Whoever started us was killed, or it would have removed the directory after our end.
+        if let Some(directory) = self.tied
+            && is_orphaned.load(Ordering::Relaxed)
+        {
+            demo::remove_left(&directory, &settings.home)?;
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct Trust {
     /// Show what was decided so far, about all directories
     #[arg(long, conflicts_with = "directory")]
     list: bool,
-    /// Print the directory and what is decided about it as JSON; with --list, an array of all
+    /// Trust it, and print the directory and the decision as JSON; with --list only print all decisions
     #[arg(long)]
     json: bool,
 }
@@ -50,7 +50,7 @@ pub(super) struct Untrust {
     /// A directory that was trusted [default: the current one]
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Print the directory and what is decided about it as JSON
+    /// Stop trusting it, and print the directory and the decision as JSON
     #[arg(long)]
     json: bool,
 }

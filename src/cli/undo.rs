@@ -116,13 +116,13 @@ impl UndoLog {
             return write(&self.path, &serde_json::to_string_pretty(&self.entries)?);
         }
         match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| cannot("remove", &self.path))
-            }
-            Ok(()) | Err(_) => {
+            Ok(()) => {
                 remove_folder_of(&self.path);
                 Ok(())
             }
+            // Nothing was installed, so an empty folder there is somebody else's.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error).with_context(|| cannot("remove", &self.path)),
         }
     }
 }

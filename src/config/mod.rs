@@ -94,8 +94,9 @@ pub struct Settings {
     pub parent: Option<String>,
     /// `ASYNCAGENTS_GUARD`: this process belongs to a command of an agent.
     pub of_command: bool,
-    /// A daemon that this process starts ends with it, however that ends: the demo's.
-    pub ties_daemon: bool,
+    /// The demo's own temporary directory. A daemon that this process starts ends with it, however that ends, and
+    /// removes the directory if the process was killed.
+    pub tied_directory: Option<PathBuf>,
     /// `CLAUDE_CODE_SESSION_ID`: the conversation of Claude Code that started this process.
     pub claude_session: Option<String>,
     /// `CLAUDE_PROJECT_DIR`: where that conversation is.
@@ -159,7 +160,7 @@ impl Settings {
             }),
             parent: environment.get("ASYNCAGENTS_PARENT")?.map(str::to_owned),
             of_command: environment.get("ASYNCAGENTS_GUARD")?.is_some(),
-            ties_daemon: false,
+            tied_directory: None,
             claude_session: environment.get("CLAUDE_CODE_SESSION_ID")?.map(str::to_owned),
             claude_project: environment.get("CLAUDE_PROJECT_DIR")?.map(PathBuf::from),
         })
@@ -398,7 +399,7 @@ mod tests {
             named_host: None,
             parent: Some("ses_parent".to_owned()),
             of_command: false,
-            ties_daemon: false,
+            tied_directory: None,
             claude_session: None,
             claude_project: None,
             child_variables: environment.for_children(&[]),
@@ -449,7 +450,7 @@ mod tests {
                 named_host: None,
                 parent: None,
                 of_command: false,
-                ties_daemon: false,
+                tied_directory: None,
                 claude_session: None,
                 claude_project: None,
                 child_variables: environment.for_children(&[]),
@@ -528,7 +529,7 @@ mod tests {
             named_host: None,
             parent: None,
             of_command: false,
-            ties_daemon: false,
+            tied_directory: None,
             claude_session: None,
             claude_project: None,
             child_variables: Variables::default(),

@@ -173,8 +173,8 @@ fn spawn(settings: &Settings) -> anyhow::Result<Child> {
     }
     command.args(["serve", "--background"]);
     command.stdin(Stdio::null());
-    if settings.ties_daemon {
-        command.arg("--tied").stdin(Stdio::piped());
+    if let Some(directory) = &settings.tied_directory {
+        command.arg("--tied").arg(directory).stdin(Stdio::piped());
     }
     // It outlives the program that started us, whose tokens are none of its business, nor of the agents
     // that could read them in `/proc`.

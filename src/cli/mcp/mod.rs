@@ -69,7 +69,7 @@ the daemon's token in it, so keep the file to yourself:
     #[command(after_help = "\
 Example:
   asyncagents mcp uninstall codex --write")]
-    Uninstall(ClientArguments),
+    Uninstall(UninstallArguments),
 }
 
 #[derive(Args)]
@@ -80,6 +80,19 @@ struct InstallArguments {
     /// current one by default; of other clients it is their root, where they name one
     #[arg(long, value_name = "DIR", requires = "http")]
     directory: Option<PathBuf>,
+    /// Print which file was changed, or what would be added to it, as JSON; never an entry over HTTP, which may
+    /// have the token in it
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct UninstallArguments {
+    #[command(flatten)]
+    of: ClientArguments,
+    /// Print the file and what became of it as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -91,10 +104,6 @@ struct ClientArguments {
     /// Change the client's configuration; everything else in it stays as it is
     #[arg(long)]
     write: bool,
-    /// Print which file was changed, or what would be added to it, as JSON; never an entry over HTTP, which may
-    /// have the token in it
-    #[arg(long)]
-    json: bool,
 }
 
 impl Mcp {
@@ -106,28 +115,36 @@ impl Mcp {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         match self.verb {
             None => mcp::serve(settings).await?,
-            Some(Verb::Install(arguments)) => arguments.install(settings).await?,
-            Some(Verb::Uninstall(arguments)) => arguments.uninstall(settings)?,
+            Some(Verb::Install(arguments)) => {
+                let mut changes = Changes::new(arguments.json);
+                let done = arguments.install(settings, &mut changes).await;
+                changes.print_after(done)?;
+            }
+            Some(Verb::Uninstall(arguments)) => {
+                let mut changes = Changes::new(arguments.json);
+                let done = arguments.of.uninstall(settings, &mut changes);
+                changes.print_after(done)?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl InstallArguments {
-    async fn install(&self, settings: &Settings) -> anyhow::Result<()> {
+    async fn install(&self, settings: &Settings, changes: &mut Changes) -> anyhow::Result<()> {
         let client = self.of.client;
         if !self.of.http {
             let program = Program::this(settings)?;
             let notes = program.warning().into_iter().chain(client.notes().iter().copied());
             let notes: Vec<String> = notes.map(str::to_owned).collect();
-            return self.of.install(settings, &Server::Program(program.name()), &notes);
+            return self.of.install(settings, &Server::Program(program.name()), &notes, changes);
         }
         let file = client.file(settings)?;
         let address = Address::find(settings, client, self.directory.as_deref()).await?;
         let notes = address.notes(client, &file).into_iter();
         let notes = notes.chain(client.notes_over_http().iter().map(|note| (*note).to_owned()));
         let notes: Vec<String> = notes.collect();
-        self.of.install(settings, &address.server(client), &notes)
+        self.of.install(settings, &address.server(client), &notes, changes)
     }
 }
 
@@ -137,6 +154,7 @@ impl ClientArguments {
         settings: &Settings,
         server: &Server,
         notes: &[String],
+        changes: &mut Changes,
     ) -> anyhow::Result<()> {
         let file = self.client.file(settings)?;
         let mut log = UndoLog::read(undo_file(settings))?;
@@ -144,11 +162,9 @@ impl ClientArguments {
         let given = before.as_deref().unwrap_or_default();
         let left_alone = || format!("`{}` was left as it is", file.display());
         let after = self.client.add_server(given, server).with_context(left_alone)?;
-        let mut changes = Changes::new(self.json);
         if before.as_deref() == Some(after.as_str()) {
             let line = format!("{} already has the server", file.display());
-            changes.add(&file, State::Unchanged, &line)?;
-            return changes.print();
+            return changes.add(&file, State::Unchanged, &line);
         }
         if self.write {
             // The original, if an entry of ours was in the file before the log knew of it.
@@ -166,7 +182,7 @@ impl ClientArguments {
             }
             let line = format!("added the server to {}", file.display());
             changes.add(&file, State::Written, &line)?;
-        } else if self.json {
+        } else if changes.is_json() {
             let entry = match server {
                 Server::Program(_) => Some(self.client.add_server("", server)?),
                 Server::Address { .. } => None,
@@ -177,41 +193,37 @@ impl ClientArguments {
             show::line(self.client.add_server("", server)?.trim_end())?;
         }
         notes.iter().for_each(|note| show::note(note));
-        changes.print()
+        Ok(())
     }
 
-    fn uninstall(&self, settings: &Settings) -> anyhow::Result<()> {
+    fn uninstall(&self, settings: &Settings, changes: &mut Changes) -> anyhow::Result<()> {
         let file = self.client.file(settings)?;
         let shown = file.display();
-        let mut changes = Changes::new(self.json);
         let mut log = UndoLog::read(undo_file(settings))?;
         let Some(now) = read(&file)? else {
-            changes.add(&file, State::Unchanged, &format!("{shown} does not exist"))?;
-            return changes.print();
+            return changes.add(&file, State::Unchanged, &format!("{shown} does not exist"));
         };
         let without = self
             .client
             .remove_server(&now)
             .with_context(|| format!("`{shown}` was left as it is"))?;
         let Some(without) = without else {
-            changes.add(&file, State::Unchanged, &format!("{shown} does not have the server"))?;
-            return changes.print();
+            let line = format!("{shown} does not have the server");
+            return changes.add(&file, State::Unchanged, &line);
         };
         if !self.write {
             let line = format!("{shown} has the server (--write removes it)");
-            changes.add(&file, State::Proposed, &line)?;
-            return changes.print();
+            return changes.add(&file, State::Proposed, &line);
         }
         match log.take(&file, Some(&now)) {
-            Some(before) => restore(&file, before, &mut changes)?,
+            Some(before) => restore(&file, before, changes)?,
             None => {
                 write(&file, &without)?;
                 let line = format!("removed the server from {shown}");
                 changes.add(&file, State::Written, &line)?;
             }
         }
-        log.write()?;
-        changes.print()
+        log.write()
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use asyncagents::wire::{PROTOCOL, TaskView};
 use serde_json::{Value, json};
 
-use crate::support::front::CannedDaemon;
+use crate::support::front::{CannedDaemon, lose_answer};
 use crate::support::process::{Shell, until};
 use crate::support::terminal::Terminal;
 
@@ -96,6 +96,30 @@ fn the_end_of_the_input_answers_nothing() {
     let (code, screen) = terminal.wait();
     assert_eq!(code, 0, "{screen}");
     assert_eq!(open_requests(&shell), [task.short_id]);
+}
+
+#[test]
+fn an_empty_list_of_a_new_daemon_is_not_believed_before_it_has_looked_at_its_hosts() {
+    let shell = Shell::new();
+    let health = json!({
+        "status": "ok", "uptime": 0, "version": "0.1.0", "protocol": PROTOCOL, "taskCount": 1, "pid": 1,
+    });
+    let answers = vec![
+        ("GET /v1/health", 200, health.to_string()),
+        ("GET /v1/permissions", 200, json!({ "permissions": [] }).to_string()),
+    ];
+    let daemon = CannedDaemon::listen(&shell.socket(), answers);
+    // The first answer does not arrive, as when the daemon is killed.
+    let lost = lose_answer(&shell.socket(), "GET /v1/permissions");
+    let mut asked = 0;
+    let _terminal = Terminal::start(&mut shell.command(["approve"]), None);
+    until("it is asked again", || {
+        let lines = daemon.take_asked();
+        asked += lines.iter().filter(|line| line.starts_with("GET /v1/permissions")).count();
+        // The lost one, the first empty one, and one more.
+        asked > 2
+    });
+    assert_eq!(lost.lock().unwrap().len(), 1);
 }
 
 #[test]

@@ -3,9 +3,11 @@
 
 use std::fs;
 
+use asyncagents::wire::PROTOCOL;
 use serde_json::{Value, json};
 
 use super::rendering::fill;
+use crate::support::front::CannedDaemon;
 use crate::support::process::Shell;
 
 /// The lines of the doctor about this, with their status signs.
@@ -131,6 +133,21 @@ fn a_long_pruning_counts_on_a_terminal_what_is_deleted() {
     let counts: Vec<u64> = counts.filter_map(|text| text.split(' ').next()?.parse().ok()).collect();
     assert!(counts.is_sorted(), "{counts:?}");
     assert!(counts.iter().any(|count| (1..5_000).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn pruning_asks_for_no_figures_where_nobody_sees_them() {
+    let shell = Shell::new();
+    let health = json!({
+        "status": "ok", "uptime": 9, "version": "0.1.0", "protocol": PROTOCOL, "taskCount": 1, "pid": 1,
+    });
+    let answers = vec![
+        ("GET /v1/health", 200, health.to_string()),
+        ("POST /v1/prune", 200, json!({ "removed": 1 }).to_string()),
+    ];
+    let daemon = CannedDaemon::listen(&shell.socket(), answers);
+    assert_eq!(shell.say(["prune", "--keep", "0"]), "Removed 1 task.\n");
+    assert_eq!(daemon.take_asked(), ["GET /v1/health?fresh=true", "POST /v1/prune"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! is checked beside the verbs themselves.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use serde_json::{Value, json};
 
@@ -51,6 +52,25 @@ fn verbs_that_change_files_name_them_and_what_became_of_them() {
     check("mcp uninstall codex --write", &[(&client, "removed")]);
     check("mcp uninstall codex --write", &[(&client, "unchanged")]);
     assert_eq!(shell.health(), None, "none of this starts a daemon");
+}
+
+#[test]
+fn what_was_changed_before_a_step_failed_is_printed_beside_the_error() {
+    let shell = Shell::new();
+    fs::create_dir_all(shell.path(".config")).unwrap();
+    // Nothing is there to read, and nothing can be written.
+    symlink("nowhere/else", shell.path(".config/opencode")).unwrap();
+    let failed = shell.run(["opencode", "install", "--json"]);
+    let plugin = shell.path(".config/asyncagents/opencode/asyncagents.ts");
+    let printed: Value = serde_json::from_str(&failed.stdout).unwrap();
+    assert_eq!(printed, files(&[(plugin.to_str().unwrap(), "written")]));
+    assert!(failed.stderr.starts_with("error: cannot create "), "{failed:?}");
+    assert_eq!(failed.code, 1);
+
+    let client = shell.path(".codex/config.toml");
+    fs::create_dir_all(&client).unwrap();
+    let failed = shell.run(["mcp", "install", "codex", "--write", "--json"]);
+    assert_eq!((failed.code, failed.stdout.as_str()), (1, ""), "nothing was changed");
 }
 
 #[test]

@@ -75,7 +75,11 @@ fn install_writes_the_entry_once_and_uninstall_leaves_nothing() {
     shell.say(["opencode", "install"]);
     shell.say(["opencode", "uninstall"]);
     let folders = ["mcp", "opencode"].map(|name| shell.path(".config/asyncagents").join(name));
-    assert_eq!(folders.map(|folder| folder.exists()), [false; 2]);
+    assert_eq!(folders.each_ref().map(|folder| folder.exists()), [false; 2]);
+    // Nothing is installed any more, so these are not ours.
+    folders.iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    shell.say(["opencode", "uninstall"]);
+    assert_eq!(folders.map(|folder| folder.exists()), [true; 2]);
 }
 
 #[test]
