@@ -34,9 +34,10 @@ const GRACE: Duration = Duration::from_millis(200);
 /// whole machine was suspended or overloaded, the daemon still has time to renew it.
 const TICKS: u32 = 10;
 
-/// Between two looks for processes to disappear.
+/// Between two looks for processes to disappear. The first is short: the inner process of bubblewrap, which reports
+/// the exit of the command, usually exits itself a moment after the outer one.
 const PAUSES: Backoff =
-    Backoff { first: Duration::from_millis(1), longest: Duration::from_millis(20) };
+    Backoff { first: Duration::from_micros(100), longest: Duration::from_millis(20) };
 
 /// Between two counts of the command's processes. A fork bomb makes a few thousand in that time.
 const BETWEEN_COUNTS: Duration = Duration::from_millis(50);
