@@ -1,6 +1,6 @@
 //! Opening and migrating the database. A file that is no readable database is renamed and a new one begun, one of a
 //! newer version or of another program is refused untouched, an older one is copied and then migrated in one
-//! transaction. Nothing that grows with the history is read here.
+//! transaction. Of all this only that copy takes longer with a longer history.
 //!
 //! Durability: WAL with `synchronous = FULL`, one fsync of the log per commit. What can go wrong is mostly about the
 //! companions of the file: SQLite deletes a log whose database is empty or gone, and tasks may be in that log.
