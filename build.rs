@@ -4,7 +4,7 @@
 //! without its pages, and `/` then says how to get them. Nothing is built when the sources are those of the last
 //! time, so that an ordinary `cargo check` costs nothing.
 //!
-//! Also has the unwinder linked statically, for a faster start.
+//! Also has the unwinder linked statically, and relocations packed, for a faster start.
 
 #![allow(clippy::disallowed_methods, reason = "a build script is configured by its environment")]
 
@@ -52,6 +52,7 @@ fn main() {
     let table = rust_of(&files);
     fs::write(out.join("dashboard.rs"), table).expect("the build directory can be written");
     link_unwinder_statically();
+    pack_relocations();
 }
 
 /// Every command of an agent starts this program once, as its guard, and every MCP conversation does: loading
@@ -75,6 +76,29 @@ fn link_unwinder_statically() {
     if has_it {
         println!("cargo:rustc-link-lib=static:-bundle=gcc_eh");
     }
+}
+
+/// An executable at an address of the loader's choosing has tens of thousands of pointers to relocate when it starts.
+/// Packed (RELR), their table is a fiftieth in size and is gone through in less time. Loaders know it from glibc 2.36
+/// on, so it is used where the program is built for this machine and this machine has that; a program that was built
+/// so does not start on an older system, whose loader then names `GLIBC_ABI_DT_RELR`.
+fn pack_relocations() {
+    if env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|name| name == "gnu")
+        && env::var("CARGO_CFG_TARGET_OS").is_ok_and(|name| name == "linux")
+        && env::var_os("HOST") == env::var_os("TARGET")
+        && glibc().is_some_and(|version| version >= (2, 36))
+    {
+        println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    }
+}
+
+/// The version of this machine's C library.
+fn glibc() -> Option<(u32, u32)> {
+    let asked = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
+    let said = String::from_utf8(asked.stdout).ok()?;
+    let (major, minor) = said.trim().strip_prefix("glibc ")?.split_once('.')?;
+    let minor = minor.split('.').next()?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// A file of the pages: its path in the address, and where it is.

@@ -49,7 +49,7 @@ use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::feed::{EventKind, Feed, TaskEvent};
 pub use crate::http::LARGEST_BODY;
-use crate::http::{self, Api, PageTokens, Peer, SnapshotCache, Streams, Warnings};
+use crate::http::{self, Api, ApiState, PageTokens, Peer, SnapshotCache, Streams, Warnings};
 use crate::metrics::Metrics;
 use crate::notify::Notifier;
 pub use crate::store::RepairReport;
@@ -114,7 +114,7 @@ pub async fn run(
     let watch = watch(settings, &home, &supervisor, &store, &warnings);
     let toolbox = Arc::new(toolbox(&settings.config));
     let calls = Calls::new(supervisor.clone(), toolbox.clone());
-    let api = Api {
+    let api = Api::from(ApiState {
         supervisor: supervisor.clone(),
         toolbox,
         calls: calls.clone(),
@@ -127,7 +127,7 @@ pub async fn run(
         long_reads: Arc::new(Semaphore::new(long_reads())),
         document: Arc::new(http::document()),
         pages: PageTokens::new(clock.clone()),
-    };
+    });
 
     claim::tidy(home.path());
     // We hold the lock, so a `server.json` that is there was left by a daemon that died.

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use axum::Router;
 use axum::extract::ConnectInfo;
-use axum::{Extension, Router};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -175,7 +175,6 @@ async fn bind(wanted: SocketAddr) -> std::io::Result<TcpListener> {
 async fn converse(stream: TcpStream, reader: Reader, router: Router, stopping: CancellationToken) {
     let _ = stream.set_nodelay(true);
     let peer = peers::over_tcp(&stream).await;
-    let router = router.layer(Extension(ConnectInfo(peer)));
     let io = TokioIo::new(giving_up(stream, LONGEST_STALL));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(LONGEST_HEAD);
@@ -185,6 +184,7 @@ async fn converse(stream: TcpStream, reader: Reader, router: Router, stopping: C
     let routes = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(reader);
+        request.extensions_mut().insert(ConnectInfo(peer));
         routes.call(request)
     });
     let connection = http.serve_connection(io, service);

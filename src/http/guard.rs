@@ -74,7 +74,7 @@ enum Token {
 
 /// Middleware around all routes of the TCP port.
 pub(super) async fn guard(
-    State(policy): State<AccessPolicy>,
+    State(policy): State<Arc<AccessPolicy>>,
     request: Request,
     next: Next,
 ) -> Response {

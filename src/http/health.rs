@@ -37,13 +37,13 @@ pub(super) async fn health(State(api): State<Api>, uri: Uri) -> Json<HealthView>
     let mut warnings = warnings(&api);
     // Clients ask for the health to find out whether a daemon runs. An error status would make them start
     // a second daemon on the same damaged store.
-    let task_count = api.supervisor.task_count().unwrap_or_else(|error| {
+    let (task_count, paused) = api.supervisor.pulse().unwrap_or_else(|error| {
         let error = &error as &dyn std::error::Error;
         tracing::error!(error, "task count failed; the health reports 0 tasks and a warning");
         let why = "the tasks cannot be counted, so the task store may be damaged; `asyncagents doctor` \
                    says more";
         warnings.push(why.to_owned());
-        0
+        (0, false)
     });
     Json(HealthView {
         status: "ok".to_owned(),
@@ -52,8 +52,7 @@ pub(super) async fn health(State(api): State<Api>, uri: Uri) -> Json<HealthView>
         protocol: PROTOCOL,
         task_count,
         pid: std::process::id(),
-        // A store that cannot be read is in the warnings.
-        paused: api.supervisor.is_queue_paused().unwrap_or(false),
+        paused,
         warnings,
         restart_needed,
         urgent: urgent(&api),

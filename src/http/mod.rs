@@ -31,6 +31,7 @@ mod tools;
 mod wait;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -60,9 +61,11 @@ use error::ApiError;
 /// Limit of request bodies: a prompt of a million characters fits, even if each is a six-byte escape in JSON.
 pub const LARGEST_BODY: usize = 8 << 20;
 
-/// What the handlers share. Cloning it is cheap.
+/// What the handlers share. One pointer, because the router clones it several times for every request.
 #[derive(Clone)]
-pub struct Api {
+pub struct Api(Arc<ApiState>);
+
+pub struct ApiState {
     pub supervisor: Supervisor,
     pub toolbox: Arc<Toolbox>,
     pub calls: Calls,
@@ -78,6 +81,20 @@ pub struct Api {
     pub long_reads: Arc<Semaphore>,
     pub document: Arc<utoipa::openapi::OpenApi>,
     pub pages: PageTokens,
+}
+
+impl From<ApiState> for Api {
+    fn from(state: ApiState) -> Api {
+        Api(Arc::new(state))
+    }
+}
+
+impl Deref for Api {
+    type Target = ApiState;
+
+    fn deref(&self) -> &ApiState {
+        &self.0
+    }
 }
 
 impl Api {
@@ -238,6 +255,6 @@ pub fn status(api: Api, policy: AccessPolicy, mcp: MethodRouter) -> Router {
 pub fn guarded(routes: Router, policy: AccessPolicy) -> Router {
     // The guard is a layer around the whole router. Around each route, the router would add an `Allow` header
     // of its own to what the guard refuses.
-    let guarded = from_fn_with_state(policy, guard::guard);
+    let guarded = from_fn_with_state(Arc::new(policy), guard::guard);
     Router::new().fallback_service(routes).layer(guarded)
 }

@@ -101,25 +101,34 @@ enum Link {
 /// Serves until its client hangs up.
 pub async fn serve(settings: &Settings) -> anyhow::Result<()> {
     let (handshake, client) = (Arc::new(OnceCell::new()), start::client(&settings.home));
-    let directory = parent::directory_without_roots(settings);
+    let settings = Arc::new(settings.clone());
+    let directory = parent::directory_without_roots(&settings);
     // Starts the daemon while the client still initialises. An error is dropped: the first call tries again
     // and reports it. Aborted with this function, should the client hang up before.
-    let (early, theirs, ours) = (Arc::clone(&handshake), settings.clone(), client.clone());
+    let (early, theirs, ours) = (Arc::clone(&handshake), Arc::clone(&settings), client.clone());
     let (caller, (listed, answer)) =
-        (lister(directory.clone(), hand_over(settings)), oneshot::channel());
+        (lister(directory.clone(), hand_over(&settings)), oneshot::channel());
     let mut starting = JoinSet::new();
     starting.spawn(async move {
-        if ensure_daemon(&early, &ours, &theirs).await.is_ok()
-            && let Ok(tools) = ours.tools_for_mcp(&caller).await
-        {
+        // Side by side, because the client waits for both. The list is used only after the handshake, so one
+        // of a daemon of another version is not.
+        let handshake = ensure_daemon(&early, &ours, &theirs);
+        let (ready, tools) = tokio::join!(handshake, ours.tools_for_mcp(&caller));
+        let tools = match (ready, tools) {
+            (Ok(()), Ok(tools)) => Ok(tools),
+            // There was none yet, and now there is.
+            (Ok(()), Err(_)) => ours.tools_for_mcp(&caller).await,
+            (Err(_), _) => return,
+        };
+        if let Ok(tools) = tools {
             let _ = listed.send(tools);
         }
     });
     let server = Handler {
-        settings: Arc::new(settings.clone()),
         clock: Clock::system(),
         client,
         instructions: mcp_instructions(&settings.config).into(),
+        settings,
         link: Link::Stdio(handshake),
         early_list: Mutex::new(Some(EarlyList { directory, answer })),
         connection: OnceCell::new(),

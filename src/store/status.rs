@@ -67,6 +67,15 @@ impl Overview<'_> {
         self.store.read(task_count)
     }
 
+    /// How many tasks there are, and whether the queue is paused: what monitors poll, so it is one statement.
+    pub fn pulse(&self) -> Result<(u64, bool), Error> {
+        self.store.read(|db| {
+            let pulse =
+                "SELECT (SELECT coalesce(sum(n), 0) FROM tally), EXISTS (SELECT 1 FROM pause)";
+            Ok(db.query_one(pulse, (), |row| Ok((row.get::<i64>(0)? as u64, row.get(1)?)))?)
+        })
+    }
+
     /// The cache key of a snapshot: the newest change, and how many tasks there are. While both stay the same, so
     /// does a snapshot: every launch, update and end is a change; pruning is none, but takes tasks away.
     pub fn snapshot_key(&self) -> Result<(u64, u64), Error> {

@@ -15,6 +15,11 @@ impl Supervisor {
         Ok(self.0.core.store().overview().task_count()?)
     }
 
+    /// How many tasks there are, and whether the queue is paused.
+    pub fn pulse(&self) -> Result<(u64, bool), Error> {
+        Ok(self.0.core.store().overview().pulse()?)
+    }
+
     /// Appends a page as JSON to `answer`, with commas between the tasks; returns how many match.
     pub fn page_json(
         &self,
