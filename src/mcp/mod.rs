@@ -99,9 +99,9 @@ enum Link {
 }
 
 /// Serves until its client hangs up.
-pub async fn serve(settings: &Settings) -> anyhow::Result<()> {
+pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     let (handshake, client) = (Arc::new(OnceCell::new()), start::client(&settings.home));
-    let settings = Arc::new(settings.clone());
+    let settings = Arc::new(settings);
     let directory = parent::directory_without_roots(&settings);
     // Starts the daemon while the client still initialises. An error is dropped: the first call tries again
     // and reports it. Aborted with this function, should the client hang up before.

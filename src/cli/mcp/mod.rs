@@ -112,17 +112,17 @@ impl Mcp {
         Mcp { verb: None }
     }
 
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+    pub(super) async fn run(self, settings: Settings) -> anyhow::Result<ExitCode> {
         match self.verb {
             None => mcp::serve(settings).await?,
             Some(Verb::Install(arguments)) => {
                 let mut changes = Changes::new(arguments.json);
-                let done = arguments.install(settings, &mut changes).await;
+                let done = arguments.install(&settings, &mut changes).await;
                 changes.print_after(done)?;
             }
             Some(Verb::Uninstall(arguments)) => {
                 let mut changes = Changes::new(arguments.json);
-                let done = arguments.of.uninstall(settings, &mut changes);
+                let done = arguments.of.uninstall(&settings, &mut changes);
                 changes.print_after(done)?;
             }
         }
