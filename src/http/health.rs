@@ -37,7 +37,7 @@ pub(super) async fn health(State(api): State<Api>, uri: Uri) -> Json<HealthView>
     let mut warnings = warnings(&api);
     // Clients ask for the health to find out whether a daemon runs. An error status would make them start
     // a second daemon on the same damaged store.
-    let (task_count, paused) = api.supervisor.pulse().unwrap_or_else(|error| {
+    let (task_count, paused) = api.supervisor.health_figures().unwrap_or_else(|error| {
         let error = &error as &dyn std::error::Error;
         tracing::error!(error, "task count failed; the health reports 0 tasks and a warning");
         let why = "the tasks cannot be counted, so the task store may be damaged; `asyncagents doctor` \

@@ -68,11 +68,11 @@ impl Overview<'_> {
     }
 
     /// How many tasks there are, and whether the queue is paused: what monitors poll, so it is one statement.
-    pub fn pulse(&self) -> Result<(u64, bool), Error> {
+    pub fn health_figures(&self) -> Result<(u64, bool), Error> {
         self.store.read(|db| {
-            let pulse =
+            let query =
                 "SELECT (SELECT coalesce(sum(n), 0) FROM tally), EXISTS (SELECT 1 FROM pause)";
-            Ok(db.query_one(pulse, (), |row| Ok((row.get::<i64>(0)? as u64, row.get(1)?)))?)
+            Ok(db.query_one(query, (), |row| Ok((row.get::<i64>(0)? as u64, row.get(1)?)))?)
         })
     }
 

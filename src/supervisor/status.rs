@@ -16,8 +16,8 @@ impl Supervisor {
     }
 
     /// How many tasks there are, and whether the queue is paused.
-    pub fn pulse(&self) -> Result<(u64, bool), Error> {
-        Ok(self.0.core.store().overview().pulse()?)
+    pub fn health_figures(&self) -> Result<(u64, bool), Error> {
+        Ok(self.0.core.store().overview().health_figures()?)
     }
 
     /// Appends a page as JSON to `answer`, with commas between the tasks; returns how many match.

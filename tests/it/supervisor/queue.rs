@@ -283,6 +283,7 @@ async fn while_the_queue_is_paused_launches_wait_and_running_tasks_go_on_also_af
     assert_eq!(place(&resumed), (Slot::Queued, Phase::Queued, Some(paused.into())));
     world.restart().await;
     assert!(world.supervisor.is_queue_paused().unwrap());
+    assert_eq!(world.supervisor.health_figures().unwrap(), (2, true));
     world.supervisor.sweep();
     let another = world.launch(&parent, "@hang").await;
     assert_eq!(another.slot, Slot::Queued);
@@ -291,6 +292,7 @@ async fn while_the_queue_is_paused_launches_wait_and_running_tasks_go_on_also_af
     world.supervisor.continue_queue().await.unwrap();
     world.supervisor.continue_queue().await.unwrap();
     assert!(!world.supervisor.is_queue_paused().unwrap());
+    assert_eq!(world.supervisor.health_figures().unwrap(), (3, false));
     assert_eq!(world.ended(&waiting).await.state.result(), Some("done"));
     assert_eq!(world.ended(&resumed).await.state.result(), Some("more"));
 }
