@@ -1,14 +1,12 @@
 //! Optional host capabilities, one trait each: native forks, steering, permissions, vetting, credentials, toasts,
-//! servers, plugin bridges. The supervisor asks a host for a capability (`host.forks()`) and never for its
+//! servers; plugin bridges, which only OpenCode has, are in `opencode/bridge.rs`. The supervisor asks a host for a capability (`host.forks()`) and never for its
 //! kind, so a new host implements what it has and nothing else. A host without one returns `None`, and
 //! the caller falls back or refuses with a reason.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use tokio::sync::mpsc;
 
-use super::opencode::{Bridge, Line};
 use super::{
     Answer, ClientCredentials, Error, Host, HostFuture, ModelStatus, NewSession, OpenedSession,
     Place, ProbeDepth, Prompt, Toast,
@@ -101,22 +99,4 @@ pub struct Server {
     pub address: String,
     /// `Ok` with its version, `Err` with the reason why it cannot be used.
     pub health: Result<String, String>,
-}
-
-/// Reverse connections: processes that listen on no port and are reached through our plugin in them.
-pub trait Bridges: Send + Sync {
-    /// A plugin has connected; the receiver yields what to send to it. `before` is the instance name it had
-    /// with the previous daemon, `live` are the instances that have live tasks.
-    fn bridge(
-        &self,
-        pid: u32,
-        directory: &str,
-        before: &str,
-        live: Vec<String>,
-    ) -> (Arc<Bridge>, mpsc::UnboundedReceiver<Line>);
-    fn bridge_by_id(&self, id: u64) -> Option<Arc<Bridge>>;
-    /// Records which process a caller's conversation belongs to. `true` when that was not known.
-    fn note_parent(&self, session: &SessionId, instance: &str, directory: &str) -> bool;
-    /// Tells the plugins that the daemon stops on purpose, so that they do not start it again.
-    fn say_goodbye(&self);
 }

@@ -22,11 +22,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 pub use self::capabilities::{
-    Bridges, Credentials, Forks, Permissions, Server, Servers, Steering, Toasts, Vetting,
+    Credentials, Forks, Permissions, Server, Servers, Steering, Toasts, Vetting,
 };
 pub use self::client_credentials::{ClientCredentials, Parts as ClientCredentialParts};
 pub use self::metered::MeteredHost;
-pub use self::opencode::{Bridge, Line, SUPPORTED as SUPPORTED_OPENCODE, Support};
+pub use self::opencode::{Bridge, Bridges, Line, SUPPORTED as SUPPORTED_OPENCODE, Support};
 pub use crate::agent::model::{ProbeDepth, ProviderStatus};
 use crate::task::{MessageId, SessionId, Task};
 use crate::transcript::{Figures, Outcome};

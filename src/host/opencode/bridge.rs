@@ -4,6 +4,7 @@
 //! instead of running into its timeout.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Bytes, Call, Error, Reply};
+use crate::task::SessionId;
 
 /// A message to the plugin, one line of JSON each.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -43,6 +45,24 @@ pub struct Request {
     pub body: Option<String>,
     /// The response is an endless stream, forwarded in pieces as it comes.
     pub stream: bool,
+}
+
+/// Reverse connections: processes that listen on no port and are reached through our plugin in them.
+pub trait Bridges: Send + Sync {
+    /// A plugin has connected; the receiver yields what to send to it. `before` is the instance name it had
+    /// with the previous daemon, `live` are the instances that have live tasks.
+    fn bridge(
+        &self,
+        pid: u32,
+        directory: &str,
+        before: &str,
+        live: Vec<String>,
+    ) -> (Arc<Bridge>, mpsc::UnboundedReceiver<Line>);
+    fn bridge_by_id(&self, id: u64) -> Option<Arc<Bridge>>;
+    /// Records which process a caller's conversation belongs to. `true` when that was not known.
+    fn note_parent(&self, session: &SessionId, instance: &str, directory: &str) -> bool;
+    /// Tells the plugins that the daemon stops on purpose, so that they do not start it again.
+    fn say_goodbye(&self);
 }
 
 /// The daemon's end of one such tunnel.

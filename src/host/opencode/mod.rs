@@ -41,7 +41,7 @@ use parking_lot::{Mutex, MutexGuard};
 use reqwest::Url;
 use tokio::sync::{Notify, mpsc};
 
-pub use bridge::{Bridge, Line};
+pub use bridge::{Bridge, Bridges, Line};
 pub use generation::{SUPPORTED, Support};
 pub use instance::ServerHealth;
 
