@@ -1,7 +1,7 @@
 //! Optional host capabilities, one trait each: native forks, steering, permissions, vetting, credentials, toasts,
-//! servers; plugin bridges, which only OpenCode has, are in `opencode/bridge.rs`. The supervisor asks a host for a capability (`host.forks()`) and never for its
-//! kind, so a new host implements what it has and nothing else. A host without one returns `None`, and
-//! the caller falls back or refuses with a reason.
+//! servers; plugin bridges, which only OpenCode has, are in `opencode/bridge.rs`. The supervisor asks a host for a
+//! capability (`host.forks()`) and never for its kind, so a new host implements what it has and nothing else. A host
+//! without one returns `None`, and the caller falls back or refuses with a reason.
 
 use std::sync::Arc;
 
