@@ -52,6 +52,7 @@ pub use crate::http::LARGEST_BODY;
 use crate::http::{self, Api, ApiState, PageTokens, Peer, SnapshotCache, Streams, Warnings};
 use crate::metrics::Metrics;
 use crate::notify::Notifier;
+use crate::process::Socket;
 pub use crate::store::RepairReport;
 use crate::store::{ChangeKind, CommittedChange, Store};
 use crate::supervisor::{self, Asks, Retention, Supervisor};
@@ -243,7 +244,7 @@ async fn open_for_reading(
     clock: &Clock,
 ) -> anyhow::Result<JoinHandle<()>> {
     let server = listener.server(clock);
-    if listener.policy.asks_who_reads() && !peer::can_be_told() {
+    if listener.policy.asks_who_reads() && !Socket::can_be_told() {
         let told = "the status API cannot tell whose its readers are on this system and refuses those \
                     without the token; `api.readers = \"anyone\"` lets every user of this machine read";
         api.warnings.put("readers", vec![told.to_owned()]);

@@ -12,11 +12,12 @@ use crate::threads;
 /// way out.
 pub(super) async fn canonical(directory: &str) -> Result<String, Error> {
     let directory = directory.to_owned();
-    let looked = threads::within(threads::LIMIT, move || look(&directory)).await;
+    let looked = threads::within(threads::LIMIT, move || canonical_now(&directory)).await;
     looked.unwrap_or_else(|stuck| Err(Error::Unreachable(stuck.to_string())))
 }
 
-fn look(directory: &str) -> Result<String, Error> {
+/// The same on this thread, which may block.
+pub(super) fn canonical_now(directory: &str) -> Result<String, Error> {
     let refused = |why: &str| {
         let way_out = "name an existing directory by its absolute path";
         Err(Error::Refused(format!("the directory `{directory}` {why}; {way_out}")))

@@ -233,7 +233,7 @@ pub trait Host: Send + Sync {
     /// The host's own messages, as a JSON array.
     fn transcript(&self, place: Place) -> HostFuture<'_, String>;
     fn abort(&self, place: Place) -> HostFuture<'_, ()>;
-    /// The agents a child of this parent could be, in this directory.
+    /// The agents a child of this parent could be, in this directory, which is checked as by `directory`.
     fn agents(&self, directory: String, parent: Option<Place>) -> HostFuture<'_, Vec<AgentOffer>>;
     /// The directory a child of this parent is to work in, as the host knows it. Where the host is on
     /// this machine one that does not exist is refused.

@@ -8,6 +8,7 @@ pub mod guard;
 mod launch;
 mod peer;
 mod protocol;
+mod socket;
 mod sweep;
 mod table;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub use launch::{Command, Error, Journal, Launcher, Process, Variables};
 pub use peer::{Origin, commands_run, of_connection, of_process};
 pub use protocol::{Cause, Report, Status};
+pub use socket::Socket;
 pub use sweep::{Record, Survivors, sweep};
 
 /// The subcommand that makes this binary a guard.

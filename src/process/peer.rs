@@ -1,16 +1,16 @@
 //! Peer identification: whether a connection to the daemon comes from a command of an agent (X3), which
 //! must not approve its own requests. The process table tells: whatever a command starts, in whichever
 //! namespace, stays a descendant of its guard, and guards are children of the daemon. A Unix socket
-//! names its peer; for TCP the owner of the client's socket is looked up in `/proc`. When in doubt the
+//! names its peer; for TCP the process that holds the client's socket is looked up in `/proc`. When in doubt the
 //! answer is [`Origin::Unknown`], and callers refuse.
 
-use std::fs;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::geteuid;
 
+use super::socket::{Socket, canonical};
 use super::table::{self, Entry};
 use super::{HAS_SUBREAPERS, MARKER};
 
@@ -85,7 +85,7 @@ pub fn of_connection(peer: SocketAddr, local: SocketAddr) -> Origin {
     if !commands_run() || !is_of_this_machine(peer) {
         return Origin::Elsewhere;
     }
-    let (Some(socket), Ok(entries)) = (socket(peer, local), table::read()) else {
+    let (Some(socket), Ok(entries)) = (Socket::find(peer, local), table::read()) else {
         return Origin::Unknown;
     };
     // Commands run as our user, and only root could have changed to another one.
@@ -125,14 +125,6 @@ fn is_of_this_machine(address: SocketAddr) -> bool {
     !UdpSocket::bind(address).is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
 }
 
-/// An IPv4-mapped IPv6 address as IPv4.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    match address.ip().to_canonical() {
-        IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
-        IpAddr::V6(_) => address,
-    }
-}
-
 /// What following the chain of parents led to.
 enum Ancestor {
     /// The child of `own` that is above the process, or is the process itself.
@@ -159,52 +151,6 @@ fn guard_above(entry: Entry, own: i32, find: impl Fn(i32) -> Option<Entry>) -> A
     Ancestor::Changed
 }
 
-/// A line of `/proc/net/tcp`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Socket {
-    inode: u64,
-    user: u32,
-}
-
-/// The client's socket, from the kernel's tables of connections. `None` when it is closed. A client that
-/// connects over IPv4 may have opened an IPv6 socket, which is in the other table.
-fn socket(peer: SocketAddr, local: SocketAddr) -> Option<Socket> {
-    let (peer, local) = (canonical(peer), canonical(local));
-    let look = |file: &str, peer: SocketAddr, local: SocketAddr| {
-        find_socket(&fs::read_to_string(file).ok()?, &shown(peer), &shown(local))
-    };
-    let in_ipv4 = || look("/proc/net/tcp", peer, local).filter(|_| peer.is_ipv4());
-    in_ipv4().or_else(|| look("/proc/net/tcp6", mapped(peer), mapped(local)))
-}
-
-fn mapped(address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
-        IpAddr::V6(_) => address,
-    }
-}
-
-fn find_socket(table: &str, peer: &str, local: &str) -> Option<Socket> {
-    table.lines().skip(1).find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let [_, from, to, _, _, _, _, user, _, inode, ..] = fields[..] else { return None };
-        let inode = inode.parse().ok().filter(|inode| *inode > 0)?;
-        (from == peer && to == local).then_some(Socket { inode, user: user.parse().ok()? })
-    })
-}
-
-/// An address as the kernel prints it there: each 32 bits in the machine's byte order, in hexadecimal.
-fn shown(address: SocketAddr) -> String {
-    let words: Vec<u8> = match address.ip() {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    };
-    let (words, _) = words.as_chunks::<4>();
-    let ip: String =
-        words.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect();
-    format!("{ip}:{:04X}", address.port())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,24 +175,6 @@ mod tests {
         check(&[(10, 9), (9, 1)], None);
         check(&[(10, 9)], Some(-1));
         check(&[(10, 9), (9, 10)], Some(-1));
-    }
-
-    #[test]
-    fn a_connection_is_found_in_the_kernels_table_by_both_of_its_ends() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
-             0: 0100007F:142D 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 111 1\n\
-             1: 0100007F:142D 0100007F:9C40 01 00000000:00000000 00:00000000 00000000  1000        0 222 1\n\
-             2: 0100007F:9C40 0100007F:142D 01 00000000:00000000 00:00000000 00000000  1000        0 333 1\n\
-             3: 0100007F:9C41 0100007F:142D 06 00000000:00000000 00:00000000 00000000     0        0 0 1\n";
-        let local = shown("127.0.0.1:5165".parse().unwrap());
-        let check = |peer: &str, expected: Option<Socket>| {
-            let peer = shown(peer.parse().unwrap());
-            assert_eq!(find_socket(table, &peer, &local), expected, "{peer}");
-        };
-        check("127.0.0.1:40000", Some(Socket { inode: 333, user: 1000 }));
-        check("127.0.0.1:40001", None);
-        check("127.0.0.1:40002", None);
-        assert_eq!(shown("[::1]:5165".parse().unwrap()), "00000000000000000000000001000000:142D");
     }
 
     #[test]

@@ -415,8 +415,7 @@ impl Supervisor {
     /// The agents that this caller could launch, on the host it would get.
     pub async fn agents(&self, caller: &Caller) -> Result<Vec<AgentOffer>, Error> {
         let host = self.choose_host(None, caller)?;
-        let directory = self.directory(&host, caller).await?;
-        self.offers(&host, &Caller { directory, ..caller.clone() }).await
+        self.offers(&host, caller).await
     }
 
     /// What the host offers now.

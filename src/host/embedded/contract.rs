@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::{Embedded, INSTANCE, broken};
 use crate::agent::definition::{AgentUnavailable, Definition};
-use crate::host::directory::canonical;
+use crate::host::directory::{canonical, canonical_now};
 use crate::host::{
     Activity, AgentOffer, Answer, ClientCredentials, Credentials, Error, Forks, Host, HostFuture,
     NewSession, Observation, OpenedSession, Permissions, Place, Post, Prompt, Steering, Vetting,
@@ -145,6 +145,7 @@ impl Host for Embedded {
                 let model = host.model_in_file(&agent);
                 AgentOffer { name, model, reads_only: agent.reads_only() }
             };
+            let directory = canonical_now(&directory)?;
             Ok(host.definitions(&directory).into_iter().map(offer).collect())
         };
         Box::pin(self.in_thread(load))

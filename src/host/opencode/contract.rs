@@ -190,6 +190,7 @@ impl Host for OpenCode {
 
     fn agents(&self, directory: String, parent: Option<Place>) -> HostFuture<'_, Vec<AgentOffer>> {
         Box::pin(async move {
+            let directory = self.directory(directory, parent.clone()).await?;
             let instance = self.choose(parent.as_ref()).await?;
             let client = instance.ready_to_launch().await?;
             Ok(translate::agents(client.agents(&directory).await?))
