@@ -64,6 +64,10 @@ const LONGEST_CALL: Duration = Duration::from_secs(45);
 /// the call.
 const TRIES: usize = 3;
 
+/// How often the runtime has to go through its tasks until a request has left: to connect, to learn that the
+/// connection is there, and to write.
+const TURNS_TO_SEND: usize = 3;
+
 /// Answers the requests of one client.
 pub struct Handler {
     settings: Arc<Settings>,
@@ -136,6 +140,10 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
         unacknowledged: Mutex::default(),
         elicitor: Elicitor::default(),
     };
+    // The requests of `starting` first: while the daemon answers them, the client's are parsed here.
+    for _ in 0..TURNS_TO_SEND {
+        tokio::task::yield_now().await;
+    }
     match server.serve(stdio_pipes()).await {
         Ok(serving) => drop(serving.waiting().await?),
         // A client that closes the pipe before `initialize` did nothing wrong.
@@ -223,6 +231,11 @@ impl ServerHandler for Handler {
             Link::Stdio(_) => parent::directory_so_far(&self.settings, self.root.get(), &context),
             Link::Http(_) => self.connection(&context).await.directory().to_owned(),
         };
+        // Identified while the daemon still makes its list: the first call has to wait for it otherwise. Not
+        // where that waits for the client's roots.
+        if matches!(self.link, Link::Stdio(_)) && !parent::has_roots(&context.peer) {
+            self.connection(&context).await;
+        }
         // Before any list is used, also an early one: a daemon of another version is an error that says so.
         self.daemon().await.map_err(CallFailure::error)?;
         if let Some(ToolsView { tools, .. }) = self.take_early_list(&directory).await {

@@ -213,7 +213,8 @@ pub(super) fn ask_for_roots(peer: Peer<RoleServer>) -> Option<Root> {
     Some(Root { asked_at: Instant::now(), answer })
 }
 
-fn has_roots(peer: &Peer<RoleServer>) -> bool {
+/// Whether the client has roots and can be asked for them.
+pub(super) fn has_roots(peer: &Peer<RoleServer>) -> bool {
     let Some(info) = peer.peer_info() else { return false };
     let answers = info.protocol_version < ProtocolVersion::V_2026_07_28;
     answers && info.capabilities.roots.is_some()
