@@ -21,8 +21,17 @@ use crate::wire::ServerView;
 const LONGEST_SOCKET_PATH: usize = 107;
 
 /// Beginnings of the names of our files: a directory with nothing else may be closed to others.
-const OURS: [&str; 8] =
-    ["asyncagents.", "auth.", "config.toml", "server.json", "token", "trust.", "log", "output"];
+const OURS: [&str; 9] = [
+    "asyncagents.",
+    "auth.",
+    "clients",
+    "config.toml",
+    "server.json",
+    "token",
+    "trust.",
+    "log",
+    "output",
+];
 
 const SERVER: &str = "server.json";
 

@@ -125,6 +125,17 @@ fn a_directory_with_other_files_that_is_open_to_others_is_refused_and_stays_as_i
     assert_eq!(names(shell.home()), ["notes.txt"]);
 }
 
+/// What a client leaves there before the first daemon runs.
+#[test]
+fn a_directory_with_only_our_own_files_that_is_open_to_others_is_closed_to_them() {
+    let shell = Shell::new();
+    fs::create_dir_all(shell.home().join("clients")).unwrap();
+    fs::write(shell.home().join("config.toml"), "").unwrap();
+    fs::set_permissions(shell.home(), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(shell.launch_to_the_end("@say it works").result.unwrap(), "it works");
+    assert_eq!(fs::metadata(shell.home()).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
 /// The warning about a damaged store, shown as long as its file exists.
 fn kept_as(aside: &str) -> String {
     format!(
