@@ -10,14 +10,8 @@ pub(super) async fn reader(stream: &TcpStream) -> Reader {
     let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else {
         return Reader::Unknown;
     };
-    let socket = match Socket::ask(peer, local) {
-        Some(socket) => Some(socket),
-        None => {
-            let looked = tokio::task::spawn_blocking(move || Socket::look_up(peer, local));
-            looked.await.ok().flatten()
-        }
-    };
-    match socket {
+    let found = tokio::task::spawn_blocking(move || Socket::find(peer, local)).await;
+    match found.ok().flatten() {
         Some(socket) if socket.user == rustix::process::geteuid().as_raw() => Reader::SameUser,
         Some(_) => Reader::OtherUser,
         None => Reader::Unknown,
