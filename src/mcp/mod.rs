@@ -64,7 +64,7 @@ const LONGEST_CALL: Duration = Duration::from_secs(45);
 /// the call.
 const TRIES: usize = 3;
 
-/// How often the runtime has to go through its tasks until a request has left: to connect, to learn that the
+/// How many times the runtime has to go through its tasks until a request has left: to connect, to learn that the
 /// connection is there, and to write.
 const TURNS_TO_SEND: usize = 3;
 
@@ -76,7 +76,7 @@ pub struct Handler {
     instructions: Arc<str>,
     link: Link,
     early_list: Mutex<Option<EarlyList>>,
-    /// The client at the other end, identified with the first call and the same from then on.
+    /// The client at the other end, identified with the first list or call and the same from then on.
     connection: OnceCell<Connection>,
     /// The workspace of the client, if it was asked for its roots.
     root: OnceLock<Root>,
@@ -114,15 +114,15 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
         (lister(directory.clone(), hand_over(&settings)), oneshot::channel());
     let mut starting = JoinSet::new();
     starting.spawn(async move {
-        // Side by side, because the client waits for both. The list is used only after the handshake, so one
-        // of a daemon of another version is not.
+        // Side by side, because the client waits for both. The list is used only after the handshake, so that
+        // a daemon of another version is reported; while one replaces the other, the list may be the old one's.
         let handshake = ensure_daemon(&early, &ours, &theirs);
         let (ready, tools) = tokio::join!(handshake, ours.tools_for_mcp(&caller));
         let tools = match (ready, tools) {
             (Ok(()), Ok(tools)) => Ok(tools),
             // There was none yet, and now there is.
-            (Ok(()), Err(_)) => ours.tools_for_mcp(&caller).await,
-            (Err(_), _) => return,
+            (Ok(()), Err(error)) if error.went_away() => ours.tools_for_mcp(&caller).await,
+            (Err(_), _) | (Ok(()), Err(_)) => return,
         };
         if let Ok(tools) = tools {
             let _ = listed.send(tools);
@@ -231,13 +231,13 @@ impl ServerHandler for Handler {
             Link::Stdio(_) => parent::directory_so_far(&self.settings, self.root.get(), &context),
             Link::Http(_) => self.connection(&context).await.directory().to_owned(),
         };
+        // Before any list is used, also an early one: a daemon of another version is an error that says so.
+        self.daemon().await.map_err(CallFailure::error)?;
         // Identified while the daemon still makes its list: the first call has to wait for it otherwise. Not
         // where that waits for the client's roots.
         if matches!(self.link, Link::Stdio(_)) && !parent::has_roots(&context.peer) {
             self.connection(&context).await;
         }
-        // Before any list is used, also an early one: a daemon of another version is an error that says so.
-        self.daemon().await.map_err(CallFailure::error)?;
         if let Some(ToolsView { tools, .. }) = self.take_early_list(&directory).await {
             return Ok(ListToolsResult::with_all_items(tools.into_iter().map(tool).collect()));
         }
