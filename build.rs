@@ -79,9 +79,9 @@ fn link_unwinder_statically() {
 }
 
 /// An executable at an address of the loader's choosing has tens of thousands of pointers to relocate when it starts.
-/// Packed (RELR), their table is 16 KB instead of 1.2 MB, which are read by every start and stay in memory. Loaders know
-/// it from glibc 2.36 on, so it is used where the program is built for this machine and this machine has that; a
-/// program that was built so does not start on an older system, whose loader then names `GLIBC_ABI_DT_RELR`.
+/// Packed (RELR), their table is 16 KB instead of 1.2 MB that every start reads and keeps in memory. Loaders know it
+/// from glibc 2.36 on, so it is used where the program is built for this machine and this machine has that; a program
+/// that was built so does not start on an older system, whose loader then names `GLIBC_ABI_DT_RELR`.
 fn pack_relocations() {
     if env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|name| name == "gnu")
         && env::var("CARGO_CFG_TARGET_OS").is_ok_and(|name| name == "linux")

@@ -39,7 +39,10 @@ pub(super) async fn health(State(api): State<Api>, uri: Uri) -> Json<HealthView>
     // a second daemon on the same damaged store.
     let (task_count, paused) = api.supervisor.health_figures().unwrap_or_else(|error| {
         let error = &error as &dyn std::error::Error;
-        tracing::error!(error, "task count failed; the health reports 0 tasks and a warning");
+        tracing::error!(
+            error,
+            "tasks were not counted; the health reports 0 tasks, no pause, and a warning"
+        );
         let why = "the tasks cannot be counted, so the task store may be damaged; `asyncagents doctor` \
                    says more";
         warnings.push(why.to_owned());
