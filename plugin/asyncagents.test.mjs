@@ -159,6 +159,21 @@ test("a call is forwarded with who calls and from where, and answered in the dae
   })
 })
 
+test("a call carries what this process's environment says of models and keys, as the program reads it", async () => {
+  const handOver = { model: "openai/x", providers: { openai: { key: "sk-of-this-process" } } }
+  const found = JSON.stringify({ socket: daemon.socket, handOver })
+  const only = `[ "$*" = "daemon start --json --hand-over" ] && echo '${found}'`
+  writeFileSync(join(place, "program"), `#!/bin/sh\n${only}\n`, { mode: 0o755 })
+  const callers = []
+  daemon.routes["POST /v1/tools/asyncagents_task"] = (answer, _, body) => {
+    callers.push(body.caller.handOver)
+    answer(200, { text: "launched", isError: false })
+  }
+  const hooks = await load(client())
+  await hooks.tool.asyncagents_task.execute({ prompt: "look" }, context())
+  assert.deepEqual(callers, [handOver])
+})
+
 test("the same call id in another message is another launch, because some providers number calls from the start in every message", async () => {
   const keys = []
   daemon.routes["POST /v1/tools/asyncagents_task"] = (answer, _, body) => {

@@ -45,18 +45,27 @@ const MODE = "NODE_ENV"
 const unreachable = (why: string) =>
   new Error(`asyncagents: the daemon cannot be reached (${why}); \`asyncagents doctor\` shows more`)
 
-/** Runs the program, which starts the daemon if it is not running, and returns the path of its socket. */
-function findDaemon(program: string, timeout: number): Promise<string> {
+/** The daemon, as the program finds it. */
+interface Daemon {
+  /** The path of its socket. */
+  socket: string
+  /** What this process's environment says of models and keys: the daemon was started from another one. */
+  handOver?: Json
+}
+
+/** Runs the program, which starts the daemon if it is not running. */
+function findDaemon(program: string, timeout: number): Promise<Daemon> {
   return new Promise((found, failed) => {
     const options = { timeout, env: process.env }
-    execFile(program, ["daemon", "start", "--json"], options, (error, stdout, stderr) => {
+    const start = ["daemon", "start", "--json", "--hand-over"]
+    execFile(program, start, options, (error, stdout, stderr) => {
       if (error) {
         const missing = (error as NodeJS.ErrnoException).code === "ENOENT"
         const why = missing ? `no program \`${program}\`` : String(stderr).trim() || error.message
         return failed(unreachable(why))
       }
       try {
-        found(JSON.parse(stdout).socket)
+        found(JSON.parse(stdout))
       } catch {
         failed(unreachable(`\`${program} daemon start --json\` did not print JSON`))
       }
@@ -124,6 +133,8 @@ class Bridge {
   private before = ""
   /** The path of the daemon's socket; empty when it has to be looked up again. */
   private socket = ""
+  /** Sent with every tool call, and kept in memory only. */
+  handOver: Json
   /** Calls under way, by id, so that the daemon can drop one. */
   private streams = new Map<number, AbortController>()
   /** Tool calls that wait for the name. */
@@ -146,7 +157,10 @@ class Bridge {
 
   /** The daemon's socket; it is started when it is not running. */
   async daemon(): Promise<string> {
-    this.socket ||= await findDaemon(this.program, this.patience ?? LONGEST_START)
+    if (this.socket) return this.socket
+    const daemon = await findDaemon(this.program, this.patience ?? LONGEST_START)
+    this.handOver = daemon.handOver
+    this.socket = daemon.socket
     return this.socket
   }
 
@@ -196,17 +210,17 @@ class Bridge {
   private async keepOpen() {
     // Whether the daemon was stopped on purpose. Then only its known socket is tried: to look it up
     // would start the daemon.
-    let meant = false
+    let stoppedOnPurpose = false
     for (let tries = 0; ; tries++) {
       try {
-        const socket = meant && this.socket ? this.socket : await this.daemon()
-        meant = await this.open(socket, () => (tries = 0))
+        const socket = stoppedOnPurpose && this.socket ? this.socket : await this.daemon()
+        stoppedOnPurpose = await this.open(socket, () => (tries = 0))
       } catch {
         // Not reported here: the next tool call fails with the same reason, where the user sees it.
       }
       this.name = ""
       this.streams.forEach((stream) => stream.abort())
-      if (!meant) this.socket = ""
+      if (!stoppedOnPurpose) this.socket = ""
       const time = BETWEEN_TRIES[Math.min(tries, BETWEEN_TRIES.length - 1)]
       await new Promise<void>((resolve) => {
         this.hurry = resolve
@@ -222,7 +236,7 @@ class Bridge {
   private open(socketPath: string, opened: () => void): Promise<boolean> {
     return new Promise((ended, failed) => {
       let id = 0
-      let meant = false
+      let stoppedOnPurpose = false
       let rest = ""
       const about = { pid: process.pid, directory: process.cwd(), name: this.before }
       const hello = JSON.stringify(about)
@@ -235,7 +249,7 @@ class Bridge {
           try {
             for (let end; (end = rest.indexOf("\n")) >= 0; rest = rest.slice(end + 1)) {
               const line = JSON.parse(rest.slice(0, end))
-              if (line === "bye") meant = true
+              if (line === "bye") stoppedOnPurpose = true
               else if (line.bridge !== undefined) id = line.bridge
               else if (line.name !== undefined) this.setName(line.name, opened)
               else if (line.call !== undefined) void this.carryOut(socketPath, id, line.call)
@@ -248,8 +262,8 @@ class Bridge {
           }
         })
         lines.on("error", failed)
-        lines.on("close", () => ended(meant))
-        lines.on("end", () => ended(meant))
+        lines.on("close", () => ended(stoppedOnPurpose))
+        lines.on("end", () => ended(stoppedOnPurpose))
       })
       request.on("error", failed)
       request.end(hello)
@@ -381,6 +395,7 @@ function tools(list: Tool[], bridge: Bridge): Record<string, Json> {
           directory: context.directory,
           host: "opencode",
           instance: bridge.name,
+          handOver: bridge.handOver,
           development: process.env[MODE] === "development",
         }
         // The idempotency key. With the message id in it, because some providers number their calls from

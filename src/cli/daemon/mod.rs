@@ -15,10 +15,10 @@ use super::spinner::Spinner;
 use super::{seconds, show};
 use crate::client::{self, Handshake, Stop};
 use crate::config::Settings;
-use crate::daemon::start;
+use crate::daemon::{hand_over, start};
 use crate::quote;
 use crate::task::time::say;
-use crate::wire::HealthView;
+use crate::wire::{HandOverView, HealthView};
 
 /// The exit code of `systemctl status` for a service that is not running.
 const NOT_RUNNING: u8 = 3;
@@ -63,6 +63,10 @@ enum Verb {
         /// Print its health and its socket as JSON
         #[arg(long)]
         json: bool,
+        /// With --json: also the models and keys of this environment, for the OpenCode plugin, which sends them with
+        /// its launches
+        #[arg(long, hide = true, requires = "json")]
+        hand_over: bool,
     },
     /// Stop the daemon; calls under way are finished, and runs on OpenCode servers go on
     #[command(after_help = STOP_HELP)]
@@ -116,7 +120,17 @@ enum Verb {
 impl Daemon {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         match self.verb {
-            Verb::Start { json } => started(settings, start::ensure(settings).await?, json).await?,
+            Verb::Start { json: true, hand_over: true } => {
+                let health = start::ensure(settings).await?.client.health().await?;
+                // Without a host and a server: whoever asks is a server, and names itself.
+                let (host, opencode_url) = (String::new(), String::new());
+                let environment = HandOverView { host, opencode_url, ..hand_over(settings) };
+                let start = StartView::of(settings, health);
+                show::json(&StartView { hand_over: Some(environment), ..start })?;
+            }
+            Verb::Start { json, .. } => {
+                started(settings, start::ensure(settings).await?, json).await?;
+            }
             Verb::Restart { json } => {
                 started(settings, start::restart(settings).await?, json).await?;
             }
@@ -178,15 +192,19 @@ async fn drained(settings: &Settings, timeout: Option<f64>) -> anyhow::Result<bo
 
 /// The JSON of `start` and `restart`, for programs that connect to the socket themselves.
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct StartView {
     socket: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hand_over: Option<HandOverView>,
     #[serde(flatten)]
     health: HealthView,
 }
 
 impl StartView {
     fn of(settings: &Settings, health: HealthView) -> StartView {
-        StartView { socket: start::socket(&settings.home).display().to_string(), health }
+        let socket = start::socket(&settings.home).display().to_string();
+        StartView { socket, hand_over: None, health }
     }
 }
 

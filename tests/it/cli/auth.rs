@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::UNIX_EPOCH;
 
 use asyncagents::task::{Phase, Progress};
-use asyncagents::wire::{AccessView, HandOverView, TaskView};
+use asyncagents::wire::{AccessView, HandOverView, TaskView, ToolLine};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
@@ -319,6 +319,40 @@ async fn an_mcp_client_hands_over_its_environment_with_its_launches() {
         let task = place.shell.tasks().remove(0);
         assert_eq!(place.end(&task.session_id).1, "fine");
         assert_eq!(place.last_key(), "sk-of-the-client");
+    });
+}
+
+/// As the OpenCode plugin does it: the program reads the environment of OpenCode's process, and the plugin sends what
+/// it printed with each call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_plugin_is_told_what_to_hand_over_with_its_launches_and_nobody_else_is() {
+    let mut place = Fixture::build().await;
+    let started = block_in_place(|| {
+        place.shell.unset("ASYNCAGENTS_MODEL");
+        assert_eq!(place.shell.run(["daemon", "start"]).code, 0);
+        place.shell.set("ASYNCAGENTS_MODEL", MODEL);
+        place.shell.set("ASYNCAGENTS_OPENCODE_URL", "http://127.0.0.1:1");
+        place.set_key("sk-of-opencode");
+        assert_eq!(place.shell.json(["daemon", "start", "--json"])["handOver"], Value::Null);
+        place.shell.json(["daemon", "start", "--json", "--hand-over"])
+    });
+    let openai = json!({"key": "sk-of-opencode", "baseUrl": place.server.origin()});
+    let providers = json!({"openai": openai, "openai-responses": openai});
+    let expected = json!({"model": MODEL, "providers": providers});
+    assert_eq!(started["handOver"], expected);
+    let caller = json!({
+        "sessionID": "ses_parent", "directory": place.project, "handOver": started["handOver"],
+    });
+    let arguments = json!({"description": "d", "prompt": "@say fine", "agent": "general"});
+    let request = json!({"caller": caller, "arguments": arguments, "key": "k"});
+    let request = serde_json::from_value(request).unwrap();
+    let client = place.shell.client();
+    let answer = client.call_tool("asyncagents_task", &request).await.unwrap().next().await;
+    assert!(matches!(answer, Ok(ToolLine::Answer(ref answer)) if !answer.is_error), "{answer:?}");
+    block_in_place(|| {
+        let task = place.shell.tasks().remove(0);
+        assert_eq!(place.end(&task.session_id).1, "fine");
+        assert_eq!(place.last_key(), "sk-of-opencode");
     });
 }
 
