@@ -35,6 +35,7 @@ pub(super) fn resolve(name: &str, own: &BTreeMap<String, String>) -> Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::model::Price;
 
     #[test]
     fn short_names_and_names_that_only_one_provider_has_are_resolved() {
@@ -57,5 +58,15 @@ mod tests {
         ] {
             assert_eq!(resolve(name, &own).as_deref(), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn the_short_names_of_models_with_one_price_have_it() {
+        let priced = |alias: &str| {
+            let name = resolve(alias, &BTreeMap::new()).unwrap();
+            let (provider, model) = name.split_once('/').unwrap();
+            Price::known(provider, model).is_some()
+        };
+        assert_eq!(["haiku", "opus", "sonnet"].map(priced), [false, true, true]);
     }
 }

@@ -1,6 +1,6 @@
-//! The price list of models, in US dollars per million tokens. Only models whose provider lists one price
-//! for each kind of token are in it; the configuration can add others and override these. A model that is
-//! not listed has no price, and its runs no cost.
+//! The price list of models, in US dollars per million tokens, of November 2026. Only models whose provider lists
+//! one price for each kind of token are in it, whatever the length of a request; the configuration can add others
+//! and override these. A model that is not listed has no price, and its runs no cost.
 
 use crate::transcript::{Cache, Tokens};
 
@@ -16,17 +16,32 @@ pub struct Price {
 }
 
 /// Input, output, read from the cache, written to it.
-const ANTHROPIC: [(&str, [f64; 4]); 7] = [
+const ANTHROPIC: [(&str, [f64; 4]); 11] = [
     ("claude-haiku-4-5", [1.0, 5.0, 0.1, 1.25]),
     ("claude-opus-4-5", [5.0, 25.0, 0.5, 6.25]),
     ("claude-opus-4-6", [5.0, 25.0, 0.5, 6.25]),
+    ("claude-opus-4-7", [5.0, 25.0, 0.5, 6.25]),
+    ("claude-opus-4-8", [5.0, 25.0, 0.5, 6.25]),
     ("claude-opus-5", [5.0, 25.0, 0.5, 6.25]),
+    ("claude-opus-5-5", [4.0, 20.0, 0.2, 5.0]),
     ("claude-sonnet-4-5", [3.0, 15.0, 0.3, 3.75]),
     ("claude-sonnet-4-6", [3.0, 15.0, 0.3, 3.75]),
     ("claude-sonnet-5", [2.0, 10.0, 0.2, 2.5]),
+    ("claude-sonnet-5-5", [2.0, 10.0, 0.1, 2.5]),
+];
+/// Google charges for cache writes as for input.
+const GEMINI: [(&str, [f64; 4]); 8] = [
+    ("gemini-2.5-flash", [0.3, 2.5, 0.03, 0.3]),
+    ("gemini-2.5-flash-lite", [0.1, 0.4, 0.01, 0.1]),
+    ("gemini-3.5-flash", [1.5, 9.0, 0.15, 1.5]),
+    ("gemini-3.5-flash-lite", [0.3, 2.5, 0.03, 0.3]),
+    ("gemini-3.6-flash", [0.75, 3.75, 0.075, 0.75]),
+    ("gemini-3.7-flash", [0.75, 3.75, 0.075, 0.75]),
+    ("gemini-3.8-flash", [0.75, 3.75, 0.075, 0.75]),
+    ("gemini-4-argon", [2.0, 10.0, 0.1, 2.0]),
 ];
 /// OpenAI does not charge for cache writes: those tokens cost as much as input.
-const OPENAI: [(&str, [f64; 4]); 8] = [
+const OPENAI: [(&str, [f64; 4]); 12] = [
     ("gpt-4.1", [2.0, 8.0, 0.5, 2.0]),
     ("gpt-4.1-mini", [0.4, 1.6, 0.1, 0.4]),
     ("gpt-4o", [2.5, 10.0, 1.25, 2.5]),
@@ -35,6 +50,10 @@ const OPENAI: [(&str, [f64; 4]); 8] = [
     ("gpt-5-mini", [0.25, 2.0, 0.025, 0.25]),
     ("gpt-5-nano", [0.05, 0.4, 0.005, 0.05]),
     ("gpt-5.1", [1.25, 10.0, 0.125, 1.25]),
+    ("gpt-5.2", [1.75, 14.0, 0.175, 1.75]),
+    ("gpt-5.3-codex", [1.75, 14.0, 0.175, 1.75]),
+    ("gpt-5.4-mini", [0.75, 4.5, 0.075, 0.75]),
+    ("gpt-5.4-nano", [0.2, 1.25, 0.02, 0.2]),
 ];
 
 impl Price {
@@ -59,6 +78,7 @@ impl Price {
     pub(super) fn known(provider: &str, model: &str) -> Option<Price> {
         let table: &[(&str, [f64; 4])] = match provider {
             "anthropic" => &ANTHROPIC,
+            "gemini" => &GEMINI,
             "openai" | "openai-responses" => &OPENAI,
             _ => return None,
         };
@@ -109,6 +129,8 @@ mod tests {
         assert_eq!(known("openai-responses", "gpt-5"), known("openai", "gpt-5-2025-08-07"));
         assert_eq!(known("openai", "claude-sonnet-4-5"), None);
         assert_eq!(known("openrouter", "gpt-5"), None);
+        let flash = Price { cached_input: 0.075, ..Price::flat(0.75, 3.75) };
+        assert_eq!(known("gemini", "gemini-3.8-flash"), Some(flash));
     }
 
     #[test]
