@@ -1,19 +1,22 @@
 //! Liveness by lock files: a client holds an advisory lock on a file with its name for as long as it
 //! lives. The kernel releases the lock however the process ends, so whether a client is still there
 //! needs no heartbeat and no process id (which would be reused). Files of killed processes stay behind;
-//! they are removed by the next lookup.
+//! the daemon looks every few seconds and removes them.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 /// The directory of lock files, in the storage directory.
 const FOLDER: &str = "clients";
 
-/// Between creating its file and locking it, a claim can be taken for a leftover and removed; then it
-/// starts over, this often.
+/// Between creating its file and locking it, a claim can be taken for a leftover: [`is_held`] then has it locked for a
+/// moment, and removes it. The claim starts over, this often and after such a pause.
 const TRIES: usize = 10;
+const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// A name, held by this process until this is dropped.
 #[derive(Debug)]
@@ -32,10 +35,14 @@ impl Claim {
         for _ in 0..TRIES {
             let mut options = File::options();
             let lock = options.write(true).create(true).truncate(false).mode(0o600).open(&file)?;
-            lock.try_lock().map_err(|error| match error {
-                TryLockError::Error(error) => error,
-                TryLockError::WouldBlock => io::ErrorKind::ResourceBusy.into(),
-            })?;
+            match lock.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) => {
+                    thread::sleep(BETWEEN_TRIES);
+                    continue;
+                }
+            }
             // [`is_held`] may have removed the file between `open` and the lock. Then the lock is on an
             // unlinked inode, and the next process would create and lock another file of this name.
             let inode = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
@@ -78,6 +85,8 @@ pub fn tidy(home: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -95,6 +104,27 @@ mod tests {
         fs::write(home.path().join(FOLDER).join("killed"), "").unwrap();
         assert!(!is_held(home.path(), "killed"));
         assert!(!home.path().join(FOLDER).join("killed").exists());
+    }
+
+    /// As the daemon looks for leftovers every few seconds.
+    #[test]
+    fn a_name_can_be_claimed_while_leftovers_are_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    tidy(home.path());
+                    thread::sleep(BETWEEN_TRIES);
+                }
+            });
+            let claims = (0..500).map(|n| Claim::hold(home.path(), &format!("client-{n}")));
+            let claims: io::Result<Vec<Claim>> = claims.collect();
+            stop.store(true, Ordering::Relaxed);
+            let claims = claims.unwrap();
+            let held = (0..500).filter(|n| is_held(home.path(), &format!("client-{n}"))).count();
+            assert_eq!((held, claims.len()), (500, 500));
+        });
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! The watchdog of the storage directory: every few seconds it checks for what happens to it from outside. It publishes
-//! warnings (disk space, damaged stores that were set aside), and stops the daemon when the directory was deleted or
-//! replaced: its lock keeps nobody out any more, and another daemon may be at work under the same path.
+//! The watchdog of the storage directory: every few seconds it checks for what happens to it from outside. It
+//! publishes warnings (disk space, damaged stores that were set aside), removes what killed clients left, and stops
+//! the daemon when the directory was deleted or replaced: its lock keeps nobody out any more, and another daemon may
+//! be at work under the same path.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,12 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::home::LockIdentity;
 use super::space::Space;
+use crate::claim;
 use crate::config;
 use crate::http::{SET_ASIDE, Warnings};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
 
-const BETWEEN_LOOKS: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_secs(3);
 
 /// What the watchdog looks at, and where it reports.
 #[derive(Clone)]
@@ -37,12 +39,12 @@ impl Watch {
             let ours = tokio::task::spawn_blocking(move || watch.look()).await.unwrap_or(true);
             if !ours {
                 let home = self.home.display();
-                tracing::error!(%home, "storage directory was deleted or replaced; leaving");
+                tracing::error!(%home, "storage directory deleted or replaced; the daemon stops");
                 stop.cancel();
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep(BETWEEN_LOOKS) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = stop.cancelled() => return,
             }
         }
@@ -55,8 +57,8 @@ impl Watch {
         }
         let kept = |file: &PathBuf| {
             format!(
-                "the task store was damaged; it was kept as `{}` and a new one was begun; move or \
-                 remove that file, and this is not said any more",
+                "the task store was damaged; it was kept as `{}` and a new one was started; move \
+                 or delete that file to clear this warning",
                 file.display()
             )
         };
@@ -65,6 +67,7 @@ impl Watch {
         let space = Space::look(&self.home, &self.storage);
         self.warnings.put("space", space.warnings);
         self.supervisor.set_overfull(space.overfull);
+        claim::tidy(&self.home);
         true
     }
 }
