@@ -1,5 +1,6 @@
 //! Peer credentials for TCP (H8): which user is at the other end of a loopback connection. Where that cannot be told
-//! (not Linux), the reader is unknown and needs the token.
+//! (not Linux, or neither netlink nor
+//! `/proc/net` is there), the reader is unknown and needs the token.
 
 use tokio::net::TcpStream;
 

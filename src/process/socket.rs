@@ -1,6 +1,6 @@
 //! Who opened the other end of a TCP connection from this machine. TCP has no `SO_PEERCRED`, but the kernel knows
-//! each socket's user and inode. It is asked for the one socket (`sock_diag(7)`), which takes microseconds; where
-//! it does not say, as in a container that forbids netlink, the tables in `/proc` are read, which takes
+//! each socket's user and inode. It is asked for the one socket (`sock_diag(7)`), which takes microseconds. Where it
+//! names none (the client has gone, or a container forbids netlink), the tables in `/proc` are read, which takes
 //! milliseconds: the kernel walks all its buckets for them.
 
 use std::fs;
@@ -38,9 +38,9 @@ impl Socket {
         tables.into_iter().find_map(|table| in_table(&table, peer, local))
     }
 
-    /// A socket that its process has closed has no inode and is listed as root's: taken for that, it would be a wrong
+    /// `None` for a socket that its process has closed: it has no inode and is listed as root's, which would be a wrong
     /// answer.
-    fn open(inode: u64, user: u32) -> Option<Socket> {
+    fn unless_closed(inode: u64, user: u32) -> Option<Socket> {
         (inode > 0).then_some(Socket { inode, user })
     }
 }
@@ -60,7 +60,7 @@ fn in_table(table: &str, peer: SocketAddr, local: SocketAddr) -> Option<Socket> 
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, own, other, _, _, _, _, user, _, inode, ..] = fields[..] else { return None };
         let is_it = from.iter().zip(&to).any(|(from, to)| from == own && to == other);
-        is_it.then(|| Socket::open(inode.parse().ok()?, user.parse().ok()?)).flatten()
+        is_it.then(|| Socket::unless_closed(inode.parse().ok()?, user.parse().ok()?)).flatten()
     })
 }
 
@@ -171,7 +171,7 @@ mod diagnosis {
             return None;
         }
         let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
-        Socket::open(number(USER + 4)?.into(), number(USER)?)
+        Socket::unless_closed(number(USER + 4)?.into(), number(USER)?)
     }
 }
 
@@ -193,8 +193,9 @@ mod diagnosis {
 
 #[cfg(test)]
 mod tests {
-    use std::io::ErrorKind;
     use std::net::{TcpListener, TcpStream};
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -243,13 +244,7 @@ mod tests {
             let listener = match TcpListener::bind((listens, 0)) {
                 Ok(listener) => listener,
                 // A machine without IPv6.
-                Err(error)
-                    if listens.contains(':')
-                        && [ErrorKind::AddrNotAvailable, ErrorKind::Unsupported]
-                            .contains(&error.kind()) =>
-                {
-                    continue;
-                }
+                Err(_) if listens.contains(':') => continue,
                 Err(error) => panic!("{error}"),
             };
             let client = TcpStream::connect((connects, listener.local_addr().unwrap().port()));
@@ -260,7 +255,12 @@ mod tests {
             assert_eq!(asked, Socket::look_up(peer, local), "{listens}");
             assert_eq!(asked.map(|socket| socket.user), Some(rustix::process::getuid().as_raw()));
             drop(client);
-            assert_eq!(Socket::find(peer, local), None, "{listens}");
+            // Not at once where another thread is just starting a program: that holds a copy until its `exec`.
+            let dropped = Instant::now();
+            while let Some(socket) = Socket::find(peer, local) {
+                assert!(dropped.elapsed() < Duration::from_secs(10), "{listens}: {socket:?}");
+                thread::yield_now();
+            }
         }
     }
 
