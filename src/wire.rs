@@ -812,6 +812,9 @@ pub struct HintsView {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolsView {
+    /// [`PROTOCOL`] of the daemon, so that who lists the tools needs no handshake; 0 from before it was there.
+    #[serde(default)]
+    pub protocol: u32,
     pub tools: Vec<ToolView>,
     /// How they are meant to be used together; empty where their descriptions say it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -888,7 +891,7 @@ pub enum ToolLine {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallView {
-    /// Cannot be guessed: who has it may read the answer.
+    /// Cannot be guessed: whoever has the id can read the answer.
     pub id: String,
     pub status: CallStatus,
     /// What the agents that are waited for are doing.

@@ -7,7 +7,7 @@
 //! comes back then is answered 404, as the protocol asks for, and begins another one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, to_bytes};
@@ -19,6 +19,7 @@ use axum::routing::{MethodRouter, any};
 use axum::{Json, http};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::service::RequestContext;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{
@@ -94,7 +95,7 @@ impl<S: ServerHandler + Send + 'static> Endpoint<S> {
             .disable_allowed_origins();
         let service =
             StreamableHttpService::new(move || Ok(handler()), Arc::clone(&manager), config);
-        let sessions = Arc::new(Sessions { manager, known: Mutex::default() });
+        let sessions = Arc::new(Sessions { manager, entries: Mutex::default() });
         Arc::new(Endpoint { service, sessions, limits, stopping, metrics })
     }
 
@@ -108,7 +109,7 @@ impl<S: ServerHandler + Send + 'static> Endpoint<S> {
         Box::pin(async move {
             // Taken out first: to close a session awaits, and the mutex must not be held meanwhile. A
             // stream that ends in that time needs it (`SessionUse::drop`), and finds its session gone.
-            let all = std::mem::take(&mut *sessions.known());
+            let all = std::mem::take(&mut *sessions.entries());
             for id in all.into_keys() {
                 let _ = sessions.manager.close_session(&id).await;
             }
@@ -121,7 +122,7 @@ impl<S: ServerHandler + Send + 'static> Endpoint<S> {
             Err(why) => return refusal(StatusCode::BAD_REQUEST, why),
         };
         for id in self.sessions.expire(self.limits.idle).await {
-            tracing::info!(session = &*id, "MCP session expired; nobody used it");
+            tracing::info!(session = &*id, "MCP session expired; idle too long");
         }
         if self.stopping.is_cancelled() {
             return unavailable("the daemon is stopping; try again once it runs");
@@ -158,7 +159,7 @@ impl<S: ServerHandler + Send + 'static> Endpoint<S> {
         let ended = method == Method::DELETE && response.status().is_success();
         if let Some(id) = session.filter(|_| ended) {
             tracing::info!(session = id, "MCP session ended by its client");
-            self.sessions.known().remove(id.as_str());
+            self.sessions.entries().remove(id.as_str());
         }
         if !is_stream(&response) {
             return worded(response, self.limits.body).await;
@@ -180,7 +181,7 @@ impl<S: ServerHandler + Send + 'static> Endpoint<S> {
 
     fn too_many_sessions(&self) -> Response {
         let Limits { sessions, idle, .. } = self.limits;
-        tracing::warn!(sessions, "MCP session refused; there are as many as there may be");
+        tracing::warn!(sessions, "MCP session refused; `mcp.max_sessions` reached");
         unavailable(&format!(
             "there are {sessions} MCP sessions already; close one, wait until one has been idle for \
              {} s, or raise `mcp.max_sessions`",
@@ -243,10 +244,11 @@ impl Address {
 /// The sessions, and who uses them at the moment.
 struct Sessions {
     manager: Arc<LocalSessionManager>,
-    known: Mutex<HashMap<Arc<str>, Use>>,
+    entries: Mutex<HashMap<Arc<str>, SessionEntry>>,
 }
 
-struct Use {
+/// A session: who uses it, and since when nobody has.
+struct SessionEntry {
     /// Requests under way and streams that are read.
     open: usize,
     /// When the last of them ended.
@@ -264,16 +266,16 @@ struct SessionUse {
 impl Drop for SessionUse {
     fn drop(&mut self) {
         // Not there when the session was ended by DELETE, or by `close`, under this request.
-        if let Some(using) = self.sessions.known().get_mut(&self.id) {
-            using.open -= 1;
-            using.last = Instant::now();
+        if let Some(entry) = self.sessions.entries().get_mut(&self.id) {
+            entry.open -= 1;
+            entry.last = Instant::now();
         }
     }
 }
 
 impl Sessions {
-    fn known(&self) -> MutexGuard<'_, HashMap<Arc<str>, Use>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> MutexGuard<'_, HashMap<Arc<str>, SessionEntry>> {
+        self.entries.lock()
     }
 
     async fn count(&self) -> usize {
@@ -281,13 +283,13 @@ impl Sessions {
     }
 
     fn add(&self, id: &str, counted: SessionGuard) {
-        let using = Use { open: 0, last: Instant::now(), _counted: Some(counted) };
-        self.known().insert(id.into(), using);
+        let entry = SessionEntry { open: 0, last: Instant::now(), _counted: Some(counted) };
+        self.entries().insert(id.into(), entry);
     }
 
     fn enter(self: &Arc<Sessions>, id: &str) -> Option<SessionUse> {
         let id: Arc<str> = id.into();
-        self.known().get_mut(&id)?.open += 1;
+        self.entries().get_mut(&id)?.open += 1;
         Some(SessionUse { sessions: Arc::clone(self), id })
     }
 
@@ -296,21 +298,21 @@ impl Sessions {
     async fn expire(&self, idle: Duration) -> Vec<Arc<str>> {
         let there: Vec<Arc<str>> = self.manager.sessions.read().await.keys().cloned().collect();
         let expired: Vec<Arc<str>> = {
-            let mut known = self.known();
+            let mut entries = self.entries();
             // A session also ends without us, when its worker fails: its entry, and its place in the
             // metrics, go here. Not that of one which was added since the list was read.
-            known.retain(|id, using| {
-                there.contains(id) || using.last.elapsed() < idle.min(Duration::from_secs(60))
+            entries.retain(|id, entry| {
+                there.contains(id) || entry.last.elapsed() < idle.min(Duration::from_secs(60))
             });
             // A client that hangs up during `initialize` leaves a session that was never added.
             for id in there {
-                let unheard = || Use { open: 0, last: Instant::now(), _counted: None };
-                known.entry(id).or_insert_with(unheard);
+                let uncounted = || SessionEntry { open: 0, last: Instant::now(), _counted: None };
+                entries.entry(id).or_insert_with(uncounted);
             }
             // Taken out under the same lock: a request that comes now finds no session, and not one that
             // is closed under it.
-            let is_idle = |using: &mut Use| using.open == 0 && using.last.elapsed() > idle;
-            known.extract_if(|_, using| is_idle(using)).map(|(id, _)| id).collect()
+            let is_idle = |entry: &mut SessionEntry| entry.open == 0 && entry.last.elapsed() > idle;
+            entries.extract_if(|_, entry| is_idle(entry)).map(|(id, _)| id).collect()
         };
         for id in &expired {
             let _ = self.manager.close_session(id).await;

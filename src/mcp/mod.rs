@@ -17,9 +17,10 @@ mod parent;
 mod tasks;
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams,
     CompleteRequestMethod, CompleteRequestParams, CompleteResult, ContentBlock, GetTaskParams,
@@ -44,8 +45,8 @@ use crate::config::Settings;
 use crate::daemon::{self, hand_over, mcp_instructions, start};
 use crate::metrics::Metrics;
 use crate::wire::{
-    AbortRequest, AnswerRequest, CallView, CallerView, Door, HandOverView, HintsView, ReadRequest,
-    Receipt, ToolAnswer, ToolLine, ToolRequest, ToolView, ToolsView,
+    AbortRequest, AnswerRequest, CallView, CallerView, Door, HandOverView, HintsView, PROTOCOL,
+    ReadRequest, Receipt, ToolAnswer, ToolLine, ToolRequest, ToolView, ToolsView,
 };
 
 /// The timeouts of clients that are known, less ten seconds: our calls are answered before, and the answer
@@ -76,8 +77,8 @@ pub struct Handler {
     instructions: Arc<str>,
     link: Link,
     early_list: Mutex<Option<EarlyList>>,
-    /// The client at the other end, identified with the first list or call and the same from then on.
-    connection: OnceCell<Connection>,
+    /// The client at the other end, identified after the first list or with the first call and the same from then on.
+    connection: Arc<OnceCell<Connection>>,
     /// The workspace of the client, if it was asked for its roots.
     root: OnceLock<Root>,
     /// Notices and answers that the client has, and that the daemon has not been told about yet.
@@ -114,17 +115,24 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
         (lister(directory.clone(), hand_over(&settings)), oneshot::channel());
     let mut starting = JoinSet::new();
     starting.spawn(async move {
-        // Side by side, because the client waits for both. The list is used only after the handshake, so that
-        // a daemon of another version is reported; while one replaces the other, the list may be the old one's.
-        let handshake = ensure_daemon(&early, &ours, &theirs);
-        let (ready, tools) = tokio::join!(handshake, ours.tools_for_mcp(&caller));
-        let tools = match (ready, tools) {
-            (Ok(()), Ok(tools)) => Ok(tools),
-            // There was none yet, and now there is.
-            (Ok(()), Err(error)) if error.went_away() => ours.tools_for_mcp(&caller).await,
-            (Err(_), _) | (Ok(()), Err(_)) => return,
+        let mut tools = None;
+        // A daemon that lists its tools and speaks our protocol needs no handshake besides. Any other is
+        // started by that, or refused with the way out.
+        let greet = async || match ours.tools_for_mcp(&caller).await {
+            Ok(list) if list.protocol == PROTOCOL => {
+                tools = Some(list);
+                Ok(())
+            }
+            Ok(_) | Err(_) => start::ensure_through(&ours, &theirs).await.map(drop),
         };
-        if let Ok(tools) = tools {
+        if early.get_or_try_init(greet).await.is_err() {
+            return;
+        }
+        let tools = match tools {
+            Some(tools) => Some(tools),
+            None => ours.tools_for_mcp(&caller).await.ok(),
+        };
+        if let Some(tools) = tools {
             let _ = listed.send(tools);
         }
     });
@@ -135,7 +143,7 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
         settings,
         link: Link::Stdio(handshake),
         early_list: Mutex::new(Some(EarlyList { directory, answer })),
-        connection: OnceCell::new(),
+        connection: Arc::default(),
         root: OnceLock::new(),
         unacknowledged: Mutex::default(),
         elicitor: Elicitor::default(),
@@ -184,7 +192,7 @@ pub fn http_handler(
         instructions: Arc::clone(&instructions),
         link: Link::Http(stopping.clone()),
         early_list: Mutex::default(),
-        connection: OnceCell::new(),
+        connection: Arc::default(),
         root: OnceLock::new(),
         unacknowledged: Mutex::default(),
         elicitor: Elicitor::default(),
@@ -233,10 +241,8 @@ impl ServerHandler for Handler {
         };
         // Before any list is used, also an early one: a daemon of another version is an error that says so.
         self.daemon().await.map_err(CallFailure::error)?;
-        // Identified while the daemon still makes its list: the first call has to wait for it otherwise. Not
-        // where that waits for the client's roots.
-        if matches!(self.link, Link::Stdio(_)) && !parent::has_roots(&context.peer) {
-            self.connection(&context).await;
+        if let Link::Stdio(_) = self.link {
+            self.identify_soon(context.clone());
         }
         if let Some(ToolsView { tools, .. }) = self.take_early_list(&directory).await {
             return Ok(ListToolsResult::with_all_items(tools.into_iter().map(tool).collect()));
@@ -339,7 +345,7 @@ enum Reply {
 impl Handler {
     /// The early list, if there is one and it is the right one.
     async fn take_early_list(&self, directory: &str) -> Option<ToolsView> {
-        let early = self.early_list.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let early = self.early_list.lock().take();
         early.filter(|early| early.directory == directory)?.answer.await.ok()
     }
 
@@ -352,6 +358,13 @@ impl Handler {
             Link::Http(_) => Connection::over_http(&self.settings, context).await,
         };
         Box::pin(self.connection.get_or_init(connect)).await
+    }
+
+    /// Identifies the client while it reads the list of tools: its first call would have to wait for that.
+    fn identify_soon(&self, context: RequestContext<RoleServer>) {
+        let identity = Arc::clone(&self.connection);
+        let (settings, clock) = (Arc::clone(&self.settings), self.clock.clone());
+        parent::identify_soon(identity, settings, clock, self.root.get().cloned(), context);
     }
 
     /// What the client's environment says; over HTTP nothing is known of it.
@@ -546,7 +559,7 @@ impl Handler {
     }
 
     fn unacknowledged(&self) -> MutexGuard<'_, ReadRequest> {
-        self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unacknowledged.lock()
     }
 
     /// Tells the daemon that the client has cancelled a call.

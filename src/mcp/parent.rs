@@ -8,6 +8,7 @@
 //! is the connection. Without one, the address may name a parent; else the caller is anonymous.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
@@ -15,7 +16,7 @@ use rmcp::model::{ProtocolVersion, RequestMetaObject};
 use rmcp::service::RequestContext;
 use rmcp::{Peer, RoleServer};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
 use super::http::Address;
@@ -213,8 +214,29 @@ pub(super) fn ask_for_roots(peer: Peer<RoleServer>) -> Option<Root> {
     Some(Root { asked_at: Instant::now(), answer })
 }
 
+/// Identifies a client in the background, as soon as it has answered what it was asked: an answer that comes late, but
+/// before the first call, counts. Not by a request that does not name the client.
+pub(super) fn identify_soon(
+    identity: Arc<OnceCell<Connection>>,
+    settings: Arc<Settings>,
+    clock: Clock,
+    mut root: Option<Root>,
+    context: RequestContext<RoleServer>,
+) {
+    if context.client_info().is_none() || identity.initialized() {
+        return;
+    }
+    // Detached: there is nothing in it to wait for but the client, and the process ends with that.
+    tokio::spawn(async move {
+        if let Some(root) = &mut root {
+            let _ = root.answer.wait_for(Option::is_some).await;
+        }
+        identity.get_or_init(|| Connection::new(&settings, &clock, root, &context)).await;
+    });
+}
+
 /// Whether the client has roots and can be asked for them.
-pub(super) fn has_roots(peer: &Peer<RoleServer>) -> bool {
+fn has_roots(peer: &Peer<RoleServer>) -> bool {
     let Some(info) = peer.peer_info() else { return false };
     let answers = info.protocol_version < ProtocolVersion::V_2026_07_28;
     answers && info.capabilities.roots.is_some()

@@ -138,7 +138,7 @@ impl Handler {
 fn ignore_answered(error: client::Error) -> Result<(), client::Error> {
     match error {
         client::Error::Refused(ErrorView { error, status: 404 }) => {
-            tracing::info!(error, "answer ignored; somebody was faster");
+            tracing::info!(error, "answer ignored; the request was already answered");
             Ok(())
         }
         error => Err(error),

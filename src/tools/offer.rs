@@ -9,7 +9,7 @@ use super::table::{Effect, Tool};
 use super::{Audience, NameSet, OfferedTool, Toolbox, properties};
 use crate::quote::label;
 use crate::supervisor::AgentOffer;
-use crate::wire::{HintsView, ToolView, ToolsView};
+use crate::wire::{HintsView, PROTOCOL, ToolView, ToolsView};
 
 const INSTRUCTIONS: &str = "\
 Background agents. Launch independent pieces of work with asyncagents_task, several at once, and go \
@@ -22,8 +22,8 @@ and `resume`, one that still works can be told something with asyncagents_send. 
 asyncagents_cancel(all=true).";
 
 /// The same where the blocking `Task` is offered.
-const ABOUT_BLOCKING: &str = " `Task` is for a short errand whose answer you need at once: it waits, \
-and what takes longer goes on in the background.";
+const ABOUT_BLOCKING: &str = " `Task` is for a short question whose answer you need at once: it \
+waits, and what takes longer goes on in the background.";
 
 /// How many agents a description names: it is part of every request to the client's model.
 const MOST_AGENTS: usize = 40;
@@ -36,8 +36,8 @@ const KEYWORDS: [&str; 8] =
 pub fn list(toolbox: &Toolbox, audience: Audience, agents: &[AgentOffer]) -> ToolsView {
     // Only if the agent of `Task` is known to be read-only: when agents could not be listed, it counts as one
     // that may write.
-    let errands = agents.iter().find(|agent| agent.name == toolbox.blocking.agent);
-    let reads = errands.is_some_and(|agent| agent.reads_only);
+    let blocking_agent = agents.iter().find(|agent| agent.name == toolbox.blocking.agent);
+    let reads = blocking_agent.is_some_and(|agent| agent.reads_only);
     let view = |offered: OfferedTool| {
         let mut view = view(offered, audience, reads);
         match (audience, offered.tool) {
@@ -50,6 +50,7 @@ pub fn list(toolbox: &Toolbox, audience: Audience, agents: &[AgentOffer]) -> Too
         view
     };
     ToolsView {
+        protocol: PROTOCOL,
         tools: toolbox.tools(audience).map(view).collect(),
         instructions: match audience {
             Audience::Conversation => String::new(),
@@ -66,7 +67,7 @@ pub fn instructions(toolbox: &Toolbox) -> String {
     }
 }
 
-fn view(offered: OfferedTool, audience: Audience, errands_read: bool) -> ToolView {
+fn view(offered: OfferedTool, audience: Audience, blocking_agent_reads: bool) -> ToolView {
     let OfferedTool { tool, alias } = offered;
     let row = tool.row();
     ToolView {
@@ -75,7 +76,7 @@ fn view(offered: OfferedTool, audience: Audience, errands_read: bool) -> ToolVie
         description: NameSet(alias).say(&(row.description)(audience)),
         input_schema: schema(offered, audience),
         waits: row.waits,
-        hints: Some(hints(tool, errands_read)),
+        hints: Some(hints(tool, blocking_agent_reads)),
     }
 }
 
@@ -83,7 +84,7 @@ fn view(offered: OfferedTool, audience: Audience, errands_read: bool) -> ToolVie
 /// one message in parallel if the tool is read-only, and one after the other if not. So a `Task` whose agent
 /// only reads is announced as read-only, and one whose agent may write is not: clients also go by the hint when
 /// they ask for permission.
-fn hints(tool: Tool, errands_read: bool) -> HintsView {
+fn hints(tool: Tool, blocking_agent_reads: bool) -> HintsView {
     let reading =
         HintsView { read_only: true, destructive: false, idempotent: true, open_world: false };
     let stopping =
@@ -94,7 +95,7 @@ fn hints(tool: Tool, errands_read: bool) -> HintsView {
     match tool.row().effect {
         Effect::Reads => reading,
         Effect::Stops => stopping,
-        Effect::Launches if tool == Tool::Blocking && errands_read => {
+        Effect::Launches if tool == Tool::Blocking && blocking_agent_reads => {
             HintsView { idempotent: false, ..reading }
         }
         Effect::Launches => launching,
@@ -255,16 +256,16 @@ mod tests {
     }
 
     #[test]
-    fn an_errand_is_read_only_exactly_if_its_agent_is() {
+    fn task_is_read_only_exactly_if_its_agent_is() {
         let agents = [agent("explore", true), agent("general", false)];
-        let hints = |errands: &str| {
+        let hints = |agent: &str| {
             let mut toolbox = Toolbox::default();
-            toolbox.blocking.agent = errands.into();
+            toolbox.blocking.agent = agent.into();
             let tools = list(&toolbox, Audience::Mcp, &agents).tools.into_iter();
             tools.map(|tool| (tool.name, tool.hints.unwrap())).collect::<Vec<_>>()
         };
-        let read_only = |errands: &str| -> Vec<String> {
-            let hints = hints(errands).into_iter();
+        let read_only = |agent: &str| -> Vec<String> {
+            let hints = hints(agent).into_iter();
             hints.filter(|(_, hints)| hints.read_only).map(|(name, _)| name).collect()
         };
         let always = ["asyncagents_output", "asyncagents_wait", "asyncagents_list"];

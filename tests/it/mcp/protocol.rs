@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
 use crate::support::OpenCode;
+use crate::support::front::CannedDaemon;
 use crate::support::process::Shell;
 
 /// A client that sends one request at a time.
@@ -20,6 +21,8 @@ struct Client {
     /// The server's answer to `initialize`.
     server: Value,
     asked_for_roots: Option<Value>,
+    /// Metadata sent with every request.
+    meta: Option<Value>,
 }
 
 impl Client {
@@ -27,14 +30,29 @@ impl Client {
         Client::connect_with(shell, name, json!({}))
     }
 
-    fn connect_with(shell: &Shell, name: &str, capabilities: Value) -> Client {
+    /// Of the generation without a handshake: every request says who the client is and what it can do.
+    fn stateless(shell: &Shell, name: &str, capabilities: Value) -> Client {
+        let mut client = Client::start(shell);
+        client.meta = Some(json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": { "name": name, "version": "1" },
+            "io.modelcontextprotocol/clientCapabilities": capabilities,
+        }));
+        client
+    }
+
+    fn start(shell: &Shell) -> Client {
         let mut command = shell.command(["mcp"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut client =
-            Client { child, input, output, last: 0, server: Value::Null, asked_for_roots: None };
+        let (server, asked_for_roots, meta) = (Value::Null, None, None);
+        Client { child, input, output, last: 0, server, asked_for_roots, meta }
+    }
+
+    fn connect_with(shell: &Shell, name: &str, capabilities: Value) -> Client {
+        let mut client = Client::start(shell);
         let initialize = json!({
             "protocolVersion": "2025-06-18", "capabilities": capabilities,
             "clientInfo": { "name": name, "version": "1" },
@@ -49,8 +67,11 @@ impl Client {
     }
 
     /// Sends a request; returns the whole response.
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    fn ask(&mut self, method: &str, mut params: Value) -> Value {
         self.last += 1;
+        if let Some(meta) = &self.meta {
+            params["_meta"] = meta.clone();
+        }
         let request =
             json!({ "jsonrpc": "2.0", "id": self.last, "method": method, "params": params });
         self.say(&request);
@@ -84,6 +105,12 @@ impl Client {
     fn tools(&mut self) -> Vec<Value> {
         let answer = self.ask("tools/list", json!({}));
         answer["result"]["tools"].as_array().unwrap().clone()
+    }
+
+    /// The text of a tool's answer.
+    fn call(&mut self, name: &str, arguments: Value) -> String {
+        let answer = self.ask("tools/call", json!({ "name": name, "arguments": arguments }));
+        answer["result"]["content"][0]["text"].as_str().expect("a text").to_owned()
     }
 
     fn tool(&mut self, name: &str) -> Value {
@@ -171,6 +198,47 @@ fn roots_announced_after_the_tools_were_listed_count_for_the_first_call() {
     client.ask("tools/call", json!({ "name": "asyncagents_task", "arguments": arguments }));
     let directories: Vec<String> = shell.tasks().into_iter().map(|task| task.directory).collect();
     assert_eq!(directories, [root.display().to_string()]);
+}
+
+/// In 2026-07-28 servers send no requests.
+#[test]
+fn a_client_of_the_protocol_without_a_handshake_is_not_asked_for_its_roots() {
+    let shell = embedded();
+    let mut client = Client::stateless(&shell, "future", json!({ "roots": {} }));
+    assert!(client.tools().len() > 5);
+    assert_eq!(client.call("asyncagents_list", json!({})), "No background tasks found");
+    assert_eq!(client.call("asyncagents_list", json!({})), "No background tasks found");
+    assert_eq!(client.asked_for_roots, None);
+}
+
+#[test]
+fn a_client_that_does_not_answer_the_question_for_its_roots_is_served_all_the_same() {
+    let shell = embedded();
+    let mut client = Client::connect_with(&shell, "mute", json!({ "roots": {} }));
+    let launch = json!({ "description": "d", "prompt": "Where?", "agent": "explore" });
+    let launched = client.call("asyncagents_task", launch);
+    assert!(launched.starts_with("Background task launched"), "{launched}");
+    assert!(client.asked_for_roots.is_some());
+    assert_eq!(shell.tasks().len(), 1);
+}
+
+#[test]
+fn a_daemon_of_another_version_is_named_with_the_way_out_by_lists_and_calls() {
+    let shell = Shell::new();
+    let health = json!({
+        "status": "ok", "uptime": 5, "version": "9.9.0", "protocol": 2, "taskCount": 0, "pid": 1,
+    });
+    let tools = r#"{"tools": []}"#.to_owned();
+    let answers = vec![("GET /v1/health", 200, health.to_string()), ("POST /v1/tools", 200, tools)];
+    let _daemon = CannedDaemon::listen(&shell.socket(), answers);
+    let mut client = Client::connect(&shell, "test");
+    let why = "the daemon is newer than this program, and they do not understand each other \
+               (daemon: version 9.9.0, protocol 2; program: version 0.1.0, protocol 1); update this \
+               program (`asyncagents daemon restart` would replace the daemon by this older one)";
+    let list = client.ask("tools/list", json!({}));
+    assert!(list["error"]["message"].as_str().unwrap().contains(why), "{list}");
+    let call = client.call("asyncagents_list", json!({}));
+    assert!(call.contains(why), "{call}");
 }
 
 #[test]
