@@ -142,8 +142,8 @@ fn a_damaged_index_makes_the_store_read_only_and_every_verb_says_so_until_it_is_
     assert!(fs::read(&aside).unwrap() == before);
     assert_eq!(shell.say(["output", &tasks[0].session_id]), "1\n");
     let kept = format!(
-        "warning: the task store was damaged; it was kept as `{aside}` and a new one was begun; move or \
-         remove that file, and this is not said any more\n"
+        "warning: the task store was damaged; it was kept as `{aside}` and a new one was \
+         started; move or delete that file to clear this warning\n"
     );
     assert_eq!(shell.run(["list"]).stderr, kept);
     assert_eq!(shell.launch_to_the_end("@say new").result.unwrap(), "new");
@@ -154,6 +154,18 @@ fn a_damaged_index_makes_the_store_read_only_and_every_verb_says_so_until_it_is_
     shell.say(["daemon", "stop"]);
     assert_eq!(shell.say(["doctor", "--repair"]), sound);
     assert_eq!(shell.tasks().len(), 4);
+}
+
+#[test]
+fn damage_is_found_by_a_check_in_the_background_after_a_daemon_was_killed() {
+    let shell = Shell::new();
+    shell.launch_to_the_end("@say fine");
+    shell.kill_daemon();
+    // Nothing reads this one unless it is asked for the tasks of an agent.
+    blank_index(&shell, "task_by_agent");
+    shell.say(["daemon", "start"]);
+    until("the damage is known", || shell.health().unwrap().warnings == [DAMAGED]);
+    assert_eq!(shell.run(["run", "@say new"]).code, 1);
 }
 
 #[test]

@@ -294,6 +294,28 @@ async fn the_texts_of_send() {
 }
 
 #[tokio::test]
+async fn a_task_of_another_conversation_is_read_by_its_id_and_not_resumed() {
+    let world = World::start().await;
+    let parent = caller(&world.parent().await);
+    say(&world, &parent, "asyncagents_task", launch("@say found")).await;
+    let task = world.supervisor.list(&parent.session, None).unwrap().tasks.remove(0);
+    world.ended(&task).await;
+    let other = caller(&world.parent().await);
+    for (tool, arguments) in [
+        ("asyncagents_wait", json!({ "task_ids": [task.short_id] })),
+        ("asyncagents_output", json!({ "task_id": task.short_id })),
+    ] {
+        let (read, is_error) = say(&world, &other, tool, arguments).await;
+        assert!(!is_error && read.contains("found"), "{tool}: {read}");
+    }
+    let resume = json!({ "resume": task.short_id, "prompt": "go on" });
+    let (refused, is_error) = say(&world, &other, "asyncagents_task", resume).await;
+    let begins = format!("Error: task `{}` was launched by another conversation", task.short_id);
+    assert!(is_error && refused.starts_with(&begins), "{refused}");
+    assert_eq!(world.host.prompts(&task.id).len(), 1);
+}
+
+#[tokio::test]
 async fn a_blocking_output_waits_and_says_when_it_timed_out() {
     let world = World::start().await;
     let caller = caller(&world.parent().await);
