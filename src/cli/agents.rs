@@ -37,8 +37,8 @@ down this list wins. No file can take the name of a built-in agent:
   .opencode/agent
   .opencode/agents
 
-Files of the current directory are not used until it is trusted (`asyncagents trust --help`). Until
-then their agents are listed apart, with what they would be allowed.
+Files of the current directory are not used until it is trusted (`asyncagents trust --help`).
+Until then their agents are listed apart, with what they would be allowed.
 
 Example, as `.claude/agents/tester.md`:
   ---
@@ -47,9 +47,9 @@ Example, as `.claude/agents/tester.md`:
   ---
   Run `make test` and report what fails and why, as path:line and one sentence each.
 
-Commands of agents run in a sandbox (`asyncagents doctor` says which). A file may ask for more of it, or
-for less: `readable: ~/data, /srv/x` and `writable:` name paths, `network: off` cuts its commands off.
-A file of a directory opens no credentials, even where it is trusted.
+Commands of agents run in a sandbox (`asyncagents doctor` says which). A file may ask for more of
+it, or for less: `readable: ~/data, /srv/x` and `writable:` name paths, `network: off` cuts its
+commands off. A file of a directory opens no credentials, even where it is trusted.
 
 and then:
   asyncagents agents

@@ -26,8 +26,9 @@ const MOST_INPUT: u64 = 64 * 1024;
 
 #[derive(Args)]
 #[command(after_help = "\
-The key is asked for on a terminal, without being shown, and read from standard input otherwise. It is
-never an argument, which others could read. A running daemon uses it from the next launch on.
+The key is asked for on a terminal, without being shown, and read from standard input
+otherwise. It is never an argument, which others could read. A running daemon uses it from the
+next launch on.
 
 Example:
   asyncagents auth set openai
@@ -217,15 +218,15 @@ async fn ask(provider: &str) -> anyhow::Result<String> {
     std::io::stderr().flush()?;
     // `Flush` discards what was typed before the prompt, which was echoed and is no key.
     tcsetattr(std::io::stdin(), OptionalActions::Flush, &silent).context(no_terminal)?;
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     // A detached thread: a blocking read cannot be interrupted, and it ends with the process.
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = std::io::stdin().read_line(&mut line);
-        let _ = tell.send(read.map(|_| line));
+        let _ = sender.send(read.map(|_| line));
     });
     let answer = tokio::select! {
-        line = told => Some(line),
+        line = receiver => Some(line),
         _ = tokio::signal::ctrl_c() => None,
     };
     let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);

@@ -12,7 +12,8 @@ use crate::wire::{HostView, OpenCodeView};
 
 #[derive(Args)]
 #[command(after_help = "\
-A server keeps its name when its address changes: add it again with the new one, and its tasks go on.
+A server keeps its name when its address changes: add it again with the new one, and its
+tasks go on.
 
 Example:
   asyncagents hosts add work http://127.0.0.1:4096

@@ -66,7 +66,7 @@ use crate::task::SHELL;
 use crate::wire::CallerView;
 
 /// The exit code when the outcome is not known; 1 means that it is known, and a failure.
-const COULD_NOT_FIND_OUT: u8 = 2;
+const EXIT_UNKNOWN: u8 = 2;
 
 /// Options that every command takes are listed apart from its own.
 const GLOBAL: &str = "Global options";
@@ -233,7 +233,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         complain("error", &error);
         let version = |error: &client::Error| error.is_of_another_version();
         match tells_outcome || error.downcast_ref().is_some_and(version) {
-            true => ExitCode::from(COULD_NOT_FIND_OUT),
+            true => ExitCode::from(EXIT_UNKNOWN),
             false => ExitCode::FAILURE,
         }
     })
@@ -391,5 +391,25 @@ mod tests {
         without_json(&command, "", &mut found);
         found.sort();
         assert_eq!(found, WITHOUT_JSON.map(|(verb, _)| verb));
+    }
+
+    /// The width of help without a terminal. A line that is broken by hand and longer is broken once more, which
+    /// leaves a single word on the next one.
+    const HELP_WIDTH: usize = 100;
+
+    fn long_lines(command: &clap::Command, found: &mut Vec<String>) {
+        let texts = [command.get_after_help(), command.get_after_long_help()];
+        for text in texts.into_iter().flatten().map(ToString::to_string) {
+            let long = text.lines().filter(|line| line.chars().count() > HELP_WIDTH);
+            found.extend(long.map(|line| format!("{}: {line}", command.get_name())));
+        }
+        command.get_subcommands().for_each(|verb| long_lines(verb, found));
+    }
+
+    #[test]
+    fn no_line_of_help_that_is_broken_by_hand_is_too_long() {
+        let mut found = Vec::new();
+        long_lines(&Arguments::command(), &mut found);
+        assert_eq!(found, [""; 0]);
     }
 }

@@ -13,9 +13,9 @@ use crate::wire::{CallerView, RetryRequest};
 
 #[derive(Args)]
 #[command(after_help = "\
-A retry is a new task with the prompt, agent, model, budget, schema, directory and inherited context of the
-first one, in the same batch and for the same parent. `retryOf` of its JSON names the first, `retriedBy` of
-that one the retry.
+A retry is a new task with the prompt, agent, model, budget, schema, directory and inherited
+context of the first one, in the same batch and for the same parent. `retryOf` of its JSON names
+the first, `retriedBy` of that one the retry.
 
 Example:
   asyncagents retry ab12c3

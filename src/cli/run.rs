@@ -25,11 +25,11 @@ const MISSING: &str = "there is no prompt; give it as an argument, with `--file 
 
 #[derive(Args)]
 #[command(after_help = "\
-With --model the task runs on that model, whatever the agent's file names. With --schema an answer that
-does not fit is asked for again; the task fails when three do not. Without a prompt the editor in
-VISUAL or EDITOR is opened, on a terminal. With --wait and --follow it exits as `asyncagents wait`;
-when the task waits for a permission, --follow stays on a terminal, and shows the request and exits 2
-elsewhere.
+With --model the task runs on that model, whatever the agent's file names. With --schema an answer
+that does not fit is asked for again; the task fails when three do not. Without a prompt the
+editor in VISUAL or EDITOR is opened, on a terminal. With --wait and --follow it exits as
+`asyncagents wait`; when the task waits for a permission, --follow stays on a terminal, and shows
+the request and exits 2 elsewhere.
 
 Example:
   asyncagents run --agent explore 'Where is the login handled?'

@@ -28,11 +28,12 @@ use crate::wire::{HostView, HostsView, OpenCodeView};
 
 #[derive(Args)]
 #[command(after_help = "\
-It reads the whole task store, and exits with 1 when something is wrong; a warning (!) is no failure, nor
-is what is not there (–). Models and keys are checked as the daemon has them, and never shown.
+It reads the whole task store, and exits with 1 when something is wrong; a warning (!) is no
+failure, nor is what is not there (–). Models and keys are checked as the daemon has them,
+and never shown.
 
---repair copies what can be read of a damaged task store into a new one, and keeps the old file. The
-daemon has to be stopped for it. A task store that is sound is only rewritten without gaps.
+--repair copies what can be read of a damaged task store into a new one, and keeps the old file.
+The daemon has to be stopped for it. A task store that is sound is only rewritten without gaps.
 
 Example:
   asyncagents doctor --online

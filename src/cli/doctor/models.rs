@@ -29,8 +29,9 @@ pub(super) async fn look(client: &Client, settings: &Settings, online: bool) -> 
         Some(problem) => findings.push(Wrong(format!("model: {}: {problem}", daemon.model))),
         None => findings.push(model("model", &daemon)),
     }
-    let told = |provider: &ProviderView| !is_repeated(&daemon, provider);
-    findings.extend(daemon.providers.iter().filter(|p| told(p)).map(|p| provider("provider", p)));
+    let is_shown = |provider: &ProviderView| !is_repeated(&daemon, provider);
+    findings
+        .extend(daemon.providers.iter().filter(|p| is_shown(p)).map(|p| provider("provider", p)));
     if shell.model != daemon.model || shell.problem.is_some() != daemon.problem.is_some() {
         findings.push(match &shell.problem {
             Some(problem) => Wrong(format!("model of this shell: {}: {problem}", shell.model)),

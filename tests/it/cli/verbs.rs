@@ -735,10 +735,14 @@ fn a_storage_directory_in_the_environment_that_is_not_utf_8_is_refused_by_name()
 fn the_help_of_every_verb_is_the_one_that_was_reviewed() {
     let shell = Shell::new();
     let help = shell.say(["--help"]);
+    // The width of help without a terminal.
+    let long = |help: &str| help.lines().any(|line| line.chars().count() > 100);
+    assert!(!long(&help));
     insta::assert_snapshot!("help", help);
     let mut known: Vec<&str> = Vec::new();
     for (verb, words) in HELP {
         let text = shell.say(words.iter().chain(&["--help"]));
+        assert!(!long(&text), "{words:?}");
         insta::assert_snapshot!(format!("help_{}", words.join("_")), text);
         known.push(verb);
     }
