@@ -13,14 +13,14 @@ use std::process::{Child, Command, Stdio};
 
 use asyncagents::clock::Clock;
 use asyncagents::sandbox::{
-    self, Caches, Cell, Choice, GUARANTEES, Grants, Level, Limits, Property, Sandbox, Settings,
-    UserPlaces, VERB,
+    self, Caches, Choice, GUARANTEES, Grants, Level, Limits, Property, Sandbox, SessionSandbox,
+    Settings, UserPlaces, VERB,
 };
 use asyncagents::wire::TaskView;
 use tempfile::TempDir;
 
-use crate::support::ModelServer;
 use crate::support::process::{CommandOutcome, Shell, until};
+use crate::support::{ModelServer, skip};
 
 /// An arbitrary uid: the user need not exist.
 const SOMEBODY: u32 = 12_345;
@@ -313,7 +313,7 @@ fn is_about(network: Network, property: Property) -> bool {
 
 async fn check(level: Level, choice: &'static str, who: TestUser) {
     if who == TestUser::Somebody && !rustix::process::geteuid().is_root() {
-        return;
+        return skip("only root can be another user");
     }
     for network in [Network::On, Network::Off] {
         let place = Fixture::build(choice, who, network).await;
@@ -399,7 +399,7 @@ async fn changes_to_protected_paths_are_repaired_also_when_the_command_is_cancel
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_workspace_below_a_directory_that_cannot_be_listed_is_usable_and_protected() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return skip("only root can be another user");
     }
     for level in ["bwrap", "landlock"] {
         let place = Fixture::build(level, TestUser::Somebody, Network::On).await;
@@ -450,7 +450,7 @@ fn swap_after_planning(choice: Choice, expected: (Option<i32>, &str)) {
     fs::create_dir_all(workspace.join(".git")).unwrap();
     fs::create_dir_all(&outside).unwrap();
     fs::write(outside.join("file"), "untouched").unwrap();
-    let cell = Cell {
+    let session_sandbox = SessionSandbox {
         sandbox: Sandbox::new(Settings {
             choice,
             program: env!("CARGO_BIN_EXE_asyncagents").into(),
@@ -468,7 +468,7 @@ fn swap_after_planning(choice: Choice, expected: (Option<i32>, &str)) {
     };
     let run = || {
         let command = "echo changed > ../outside/file; echo \"ran with $#\"";
-        let plan = cell.plan(&workspace, &[], command).unwrap();
+        let plan = session_sandbox.plan(&workspace, &[], command).unwrap();
         move |()| Command::new(plan.program).args(plan.arguments).output().unwrap()
     };
     let ran = run()(());
