@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn empty_oversized_and_malformed_keys_are_refused() {
-        for (text, told) in [
+        for (text, message) in [
             ("\n", "the key is empty; give the key alone, in one line"),
             (
                 "OPENAI_API_KEY = sk-1",
@@ -189,7 +189,7 @@ mod tests {
                 "the key is longer than 16384 bytes; give the key alone, in one line",
             ),
         ] {
-            assert_eq!(Credential::key(text).err().unwrap().to_string(), told);
+            assert_eq!(Credential::key(text).err().unwrap().to_string(), message);
         }
     }
 
@@ -199,19 +199,20 @@ mod tests {
         auth.set("openai", Credential::key("sk-1").unwrap()).unwrap();
         fs::set_permissions(auth.file(), fs::Permissions::from_mode(0o640)).unwrap();
         let file = auth.name();
-        let told = auth.get("openai").err().unwrap().to_string();
+        let message = auth.get("openai").err().unwrap().to_string();
         let open = format!(
             "the keys in `{file}` can be read by others, so none of them is used; `chmod 600 {file}`, \
              and replace the keys if others have seen them"
         );
-        assert_eq!(told, open);
+        assert_eq!(message, open);
         fs::set_permissions(auth.file(), fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(auth.file(), "{\"providers\": \"sk-1\"}").unwrap();
-        let told = auth.set("openai", Credential::key("sk-2").unwrap()).err().unwrap().to_string();
+        let message =
+            auth.set("openai", Credential::key("sk-2").unwrap()).err().unwrap().to_string();
         let damaged = format!(
             "cannot read the keys in `{file}`: line 1, column 20 is not in the format that `asyncagents auth set` writes; repair or \
              delete it, then set them again"
         );
-        assert_eq!(told, damaged);
+        assert_eq!(message, damaged);
     }
 }

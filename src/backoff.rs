@@ -15,8 +15,8 @@ impl Backoff {
         self.first.saturating_mul(2u32.saturating_pow(before)).min(self.longest)
     }
 
-    /// Shortened by up to a half, so that many who failed together do not come back together. The number
-    /// is a random one.
+    /// With jitter: shortened by up to a half, so that clients that failed together do not retry in step.
+    /// The number is a random one.
     pub fn jittered(self, before: u32, random: u8) -> Duration {
         let pause = self.pause(before);
         pause - (pause / 2) * (u32::from(random) + 1) / 256

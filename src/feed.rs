@@ -99,7 +99,7 @@ impl Feed {
     pub fn subscribe_after(&self, id: u64) -> Option<(Vec<Arc<TaskEvent>>, Events)> {
         let buffer = self.buffer();
         let (oldest, newest) = (buffer.events.front()?.id, buffer.events.back()?.id);
-        // `oldest - 1` is the last event before the buffer: who has seen that has missed nothing else.
+        // `oldest - 1` is the last event before the buffer: a client that saw it missed nothing else.
         if !(oldest - 1..=newest).contains(&id) {
             return None;
         }

@@ -75,7 +75,7 @@ pub fn compose(content: &NoticeContent, inline: usize) -> Notice {
 
 /// The notice in one part, for a mailbox: a parent that is no conversation reads it at the start of its next
 /// tool answer (N7).
-pub fn letter(content: &NoticeContent, inline: usize) -> String {
+pub fn in_one_part(content: &NoticeContent, inline: usize) -> String {
     let id = &content.short_id;
     let state = match &content.subject {
         Subject::Stalled { .. } => return format!("{}\n{}", summary(content), stall_hint(id)),
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn a_notice_in_an_answer_has_id_state_reason_and_result() {
         let check = |content: NoticeContent, inline: usize, expected: &str| {
-            assert_eq!(letter(&content, inline), expected);
+            assert_eq!(in_one_part(&content, inline), expected);
         };
         let quoted =
             |word: &str, text: &str| format!("{word} of task ab12c3, {QUOTED}:\n~~~\n{text}\n~~~");

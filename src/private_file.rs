@@ -146,7 +146,7 @@ mod tests {
             self.file.lock()?.replace(text)
         }
 
-        fn told(&self) -> String {
+        fn read_error(&self) -> String {
             self.file.read().unwrap_err().to_string()
         }
     }
@@ -185,7 +185,7 @@ mod tests {
         fs::set_permissions(home.path("other"), fs::Permissions::from_mode(0o600)).unwrap();
         symlink(home.path("other"), home.path("kept.json")).unwrap();
         let loops = io::Error::from(rustix::io::Errno::LOOP).to_string();
-        assert_eq!(home.told(), loops);
+        assert_eq!(home.read_error(), loops);
         symlink(home.path("other"), home.path("kept.new")).unwrap();
         home.write("ours").unwrap();
         assert_eq!(home.file.read().unwrap().as_deref(), Some("ours"), "instead of the link");
@@ -194,10 +194,10 @@ mod tests {
         assert_eq!(home.write("theirs").unwrap_err().to_string(), loops);
         assert_eq!(fs::read_to_string(home.path("other")).unwrap(), "of somebody else");
         fs::write(home.path("kept.json"), "x".repeat(101)).unwrap();
-        assert_eq!(home.told(), "it is too large");
+        assert_eq!(home.read_error(), "it is too large");
         fs::remove_file(home.path("kept.json")).unwrap();
         fs::create_dir(home.path("kept.json")).unwrap();
-        assert_eq!(home.told(), "it is not a file");
+        assert_eq!(home.read_error(), "it is not a file");
     }
 
     #[test]

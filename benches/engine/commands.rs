@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use asyncagents::process::{self, Cause, Journal, Launcher, Record, Status};
 use asyncagents::sandbox::{
-    self, Caches, Cell, Choice, Grants, Limits, Network, Sandbox, UserPlaces,
+    self, Caches, Choice, Grants, Limits, Network, Sandbox, SessionSandbox, UserPlaces,
 };
 use futures_util::future::BoxFuture;
 
@@ -84,8 +84,8 @@ async fn sandboxed(scale: &Scale, table: &mut Table, launcher: &Launcher) -> any
     let workspace = place.path().canonicalize()?.join("workspace");
     std::fs::create_dir_all(workspace.join(".git"))?;
     std::fs::write(workspace.join(".git/config"), "")?;
-    let cell = cell(place.path().join("scratch"));
-    if cell.sandbox.detected().is_err() {
+    let session_sandbox = session_sandbox(place.path().join("scratch"));
+    if session_sandbox.sandbox.detected().is_err() {
         table.note("commands: there is no bubblewrap here, so its cost is not measured".to_owned());
         return Ok(());
     }
@@ -111,7 +111,7 @@ async fn sandboxed(scale: &Scale, table: &mut Table, launcher: &Launcher) -> any
         bare.push(millis(began.elapsed()));
 
         let began = Instant::now();
-        let plan = cell.plan(&workspace, &[], "true")?;
+        let plan = session_sandbox.plan(&workspace, &[], "true")?;
         let planning = began.elapsed();
         let mut process = launcher.start(process::Command {
             program: plan.program.clone(),
@@ -165,9 +165,9 @@ async fn sandboxed(scale: &Scale, table: &mut Table, launcher: &Launcher) -> any
     Ok(())
 }
 
-fn cell(scratch: PathBuf) -> Cell {
+fn session_sandbox(scratch: PathBuf) -> SessionSandbox {
     let home = std::env::home_dir();
-    Cell {
+    SessionSandbox {
         sandbox: Sandbox::new(sandbox::Settings {
             choice: Choice::Bwrap,
             program: PROGRAM.into(),

@@ -50,7 +50,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Is the server there, for how long, with how many tasks */
+        /** Health of the daemon: uptime, version, number of tasks */
         get: operations["health"];
         put?: never;
         post?: never;
@@ -687,7 +687,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description it is */
+            /** @description the daemon is running */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -971,7 +971,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorView"];
                 };
             };
-            /** @description its host does not answer, and nothing was kept yet */
+            /** @description the host does not answer and no transcript is archived yet */
             502: {
                 headers: {
                     [name: string]: unknown;
@@ -1034,7 +1034,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorView"];
                 };
             };
-            /** @description its host does not answer, and nothing was kept yet */
+            /** @description the host does not answer and no transcript is archived yet */
             502: {
                 headers: {
                     [name: string]: unknown;

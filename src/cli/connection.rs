@@ -210,7 +210,8 @@ impl Connection<'_> {
     }
 }
 
-/// Whether an id is one that somebody meant who typed this: a letter wrong or missing, or two swapped.
+/// Whether one of the task's ids begins with what was typed, or differs from it by at most two typing errors: a letter
+/// wrong, missing or too many, or two swapped.
 fn is_near(typed: &str, task: &TaskView) -> bool {
     const MOST_ERRORS: usize = 2;
     // Of two short texts everything is near.

@@ -49,9 +49,9 @@ const LONGEST_TEMPORARY: usize = 60;
 const PREFIX: &str = "aademo";
 
 /// Agent, description, prompt.
-type Errand = (&'static str, &'static str, &'static str);
+type DemoTask = (&'static str, &'static str, &'static str);
 
-const FIRST: [Errand; 3] = [
+const FIRST: [DemoTask; 3] = [
     ("explore", "find where it starts", "Where is main, the entry, and what does it start?"),
     ("explore", "find how errors are treated", "Where is an error, exception or panic raised?"),
     (
@@ -61,7 +61,7 @@ const FIRST: [Errand; 3] = [
     ),
 ];
 
-const SECOND: [Errand; 3] = [
+const SECOND: [DemoTask; 3] = [
     ("explore", "find the tests", "Where are tests, and what do they assert or expect?"),
     ("explore", "find the configuration", "Where are config, settings, environment and defaults?"),
     ("explore", "find what is unfinished", "Where is a todo, fixme, hack or deprecated thing?"),
@@ -280,9 +280,9 @@ impl<'a> Round<'a> {
         Round { connection, parent, home }
     }
 
-    async fn launch(&self, errands: &[Errand]) -> anyhow::Result<Vec<String>> {
+    async fn launch(&self, tasks: &[DemoTask]) -> anyhow::Result<Vec<String>> {
         let mut ids = Vec::new();
-        for (agent, description, prompt) in errands {
+        for (agent, description, prompt) in tasks {
             let request = LaunchRequest {
                 caller: self.parent.clone(),
                 arguments: Arguments {
@@ -317,7 +317,7 @@ impl<'a> Round<'a> {
     async fn watch(&self, ids: &[String]) -> anyhow::Result<Vec<TaskView>> {
         let mut live = LiveFrame::on_stdout();
         let began = Instant::now();
-        let mut told = 0;
+        let mut printed = 0;
         // Polls, unlike `wait`: the lines are drawn again with every frame anyway.
         loop {
             let tasks = read(self.connection, ids).await?;
@@ -330,13 +330,17 @@ impl<'a> Round<'a> {
             if let Some(live) = &mut live {
                 live.clear();
             }
-            told += notices.len();
+            printed += notices.len();
             for notice in notices {
                 print_notice(&notice.visible)?;
             }
             // The notice is written with the end, and handed out a moment later.
-            if tasks.iter().all(tasks::is_over) && told >= ids.len() {
-                anyhow::ensure!(told == ids.len(), "{told} notices came of {} tasks", ids.len());
+            if tasks.iter().all(tasks::is_over) && printed >= ids.len() {
+                anyhow::ensure!(
+                    printed == ids.len(),
+                    "{printed} notices came of {} tasks",
+                    ids.len()
+                );
                 return Ok(tasks);
             }
             if let Some(live) = &mut live {

@@ -20,7 +20,7 @@ use crate::wire::{PageView, TaskView};
 const LARGEST_PAGE: u64 = 200;
 
 /// How often `--watch` looks: often enough for a clock that counts seconds.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -162,7 +162,7 @@ impl List {
                     }
                 }
             }
-            tokio::time::sleep(BETWEEN_LOOKS).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }

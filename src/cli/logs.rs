@@ -24,7 +24,7 @@ use crate::text;
 use crate::transcript::{CallStatus, Info, Message, Part, Role, ToolState};
 use crate::wire::{MessageFilter, TaskView};
 
-const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How much is shown of a tool call's arguments, and of its result's first line.
 const LONGEST_ARGUMENTS: usize = 300;
@@ -163,7 +163,7 @@ impl Log {
                     return Ok(task);
                 }
             }
-            tokio::time::sleep(BETWEEN_LOOKS).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -9,7 +9,7 @@ use clap::Args;
 use super::connection::within;
 use super::show::{self, PLAIN};
 use super::wait::{BLOCKED, say_what_is_asked, tell, verdict};
-use super::{COULD_NOT_FIND_OUT, caller, connect, seconds, tasks};
+use super::{EXIT_UNKNOWN, caller, connect, seconds, tasks};
 use crate::client::Client;
 use crate::config::Settings;
 use crate::daemon::hand_over;
@@ -66,7 +66,7 @@ impl Output {
             (true, true) => TIMED_OUT,
             (false, _) if !self.exit_code => 0,
             (false, _) if tasks::is_over(&output.task) => verdict(&[&output.task]),
-            (false, _) => COULD_NOT_FIND_OUT,
+            (false, _) => EXIT_UNKNOWN,
         };
         Ok(ExitCode::from(code))
     }

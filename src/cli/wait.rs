@@ -148,7 +148,7 @@ pub(super) struct WaitState {
     live: Option<LiveFrame>,
     is_quiet: bool,
     /// The tasks whose end was printed, and the permission requests that were.
-    told: HashSet<String>,
+    printed: HashSet<String>,
 }
 
 /// The end of a wait.
@@ -167,7 +167,7 @@ impl WaitState {
             timeout: None,
             live: LiveFrame::on_stderr(),
             is_quiet: false,
-            told: HashSet::new(),
+            printed: HashSet::new(),
         }
     }
 
@@ -218,10 +218,10 @@ impl WaitState {
             asks = connection.wait(Client::permissions).await?.permissions;
             asks.retain(|ask| self.ids.contains(&ask.session_id));
         }
-        asks.retain(|ask| self.told.insert(ask.id.clone()));
+        asks.retain(|ask| self.printed.insert(ask.id.clone()));
         let mut over: Vec<&TaskView> =
             waited.tasks.iter().filter(|task| tasks::is_over(task)).collect();
-        over.retain(|task| self.told.insert(task.session_id.clone()));
+        over.retain(|task| self.printed.insert(task.session_id.clone()));
         if let Some(live) = &mut self.live
             && (waited.blocked || !asks.is_empty() || !over.is_empty())
         {

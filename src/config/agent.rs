@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::section::Rule::{self, Between, Filled, Paths};
 use super::section::section;
 use super::units::{DAY, days_or_off, seconds};
+use crate::agent::model::Effort;
 use crate::sandbox::{Caches, Network};
 
 section! {
@@ -17,7 +18,7 @@ section! {
         #[rule(Between(1.0, 100_000.0))]
         max_steps: u32 = 200,
 
-        /// How often a model that fails for the moment is asked again.
+        /// How often a model request that failed for a reason that may pass is retried.
         #[rule(Between(0.0, 100.0))]
         model_retries: u32 = 5,
 
@@ -26,8 +27,8 @@ section! {
         compact_at_tokens: u64 = 100_000,
 
         /// How much models are to think before they answer: "low", "medium" or "high"; models that cannot think
-        /// refuse that. "default" asks for nothing, and they do as they do by themselves.
-        thinking: Thinking = Thinking::Default,
+        /// refuse that. "default" sends no setting; the model's own default applies.
+        thinking: Effort = Effort::Default,
 
         /// A request to a model that sends nothing for this long is retried.
         #[written("silence_seconds", "seconds")]
@@ -42,7 +43,7 @@ section! {
         #[rule(Between(1.0, 1_000.0))]
         parallel_calls: usize = 8,
 
-        /// A conversation that is longer gets no further answer: its run ends.
+        /// Longest conversation, in bytes; a run that exceeds it ends with an error.
         #[rule(Between(100_000.0, 1e10))]
         transcript_bytes: usize = 256 << 20,
 
@@ -110,9 +111,9 @@ section! {
         scratch_age: Option<Duration> = Some(Duration::from_secs(7 * DAY)),
 
         /// What a model costs: for a million tokens of input, and of output. Where it is known, tasks show
-        /// their cost and can be given a budget of money. The prices of some models of Anthropic and OpenAI are
-        /// built in, as long as they are asked at their providers' own addresses; these come first. Without
-        /// prices of its own, what is read from or written to a provider's cache costs what input costs.
+        /// their cost and can be given a budget of money. The prices of some models of Anthropic, Google and
+        /// OpenAI are built in, as long as they are asked at their providers' own addresses; these come first.
+        /// Without prices of its own, what is read from or written to a provider's cache costs what input costs.
         /// Examples, with the name in quotes:
         ///     "openai/gpt-5-mini" = [0.25, 2.0]
         ///     "work/large" = { input = 3.0, output = 15.0, cached_input = 0.3, cache_write = 3.75 }
@@ -127,18 +128,8 @@ section! {
     }
 }
 
-/// How much a model is to think before it answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Thinking {
-    /// As it does by itself.
-    Default,
-    Low,
-    Medium,
-    High,
-}
-
-/// What a million tokens of a model cost.
+/// What a million tokens of a model cost, as the file writes it: what is left out there stays out when the
+/// configuration is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 // Untagged: an array or a table. `check_price` has refused everything else with the full name of the key, which serde's
 // error for an untagged enum would not have.

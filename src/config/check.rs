@@ -337,9 +337,9 @@ mod tests {
             ("[1, -2]", "", "-2", "a number from 0 to 1000000"),
             ("{ input = 1, output = 'x' }", ".output", "\"x\"", "a number"),
         ] {
-            let told =
+            let message =
                 format!("`agent.prices.a/b{key}` in config.toml is `{found}`; give {expected}");
-            assert_eq!(load(price).unwrap_err().to_string(), told);
+            assert_eq!(load(price).unwrap_err().to_string(), message);
         }
     }
 

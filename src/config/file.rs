@@ -9,10 +9,10 @@ const HEAD: &str = "\
 #
 # To change one, take the comment sign off its line and put your value in. What is set here is
 # overruled by the environment (ASYNCAGENTS_…), and that by flags on the command line.
-# `asyncagents config show` prints what holds in the end.
+# `asyncagents config show` prints the settings in force.
 #
 # A running daemon notices when this file is changed. [limits], task_tool.active_per_parent and
-# log.level hold at once; for the rest, `asyncagents daemon restart` is needed, and commands say so.
+# log.level take effect at once; the rest needs `asyncagents daemon restart`, and commands say so.
 ";
 
 pub fn default_file() -> String {

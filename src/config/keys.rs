@@ -81,7 +81,7 @@ section! {
 
 section! {
     pub struct Supervisor {
-        /// Events of the host are the fast path; this often it is looked at besides, while tasks are active.
+        /// How often hosts are polled while tasks are active, in case an event was lost.
         #[written("poll_interval_seconds", "fractional_seconds")]
         #[rule(Between(0.05, 3600.0))]
         poll_interval: Duration = Duration::from_secs(2),
@@ -188,7 +188,7 @@ section! {
     }
 }
 
-/// What becomes of a child's request for permission.
+/// What becomes of a child's request for permission. How long one is parked is a key of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
@@ -251,7 +251,7 @@ section! {
         max_age: Option<Duration> = None,
 
         /// An end that its parent (a client of MCP) has not read keeps its task for this many days. 0 keeps it
-        /// until it is read. Nothing waits for the shell, which has no command that reads its mail.
+        /// until it is read. Does not apply to tasks launched from the shell.
         #[written("unread_days", "days_or_off")]
         #[rule(Between(0.0, 36_500.0))]
         unread: Option<Duration> = Some(Duration::from_secs(30 * DAY)),
@@ -304,14 +304,14 @@ section! {
 
 section! {
     pub struct Mcp {
-        /// Calls of MCP clients are answered within this time, if need be with how to go on. 0 is what the client
-        /// is known to allow: Claude Code 1790, Gemini 590, Codex 290, any other 45. No tool waits for more
+        /// The longest a tool call of an MCP client may take; it then returns and says how to continue. 0 uses the
+        /// client's known timeout: Claude Code 1790, Gemini 590, Codex 290, any other 45. No tool waits for more
         /// than 600.
         #[written("longest_call_seconds", "seconds")]
         #[rule(Between(0.0, 600.0))]
         longest_call: Duration = Duration::ZERO,
 
-        /// So many clients may have a session over HTTP (`/mcp` of the status API) at the same time.
+        /// The most MCP sessions over HTTP (`/mcp` of the status API) at the same time.
         #[rule(Between(1.0, 10_000.0))]
         max_sessions: usize = 200,
 
@@ -364,12 +364,14 @@ section! {
         #[variable("ASYNCAGENTS_API_ENABLED")]
         enabled: bool = true,
 
-        /// An address that other machines can reach takes a token_file. Environment: ASYNCAGENTS_API_HOST.
+        /// Listening address; one that other machines can reach requires `token_file`. Environment:
+        /// ASYNCAGENTS_API_HOST.
         #[variable("ASYNCAGENTS_API_HOST")]
         #[rule(Filled)]
         host: String = "127.0.0.1".to_owned(),
 
-        /// When it is taken, the next nine are tried, then any. 0 is any. Environment: ASYNCAGENTS_API_PORT.
+        /// Port. If it is in use, the next nine are tried, then any free one. 0 picks a free one. Environment:
+        /// ASYNCAGENTS_API_PORT.
         #[variable("ASYNCAGENTS_API_PORT")]
         #[rule(Between(0.0, 65_535.0))]
         port: u16 = 5165,

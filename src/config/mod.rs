@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-pub use agent::{Agent, Price, Thinking};
+pub use agent::{Agent, Price};
 pub use file::default_file;
 pub use keys::{
     Api, Config, Fork, History, Limits, Log, Notices, Notify, OpenCode, Permissions, Policy,

@@ -11,12 +11,12 @@ use anyhow::Context;
 use super::home::Home;
 use crate::agent::definition;
 use crate::agent::model::provider::{Key, Provider, ProviderAccess, Sources};
-use crate::agent::model::{Effort, Models, Price, StoredKey, StoredKeys};
+use crate::agent::model::{Models, Price, StoredKey, StoredKeys};
 use crate::agent::turn::Limits;
 use crate::auth::{Auth, Credential};
 use crate::clock::Clock;
-use crate::config::{self, Settings, Thinking};
-use crate::host::embedded::{Embedded, Fate, Fates, Setup};
+use crate::config::{self, Settings};
+use crate::host::embedded::{Embedded, Setup, TaskLookup, TaskPresence};
 use crate::host::opencode::{self, Login, OpenCode};
 use crate::host::scripted::{Remote, Scripted, World};
 use crate::host::{Host, Servers};
@@ -46,7 +46,7 @@ pub(super) fn connect(
     clock: &Clock,
 ) -> anyhow::Result<HostSet> {
     let config = &settings.config;
-    let setup = setup(settings, home, fates(store));
+    let setup = setup(settings, home, task_lookup(store));
     let sandbox = setup.sandbox.clone();
     let embedded = Embedded::start(store.clone(), clock.clone(), setup)?;
     let opencode = opencode(settings, store, clock)?;
@@ -108,14 +108,14 @@ fn opencode(settings: &Settings, store: &Store, clock: &Clock) -> anyhow::Result
 }
 
 /// What the embedded host needs to know of tasks, as a callback: hosts do not know tasks themselves.
-fn fates(store: &Store) -> Fates {
+fn task_lookup(store: &Store) -> TaskLookup {
     let store = store.clone();
     Arc::new(move |session| {
         Ok(match store.tasks().get(session)? {
-            None => Fate::NoTask,
-            Some(task) if task.slot == Slot::Parked => Fate::Parked,
-            Some(task) if task.is_live() => Fate::Live,
-            Some(_) => Fate::Over,
+            None => TaskPresence::Absent,
+            Some(task) if task.slot == Slot::Parked => TaskPresence::Parked,
+            Some(task) if task.is_live() => TaskPresence::Live,
+            Some(_) => TaskPresence::Ended,
         })
     })
 }
@@ -177,15 +177,6 @@ pub(super) fn shared(variables: &config::Variables) -> Variables {
     Arc::new(variables.iter().map(|(name, value)| (name.into(), value.clone())).collect())
 }
 
-fn effort(thinking: Thinking) -> Option<Effort> {
-    match thinking {
-        Thinking::Default => None,
-        Thinking::Low => Some(Effort::Low),
-        Thinking::Medium => Some(Effort::Medium),
-        Thinking::High => Some(Effort::High),
-    }
-}
-
 fn priced((model, price): (&String, &config::Price)) -> (String, Price) {
     let price = match *price {
         config::Price::Pair([input, output]) => Price::flat(input, output),
@@ -208,7 +199,7 @@ pub fn definition_bounds(agent: &config::Agent) -> definition::Bounds {
     }
 }
 
-fn setup(settings: &Settings, home: &Home, fates: Fates) -> Setup {
+fn setup(settings: &Settings, home: &Home, task_lookup: TaskLookup) -> Setup {
     let config = &settings.config;
     let config_dir = settings.config_file.parent().unwrap_or(Path::new("/"));
     Setup {
@@ -221,7 +212,7 @@ fn setup(settings: &Settings, home: &Home, fates: Fates) -> Setup {
         models: Models::new(providers(settings), config.agent.silence, config.agent.answer_bytes)
             .with_stored_keys(kept_keys(settings, home))
             .with_aliases(config.agent.aliases.clone())
-            .with_effort(effort(config.agent.thinking)),
+            .with_effort(config.agent.thinking),
         prices: config.agent.prices.iter().map(priced).collect(),
         limits: Limits {
             steps: config.agent.max_steps,
@@ -235,7 +226,7 @@ fn setup(settings: &Settings, home: &Home, fates: Fates) -> Setup {
         guard: process::own_program(),
         environment: child_variables(settings),
         command_lease: config.agent.command_lease,
-        fates,
+        task_lookup,
         sweep: process::sweep,
         sandbox: sandbox(settings),
         scratch: home.path().join("scratch"),

@@ -51,6 +51,7 @@ pub fn init(home: &Path, config: &config::Log, watched: bool) -> anyhow::Result<
     let filter = filter(&config.level)
         .with_context(|| format!("`{}` is not a log level; try `info`", config.level))?;
     let (filter, level) = reload::Layer::new(filter);
+    // The `Mutex` of `std`: the library implements its writer for no other.
     let to_files = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Mutex::new(files));
     let to_terminal = watched
         .then(|| tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr));

@@ -44,7 +44,6 @@ use descriptors::Room;
 use status::Listener;
 use watch::Watch;
 
-use crate::claim;
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::feed::{EventKind, Feed, TaskEvent};
@@ -94,7 +93,7 @@ pub async fn run(
     let warnings = Warnings::default();
     let notifier = notify::notifier(settings)?;
     let store = open_store(&home, feed.clone(), &settings.config.api, notifier.channels())?;
-    if let Err(error) = supervisor::go_on(&store, &clock) {
+    if let Err(error) = supervisor::seed_ids_from_store(&store, &clock) {
         let error = &error as &dyn std::error::Error;
         tracing::error!(error, "newest ids are unreadable; new ids start from the clock");
     }
@@ -130,7 +129,6 @@ pub async fn run(
         pages: PageTokens::new(clock.clone()),
     });
 
-    claim::tidy(home.path());
     // We hold the lock, so a `server.json` that is there was left by a daemon that died.
     home.withdraw();
     let status = match settings.config.api.enabled {
@@ -245,9 +243,10 @@ async fn open_for_reading(
 ) -> anyhow::Result<JoinHandle<()>> {
     let server = listener.server(clock);
     if listener.policy.asks_who_reads() && !Socket::can_be_told() {
-        let told = "the status API cannot tell whose its readers are on this system and refuses those \
-                    without the token; `api.readers = \"anyone\"` lets every user of this machine read";
-        api.warnings.put("readers", vec![told.to_owned()]);
+        let warning = "this system does not report which user opened a TCP connection, so the \
+                       status API requires the token; `api.readers = \"anyone\"` lets every user \
+                       of this machine read";
+        api.warnings.put("readers", vec![warning.to_owned()]);
     }
     let router = http::status(api.clone(), listener.policy.clone(), mcp);
     let serving = tokio::spawn(listener.serve(router, api.supervisor.stopping()));
@@ -265,11 +264,11 @@ async fn serve(
     asked_to_stop: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
     let stopping = CancellationToken::new();
-    let told = stopping.clone();
+    let stop = stopping.clone();
     let control = http::control(api).into_make_service_with_connect_info::<Peer>();
     let serving = axum::serve(listener, control).with_graceful_shutdown(async move {
         asked_to_stop.await;
-        told.cancel();
+        stop.cancel();
     });
     tokio::select! {
         served = async { serving.await } => served.context("serving the socket"),
@@ -307,7 +306,10 @@ fn open_store(
     // Not fatal: a store that cannot be written reports so with every command, and can still be read.
     if let Err(error) = store.integrity().quarantine_live() {
         let error = &error as &dyn std::error::Error;
-        tracing::error!(error, "live tasks were not inspected; an unreadable one is met later");
+        tracing::error!(
+            error,
+            "live tasks not checked at start; an unreadable one is quarantined when first read"
+        );
     }
     Ok(store)
 }

@@ -16,7 +16,7 @@ use crate::config::{self, Config, Settings};
 use crate::http::RestartNeeded;
 use crate::supervisor::Supervisor;
 
-const BETWEEN_LOOKS: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a request waits for a look at the file; a network file system that hangs must not hang the health check.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ impl Watch {
 
     /// Looks every few seconds, until told to stop.
     pub(super) async fn run(self, stopping: CancellationToken) {
-        while stopping.run_until_cancelled(tokio::time::sleep(BETWEEN_LOOKS)).await.is_some() {
+        while stopping.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_some() {
             self.look_now().await;
         }
     }

@@ -8,7 +8,7 @@ use crate::config;
 use crate::supervisor::StorageOverrun;
 
 /// Warnings begin at nine tenths of the limit: the limit less a tenth.
-const NEARLY: u64 = 10;
+const WARNING_DIVISOR: u64 = 10;
 
 /// The result of one measurement.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Space {
             let overfull = StorageOverrun { used, most };
             space.warnings.push(overfull.to_string());
             space.overfull = Some(overfull);
-        } else if used > most - most / NEARLY {
+        } else if used > most - most / WARNING_DIVISOR {
             space.warnings.push(format!(
                 "the storage directory holds {} MiB of the {} MiB that `storage.max_bytes` allows; \
                  `asyncagents prune` makes room",

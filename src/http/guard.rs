@@ -129,8 +129,8 @@ pub(super) async fn guard(
 }
 
 impl AccessPolicy {
-    /// Whether it matters whose process a connection comes from: looking it up reads the kernel's table of
-    /// sockets, so it is done only then.
+    /// Whether it matters whose process a connection comes from. The kernel is asked only then: at worst it lists
+    /// all its sockets for an answer.
     pub fn asks_who_reads(&self) -> bool {
         !self.anyone && !self.open
     }

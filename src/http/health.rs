@@ -23,9 +23,9 @@ pub const SET_ASIDE: &str = "set aside";
 /// How many damaged tasks a warning names.
 const MOST_NAMED: usize = 5;
 
-/// Is the server there, for how long, with how many tasks
+/// Health of the daemon: uptime, version, number of tasks
 #[utoipa::path(get, path = "/v1/health", tag = "status", responses(
-    (status = 200, description = "it is", body = HealthView),
+    (status = 200, description = "the daemon is running", body = HealthView),
 ))]
 pub(super) async fn health(State(api): State<Api>, uri: Uri) -> Json<HealthView> {
     // A command wants to know whether the configuration has changed just now, which takes a look at the

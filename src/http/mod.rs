@@ -162,7 +162,7 @@ fn status_routes() -> OpenApiRouter<Api> {
     #[derive(OpenApi)]
     #[openapi(
         info(description = "The status of background agents. Errors are `{\"error\", \"status\"}`."),
-        tags((name = "status", description = "What is going on, for reading"))
+        tags((name = "status", description = "Read-only status of tasks, groups and totals"))
     )]
     struct Document;
     OpenApiRouter::with_openapi(Document::openapi())

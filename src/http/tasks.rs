@@ -214,7 +214,8 @@ pub(super) async fn detail(
         (status = 200, description = "all messages of its session", body = Vec<Object>),
         (status = 400, description = "the id cannot be understood", body = ErrorView),
         (status = 404, description = "no such task", body = ErrorView),
-        (status = 502, description = "its host does not answer, and nothing was kept yet", body = ErrorView),
+        (status = 502, description = "the host does not answer and no transcript is archived yet",
+            body = ErrorView),
 ))]
 pub(super) async fn logs(State(api): State<Api>, Id(id): Id) -> Result<Response, ApiError> {
     let task = api.supervisor.task(&TaskId::new(id))?;
@@ -229,7 +230,8 @@ pub(super) async fn logs(State(api): State<Api>, Id(id): Id) -> Result<Response,
         (status = 200, description = "the messages and the filter they were cut by", body = MessagesView),
         (status = 400, description = "the query cannot be understood", body = ErrorView),
         (status = 404, description = "no such task", body = ErrorView),
-        (status = 502, description = "its host does not answer, and nothing was kept yet", body = ErrorView),
+        (status = 502, description = "the host does not answer and no transcript is archived yet",
+            body = ErrorView),
 ))]
 pub(super) async fn messages(
     State(api): State<Api>,

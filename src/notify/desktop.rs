@@ -9,6 +9,7 @@ use tokio::process::Command;
 use super::{Error, hook};
 use crate::process::Variables;
 use crate::quote;
+use crate::text::head;
 
 const PROGRAM: &str = "notify-send";
 const LIMIT: Duration = Duration::from_secs(10);
@@ -55,7 +56,7 @@ fn words(shown: AlertPayload) -> (&'static str, String) {
         ("task.cancelled", None) => ("Background task cancelled", task.error),
         (_, None) => ("Background task failed", task.error),
     };
-    let line = |text: &str| -> String { quote::line(text).chars().take(MOST_OF_TEXT).collect() };
+    let line = |text: &str| head(&quote::line(text), MOST_OF_TEXT).to_owned();
     let mut text = line(&task.description);
     if let Some(more) = more {
         text.push_str(&format!("\n{}", line(&more)));

@@ -27,7 +27,7 @@ use super::{KILL_LIMIT, VERB};
 /// How many renewals are sent per lease: five may be lost or late before it expires.
 const RENEWALS: u32 = 6;
 /// A guard that was told to kill and has not reported after this long is stopped (SIGSTOP) or stuck.
-const PATIENCE: Duration = KILL_LIMIT.saturating_add(Duration::from_secs(1));
+const GUARD_TIMEOUT: Duration = KILL_LIMIT.saturating_add(Duration::from_secs(1));
 
 /// The journal of running guards, so that the next daemon can kill what this one could not.
 pub trait Journal: Send + Sync {
@@ -83,8 +83,8 @@ pub enum Error {
     #[error("the directory `{}` does not exist", .0.display())]
     NoDirectory(PathBuf),
     #[error(
-        "cannot start `{}`, the program that commands are started through; was asyncagents \
-         uninstalled? restart the daemon with `asyncagents daemon stop`", .program.display()
+        "cannot start `{}`, the program that starts agents' commands; was asyncagents uninstalled? \
+         run `asyncagents daemon restart`", .program.display()
     )]
     NoGuard {
         program: PathBuf,
@@ -149,7 +149,7 @@ impl Launcher {
             drop(started.socket);
             // Reaped last: while the guard is a zombie its process id cannot be reused, so the sweep's
             // comparison of session ids cannot hit a stranger.
-            let _ = tokio::time::timeout(PATIENCE, started.guard.wait()).await;
+            let _ = tokio::time::timeout(GUARD_TIMEOUT, started.guard.wait()).await;
         });
         Ok(Process { _kill_on_drop: kill.clone().drop_guard(), kill, report })
     }
@@ -247,8 +247,8 @@ impl RunningGuard {
         let mut said = Vec::new();
         let mut renewal = tokio::time::interval(self.lease / RENEWALS);
         let mut killing = false;
-        let patience = sleep_until(Instant::now());
-        tokio::pin!(patience);
+        let deadline = sleep_until(Instant::now());
+        tokio::pin!(deadline);
         loop {
             tokio::select! {
                 read = self.socket.read_buf(&mut said) => match read {
@@ -259,10 +259,10 @@ impl RunningGuard {
                 },
                 () = self.kill.cancelled(), if !killing => {
                     killing = true;
-                    patience.as_mut().reset(Instant::now() + PATIENCE);
+                    deadline.as_mut().reset(Instant::now() + GUARD_TIMEOUT);
                     let _ = self.socket.shutdown().await;
                 }
-                () = &mut patience, if killing => return None,
+                () = &mut deadline, if killing => return None,
                 _ = renewal.tick(), if !killing => {
                     // A full buffer means that the guard is stopped; what it finds there when it goes on
                     // renews the lease as well.

@@ -11,30 +11,34 @@ use super::places::{
     around_programs,
 };
 use super::rules::{MountKind, Rules};
-use super::{Caches, Cell, Settings};
+use super::{Caches, SessionSandbox, Settings};
 
 /// All rules of one command. `shown` are readable in any case, such as the session's saved output.
 pub(super) fn rules(
     settings: &Settings,
-    cell: &Cell,
+    sandbox: &SessionSandbox,
     workspace: &Path,
     shown: &[&Path],
     protected: &ProtectedPaths,
 ) -> Rules {
     let mut rules = Rules::default();
-    system(&mut rules, cell);
+    system(&mut rules, sandbox);
     if let Some(home) = settings.user.home.as_deref().and_then(canonical) {
-        rules.add(&home, MountKind::Private(cell.home()));
+        rules.add(&home, MountKind::Private(sandbox.home()));
         tools(&mut rules, settings, &home);
         for secret in SECRETS {
             hide(&mut rules, &home.join(secret));
         }
     }
     let home = settings.user.home.as_deref();
-    for path in settings.readable.iter().chain(granted(cell, home, &cell.grants.readable).iter()) {
+    for path in
+        settings.readable.iter().chain(granted(sandbox, home, &sandbox.grants.readable).iter())
+    {
         grant(&mut rules, settings, path, MountKind::Readable);
     }
-    for path in settings.writable.iter().chain(granted(cell, home, &cell.grants.writable).iter()) {
+    for path in
+        settings.writable.iter().chain(granted(sandbox, home, &sandbox.grants.writable).iter())
+    {
         grant(&mut rules, settings, path, MountKind::Writable);
     }
     // After all grants: nobody can open our storage directory.
@@ -61,7 +65,7 @@ pub(super) fn rules(
 
 /// The paths of an agent file that are granted, with `~` expanded. A file that came with the workspace
 /// gets no credentials: whoever wrote the repository would choose what its agents read.
-fn granted(cell: &Cell, home: Option<&Path>, wishes: &[PathBuf]) -> Vec<PathBuf> {
+fn granted(sandbox: &SessionSandbox, home: Option<&Path>, wishes: &[PathBuf]) -> Vec<PathBuf> {
     let expanded = wishes.iter().filter_map(|wish| match wish.strip_prefix("~") {
         Ok(below) => Some(home?.join(below)),
         Err(_) => Some(wish.clone()),
@@ -74,7 +78,7 @@ fn granted(cell: &Cell, home: Option<&Path>, wishes: &[PathBuf]) -> Vec<PathBuf>
         let mut secrets = secrets.iter().filter_map(|secret| canonical(secret));
         secrets.any(|secret| path.starts_with(secret))
     };
-    expanded.filter(|path| !(cell.grants.from_workspace && is_secret(path))).collect()
+    expanded.filter(|path| !(sandbox.grants.from_workspace && is_secret(path))).collect()
 }
 
 /// Adds a granted path, unless it is one of our own directories or inside one.
@@ -86,8 +90,8 @@ fn grant(rules: &mut Rules, settings: &Settings, path: &Path, how: fn(PathBuf) -
 }
 
 /// Rules for the system's own directories: private `/tmp`, empty `/run` and homes, hidden secrets.
-fn system(rules: &mut Rules, cell: &Cell) {
-    rules.add("/tmp", MountKind::Private(cell.temporary()));
+fn system(rules: &mut Rules, sandbox: &SessionSandbox) {
+    rules.add("/tmp", MountKind::Private(sandbox.temporary()));
     for path in BLANK.iter().chain(&HOMES).filter_map(|path| canonical(Path::new(path))) {
         rules.add(path, MountKind::Blank);
     }
@@ -177,7 +181,8 @@ mod tests {
         }
         let mut settings = Sandbox::off().0.settings.clone();
         settings.user.home = Some(home.clone());
-        let found = rules(&settings, &Cell::off(), &home, &[], &protected(&home, false)).mounts();
+        let found =
+            rules(&settings, &SessionSandbox::off(), &home, &[], &protected(&home, false)).mounts();
         let shown = |path: &str| {
             let path = home.join(path);
             found.iter().find(|rule| rule.path == path).map(|rule| rule.kind.clone())

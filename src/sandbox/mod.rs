@@ -19,7 +19,7 @@ mod scratch;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 pub use bwrap::Network;
 pub use git::is_protected;
@@ -32,6 +32,7 @@ pub use remove::remove_all;
 use git::ProtectedPaths;
 use landlock::Confinement;
 use mount_table::{MountCheck, MountTable};
+use parking_lot::{Mutex, MutexGuard};
 use repair::Repair;
 use rules::{MountKind, Rules};
 use serde::{Deserialize, Serialize};
@@ -119,7 +120,7 @@ struct Inner {
 
 /// A command's reference to a busy workspace; dropping the last one lets the paths be looked up again.
 #[derive(Debug)]
-struct Share {
+struct BusyWorkspaceGuard {
     sandbox: Sandbox,
     workspace: PathBuf,
     protected: Arc<ProtectedPaths>,
@@ -127,7 +128,7 @@ struct Share {
 
 /// The sandbox of one session.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub struct SessionSandbox {
     pub sandbox: Sandbox,
     /// The directory of the session's private `/tmp` and home, kept from one command to the next.
     pub scratch: PathBuf,
@@ -160,7 +161,7 @@ pub struct Plan {
     pub processes: u64,
     /// For [`repair()`], in the guard, when no process of the command is left.
     pub repairs: String,
-    share: Option<Share>,
+    busy: Option<BusyWorkspaceGuard>,
 }
 
 /// A protected path that a command has changed, and what became of it.
@@ -211,7 +212,7 @@ impl Sandbox {
     }
 
     /// Marks the workspace as busy for one more command.
-    fn share(&self, workspace: &Path, trusted: bool) -> Share {
+    fn mark_busy(&self, workspace: &Path, trusted: bool) -> BusyWorkspaceGuard {
         // The file system is read without the lock: one that hangs must not hold up other workspaces.
         // If two commands start at once, `or_insert` below keeps the paths of the first.
         let known = self.busy().get(workspace).map(|(_, protected)| Arc::clone(protected));
@@ -220,11 +221,11 @@ impl Sandbox {
         let (commands, protected) = busy.entry(workspace.to_owned()).or_insert((0, found));
         *commands += 1;
         let (workspace, protected) = (workspace.to_owned(), Arc::clone(protected));
-        Share { sandbox: self.clone(), workspace, protected }
+        BusyWorkspaceGuard { sandbox: self.clone(), workspace, protected }
     }
 
     fn busy(&self) -> MutexGuard<'_, HashMap<PathBuf, (usize, Arc<ProtectedPaths>)>> {
-        self.0.busy.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.busy.lock()
     }
 
     /// What the user has to know about the sandbox, if anything.
@@ -240,10 +241,10 @@ impl Sandbox {
     }
 }
 
-impl Cell {
-    /// A cell that confines nothing.
-    pub fn off() -> Cell {
-        Cell {
+impl SessionSandbox {
+    /// One that confines nothing.
+    pub fn off() -> SessionSandbox {
+        SessionSandbox {
             sandbox: Sandbox::off(),
             scratch: PathBuf::new(),
             grants: Grants::default(),
@@ -262,13 +263,13 @@ impl Cell {
         self.make_scratch()?;
         // Before the rules: from here on the workspace counts as busy, and all commands in it use the same
         // protected paths.
-        let share = self.sandbox.share(workspace, self.trusted);
-        let rules = gather::rules(settings, self, workspace, shown, &share.protected);
+        let busy = self.sandbox.mark_busy(workspace, self.trusted);
+        let rules = gather::rules(settings, self, workspace, shown, &busy.protected);
         let network = self.grants.network(settings.network);
         let command = format!("{}{command}", bwrap::prelude(settings.limits, level));
         let (program, arguments) = match level {
             Level::BwrapUser | Level::BwrapRoot => {
-                let bound = once_bound(&rules, &share.protected);
+                let bound = once_bound(&rules, &busy.protected);
                 ("bwrap", bwrap::arguments(&rules, network, workspace, &command, &bound)?)
             }
             Level::Landlock | Level::Off => {
@@ -277,14 +278,14 @@ impl Cell {
             }
         };
         // Fails only for paths that are not UTF-8; then the daemon does it, in `Plan::repair`.
-        let repairs = serde_json::to_string(&share.protected.after).unwrap_or_default();
+        let repairs = serde_json::to_string(&busy.protected.after).unwrap_or_default();
         let program = program.to_owned();
         let processes = match level {
             // The kernel enforces it, per user namespace (`ulimit -u` in the prelude).
             Level::BwrapUser | Level::Off => 0,
             Level::BwrapRoot | Level::Landlock => settings.limits.processes,
         };
-        Ok(Plan { level, program, arguments, processes, repairs, share: Some(share) })
+        Ok(Plan { level, program, arguments, processes, repairs, busy: Some(busy) })
     }
 }
 
@@ -308,14 +309,14 @@ impl Plan {
             arguments: vec!["-c".to_owned(), command.to_owned()],
             processes: 0,
             repairs: String::new(),
-            share: None,
+            busy: None,
         }
     }
 
     /// Repairs protected paths from the daemon. Only for when the command is gone and its guard, which
     /// does the same, did not report.
     pub fn repair(&self) -> Vec<RepairOutcome> {
-        self.share.iter().flat_map(|share| repair::apply(&share.protected.after)).collect()
+        self.busy.iter().flat_map(|busy| repair::apply(&busy.protected.after)).collect()
     }
 }
 
@@ -334,7 +335,7 @@ impl RepairOutcome {
     }
 }
 
-impl Drop for Share {
+impl Drop for BusyWorkspaceGuard {
     fn drop(&mut self) {
         let mut busy = self.sandbox.busy();
         if let Some((commands, _)) = busy.get_mut(&self.workspace) {
@@ -410,14 +411,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let workspace = directory.path().canonicalize().unwrap();
         let sandbox = Sandbox::off();
-        let first = sandbox.share(&workspace, false);
+        let first = sandbox.mark_busy(&workspace, false);
         fs::create_dir_all(workspace.join(".claude/agents")).unwrap();
-        let second = sandbox.share(&workspace, false);
+        let second = sandbox.mark_busy(&workspace, false);
         assert_eq!((&first.protected, first.protected.read_only.len()), (&second.protected, 0));
         drop(first);
-        assert_eq!(sandbox.share(&workspace, false).protected, second.protected);
+        assert_eq!(sandbox.mark_busy(&workspace, false).protected, second.protected);
         drop(second);
-        let next = sandbox.share(&workspace, false);
+        let next = sandbox.mark_busy(&workspace, false);
         assert_eq!(next.protected.read_only, [workspace.join(".claude/agents")]);
     }
 

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW};
 
-use super::{Cell, Error};
+use super::{Error, SessionSandbox};
 
-impl Cell {
+impl SessionSandbox {
     pub(super) fn home(&self) -> PathBuf {
         self.scratch.join("home")
     }

@@ -33,7 +33,7 @@ impl Alerts<'_> {
     /// From here on these channels are owed what happens. What is left of others is dropped: nobody would send it.
     pub fn set_channels(&self, channels: Vec<Channel>) -> PendingWrite<()> {
         *self.store.0.channels.lock() = channels.clone();
-        self.store.write_along(move |db, _| {
+        self.store.write_deferrable(move |db, _| {
             let names: Vec<&str> = channels.iter().map(|channel| channel.name()).collect();
             let names = serde_json::to_string(&names).unwrap_or_default();
             db.execute(

@@ -19,7 +19,7 @@ impl Asks<'_> {
     pub fn first_seen(&self, task: &TaskId, ask: &str, at: Timestamp) {
         let (task, ask) = (task.clone(), ask.to_owned());
         // Lost in a crash, it costs the request a longer wait and nothing else: no fsync of its own.
-        drop(self.store.write_along(move |db, _| insert(db, &task, &ask, at).map(drop)));
+        drop(self.store.write_deferrable(move |db, _| insert(db, &task, &ask, at).map(drop)));
     }
 
     /// The same, and people are owed a notification of what it is for.
@@ -88,7 +88,7 @@ impl Asks<'_> {
     /// Removes requests that were answered or withdrawn. Should an id come again, it is a new request.
     pub fn forget(&self, asks: Vec<String>) {
         // Lost in a crash, the row goes with its task.
-        drop(self.store.write_along(move |db, _| {
+        drop(self.store.write_deferrable(move |db, _| {
             let mut forget = db.prepare("DELETE FROM ask WHERE id = ?1")?;
             for ask in &asks {
                 forget.execute([ask])?;

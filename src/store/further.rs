@@ -21,7 +21,7 @@ pub struct NewFurtherPrompt {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddOutcome {
-    Yes,
+    Added,
     /// The run is over; nothing was written.
     Over,
     /// As many are owed as may be; nothing was written.
@@ -58,7 +58,7 @@ impl Further<'_> {
             // repeat.
             let known = "SELECT EXISTS (SELECT 1 FROM further_prompt WHERE task = ?1 AND key = ?2)";
             if db.query_one(known, (seq, &new.key), |row| row.get(0))? {
-                return Ok(AddOutcome::Yes);
+                return Ok(AddOutcome::Added);
             }
             if !now.is_live() {
                 return Ok(AddOutcome::Over);
@@ -79,7 +79,7 @@ impl Further<'_> {
             // An end that was judged before this message is conditional on the old revision: it is not
             // written, and the run goes on with the message.
             db.execute("UPDATE task SET revision = revision + 1 WHERE seq = ?1", [seq])?;
-            Ok(AddOutcome::Yes)
+            Ok(AddOutcome::Added)
         })
     }
 
@@ -164,7 +164,7 @@ impl Further<'_> {
 
     /// The host has it.
     pub fn sent(&self, seq: i64, at: Timestamp) -> PendingWrite<()> {
-        self.store.write_along(move |db, _| {
+        self.store.write_deferrable(move |db, _| {
             db.execute(
                 "UPDATE further_prompt SET sent_at = ?2 WHERE seq = ?1",
                 (seq, at.as_millis()),

@@ -74,7 +74,7 @@ use crate::task::Task;
 use crate::task::view::{Brief, TaskView};
 use sql::Connection;
 use sqlite::{copy, damage, open};
-use writer::{Haste, PendingEvents, Writer};
+use writer::{CommitUrgency, PendingEvents, Writer};
 
 /// Size of the reader pool when idle; each connection has a page cache. More are opened under load and
 /// closed afterwards.
@@ -215,29 +215,29 @@ impl Store {
         &self,
         change: impl FnOnce(&Connection, &mut PendingEvents) -> Result<T, Error> + Send + 'static,
     ) -> PendingWrite<T> {
-        self.submit(Haste::Now, change)
+        self.submit(CommitUrgency::Immediate, change)
     }
 
     /// The same without a commit (and fsync) of its own: it waits a few milliseconds for a change to go along
     /// with. Only for what is found out again if we crash before it is on disk: that a prompt or a notice was
     /// sent (its id is looked up at the host before it is sent again), that an abort was, figures of progress.
-    fn write_along<T: Send + 'static>(
+    fn write_deferrable<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Connection, &mut PendingEvents) -> Result<T, Error> + Send + 'static,
     ) -> PendingWrite<T> {
-        self.submit(Haste::MayWait, change)
+        self.submit(CommitUrgency::Deferrable, change)
     }
 
     fn submit<T: Send + 'static>(
         &self,
-        haste: Haste,
+        urgency: CommitUrgency,
         change: impl FnOnce(&Connection, &mut PendingEvents) -> Result<T, Error> + Send + 'static,
     ) -> PendingWrite<T> {
         // Held while the change is queued, which does not block: `close` takes the writer out under the same lock,
         // so a change is either queued before it and committed, or refused.
         let writer = self.0.writer.lock();
         match writer.as_ref() {
-            Some(writer) => writer.submit(haste, change),
+            Some(writer) => writer.submit(urgency, change),
             None => PendingWrite::closed(),
         }
     }

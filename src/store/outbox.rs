@@ -127,17 +127,6 @@ impl Outbox<'_> {
         })
     }
 
-    /// Whether a parent is still to be told something.
-    pub fn owes_notices(&self) -> Result<bool, Error> {
-        self.store.read(|db| {
-            Ok(db.query_one(
-                "SELECT EXISTS (SELECT 1 FROM notice WHERE delivered_at IS NULL)",
-                (),
-                |row| row.get(0),
-            )?)
-        })
-    }
-
     /// The newest notice there is: later ones were certainly never sent by an earlier daemon.
     pub fn newest(&self) -> Result<NoticeId, Error> {
         self.store.read(|db| {
@@ -147,9 +136,9 @@ impl Outbox<'_> {
         })
     }
 
-    /// May be lost in a crash (`write_along`): then the deliverer looks the message up at the host again.
+    /// May be lost in a crash (`write_deferrable`): then the deliverer looks the message up at the host again.
     pub fn delivered(&self, notice: NoticeId, at: Timestamp) -> PendingWrite<()> {
-        self.store.write_along(move |db, _| {
+        self.store.write_deferrable(move |db, _| {
             db.execute(
                 "UPDATE notice SET delivered_at = ?2 WHERE seq = ?1",
                 (notice.number(), at.as_millis()),

@@ -43,7 +43,7 @@ impl Processes<'_> {
     /// A record that comes back after a crash costs one look at the process table, so this goes along
     /// with the next commit.
     pub fn forget(&self, marker: String) -> PendingWrite<()> {
-        self.store.write_along(move |db, _| {
+        self.store.write_deferrable(move |db, _| {
             db.execute("DELETE FROM process WHERE marker = ?1", [&marker])?;
             Ok(())
         })

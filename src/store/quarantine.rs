@@ -36,7 +36,7 @@ pub struct QuarantinedTask {
 }
 
 /// Which tasks to inspect.
-enum Suspects {
+enum InspectionScope {
     Live,
     /// The neighbours of this one, by their place in the history.
     Around(i64),
@@ -47,7 +47,7 @@ enum Suspects {
 impl Integrity<'_> {
     /// Looks at every live task, so that those who work with them need not expect a bad one.
     pub fn quarantine_live(&self) -> Result<usize, Error> {
-        self.inspect(Suspects::Live)
+        self.inspect(InspectionScope::Live)
     }
 
     /// Those that this process put there.
@@ -91,18 +91,21 @@ impl Integrity<'_> {
     /// Inspects around this task, or wherever a status is unknown. `false`: nothing was isolated, so a retry of
     /// the read would fail in the same way.
     pub(super) fn quarantine(&self, seq: Option<i64>) -> bool {
-        match self.inspect(seq.map_or(Suspects::UnknownStatus, Suspects::Around)) {
+        match self.inspect(seq.map_or(InspectionScope::UnknownStatus, InspectionScope::Around)) {
             Ok(found) => found > 0,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "task quarantine failed; the read that met the task fails");
+                tracing::error!(
+                    error,
+                    "task quarantine failed; the read that found the unreadable row fails"
+                );
                 false
             }
         }
     }
 
-    fn inspect(&self, suspects: Suspects) -> Result<usize, Error> {
-        let inspected = self.store.write(move |db, events| inspect(db, events, &suspects));
+    fn inspect(&self, scope: InspectionScope) -> Result<usize, Error> {
+        let inspected = self.store.write(move |db, events| inspect(db, events, &scope));
         let found = inspected.wait(LONGEST_WAIT)?;
         let number = found.len();
         self.store.0.quarantined.lock().extend(found);
@@ -113,15 +116,15 @@ impl Integrity<'_> {
 fn inspect(
     db: &Connection,
     events: &mut PendingEvents,
-    suspects: &Suspects,
+    scope: &InspectionScope,
 ) -> Result<Vec<QuarantinedTask>, Error> {
-    let seqs = match suspects {
-        Suspects::Live => numbers(db, "SELECT seq FROM task WHERE slot > 0", ())?,
-        Suspects::Around(seq) => {
+    let seqs = match scope {
+        InspectionScope::Live => numbers(db, "SELECT seq FROM task WHERE slot > 0", ())?,
+        InspectionScope::Around(seq) => {
             let around = (seq - AROUND, seq + AROUND);
             numbers(db, "SELECT seq FROM task WHERE seq BETWEEN ?1 AND ?2", around)?
         }
-        Suspects::UnknownStatus => {
+        InspectionScope::UnknownStatus => {
             let known = serde_json::to_string(&Status::ALL.map(Status::name)).unwrap_or_default();
             let unknown =
                 "SELECT seq FROM task WHERE status NOT IN (SELECT value FROM json_each(?1))";
@@ -271,8 +274,9 @@ fn end(db: &Connection, seq: i64, field: &str, at: i64) -> Result<(), Error> {
 /// Owes the notice of the end, unless there is one: the unique index `notice_once` would refuse a second one, and
 /// with it the repair.
 fn tell(db: &Connection, seq: i64, task: &Task, at: i64) -> Result<(), Error> {
-    let told = "SELECT EXISTS (SELECT 1 FROM notice WHERE task = ?1 AND run = ?2 AND nth = 0)";
-    if db.query_one(told, (seq, task.run), |row| row.get(0))? {
+    let has_notice =
+        "SELECT EXISTS (SELECT 1 FROM notice WHERE task = ?1 AND run = ?2 AND nth = 0)";
+    if db.query_one(has_notice, (seq, task.run), |row| row.get(0))? {
         return Ok(());
     }
     let dice: Vec<u8> = db.query_one("SELECT randomblob(16)", (), |row| row.get(0))?;

@@ -93,7 +93,7 @@ pub struct ActiveTask {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResumeOutcome {
-    Yes(Box<Task>),
+    Resumed(Box<Task>),
     /// The task moved on since it was read; nothing was written.
     Stale,
     /// It would have to wait, and the parent has as many waiting as it may have; nothing was written.
@@ -199,12 +199,12 @@ impl Tasks<'_> {
             db.execute("DELETE FROM view WHERE task = ?1", [seq])?;
             insert_run(db, seq, before.run + 1, Some(before.status()), &run)?;
             let resumed = publish(db, events, ChangeKind::Updated, id)?;
-            Ok(resumed.map_or(ResumeOutcome::Stale, |task| ResumeOutcome::Yes(Box::new(task))))
+            Ok(resumed.map_or(ResumeOutcome::Stale, |task| ResumeOutcome::Resumed(Box::new(task))))
         })
     }
 
     /// Its caller does not wait for the task any more: it goes on as one in the background.
-    pub fn let_go(&self, id: &TaskId) -> PendingWrite<()> {
+    pub fn move_to_background(&self, id: &TaskId) -> PendingWrite<()> {
         let id = id.clone();
         self.store.write(move |db, _| {
             db.execute(
@@ -216,7 +216,7 @@ impl Tasks<'_> {
     }
 
     /// The same for all live tasks, when the daemon starts: whoever waited has lost its connection.
-    pub fn let_all_go(&self) -> PendingWrite<()> {
+    pub fn move_all_to_background(&self) -> PendingWrite<()> {
         self.store.write(move |db, _| {
             // `slot IN (…)` lets SQLite seek in the partial index `task_live`, `slot > 0` makes it eligible.
             db.execute(
@@ -289,7 +289,7 @@ impl Tasks<'_> {
     /// sent again, which is harmless.
     pub fn abort_sent(&self, id: &TaskId, run: u32) -> PendingWrite<()> {
         let id = id.clone();
-        self.store.write_along(move |db, _| {
+        self.store.write_deferrable(move |db, _| {
             db.execute(
                 "UPDATE run SET abort_owed = 0
                  WHERE n = ?2 AND task = (SELECT seq FROM task WHERE id = ?1)",
@@ -366,7 +366,7 @@ impl Tasks<'_> {
 
     fn set_run_time(&self, column: &'static str, task: &Task, at: Timestamp) -> PendingWrite<()> {
         let (id, run) = (task.id.clone(), task.run);
-        self.store.write_along(move |db, _| {
+        self.store.write_deferrable(move |db, _| {
             db.execute(
                 &format!(
                     "UPDATE run SET {column} = ?3
@@ -381,7 +381,7 @@ impl Tasks<'_> {
     /// Writes new figures of a task that is still active in the run they belong to; late ones are dropped.
     pub fn set_progress(&self, task: &Task, progress: Progress) -> PendingWrite<()> {
         let (id, run) = (task.id.clone(), task.run);
-        self.store.write_along(move |db, events| {
+        self.store.write_deferrable(move |db, events| {
             let values = (id.as_str(), run, text(&progress), progress.tool_calls);
             if db.execute(
                 "UPDATE task SET progress = ?3, tool_calls = ?4

@@ -54,7 +54,7 @@ impl Transcripts<'_> {
     /// nothing to be had any more: nothing is owed, and what is stored stays.
     pub fn keep(&self, id: &TaskId, run: u32, body: Option<Vec<u8>>) -> PendingWrite<()> {
         let id = id.clone();
-        self.store.write_along(move |db, _| {
+        self.store.write_deferrable(move |db, _| {
             db.execute(
                 "UPDATE run SET transcript_owed = 0
                  WHERE n <= ?2 AND task = (SELECT seq FROM task WHERE id = ?1)

@@ -58,7 +58,7 @@ pub(super) type Channels = Arc<parking_lot::Mutex<Vec<Channel>>>;
 /// A queued change, its result type erased: first it is made inside the transaction, then its caller is
 /// answered.
 trait Change: Send {
-    fn haste(&self) -> Haste;
+    fn urgency(&self) -> CommitUrgency;
     /// `false`: it failed and is to be rolled back.
     fn make(&mut self, db: &Connection, events: &mut PendingEvents) -> bool;
     /// Why it could not be made.
@@ -71,17 +71,17 @@ trait Change: Send {
 
 /// Whether a change is worth a commit of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Haste {
-    Now,
+pub(super) enum CommitUrgency {
+    Immediate,
     /// What is lost in a crash is found out again, so it may wait for the next commit.
-    MayWait,
+    Deferrable,
 }
 
-/// How long a batch of changes that may wait is held open. Their callers wait as long, so it is short.
+/// How long a batch of deferrable changes is held open. Their callers wait as long, so it is short.
 const LONGEST_WAIT: Duration = Duration::from_millis(3);
 
 struct QueuedWrite<T, F> {
-    haste: Haste,
+    urgency: CommitUrgency,
     change: Option<F>,
     made: Result<T, Error>,
     answer: oneshot::Sender<Result<T, Error>>,
@@ -92,8 +92,8 @@ where
     T: Send,
     F: FnOnce(&Connection, &mut PendingEvents) -> Result<T, Error> + Send,
 {
-    fn haste(&self) -> Haste {
-        self.haste
+    fn urgency(&self) -> CommitUrgency {
+        self.urgency
     }
 
     fn make(&mut self, db: &Connection, events: &mut PendingEvents) -> bool {
@@ -190,12 +190,12 @@ impl Writer {
     /// Queues a change at once; the future only waits for its outcome.
     pub(super) fn submit<T: Send + 'static>(
         &self,
-        haste: Haste,
+        urgency: CommitUrgency,
         change: impl FnOnce(&Connection, &mut PendingEvents) -> Result<T, Error> + Send + 'static,
     ) -> PendingWrite<T> {
         let (answer, outcome) = oneshot::channel();
         let change = Some(change);
-        let pending = Box::new(QueuedWrite { haste, change, made: Err(Error::Closed), answer });
+        let pending = Box::new(QueuedWrite { urgency, change, made: Err(Error::Closed), answer });
         // A writer that is gone drops the answer with it, which reads as `Closed`.
         let _ = self.queue.send(pending);
         PendingWrite(outcome)
@@ -257,10 +257,10 @@ fn run(
     }
 }
 
-/// Holds the batch open until a change comes that may not wait, or the time is up.
+/// Holds the batch open until a change comes that is not deferrable, or the time is up.
 fn wait_for_company(waiting: &mpsc::Receiver<Box<dyn Change>>, batch: &mut Vec<Box<dyn Change>>) {
     let until = Instant::now() + LONGEST_WAIT;
-    while batch.last().is_some_and(|change| change.haste() == Haste::MayWait) {
+    while batch.last().is_some_and(|change| change.urgency() == CommitUrgency::Deferrable) {
         match waiting.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(change) => batch.push(change),
             Err(_) => return,
@@ -282,7 +282,7 @@ fn commit(
     let mut done = 0;
     while let Some(change) = batch.get_mut(done) {
         // Events of a change that is rolled back must not be published.
-        let told = events.changes.len();
+        let events_before = events.changes.len();
         let savepoint = tx.savepoint()?;
         if change.make(&tx, events) {
             savepoint.commit()?;
@@ -293,7 +293,7 @@ fn commit(
                 return Err(change.why_not());
             }
             drop(savepoint); // rolls back
-            events.changes.truncate(told);
+            events.changes.truncate(events_before);
         }
         done += 1;
         if done < MOST_IN_ONE_COMMIT {

@@ -26,7 +26,7 @@ pub struct Caller {
     /// Prefix of the names of earlier callers whose unread notices this one inherits, once they are gone.
     #[serde(default)]
     pub heir_of: String,
-    /// Shares its parent with strangers, and is told nothing of it (T18).
+    /// Shares its parent id with unrelated clients, and is shown nothing of that parent (T18).
     #[serde(default)]
     pub anonymous: bool,
     /// The client's own timeout: calls that take longer are cut off.

@@ -59,8 +59,8 @@ impl Supervisor {
         self.0.mailboxes.lease_again(receipt)
     }
 
-    /// Deletes calls that were settled so long ago, and of each parent all but so many. Ages count from the newest
-    /// change in the store, as for the history.
+    /// Deletes calls that were settled longer ago than `age`, and of each parent all but the newest `most_per_parent`.
+    /// Ages count from the newest change in the store, as for the history.
     pub async fn prune_calls(&self, age: Duration, most_per_parent: i64) -> Result<(), Error> {
         let store = self.0.core.store();
         // The earlier of both: a clock that is a week ahead by mistake would delete all answers.

@@ -69,13 +69,13 @@ impl Deliverer {
             tokio::select! {
                 () = self.bell.rung() => {}
                 () = tokio::time::sleep(wait) => {}
-                Some(told) = parents.join_next_with_id() => {
-                    let id = match &told {
+                Some(delivery) = parents.join_next_with_id() => {
+                    let id = match &delivery {
                         Ok((id, _)) => *id,
                         Err(error) => error.id(),
                     };
                     let parent = speaking.remove(&id);
-                    if told.is_err() {
+                    if delivery.is_err() {
                         tracing::error!(?parent, "notice delivery panicked; retrying");
                         tokio::time::sleep(PAUSES.first).await;
                     }

@@ -97,19 +97,26 @@ impl Ends {
             return Ok(None);
         };
         tracing::info!(task = %ended.id, status = ended.status().name(), "task ended");
+        self.carry_out(&ended, effects).await?;
+        Ok(Some(ended))
+    }
+
+    /// Carries out what a change asks for, once it is committed: of an end, and of a resume.
+    pub(super) async fn carry_out(&self, task: &Task, effects: Vec<Effect>) -> Result<(), Error> {
         let mut failed = None;
         for effect in effects {
             match effect {
-                Effect::CancelDescendants => failed = self.cancel_descendants(&ended).await.err(),
+                Effect::CancelDescendants => failed = self.cancel_descendants(task).await.err(),
                 // The abort is the marker for `recover`, which cancels descendants before it sends one. Sent
                 // now, it would be recorded as done and the descendants be forgotten.
                 Effect::AbortSession if failed.is_some() => {}
-                Effect::AbortSession => self.abort(&ended),
+                Effect::AbortSession => self.abort(task),
                 Effect::NotifyParent(_) => self.wake(),
+                // Also of one that is queued: a slot may have become free since it was written.
                 Effect::SendPrompt => self.wakes.prompts.ring(),
             }
         }
-        failed.map_or(Ok(Some(ended)), Err)
+        failed.map_or(Ok(()), Err)
     }
 
     /// What is written beside the state when a run ends or stalls now. The message id of the notice is
@@ -134,7 +141,7 @@ impl Ends {
     }
 
     /// Turns a panic in one task's work into a failure of that task alone.
-    pub(super) async fn blame(&self, task: &Task, doing: &str) {
+    pub(super) async fn fail_after_panic(&self, task: &Task, doing: &str) {
         tracing::error!(task = %task.id, "panicked while {doing}; task failed");
         let error = format!("internal error while {doing}; see the daemon's log");
         let report = Report::Failed { error, partial: None };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::fork::Inherits;
-use super::launches::Offerer;
+use super::launches::AgentListKey;
 use super::{Caller, Error, Fork, Supervisor};
 use crate::host::{self, AgentOffer, ClientCredentials, NewSession, OpenedSession, Place};
 use crate::store::{Inheritance, Intent, IntentOutcome, NewTask, Placement};
@@ -176,19 +176,19 @@ impl Supervisor {
 
     /// Turns a blocking task into a background task: nobody waits for its end any more, and its parent gets a
     /// notice.
-    pub async fn let_go(&self, id: &TaskId) -> Result<(), Error> {
-        self.0.core.store().tasks().let_go(id).await?;
+    pub async fn move_to_background(&self, id: &TaskId) -> Result<(), Error> {
+        self.0.core.store().tasks().move_to_background(id).await?;
         // It frees a place among the blocking tasks of its parent.
         self.0.bells.prompts.ring();
         Ok(())
     }
 
     /// The same after the caller has hung up: nobody is there for an error.
-    pub fn let_go_unheard(&self, id: &TaskId) {
+    pub fn move_to_background_after_hangup(&self, id: &TaskId) {
         let (supervisor, id) = (self.clone(), id.clone());
         self.0.core.spawn(async move {
             let live = supervisor.task(&id).is_ok_and(|task| task.is_live());
-            if live && let Err(error) = supervisor.let_go(&id).await {
+            if live && let Err(error) = supervisor.move_to_background(&id).await {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(
                     task = %id,
@@ -397,8 +397,8 @@ impl Supervisor {
         caller: &Caller,
     ) -> Result<AgentOffer, Error> {
         self.check_objection(host, &caller.directory, agent).await?;
-        let by = offerer(host, caller);
-        if let Some(offer) = self.0.launches.offered(&by, agent, self.0.core.clock().uptime()) {
+        let key = agent_list_key(host, caller);
+        if let Some(offer) = self.0.launches.offered(&key, agent, self.0.core.clock().uptime()) {
             return Ok(offer);
         }
         let offers = self.offers(host, caller).await?;
@@ -424,16 +424,16 @@ impl Supervisor {
         let there = self.0.core.host_for(host, caller)?;
         let parent = self.parent_on(host, caller);
         let offers = there.agents(caller.directory.clone(), parent).await?;
-        self.0.launches.note_offers(offerer(host, caller), offers.clone(), asked_at);
+        self.0.launches.note_offers(agent_list_key(host, caller), offers.clone(), asked_at);
         Ok(offers)
     }
 }
 
-/// Whose agents a caller is offered.
-fn offerer(host: &str, caller: &Caller) -> Offerer {
+/// The cache key of the list of agents that a caller is offered.
+fn agent_list_key(host: &str, caller: &Caller) -> AgentListKey {
     let server = caller.instance.as_deref().or(caller.handed.opencode());
     let server = server.unwrap_or_default().to_owned();
-    Offerer { host: host.to_owned(), server, directory: caller.directory.clone() }
+    AgentListKey { host: host.to_owned(), server, directory: caller.directory.clone() }
 }
 
 /// The agent of this name, else the only one whose name differs in case only, else by its synonym.

@@ -12,7 +12,7 @@ use super::{Error, StorageOverrun};
 use crate::host::AgentOffer;
 
 /// Time to live of a cached list of agents.
-const AGENTS_ARE_FRESH: Duration = Duration::from_secs(10);
+const AGENT_LIST_TTL: Duration = Duration::from_secs(10);
 
 /// Bound of the cache; beyond it everything is dropped.
 const MOST_LISTS: usize = 1_000;
@@ -22,20 +22,20 @@ const MOST_LISTS: usize = 1_000;
 pub(super) struct Launches {
     /// Locks by idempotency key: concurrent launches with the same key open one session.
     keys: Turns,
-    offers: Arc<Mutex<HashMap<Offerer, Offers>>>,
+    agent_lists: Arc<Mutex<HashMap<AgentListKey, CachedAgentList>>>,
     /// Set while the storage directory is larger than it may be.
     overfull: Arc<Mutex<Option<StorageOverrun>>>,
 }
 
 /// Cache key: a host, or the server that a caller named, and a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Offerer {
+pub(super) struct AgentListKey {
     pub(super) host: String,
     pub(super) server: String,
     pub(super) directory: String,
 }
 
-struct Offers {
+struct CachedAgentList {
     all: Vec<AgentOffer>,
     /// Uptime.
     asked_at: Duration,
@@ -53,19 +53,24 @@ impl Launches {
     }
 
     /// The agent of this name, if a fresh list has it. A miss asks the host: the agent may be new.
-    pub(super) fn offered(&self, by: &Offerer, name: &str, uptime: Duration) -> Option<AgentOffer> {
-        let offers = self.offers.lock();
-        let offers = offers.get(by)?;
-        let is_fresh = uptime.saturating_sub(offers.asked_at) < AGENTS_ARE_FRESH;
-        offers.all.iter().find(|offer| is_fresh && offer.name == name).cloned()
+    pub(super) fn offered(
+        &self,
+        key: &AgentListKey,
+        name: &str,
+        uptime: Duration,
+    ) -> Option<AgentOffer> {
+        let lists = self.agent_lists.lock();
+        let list = lists.get(key)?;
+        let is_fresh = uptime.saturating_sub(list.asked_at) < AGENT_LIST_TTL;
+        list.all.iter().find(|offer| is_fresh && offer.name == name).cloned()
     }
 
-    pub(super) fn note_offers(&self, by: Offerer, all: Vec<AgentOffer>, asked_at: Duration) {
-        let mut offers = self.offers.lock();
-        if offers.len() > MOST_LISTS {
-            offers.clear();
+    pub(super) fn note_offers(&self, key: AgentListKey, all: Vec<AgentOffer>, asked_at: Duration) {
+        let mut lists = self.agent_lists.lock();
+        if lists.len() > MOST_LISTS {
+            lists.clear();
         }
-        offers.insert(by, Offers { all, asked_at });
+        lists.insert(key, CachedAgentList { all, asked_at });
     }
 
     /// While there is something here, nothing is launched.
@@ -86,18 +91,18 @@ mod tests {
     #[test]
     fn the_agents_a_host_offers_are_cached_for_seconds_per_host_and_directory() {
         let launches = Launches::default();
-        let by = |directory: &str| Offerer {
+        let key = |directory: &str| AgentListKey {
             host: "scripted".into(),
             server: String::new(),
             directory: directory.into(),
         };
         let offer = AgentOffer { name: "explore".into(), model: None, reads_only: true };
         let second = Duration::from_secs;
-        launches.note_offers(by("/a"), vec![offer.clone()], second(1));
-        assert_eq!(launches.offered(&by("/a"), "explore", second(10)), Some(offer));
-        assert_eq!(launches.offered(&by("/a"), "explore", second(11)), None, "it is too old");
-        assert_eq!(launches.offered(&by("/a"), "general", second(2)), None);
-        assert_eq!(launches.offered(&by("/b"), "explore", second(2)), None);
+        launches.note_offers(key("/a"), vec![offer.clone()], second(1));
+        assert_eq!(launches.offered(&key("/a"), "explore", second(10)), Some(offer));
+        assert_eq!(launches.offered(&key("/a"), "explore", second(11)), None, "it is too old");
+        assert_eq!(launches.offered(&key("/a"), "general", second(2)), None);
+        assert_eq!(launches.offered(&key("/b"), "explore", second(2)), None);
     }
 
     #[test]

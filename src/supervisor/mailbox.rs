@@ -1,6 +1,6 @@
 //! Mailboxes, for parents that are not conversations: their notices wait in the outbox to be fetched. Each
 //! fetched notice is leased to one reader and stays unread until that one acknowledges it; when the lease
-//! runs out it is handed out again (at-least-once).
+//! runs out it is leased again (at-least-once).
 //!
 //! Also the registry of callers that wait for an end: while one waits, the end is its response and is not
 //! sent as a notice on top. Leases and waits are in memory; a restart hands out unacknowledged notices again.
@@ -21,24 +21,24 @@ use crate::task::lifecycle::RunEnd;
 use crate::task::{NoticeId, Receipt, SessionId, Task, TaskId};
 
 /// Lease: a reader that has not acknowledged after this long never got it, and the next one does.
-const HANDED_OUT_FOR: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(60);
 
 /// Batch size; the rest comes with the next call.
 const MOST: usize = 50;
 
 /// A notice that is leased to a reader.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Letter {
+pub struct LeasedNotice {
     /// To be named in the acknowledgement.
     pub id: NoticeId,
     pub task: TaskId,
     content: NoticeContent,
 }
 
-impl Letter {
+impl LeasedNotice {
     /// `inline` is how many characters of the result are in it.
     pub fn text(&self, inline: usize) -> String {
-        notice::letter(&self.content, inline)
+        notice::in_one_part(&self.content, inline)
     }
 
     /// The length of the result it reports.
@@ -53,7 +53,7 @@ impl Letter {
 /// A batch of leased notices, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mail {
-    pub letters: Vec<Letter>,
+    pub notices: Vec<LeasedNotice>,
     /// How many more there are.
     pub left: usize,
 }
@@ -79,7 +79,7 @@ pub(super) struct Mailboxes {
 #[derive(Default)]
 struct State {
     /// Leased notices, and the uptime since when.
-    handed: HashMap<NoticeId, Duration>,
+    leased: HashMap<NoticeId, Duration>,
     /// How many callers wait for a task's end, with the response as their notice (N3).
     awaited: HashMap<TaskId, usize>,
 }
@@ -100,7 +100,7 @@ impl Mailboxes {
         let (store, now) = (self.core.store(), self.core.clock().uptime());
         // Held across the read, so that two concurrent readers do not lease the same notice.
         let mut state = self.state.lock();
-        state.handed.retain(|_, at| now.saturating_sub(*at) < HANDED_OUT_FOR);
+        state.leased.retain(|_, at| now.saturating_sub(*at) < LEASE);
         let mut unread = store.outbox().unread(&caller.session)?;
         for predecessor in self.gone_predecessors(caller)? {
             unread.extend(store.outbox().unread(&predecessor)?);
@@ -110,17 +110,17 @@ impl Mailboxes {
         }
         // An end that somebody waits for comes with that response.
         unread.retain(|(notice, task)| {
-            !state.handed.contains_key(notice) && !state.awaited.contains_key(task)
+            !state.leased.contains_key(notice) && !state.awaited.contains_key(task)
         });
         let left = unread.len().saturating_sub(MOST);
         let receipt = unread.into_iter().map(|(notice, _)| notice).take(MOST).collect();
         let owed = store.outbox().notices(&receipt)?;
-        state.handed.extend(owed.iter().map(|owed| (owed.id, now)));
-        let letter = |owed: OwedNotice| {
+        state.leased.extend(owed.iter().map(|owed| (owed.id, now)));
+        let leased = |owed: OwedNotice| {
             let content = content(&owed);
-            Letter { id: owed.id, task: owed.task, content }
+            LeasedNotice { id: owed.id, task: owed.task, content }
         };
-        Ok(Mail { letters: owed.into_iter().map(letter).collect(), left })
+        Ok(Mail { notices: owed.into_iter().map(leased).collect(), left })
     }
 
     /// Earlier callers in the same place that left unread notices and have ended: nobody holds the claim on
@@ -139,7 +139,7 @@ impl Mailboxes {
         if receipt.is_empty() {
             return Ok(());
         }
-        // Disk before memory: the lease ends only when the notice cannot be handed out again.
+        // Disk before memory: the lease ends only when the notice cannot be leased again.
         self.core.store().outbox().mark_read(receipt.clone(), self.core.clock().now()).await?;
         self.release(&receipt);
         Ok(())
@@ -158,10 +158,10 @@ impl Mailboxes {
     }
 
     fn release(&self, receipt: &Receipt) {
-        self.state.lock().handed.retain(|notice, _| !receipt.has(*notice));
+        self.state.lock().leased.retain(|notice, _| !receipt.has(*notice));
     }
 
-    /// Leases notices again that were handed out before and not acknowledged. `false`, and nothing is leased,
+    /// Leases notices again that were leased before and not acknowledged. `false`, and nothing is leased,
     /// when one of them has been read since.
     pub(super) fn lease_again(&self, receipt: &Receipt) -> Result<bool, Error> {
         let now = self.core.clock().uptime();
@@ -170,7 +170,7 @@ impl Mailboxes {
         if self.core.store().outbox().any_read(receipt)? {
             return Ok(false);
         }
-        state.handed.extend(receipt.notices().iter().map(|notice| (*notice, now)));
+        state.leased.extend(receipt.notices().iter().map(|notice| (*notice, now)));
         Ok(true)
     }
 
@@ -208,7 +208,7 @@ impl WaitGuard {
         for task in &own {
             notices.extend(core.store().outbox().unread_end(task)?);
         }
-        state.handed.extend(notices.iter().map(|notice| (*notice, now)));
+        state.leased.extend(notices.iter().map(|notice| (*notice, now)));
         Ok(notices.into_iter().collect())
     }
 }
@@ -246,18 +246,18 @@ impl Supervisor {
         Ok(self.0.core.store().outbox().unread_end(&task.id)?.is_none())
     }
 
-    /// Acknowledges: they are not handed out again.
+    /// Acknowledges: they are not leased again.
     pub async fn mail_was_read(&self, receipt: Receipt) -> Result<(), Error> {
         self.0.mailboxes.was_read(receipt).await
     }
 
     /// For readers that cannot acknowledge: marked as read at once (at-most-once).
     pub async fn read_mailbox(&self, caller: &Caller) -> Result<Mailbox, Error> {
-        let Mail { letters, left } = self.hand_out_mail(caller)?;
-        self.mail_was_read(letters.iter().map(|letter| letter.id).collect()).await?;
+        let Mail { notices, left } = self.hand_out_mail(caller)?;
+        self.mail_was_read(notices.iter().map(|notice| notice.id).collect()).await?;
         let inline = self.inline_characters();
-        let notice = |letter: &Letter| notice::compose(&letter.content, inline);
-        Ok(Mailbox { notices: letters.iter().map(notice).collect(), left })
+        let compose = |notice: &LeasedNotice| notice::compose(&notice.content, inline);
+        Ok(Mailbox { notices: notices.iter().map(compose).collect(), left })
     }
 
     /// How many characters of a result are included in its notice.

@@ -19,7 +19,7 @@ pub(super) struct Memory {
     runs: HashMap<TaskId, RunMemory>,
     /// Uptime when each open question was first seen here, and how old it was then.
     asks: HashMap<String, (Duration, Duration)>,
-    /// Elapsed when the host has not answered.
+    /// Uptime since which the host has not answered; `None` while it does.
     pub(super) silent: Option<Duration>,
 }
 

@@ -79,7 +79,7 @@ pub use fork::{Fork, ForkMethod};
 pub use hosts::{Bridge, HostStatus, Line, Server};
 pub use launch::Launch;
 pub use list::Listing;
-pub use mailbox::{Letter, Mail, Mailbox};
+pub use mailbox::{LeasedNotice, Mail, Mailbox};
 pub use output::Output;
 pub use providers::{
     ClientCredentialParts, ClientCredentials, ModelStatus, ProbeDepth, ProviderStatus,
@@ -313,7 +313,7 @@ pub enum Error {
     Disabled,
     #[error("the daemon is stopping; try again, a new one is started on demand")]
     Stopping,
-    #[error("the task changed again and again while this was tried; try once more")]
+    #[error("the task kept changing; nothing was done, try again")]
     Contended,
     #[error(transparent)]
     Host(#[from] host::Error),
@@ -323,7 +323,7 @@ pub enum Error {
 
 /// Makes new ids sort after those in the store, also when the clock was set back while no daemon ran: hosts
 /// sort messages by id. To be called before any id is minted.
-pub fn go_on(store: &Store, clock: &Clock) -> Result<(), Error> {
+pub fn seed_ids_from_store(store: &Store, clock: &Clock) -> Result<(), Error> {
     let now = clock.tick();
     let ids = store.history().newest_ids()?;
     let newest = ids.iter().filter_map(|id| tick_of(id, now)).fold(0, u64::max);
@@ -404,18 +404,18 @@ impl Supervisor {
     pub async fn run(&self) {
         let Inner { prompter, reconciler, deliverer, alerter, transcripts, .. } = &*self.0;
         let mut workers = JoinSet::new();
-        workers.spawn(keep("recover", self.clone(), Supervisor::recover));
-        workers.spawn(keep("prompter", prompter.clone(), Prompter::run));
-        workers.spawn(keep("reconciler", reconciler.clone(), Reconciler::run));
-        workers.spawn(keep("deliverer", deliverer.clone(), Deliverer::run));
-        workers.spawn(keep("alerter", alerter.clone(), Alerter::run));
-        workers.spawn(keep("pruner", self.clone(), Supervisor::pruner));
-        workers.spawn(keep("toaster", self.clone(), Supervisor::toaster));
-        workers.spawn(keep("keeper", transcripts.clone(), Transcripts::run));
+        workers.spawn(run_restarting("recover", self.clone(), Supervisor::recover));
+        workers.spawn(run_restarting("prompter", prompter.clone(), Prompter::run));
+        workers.spawn(run_restarting("reconciler", reconciler.clone(), Reconciler::run));
+        workers.spawn(run_restarting("deliverer", deliverer.clone(), Deliverer::run));
+        workers.spawn(run_restarting("alerter", alerter.clone(), Alerter::run));
+        workers.spawn(run_restarting("pruner", self.clone(), Supervisor::pruner));
+        workers.spawn(run_restarting("toaster", self.clone(), Supervisor::toaster));
+        workers.spawn(run_restarting("keeper", transcripts.clone(), Transcripts::run));
         for host in self.0.core.hosts().all.values() {
             let host = Arc::clone(host);
             let listen = move |supervisor: Supervisor| supervisor.listener(Arc::clone(&host));
-            workers.spawn(keep("listener", self.clone(), listen));
+            workers.spawn(run_restarting("listener", self.clone(), listen));
         }
         while workers.join_next().await.is_some() {}
         self.0.core.join().await;
@@ -490,13 +490,13 @@ impl Supervisor {
     async fn listener(self, host: Arc<dyn Host>) {
         tokio::select! {
             () = host.listen(self.0.bells.look.notify()) => {}
-            () = self.greet(&*host) => {}
+            () = self.sweep_on_server_arrival(&*host) => {}
             () = self.0.core.stopping().cancelled() => {}
         }
     }
 
     /// Work that waited for a server is retried as soon as that is reachable.
-    async fn greet(&self, host: &dyn Host) {
+    async fn sweep_on_server_arrival(&self, host: &dyn Host) {
         loop {
             match host.servers() {
                 Some(servers) => servers.arrival().await,
@@ -508,7 +508,7 @@ impl Supervisor {
 }
 
 /// Supervises a worker: one that panics is restarted, because it holds nothing that is not in the store.
-async fn keep<W: Clone, F: Future<Output = ()> + Send + 'static>(
+async fn run_restarting<W: Clone, F: Future<Output = ()> + Send + 'static>(
     name: &'static str,
     worker: W,
     work: impl Fn(W) -> F,

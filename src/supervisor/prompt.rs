@@ -25,7 +25,7 @@ const PAUSES: Backoff =
 const AFTER_AN_ERROR: Duration = Duration::from_secs(1);
 
 /// Polling interval for parked tasks: there is no event when a key is set.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
+const PARKED_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Follow-up prompts.
 const GO_ON_WITH_TODOS: &str = "Some of your todos are still open. Go on with them until each is completed or cancelled, \
@@ -150,7 +150,7 @@ impl Prompter {
         let next = outgoing.failures.values().map(|failing| failing.until.saturating_sub(uptime));
         let next = next.min().unwrap_or(Duration::from_secs(3600));
         // No event tells when a key was set, so it is polled for.
-        let next = if lacking { next.min(BETWEEN_LOOKS) } else { next };
+        let next = if lacking { next.min(PARKED_POLL_INTERVAL) } else { next };
         // Tasks wait for slots that are free, and nobody rings for them again.
         let next = if admitted.is_err() { next.min(AFTER_AN_ERROR) } else { next };
         next.max(Duration::from_millis(10))
@@ -179,7 +179,7 @@ impl Prompter {
             }
             Err(error) => {
                 if let Some(active) = outgoing.sending.remove(&error.id()) {
-                    self.ends.blame(&active.task, "prompting it").await;
+                    self.ends.fail_after_panic(&active.task, "prompting it").await;
                 }
                 false
             }

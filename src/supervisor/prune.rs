@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Error, Retention, Supervisor};
 use crate::task::Timestamp;
 
-const BETWEEN_LOOKS: Duration = Duration::from_secs(3600);
+const PRUNE_INTERVAL: Duration = Duration::from_secs(3600);
 
 impl Supervisor {
     /// Deletes the ended tasks that `keep` leaves out and returns how many. What is left when the daemon
@@ -62,7 +62,7 @@ impl Supervisor {
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(BETWEEN_LOOKS) => {}
+                () = tokio::time::sleep(PRUNE_INTERVAL) => {}
                 () = self.0.core.stopping().cancelled() => return,
             }
         }

@@ -223,7 +223,7 @@ impl Reconciler {
                         Ok(Ok(mut seen)) => seen.pop().flatten(),
                         Ok(Err(_)) => None,
                         Err(_) => {
-                            self.ends.blame(&active.task, "looking at it").await;
+                            self.ends.fail_after_panic(&active.task, "looking at it").await;
                             None
                         }
                     }

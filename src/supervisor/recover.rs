@@ -18,7 +18,7 @@ use crate::task::{Status, Task, TaskId};
 const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
 /// Requests that the previous daemon had sent when it died may reach the host this much later.
-const STILL_ON_ITS_WAY: Duration = Duration::from_secs(15);
+const LATE_REQUEST_WINDOW: Duration = Duration::from_secs(15);
 
 /// Concurrency, for launches and for aborts.
 const AT_ONCE: usize = 16;
@@ -28,7 +28,7 @@ impl Supervisor {
     /// this daemon may fail half-way, too.
     pub(super) async fn recover(self) {
         // Nobody waits for the blocking tasks of the previous daemon any more: its connections are gone.
-        let mut letting_go = Some(self.0.core.store().tasks().let_all_go());
+        let mut moving = Some(self.0.core.store().tasks().move_all_to_background());
         if let Err(error) = self.explain_queue().await {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "queued tasks not updated; their texts about a pause may be old");
@@ -42,8 +42,8 @@ impl Supervisor {
                 Vec::new()
             });
             // Awaited after the intents are read: those written since belong to launches of this daemon.
-            if let Some(letting_go) = letting_go.take()
-                && let Err(error) = letting_go.await
+            if let Some(moving) = moving.take()
+                && let Err(error) = moving.await
             {
                 let error = &error as &dyn std::error::Error;
                 tracing::error!(
@@ -139,7 +139,7 @@ impl Supervisor {
                     "session of an interrupted launch adopted; task continues"
                 );
             }
-            None if self.0.core.clock().uptime() < STILL_ON_ITS_WAY => return Ok(false),
+            None if self.0.core.clock().uptime() < LATE_REQUEST_WINDOW => return Ok(false),
             None => {
                 launch.warn_of_a_copy();
                 self.0.core.store().intents().remove(intent.nonce).await?;
@@ -158,7 +158,7 @@ impl Supervisor {
     pub(super) fn delete_late_twins(&self, host: String, session: NewSession, task: TaskId) {
         let supervisor = self.clone();
         self.0.core.spawn_until_stop(async move {
-            let left = STILL_ON_ITS_WAY.saturating_sub(supervisor.0.core.clock().uptime());
+            let left = LATE_REQUEST_WINDOW.saturating_sub(supervisor.0.core.clock().uptime());
             supervisor.0.core.clock().sleep(left).await;
             let Ok(host) = supervisor.0.core.host(&host) else { return };
             let directory = session.directory.clone();

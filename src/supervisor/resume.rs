@@ -84,17 +84,19 @@ impl Supervisor {
         let run = NewRun { message_id: clock.message_id(), prompt, at: clock.now(), key };
         let limits = core.limits();
         let most = limits.queued_per_parent;
+        let effects = change.effects.clone();
         // Detached: a caller that hangs up during the write must not keep the prompter from being woken.
         let resuming = core.store().tasks().resume(task, change, run, limits);
-        let prompts = self.0.bells.prompts.clone();
+        let ends = self.0.ends.clone();
         let resumed = core.spawn(async move {
-            let resumed = resuming.await;
-            // Also when it was queued: a slot may have become free since.
-            prompts.ring();
-            resumed
+            let resumed = resuming.await?;
+            if let ResumeOutcome::Resumed(task) = &resumed {
+                ends.carry_out(task, effects).await?;
+            }
+            Ok::<_, Error>(resumed)
         });
-        match resumed.await.unwrap_or(Err(crate::store::Error::Panicked))? {
-            ResumeOutcome::Yes(task) => {
+        match resumed.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))? {
+            ResumeOutcome::Resumed(task) => {
                 tracing::info!(task = %task.id, run = task.run, "task resumed");
                 Ok(*task)
             }

@@ -106,7 +106,7 @@ impl Supervisor {
             added
         });
         match added.await.unwrap_or(Err(crate::store::Error::Panicked))? {
-            AddOutcome::Yes => Ok(true),
+            AddOutcome::Added => Ok(true),
             AddOutcome::Over => Ok(false),
             AddOutcome::Full => Err(Error::TooManyMessages(MOST_OWED)),
         }

@@ -411,7 +411,7 @@ mod tests {
         check(&active, &busy, 0, stop());
         busy.activity = Activity::Blocked(Vec::new());
         check(&active, &busy, 0, stop());
-        // Who is done is done.
+        // An idle run is judged as ended: the budget no longer matters.
         let done = Observation { activity: Activity::Idle, outcome: answered(), ..busy };
         check(&active, &done, 0, finished(Vec::new()));
     }

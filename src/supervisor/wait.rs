@@ -271,22 +271,6 @@ impl Supervisor {
         Ok(AwaitedEnds { tasks, end, awaiting })
     }
 
-    /// The same for a caller that certainly receives the response: acknowledged at once.
-    pub async fn wait_as_parent(
-        &self,
-        caller: &Caller,
-        ids: &[TaskId],
-        need: Need,
-        timeout: Duration,
-    ) -> Result<WaitOutcome, Error> {
-        let awaited =
-            self.await_ends(caller, ids, need, timeout, &PermissionDialog::default()).await?;
-        let ended: Vec<&Task> = awaited.tasks.iter().filter(|task| !task.is_live()).collect();
-        self.mail_was_read(awaited.give(&ended).await?).await?;
-        let AwaitedEnds { tasks, end, .. } = awaited;
-        Ok(WaitOutcome { tasks, end })
-    }
-
     fn tasks(&self, ids: &[TaskId]) -> Result<Vec<Task>, Error> {
         ids.iter().map(|id| self.task(id)).collect()
     }

@@ -474,9 +474,9 @@ mod tests {
         let ends = [RunEnd::Completed, RunEnd::Failed, RunEnd::Cancelled];
         for ((report, expected), end) in reports().into_iter().zip(expected).zip(ends) {
             let change = |effects| expected.clone().map(|to| Change { to, effects });
-            let told = Effect::NotifyParent(end);
-            assert_eq!(state.report(report.clone()), change(vec![told]), "{state:?} {report:?}");
-            let stopped = change(vec![Effect::AbortSession, told]);
+            let notice = Effect::NotifyParent(end);
+            assert_eq!(state.report(report.clone()), change(vec![notice]), "{state:?} {report:?}");
+            let stopped = change(vec![Effect::AbortSession, notice]);
             assert_eq!(state.stop(report.clone()), stopped, "{state:?} {report:?}");
         }
     }

@@ -96,7 +96,7 @@ pub(super) async fn call(
     let planned = launch::plan_blocking(&description, &prompt);
     let (description, prompt) = planned.map_err(Error::from)?;
     let schema = launch::schema_of(schema).map_err(Error::from)?;
-    // An agent has its errands done by an agent of its own kind; an MCP client names none of ours.
+    // An agent gets one of its own kind; an MCP client names none of ours.
     let own = Some(&caller.agent).filter(|agent| !agent.is_empty());
     let order = Order {
         description,
@@ -149,13 +149,13 @@ async fn carry_out(
         // Not a timeout, so `on_timeout` does not apply: cancelling would throw away work that only waits
         // for a permission.
         (WaitEnd::Blocked, _) => {
-            supervisor.let_go(&task.id).await?;
+            supervisor.move_to_background(&task.id).await?;
             let asked = waiting_for_a_person(&awaited.tasks, &supervisor.asks_of(&awaited.tasks));
             let text = needs_an_answer(&task, asked.as_deref(), audience(caller));
             return Err(Refusal::Outcome(text, Receipt::default()));
         }
         (WaitEnd::TimedOut, OnTimeout::Background) => {
-            supervisor.let_go(&task.id).await?;
+            supervisor.move_to_background(&task.id).await?;
             return Err(Refusal::Outcome(goes_on(&task, audience(caller)), Receipt::default()));
         }
         (WaitEnd::TimedOut, OnTimeout::Cancel) => {
@@ -191,22 +191,22 @@ struct BlockingGuard {
 
 impl Drop for BlockingGuard {
     fn drop(&mut self) {
-        self.supervisor.let_go_unheard(&self.task);
+        self.supervisor.move_to_background_after_hangup(&self.task);
     }
 }
 
 /// The answer when the time was up and the task goes on.
 fn goes_on(task: &Task, audience: Audience) -> String {
-    let (id, told) = (&task.short_id, how_it_is_told(task, audience));
-    format!("task execution timeout: task {id} goes on in the background; {told}")
+    let (id, hint) = (&task.short_id, how_it_is_told(task, audience));
+    format!("task execution timeout: task {id} goes on in the background; {hint}")
 }
 
 /// The answer when the task waits for a permission. `asked` is `None` when a person has answered meanwhile.
 fn needs_an_answer(task: &Task, asked: Option<&str>, audience: Audience) -> String {
-    let (id, told) = (&task.short_id, how_it_is_told(task, audience));
+    let (id, hint) = (&task.short_id, how_it_is_told(task, audience));
     format!(
         "task needs permission: task {id} stays in the background until the user has answered. Show \
-         what is asked and the command, and do not answer yourself; after that, {told}.\n\n{}",
+         what is asked and the command, and do not answer yourself; after that, {hint}.\n\n{}",
         asked.unwrap_or("It was answered just now.")
     )
 }

@@ -28,7 +28,7 @@ use crate::wire::{CallStatus, CallView, PermissionView, ToolAnswer};
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 const MOST_KEPT: i64 = 200;
 
-/// How many calls of one parent wait at the same time; beyond that, a call holds its caller.
+/// How many calls of one parent wait at the same time; beyond that, the call blocks its caller.
 const MOST_WAITING: usize = 100;
 
 /// After this time an answer that no client has come for is given up. Its ends stay in the mailbox of the parent.

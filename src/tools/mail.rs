@@ -6,7 +6,7 @@
 //! is done with the receipt, when the answer has arrived.
 
 use super::INLINE;
-use crate::supervisor::{Caller, Letter, Mail, Supervisor};
+use crate::supervisor::{Caller, LeasedNotice, Mail, Supervisor};
 use crate::task::{Receipt, Task};
 
 /// How many characters one answer may have, its own text included.
@@ -14,7 +14,7 @@ const MOST_SHOWN: usize = 3 * INLINE;
 
 /// What an answer begins with.
 #[derive(Default)]
-pub(super) struct Opening {
+pub(super) struct MailPreamble {
     pub(super) text: Option<String>,
     /// The notices in it.
     pub(super) receipt: Receipt,
@@ -22,8 +22,12 @@ pub(super) struct Opening {
 
 /// The unread notices of the caller, in front of an answer of this text. An error only delays them: the answer
 /// itself is what was asked for.
-pub(super) async fn opening(supervisor: &Supervisor, caller: &Caller, answer: &str) -> Opening {
-    let Mail { letters, left } = supervisor.hand_out_mail(caller).unwrap_or_else(|error| {
+pub(super) async fn preamble(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    answer: &str,
+) -> MailPreamble {
+    let Mail { notices, left } = supervisor.hand_out_mail(caller).unwrap_or_else(|error| {
         tracing::warn!(
             error = &error as &dyn std::error::Error,
             parent = %caller.session,
@@ -31,14 +35,14 @@ pub(super) async fn opening(supervisor: &Supervisor, caller: &Caller, answer: &s
         );
         Mail::default()
     });
-    if letters.is_empty() {
-        return Opening::default();
+    if notices.is_empty() {
+        return MailPreamble::default();
     }
     let most = supervisor.inline_characters();
     let mut room = MOST_SHOWN.saturating_sub(answer.chars().count());
     let (mut texts, mut shown) = (Vec::new(), Vec::new());
-    for letter in &letters {
-        let length = letter.result_characters();
+    for notice in &notices {
+        let length = notice.result_characters();
         // A result is inlined up to `most` characters, or not at all when those do not fit; later and shorter
         // ones may still do.
         let inline = match room.checked_sub(length.min(most)) {
@@ -48,20 +52,20 @@ pub(super) async fn opening(supervisor: &Supervisor, caller: &Caller, answer: &s
             }
             None => 0,
         };
-        texts.push(letter.text(inline));
-        shown.extend((length <= inline).then_some(letter));
+        texts.push(notice.text(inline));
+        shown.extend((length <= inline).then_some(notice));
     }
     if left > 0 {
         texts.push(format!("… and {left} more, which come with your next calls."));
     }
     note_retrieval(supervisor, &shown).await;
-    let receipt = letters.iter().map(|letter| letter.id).collect();
-    Opening { text: Some(texts.join("\n\n")), receipt }
+    let receipt = notices.iter().map(|notice| notice.id).collect();
+    MailPreamble { text: Some(texts.join("\n\n")), receipt }
 }
 
 /// Marks the results that were shown whole as retrieved, so that the next wait does not repeat them.
-async fn note_retrieval(supervisor: &Supervisor, shown: &[&Letter]) {
-    let tasks = shown.iter().filter_map(|letter| supervisor.task(&letter.task).ok());
+async fn note_retrieval(supervisor: &Supervisor, shown: &[&LeasedNotice]) {
+    let tasks = shown.iter().filter_map(|notice| supervisor.task(&notice.task).ok());
     let tasks: Vec<Task> = tasks.collect();
     if let Err(error) = supervisor.retrieved(&tasks.iter().collect::<Vec<_>>()).await {
         let error = &error as &dyn std::error::Error;

@@ -238,9 +238,9 @@ async fn call_with(
     }
     // After the call: an end that the answer itself shows has been handed out with it, and is not repeated
     // as a notice above it.
-    let mail::Opening { text: opening, mut receipt } = match audience {
-        Audience::Mcp if !caller.anonymous => mail::opening(supervisor, &caller, &text).await,
-        Audience::Mcp | Audience::Conversation => mail::Opening::default(),
+    let mail::MailPreamble { text: preamble, mut receipt } = match audience {
+        Audience::Mcp if !caller.anonymous => mail::preamble(supervisor, &caller, &text).await,
+        Audience::Mcp | Audience::Conversation => mail::MailPreamble::default(),
     };
     receipt.add(shown);
     if !acknowledges
@@ -249,7 +249,7 @@ async fn call_with(
         let error = &error as &dyn std::error::Error;
         tracing::warn!(error, "notices not marked as read; they may be delivered again");
     }
-    let parts: Vec<String> = opening.into_iter().chain([text]).collect();
+    let parts: Vec<String> = preamble.into_iter().chain([text]).collect();
     Ok(ToolAnswer { text: parts.join("\n\n---\n\n"), is_error, receipt, structured })
 }
 

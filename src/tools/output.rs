@@ -21,10 +21,10 @@ use crate::wire::MessageFilter;
 
 const DESCRIPTION: &str = "\
 Show a background task: its result when it has completed, else its status and progress. Answers \
-at once unless `block` is true. {told} A long result comes in parts: pass `offset` to go on.";
+at once unless `block` is true. {hint} A long result comes in parts: pass `offset` to go on.";
 
 pub(super) fn description(audience: Audience) -> String {
-    let told = match audience {
+    let hint = match audience {
         Audience::Conversation => {
             "You rarely need to block: a message comes by itself when a task ends, so go on \
              working instead."
@@ -34,7 +34,7 @@ pub(super) fn description(audience: Audience) -> String {
              sleeps until then, and costs one call."
         }
     };
-    DESCRIPTION.replace("{told}", told)
+    DESCRIPTION.replace("{hint}", hint)
 }
 
 pub(super) const REQUIRED: &[&str] = &["task_id"];

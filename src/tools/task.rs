@@ -10,7 +10,7 @@ use crate::task::launch::{self, Arguments, Plan};
 use crate::task::{Slot, Task};
 
 const DESCRIPTION: &str = "\
-Launch an agent in the background. It works in a session of its own while you go on; {told}. \
+Launch an agent in the background. It works in a session of its own while you go on; {hint}. \
 Returns a task id at once.
 
 Launch independent pieces of work in parallel, one call each, and continue with your own work. Do \
@@ -20,11 +20,11 @@ Before you give your final answer, cancel what you no longer need with asyncagen
 Pass `resume` with a task id and `prompt` to ask a completed task a follow-up in its own session.";
 
 pub(super) fn description(audience: Audience) -> String {
-    let told = match audience {
+    let hint = match audience {
         Audience::Conversation => "you get a message when it ends, with its result",
         Audience::Mcp => "asyncagents_wait sleeps until it has ended, and gives you its result",
     };
-    DESCRIPTION.replace("{told}", told)
+    DESCRIPTION.replace("{hint}", hint)
 }
 
 /// Description and agent are required to launch but not to resume. A flat schema cannot say that, so the launch
@@ -154,7 +154,7 @@ fn launched(task: &Task, audience: Audience, names: NameSet) -> String {
     let id = &task.short_id;
     // A conversation is woken by a notice. An MCP client cannot be, so it is told how to wait: without that,
     // models poll.
-    let told = match audience {
+    let hint = match audience {
         Audience::Conversation => format!(
             "You will get a message when it ends. Go on with your work; \
              asyncagents_output(task_id=\"{id}\") shows how far it is."
@@ -166,28 +166,28 @@ fn launched(task: &Task, audience: Audience, names: NameSet) -> String {
     };
     format!(
         "Background task launched.\n\n\
-         Task ID: {id}{forked}\nDescription: {description}\nAgent: {agent}\nStatus: {status}{queued}\n\n{told}",
+         Task ID: {id}{forked}\nDescription: {description}\nAgent: {agent}\nStatus: {status}{queued}\n\n{hint}",
         // As labels: the description comes from a model and may contain lines that look like ours.
         description = label(&task.order.description),
         agent = label(&task.order.agent),
         status = task.status().name(),
-        told = names.say(&told),
+        hint = names.say(&hint),
     )
 }
 
 pub(super) fn resumed(task: &Task, ignored: &[&str], audience: Audience, names: NameSet) -> String {
-    let told = match audience {
+    let hint = match audience {
         Audience::Conversation => "You will get a message with the answer.",
         Audience::Mcp => "asyncagents_wait sleeps until the answer is there.",
     };
     let mut text = format!(
         "Resume #{n} of task {id} started.\n\n\
-         Task ID: {id}\nDescription: {description}\nStatus: {status}\n\n{told}",
+         Task ID: {id}\nDescription: {description}\nStatus: {status}\n\n{hint}",
         n = task.run,
         id = task.short_id,
         description = label(&task.order.description),
         status = task.status().name(),
-        told = names.say(told),
+        hint = names.say(hint),
     );
     // Said and not refused: models pass the arguments of the launch again, and mean the prompt.
     if !ignored.is_empty() {

@@ -34,7 +34,7 @@ impl WaitLimit {
         Ok(WaitLimit { most, is_cut: timeout.is_some() && most < wanted })
     }
 
-    /// Of a call that holds up nobody: it has no limit but one that is asked for.
+    /// Of a deferred call, which blocks nobody: it has no limit but one that is asked for.
     pub(super) fn of_deferred(timeout: Option<f64>) -> Result<WaitLimit, Refusal> {
         let most = timeout.map_or(Ok(FOREVER), checked)?;
         Ok(WaitLimit { most, is_cut: false })

@@ -13,6 +13,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::text::tail;
+
 pub use words::{CallStatus, FailureName, Finish};
 
 /// How many characters of the last message are copied into the figures (T19). It is copied every time a
@@ -460,16 +462,10 @@ pub fn figures(messages: &[Message]) -> Figures {
 
 /// The end of a text that may be long and still growing: at most this many characters, `…` included.
 pub fn newest_part(text: &str, characters: usize) -> String {
-    // A character has at most four bytes, so only that much of the end is counted: counting megabytes
-    // at every observation would cost what the cut is meant to save.
-    let bytes = text.len().saturating_sub(characters.saturating_mul(4));
-    let start = (bytes..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(bytes);
-    let tail = &text[start..];
-    let surplus = tail.chars().count().saturating_sub(characters.saturating_sub(1));
-    // `surplus` leaves room for the `…`: one too many for that is a text that fits without it.
-    if start == 0 && surplus <= 1 {
-        return text.to_owned();
+    // `tail` counts from the end: counting megabytes at every observation would cost what the cut is meant
+    // to save.
+    match tail(text, characters).len() == text.len() {
+        true => text.to_owned(),
+        false => format!("…{}", tail(text, characters.saturating_sub(1))),
     }
-    let kept = tail.char_indices().nth(surplus).map_or("", |(at, _)| &tail[at..]);
-    format!("…{kept}")
 }

@@ -25,7 +25,7 @@ pub use lookup::{AgentUnavailable, find, way_out};
 pub use parse::is_invisible;
 
 use parse::AgentFile;
-use pattern::Cover;
+use pattern::Coverage;
 use shell::Command;
 
 use crate::sandbox::Grants;
@@ -197,15 +197,15 @@ impl Definition {
                 Action::Ask | Action::Deny => {
                     let cover =
                         forms().map(|form| pattern::cover(&rule.pattern, &form.words)).max();
-                    match cover.unwrap_or(Cover::None) {
-                        Cover::All => true,
+                    match cover.unwrap_or(Coverage::None) {
+                        Coverage::All => true,
                         // It may be what the rule forbids: the search for a decision goes on, but the
                         // command is at least asked about.
-                        Cover::Some => {
+                        Coverage::Some => {
                             least = Action::Ask;
                             false
                         }
-                        Cover::None => false,
+                        Coverage::None => false,
                     }
                 }
             };

@@ -7,7 +7,7 @@ use super::shell::Word;
 
 /// How much of what a command may turn out to be at run time is covered by a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Cover {
+pub(super) enum Coverage {
     None,
     /// Some of it, depending on a value that is only known at run time.
     Some,
@@ -17,18 +17,18 @@ pub(super) enum Cover {
 /// Whether a pattern matches a text. `git *` also matches a bare `git`.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {
     let text: Vec<Symbol> = text.chars().map(Symbol::One).collect();
-    covers(pattern, &text, Reading::Certain)
+    covers(pattern, &text, UnknownText::MustMatch)
 }
 
 /// For rules that forbid: the words are matched as one text, so `git push*` also covers `git pushy`.
-pub(super) fn cover(pattern: &str, words: &[Word]) -> Cover {
+pub(super) fn cover(pattern: &str, words: &[Word]) -> Coverage {
     let pattern = unquoted(pattern);
-    if covers(&pattern, &symbols(words, Reading::Certain), Reading::Certain) {
-        Cover::All
-    } else if covers(&pattern, &symbols(words, Reading::Possible), Reading::Possible) {
-        Cover::Some
+    if covers(&pattern, &symbols(words, UnknownText::MustMatch), UnknownText::MustMatch) {
+        Coverage::All
+    } else if covers(&pattern, &symbols(words, UnknownText::MayMatch), UnknownText::MayMatch) {
+        Coverage::Some
     } else {
-        Cover::None
+        Coverage::None
     }
 }
 
@@ -106,23 +106,23 @@ enum Symbol {
     Unknown,
 }
 
-/// Whether a pattern has to match whatever an unknown text turns out to be, or anything it can be.
+/// Whether a pattern has to match all that a text only known at run time can be, or any of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reading {
-    Certain,
-    Possible,
+enum UnknownText {
+    MustMatch,
+    MayMatch,
 }
 
 /// The words as one sequence of symbols, with spaces between them.
-fn symbols(words: &[Word], reading: Reading) -> Vec<Symbol> {
+fn symbols(words: &[Word], unknown: UnknownText) -> Vec<Symbol> {
     let mut symbols = Vec::new();
     for (n, word) in words.iter().enumerate() {
         symbols.extend((n > 0).then_some(Symbol::One(' ')));
-        match (word, reading) {
-            (Word::Literal(text), _) | (Word::Glob(text), Reading::Certain) => {
+        match (word, unknown) {
+            (Word::Literal(text), _) | (Word::Glob(text), UnknownText::MustMatch) => {
                 symbols.extend(text.chars().map(Symbol::One));
             }
-            (Word::Unknown, _) | (Word::Glob(_), Reading::Possible) => {
+            (Word::Unknown, _) | (Word::Glob(_), UnknownText::MayMatch) => {
                 symbols.push(Symbol::Unknown);
             }
         }
@@ -139,20 +139,20 @@ enum Token {
     One(char),
 }
 
-fn covers(pattern: &str, text: &[Symbol], reading: Reading) -> bool {
+fn covers(pattern: &str, text: &[Symbol], unknown: UnknownText) -> bool {
     let bare = pattern.strip_suffix(" *");
-    walk(pattern, text, reading) || bare.is_some_and(|bare| walk(bare, text, reading))
+    walk(pattern, text, unknown) || bare.is_some_and(|bare| walk(bare, text, unknown))
 }
 
 /// The simulation: keeps the set of positions in the text that some way through the pattern reaches, so
 /// that the time is the product of both lengths.
-fn walk(pattern: &str, text: &[Symbol], reading: Reading) -> bool {
+fn walk(pattern: &str, text: &[Symbol], unknown: UnknownText) -> bool {
     let mut reached = vec![false; text.len() + 1];
     reached[0] = true;
-    skip_unknown(&mut reached, text, reading);
+    skip_unknown(&mut reached, text, unknown);
     for token in tokens(pattern) {
-        reached = step(&token, &reached, text, reading);
-        skip_unknown(&mut reached, text, reading);
+        reached = step(&token, &reached, text, unknown);
+        skip_unknown(&mut reached, text, unknown);
     }
     reached[text.len()]
 }
@@ -175,10 +175,10 @@ fn tokens(pattern: &str) -> Vec<Token> {
 }
 
 /// One step: from the positions reached before a token to those reached after it.
-fn step(token: &Token, reached: &[bool], text: &[Symbol], reading: Reading) -> Vec<bool> {
+fn step(token: &Token, reached: &[bool], text: &[Symbol], unknown: UnknownText) -> Vec<bool> {
     let may_be_slash = |symbol: Symbol| match symbol {
         Symbol::One(c) => c == '/',
-        Symbol::Unknown => reading == Reading::Possible,
+        Symbol::Unknown => unknown == UnknownText::MayMatch,
     };
     let mut after = vec![false; reached.len()];
     let mut any_before = false;
@@ -187,7 +187,7 @@ fn step(token: &Token, reached: &[bool], text: &[Symbol], reading: Reading) -> V
             let before = place > 0 && reached[place - 1];
             let one = before && matches!(text[place - 1], Symbol::One(c) if fits(c));
             // An unknown text can contain any character, and more after it.
-            one || reading == Reading::Possible
+            one || unknown == UnknownText::MayMatch
                 && reached[place]
                 && text.get(place) == Some(&Symbol::Unknown)
         };
@@ -203,8 +203,8 @@ fn step(token: &Token, reached: &[bool], text: &[Symbol], reading: Reading) -> V
 }
 
 /// An unknown text can also be empty, so the position after it is reached as well.
-fn skip_unknown(reached: &mut [bool], text: &[Symbol], reading: Reading) {
-    if reading == Reading::Certain {
+fn skip_unknown(reached: &mut [bool], text: &[Symbol], unknown: UnknownText) {
+    if unknown == UnknownText::MustMatch {
         return;
     }
     for (place, symbol) in text.iter().enumerate() {
@@ -285,25 +285,25 @@ mod tests {
 
     #[test]
     fn a_deny_pattern_also_matches_beyond_word_boundaries() {
-        let check = |pattern: &str, line: &str, expected: Cover| {
+        let check = |pattern: &str, line: &str, expected: Coverage| {
             assert_eq!(cover(pattern, &words(line)), expected, "{pattern}: {line}");
         };
-        check("git push*", "git push", Cover::All);
-        check("git push*", "git push --force", Cover::All);
-        check("git push*", "git pushx", Cover::All);
-        check("git push *", "git push", Cover::All);
-        check("git push*", "git push_x", Cover::All);
-        check("git push*", "git push ?", Cover::All);
-        check("git push*", "git ?", Cover::Some);
-        check("git push*", "?", Cover::Some);
-        check("git push*", "git ~pu*", Cover::Some);
-        check("git push --force*", "git push ?", Cover::Some);
-        check("git push --force*", "git push origin ?", Cover::None);
-        check("git push*", "git pull ?", Cover::None);
-        check("git push*", "git add ~*.rs", Cover::None);
-        check("* --force*", "git push ? --force", Cover::All);
-        check("rm a/**/b", "rm ?", Cover::Some);
-        check("git commit -m \"x\"*", "git commit -m x", Cover::All);
+        check("git push*", "git push", Coverage::All);
+        check("git push*", "git push --force", Coverage::All);
+        check("git push*", "git pushx", Coverage::All);
+        check("git push *", "git push", Coverage::All);
+        check("git push*", "git push_x", Coverage::All);
+        check("git push*", "git push ?", Coverage::All);
+        check("git push*", "git ?", Coverage::Some);
+        check("git push*", "?", Coverage::Some);
+        check("git push*", "git ~pu*", Coverage::Some);
+        check("git push --force*", "git push ?", Coverage::Some);
+        check("git push --force*", "git push origin ?", Coverage::None);
+        check("git push*", "git pull ?", Coverage::None);
+        check("git push*", "git add ~*.rs", Coverage::None);
+        check("* --force*", "git push ? --force", Coverage::All);
+        check("rm a/**/b", "rm ?", Coverage::Some);
+        check("git commit -m \"x\"*", "git commit -m x", Coverage::All);
     }
 
     #[test]

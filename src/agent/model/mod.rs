@@ -61,8 +61,11 @@ pub struct Call {
 }
 
 /// How much a model is to think before it answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Effort {
+    /// No setting is sent; the model's own default applies.
+    Default,
     Low,
     Medium,
     High,
@@ -140,7 +143,7 @@ pub struct Models {
     providers: Arc<BTreeMap<String, KnownProvider>>,
     kept: StoredKeys,
     aliases: Arc<BTreeMap<String, String>>,
-    effort: Option<Effort>,
+    effort: Effort,
 }
 
 /// Looks up the key that `asyncagents auth set` stored for a provider, as it is now; an error says why the
@@ -206,7 +209,7 @@ impl Models {
             // No credential store; `with_stored_keys` sets the real one. Tests have none.
             kept: Arc::new(|_| Ok(StoredKey::default())),
             aliases: Arc::default(),
-            effort: None,
+            effort: Effort::Default,
         }
     }
 
@@ -215,8 +218,8 @@ impl Models {
         Models { kept, ..self }
     }
 
-    /// With a reasoning effort for all models; without one, each uses its own default.
-    pub fn with_effort(self, effort: Option<Effort>) -> Models {
+    /// With a reasoning effort for all models.
+    pub fn with_effort(self, effort: Effort) -> Models {
         Models { effort, ..self }
     }
 

@@ -40,7 +40,7 @@ pub struct ProviderStatuses(Vec<(ProviderStatus, Option<Arc<Remote>>)>);
 
 impl ProviderStatuses {
     /// Without asking the providers.
-    pub fn told(self) -> Vec<ProviderStatus> {
+    pub fn into_statuses(self) -> Vec<ProviderStatus> {
         self.0.into_iter().map(|(status, _)| status).collect()
     }
 
@@ -121,7 +121,7 @@ impl ProviderStatus {
 
 /// Where the key comes from, in words.
 fn key_source(provider: &Provider) -> Option<String> {
-    let told = match (provider.origin, &provider.key) {
+    let source = match (provider.origin, &provider.key) {
         (_, Key::None) => return None,
         (KeyOrigin::Call, _) => "handed over by the client".to_owned(),
         (KeyOrigin::Daemon, _) => "environment of the daemon".to_owned(),
@@ -132,5 +132,5 @@ fn key_source(provider: &Provider) -> Option<String> {
             "command (configuration)".to_owned()
         }
     };
-    Some(told)
+    Some(source)
 }

@@ -35,7 +35,7 @@ pub use self::todo::{Todo, TodoStatus, Todos};
 pub use self::workspace::Workspace;
 use self::workspace::{ResolvedPath, resolve};
 use crate::process::Launcher;
-use crate::sandbox::{self, Cell, HiddenKind, HiddenPlaces};
+use crate::sandbox::{self, HiddenKind, HiddenPlaces, SessionSandbox};
 use crate::text::clip;
 use crate::threads;
 
@@ -68,7 +68,7 @@ pub struct Context {
     /// Starts commands.
     pub launcher: Launcher,
     /// The sandbox around them.
-    pub cell: Cell,
+    pub session_sandbox: SessionSandbox,
 }
 
 /// A disk quota for saved output, shared by all commands of a session: one that prints without end must
@@ -273,7 +273,7 @@ impl Context {
     }
 
     fn hidden(&self) -> HiddenPlaces {
-        self.cell.sandbox.hidden_from(self.workspace.root())
+        self.session_sandbox.sandbox.hidden_from(self.workspace.root())
     }
 
     /// Whether the place is saved output, which agents may read although it is among our own files.

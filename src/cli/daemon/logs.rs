@@ -15,7 +15,7 @@ use crate::cli::show;
 use crate::config::Settings;
 
 /// How often the file is looked at while it is followed.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How much is read from the end of a file, at most.
 const MOST_BYTES: u64 = 16 << 20;
@@ -61,7 +61,7 @@ impl Logs {
                 }
                 followed = LogTail::at_the_start(&current)?;
             }
-            tokio::time::sleep(BETWEEN_LOOKS).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::MutexGuard;
 
-use super::{Embedded, Fate, Setup, broken};
+use super::{Embedded, Setup, TaskPresence, broken};
 use crate::agent::definition::Definition;
 use crate::agent::model::{self, Model};
 use crate::host::{
@@ -22,7 +22,7 @@ use crate::task::{SessionId, Timestamp};
 const MOST_HANDED: usize = 10_000;
 /// Eviction scans all sessions and asks the store about each, so it runs once per this many insertions and
 /// not at every one while nearly all of them are live.
-const BETWEEN_LOOKS: usize = 1_000;
+const INSERTIONS_PER_EVICTION: usize = 1_000;
 
 /// The providers whose credentials came with a call, and when.
 type CredentialTimes = BTreeMap<String, Timestamp>;
@@ -174,7 +174,7 @@ impl Embedded {
 
     pub(super) fn keep_handed(&self, session: &SessionId, handed: ClientCredentials) {
         let kept = self.all_handed().len();
-        if kept >= MOST_HANDED && kept.is_multiple_of(BETWEEN_LOOKS) {
+        if kept >= MOST_HANDED && kept.is_multiple_of(INSERTIONS_PER_EVICTION) {
             self.forget_handed_of_ended();
         }
         self.all_handed().insert(session.clone(), handed);
@@ -183,8 +183,8 @@ impl Embedded {
     /// Evicts the keys of ended tasks. Live and queued tasks keep theirs, however many they are, and so do
     /// launches under way, which have no task yet.
     fn forget_handed_of_ended(&self) {
-        let fates = &self.0.setup.fates;
-        let is_over = |id: &SessionId| matches!(fates(id), Ok(Fate::Over));
+        let look_up = &self.0.setup.task_lookup;
+        let is_over = |id: &SessionId| matches!(look_up(id), Ok(TaskPresence::Ended));
         // Copied: the lock is not held while the store is asked.
         let kept: Vec<SessionId> = self.all_handed().keys().cloned().collect();
         for session in kept.into_iter().filter(is_over) {
@@ -231,7 +231,7 @@ impl Credentials for Embedded {
             };
             let (model, problem, statuses) = self.in_thread(find).await?;
             let providers = match depth {
-                ProbeDepth::Settings | ProbeDepth::Keys => statuses.told(),
+                ProbeDepth::Settings | ProbeDepth::Keys => statuses.into_statuses(),
                 ProbeDepth::Online => statuses.ask().await,
             };
             Ok(ModelStatus { model, problem, providers })

@@ -8,7 +8,7 @@
 use std::fs::{self, DirEntry};
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::{Embedded, Fate, Setup};
+use super::{Embedded, Setup, TaskPresence};
 use crate::sandbox;
 use crate::task::{SessionId, Timestamp};
 use crate::threads;
@@ -74,8 +74,8 @@ impl Embedded {
     /// for credentials.
     fn is_stale(&self, folder: &DirEntry) -> bool {
         let is_over = |id| {
-            let fate = (self.0.setup.fates)(&id);
-            matches!(fate, Ok(Fate::Over | Fate::NoTask))
+            let task = (self.0.setup.task_lookup)(&id);
+            matches!(task, Ok(TaskPresence::Ended | TaskPresence::Absent))
         };
         self.is_old(folder) && session(folder).is_some_and(is_over)
     }

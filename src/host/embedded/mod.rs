@@ -6,7 +6,7 @@
 //! ends it at once; what is *unreachable* (a full disk, a hanging file system) is retried with back-off,
 //! visibly, and ends it after `gone`; what lacks *credentials* waits for its caller without a limit.
 //!
-//! Lock order: `runs`, then `left`. Neither is held across an await.
+//! Lock order: `runs`, then `suspended`. Neither is held across an await.
 
 mod contract;
 mod credentials;
@@ -53,7 +53,7 @@ struct Inner {
     runs: Mutex<HashMap<SessionId, RunningSession>>,
     /// Suspended runs that are to be resumed. In memory only: after a restart the unfinished runs of live
     /// tasks are resumed at once.
-    left: Mutex<HashMap<SessionId, SuspendedRun>>,
+    suspended: Mutex<HashMap<SessionId, SuspendedRun>>,
     /// Credentials that callers handed over for their sessions; nowhere else, and gone with this process.
     handed: Mutex<HashMap<SessionId, ClientCredentials>>,
     events: watch::Sender<u64>,
@@ -95,24 +95,24 @@ pub struct Setup {
     pub scratch: PathBuf,
     /// How long such a folder stays after the session's last run.
     pub scratch_age: Option<Duration>,
-    /// What has become of the task of a session.
-    pub fates: Fates,
+    /// Looks up the state of a session's task.
+    pub task_lookup: TaskLookup,
     /// Kills what is left of a command whose guard could not; tests have one that fails.
     pub sweep: fn(&Record) -> Result<(), Survivors>,
 }
 
-/// Looks up what has become of the task of a session.
-pub type Fates = Arc<dyn Fn(&SessionId) -> Result<Fate, store::Error> + Send + Sync>;
+/// Looks up the state of a session's task.
+pub type TaskLookup = Arc<dyn Fn(&SessionId) -> Result<TaskPresence, store::Error> + Send + Sync>;
 
-/// What has become of the task of a session, for a host that reads no tasks.
+/// The state of a session's task, as far as a host that reads no tasks has to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum TaskPresence {
     /// There is no such task: a conversation, or a launch under way.
-    NoTask,
+    Absent,
     Live,
     /// Parked: it lost its credentials and holds no slot.
     Parked,
-    Over,
+    Ended,
 }
 
 /// A session at work.
@@ -146,7 +146,7 @@ impl Embedded {
             clock,
             setup,
             runs: Mutex::default(),
-            left: Mutex::default(),
+            suspended: Mutex::default(),
             handed: Mutex::default(),
             events: watch::Sender::new(0),
             stop: CancellationToken::new(),
@@ -157,15 +157,15 @@ impl Embedded {
         for session in host.0.store.sessions().running()? {
             // The task may have been cancelled or failed in the store before the crash, and its session not
             // yet: the task decides.
-            match (host.0.setup.fates)(&session)? {
+            match (host.0.setup.task_lookup)(&session)? {
                 // It holds no slot. Observed again when it gets one, it is resumed then.
-                Fate::Parked => {}
+                TaskPresence::Parked => {}
                 // Not awaited: should it fail, the next start finds the same state.
-                Fate::Over => {
+                TaskPresence::Ended => {
                     let (settling, session) = (host.clone(), session.clone());
                     host.spawn(async move { drop(settling.settle_aborted(&session).await) });
                 }
-                Fate::Live | Fate::NoTask => {
+                TaskPresence::Live | TaskPresence::Absent => {
                     // Its run kills its own leftovers before it continues, and waits for that.
                     leftovers.retain(|process| process.session != session);
                     host.work(&session);
@@ -252,8 +252,8 @@ impl Embedded {
         }
     }
 
-    fn left(&self) -> MutexGuard<'_, HashMap<SessionId, SuspendedRun>> {
-        self.0.left.lock()
+    fn suspended(&self) -> MutexGuard<'_, HashMap<SessionId, SuspendedRun>> {
+        self.0.suspended.lock()
     }
 
     fn runs(&self) -> MutexGuard<'_, HashMap<SessionId, RunningSession>> {
@@ -317,7 +317,7 @@ impl Embedded {
             return Ok(gone());
         };
         if session.running {
-            return Ok(self.take_up_again(watch, &session));
+            return Ok(self.resume_suspended(watch, &session));
         }
         let (messages, _) = self.messages(&watch.session, 0)?;
         Ok(Observation {
@@ -330,21 +330,22 @@ impl Embedded {
     }
 
     /// Resumes a suspended run once its back-off is over or its credentials are back.
-    fn take_up_again(&self, watch: Watch, session: &Session) -> Observation {
-        let left = self.left().get(&watch.session).cloned();
-        let lacking = left.as_ref().filter(|left| left.lacks);
+    fn resume_suspended(&self, watch: Watch, session: &Session) -> Observation {
+        let suspended = self.suspended().get(&watch.session).cloned();
+        let lacking = suspended.as_ref().filter(|suspended| suspended.lacks);
         let lacking = lacking.and_then(|_| self.lacking(session, &session.model));
-        let due = left.as_ref().is_none_or(|left| self.0.clock.uptime() >= left.until);
+        let due =
+            suspended.as_ref().is_none_or(|suspended| self.0.clock.uptime() >= suspended.until);
         // Observing is what resumes. The reconciler observes every active task at each sweep, so suspended
         // runs need no timer of their own.
         if due && lacking.is_none() {
             self.work(&watch.session);
         }
-        let (activity, figures) = match left {
-            Some(left) if left.lacks => {
-                (lacking.map_or(Activity::Waiting, Activity::Lacking), left.figures)
+        let (activity, figures) = match suspended {
+            Some(suspended) if suspended.lacks => {
+                (lacking.map_or(Activity::Waiting, Activity::Lacking), suspended.figures)
             }
-            Some(left) => (Activity::Retrying(left.why), left.figures),
+            Some(suspended) => (Activity::Retrying(suspended.why), suspended.figures),
             None => (Activity::Waiting, Figures::default()),
         };
         Observation {

@@ -3,7 +3,7 @@
 //! At most one run per session: the `runs` map is the lock, a generation number tells a run from the next
 //! one of the same session. A run ends by a compare-and-set on the number of messages said to the session
 //! (`rest`), so a message that arrives while it finishes is never lost. What cannot continue is suspended
-//! (`left`) and retried with back-off. A run may be cancelled at any point; then it saves the aborted state,
+//! (`suspended`) and retried with back-off. A run may be cancelled at any point; then it saves the aborted state,
 //! so that a later resume does not continue it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,14 +26,14 @@ use crate::agent::tools::{self, Context, OutputRoom, Spec, Todos, Workspace};
 use crate::agent::turn::{self, Effect, Mint, Purpose, Turn};
 use crate::clock::Clock;
 use crate::host::{Activity, Answer, Ask, Error};
-use crate::sandbox::{Cell, Grants};
+use crate::sandbox::{Grants, SessionSandbox};
 use crate::store::Session;
 use crate::task::SessionId;
 use crate::threads;
 use crate::transcript::{Figures, Message, Role, ToolState};
 
 /// Throttle: how often the progress of a streaming answer is published.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 const SETTING: &str = "You work in the background for another agent, in a session of your own. \
     Nobody reads along and nobody answers questions: find out what you need with your tools. Your \
@@ -55,7 +55,7 @@ struct EmbeddedEnvironment {
     todos: Todos,
     overflow: PathBuf,
     output_room: OutputRoom,
-    cell: Cell,
+    session_sandbox: SessionSandbox,
     shown_at: Mutex<Duration>,
     /// Cursor into the conversation: messages up to here are known to the run.
     heard: AtomicI64,
@@ -104,10 +104,10 @@ impl Embedded {
         let cancel = CancellationToken::new();
         let generation = self.0.clock.tick();
         // A retry goes on showing why, and what the run had done, until it makes progress.
-        let left = self.left().get(session).cloned();
-        let (activity, figures) = match left {
-            Some(left) if left.lacks => (Activity::Waiting, left.figures),
-            Some(left) => (Activity::Retrying(left.why), left.figures),
+        let suspended = self.suspended().get(session).cloned();
+        let (activity, figures) = match suspended {
+            Some(suspended) if suspended.lacks => (Activity::Waiting, suspended.figures),
+            Some(suspended) => (Activity::Retrying(suspended.why), suspended.figures),
             None => (Activity::Waiting, Figures::default()),
         };
         let running = RunningSession {
@@ -122,14 +122,14 @@ impl Embedded {
         let guard = RunGuard { host: self.clone(), session: session.clone(), generation };
         self.spawn(async move {
             let cancelled = cancel.clone();
-            if let Err(Suspension(why)) = guard.host.work_off(&guard.session, cancel).await {
+            if let Err(Suspension(why)) = guard.host.run_until_idle(&guard.session, cancel).await {
                 let host = &guard.host;
                 // Cancelled while something was out of reach: nothing to retry, only to save as aborted.
                 // When even that fails it is suspended like any other.
                 let is_settled =
                     cancelled.is_cancelled() && host.settle_aborted(&guard.session).await.is_ok();
                 if !is_settled {
-                    host.leave(&guard.session, why).await;
+                    host.suspend(&guard.session, why).await;
                 }
             }
             let (host, session) = (guard.host.clone(), guard.session.clone());
@@ -137,7 +137,7 @@ impl Embedded {
             // Race: a message said after the run had decided to end and before it left `runs` found the
             // session at work and started nothing. Nobody else would.
             let waits = host.session(&session).is_ok_and(|session| session.running);
-            if waits && !host.left().contains_key(&session) && !host.0.stop.is_cancelled() {
+            if waits && !host.suspended().contains_key(&session) && !host.0.stop.is_cancelled() {
                 host.work(&session);
             }
         });
@@ -146,15 +146,15 @@ impl Embedded {
 
     /// Suspends a run because something it needs is out of reach: retried with back-off, and given up once
     /// that has lasted for `gone`.
-    async fn leave(&self, session: &SessionId, why: String) {
+    async fn suspend(&self, session: &SessionId, why: String) {
         let uptime = self.0.clock.uptime();
         let figures = self.runs().get(session).map(|running| running.figures.clone());
         let (tries, first) = {
-            let mut left = self.left();
+            let mut suspended = self.suspended();
             // The attempts count on from the last suspension, unless that was for credentials, which has no
             // time limit.
-            let earlier = left.get(session).filter(|left| !left.lacks);
-            let earlier = earlier.map(|left| (left.tries, left.first));
+            let earlier = suspended.get(session).filter(|suspended| !suspended.lacks);
+            let earlier = earlier.map(|suspended| (suspended.tries, suspended.first));
             let (tries, first) = earlier.unwrap_or((0, uptime));
             let pause = PAUSES.jittered(tries, self.0.clock.random());
             let now = SuspendedRun {
@@ -165,7 +165,7 @@ impl Embedded {
                 figures: figures.unwrap_or_default(),
                 lacks: false,
             };
-            left.insert(session.clone(), now);
+            suspended.insert(session.clone(), now);
             (tries, first)
         };
         if self.0.stop.is_cancelled() {
@@ -176,20 +176,20 @@ impl Embedded {
             let why = format!("interrupted: {why}, for {} s", self.0.setup.gone.as_secs());
             // A full disk does not take this either; then the run stays suspended and is retried.
             if self.end(session, &why).await.is_ok() {
-                self.left().remove(session);
+                self.suspended().remove(session);
             }
         }
     }
 
     /// Suspends a run until its credentials are brought again, however long that takes.
-    fn leave_lacking(&self, session: &SessionId, why: String) {
+    fn suspend_lacking(&self, session: &SessionId, why: String) {
         tracing::warn!(%session, why, "run suspended; waiting for its credentials");
         let uptime = self.0.clock.uptime();
         let figures = self.runs().get(session).map(|running| running.figures.clone());
         let figures = figures.unwrap_or_default();
-        let left =
+        let suspended =
             SuspendedRun { why, first: uptime, until: uptime, tries: 0, figures, lacks: true };
-        self.left().insert(session.clone(), left);
+        self.suspended().insert(session.clone(), suspended);
     }
 
     /// Uptime since which the run has been blocked: from now on, unless that is already noted.
@@ -204,11 +204,15 @@ impl Embedded {
             figures: figures.unwrap_or_default(),
             lacks: false,
         };
-        self.left().entry(session.clone()).or_insert(noted).first
+        self.suspended().entry(session.clone()).or_insert(noted).first
     }
 
     /// Runs until there is nothing left to answer.
-    async fn work_off(&self, id: &SessionId, cancel: CancellationToken) -> Result<(), Suspension> {
+    async fn run_until_idle(
+        &self,
+        id: &SessionId,
+        cancel: CancellationToken,
+    ) -> Result<(), Suspension> {
         loop {
             let stopped = |error: Error| Suspension(reason(error));
             let session = match self.session(id) {
@@ -223,7 +227,8 @@ impl Embedded {
             let ready = match self.clear_processes(id).await.map_err(stopped)? {
                 Ok(()) => match self.read(id).await {
                     Ok((messages, last)) => {
-                        let files = self.in_thread(move |host| host.surround(session, last)).await;
+                        let files =
+                            self.in_thread(move |host| host.build_environment(session, last)).await;
                         files.map(|environment| (environment, messages))
                     }
                     Err(error) => Err(error),
@@ -242,9 +247,9 @@ impl Embedded {
                     let (run, stop) = (Arc::clone(&environment), self.0.stop.clone());
                     let driven = drive(turn, run, cancel.clone(), stop).await;
                     // An abort wins over lost credentials: what is cancelled must not wait for them.
-                    let is_left = driven.is_err() && !cancel.is_cancelled();
-                    if let Some(why) = environment.lost.lock().take().filter(|_| is_left) {
-                        self.leave_lacking(id, why);
+                    let is_suspended = driven.is_err() && !cancel.is_cancelled();
+                    if let Some(why) = environment.lost.lock().take().filter(|_| is_suspended) {
+                        self.suspend_lacking(id, why);
                         return Ok(());
                     }
                     driven?;
@@ -252,7 +257,7 @@ impl Embedded {
                 Err(Error::Unreachable(why)) => return Err(Suspension(why)),
                 Err(Error::NoSuchSession(_)) => return Ok(()),
                 Err(Error::NoCredentials(why)) => {
-                    self.leave_lacking(id, why);
+                    self.suspend_lacking(id, why);
                     return Ok(());
                 }
                 Err(Error::Refused(why)) => {
@@ -263,7 +268,7 @@ impl Embedded {
             // said meanwhile, and then there is more to answer.
             let rests = self.0.store.sessions().rest(id, said).await;
             let rests = rests.map_err(|error| stopped(broken(error)))?;
-            self.left().remove(id);
+            self.suspended().remove(id);
             if rests {
                 return Ok(());
             }
@@ -331,7 +336,7 @@ impl Embedded {
 
     /// Builds the environment of a run whose cursor is at `last`. Reads files, so it belongs on a blocking
     /// thread.
-    fn surround(&self, session: Session, last: i64) -> Result<RunSetup, Error> {
+    fn build_environment(&self, session: Session, last: i64) -> Result<RunSetup, Error> {
         let refused = |why: String| Error::Refused(why);
         let agent = self.definition(&session.directory, &session.agent);
         let agent = agent.map_err(|missing| refused(missing.to_string()))?;
@@ -359,7 +364,7 @@ impl Embedded {
             host: self.clone(),
             output_room: OutputRoom::left(self.0.setup.output_bytes, &overflow),
             overflow,
-            cell: self.cell(&session, &agent),
+            session_sandbox: self.session_sandbox(&session, &agent),
             model_name: name,
             model: bare,
             first_model,
@@ -375,14 +380,14 @@ impl Embedded {
     }
 
     /// The sandbox as this session has it.
-    fn cell(&self, session: &Session, agent: &Definition) -> Cell {
+    fn session_sandbox(&self, session: &Session, agent: &Definition) -> SessionSandbox {
         let Setup { sandbox, scratch, trust, .. } = &self.0.setup;
         let workspace = trust.look(Path::new(&session.directory));
         let from_workspace = match &agent.source {
             Source::File(file) => file.starts_with(&workspace.path),
             Source::BuiltIn => false,
         };
-        Cell {
+        SessionSandbox {
             sandbox: sandbox.clone(),
             scratch: scratch.join(session.id.as_str()),
             grants: Grants { from_workspace, ..agent.grants.clone() },
@@ -412,7 +417,7 @@ impl EmbeddedEnvironment {
             cancel,
             may_leave: allowance,
             launcher: self.host.launcher(&self.session.id, &call.id),
-            cell: self.cell.clone(),
+            session_sandbox: self.session_sandbox.clone(),
         }
     }
 
@@ -462,7 +467,7 @@ impl EmbeddedEnvironment {
         for tries in 0.. {
             let Err(error) = write().await else {
                 // Success ends the outage: the next failure starts a new time limit.
-                self.host.left().remove(&self.session.id);
+                self.host.suspended().remove(&self.session.id);
                 return Ok(());
             };
             let why = reason(error);
@@ -630,7 +635,7 @@ impl RunEnvironment for EmbeddedEnvironment {
         let mut shown_at = self.shown_at.lock();
         // Only streaming is throttled: a model sends many small pieces, and every ring wakes the reconciler.
         let streaming = phase == RunPhase::Streaming;
-        if streaming && uptime.saturating_sub(*shown_at) < BETWEEN_LOOKS {
+        if streaming && uptime.saturating_sub(*shown_at) < PROGRESS_INTERVAL {
             return;
         }
         *shown_at = uptime;

@@ -18,8 +18,8 @@ use super::call::{self, Bytes, Call, Reply};
 use super::generation;
 use super::transport::Transport;
 use super::types::{
-    Agent, Create, Health, Paths, Permission, Problem, Question, RecentMessage, Say, Session,
-    ShowToast, Statuses, Todo,
+    Agent, Create, Health, Paths, Permission, Problem, PromptBody, Question, RecentMessage,
+    Session, ShowToast, Statuses, Todo,
 };
 use crate::host::{Answer, Error};
 use crate::task::{MessageId, SessionId};
@@ -171,8 +171,8 @@ impl Client {
     }
 
     /// Through `prompt_async`: the synchronous route waits for the answer, and a large one never ends (G16).
-    pub(super) async fn say(&self, id: &SessionId, say: &Say) -> Result<(), Error> {
-        self.send(&format!("/session/{id}/prompt_async"), say).await.map_err(|e| about(id, e))
+    pub(super) async fn say(&self, id: &SessionId, body: &PromptBody) -> Result<(), Error> {
+        self.send(&format!("/session/{id}/prompt_async"), body).await.map_err(|e| about(id, e))
     }
 
     /// Succeeds also for sessions that are idle or unknown (G10), so it may be repeated.

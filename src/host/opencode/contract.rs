@@ -20,6 +20,7 @@ use super::transport::{Http, Transport};
 use super::{
     Bridge, Line, OpenCode, PLUGIN, ServerHealth, server_url, translate, without_password,
 };
+use crate::backoff::Backoff;
 use crate::host::directory::canonical;
 use crate::host::{
     Activity, AgentOffer, Answer, Bridges, ClientCredentials, Error, Forks, Host, HostFuture,
@@ -32,8 +33,9 @@ use crate::transcript::{Figures, Outcome};
 
 /// Read-back of posts, with exponential back-off: an accepted message is stored after a moment, or after a
 /// few seconds when the server is overloaded.
-const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LONGEST_STORING: Duration = Duration::from_secs(8);
+const READ_BACK_PAUSES: Backoff =
+    Backoff { first: Duration::from_millis(5), longest: LONGEST_STORING };
 const LOOKS_AT_ONCE: usize = 8;
 
 impl Host for OpenCode {
@@ -484,13 +486,13 @@ impl OpenCode {
 /// accepted, too.
 async fn keeps(client: &Client, post: &Post) -> Result<(), Error> {
     let began = tokio::time::Instant::now();
-    let mut pause = FIRST_LOOK;
+    let mut looks = 0;
     while !client.has(&post.to.session, &post.message).await? {
         if began.elapsed() > LONGEST_STORING {
             return Err(Error::Unreachable("it accepted a message and did not keep it".into()));
         }
-        tokio::time::sleep(pause).await;
-        pause *= 2;
+        tokio::time::sleep(READ_BACK_PAUSES.pause(looks)).await;
+        looks += 1;
     }
     Ok(())
 }

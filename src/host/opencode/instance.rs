@@ -32,7 +32,7 @@ use crate::transcript::{Figures, Outcome};
 
 /// Timeouts of health checks. A starting server never answers what it was sent too early (G1), so the first
 /// is short; one that starts hundreds of runs answers after 20 s, so the last is long.
-pub(super) const PATIENCE: Backoff =
+pub(super) const HEALTH_TIMEOUTS: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
 
 const PAUSES: Backoff =
@@ -44,8 +44,8 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(35);
 /// How long a call waits for the first health check of a server.
 const UNTIL_KNOWN: Duration = Duration::from_secs(10);
 
-/// Debounce: how often progress alone wakes the reconciler.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+/// How often progress alone wakes the reconciler.
+const DEBOUNCE: Duration = Duration::from_millis(500);
 
 /// Concurrent requests while many sessions are read.
 const AT_ONCE: usize = 16;
@@ -166,7 +166,7 @@ impl Instance {
     pub(super) async fn health(&self) -> ServerHealth {
         let mut health = self.health.subscribe();
         let known = health.wait_for(|health| *health != ServerHealth::Looking);
-        let _ = tokio::time::timeout(PATIENCE.first, known).await;
+        let _ = tokio::time::timeout(HEALTH_TIMEOUTS.first, known).await;
         self.health.borrow().clone()
     }
 
@@ -246,7 +246,7 @@ impl Instance {
 
     /// Only the stream broke: if the server still answers, calls need not wait for the reconnect.
     async fn answers_meanwhile(&self) {
-        if let Ok(health) = self.client.health(PATIENCE.first).await {
+        if let Ok(health) = self.client.health(HEALTH_TIMEOUTS.first).await {
             self.health.send_replace(ServerHealth::Up { version: health.version });
         }
     }
@@ -254,8 +254,8 @@ impl Instance {
     /// Returns when the server answers.
     async fn find(&self) {
         for tries in 0.. {
-            let patience = PATIENCE.pause(tries);
-            match self.client.health(patience).await {
+            let timeout = HEALTH_TIMEOUTS.pause(tries);
+            match self.client.health(timeout).await {
                 Ok(health) => {
                     let version = health.version;
                     let up = ServerHealth::Up { version: version.clone() };
@@ -266,7 +266,7 @@ impl Instance {
                     return;
                 }
                 // Probably starting: callers in `ready` keep waiting instead of failing.
-                Err(HealthError::Silent(_)) if patience < PATIENCE.longest => {}
+                Err(HealthError::Silent(_)) if timeout < HEALTH_TIMEOUTS.longest => {}
                 Err(HealthError::Silent(why) | HealthError::Down(why)) => {
                     let down = ServerHealth::Down { why: why.clone() };
                     if self.health.send_replace(down.clone()) != down {
@@ -294,7 +294,8 @@ impl Instance {
 
     /// Reads the stream until it ends, and returns why it did.
     async fn hear(&self, wake: &Notify) -> String {
-        let bytes = match tokio::time::timeout(PATIENCE.longest, self.client.events()).await {
+        let bytes = match tokio::time::timeout(HEALTH_TIMEOUTS.longest, self.client.events()).await
+        {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => return error.to_string(),
             Err(_) => return "no stream in time".into(),
@@ -326,7 +327,7 @@ impl Instance {
                     wake.notify_one();
                 }
                 Wake::Later => {
-                    waking.get_or_insert_with(|| tokio::time::Instant::now() + BETWEEN_LOOKS);
+                    waking.get_or_insert_with(|| tokio::time::Instant::now() + DEBOUNCE);
                 }
             }
             // A stream that never pauses must not postpone the wake-up for ever.

@@ -23,12 +23,12 @@ const SOON_WATCHED: Duration = Duration::from_secs(60);
 
 /// Time to live of what was read of an idle session, in case an event was lost. Long for an end, which does
 /// not change any more; short for what looks unfinished, which may be the gap between two idles.
-const END_IS_FRESH: Duration = Duration::from_millis(900);
-const REST_IS_FRESH: Duration = Duration::from_millis(20);
+const END_TTL: Duration = Duration::from_millis(900);
+const UNFINISHED_TTL: Duration = Duration::from_millis(20);
 
 /// An error event without a message in the conversation is attributed to the run after this long: the last
 /// one of the previous run may arrive late.
-const ERROR_STANDS: Duration = Duration::from_secs(1);
+const ERROR_GRACE: Duration = Duration::from_secs(1);
 
 /// Longer tool arguments are cached as a hash; they are only compared.
 const LONGEST_INPUT: usize = 200;
@@ -276,7 +276,7 @@ impl Mirror {
         // A bad agent or model leaves no answer in the conversation, only an error event (G6).
         let outcome = match (outcome, &watched.failed) {
             (Outcome::PromptMissing | Outcome::Unanswered, Some((error, when)))
-                if at.0.saturating_sub(*when) >= ERROR_STANDS =>
+                if at.0.saturating_sub(*when) >= ERROR_GRACE =>
             {
                 Outcome::Failed { error: error.clone(), partial: None }
             }
@@ -368,12 +368,12 @@ impl WatchedSession {
     fn is_read(&self, now: Duration) -> bool {
         self.read.as_ref().is_some_and(|(idle, at, suspicions)| {
             let fresh = match idle.outcome {
-                Outcome::Answered { .. } | Outcome::Failed { .. } => END_IS_FRESH,
+                Outcome::Answered { .. } | Outcome::Failed { .. } => END_TTL,
                 Outcome::Aborted
                 | Outcome::PromptMissing
                 | Outcome::Unanswered
                 | Outcome::Unfinished { .. }
-                | Outcome::Refused { .. } => REST_IS_FRESH,
+                | Outcome::Refused { .. } => UNFINISHED_TTL,
             };
             *suspicions == self.suspicions && now.saturating_sub(*at) < fresh
         })

@@ -46,7 +46,7 @@ pub use generation::{SUPPORTED, Support};
 pub use instance::ServerHealth;
 
 use self::client::Client;
-use self::instance::{Instance, PATIENCE};
+use self::instance::{HEALTH_TIMEOUTS, Instance};
 use self::named::NO_LOGIN;
 use self::transport::Transport;
 use super::{Error, Location, Place};
@@ -104,7 +104,7 @@ struct LastPlace {
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(200);
 
 /// How long after our start plugins of the previous daemon may take to reconnect.
-const OTHERS_COME_AGAIN: Duration = Duration::from_secs(10);
+const RECONNECT_GRACE: Duration = Duration::from_secs(10);
 
 /// The longest gap between two checks of an unreachable instance that still counts as one outage.
 const LONGEST_UNWATCHED: Duration = Duration::from_secs(90);
@@ -187,7 +187,7 @@ impl OpenCode {
         let client = Client::new(transport.clone());
         let mut tries = 0;
         let state = loop {
-            match client.state_directory(PATIENCE.pause(tries)).await {
+            match client.state_directory(HEALTH_TIMEOUTS.pause(tries)).await {
                 Ok(state) => break state,
                 Err(_) if bridge.is_closed() => return,
                 // A starting process swallows requests (G1): asked again, it answers.
@@ -208,7 +208,7 @@ impl OpenCode {
         // Processes with live tasks reconnect within moments of our restart. A newcomer waits, lest it take
         // the name of one of them and its tasks with it.
         if !came_before && live.iter().any(|instance| instance.starts_with(&stem)) {
-            let left = OTHERS_COME_AGAIN.saturating_sub(self.0.clock.uptime());
+            let left = RECONNECT_GRACE.saturating_sub(self.0.clock.uptime());
             tokio::time::sleep(left).await;
         }
         // Held until it is attached, so that two plugins at once do not get the same name.
@@ -251,13 +251,13 @@ impl OpenCode {
     }
 
     fn gone(&self, name: &str) -> Error {
-        let unknown = format!("no OpenCode server `{name}` is known any more");
+        let unknown = format!("the address of OpenCode server `{name}` is no longer known");
         Error::Unreachable(if name.starts_with(PLUGIN) {
             format!("OpenCode (`{name}`) is not running; open it again")
         } else if OpenCode::is_handed(name) {
-            format!("{unknown}; set ASYNCAGENTS_OPENCODE_URL to its address and try again")
+            format!("{unknown}; set ASYNCAGENTS_OPENCODE_URL to it and try again")
         } else {
-            format!("{unknown}; `asyncagents hosts add {name} URL` says where it is")
+            format!("{unknown}; `asyncagents hosts add {name} URL` sets it")
         })
     }
 
@@ -296,19 +296,19 @@ impl OpenCode {
         {
             return Ok((instance, directory.clone()));
         }
-        let told = known.map(|spot| spot.instance).or(last);
+        let last_instance = known.map(|spot| spot.instance).or(last);
         let mut all: Vec<Arc<Instance>> = self.instances().values().cloned().collect();
-        if all.is_empty() && told.is_none() {
+        if all.is_empty() && last_instance.is_none() {
             return Err(no_server());
         }
         // Several processes may share their sessions, so more than one could answer. The reported one is
         // right while it is up; a plugin process that has ended is not asked.
-        let named = told.as_ref().and_then(|name| self.instance(name).ok());
+        let named = last_instance.as_ref().and_then(|name| self.instance(name).ok());
         match named {
             Some(named) if named.is_up() => all = vec![named],
             Some(_) | None => all.retain(|i| i.is_up() || !i.name.starts_with(PLUGIN)),
         }
-        let mut silent = told.map(|name| self.gone(&name));
+        let mut silent = last_instance.map(|name| self.gone(&name));
         let asked = all.iter().map(|instance| async move {
             let found = instance.ready().await?.session(session).await?;
             Ok((Arc::clone(instance), found.directory))

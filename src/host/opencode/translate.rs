@@ -6,8 +6,8 @@ use std::collections::HashMap;
 
 use super::types::{
     Agent, Create, Envelope, MessageUpdated, Metadata, ModelRef, PartDelta, PartUpdated,
-    Permission, Question, RecentMessage, RecentModel, Rule, Say, SessionError, SessionReference,
-    ShowToast, Status, StatusChanged, TextPart, Todo,
+    Permission, PromptBody, Question, RecentMessage, RecentModel, Rule, SessionError,
+    SessionReference, ShowToast, Status, StatusChanged, TextPart, Todo,
 };
 use crate::host::{AgentOffer, Ask, NewSession, Post, Prompt, Toast, Tone};
 use crate::transcript::{Info, Part};
@@ -115,13 +115,13 @@ pub(super) fn create(new: &NewSession) -> Create {
 }
 
 /// Always with its agent: a prompt without one runs as the default agent, whatever came before (G13).
-pub(super) fn prompt(prompt: &Prompt) -> Say {
+pub(super) fn prompt(prompt: &Prompt) -> PromptBody {
     let model = prompt.model.as_deref().and_then(|name| name.split_once('/'));
     let model = model.map(|(provider, model)| ModelRef {
         provider: provider.to_owned(),
         model: model.to_owned(),
     });
-    Say {
+    PromptBody {
         message: prompt.message.to_string(),
         agent: prompt.agent.clone(),
         model,
@@ -132,7 +132,7 @@ pub(super) fn prompt(prompt: &Prompt) -> Say {
 }
 
 /// With the agent and model of the parent's last message, so that a notice changes neither (G13).
-pub(super) fn notice(post: &Post, last_words: &[RecentMessage]) -> Say {
+pub(super) fn notice(post: &Post, last_words: &[RecentMessage]) -> PromptBody {
     let spoken = last_words.iter().rev().map(|spoken| &spoken.info);
     // `summary: true` marks the assistant's compaction summary, made by an agent of its own. User messages
     // may have an object there.
@@ -152,7 +152,7 @@ pub(super) fn notice(post: &Post, last_words: &[RecentMessage]) -> Say {
         },
         None => (None, None),
     };
-    Say {
+    PromptBody {
         message: post.message.to_string(),
         agent,
         model,
@@ -405,11 +405,11 @@ mod tests {
         for event in events(&recorded) {
             mirror.hear(event, now);
         }
-        let (activity, told) = mirror.tell(&session, now).unwrap();
+        let (activity, idle) = mirror.tell(&session, now).unwrap();
         assert_eq!(activity, Activity::Streaming);
         let figures = transcript::figures(&messages(&sample!("session.messages")));
-        assert_eq!(told.figures, figures);
-        assert_eq!(told.figures.tool_calls, 1);
+        assert_eq!(idle.figures, figures);
+        assert_eq!(idle.figures.tool_calls, 1);
     }
 
     #[test]

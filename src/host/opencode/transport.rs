@@ -16,7 +16,7 @@ use super::call::{Bytes, Call, Error, Reply};
 use crate::net;
 
 /// A server that starts hundreds of runs answers only after 20 seconds; that must not count as down.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A closed port is refused at once; what takes longer is a network that drops packets.
 const LONGEST_CONNECT: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ impl Transport {
     pub(super) async fn send(&self, call: Call) -> Result<Reply, Error> {
         match self {
             Transport::Http(http) => http.send(call).await,
-            Transport::Bridge(bridge) => bridge.send(call, PATIENCE).await,
+            Transport::Bridge(bridge) => bridge.send(call, CALL_TIMEOUT).await,
         }
     }
 
@@ -113,7 +113,7 @@ impl Http {
 
     async fn send(&self, call: Call) -> Result<Reply, Error> {
         let client = self.http.lock().clone();
-        let request = self.request(&client, call.method, &call.path)?.timeout(PATIENCE);
+        let request = self.request(&client, call.method, &call.path)?.timeout(CALL_TIMEOUT);
         let request = match call.body {
             Some(body) => request.header(CONTENT_TYPE, "application/json").body(body),
             None => request,

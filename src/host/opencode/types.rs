@@ -57,7 +57,7 @@ pub(super) struct Rule {
 /// Body of `prompt_async`. Sending the same message id again does not run it again; parts have ids of their
 /// own, because one without would be appended once more.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Say {
+pub(super) struct PromptBody {
     #[serde(rename = "messageID")]
     pub(super) message: String,
     pub(super) agent: String,
@@ -242,11 +242,12 @@ pub(super) struct MessageUpdated {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct PartUpdated {
-    pub(super) part: PartOf,
+    pub(super) part: MessagePart,
 }
 
+/// A part, with the message it belongs to.
 #[derive(Debug, Deserialize)]
-pub(super) struct PartOf {
+pub(super) struct MessagePart {
     pub(super) id: String,
     #[serde(rename = "messageID")]
     pub(super) message: String,

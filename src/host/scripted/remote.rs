@@ -12,7 +12,7 @@ use crate::host::Error;
 use crate::net;
 
 /// Generous: a slow answer on a loaded machine must not count as unreachable.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const BETWEEN_TRIES: Duration = Duration::from_millis(200);
 
 /// A handle; cloning it is cheap.
@@ -30,7 +30,7 @@ impl Remote {
     }
 
     pub(super) async fn call(&self, call: &Call) -> Result<Reply, Error> {
-        let request = self.client.post("http://scripted/call").json(call).timeout(PATIENCE);
+        let request = self.client.post("http://scripted/call").json(call).timeout(CALL_TIMEOUT);
         let unreachable =
             |_| Error::Unreachable(format!("no scripted host at `{}`", self.socket.display()));
         let response = request.send().await.map_err(unreachable)?;

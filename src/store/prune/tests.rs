@@ -82,7 +82,7 @@ impl History {
         let change = task.state.request(Request::Resume(ResumePolicy::Completed)).unwrap();
         let resumed = self.store.tasks().resume(task, change, run, self.limits.clone());
         match resumed.await.unwrap() {
-            ResumeOutcome::Yes(task) => *task,
+            ResumeOutcome::Resumed(task) => *task,
             other => panic!("{other:?}"),
         }
     }

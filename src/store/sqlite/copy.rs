@@ -105,19 +105,19 @@ mod tests {
         for n in 0..i64::from(3 * PAGES) {
             writer.execute(row, [n]).unwrap();
         }
-        let mut told = Vec::new();
+        let mut progress = Vec::new();
         copy(&open::reader(&path).unwrap(), &to, &mut |done, of| {
-            told.push((done, of));
+            progress.push((done, of));
             writer.execute("DELETE FROM long WHERE n % 2 = 0", ()).unwrap();
         })
         .unwrap();
         let copied = rusqlite::Connection::open(&to).unwrap();
         let rows = copied.query_row("SELECT count(*) FROM long", (), |row| row.get::<_, i64>(0));
         assert_eq!(rows.unwrap(), i64::from(3 * PAGES));
-        let of = told[0].1;
+        let of = progress[0].1;
         let steps = of.div_ceil(PAGES as u64);
         let expected = (1..=steps).map(|n| ((n * PAGES as u64).min(of), of));
         assert!(steps > 3, "{of}");
-        assert_eq!(told, expected.collect::<Vec<_>>());
+        assert_eq!(progress, expected.collect::<Vec<_>>());
     }
 }

@@ -396,9 +396,9 @@ mod tests {
         fs::write(marker(&path), "why").unwrap();
         let aside = with_suffix(&path, ".damaged-1");
         let rebuilt = RepairReport::Rebuilt { tasks: 200, other_rows: 200, lost: 0, aside };
-        let mut told = Vec::new();
-        assert_eq!(repair(&path, &mut |rows| told.push(rows)).unwrap(), rebuilt);
-        assert!(told.is_sorted() && told.last() == Some(&400), "{told:?}");
+        let mut progress = Vec::new();
+        assert_eq!(repair(&path, &mut |rows| progress.push(rows)).unwrap(), rebuilt);
+        assert!(progress.is_sorted() && progress.last() == Some(&400), "{progress:?}");
         assert_eq!(count(&path, "SELECT count(*) FROM task WHERE id LIKE 'ses_%'"), 200);
         assert_eq!(count(&path, "SELECT n FROM tally WHERE status = 'completed'"), 200);
         assert_eq!(count(&path, "SELECT n FROM tool_tally WHERE name = 'read'"), 400);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use asyncagents::agent::tools::{self, Context, Error, Output, OutputRoom, Todos, Workspace};
 use asyncagents::process::{Journal, Launcher, Record, Variables};
-use asyncagents::sandbox::Cell;
+use asyncagents::sandbox::SessionSandbox;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -72,7 +72,7 @@ impl ToolFixture {
             cancel: CancellationToken::new(),
             may_leave: None,
             launcher: Launcher::new(program.into(), LEASE, environment(), ledger.clone()),
-            cell: Cell::off(),
+            session_sandbox: SessionSandbox::off(),
         };
         ToolFixture { context, ledger, _directory: directory }
     }
@@ -459,8 +459,8 @@ async fn a_command_is_recorded_before_it_starts_and_not_started_unrecorded() {
 async fn a_missing_guard_or_shell_is_reported_with_the_way_out() {
     let fixture = ToolFixture::guarded_by("/none/asyncagents", None);
     let expected = "error: cannot run `bash`: cannot start `/none/asyncagents`, the program that \
-        commands are started through; was asyncagents uninstalled? restart the daemon with \
-        `asyncagents daemon stop`: No such file or directory (os error 2)";
+        starts agents' commands; was asyncagents uninstalled? run `asyncagents \
+        daemon restart`: No such file or directory (os error 2)";
     fixture.check("bash", json!({ "command": "true" }), expected).await;
 
     let fixture = ToolFixture::guarded_by("/bin/true", None);

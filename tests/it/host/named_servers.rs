@@ -198,8 +198,8 @@ async fn a_retry_goes_to_the_server_of_the_first_task_and_to_no_other() {
         shell.say(["daemon", "stop"]);
         shell.unset("ASYNCAGENTS_OPENCODE_URL");
         let refused = shell.run(["retry", task]);
-        let told = "is known any more; set ASYNCAGENTS_OPENCODE_URL to its address";
-        assert!(refused.code == 1 && refused.stderr.contains(told), "{refused:?}");
+        let text = "is no longer known; set ASYNCAGENTS_OPENCODE_URL to it and try again";
+        assert!(refused.code == 1 && refused.stderr.contains(text), "{refused:?}");
         assert_eq!(sessions(), [3, 0]);
         shell.set("ASYNCAGENTS_OPENCODE_URL", first.url());
         shell.say(["retry", task]);

@@ -12,7 +12,7 @@ use asyncagents::task::{Answerer, Phase, SessionId, Status, Task};
 use serde_json::json;
 
 use crate::support::on_opencode::{caller, general, visible};
-use crate::support::{Fault, OnOpenCode, OpenCode, quoted, settings};
+use crate::support::{Fault, OnOpenCode, OpenCode, owes_notices, quoted, settings};
 
 const HERE: &str = "/tmp";
 
@@ -508,7 +508,7 @@ async fn a_notice_whose_answer_got_lost_is_looked_up_before_it_is_sent_again() {
         world.server.finish(task.id.as_str(), "done");
         world.ended(&task).await;
         world.notices(&parent, 1).await;
-        let delivered = |_: &OpenCode| !world.store.outbox().owes_notices().unwrap();
+        let delivered = |_: &OpenCode| !owes_notices(&world.store);
         world.server.until("it counts as delivered", delivered).await;
         let notices: Vec<String> = visible(&world.server, &parent);
         assert_eq!(notices.len(), 1, "{fault:?}: {notices:?}");
@@ -657,7 +657,7 @@ async fn a_notice_that_was_accepted_but_not_stored_is_not_taken_for_delivered() 
     world.server.be_slow_to_start(Duration::from_millis(700), Duration::ZERO);
     world.server.finish(task.id.as_str(), "done");
     world.ended(&task).await;
-    let owed = || world.store.outbox().owes_notices().unwrap();
+    let owed = || owes_notices(&world.store);
     assert!(owed());
     assert_eq!(world.notices(&parent, 1).await.len(), 1);
     world.server.until("it counts as delivered", |_| !owed()).await;
@@ -741,7 +741,7 @@ async fn simultaneous_ends_are_notified_in_order_and_once_although_responses_are
     }
     world.server.until("the first is told", |s| !visible(s, &parent).is_empty()).await;
     world.server.spoil("POST /session/{id}/prompt_async", Fault::AnswerLost, 1);
-    let owed = || world.store.outbox().owes_notices().unwrap();
+    let owed = || owes_notices(&world.store);
     world.server.until("nothing is owed", |_| !owed()).await;
     let told: Vec<String> = visible(&world.server, &parent);
     let expected: Vec<String> = (1..=8).map(|n| format!("Task Progress: {n}/8")).collect();

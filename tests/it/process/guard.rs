@@ -11,7 +11,7 @@ use asyncagents::agent::definition::Bounds;
 use asyncagents::agent::model::Models;
 use asyncagents::agent::turn::Limits;
 use asyncagents::clock::Clock;
-use asyncagents::host::embedded::{Embedded, Fate, Setup};
+use asyncagents::host::embedded::{Embedded, Setup, TaskPresence};
 use asyncagents::host::{self, Activity, Host, NewSession, OpenedSession, Prompt, Watch};
 use asyncagents::process::Survivors;
 use asyncagents::sandbox::Sandbox;
@@ -434,7 +434,7 @@ fn setup(directory: &Path) -> Setup {
         sandbox: Sandbox::off(),
         scratch: directory.join("scratch"),
         scratch_age: None,
-        fates: Arc::new(|_| Ok(Fate::NoTask)),
+        task_lookup: Arc::new(|_| Ok(TaskPresence::Absent)),
         sweep: |record| Err(Survivors(vec![record.pid])),
     }
 }

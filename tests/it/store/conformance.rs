@@ -366,7 +366,9 @@ async fn news_that_comes_after_a_resume_belongs_to_the_run_before_and_changes_no
     let change = ended.state.request(Request::Resume(ResumePolicy::Completed)).unwrap();
     let resumed =
         world.store.tasks().resume(&ended, change.clone(), run.clone(), world.limits.clone());
-    let ResumeOutcome::Yes(resumed) = resumed.await.unwrap() else { panic!("it was not resumed") };
+    let ResumeOutcome::Resumed(resumed) = resumed.await.unwrap() else {
+        panic!("it was not resumed")
+    };
     assert_eq!(world.store.tasks().end(&ended, late.clone(), world.end()).await.unwrap(), None);
     assert_eq!(world.store.tasks().end(&task, late, world.end()).await.unwrap(), None);
     let again = world.store.tasks().resume(&ended, change, run, world.limits.clone());
@@ -479,7 +481,7 @@ async fn every_run_has_one_end_notice_of_its_own(open: OpenStore) {
             key: Some(format!("key-{n}")),
         };
         let resumed = world.store.tasks().resume(&ended, change, run, world.limits.clone());
-        let ResumeOutcome::Yes(resumed) = resumed.await.unwrap() else { panic!("not resumed") };
+        let ResumeOutcome::Resumed(resumed) = resumed.await.unwrap() else { panic!("not resumed") };
         assert!(world.store.tasks().was_begun_with(&resumed.id, &format!("key-{n}")).unwrap());
         task = *resumed;
     }

@@ -256,7 +256,7 @@ fn health_answers_also_when_the_tasks_cannot_be_counted() {
     let pid = shell.pid();
     let db = Connection::open(shell.database()).unwrap();
     db.execute_batch("ALTER TABLE tally RENAME TO gone").unwrap();
-    // The tallies are cached until the next change; this launch invalidates them.
+    // Launches go on: the triggers that count follow the table to its new name.
     shell.launch("@hang");
     let health = shell.health().unwrap();
     let warning = "the tasks cannot be counted, so the task store may be damaged; `asyncagents \

@@ -5,12 +5,27 @@ use std::time::Duration;
 
 use asyncagents::host::scripted::Control;
 use asyncagents::store::MOST_DUE;
-use asyncagents::supervisor::{Caller, Fork, Launch, Mailbox, Need};
-use asyncagents::task::{MAILBOX, SessionId, Status};
+use asyncagents::supervisor::{
+    Caller, Error, Fork, Launch, Mailbox, Need, PermissionDialog, Supervisor, WaitEnd,
+};
+use asyncagents::task::{MAILBOX, SessionId, Status, Task, TaskId};
 
 use serde_json::json;
 
-use crate::support::{World, caller, order, quoted};
+use crate::support::{World, caller, order, owes_notices, quoted};
+
+/// Waits for the ends of all, as a parent whose answer arrives: what it says is acknowledged at once.
+pub(super) async fn wait_as_parent(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    ids: &[TaskId],
+) -> Result<WaitEnd, Error> {
+    let (long, asking) = (Duration::from_secs(60), PermissionDialog::default());
+    let awaited = supervisor.await_ends(caller, ids, Need::All, long, &asking).await?;
+    let ended: Vec<&Task> = awaited.tasks.iter().filter(|task| !task.is_live()).collect();
+    supervisor.mail_was_read(awaited.give(&ended).await?).await?;
+    Ok(awaited.end)
+}
 
 #[tokio::test]
 async fn a_notice_is_one_message_of_two_parts_that_wakes_the_parent() {
@@ -48,7 +63,7 @@ async fn a_notice_that_arrived_although_its_answer_was_lost_is_not_sent_again() 
     world.control(Control::FailPosts { posts: 1, stored: true }).await;
     world.end_of(&parent, "quick").await;
     let store = world.store.clone();
-    world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
+    world.until("nothing is owed", || !owes_notices(&store)).await;
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
 }
 
@@ -64,7 +79,7 @@ async fn a_notice_owed_before_a_crash_is_delivered_after_it_and_only_once() {
     world.end_of(&parent, "again").await;
     assert_eq!(world.posts(&parent, 2).await.len(), 2);
     let store = world.store.clone();
-    world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
+    world.until("nothing is owed", || !owes_notices(&store)).await;
     assert_eq!(world.posts(&parent, 2).await.len(), 2);
 }
 
@@ -94,7 +109,7 @@ async fn a_vanished_parent_does_not_hold_up_the_others() {
     world.end_of(&parent, "quick").await;
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
     let store = world.store.clone();
-    world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
+    world.until("nothing is owed", || !owes_notices(&store)).await;
 }
 
 #[tokio::test]
@@ -106,10 +121,7 @@ async fn however_many_notices_wait_for_one_parent_others_get_theirs() {
     let wait = {
         let (supervisor, caller) = (world.supervisor.clone(), caller(&waiting));
         let both = [first.id.clone(), last.id.clone()];
-        tokio::spawn(async move {
-            let wait = Duration::from_secs(60);
-            supervisor.wait_as_parent(&caller, &both, Need::All, wait).await.map(|_| ())
-        })
+        tokio::spawn(async move { wait_as_parent(&supervisor, &caller, &both).await })
     };
     tokio::task::yield_now().await;
     world.finish(&first, "found").await;
@@ -122,10 +134,10 @@ async fn however_many_notices_wait_for_one_parent_others_get_theirs() {
     world.end_of(&parent, "quick").await;
     assert_eq!(world.posts(&parent, 1).await.len(), 1);
     let store = world.store.clone();
-    assert!(store.outbox().owes_notices().unwrap());
+    assert!(owes_notices(&store));
     world.finish(&last, "found").await;
     wait.await.unwrap().unwrap();
-    world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
+    world.until("nothing is owed", || !owes_notices(&store)).await;
 }
 
 #[tokio::test]
@@ -157,11 +169,7 @@ async fn a_caller_that_disconnects_while_waiting_is_woken_by_the_notice() {
     let task = world.launch(&parent, "@hang").await;
     let waiting = {
         let (supervisor, caller, id) = (world.supervisor.clone(), caller(&parent), task.id.clone());
-        tokio::spawn(async move {
-            let ids = [id];
-            let wait = Duration::from_secs(30);
-            supervisor.wait_as_parent(&caller, &ids, Need::All, wait).await.map(|_| ())
-        })
+        tokio::spawn(async move { wait_as_parent(&supervisor, &caller, &[id]).await })
     };
     tokio::task::yield_now().await;
     waiting.abort();

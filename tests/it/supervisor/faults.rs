@@ -16,6 +16,7 @@ use asyncagents::wire::TaskView;
 use rusqlite::Connection;
 
 use crate::support::process::{CommandOutcome, Shell, launch_request, until};
+use crate::support::skip;
 
 fn failed(stderr: impl Into<String>) -> CommandOutcome {
     CommandOutcome { code: 1, stdout: String::new(), stderr: stderr.into() }
@@ -139,8 +140,8 @@ fn a_directory_with_only_our_own_files_that_is_open_to_others_is_closed_to_them(
 /// The warning about a damaged store, shown as long as its file exists.
 fn kept_as(aside: &str) -> String {
     format!(
-        "the task store was damaged; it was kept as `{aside}` and a new one was begun; move or remove \
-         that file, and this is not said any more"
+        "the task store was damaged; it was kept as `{aside}` and a new one was started; move \
+         or delete that file to clear this warning"
     )
 }
 
@@ -406,23 +407,18 @@ fn names(folder: &Path) -> Vec<String> {
 struct Disk(tempfile::TempDir);
 
 impl Disk {
-    /// `None`, with a message, where this user may not mount.
+    /// `None` where this user may not mount, which is a failure in CI.
     fn mount(options: &str) -> Option<Disk> {
         let folder = tempfile::Builder::new().prefix("aa").tempdir_in("/tmp").unwrap();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(folder.path());
-        match mount.output() {
-            Ok(output) if output.status.success() => Some(Disk(folder)),
-            Ok(output) => {
-                let why = String::from_utf8_lossy(&output.stderr).into_owned();
-                println!("skipped, a small disk cannot be mounted: {}", why.trim());
-                None
-            }
-            Err(error) => {
-                println!("skipped, a small disk cannot be mounted: {error}");
-                None
-            }
-        }
+        let why = match mount.output() {
+            Ok(output) if output.status.success() => return Some(Disk(folder)),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            Err(error) => error.to_string(),
+        };
+        skip(&format!("a small disk cannot be mounted: {why}"));
+        None
     }
 
     fn remount(&self, how: &str) {

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use asyncagents::host::scripted::Control;
-use asyncagents::supervisor::{Error, Need, Settings, Target, WaitEnd};
+use asyncagents::supervisor::{Error, Settings, Target, WaitEnd};
 use asyncagents::task::queue::Limits;
 use asyncagents::task::{Phase, SessionId, Slot, Status, Task, TaskId};
 use proptest::prelude::*;
 use tokio::task::JoinHandle;
 
-use crate::support::{World, caller, order, settings};
+use super::deliver::wait_as_parent;
+use crate::support::{World, caller, order, owes_notices, settings};
 
 /// An operation. Numbers index the parents or the existing tasks.
 #[derive(Clone, Debug)]
@@ -164,10 +165,8 @@ impl Run {
                 let supervisor = self.world.supervisor.clone();
                 let caller = caller(&self.parents[0]);
                 self.waiters.push(tokio::spawn(async move {
-                    let long = Duration::from_secs(60);
-                    let ids = [session];
-                    let waited = supervisor.wait_as_parent(&caller, &ids, Need::All, long).await?;
-                    assert!(waited.end == WaitEnd::Enough);
+                    let end = wait_as_parent(&supervisor, &caller, &[session]).await?;
+                    assert!(end == WaitEnd::Enough);
                     Ok(())
                 }));
             }
@@ -241,7 +240,7 @@ impl Run {
                 .map(|task| task.run as usize + 1)
                 .sum();
             let store = self.world.store.clone();
-            self.world.until("nothing is owed", || !store.outbox().owes_notices().unwrap()).await;
+            self.world.until("nothing is owed", || !owes_notices(&store)).await;
             let posts = self.world.posts(parent, owed).await;
             let ids: BTreeSet<_> = posts.iter().map(|post| &post.message).collect();
             assert_eq!((posts.len(), ids.len()), (owed, owed), "one notice per run: {posts:#?}");

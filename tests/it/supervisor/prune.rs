@@ -9,7 +9,7 @@ use asyncagents::supervisor::{self, Caller, Fork, Launch, Retention, Settings, T
 use asyncagents::task::{MAILBOX, SHELL, SessionId, Status, Task, Timestamp};
 
 use crate::support::process::{Shell, until};
-use crate::support::{World, caller, order, settings};
+use crate::support::{World, caller, order, owes_notices, settings};
 
 #[tokio::test]
 async fn a_limited_history_is_pruned_when_the_daemon_starts() {
@@ -71,7 +71,7 @@ async fn ids_go_on_when_the_clock_was_set_back_between_two_daemons() {
     let parent = world.parent().await;
     let queued = world.launch(&parent, "@hang").await;
     let back = at(1_699_000_000_000);
-    supervisor::go_on(&world.store, &back).unwrap();
+    supervisor::seed_ids_from_store(&world.store, &back).unwrap();
     assert!(back.session_id() > queued.id);
     let newest = world.store.history().newest_ids().unwrap();
     assert!(newest.iter().all(|id| *id < back.message_id().to_string() || id.starts_with("ses_")));
@@ -173,7 +173,7 @@ async fn launch(world: &World, caller: &Caller, prompt: &str) -> Task {
 async fn nothing_is_owed(world: &World) {
     let store = &world.store;
     let owed = || {
-        store.outbox().owes_notices().unwrap()
+        owes_notices(store)
             || !store.tasks().owed_aborts().unwrap().is_empty()
             || !store.transcripts().owed(0, 1).unwrap().is_empty()
     };

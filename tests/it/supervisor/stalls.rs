@@ -81,7 +81,7 @@ async fn what_happened_to_a_task_is_told_in_order_with_times_over_all_its_runs()
         (603, 0, Told, None),
         (604, 1, Queued, None),
         (604, 1, Started, None),
-        // Who cancels it knows, and is not told.
+        // The caller cancelled it, so it gets no notice.
         (605, 1, Cancelled, None),
     ];
     assert_eq!(all, expected);

@@ -56,19 +56,19 @@ impl Key {
 
     /// Reads the key; `None` when there is none. `setting` names what the user would have to change.
     pub fn read(&self, setting: &str) -> Result<Option<String>, Error> {
-        let told = |why: String| Error::Unusable(format!("{why}; see `{setting}`"));
+        let unusable = |why: String| Error::Unusable(format!("{why}; see `{setting}`"));
         let key = match self {
             Key::None => return Ok(None),
             Key::Text(key) => return Ok(Some(key.trim().to_owned()).filter(|key| !key.is_empty())),
             Key::File(file) => read(file).map_err(|error| {
-                told(format!("the key file `{}` cannot be read: {error}", file.display()))
+                unusable(format!("the key file `{}` cannot be read: {error}", file.display()))
             })?,
             Key::Command(command, environment) => {
-                run(command, environment, COMMAND).map_err(told)?
+                run(command, environment, COMMAND).map_err(unusable)?
             }
         };
         match key.trim() {
-            "" => Err(told("the key is empty".to_owned())),
+            "" => Err(unusable("the key is empty".to_owned())),
             key => Ok(Some(key.to_owned())),
         }
     }
@@ -169,8 +169,8 @@ mod tests {
             file
         };
         let check = |key: Key, expected: Result<Option<&str>, String>| {
-            let told = |why: String| Error::Unusable(format!("{why}; see `providers.x.key`"));
-            let expected = expected.map(|key| key.map(str::to_owned)).map_err(told);
+            let unusable = |why: String| Error::Unusable(format!("{why}; see `providers.x.key`"));
+            let expected = expected.map(|key| key.map(str::to_owned)).map_err(unusable);
             assert_eq!(key.read("providers.x.key"), expected);
         };
         let command = |line: &str| Key::Command(line.into(), Variables::default());
@@ -181,11 +181,11 @@ mod tests {
         let nothing = || Err("the key is empty".to_owned());
         check(Key::File(file("empty", "\n")), nothing());
         let long = file("long", &"x".repeat(MOST_BYTES as usize + 1));
-        let told = format!(
+        let message = format!(
             "the key file `{}` cannot be read: it is longer than 16384 bytes",
             long.display()
         );
-        check(Key::File(long), Err(told));
+        check(Key::File(long), Err(message));
         check(command("echo sk-3; echo secret >&2"), Ok(Some("sk-3")));
         check(command("true"), nothing());
         let failed = "the key command failed (exit status: 7)".to_owned();
@@ -194,9 +194,9 @@ mod tests {
         check(command("echo; echo 'gpg: no agent' >&2; echo more >&2; exit 2"), Err(failed));
         let failed = "the key command failed (exit status: 1)".to_owned();
         check(command("echo sk-4; echo it is sk-4 >&2; exit 1"), Err(failed));
-        let told =
+        let message =
             "the key command printed something that is not a key: it is longer than 16384 bytes";
-        check(command("head -c 20000 /dev/zero"), Err(told.to_owned()));
+        check(command("head -c 20000 /dev/zero"), Err(message.to_owned()));
     }
 
     #[test]
@@ -205,8 +205,8 @@ mod tests {
         let pid = directory.path().join("pid");
         let command = format!("sh -c 'echo $$ > {}; exec sleep 600'", pid.display());
         let limit = Duration::from_secs(1);
-        let told = "the key command took longer than 1 s".to_owned();
-        assert_eq!(run(&command, &Variables::default(), limit), Err(told));
+        let message = "the key command took longer than 1 s".to_owned();
+        assert_eq!(run(&command, &Variables::default(), limit), Err(message));
         let pid = std::fs::read_to_string(pid).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::failure::ErrorMapper;
 use crate::agent::model::{Call, Error, Piece};
+use crate::text::head;
 use crate::transcript::{Finish, Message, Part, Seal, SealKind, Tokens};
 
 /// More calls than this in one answer are an error.
@@ -126,8 +127,8 @@ impl Draft {
         let call = match found {
             Some(at) => &mut self.calls[at],
             None if self.calls.len() >= MOST_CALLS => {
-                let told = format!("the model made more than {MOST_CALLS} calls in one answer");
-                return Err(Error::Unusable(told));
+                let message = format!("the model made more than {MOST_CALLS} calls in one answer");
+                return Err(Error::Unusable(message));
             }
             None => {
                 self.calls.push(PartialCall { index, ..PartialCall::default() });
@@ -159,14 +160,15 @@ impl Draft {
         let Some(finish) = self.finish else { return Err(Error::Truncated) };
         let finish = match finish {
             Finish::ToolCalls if self.calls.is_empty() => {
-                let told = "the model server announced tool calls and sent none that can be read";
-                return Err(Error::Unusable(told.to_owned()));
+                let message =
+                    "the model server announced tool calls and sent none that can be read";
+                return Err(Error::Unusable(message.to_owned()));
             }
             // Some servers say `stop` although there are calls: what is there counts, not the word.
             Finish::Stop | Finish::ToolCalls if self.calls.is_empty() => Finish::Stop,
             Finish::Stop | Finish::ToolCalls => Finish::ToolCalls,
             other @ (Finish::Length | Finish::ContentFilter) => other,
-            Finish::Other(word) => Finish::Other(word.chars().take(LONGEST_WORD).collect()),
+            Finish::Other(word) => Finish::Other(head(&word, LONGEST_WORD).to_owned()),
         };
         let mut pieces = Vec::new();
         for (call, signature) in name_apart(self.calls, messages, &finish) {
@@ -289,8 +291,8 @@ mod tests {
         for n in 0..MOST_CALLS as u64 {
             assert_eq!(many.add_call(bit(n, &format!("c{n}"), "{}")), Ok(()));
         }
-        let told = format!("the model made more than {MOST_CALLS} calls in one answer");
-        assert_eq!(many.add_call(bit(u64::MAX, "c", "{}")), Err(Error::Unusable(told)));
+        let message = format!("the model made more than {MOST_CALLS} calls in one answer");
+        assert_eq!(many.add_call(bit(u64::MAX, "c", "{}")), Err(Error::Unusable(message)));
         let bomb = format!("[{}0]", "0,".repeat(MOST_VALUES));
         assert_eq!(parsed(bomb.clone()), Value::String(bomb));
         for (depth, is_text) in [(64, false), (65, true), (126, true)] {

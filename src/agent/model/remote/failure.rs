@@ -263,19 +263,19 @@ mod tests {
 
     #[test]
     fn an_error_within_a_stream_is_classified_by_its_code() {
-        let told = |body: Value| errors().in_stream(&body, None);
+        let error_of = |body: Value| errors().in_stream(&body, None);
         let again = busy("m".to_owned(), None);
-        assert_eq!(told(json!({"message": "m"})), again);
-        assert_eq!(told(json!({"message": "m", "code": 502})), again);
-        assert_eq!(told(json!({"message": "m", "code": "server_error"})), again);
-        assert_eq!(told(json!({"message": "m", "code": 400})), refused(400, "m"));
-        assert_eq!(told(json!({"message": "m", "code": "404"})), refused(404, "m"));
-        assert_eq!(told(json!("m")), again);
-        assert_eq!(told(json!({"message": "m", "type": "overloaded_error"})), again);
-        assert_eq!(told(json!({"message": "m", "code": "rate_limit_exceeded"})), again);
+        assert_eq!(error_of(json!({"message": "m"})), again);
+        assert_eq!(error_of(json!({"message": "m", "code": 502})), again);
+        assert_eq!(error_of(json!({"message": "m", "code": "server_error"})), again);
+        assert_eq!(error_of(json!({"message": "m", "code": 400})), refused(400, "m"));
+        assert_eq!(error_of(json!({"message": "m", "code": "404"})), refused(404, "m"));
+        assert_eq!(error_of(json!("m")), again);
+        assert_eq!(error_of(json!({"message": "m", "type": "overloaded_error"})), again);
+        assert_eq!(error_of(json!({"message": "m", "code": "rate_limit_exceeded"})), again);
         let wrong = json!({"message": "m", "type": "invalid_request_error", "code": null});
-        assert_eq!(told(wrong), refused(400, "m"));
-        assert_eq!(told(json!({"message": "m", "status": "UNAVAILABLE", "code": 503})), again);
+        assert_eq!(error_of(wrong), refused(400, "m"));
+        assert_eq!(error_of(json!({"message": "m", "status": "UNAVAILABLE", "code": 503})), again);
     }
 
     #[test]

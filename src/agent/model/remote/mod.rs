@@ -36,7 +36,7 @@ const PING: Duration = Duration::from_secs(20);
 /// How long to wait for the token usage after the finish reason; nothing else comes after that.
 const AFTER_FINISH: Duration = Duration::from_secs(2);
 /// Empty events and comments keep a stream alive, but only for this many times the `silence`.
-const PATIENCE: u32 = 10;
+const SILENCE_FACTOR: u32 = 10;
 /// How much of an error response is read.
 const REFUSAL_BYTES: usize = 64 * 1024;
 /// A byte of an answer takes at most six on the wire (`\u0007`), plus the JSON around it.
@@ -57,7 +57,7 @@ pub struct Remote {
     headers: HeaderMap,
     silence: Duration,
     answer_bytes: usize,
-    effort: Option<Effort>,
+    effort: Effort,
     errors: ErrorMapper,
     /// The server refused the key.
     is_stale: AtomicBool,
@@ -92,7 +92,7 @@ impl Remote {
             headers,
             silence,
             answer_bytes: ANSWER_BYTES,
-            effort: None,
+            effort: Effort::Default,
             errors: ErrorMapper::new(&base, &provider.url_setting(), key, silence),
             base,
             is_stale: AtomicBool::new(false),
@@ -112,8 +112,8 @@ impl Remote {
         Price::known(&self.provider, model).filter(|_| self.is_public)
     }
 
-    /// With a reasoning effort; without one, models use their own default.
-    pub fn thinking(self, effort: Option<Effort>) -> Remote {
+    /// With a reasoning effort.
+    pub fn thinking(self, effort: Effort) -> Remote {
         Remote { effort, ..self }
     }
 
@@ -188,7 +188,7 @@ impl Remote {
                     Err(error) => return Err(error),
                 }
             }
-            if alive.elapsed() > self.silence * PATIENCE {
+            if alive.elapsed() > self.silence * SILENCE_FACTOR {
                 return Err(self.errors.silence());
             }
             let finished = decoder.has_finished();

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::super::{Context, Error};
 use super::Arguments;
 use crate::process::{Cause, Report, Status};
-use crate::sandbox::{Cell, Level, Plan, RepairOutcome};
+use crate::sandbox::{Level, Plan, RepairOutcome, SessionSandbox};
 use crate::threads;
 
 /// Error messages of programs that the sandbox is in the way of.
@@ -40,7 +40,7 @@ pub(in super::super) fn leaves(arguments: &Value, context: &Context) -> Option<S
 
 /// Whether there is a sandbox. Without one, `outside` means nothing and needs no permission.
 fn is_confined(context: &Context) -> bool {
-    !context.cell.sandbox.detected().is_ok_and(|found| found.level == Level::Off)
+    !context.session_sandbox.sandbox.detected().is_ok_and(|found| found.level == Level::Off)
 }
 
 fn permission(command: &str) -> String {
@@ -59,7 +59,8 @@ pub(super) async fn plan(arguments: &Arguments, context: &Context) -> Result<Pla
                 false => Err(Error::InSandbox),
             };
         }
-        let planned = context.cell.plan(context.workspace.root(), &[&context.overflow], &command);
+        let planned =
+            context.session_sandbox.plan(context.workspace.root(), &[&context.overflow], &command);
         planned.map_err(|error| Error::failed("run", "bash", error))
     };
     let planned = threads::within(threads::LIMIT, plan).await;
@@ -123,12 +124,12 @@ fn said(RepairOutcome { path, failure }: &RepairOutcome) -> String {
 
 /// A hint if the session's scratch directories are over their limit. No refusal, because only a command
 /// can free the room again.
-pub(super) async fn room(level: Level, cell: &Cell) -> String {
+pub(super) async fn room(level: Level, session_sandbox: &SessionSandbox) -> String {
     if level == Level::Off {
         return String::new();
     }
-    let cell = cell.clone();
-    match threads::within(threads::LIMIT, move || cell.is_over()).await {
+    let session_sandbox = session_sandbox.clone();
+    match threads::within(threads::LIMIT, move || session_sandbox.is_over()).await {
         Ok(Some(limit)) => format!(
             "\n(`/tmp` and the home directory of this session hold more than {} MiB, their limit; remove \
              what is no longer needed there before you go on)",

@@ -109,7 +109,7 @@ pub(super) async fn run(arguments: Arguments, context: &Context) -> Result<Outpu
         return Err(Error::failed("run", "bash", why));
     }
     let hint = confined::hint(level, &text, report.status);
-    let room = confined::room(level, &context.cell).await;
+    let room = confined::room(level, &context.session_sandbox).await;
     text.push_str(&format!("({said}){}{repairs}{hint}{room}", leftovers(&report)));
     if abnormal {
         return Err(Error::Killed { text });

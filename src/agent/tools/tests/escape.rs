@@ -264,7 +264,7 @@ async fn in_a_home_our_own_files_are_closed_and_credentials_need_a_permission() 
     let files = [(".ssh/id", "secret"), (".store/token", "secret"), ("own.txt", "secret")];
     let mut fixture = ToolFixture::with(&files);
     let home = fixture.context.workspace.root().to_owned();
-    fixture.context.cell.sandbox = Sandbox::new(Settings {
+    fixture.context.session_sandbox.sandbox = Sandbox::new(Settings {
         choice: Choice::Off,
         program: PathBuf::new(),
         network: Network::On,

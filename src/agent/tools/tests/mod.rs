@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::process::{Journal, Record};
-use crate::sandbox::Cell;
+use crate::sandbox::SessionSandbox;
 
 /// Commands need the built program as their guard; their tests are in `tests/it`.
 struct NoJournal;
@@ -55,7 +55,7 @@ impl ToolFixture {
                 Arc::default(),
                 Arc::new(NoJournal),
             ),
-            cell: Cell::off(),
+            session_sandbox: SessionSandbox::off(),
         };
         ToolFixture { top, context, _directory: directory }
     }
@@ -107,12 +107,12 @@ impl ToolFixture {
 
 #[test]
 fn models_see_the_schema_and_the_description_of_every_tool() {
-    let mut told = String::new();
+    let mut listing = String::new();
     for spec in specs() {
         let schema = serde_json::to_string_pretty(&spec.schema).unwrap();
-        told.push_str(&format!("# {}\n{}\n{schema}\n\n", spec.name, spec.description));
+        listing.push_str(&format!("# {}\n{}\n{schema}\n\n", spec.name, spec.description));
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(listing);
 }
 
 #[tokio::test]

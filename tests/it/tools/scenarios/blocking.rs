@@ -17,7 +17,7 @@ fn answer(text: &str) -> String {
     quoted("Result", text)
 }
 
-fn errand(prompt: &str) -> Value {
+fn question(prompt: &str) -> Value {
     json!({ "description": "code analysis", "prompt": prompt })
 }
 
@@ -26,7 +26,7 @@ async fn s4_basic_execution() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
     assert_eq!(
-        tools.says("Task", errand("@tool read {\"path\":\"main.go\"}\n@say three issues")).await,
+        tools.says("Task", question("@tool read {\"path\":\"main.go\"}\n@say three issues")).await,
         answer("three issues")
     );
     let task = tools.newest();
@@ -38,7 +38,7 @@ async fn s4_basic_execution() {
 async fn s4_isolated_session_with_its_own_title() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
-    tools.says("Task", errand("look\n@say found")).await;
+    tools.says("Task", question("look\n@say found")).await;
     let task = tools.newest();
     assert_eq!(world.host.title(&task.id), "Task: code analysis");
     assert_eq!(world.host.prompts(&task.id), ["look\n@say found"], "nothing of its parent's");
@@ -100,7 +100,7 @@ async fn s4_input_that_is_too_long_is_refused() {
 async fn s4_unknown_properties_are_refused() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
-    let mut arguments = errand("look");
+    let mut arguments = question("look");
     arguments["agent"] = json!("oracle");
     assert_eq!(
         tools.refuses("Task", arguments).await,
@@ -183,7 +183,7 @@ async fn s4_it_is_offered_over_mcp_and_can_be_switched_everywhere() {
     let call = Call {
         name: "Task".into(),
         caller: caller(&world.parent().await),
-        arguments: errand("look"),
+        arguments: question("look"),
         key: None,
         acknowledges: false,
     };
@@ -197,7 +197,7 @@ async fn s4_timeout_handling() {
     let mut tools = Tools::of(&world, "asyncagents").await;
     tools.toolbox.blocking.timeout = SHORT;
     assert_eq!(
-        tools.refuses("Task", errand("@hang")).await,
+        tools.refuses("Task", question("@hang")).await,
         "task execution timeout: task <task 1> goes on in the background; you will get a message \
          when it ends"
     );
@@ -217,7 +217,7 @@ async fn s4_timeout_handling_without_a_conversation() {
     // The same when the client's time-out is the shorter one.
     client.caller.longest_wait = Some(SHORT);
     assert_eq!(
-        client.refuses("Task", errand("@hang")).await,
+        client.refuses("Task", question("@hang")).await,
         "task execution timeout: task <task 1> goes on in the background; \
          asyncagents_wait(task_ids=[\"<task 1>\"]) waits for it"
     );
@@ -231,12 +231,12 @@ async fn s4_timeout_handling_without_a_conversation() {
 }
 
 #[tokio::test]
-async fn s4_an_errand_that_needs_a_permission_says_so_at_once_and_stays_in_the_background() {
+async fn s4_a_blocking_task_that_needs_a_permission_says_so_at_once_and_stays_in_the_background() {
     let world = World::start().await;
     let mut client = Tools::of_client(&world);
     client.toolbox.blocking.on_timeout = OnTimeout::Cancel;
     assert_eq!(
-        client.refuses("Task", errand("@ask bash ls\n@say found")).await,
+        client.refuses("Task", question("@ask bash ls\n@say found")).await,
         "task needs permission: task <task 1> stays in the background until the user has answered. \
          Show what is asked and the command, and do not answer yourself; after that, \
          asyncagents_wait(task_ids=[\"<task 1>\"]) waits for it.\n\n\
@@ -258,7 +258,7 @@ async fn s4_timeout_that_cancels() {
     let mut tools = Tools::of(&world, "asyncagents").await;
     tools.toolbox.blocking.timeout = SHORT;
     tools.toolbox.blocking.on_timeout = OnTimeout::Cancel;
-    assert_eq!(tools.refuses("Task", errand("@hang")).await, "task timeout");
+    assert_eq!(tools.refuses("Task", question("@hang")).await, "task timeout");
     let task = tools.newest();
     assert_eq!(task.status(), Status::Cancelled);
     world.until("its session is stopped", || !world.host.is_busy(&task.id)).await;
@@ -268,7 +268,7 @@ async fn s4_timeout_that_cancels() {
 async fn s4_error_handling_of_a_cancelled_task() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
-    let (refused, ()) = tokio::join!(tools.refuses("Task", errand("@hang")), async {
+    let (refused, ()) = tokio::join!(tools.refuses("Task", question("@hang")), async {
         world.until("it is there", || !tools.tasks().is_empty()).await;
         let target = Target::Task(tools.newest().id);
         let somebody = caller(&SessionId::new(SHELL));
@@ -282,7 +282,7 @@ async fn s4_error_handling_of_a_failed_task() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
     assert_eq!(
-        tools.refuses("Task", errand("@fail the model is overloaded")).await,
+        tools.refuses("Task", question("@fail the model is overloaded")).await,
         "task failed: \"the model is overloaded\""
     );
 }
@@ -293,16 +293,16 @@ async fn s4_max_concurrent_tasks_is_three_and_waiting_for_a_place_counts() {
     let tools = Tools::of(&world, "asyncagents").await;
     let mut hurried = Tools::by(&world, tools.caller.clone(), "asyncagents");
     hurried.toolbox.blocking.timeout = SHORT;
-    let begin = || tools.says("Task", errand("@hang"));
+    let begin = || tools.says("Task", question("@hang"));
     let rest = async {
         world.until("three run", || tools.tasks().len() == 3).await;
         let three = tools.tasks();
         assert!(three.iter().all(|task| task.slot == Slot::Active));
-        let (answered, ()) = tokio::join!(tools.says("Task", errand("@say fourth")), async {
+        let (answered, ()) = tokio::join!(tools.says("Task", question("@say fourth")), async {
             world.until("a fourth is there", || tools.tasks().len() == 4).await;
             let fourth = tools.newest();
             assert_eq!(fourth.slot, Slot::Queued);
-            let refused = hurried.refuses("Task", errand("@say fifth")).await;
+            let refused = hurried.refuses("Task", question("@say fifth")).await;
             assert!(
                 refused.starts_with("task execution timeout: task <task 5> goes on"),
                 "{refused}"
@@ -333,7 +333,7 @@ async fn s4_background_tasks_do_not_take_the_places_of_those_that_are_waited_for
     let world = World::with(few).await;
     let tools = Tools::of(&world, "asyncagents").await;
     tools.launch("@hang").await;
-    assert_eq!(tools.says("Task", errand("@say found")).await, answer("found"));
+    assert_eq!(tools.says("Task", question("@say found")).await, answer("found"));
 }
 
 #[tokio::test]
@@ -342,8 +342,8 @@ async fn s4_cost_aggregation() {
     let tools = Tools::of(&world, "asyncagents").await;
     let parent = &tools.caller.session;
     assert_eq!(world.supervisor.spent(parent).unwrap(), Usage::default());
-    tools.says("Task", errand("@spend 100 0.5\n@say found")).await;
-    tools.refuses("Task", errand("@spend 20 0.25\n@fail no")).await;
+    tools.says("Task", question("@spend 100 0.5\n@say found")).await;
+    tools.refuses("Task", question("@spend 20 0.25\n@fail no")).await;
     let spent = Usage { tokens: 120, cost: 0.75 };
     assert_eq!(world.supervisor.spent(parent).unwrap(), spent);
 }
@@ -354,7 +354,7 @@ async fn s4_caching_strategy() {
     let world = World::at(settings(), clock.clone()).await;
     let mut tools = Tools::of(&world, "asyncagents").await;
     let ask = async |tools: &Tools<'_>, prompt: &str, tasks: u64| {
-        let answered = tools.says("Task", errand(prompt)).await;
+        let answered = tools.says("Task", question(prompt)).await;
         assert_eq!(world.supervisor.task_count().unwrap(), tasks, "{prompt}");
         answered
     };
@@ -379,7 +379,7 @@ async fn s4_a_failure_is_not_cached() {
     let mut tools = Tools::of(&world, "asyncagents").await;
     tools.toolbox.blocking.cache = Some(Duration::from_secs(60));
     for tasks in [1, 2] {
-        assert_eq!(tools.refuses("Task", errand("@fail no")).await, "task failed: \"no\"");
+        assert_eq!(tools.refuses("Task", question("@fail no")).await, "task failed: \"no\"");
         assert_eq!(world.supervisor.task_count().unwrap(), tasks);
     }
 }
@@ -393,16 +393,16 @@ async fn s4_the_agent_is_the_callers_own_else_the_configured_one() {
     {
         tools.caller.agent = own.into();
         tools.toolbox.blocking.agent = configured.into();
-        tools.says("Task", errand("look")).await;
+        tools.says("Task", question("look")).await;
         assert_eq!(tools.newest().order.agent, expected);
     }
 }
 
 #[tokio::test]
-async fn s4_an_errand_is_a_task_like_any_other() {
+async fn s4_a_blocking_task_is_a_task_like_any_other() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
-    tools.says("Task", errand("@say found")).await;
+    tools.says("Task", question("@say found")).await;
     let task = tools.newest();
     let list = tools.says("list", json!({})).await;
     assert!(list.ends_with("- <task 1> [completed] build: \"code analysis\" (<time>"), "{list}");
@@ -415,7 +415,7 @@ async fn s4_an_errand_is_a_task_like_any_other() {
 async fn s4_an_empty_answer_of_an_agent_is_reported_with_a_text() {
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
-    let answer = tools.call("Task", errand("@say")).await;
+    let answer = tools.call("Task", question("@say")).await;
     assert!(!answer.text.trim().is_empty(), "{answer:?}");
 }
 
@@ -428,8 +428,8 @@ async fn s4_logging_integration() {
         tracing::subscriber::set_default(plain.with_ansi(false).with_writer(writer).finish());
     let world = World::start().await;
     let tools = Tools::of(&world, "asyncagents").await;
-    tools.says("Task", errand("@say found")).await;
-    tools.refuses("Task", errand("@fail no")).await;
+    tools.says("Task", question("@say found")).await;
+    tools.refuses("Task", question("@fail no")).await;
     let text = std::fs::read_to_string(log.path()).unwrap();
     let lines = text.lines().filter(|line| line.contains("`Task`"));
     let same = |word: &str| match word.starts_with("duration=") {

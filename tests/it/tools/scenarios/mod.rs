@@ -3,8 +3,8 @@
 //! overrides a seed, the specification is tested.
 
 mod background;
+mod blocking;
 mod deferred;
-mod errand;
 mod fork;
 mod habits;
 mod list;

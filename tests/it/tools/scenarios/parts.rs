@@ -128,7 +128,7 @@ async fn a_partial_result_comes_in_parts_too() {
 }
 
 #[tokio::test]
-async fn a_long_answer_of_an_errand_and_of_a_wait_goes_on_with_output() {
+async fn a_long_answer_of_task_and_of_a_wait_goes_on_with_output() {
     let world = World::start().await;
     let mut tools = Tools::of(&world, "asyncagents").await;
     let text = "ä".repeat(9_000);

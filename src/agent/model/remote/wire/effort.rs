@@ -14,7 +14,7 @@ const GEMINI_WITH_LEVELS: u32 = 3;
 
 /// Sets the effort in a request body.
 pub(super) fn set(wire: Wire, body: &mut Value, model: &str, effort: Effort) {
-    let word = word(effort);
+    let Some((word, tokens)) = level(effort) else { return };
     match wire {
         Wire::OpenAi => body["reasoning_effort"] = json!(word),
         Wire::Responses => body["reasoning"] = json!({ "effort": word }),
@@ -24,31 +24,24 @@ pub(super) fn set(wire: Wire, body: &mut Value, model: &str, effort: Effort) {
         }
         // The older way: a budget in tokens that is part of `max_tokens`.
         Wire::Anthropic => {
-            body["thinking"] = json!({"type": "enabled", "budget_tokens": tokens(effort)});
+            body["thinking"] = json!({"type": "enabled", "budget_tokens": tokens});
         }
         Wire::Gemini if gemini(model).is_none_or(|version| version >= GEMINI_WITH_LEVELS) => {
             body["generationConfig"]["thinkingConfig"]["thinkingLevel"] = json!(word);
         }
         Wire::Gemini => {
-            body["generationConfig"]["thinkingConfig"]["thinkingBudget"] = json!(tokens(effort));
+            body["generationConfig"]["thinkingConfig"]["thinkingBudget"] = json!(tokens);
         }
     }
 }
 
-fn word(effort: Effort) -> &'static str {
+/// As a word, and as a budget in tokens: below `max_tokens`, as Anthropic requires. `None` asks for nothing.
+fn level(effort: Effort) -> Option<(&'static str, u32)> {
     match effort {
-        Effort::Low => "low",
-        Effort::Medium => "medium",
-        Effort::High => "high",
-    }
-}
-
-/// A budget in tokens. Below `max_tokens`, as Anthropic requires.
-fn tokens(effort: Effort) -> u32 {
-    match effort {
-        Effort::Low => 2_048,
-        Effort::Medium => 8_192,
-        Effort::High => 24_576,
+        Effort::Default => None,
+        Effort::Low => Some(("low", 2_048)),
+        Effort::Medium => Some(("medium", 8_192)),
+        Effort::High => Some(("high", 24_576)),
     }
 }
 

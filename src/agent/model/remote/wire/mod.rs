@@ -63,16 +63,14 @@ impl Wire {
 
     /// The request body. `by` is the `provider/model` that the request is for: it gets back its own seals
     /// and no others, which it would refuse.
-    pub(super) fn body(self, request: &Request, by: &str, effort: Option<Effort>) -> Value {
+    pub(super) fn body(self, request: &Request, by: &str, effort: Effort) -> Value {
         let mut body = match self {
             Wire::OpenAi => openai::body(request),
             Wire::Responses => responses::body(request, by),
             Wire::Anthropic => anthropic::body(request, by),
             Wire::Gemini => gemini::body(request, by),
         };
-        if let Some(effort) = effort {
-            effort::set(self, &mut body, &request.model, effort);
-        }
+        effort::set(self, &mut body, &request.model, effort);
         body
     }
 }
