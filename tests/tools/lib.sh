@@ -22,10 +22,17 @@ install_python() {
   touch "$tool/installed"
 }
 
+# Builds the program. With an example, because then the features that only tests need are on for its dependencies, as
+# in `cargo test`: without, all of them would be compiled once more.
+build_program() {
+  timeout 900 cargo build --quiet --bin asyncagents --example conformance ||
+    give_up "cannot build asyncagents" "see above"
+}
+
 # Starts a daemon with some tasks in a temporary directory, which is stopped when the script exits. Sets
 # `url`.
 start_daemon() {
-  timeout 900 cargo build --quiet --bin asyncagents || give_up "cannot build asyncagents" "see above"
+  build_program
   program="${CARGO_TARGET_DIR:-target}/debug/asyncagents"
   place="$(mktemp -d /tmp/aat.XXXXXX)"
   trap 'run daemon stop >/dev/null 2>&1; rm -rf "$place"' EXIT

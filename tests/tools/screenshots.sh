@@ -3,7 +3,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 tests/tools/install-tmux.sh
-timeout 900 cargo build --quiet --bin asyncagents || give_up "cannot build asyncagents" "see above"
+build_program
 tools="$PWD/tests/tools"
 docs="$PWD/docs"
 mkdir -p "$docs"

@@ -1,4 +1,7 @@
-# Chromium, and the library that drives it. Sets `chromium` and `tools`.
+#!/usr/bin/env bash
+# Installs Chromium, and the library that drives it. Sets `chromium` and `tools`.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 version=1.64.1
 tools="$cache/playwright-core-$version"
