@@ -9,6 +9,7 @@ mod descriptors;
 mod handover;
 mod home;
 mod hosts;
+mod line_ends;
 mod log;
 mod notify;
 mod peer;

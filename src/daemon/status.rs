@@ -5,6 +5,7 @@
 //! request head, and the time a client may take nothing (a write timeout), or slow readers would hold descriptors
 //! for ever.
 
+use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -33,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use super::LONGEST_FAREWELL;
 use super::descriptors::Room;
 use super::home::Home;
+use super::line_ends::{self, CheckedLines};
 use super::{peer, peers};
 use crate::clock::Clock;
 use crate::config;
@@ -175,17 +178,26 @@ async fn bind(wanted: SocketAddr) -> std::io::Result<TcpListener> {
 async fn converse(stream: TcpStream, reader: Reader, router: Router, stopping: CancellationToken) {
     let _ = stream.set_nodelay(true);
     let peer = peers::over_tcp(&stream).await;
-    let io = TokioIo::new(giving_up(stream, LONGEST_STALL));
+    let (read, write) = stream.into_split();
+    let checked = CheckedLines::new(read);
+    let io = TokioIo::new(tokio::io::join(checked, giving_up(write, LONGEST_STALL)));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(LONGEST_HEAD);
-    // A bare LF ends a line here, and hyper cannot be told otherwise. Requests cannot be smuggled by it:
-    // between a client and this parser there is nobody who could read it in another way.
     http.max_buf_size(LARGEST_HEAD).max_headers(MOST_HEADERS);
     let routes = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(reader);
         request.extensions_mut().insert(ConnectInfo(peer));
-        routes.call(request)
+        let last = line_ends::is_last(request.headers());
+        let response = routes.call(request);
+        async move {
+            let mut response = response.await?;
+            if last {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http.serve_connection(io, service);
     let mut connection = std::pin::pin!(connection);

@@ -323,6 +323,35 @@ fn a_request_in_absolute_form_to_a_host_that_is_not_loopback_is_refused() {
 }
 
 #[test]
+fn a_line_of_a_head_that_ends_with_a_bare_line_feed_is_refused() {
+    let shell = Shell::new();
+    let site = Site::start(&shell);
+    let sound = "GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let says = |requests: &str| {
+        let mut stream = site.connect();
+        stream.write_all(requests.as_bytes()).unwrap();
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).unwrap();
+        let status = answers.match_indices("HTTP/1.1 ").map(|(at, start)| at + start.len());
+        status.map(|at| answers[at..at + 3].to_owned()).collect::<Vec<String>>()
+    };
+    for at in [0, 1, 2] {
+        let lines: Vec<String> = ["GET /v1/health HTTP/1.1", "Host: localhost", ""]
+            .iter()
+            .enumerate()
+            .map(|(n, line)| format!("{line}{}", if n == at { "\n" } else { "\r\n" }))
+            .collect();
+        let bare = lines.concat();
+        assert_eq!(says(&bare), ["400"], "{bare:?}");
+        assert_eq!(says(&format!("{sound}{bare}")), ["200", "400"], "{bare:?}");
+    }
+    // What is smuggled behind a chunked body is not read.
+    let chunked =
+        "POST /v1/clear HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    assert_eq!(says(&format!("{chunked}{sound}")), ["405"]);
+}
+
+#[test]
 fn an_address_that_others_can_reach_is_refused_without_a_token_of_its_own() {
     let mut shell = Shell::new();
     shell.set("ASYNCAGENTS_API_HOST", "0.0.0.0");
