@@ -81,6 +81,10 @@ pub enum Control {
     FailOpens {
         opens: u32,
     },
+    /// A request of an earlier daemon arrives late: a second session with the nonce of this one.
+    OpenTwin {
+        of: SessionId,
+    },
     /// All calls fail as unreachable, until switched back.
     Unreachable {
         yes: bool,
@@ -95,7 +99,7 @@ pub enum Control {
 pub enum Reply {
     Done,
     Opened(OpenedSession),
-    Found(Option<OpenedSession>),
+    Found(Vec<OpenedSession>),
     Observed(Vec<Observation>),
     Sessions(Vec<SessionId>),
     Text(String),
@@ -134,7 +138,7 @@ impl Host for Scripted {
     fn find(&self, session: NewSession) -> HostFuture<'_, Vec<OpenedSession>> {
         Box::pin(async move {
             match self.call(Call::Find { nonce: session.nonce }).await? {
-                Reply::Found(found) => Ok(found.into_iter().collect()),
+                Reply::Found(found) => Ok(found),
                 other => confused(other),
             }
         })

@@ -201,11 +201,13 @@ impl World {
         Ok(OpenedSession { session, instance })
     }
 
-    fn find(&self, nonce: &str) -> Option<OpenedSession> {
+    fn find(&self, nonce: &str) -> Vec<OpenedSession> {
         let state = self.state();
-        let found = state.sessions.iter().find(|(_, session)| session.nonce == nonce);
         let instance = format!("scripted-{}", state.restarts);
-        found.map(|(id, _)| OpenedSession { session: id.clone(), instance })
+        let found = state.sessions.iter().filter(|(_, session)| session.nonce == nonce);
+        let opened =
+            |id: &SessionId| OpenedSession { session: id.clone(), instance: instance.clone() };
+        found.map(|(id, _)| opened(id)).collect()
     }
 
     fn prompt(&self, prompt: Prompt) -> Result<(), Error> {
@@ -359,6 +361,11 @@ impl World {
                 state.store_failed_posts = stored;
             }
             Control::FailOpens { opens } => state.fail_opens = opens,
+            Control::OpenTwin { of } => {
+                if let Some(twin) = state.sessions.get(&of).map(Session::twin) {
+                    state.sessions.insert(self.0.clock.session_id(), twin);
+                }
+            }
             Control::Unreachable { yes } => state.unreachable = yes,
             Control::TakeNoMessages => state.takes_no_messages = true,
             Control::Ring => {}
@@ -544,6 +551,19 @@ impl State {
 }
 
 impl Session {
+    /// Another one, opened by the same request.
+    fn twin(&self) -> Session {
+        Session::new(NewSession {
+            parent: None,
+            title: self.title.clone(),
+            nonce: self.nonce.clone(),
+            directory: String::new(),
+            agent: String::new(),
+            deny: self.deny.clone(),
+            handed: Default::default(),
+        })
+    }
+
     fn new(new: NewSession) -> Session {
         Session {
             nonce: new.nonce,

@@ -225,6 +225,24 @@ async fn a_crash_before_the_session_was_opened_leaves_nothing() {
     assert_eq!(world.host.sessions(), [parent]);
 }
 
+/// A host may carry out what a killed daemon asked of it after its successor has looked for it.
+#[tokio::test]
+async fn a_session_that_a_killed_daemon_asked_for_and_that_is_opened_late_is_deleted() {
+    let mut world = World::at(settings(), Clock::manual(Timestamp::from_millis(1_000_000))).await;
+    let parent = world.parent().await;
+    world.crash();
+    intend(&world, &parent, "k1").await;
+    world.revive();
+    let launch = Launch { wanted: order("@hang").into(), fork: Fork::No, key: Some("k1".into()) };
+    let task = world.supervisor.launch(caller(&parent), launch).await.unwrap();
+    world.control(Control::OpenTwin { of: task.id.clone() }).await;
+    assert_eq!(world.host.sessions().len(), 3);
+    world.clock.advance(Duration::from_secs(15));
+    let (host, mut expected) = (world.host.clone(), [parent, task.id]);
+    expected.sort();
+    world.until("the late one is deleted", || host.sessions() == expected).await;
+}
+
 #[tokio::test]
 async fn a_session_of_a_launch_that_was_refused_is_deleted() {
     let mut world = World::start().await;
