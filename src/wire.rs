@@ -436,6 +436,9 @@ pub struct CancelRequest {
     pub ids: Vec<String>,
     pub all: bool,
     pub batch: Option<String>,
+    /// Idempotency key, as in [`LaunchRequest`]: a repeat also names what the first call has cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -498,6 +501,16 @@ pub struct CallerRequest {
     pub caller: CallerView,
 }
 
+/// Takes the caller's tasks off its list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClearRequest {
+    pub caller: CallerView,
+    /// Idempotency key, as in [`LaunchRequest`]: a repeat also counts what the first call has done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClearView {
     pub cancelled: usize,
@@ -505,7 +518,7 @@ pub struct ClearView {
 }
 
 /// Limits of the history, at least one of them. A task is deleted when either limit excludes it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PruneRequest {
     /// How many ended tasks are kept, the newest ones.
@@ -514,6 +527,9 @@ pub struct PruneRequest {
     /// Counted from a task's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub older_than_days: Option<u64>,
+    /// Idempotency key, as in [`LaunchRequest`]: a repeat also counts what the first call has removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -644,6 +660,9 @@ pub struct AnswerRequest {
     /// Who answers: a parent, or the user of the shell; empty when the client does not say.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
+    /// Idempotency key, as in [`LaunchRequest`]: to a repeat the request counts as answered by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// A one-time code for the dashboard.

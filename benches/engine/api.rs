@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use asyncagents::clock::Clock;
 use asyncagents::store::Store;
-use asyncagents::wire::{CallerRequest, CallerView};
+use asyncagents::wire::{CallerView, ClearRequest};
 use rusqlite::Connection as Database;
 
 use crate::history::{Histories, database};
@@ -192,7 +192,7 @@ async fn events(
     for round in 0..rounds {
         let caller = CallerView { session_id: parent(round), ..CallerView::default() };
         let began = Instant::now();
-        daemon.client.clear(&CallerRequest { caller }).await?;
+        daemon.client.clear(&ClearRequest { caller, key: None }).await?;
         bytes += load::all_hear(&mut listeners, BURST).await?;
         ours.push(deliveries / began.elapsed().as_secs_f64());
     }

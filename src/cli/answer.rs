@@ -13,6 +13,7 @@ use clap::Args;
 use super::connection::has_status;
 use super::{connect, picker, show};
 use crate::client::{Client, Error};
+use crate::clock::Clock;
 use crate::config::Settings;
 use crate::quote;
 use crate::task::SHELL;
@@ -59,7 +60,8 @@ impl Answer {
             None => (connection.permissions().await?, "asks"),
             Some(id) => {
                 let by = SHELL.to_owned();
-                let answer = AnswerRequest { allow, door: Door::Cli, by };
+                let key = Some(Clock::system().nonce());
+                let answer = AnswerRequest { allow, door: Door::Cli, by, key };
                 // Looked up once and kept for a repeat: after a restart the task may ask for something else,
                 // which the user has not seen.
                 let asked = RefCell::new(Vec::new());
@@ -78,8 +80,8 @@ impl Answer {
                     Ok(PermissionsView { permissions })
                 };
                 let answered = connection.call_settling(call).await;
-                // A 404 to a repeat is ambiguous: the first call may have answered the request right before
-                // the daemon went away. The error says so.
+                // A 404 to a repeat is ambiguous: the daemon may have gone away after the host took the answer and
+                // before that was noted under the key. The error says so.
                 let answered = match answered {
                     Err(error) if connection.was_repeated() && has_status(&error, 404) => {
                         Err(error.context(LOST))

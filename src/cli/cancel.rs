@@ -4,12 +4,11 @@ use std::process::ExitCode;
 
 use clap::{ArgGroup, Args};
 
-use super::connection::{Connection, has_status};
+use super::connection::has_status;
 use super::show::{self, Line};
 use super::{caller, connect, tasks};
-use crate::client::Client;
+use crate::clock::Clock;
 use crate::config::Settings;
-use crate::task::Status;
 use crate::wire::{CancelRequest, CancelView, TaskView};
 
 #[derive(Args)]
@@ -43,13 +42,18 @@ impl Cancel {
             ids: connection.resolve(&self.ids).await?,
             all: self.all,
             batch: self.batch,
+            key: Some(Clock::system().nonce()),
         };
-        let view = cancel(&connection, &request).await?;
-        // With ids the answer names every task, so that a repeat loses nothing; `--all` and `--batch` only list
-        // what the last call has stopped.
-        if request.ids.is_empty() {
-            connection.note_repeat();
-        }
+        let view = match connection.call(async |client| client.cancel(&request).await).await {
+            // The daemon does not say which.
+            Err(error) if has_status(&error, 409) && !request.ids.is_empty() => {
+                let ids = &request.ids;
+                let over = connection.call(async |client| client.resolve(ids).await).await?.tasks;
+                let over: Vec<String> = over.iter().map(is_over).collect();
+                anyhow::bail!("{}", over.join("; "));
+            }
+            other => other?,
+        };
         if self.json {
             show::json(&view)?;
             return Ok(ExitCode::SUCCESS);
@@ -68,39 +72,6 @@ impl Cancel {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// Cancels, and makes a repeated call look like one: when the daemon goes away after it has cancelled and before
-/// it has answered, the repeat finds the tasks over (409, or in `over`). Those that are cancelled now were
-/// cancelled by the first call, so they are reported as such.
-async fn cancel(
-    connection: &Connection<'_>,
-    request: &CancelRequest,
-) -> anyhow::Result<CancelView> {
-    let asked = connection.call(async |client: &Client| client.cancel(request).await).await;
-    let view = match asked {
-        Err(error) if connection.was_repeated() && has_status(&error, 409) => {
-            let ids = &request.ids;
-            let over = connection.call(async |client| client.resolve(ids).await).await?.tasks;
-            CancelView { cancelled: Vec::new(), over }
-        }
-        // The daemon does not say which.
-        Err(error) if has_status(&error, 409) && !request.ids.is_empty() => {
-            let ids = &request.ids;
-            let over = connection.call(async |client| client.resolve(ids).await).await?.tasks;
-            let over: Vec<String> = over.iter().map(is_over).collect();
-            anyhow::bail!("{}", over.join("; "));
-        }
-        other => other?,
-    };
-    if !connection.was_repeated() {
-        return Ok(view);
-    }
-    let CancelView { mut cancelled, over } = view;
-    let is_cancelled = |task: &TaskView| task.status == Status::Cancelled.name();
-    let (ours, over) = over.into_iter().partition(is_cancelled);
-    cancelled.extend::<Vec<TaskView>>(ours);
-    Ok(CancelView { cancelled, over })
 }
 
 fn is_over(task: &TaskView) -> String {

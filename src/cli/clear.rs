@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{caller, connect, show};
+use crate::clock::Clock;
 use crate::config::Settings;
-use crate::wire::CallerRequest;
+use crate::wire::ClearRequest;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -23,9 +24,9 @@ pub(super) struct Clear {
 impl Clear {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let connection = connect(settings).await?;
-        let request = CallerRequest { caller: caller(settings) };
+        let key = Some(Clock::system().nonce());
+        let request = ClearRequest { caller: caller(settings), key };
         let cleared = connection.call(async |client| client.clear(&request).await).await?;
-        connection.note_repeat();
         if self.json {
             show::json(&cleared)?;
             return Ok(ExitCode::SUCCESS);

@@ -1,9 +1,9 @@
 //! The connection of a command to the daemon, with the one retry loop around all calls: when the daemon goes away
 //! under a call, it is started again and the call is repeated, with exponential back-off.
 //!
-//! A repeat must not do a thing twice. Launches and resumes carry an idempotency key; the other changes are
-//! idempotent, and a command that counts what it did says when it had to repeat. Commands that only wait give
-//! up when a person has stopped the daemon: starting it again would undo that.
+//! A repeat must not do a thing twice, and answers as the first call would have: what a command changes carries an
+//! idempotency key, unless it only sets something (a paused queue, the address of a server). Commands that only wait
+//! give up when a person has stopped the daemon: starting it again would undo that.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -90,16 +90,6 @@ impl Connection<'_> {
     /// Whether a call had to be repeated, so that the first attempt may have done some of it.
     pub(super) fn was_repeated(&self) -> bool {
         self.repeated.get()
-    }
-
-    /// Says so beside the answer of a command that counts what it did.
-    pub(super) fn note_repeat(&self) {
-        if self.was_repeated() {
-            show::note(
-                "note: the daemon went away during the call, which was repeated; what it did before \
-                 that is not counted here",
-            );
-        }
     }
 
     /// Makes a call, and repeats it for a while on 404 if the daemon has just been started: it knows of

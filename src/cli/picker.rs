@@ -10,6 +10,7 @@ use rustix::termios::{QueueSelector, tcflush};
 use super::connection::{Connection, has_status};
 use super::{complain, show};
 use crate::client::Client;
+use crate::clock::Clock;
 use crate::quote;
 use crate::task::SHELL;
 use crate::wire::{AnswerRequest, Door, PermissionView};
@@ -96,7 +97,8 @@ async fn answer(
     request: &PermissionView,
     allow: bool,
 ) -> anyhow::Result<()> {
-    let answer = AnswerRequest { allow, door: Door::Cli, by: SHELL.to_owned() };
+    let (by, key) = (SHELL.to_owned(), Some(Clock::system().nonce()));
+    let answer = AnswerRequest { allow, door: Door::Cli, by, key };
     // While the person thought about it, the daemon may have been replaced by one that has not looked at its hosts yet.
     let call = async |client: &Client| client.answer(&request.id, &answer).await;
     match connection.call_settling(call).await {

@@ -8,6 +8,7 @@ use clap::{ArgGroup, Args};
 
 use super::spinner::Spinner;
 use super::{connect, show};
+use crate::clock::Clock;
 use crate::config::Settings;
 use crate::daemon::start;
 use crate::wire::PruneRequest;
@@ -41,7 +42,11 @@ pub(super) struct Prune {
 impl Prune {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         let connection = connect(settings).await?;
-        let request = PruneRequest { keep: self.keep, older_than_days: self.older_than };
+        let request = PruneRequest {
+            keep: self.keep,
+            older_than_days: self.older_than,
+            key: Some(Clock::system().nonce()),
+        };
         let pruning = Spinner::start("deleting old tasks");
         let client = start::client(&settings.home);
         // Only a figure to look at: without it the tasks are deleted all the same.
@@ -66,7 +71,6 @@ impl Prune {
             never = count => never,
         };
         drop(pruning);
-        connection.note_repeat();
         match pruned.removed {
             _ if self.json => show::json(&pruned)?,
             1 => show::line("Removed 1 task.")?,

@@ -26,12 +26,12 @@ use connection::{ConnectionPool, Failure, Response};
 
 use crate::wire::{
     AbortRequest, AnswerRequest, CallView, CallerRequest, CallerView, CancelRequest, CancelView,
-    CheckView, ClearView, DashCodeView, DeclineRequest, ErrorView, ForkRequest, ForkView,
-    GroupView, HealthView, HostsView, LaunchRequest, MailboxView, MessageFilter, MessagesView,
-    OutputRequest, OutputView, PageView, PermissionsView, ProvidersRequest, ProvidersView,
-    PruneRequest, PruneView, QueueStateView, ReadRequest, ResolveRequest, ResumeRequest,
-    RetryRequest, SendRequest, SentView, ServerRequest, StatsView, TaskView, TasksView, ToolLine,
-    ToolRequest, ToolsView, WaitRequest, WaitView,
+    CheckView, ClearRequest, ClearView, DashCodeView, DeclineRequest, ErrorView, ForkRequest,
+    ForkView, GroupView, HealthView, HostsView, LaunchRequest, MailboxView, MessageFilter,
+    MessagesView, OutputRequest, OutputView, PageView, PermissionsView, ProvidersRequest,
+    ProvidersView, PruneRequest, PruneView, QueueStateView, ReadRequest, ResolveRequest,
+    ResumeRequest, RetryRequest, SendRequest, SentView, ServerRequest, StatsView, TaskView,
+    TasksView, ToolLine, ToolRequest, ToolsView, WaitRequest, WaitView,
 };
 
 /// `fresh` makes the daemon compare its configuration file now: the user may have just edited it.
@@ -205,7 +205,7 @@ impl Client {
         self.post("/v1/cancel", request, CALL_TIMEOUT).await
     }
 
-    pub async fn clear(&self, request: &CallerRequest) -> Result<ClearView, Error> {
+    pub async fn clear(&self, request: &ClearRequest) -> Result<ClearView, Error> {
         self.post("/v1/clear", request, CALL_TIMEOUT).await
     }
 

@@ -17,7 +17,7 @@ pub(super) async fn cancel(
     State(api): State<Api>,
     Body(request): Body<CancelRequest>,
 ) -> Result<Json<CancelView>, ApiError> {
-    let CancelRequest { caller, ids, all, batch } = request;
+    let CancelRequest { caller, ids, all, batch, key } = request;
     let caller = tools::caller(caller)?;
     // `asyncagents list` shows the tasks of all parents, so `asyncagents cancel --all` stops all of them.
     // For any other caller `all` means its own.
@@ -31,7 +31,8 @@ pub(super) async fn cancel(
     let several = targets.len() > 1;
     let (mut cancelled, mut over) = (Vec::new(), Vec::new());
     for target in targets {
-        match (api.supervisor.cancel(&caller, target.clone()).await, target) {
+        let done = api.supervisor.cancel_once(&caller, target.clone(), key.clone()).await;
+        match (done, target) {
             (Ok(stopped), _) => {
                 cancelled.extend(stopped.tasks.iter().map(|task| api.supervisor.brief(task)))
             }

@@ -7,13 +7,13 @@ use super::Api;
 use super::body::Body;
 use super::error::ApiError;
 use crate::tools;
-use crate::wire::{CallerRequest, ClearView};
+use crate::wire::{ClearRequest, ClearView};
 
 pub(super) async fn clear(
     State(api): State<Api>,
-    Body(request): Body<CallerRequest>,
+    Body(request): Body<ClearRequest>,
 ) -> Result<Json<ClearView>, ApiError> {
     let caller = tools::caller(request.caller)?;
-    let cleared = api.supervisor.clear(&caller).await?;
+    let cleared = api.supervisor.clear_once(&caller, request.key).await?;
     Ok(Json(ClearView { cancelled: cleared.cancelled, cleared: cleared.cleared }))
 }

@@ -25,7 +25,7 @@ pub(super) async fn answer(
         false => Answer::Deny,
     };
     let by = Answerer { door: request.door, by: request.by };
-    let answered = api.supervisor.answer(&id, answer, by).await?;
+    let answered = api.supervisor.answer_once(&id, answer, by, request.key.as_deref()).await?;
     Ok(Json(PermissionsView { permissions: view(&api, answered)? }))
 }
 

@@ -18,11 +18,11 @@ pub(super) async fn prune(
     State(api): State<Api>,
     Body(request): Body<PruneRequest>,
 ) -> Result<Json<PruneView>, ApiError> {
-    let PruneRequest { keep, older_than_days } = request;
+    let PruneRequest { keep, older_than_days, key } = request;
     let age = older_than_days.map(|days| Duration::from_secs(days.saturating_mul(DAY)));
     let keep = Retention { tasks: keep, age };
     if keep.is_everything() {
         return Err(ApiError::bad_request("pass `keep`, `olderThanDays`, or both"));
     }
-    Ok(Json(PruneView { removed: api.supervisor.prune(&keep).await? }))
+    Ok(Json(PruneView { removed: api.supervisor.prune_once(&keep, key).await? }))
 }

@@ -503,7 +503,9 @@ impl Handler {
                     (ask, verdict) = forms.answer() => match verdict {
                         Some(allow) => {
                             let by = request.caller.session_id.clone();
-                            let answer = AnswerRequest { allow, door: Door::McpElicitation, by };
+                            let door = Door::McpElicitation;
+                            // Made once: the next attempt of the call shows what is open then.
+                            let answer = AnswerRequest { allow, door, by, key: None };
                             // Somebody may have been faster: the user reads so where progress is shown.
                             if let Err(error) = self.client.answer(&ask, &answer).await {
                                 report(context, progress, format!("Not answered: {error}")).await;

@@ -69,7 +69,8 @@ impl Handler {
             match result.as_ref().and_then(verdict) {
                 Some(allow) => {
                     let by = caller.caller.session_id.clone();
-                    let answer = AnswerRequest { allow, door: Door::McpElicitation, by };
+                    let (door, key) = (Door::McpElicitation, Some(self.clock.nonce()));
+                    let answer = AnswerRequest { allow, door, by, key };
                     let answered = self.ask_daemon(|| {
                         Box::pin(async {
                             let answered = self.client.answer(&ask, &answer).await;

@@ -3,7 +3,7 @@
 
 use super::sql::{self, Connection, Row};
 use super::subjects::Asks;
-use super::{Error, PendingWrite, alerts, rows};
+use super::{Error, PendingWrite, alerts, keyed, rows};
 use crate::task::alert::AlertKind;
 use crate::task::{Answered, Door, TaskId, Timestamp};
 
@@ -43,8 +43,13 @@ impl Asks<'_> {
         })
     }
 
-    /// Records an answer that the host has taken.
-    pub fn answered(&self, task: &TaskId, answered: Answered) -> PendingWrite<()> {
+    /// Records an answer that the host has taken, under the idempotency key of the call that gave it.
+    pub fn answered(
+        &self,
+        task: &TaskId,
+        answered: Answered,
+        key: Option<String>,
+    ) -> PendingWrite<()> {
         let task = task.clone();
         self.store.write(move |db, _| {
             // Selected from the task, so that an answer to a task that was pruned meanwhile writes nothing
@@ -56,6 +61,7 @@ impl Asks<'_> {
                  SELECT seq, ?2, ?3, ?4, ?5, ?6, ?7 FROM task WHERE id = ?1",
                 (task.as_str(), id, what, *allowed, door.name(), by, at.as_millis()),
             )?;
+            keyed::note(db, key.as_deref(), id, 1, *at)?;
             Ok(())
         })
     }
@@ -81,6 +87,23 @@ impl Asks<'_> {
                  FROM permission_answer WHERE ask = ?1 ORDER BY seq DESC LIMIT 1",
                 [ask],
                 answered,
+            )?)
+        })
+    }
+
+    /// What was answered under this idempotency key, and of which task.
+    pub fn answered_under(&self, key: &str) -> Result<Vec<(TaskId, Answered)>, Error> {
+        self.store.read(|db| {
+            // The newest, should a request of the same id have been answered before.
+            Ok(db.query_all(
+                "SELECT a.ask, a.what, a.allowed, a.door, a.answered_by, a.answered_at, t.id
+                 FROM keyed_change k
+                 JOIN permission_answer a
+                   ON a.seq = (SELECT max(seq) FROM permission_answer WHERE ask = k.part)
+                 JOIN task t ON t.seq = a.task
+                 WHERE k.key = ?1 ORDER BY a.seq",
+                [key],
+                |row| Ok((TaskId::new(row.get::<String>(6)?), answered(row)?)),
             )?)
         })
     }

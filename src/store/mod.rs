@@ -17,6 +17,7 @@ mod further;
 mod inheritance;
 mod instances;
 mod intents;
+mod keyed;
 mod lookups;
 mod newest;
 mod outbox;
@@ -49,6 +50,7 @@ pub use filter::{Direction, Field, Filter, Sort, Window};
 pub use further::{AddOutcome, FurtherPrompt, NewFurtherPrompt};
 pub use inheritance::Inheritance;
 pub use intents::{Intent, IntentOutcome};
+pub use keyed::ChangesSoFar;
 pub use lookups::Resolution;
 pub use outbox::{MOST_DUE, OwedNotice};
 pub use pages::Page;
@@ -62,8 +64,8 @@ pub use sqlite::open::OpenOutcome;
 pub use sqlite::repair::{RepairReport, repair};
 pub use status::{Group, Snapshot, Tally, Totals};
 pub use subjects::{
-    Alerts, Asks, Calls, Further, History, Instances, Integrity, Intents, Outbox, Overview, Pages,
-    Processes, Sessions, Slots, Tasks, Transcripts,
+    Alerts, Asks, Calls, Further, History, Instances, Integrity, Intents, KeyedChanges, Outbox,
+    Overview, Pages, Processes, Sessions, Slots, Tasks, Transcripts,
 };
 pub use tasks::{ActiveTask, End, FollowUp, NewRun, NewTask, Placement, ResumeOutcome};
 pub use transcripts::{ArchivedTranscript, OwedTranscript};

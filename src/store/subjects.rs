@@ -64,6 +64,10 @@ impl Store {
         History { store: self }
     }
 
+    pub fn keyed_changes(&self) -> KeyedChanges<'_> {
+        KeyedChanges { store: self }
+    }
+
     pub fn integrity(&self) -> Integrity<'_> {
         Integrity { store: self }
     }
@@ -150,6 +154,12 @@ pub struct Calls<'a> {
 /// What is said to runs besides their prompts.
 #[derive(Clone, Copy)]
 pub struct Further<'a> {
+    pub(super) store: &'a Store,
+}
+
+/// What calls have changed so far, by their idempotency keys.
+#[derive(Clone, Copy)]
+pub struct KeyedChanges<'a> {
     pub(super) store: &'a Store,
 }
 

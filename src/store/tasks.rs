@@ -18,7 +18,7 @@ use super::slots;
 use super::sql::{Connection, ToValue};
 use super::subjects::Tasks;
 use super::writer::{ChangeKind, PendingEvents};
-use super::{Error, Inheritance, PendingWrite, alerts, inheritance, search};
+use super::{Error, Inheritance, PendingWrite, alerts, inheritance, keyed, search};
 use crate::task::alert::AlertKind;
 use crate::task::lifecycle::{Change, Effect, RunEnd, State};
 use crate::task::queue::{LaunchMode, Limits};
@@ -76,6 +76,8 @@ pub struct End {
     pub progress: Option<Progress>,
     /// What was said in the session is to be kept, because it is nowhere else in the store.
     pub transcript: bool,
+    /// The idempotency key of the call that ends it.
+    pub key: Option<String>,
 }
 
 impl End {
@@ -144,6 +146,7 @@ impl Tasks<'_> {
                 return Ok(None);
             };
             write_end(db, seq, &now, &change, how, &end)?;
+            keyed::note(db, end.key.as_deref(), id.as_str(), 1, end.at)?;
             owe(db, seq, &now, &end.notice(NoticeKind::End))?;
             let ended = publish(db, events, ChangeKind::Ended, &id)?;
             if let Some(ended) = &ended {
@@ -445,7 +448,12 @@ impl Tasks<'_> {
 
     /// Takes the parent's ended tasks off its list; they stay in the history. A live one that was
     /// launched meanwhile stays on it.
-    pub fn clear(&self, parent: &SessionId, at: Timestamp) -> PendingWrite<usize> {
+    pub fn clear(
+        &self,
+        parent: &SessionId,
+        key: Option<String>,
+        at: Timestamp,
+    ) -> PendingWrite<usize> {
         let parent = parent.clone();
         self.store.write(move |db, events| {
             let ids: Vec<String> = db.query_all(
@@ -457,6 +465,7 @@ impl Tasks<'_> {
             for id in &ids {
                 publish(db, events, ChangeKind::Updated, &TaskId::new(id.as_str()))?;
             }
+            keyed::note(db, key.as_deref(), keyed::CLEARED, ids.len(), at)?;
             Ok(ids.len())
         })
     }

@@ -64,9 +64,10 @@ impl OpenAsks {
         request: &PermissionRequest,
         answer: Answer,
         by: Answerer,
+        key: Option<&str>,
     ) -> Result<(), Error> {
         let task = self.core.task(&request.task)?;
-        self.tell(&task, &request.ask, answer, by).await?;
+        self.tell(&task, &request.ask, answer, by, key).await?;
         // Removed at once and not at the next check, so that it is not listed or answered again meanwhile. A
         // refusal ends the run with everything else it asks (T6), so a wait must not take those for open
         // requests either. Should one be open all the same, the next check notes it again.
@@ -90,6 +91,7 @@ impl OpenAsks {
         ask: &Ask,
         answer: Answer,
         answerer: Answerer,
+        key: Option<&str>,
     ) -> Result<(), Error> {
         let unasked =
             || host::Error::Refused(format!("no permission request `{}` is open", ask.id));
@@ -106,7 +108,8 @@ impl OpenAsks {
             at: self.core.clock().now(),
         };
         // Not an error of the answer: the host has it, and goes on.
-        if let Err(error) = self.core.store().asks().answered(&task.id, answered).await {
+        let key = key.map(str::to_owned);
+        if let Err(error) = self.core.store().asks().answered(&task.id, answered, key).await {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(task = %task.id, error, "permission answer given but not recorded");
         }
@@ -123,7 +126,7 @@ impl OpenAsks {
                 Asks::Park(_) => continue,
             };
             let policy = Answerer { door: Door::Policy, by: String::new() };
-            if let Err(error) = self.tell(task, ask, answer, policy).await {
+            if let Err(error) = self.tell(task, ask, answer, policy, None).await {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(
                     task = %task.id,
@@ -232,9 +235,25 @@ impl Supervisor {
         answer: Answer,
         by: Answerer,
     ) -> Result<Vec<PermissionRequest>, Error> {
+        self.answer_once(reference, answer, by, None).await
+    }
+
+    /// The same under the caller's idempotency key: what was answered under it before is returned as well.
+    pub async fn answer_once(
+        &self,
+        reference: &str,
+        answer: Answer,
+        by: Answerer,
+        key: Option<&str>,
+    ) -> Result<Vec<PermissionRequest>, Error> {
         let mut open = self.asks();
+        let mut given = self.given(key)?;
         if open.iter().any(|asked| asked.ask.id == reference) {
             open.retain(|asked| asked.ask.id == reference);
+            given.clear();
+        } else if given.iter().any(|given| given.ask.id == reference) {
+            given.retain(|given| given.ask.id == reference);
+            return Ok(given);
         } else if let Some(answered) = self.0.core.store().asks().answer_to(reference)? {
             return Err(Error::AnsweredBefore(answered));
         } else {
@@ -243,15 +262,30 @@ impl Supervisor {
                 other => other,
             })?;
             open.retain(|request| request.task == task.id);
+            given.retain(|request| request.task == task.id);
         }
-        if open.is_empty() {
+        if open.is_empty() && given.is_empty() {
             return Err(Error::NothingAsked(reference.to_owned()));
         }
         // Stops at the first failure; what was answered by then stays answered.
         for asked in &open {
-            self.0.asks.answer(asked, answer, by.clone()).await?;
+            self.0.asks.answer(asked, answer, by.clone(), key).await?;
         }
-        Ok(open)
+        given.extend(open);
+        Ok(given)
+    }
+
+    /// The requests that were answered under this key.
+    fn given(&self, key: Option<&str>) -> Result<Vec<PermissionRequest>, Error> {
+        let Some(key) = key else { return Ok(Vec::new()) };
+        let given = self.0.core.store().asks().answered_under(key)?;
+        // When it was first seen is not kept.
+        let request = |(task, given): (TaskId, Answered)| PermissionRequest {
+            ask: Ask { id: given.id, what: given.what },
+            task,
+            since: given.at,
+        };
+        Ok(given.into_iter().map(request).collect())
     }
 }
 

@@ -1,7 +1,11 @@
 //! Cancellation: commit the end first, then abort the session without waiting for it; descendants are
 //! cancelled along (T8). The abort is owed on disk and retried, so a host that is down delays it but never
 //! loses it. A cancel runs detached from its caller: one that hangs up must not leave half of it done.
+//!
+//! Each end notes the idempotency key of the cancel in its own transaction. So a repeat, after the daemon was killed
+//! half-way, cancels the rest and answers with all of them, and leaves alone what was resumed in between.
 
+use super::ends::Cancellation;
 use super::{Caller, Error, Supervisor};
 use crate::task::lifecycle::Refused;
 use crate::task::{BatchId, Task, TaskId};
@@ -26,18 +30,38 @@ impl Supervisor {
     /// Spawned, so that it completes although the caller hangs up: sessions would keep working, and notices
     /// stay unsent.
     pub async fn cancel(&self, caller: &Caller, target: Target) -> Result<CancelOutcome, Error> {
+        self.cancel_once(caller, target, None).await
+    }
+
+    /// The same under the caller's idempotency key: a repeat answers as the first call would have.
+    pub async fn cancel_once(
+        &self,
+        caller: &Caller,
+        target: Target,
+        key: Option<String>,
+    ) -> Result<CancelOutcome, Error> {
         let (supervisor, caller) = (self.clone(), caller.clone());
-        let cancelling =
-            self.0.core.spawn(async move { supervisor.cancel_all(&caller, target).await });
+        let work = async move { supervisor.cancel_all(&caller, target, key.as_deref()).await };
+        let cancelling = self.0.core.spawn(work);
         cancelling.await.unwrap_or(Err(Error::Store(crate::store::Error::Panicked)))
     }
 
-    async fn cancel_all(&self, caller: &Caller, target: Target) -> Result<CancelOutcome, Error> {
+    async fn cancel_all(
+        &self,
+        caller: &Caller,
+        target: Target,
+        key: Option<&str>,
+    ) -> Result<CancelOutcome, Error> {
+        let so_far = self.0.core.store().keyed_changes().so_far(key)?;
+        let by = Cancellation { caller: Some(caller), key, why: None };
         let live = match target {
             Target::Task(id) => {
                 let task = self.task(&id)?;
                 self.check_owner(&task, caller)?;
-                let cancelled = self.0.ends.cancel(task, Some(caller), None).await?;
+                let cancelled = match so_far.has(id.as_str()) {
+                    true => task,
+                    false => self.0.ends.cancel(task, by).await?,
+                };
                 return Ok(CancelOutcome { tasks: vec![cancelled] });
             }
             Target::All => self.0.core.store().tasks().live(Some(&caller.session))?,
@@ -54,17 +78,22 @@ impl Supervisor {
                 live
             }
         };
-        // Newest first: a queued task must not be admitted because an older one just freed its slot.
         let mut tasks = Vec::with_capacity(live.len());
-        for task in live.into_iter().rev() {
-            match self.0.ends.cancel(task, Some(caller), None).await {
+        for id in so_far.ids() {
+            // It may have been pruned since.
+            let done = self.0.core.store().tasks().get(&TaskId::new(id))?;
+            tasks.extend(done.filter(|task| self.check_owner(task, caller).is_ok()));
+        }
+        // Newest first: a queued task must not be admitted because an older one just freed its slot.
+        for task in live.into_iter().rev().filter(|task| !so_far.has(task.id.as_str())) {
+            match self.0.ends.cancel(task, by).await {
                 Ok(task) => tasks.push(task),
                 // It ended by itself in the meantime.
                 Err(Error::Refused(Refused::AlreadyOver)) => {}
                 Err(error) => return Err(error),
             }
         }
-        tasks.reverse();
+        tasks.sort_by(|one, other| (one.started_at, &one.id).cmp(&(other.started_at, &other.id)));
         Ok(CancelOutcome { tasks })
     }
 

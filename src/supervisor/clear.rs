@@ -12,9 +12,20 @@ pub struct ClearOutcome {
 
 impl Supervisor {
     pub async fn clear(&self, caller: &Caller) -> Result<ClearOutcome, Error> {
-        let cancelled = self.cancel(caller, Target::All).await?.tasks.len();
-        let cleared =
-            self.0.core.store().tasks().clear(&caller.session, self.0.core.clock().now()).await?;
+        self.clear_once(caller, None).await
+    }
+
+    /// The same under the caller's idempotency key: a repeat counts what the first call has done.
+    pub async fn clear_once(
+        &self,
+        caller: &Caller,
+        key: Option<String>,
+    ) -> Result<ClearOutcome, Error> {
+        let store = self.0.core.store();
+        let before = store.keyed_changes().so_far(key.as_deref())?.cleared() as usize;
+        let cancelled = self.cancel_once(caller, Target::All, key.clone()).await?.tasks.len();
+        let now = self.0.core.clock().now();
+        let cleared = before + store.tasks().clear(&caller.session, key, now).await?;
         Ok(ClearOutcome { cancelled, cleared })
     }
 }

@@ -53,6 +53,18 @@ pub(super) struct EndDetails {
     pub(super) progress: Option<Progress>,
     /// Set when the parent knows already: its notice is recorded without waking it.
     pub(super) hushed: bool,
+    /// The idempotency key of the call that ends it.
+    pub(super) key: Option<String>,
+}
+
+/// Who cancels a task, and why, as far as anybody does.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cancellation<'a> {
+    /// `None` when it follows from something else (the parent was cancelled or deleted); then nobody is woken
+    /// for it.
+    pub(super) caller: Option<&'a Caller>,
+    pub(super) why: Option<&'a str>,
+    pub(super) key: Option<&'a str>,
 }
 
 impl Ends {
@@ -130,6 +142,7 @@ impl Ends {
             open_todos: closing.open_todos,
             progress: closing.progress,
             transcript: !kept,
+            key: closing.key,
         }
     }
 
@@ -148,20 +161,15 @@ impl Ends {
         self.conclude(task, task.state.stop(report), EndDetails::default()).await;
     }
 
-    /// Cancels a task. `caller` is `None` when that follows from something else (its parent was cancelled or
-    /// deleted); then nobody is woken for it.
-    pub(super) async fn cancel(
-        &self,
-        task: Task,
-        caller: Option<&Caller>,
-        why: Option<&str>,
-    ) -> Result<Task, Error> {
+    pub(super) async fn cancel(&self, task: Task, by: Cancellation<'_>) -> Result<Task, Error> {
+        let Cancellation { caller, why, key } = by;
         let mut task = task;
         for _ in 0..TRIES {
             let change = task.state.request(Request::Cancel { why: why.map(str::to_owned) })?;
             // The caller cancelled it and knows; a cancelled parent has no use for being woken (N3).
             let hushed = caller.is_none_or(|caller| caller.session == task.origin.parent.session);
-            let closing = EndDetails { hushed, ..EndDetails::default() };
+            let key = key.map(str::to_owned);
+            let closing = EndDetails { hushed, key, ..EndDetails::default() };
             if let Some(cancelled) = self.apply(&task, change, closing).await? {
                 return Ok(cancelled);
             }
@@ -173,7 +181,7 @@ impl Ends {
     pub(super) async fn cancel_descendants(&self, task: &Task) -> Result<(), Error> {
         for child in self.core.store().tasks().live(Some(&task.id))? {
             // Boxed because it is recursive: a cancel takes its own descendants along.
-            match Box::pin(self.cancel(child, None, None)).await {
+            match Box::pin(self.cancel(child, Cancellation::default())).await {
                 Ok(_) | Err(Error::Refused(Refused::AlreadyOver)) => {}
                 Err(error) => return Err(error),
             }
@@ -184,15 +192,16 @@ impl Ends {
     /// Cancels the live tasks of a parent that no longer exists and clears its list (T16).
     pub(super) async fn parent_is_gone(&self, parent: &TaskId) -> Result<(), Error> {
         let mut failed = None;
+        let why = Cancellation { why: Some("Parent session deleted"), ..Cancellation::default() };
         for task in self.core.store().tasks().live(Some(parent))? {
-            match self.cancel(task, None, Some("Parent session deleted")).await {
+            match self.cancel(task, why).await {
                 // Or it ended by itself in the meantime.
                 Ok(_) | Err(Error::Refused(Refused::AlreadyOver)) => {}
                 // One that cannot be cancelled now does not keep the others running.
                 Err(error) => failed = Some(error),
             }
         }
-        self.core.store().tasks().clear(parent, self.core.clock().now()).await?;
+        self.core.store().tasks().clear(parent, None, self.core.clock().now()).await?;
         failed.map_or(Ok(()), Err)
     }
 

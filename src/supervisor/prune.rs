@@ -12,13 +12,25 @@ impl Supervisor {
     /// Deletes the ended tasks that `keep` leaves out and returns how many. What is left when the daemon
     /// stops is left for the next time.
     pub async fn prune(&self, keep: &Retention) -> Result<u64, Error> {
-        self.prune_at(keep, self.0.core.clock().now()).await
+        self.prune_once(keep, None).await
     }
 
-    async fn prune_at(&self, keep: &Retention, now: Timestamp) -> Result<u64, Error> {
+    /// The same under the caller's idempotency key: a repeat counts what the first call has deleted.
+    pub async fn prune_once(&self, keep: &Retention, key: Option<String>) -> Result<u64, Error> {
+        let before = self.0.core.store().keyed_changes().so_far(key.as_deref())?.pruned();
+        let now = self.0.core.clock().now();
+        Ok(before + self.prune_at(keep, key.as_deref(), now).await?)
+    }
+
+    async fn prune_at(
+        &self,
+        keep: &Retention,
+        key: Option<&str>,
+        now: Timestamp,
+    ) -> Result<u64, Error> {
         let unread = self.0.core.settings().keep_unread;
         let pruned = tokio::select! {
-            pruned = self.0.core.store().history().prune(keep, unread, now) => pruned?,
+            pruned = self.0.core.store().history().prune(keep, unread, key, now) => pruned?,
             () = self.0.core.stopping().cancelled() => return Err(Error::Stopping),
         };
         if pruned > 0 {
@@ -45,7 +57,7 @@ impl Supervisor {
     /// wrong date) would delete the whole history. Ages count from the newest change in the store.
     async fn prune_by_itself(&self, keep: &Retention) -> Result<u64, Error> {
         let now = self.0.core.clock().now().min(self.0.core.store().history().last_activity()?);
-        self.prune_at(keep, now).await
+        self.prune_at(keep, None, now).await
     }
 
     /// The worker: at the start and then every hour; ends at once when the history is not limited.

@@ -38,6 +38,7 @@ pub(super) async fn call(
     supervisor: &Supervisor,
     caller: &Caller,
     arguments: Value,
+    key: Option<String>,
 ) -> Result<String, Refusal> {
     let target = match parse(arguments)? {
         Arguments { task_id: Some(id), all: false, batch: None } => {
@@ -54,7 +55,7 @@ pub(super) async fn call(
             return Err(Refusal::Arguments(text.to_owned()));
         }
     };
-    let cancelled = supervisor.cancel(caller, target).await?.tasks;
+    let cancelled = supervisor.cancel_once(caller, target, key).await?.tasks;
     Ok(match cancelled.as_slice() {
         // No error: a task may have ended while the model decided to cancel it.
         [] => "No running background tasks to cancel.".to_owned(),

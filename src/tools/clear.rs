@@ -19,9 +19,10 @@ pub(super) async fn call(
     supervisor: &Supervisor,
     caller: &Caller,
     arguments: Value,
+    key: Option<String>,
 ) -> Result<String, Refusal> {
     let Arguments {} = parse(arguments)?;
-    let cleared = supervisor.clear(caller).await?;
+    let cleared = supervisor.clear_once(caller, key).await?;
     Ok(match (cleared.cleared, cleared.cancelled) {
         (0, _) => "No background tasks to clear.".to_owned(),
         (cleared, 0) => format!("Cleared {}.", counted(cleared as u64)),

@@ -113,10 +113,10 @@ const TOOLS: [Row; 8] = [
         required: &[],
         description: |_| cancel::DESCRIPTION.to_owned(),
         properties: |_| cancel::properties(),
-        call: |Invocation { supervisor, caller, arguments, .. }| {
-            Box::pin(
-                async move { cancel::call(supervisor, caller, arguments).await.map(Answer::from) },
-            )
+        call: |Invocation { supervisor, caller, arguments, key, .. }| {
+            Box::pin(async move {
+                cancel::call(supervisor, caller, arguments, key).await.map(Answer::from)
+            })
         },
     },
     Row {
@@ -156,10 +156,10 @@ const TOOLS: [Row; 8] = [
         required: &[],
         description: |_| clear::DESCRIPTION.to_owned(),
         properties: |_| json!({}),
-        call: |Invocation { supervisor, caller, arguments, .. }| {
-            Box::pin(
-                async move { clear::call(supervisor, caller, arguments).await.map(Answer::from) },
-            )
+        call: |Invocation { supervisor, caller, arguments, key, .. }| {
+            Box::pin(async move {
+                clear::call(supervisor, caller, arguments, key).await.map(Answer::from)
+            })
         },
     },
     Row {

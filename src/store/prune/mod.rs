@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::subjects::History;
-use super::{Error, search};
+use super::{Error, keyed, search};
 use crate::task::{MAILBOX, SHELL, Timestamp};
 
 /// Batch size: tasks deleted in one change. That takes some 20 ms, and changes of others come in between.
@@ -32,26 +32,37 @@ impl Retention {
     }
 }
 
+/// What both passes of a pruning share.
+#[derive(Clone)]
+struct Pass {
+    /// Unread mail that is older does not keep its task.
+    unread_since: i64,
+    key: Option<String>,
+    now: Timestamp,
+}
+
 impl History<'_> {
     /// Deletes, oldest first, the ended tasks that `keep` leaves out, and says how many. Dropped
     /// half-way, it has deleted some of them. What is in a mailbox and younger than `unread` keeps its
-    /// task; without that, whatever is unread does.
+    /// task; without that, whatever is unread does. What is deleted is counted under `key`.
     pub async fn prune(
         self,
         keep: &Retention,
         unread: Option<Duration>,
+        key: Option<&str>,
         now: Timestamp,
     ) -> Result<u64, Error> {
         let unread_since = unread.map_or(i64::MIN, |age| before(now, age));
+        let pass = Pass { unread_since, key: key.map(str::to_owned), now };
         let mut pruned = 0;
         // Two passes, one per limit, each along the index of its column; together in one condition, neither index
         // would serve.
         if let Some(tasks) = keep.tasks {
             let first_kept = self.first_of_the_newest(tasks)?;
-            pruned += self.prune_before("seq", first_kept, unread_since).await?;
+            pruned += self.prune_before("seq", first_kept, &pass).await?;
         }
         if let Some(age) = keep.age {
-            pruned += self.prune_before("completed_at", before(now, age), unread_since).await?;
+            pruned += self.prune_before("completed_at", before(now, age), &pass).await?;
         }
         if pruned > 0 {
             self.store.0.pruned.send_modify(|times| *times += 1);
@@ -90,10 +101,11 @@ impl History<'_> {
         &self,
         column: &'static str,
         bound: i64,
-        unread_since: i64,
+        pass: &Pass,
     ) -> Result<u64, Error> {
         let mut pruned = 0;
         loop {
+            let Pass { unread_since, key, now } = pass.clone();
             let chunk = self.store.write(move |db, _| {
                 // Checked in the transaction that deletes: a notice that is owed meanwhile keeps its task. One in
                 // a mailbox counts as delivered from the start, so for it `read_at` counts. Nothing reads the
@@ -121,6 +133,7 @@ impl History<'_> {
                     original.execute([seq])?;
                     search::forget(db, *seq)?;
                 }
+                keyed::note(db, key.as_deref(), keyed::PRUNED, gone.len(), now)?;
                 Ok(gone.len())
             });
             let chunk = chunk.await?;

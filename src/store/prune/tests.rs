@@ -96,7 +96,7 @@ impl History {
     }
 
     async fn prune(&self, keep: Retention, today: u32) -> u64 {
-        self.store.history().prune(&keep, None, day(today)).await.unwrap()
+        self.store.history().prune(&keep, None, None, day(today)).await.unwrap()
     }
 
     fn rows<T>(&self, sql: &str, read: fn(Row<'_>) -> Result<T, sql::Error>) -> Vec<T> {
@@ -196,6 +196,7 @@ fn end_of(task: &Task, on: u32) -> End {
         open_todos: Vec::new(),
         progress: Some(Progress { tool_calls: 3, ..task.progress.clone() }),
         transcript: false,
+        key: None,
     }
 }
 
@@ -307,7 +308,7 @@ async fn a_task_with_an_unread_notice_is_kept_until_it_is_read_or_too_old() {
     let unread = history.store.outbox().unread(&SessionId::new("client")).unwrap();
     let prune = async |unread: Option<u32>| {
         let unread = unread.map(|days| DAY * days);
-        history.store.history().prune(&tasks(0), unread, day(9)).await.unwrap()
+        history.store.history().prune(&tasks(0), unread, None, day(9)).await.unwrap()
     };
     assert_eq!((prune(None).await, history.left()), (1, owned(&["old", "read", "new"])));
     history.store.outbox().mark_read(Receipt::from_iter([unread[1].0]), day(9)).await.unwrap();

@@ -43,6 +43,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../../../migrations/0017_retry.sql"),
     include_str!("../../../migrations/0018_pause.sql"),
     include_str!("../../../migrations/0019_alerts.sql"),
+    include_str!("../../../migrations/0020_keyed_changes.sql"),
 ];
 
 /// Stands between the name of a store that was set aside and a number.

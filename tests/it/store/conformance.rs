@@ -164,6 +164,7 @@ impl World {
             open_todos: Vec::new(),
             progress: None,
             transcript: true,
+            key: None,
         }
     }
 
@@ -432,7 +433,12 @@ async fn clearing_takes_ended_tasks_off_the_list_and_leaves_one_that_was_just_la
     let change = ended.state.request(Request::Cancel { why: None }).unwrap();
     world.store.tasks().end(&ended, change, world.end()).await.unwrap().unwrap();
     assert_eq!(
-        world.store.tasks().clear(&live.origin.parent.session, world.clock.now()).await.unwrap(),
+        world
+            .store
+            .tasks()
+            .clear(&live.origin.parent.session, None, world.clock.now())
+            .await
+            .unwrap(),
         1
     );
     let cleared =
@@ -641,7 +647,7 @@ async fn pruning_takes_what_has_ended_and_leaves_what_is_owed(open: OpenStore) {
     world.store.outbox().mark_read(read, world.clock.now()).await.unwrap();
     let prune = || async {
         let (none, at) = (Retention { tasks: Some(0), age: None }, world.clock.now());
-        world.store.history().prune(&none, None, at).await.unwrap();
+        world.store.history().prune(&none, None, None, at).await.unwrap();
         world.stored().into_iter().map(|task| task.id).collect::<Vec<_>>()
     };
     let left = [&live, &owed, &unread, &unkept].map(|task| task.id.clone());
@@ -786,7 +792,7 @@ async fn how_a_permission_was_answered_is_kept_with_its_task(open: OpenStore) {
     };
     let (one, two) = (answered("per_1", true), answered("per_2", false));
     for answer in [&one, &two] {
-        world.store.asks().answered(&task.id, answer.clone()).await.unwrap();
+        world.store.asks().answered(&task.id, answer.clone(), None).await.unwrap();
     }
     let store = world.reopened();
     assert_eq!(store.asks().answers(&task.id).unwrap(), [one, two.clone()]);

@@ -3,9 +3,9 @@
 
 use asyncagents::host::scripted::Control;
 use asyncagents::store::End;
-use asyncagents::supervisor::{Error, Target};
+use asyncagents::supervisor::{Caller, Error, Target};
 use asyncagents::task::launch::TaskSpec;
-use asyncagents::task::lifecycle::{Change, Refused, Report, Request};
+use asyncagents::task::lifecycle::{Change, Refused, Report, Request, ResumePolicy};
 use asyncagents::task::{BatchId, SHELL, SessionId, State, Status, Task, TaskId};
 
 use crate::support::{World, caller, order, settings};
@@ -43,6 +43,49 @@ async fn a_person_in_a_shell_may_cancel_what_another_conversation_may_not_and_it
     let shell = caller(&SessionId::new(SHELL));
     world.supervisor.cancel(&shell, target()).await.unwrap();
     assert!(world.posts(&parent, 1).await[0].wake);
+}
+
+/// What a daemon leaves that is killed when it has cancelled one task of several.
+#[tokio::test]
+async fn a_repeated_cancel_does_what_was_left_and_answers_with_all_of_it() {
+    let world = World::start().await;
+    let (parent, other) = (world.parent().await, world.parent().await);
+    let first = world.launch(&parent, "@hang").await;
+    let second = world.launch(&parent, "@hang").await;
+    let strange = world.launch(&other, "@hang").await;
+    let cancel = async |caller: &Caller, target| {
+        let key = Some("key".to_owned());
+        let cancelled = world.supervisor.cancel_once(caller, target, key).await.unwrap();
+        cancelled.tasks.into_iter().map(|task| task.id).collect::<Vec<TaskId>>()
+    };
+    let (parent, other) = (caller(&parent), caller(&other));
+    let one = Target::Task(first.id.clone());
+    assert_eq!(cancel(&parent, one.clone()).await, std::slice::from_ref(&first.id));
+    let both = [first.id.clone(), second.id.clone()];
+    assert_eq!(cancel(&parent, Target::All).await, both);
+    assert_eq!(cancel(&parent, Target::All).await, both);
+    assert_eq!(cancel(&parent, one).await, std::slice::from_ref(&first.id));
+    assert_eq!(cancel(&parent, Target::Batch(first.batch.clone())).await, both);
+    // A key says nothing of tasks that are not its caller's.
+    assert_eq!(cancel(&other, Target::All).await, [strange.id]);
+}
+
+#[tokio::test]
+async fn a_repeated_cancel_leaves_alone_what_was_resumed_since() {
+    let mut settings = settings();
+    settings.resumable = ResumePolicy::AnyEnded;
+    let world = World::with(settings).await;
+    let parent = world.parent().await;
+    let task = world.launch(&parent, "@hang").await;
+    let cancel = || {
+        let key = Some("key".to_owned());
+        let target = Target::Task(task.id.clone());
+        async { world.supervisor.cancel_once(&caller(&parent), target, key).await.unwrap() }
+    };
+    cancel().await;
+    world.supervisor.resume(&task.id, "@hang".to_owned()).await.unwrap();
+    assert_eq!(cancel().await.tasks[0].status(), Status::Resumed);
+    assert_eq!(world.status(&task), Status::Resumed);
 }
 
 #[tokio::test]
@@ -163,6 +206,7 @@ async fn a_crash_before_the_abort_cancels_the_descendants_of_a_cancelled_task_an
             open_todos: Vec::new(),
             progress: None,
             transcript: false,
+            key: None,
         };
         let now = world.task(&child.id);
         world.store.tasks().end(&now, way(&now), end).await.unwrap().unwrap();
