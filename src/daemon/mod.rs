@@ -71,7 +71,7 @@ const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
 /// The MCP server at `/mcp` of the port. It is made by the layer above, which knows that protocol.
 pub struct McpEndpoint {
     pub route: MethodRouter,
-    /// Ends its sessions, once nobody is served any more.
+    /// Ends its sessions, once all requests are served.
     pub close: BoxFuture<'static, ()>,
 }
 
@@ -175,7 +175,7 @@ pub async fn run(
     let _ = tokio::time::timeout(LONGEST_FAREWELL, workers).await;
     // Runs of our own agents are cut off at their last saved message; the next daemon continues them.
     let _ = tokio::time::timeout(LONGEST_FAREWELL, embedded.stop()).await;
-    // The store last, when nobody writes any more: it commits what is queued and joins the writer thread. The lock
+    // The store last, when all writers have stopped: it commits what is queued and joins the writer thread. The lock
     // is released after it, so that the next daemon never opens a store that is still being written.
     tokio::task::spawn_blocking(move || store.close()).await.context("closing the task store")?;
     home.leave();
@@ -305,6 +305,10 @@ fn open_store(
     // From here on, every end is owed to those who want to be told: first of all those of tasks in quarantine.
     drop(store.alerts().set_channels(channels));
     // Not fatal: a store that cannot be written reports so with every command, and can still be read.
+    if let Err(error) = store.integrity().quarantine_rows_at_start() {
+        let error = &error as &dyn std::error::Error;
+        tracing::error!(error, "small tables not checked at start; a bad row may keep others from being read");
+    }
     if let Err(error) = store.integrity().quarantine_live() {
         let error = &error as &dyn std::error::Error;
         tracing::error!(

@@ -3,6 +3,7 @@
 //! Every command asks for the health first: it carries the protocol number, and the warnings that the user
 //! has to see. It answers 200 even when the store cannot be read.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use axum::Json;
@@ -14,7 +15,9 @@ use super::Api;
 use super::body::Params;
 use super::error::ApiError;
 use super::tasks::seconds;
-use crate::supervisor::{DrainGuard, DrainOutcome, QuarantinedTask};
+use crate::supervisor::{
+    DrainGuard, DrainOutcome, QuarantinedRow, QuarantinedTask, StoreCheck,
+};
 use crate::wire::{CheckView, HealthView, PROTOCOL};
 
 /// The key of warnings about damaged stores that were set aside.
@@ -66,6 +69,8 @@ fn warnings(api: &Api) -> Vec<String> {
     let damage = api.supervisor.store_damage();
     let found = api.supervisor.newly_quarantined();
     let quarantined = (!found.is_empty()).then(|| in_quarantine(&found));
+    let rows = rows_in_quarantine(&api.supervisor.newly_quarantined_rows());
+    let quarantined = quarantined.into_iter().chain(rows);
     damage.into_iter().chain(api.warnings.all()).chain(quarantined).collect()
 }
 
@@ -89,17 +94,38 @@ fn in_quarantine(found: &[QuarantinedTask]) -> String {
     }
 }
 
+/// By table, because such rows have no name that anybody knows.
+fn rows_in_quarantine(found: &[QuarantinedRow]) -> Option<String> {
+    let mut tables: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in found {
+        *tables.entry(&row.table).or_default() += 1;
+    }
+    let named: Vec<String> =
+        tables.iter().map(|(table, rows)| format!("`{table}` ({rows})")).collect();
+    (!named.is_empty()).then(|| {
+        format!(
+            "rows of the task store were damaged and set aside, in its tables {}; the others are not \
+             affected",
+            named.join(", ")
+        )
+    })
+}
+
 /// Reads the whole store from end to end, for `asyncagents doctor`. With a long history that takes minutes, so
 /// it runs on a thread that may block.
 pub(super) async fn check(State(api): State<Api>) -> Result<Json<CheckView>, ApiError> {
     let supervisor = api.supervisor.clone();
     let checked = tokio::task::spawn_blocking(move || supervisor.check_store());
-    let (problems, found) = match checked.await {
+    let StoreCheck { problems, tasks, rows } = match checked.await {
         Ok(checked) => checked?,
-        Err(_) => (vec!["the check crashed; the daemon's log says why".to_owned()], Vec::new()),
+        Err(_) => StoreCheck {
+            problems: vec!["the check crashed; the daemon's log says why".to_owned()],
+            ..StoreCheck::default()
+        },
     };
-    let warnings = (!found.is_empty()).then(|| in_quarantine(&found));
-    Ok(Json(CheckView { problems, warnings: warnings.into_iter().collect() }))
+    let warnings = (!tasks.is_empty()).then(|| in_quarantine(&tasks));
+    let warnings = warnings.into_iter().chain(rows_in_quarantine(&rows)).collect();
+    Ok(Json(CheckView { problems, warnings }))
 }
 
 #[derive(Default, Deserialize)]

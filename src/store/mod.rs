@@ -10,6 +10,7 @@
 
 mod alerts;
 mod asks;
+mod bad_rows;
 mod calls;
 mod events;
 mod filter;
@@ -45,6 +46,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use alerts::OwedAlert;
+pub use bad_rows::QuarantinedRow;
 pub use calls::{NewCall, StoredCall};
 pub use filter::{Direction, Field, Filter, Sort, Window};
 pub use further::{AddOutcome, FurtherPrompt, NewFurtherPrompt};
@@ -101,6 +103,7 @@ struct Inner {
     damage: Arc<damage::Latch>,
     /// What this process has put into quarantine.
     quarantined: Mutex<Vec<QuarantinedTask>>,
+    quarantined_rows: Mutex<Vec<QuarantinedRow>>,
     brief: Brief,
     /// By which people are told.
     channels: writer::Channels,
@@ -121,7 +124,9 @@ pub enum Error {
     NoShortId,
     #[error("the task store holds something unreadable in `{column}`")]
     Unreadable { column: &'static str },
-    #[error("a task cannot be read any more (`{field}`); it is ended in error, try again")]
+    #[error(
+        "the record of a task is damaged (`{field}`) and the task was marked as failed; try again"
+    )]
     UnreadableTask { seq: i64, field: String },
     #[error(
         "the task store is damaged ({0}), so nothing is written to it any more; `asyncagents daemon \
@@ -182,6 +187,7 @@ impl Store {
             pruned: watch::Sender::new(0),
             damage,
             quarantined: Mutex::default(),
+            quarantined_rows: Mutex::default(),
             brief,
             channels,
         };

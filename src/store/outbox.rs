@@ -49,9 +49,39 @@ const OWED_COLUMNS: usize = 15;
 const JOINED: &str = "JOIN task t ON t.seq = n.task \
     JOIN run r ON r.task = n.task AND r.n = n.run";
 
+/// What is owed or unread of one task.
+fn of_task() -> String {
+    format!(
+        "SELECT {OWED}, {RUN} FROM notice n {JOINED}
+         WHERE n.task = ?1 AND (n.delivered_at IS NULL OR n.parent_host = '{MAILBOX}' AND n.read_at IS NULL) ORDER BY n.seq"
+    )
+}
+
 fn owed(row: Row<'_>) -> Result<OwedNotice, Error> {
     let task = row.get(14)?;
     decode(row).map_err(|error| rows::unreadable(row, task, error))
+}
+
+/// Decodes what is owed or unread of a task, as those do who tell it.
+pub(super) fn decode_owed(db: &Connection, task: i64) -> Result<(), Error> {
+    let mut of_task = db.prepare(&of_task())?;
+    let mut found = of_task.query([task])?;
+    while let Some(row) = found.next()? {
+        owed(row)?;
+    }
+    Ok(())
+}
+
+/// The first of those notices that cannot be decoded.
+pub(super) fn first_undecodable(db: &Connection, task: i64) -> Result<Option<i64>, Error> {
+    let mut of_task = db.prepare(&of_task())?;
+    let mut found = of_task.query([task])?;
+    while let Some(row) = found.next()? {
+        if owed(row).is_err() {
+            return Ok(Some(row.get(0)?));
+        }
+    }
+    Ok(None)
 }
 
 fn decode(row: Row<'_>) -> Result<OwedNotice, Error> {

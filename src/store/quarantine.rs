@@ -8,8 +8,9 @@
 
 use std::time::Duration;
 
+use super::bad_rows::{self, QuarantinedRow};
 use super::events::publish;
-use super::outbox::{NewNotice, NoticeKind, owe};
+use super::outbox::{self, NewNotice, NoticeKind, owe};
 use super::rows::{self, RUN, TASK};
 use super::sql::{Connection, Params, Value};
 use super::sqlite::{Column, columns};
@@ -24,7 +25,7 @@ use crate::task::{Budget, MessageId, Progress, Status, Task, Timestamp};
 const AROUND: i64 = 100;
 
 /// How long a read waits for the writer to put a task into quarantine. It blocks a thread of the runtime.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A task that was put into quarantine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +34,13 @@ pub struct QuarantinedTask {
     pub name: String,
     /// What could not be decoded.
     pub field: String,
+}
+
+/// What an inspection has found and put into quarantine.
+#[derive(Default)]
+struct Inspection {
+    tasks: Vec<QuarantinedTask>,
+    rows: Vec<QuarantinedRow>,
 }
 
 /// Which tasks to inspect.
@@ -64,7 +72,8 @@ impl Integrity<'_> {
         })
     }
 
-    /// Decodes every task there is; those that cannot be decoded are in quarantine afterwards.
+    /// Decodes every task there is and what is owed of it, and looks through the other tables; what cannot be
+    /// decoded is in quarantine afterwards.
     pub fn inspect_all(&self) -> Result<(), Error> {
         let mut after = 0;
         loop {
@@ -78,14 +87,35 @@ impl Integrity<'_> {
                 let in_slice = "SELECT seq FROM task WHERE seq > ?1 AND seq <= ?2";
                 for seq in numbers(db, in_slice, (after, last))? {
                     read(db, seq)?;
+                    outbox::decode_owed(db, seq)?;
                 }
-                Ok(Some(last))
+                // Stored JSON that is none would spoil every page it is on; without it, it is built again.
+                let broken = "SELECT task FROM view
+                              WHERE task > ?1 AND task <= ?2 AND NOT json_valid(json)";
+                Ok(Some((last, numbers(db, broken, (after, last))?)))
             })?;
+            let last = match last {
+                Some((last, broken)) if broken.is_empty() => Some(last),
+                Some((last, broken)) => {
+                    self.forget_views(broken)?;
+                    Some(last)
+                }
+                None => None,
+            };
             match last {
                 Some(last) => after = last,
-                None => return Ok(()),
+                None => return self.quarantine_all_rows(),
             }
         }
+    }
+
+    fn forget_views(&self, tasks: Vec<i64>) -> Result<(), Error> {
+        let forgotten = self.store.write(move |db, _| {
+            let mut forget = db.prepare("DELETE FROM view WHERE task = ?1")?;
+            tasks.iter().try_for_each(|task| forget.execute([*task]).map(drop))?;
+            Ok(())
+        });
+        forgotten.wait(LONGEST_WAIT)
     }
 
     /// Inspects around this task, or wherever a status is unknown. `false`: nothing was isolated, so a retry of
@@ -106,9 +136,10 @@ impl Integrity<'_> {
 
     fn inspect(&self, scope: InspectionScope) -> Result<usize, Error> {
         let inspected = self.store.write(move |db, events| inspect(db, events, &scope));
-        let found = inspected.wait(LONGEST_WAIT)?;
-        let number = found.len();
-        self.store.0.quarantined.lock().extend(found);
+        let Inspection { tasks, rows } = inspected.wait(LONGEST_WAIT)?;
+        let number = tasks.len() + rows.len();
+        self.store.0.quarantined.lock().extend(tasks);
+        self.note_rows(rows);
         Ok(number)
     }
 }
@@ -117,7 +148,7 @@ fn inspect(
     db: &Connection,
     events: &mut PendingEvents,
     scope: &InspectionScope,
-) -> Result<Vec<QuarantinedTask>, Error> {
+) -> Result<Inspection, Error> {
     let seqs = match scope {
         InspectionScope::Live => numbers(db, "SELECT seq FROM task WHERE slot > 0", ())?,
         InspectionScope::Around(seq) => {
@@ -131,13 +162,43 @@ fn inspect(
             numbers(db, unknown, [known])?
         }
     };
-    let mut found = Vec::new();
+    let mut found = Inspection::default();
     for seq in seqs {
         if let Err(Error::UnreadableTask { field, .. }) = read(db, seq) {
-            found.push(isolate_or_delete(db, events, seq, field)?);
+            found.tasks.push(isolate_or_delete(db, events, seq, field)?);
         }
+        found.rows.extend(mend_owed(db, seq)?);
     }
     Ok(found)
+}
+
+/// Mends notices that are owed of a task and cannot be decoded, with the runs they are about: one would hold up those
+/// of every other parent. The end of the current run is owed once more, under another message id; any other notice that
+/// stays unreadable is given up.
+fn mend_owed(db: &Connection, seq: i64) -> Result<Vec<QuarantinedRow>, Error> {
+    let mut mended = Vec::new();
+    while let Err(Error::UnreadableTask { field, .. }) = outbox::decode_owed(db, seq) {
+        let Some(notice) = outbox::first_undecodable(db, seq)? else { break };
+        let about = "SELECT r.seq FROM run r JOIN notice n ON r.task = n.task AND r.n = n.run
+                     WHERE n.seq = ?1";
+        for run in numbers(db, about, [notice])? {
+            bad_rows::keep(db, "run", &format!("seq = {run}"), &field)?;
+            replace_unreadable(db, "run", run)?;
+        }
+        if outbox::first_undecodable(db, seq)? == Some(notice) {
+            bad_rows::keep(db, "notice", &format!("seq = {notice}"), &field)?;
+            let is_end = "SELECT EXISTS (SELECT 1 FROM notice n JOIN task t ON t.seq = n.task
+                          WHERE n.seq = ?1 AND n.nth = 0 AND n.run = t.run AND t.slot = 0)";
+            let is_end: bool = db.query_one(is_end, [notice], |row| row.get(0))?;
+            db.execute("DELETE FROM notice WHERE seq = ?1", [notice])?;
+            if let (true, Some(task)) = (is_end, read(db, seq)?) {
+                let at = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+                tell(db, seq, &task, db.query_one(at, (), |row| row.get(0))?)?;
+            }
+        }
+        mended.push(QuarantinedRow { table: "notice".to_owned(), field });
+    }
+    Ok(mended)
 }
 
 /// One that resists repair is deleted, its original kept in the quarantine: it must not hold up the others for
@@ -300,7 +361,9 @@ enum Substitute {
 /// Replaces values of a type that their column cannot have, and text that is not UTF-8, column by column and
 /// without decoding the row. What is readable of a text stays.
 fn replace_unreadable(db: &Connection, table: &str, seq: i64) -> Result<(), Error> {
-    for Column { name, is_text, required, .. } in columns(db, table)? {
+    for column in columns(db, table)? {
+        let is_text = column.is_text();
+        let Column { name, required, .. } = column;
         let select = format!("SELECT {name} FROM {table} WHERE seq = ?1");
         let mut text = String::new();
         let substitute = db.query_one(&select, [seq], |row| {
@@ -340,6 +403,35 @@ mod tests {
     use super::*;
     use crate::store::prune::tests::History;
     use crate::task::{MAILBOX, TaskId};
+
+    #[tokio::test]
+    async fn a_notice_that_cannot_be_read_holds_up_no_other_and_an_end_is_owed_again() {
+        let history = History::new();
+        let mut tasks = Vec::new();
+        for name in ["good", "odd", "older", "last"] {
+            let task = history.launch(name, "general", "batch", "scripted").await;
+            tasks.push(history.finish(&task, 1).await);
+        }
+        // The bad notice of this one is of an earlier run.
+        history.resume(&tasks[2]).await;
+        let store = &history.store;
+        let db = Connection::open(history.file()).unwrap();
+        db.execute_batch(
+            "UPDATE notice SET attempts = 'often' WHERE task = 2;
+             UPDATE run SET message_id = x'ff00' WHERE task = 3 AND n = 0;",
+        )
+        .unwrap();
+        let now = Timestamp::from_millis(i64::MAX / 2);
+        let due = store.outbox().due(now, Duration::MAX, &Default::default()).unwrap();
+        let due: Vec<&str> = due.iter().map(|notice| notice.task.as_str()).collect();
+        assert_eq!(due, ["good", "older", "last", "odd"]);
+        let row = |field: &str| {
+            let (table, field) = ("notice".to_owned(), field.to_owned());
+            QuarantinedRow { table, field }
+        };
+        assert_eq!(store.integrity().newly_quarantined_rows(), [row("attempts"), row("message_id")]);
+        assert_eq!(store.integrity().newly_quarantined(), []);
+    }
 
     #[tokio::test]
     async fn whatever_is_wrong_with_a_row_the_others_are_read_and_it_is_named() {

@@ -86,6 +86,7 @@ pub use providers::{
 };
 pub use queue::{DrainOutcome, SlotCounts};
 pub use send::{Delivery, SendOutcome};
+pub use status::StoreCheck;
 pub use wait::{AwaitedEnds, Need, PermissionDialog, WaitEnd, WaitOutcome};
 
 use self::alerts::Alerter;
@@ -108,7 +109,7 @@ use crate::metrics::Metrics;
 use crate::notify::Notifier;
 use crate::store::{self, Resolution, Store};
 pub use crate::store::{
-    Direction, Field, Filter, Group, NewCall, QuarantinedTask, QueueLength, Retention, Snapshot,
+    Direction, Field, Filter, Group, NewCall, QuarantinedRow, QuarantinedTask, QueueLength, Retention, Snapshot,
     Sort, StoredCall, Totals, Window,
 };
 use crate::task::lifecycle::{self, ResumePolicy};
@@ -201,7 +202,7 @@ pub struct Settings {
     pub notifier: Arc<Notifier>,
     /// What is pruned is what this leaves out.
     pub history: Retention,
-    /// How long an end that nobody has read keeps its task; `None` is until it is read.
+    /// How long a task is kept whose end was not read; `None` is until it is read.
     pub keep_unread: Option<Duration>,
 }
 
@@ -258,7 +259,7 @@ pub enum Error {
     #[error("{0}")]
     BadServer(String),
     #[error(
-        "this parent has {0} queued tasks, the most it may have; wait for some of them or cancel some"
+        "the queue of this parent is full (limit {0}); wait for some of its tasks or cancel some"
     )]
     QueueFull(usize),
     #[error(
@@ -411,7 +412,7 @@ impl Supervisor {
         workers.spawn(run_restarting("alerter", alerter.clone(), Alerter::run));
         workers.spawn(run_restarting("pruner", self.clone(), Supervisor::pruner));
         workers.spawn(run_restarting("toaster", self.clone(), Supervisor::toaster));
-        workers.spawn(run_restarting("keeper", transcripts.clone(), Transcripts::run));
+        workers.spawn(run_restarting("transcript archiver", transcripts.clone(), Transcripts::run));
         for host in self.0.core.hosts().all.values() {
             let host = Arc::clone(host);
             let listen = move |supervisor: Supervisor| supervisor.listener(Arc::clone(&host));

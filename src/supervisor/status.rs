@@ -4,11 +4,23 @@
 use std::sync::Arc;
 
 use super::{Error, Supervisor};
-use crate::store::{Filter, Group, QuarantinedTask, QueueLength, Snapshot, Sort, Totals, Window};
+use crate::store::{
+    Filter, Group, QuarantinedRow, QuarantinedTask, QueueLength, Snapshot, Sort, Totals, Window,
+};
 use crate::task::queue::Limits;
 use crate::task::trends::{Span, Trends};
 use crate::task::view::TaskView;
 use crate::task::{BatchId, RunEvent, Task, TaskId};
+
+/// The outcome of a check of the whole store.
+#[derive(Clone, Debug, Default)]
+pub struct StoreCheck {
+    /// What is wrong with the file.
+    pub problems: Vec<String>,
+    /// Tasks that could not be read, and rows of other tables.
+    pub tasks: Vec<QuarantinedTask>,
+    pub rows: Vec<QuarantinedRow>,
+}
 
 impl Supervisor {
     pub fn task_count(&self) -> Result<u64, Error> {
@@ -57,14 +69,21 @@ impl Supervisor {
         self.0.core.store().integrity().newly_quarantined()
     }
 
-    /// Full integrity check: what is wrong with the store, and which tasks could not be read.
-    pub fn check_store(&self) -> Result<(Vec<String>, Vec<QuarantinedTask>), Error> {
+    /// The same of rows of other tables.
+    pub fn newly_quarantined_rows(&self) -> Vec<QuarantinedRow> {
+        self.0.core.store().integrity().newly_quarantined_rows()
+    }
+
+    /// Full integrity check: what is wrong with the store, and which tasks and other rows could not be read.
+    pub fn check_store(&self) -> Result<StoreCheck, Error> {
         let problems = self.0.core.store().integrity().check()?;
         // In a file that is not written, those who cannot be decoded stay where they are.
         if problems.is_empty() {
             self.0.core.store().integrity().inspect_all()?;
         }
-        Ok((problems, self.0.core.store().integrity().quarantined()?))
+        let integrity = self.0.core.store().integrity();
+        let (tasks, rows) = (integrity.quarantined()?, integrity.quarantined_rows()?);
+        Ok(StoreCheck { problems, tasks, rows })
     }
 
     pub fn totals(&self) -> Result<Totals, Error> {

@@ -72,7 +72,7 @@ impl History {
         self.store.tasks().end(task, change, end_of(task, on)).await.unwrap().unwrap()
     }
 
-    async fn resume(&self, task: &Task) -> Task {
+    pub(in crate::store) async fn resume(&self, task: &Task) -> Task {
         let run = NewRun {
             message_id: MessageId::new(format!("{}-prompt-{}", task.id, task.run + 1)),
             prompt: "and then?".to_owned(),

@@ -68,6 +68,46 @@ fn a_row_that_cannot_be_read_is_reported_and_ended_in_error_and_other_tasks_go_o
     assert_eq!(shell.say(["prune", "--keep", "0"]), "Removed 5 tasks.\n");
 }
 
+#[test]
+fn rows_of_other_tables_that_cannot_be_read_are_set_aside_and_everything_else_goes_on() {
+    let shell = Shell::with_host_process();
+    let done = shell.launch_to_the_end("done\n@say fine");
+    shell.say(["daemon", "stop"]);
+    open(&shell)
+        .execute_batch(
+            "INSERT INTO process VALUES ('m', x'ff00', 'call', 'no number', 1, 'boot', 1);
+             INSERT INTO intent VALUES ('n1', 'scripted', 'cli', 'yesterday', '{}');
+             INSERT INTO intent VALUES (CAST(x'ff' AS TEXT), 'scripted', 'cli', 1, '{}');
+             INSERT INTO tool_call (id, parent, tool, key, request, created_at)
+               VALUES ('c', 'cli', 'wait', 'k', x'00', 1);
+             UPDATE view SET json = x'ff00';",
+        )
+        .unwrap();
+    assert_eq!(shell.launch_to_the_end("after\n@say also fine").result.unwrap(), "also fine");
+    let said = "rows of the task store were damaged and set aside, in its tables `intent` (2), \
+                `process` (1), `tool_call` (1); the others are not affected";
+    assert_eq!(shell.health().unwrap().warnings, [said]);
+    let listed: Vec<TaskView> = shell.tasks();
+    assert_eq!(listed.iter().filter(|task| task.session_id == done.session_id).count(), 1);
+
+    // What only `doctor` reads.
+    open(&shell)
+        .execute_batch(
+            "INSERT INTO served VALUES ('cli', 'late');
+             UPDATE view SET json = '{\"broken}';",
+        )
+        .unwrap();
+    let doctor = shell.run(["doctor"]);
+    let said = "rows of the task store were damaged and set aside, in its tables `intent` (2), \
+                `process` (1), `served` (1), `tool_call` (1); the others are not affected";
+    assert!(doctor.stdout.contains(&format!("! task store: {said}\n")), "{doctor:?}");
+    assert_eq!(doctor.code, 0, "{doctor:?}");
+    assert_eq!(shell.tasks().len(), 2);
+    let kept = "SELECT original FROM quarantined_row WHERE source = 'process'";
+    let kept: String = open(&shell).query_row(kept, [], |row| row.get(0)).unwrap();
+    assert_eq!(kept, "'m', X'FF00', 'call', 'no number', 1, 'boot', 1");
+}
+
 fn owed_aborts(shell: &Shell) -> i64 {
     let sql = "SELECT count(*) FROM run WHERE abort_owed = 1 OR transcript_owed = 1";
     open(shell).query_row(sql, [], |row| row.get(0)).unwrap()
@@ -150,7 +190,7 @@ fn a_damaged_index_makes_the_store_read_only_and_every_verb_says_so_until_it_is_
     fs::remove_file(&aside).unwrap();
     until("the warning is gone", || shell.run(["list"]).stderr.is_empty());
     assert_eq!(shell.tasks().len(), 4);
-    let sound = "The task store is sound; it was rewritten without gaps.\n";
+    let sound = "The task store is sound; it was only compacted.\n";
     shell.say(["daemon", "stop"]);
     assert_eq!(shell.say(["doctor", "--repair"]), sound);
     assert_eq!(shell.tasks().len(), 4);
