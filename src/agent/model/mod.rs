@@ -48,6 +48,8 @@ pub enum Piece {
     /// A complete call; models may make several in one answer.
     Call(Call),
     Usage(Tokens),
+    /// What the answer cost in dollars, where the server says so itself.
+    Cost(f64),
     /// The last piece of a complete answer. A stream that ends without it was cut off.
     End(Finish),
 }

@@ -21,7 +21,7 @@ const MOST_FILES: usize = 3;
 const MOST_FINDINGS: usize = 12;
 const LONGEST_LINE: usize = 120;
 
-/// How the names of files end that programs write and nobody reads.
+/// Endings of the names of generated files, which people do not read.
 const GENERATED: [&str; 3] = [".lock", ".snap", ".svg"];
 
 /// Stop words: they say nothing about where to look.

@@ -2,7 +2,7 @@
 //! so after a crash the loop goes on from the last saved message. It touches no model, tool or disk.
 //!
 //! An answer is in the conversation from the moment the model is asked for it, empty at first. Saving
-//! that proves that the store can be written before anybody pays for the answer, and reserves its place:
+//! that proves that the store can be written before the answer is paid for, and reserves its place:
 //! what is said to the session meanwhile comes after it.
 //!
 //! What a crash can leave behind: an answer that never came (asked for again in its place), calls that
@@ -393,6 +393,11 @@ impl<M: Mint> Turn<M> {
             Piece::Usage(tokens) => {
                 message.info.tokens = Some(tokens);
                 message.info.cost = price.map(|price| price.of(tokens));
+                0
+            }
+            Piece::Cost(cost) => {
+                // A price in the configuration is what the user wants it counted by.
+                message.info.cost = message.info.cost.or(Some(cost));
                 0
             }
             Piece::End(_) => 0,

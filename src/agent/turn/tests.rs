@@ -461,6 +461,23 @@ fn signatures_of_a_provider_stay_with_their_thought_or_call() {
 }
 
 #[test]
+fn a_reported_cost_counts_unless_the_model_has_a_price() {
+    let check = |price: Option<Price>, expected: f64| {
+        let mut turn = turn(vec![prompt()]);
+        turn.price = price;
+        on(&mut turn, Event::Begin);
+        on(&mut turn, Event::Piece(Piece::Text("so".into())));
+        let used = Tokens { input: 1_000_000, ..Tokens::default() };
+        on(&mut turn, Event::Piece(Piece::Usage(used)));
+        on(&mut turn, Event::Piece(Piece::Cost(0.25)));
+        on(&mut turn, end(Finish::Stop));
+        assert_eq!(turn.messages()[1].info.cost, Some(expected));
+    };
+    check(None, 0.25);
+    check(Some(Price::flat(2.0, 10.0)), 2.0);
+}
+
+#[test]
 fn a_long_conversation_is_summed_up_before_the_next_step() {
     let mut turn = turn(vec![prompt()]);
     on(&mut turn, Event::Begin);

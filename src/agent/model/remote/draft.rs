@@ -40,6 +40,7 @@ pub(super) struct Draft {
     calls: Vec<PartialCall>,
     retry_after: Option<Duration>,
     pub(super) usage: Option<Tokens>,
+    pub(super) cost: Option<f64>,
     /// Set once the model has said why it stopped: whatever happens after that, the answer is complete.
     pub(super) finish: Option<Finish>,
 }
@@ -69,6 +70,7 @@ impl Draft {
             calls: Vec::new(),
             retry_after: None,
             usage: None,
+            cost: None,
             finish: None,
         }
     }
@@ -179,6 +181,7 @@ impl Draft {
             pieces.push(Piece::Call(call));
         }
         pieces.extend(self.usage.map(Piece::Usage));
+        pieces.extend(self.cost.map(Piece::Cost));
         pieces.push(Piece::End(finish));
         Ok(pieces)
     }

@@ -135,6 +135,8 @@ struct Usage {
     completion_tokens_details: Option<Details>,
     #[serde(default)]
     prompt_tokens_details: Option<PromptDetails>,
+    #[serde(default)]
+    cost: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -167,6 +169,8 @@ pub(super) fn event(draft: &mut Draft, data: &str) -> Result<StreamEvent, Error>
     // Some servers send it with every chunk, and an empty one at the end: the last that says something counts.
     if let Some(usage) = chunk.usage {
         draft.usage = usage.tokens().or(draft.usage);
+        // OpenRouter knows which provider answered and what that charged.
+        draft.cost = usage.cost.filter(|cost| cost.is_finite() && *cost >= 0.0).or(draft.cost);
     }
     // Only one answer is asked for, so a second choice is never ours.
     let choice = chunk.choices.and_then(|choices| choices.into_iter().next());
@@ -363,6 +367,22 @@ mod tests {
         }
         assert_eq!(decoder(9).event(b"{\"choices\": [{\"del"), Err(Error::Truncated));
         assert_eq!(decoder(9).event(&[b'"', 0xff, b'"']), Err(ErrorMapper::unreadable()));
+    }
+
+    #[test]
+    fn a_cost_that_the_server_reports_comes_with_the_end() {
+        for (reported, expected) in [(json!(0.25), Some(0.25)), (json!(-1), None), (json!(null), None)] {
+            let mut decoder = decoder(9);
+            let usage = json!({"prompt_tokens": 3, "completion_tokens": 1, "cost": reported});
+            let chunk = json!({"choices": [], "usage": usage}).to_string();
+            decoder.event(&finished("stop")).unwrap();
+            decoder.event(chunk.as_bytes()).unwrap();
+            let costs = decoder.ending(&[]).unwrap().into_iter().filter_map(|piece| match piece {
+                Piece::Cost(cost) => Some(cost),
+                _ => None,
+            });
+            assert_eq!(costs.collect::<Vec<f64>>(), Vec::from_iter(expected), "{reported}");
+        }
     }
 
     #[test]
