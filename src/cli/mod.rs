@@ -263,9 +263,7 @@ fn carry_out(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Untrust(command) => return command.run(&settings),
         Command::Opencode(command) => return command.run(&settings),
         Command::Backup(command) => return command.run(&settings),
-        // Apart from the others: their future below has the size of the largest of them, and to move that about
-        // takes time at the start of every conversation.
-        Command::Mcp(command) => return runtime()?.block_on(command.run(settings)),
+        Command::Mcp(command) => return command.run(settings),
         other => other,
     };
     runtime()?.block_on(async {

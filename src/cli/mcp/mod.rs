@@ -112,12 +112,14 @@ impl Mcp {
         Mcp { verb: None }
     }
 
-    pub(super) async fn run(self, settings: Settings) -> anyhow::Result<ExitCode> {
+    /// With a runtime of its own, whose future is the server alone: one that also held the verbs would be larger, and
+    /// to move it takes time at the start of every conversation.
+    pub(super) fn run(self, settings: Settings) -> anyhow::Result<ExitCode> {
         match self.verb {
-            None => mcp::serve(settings).await?,
+            None => runtime()?.block_on(Box::pin(mcp::serve(settings)))?,
             Some(Verb::Install(arguments)) => {
                 let mut changes = Changes::new(arguments.json);
-                let done = arguments.install(&settings, &mut changes).await;
+                let done = runtime()?.block_on(arguments.install(&settings, &mut changes));
                 changes.print_after(done)?;
             }
             Some(Verb::Uninstall(arguments)) => {
