@@ -136,7 +136,7 @@ impl Inner {
             )),
         };
         if let Some(note) = &state.note {
-            tracing::warn!("{note}");
+            tracing::warn!(%note, "configuration file changed; not all of it takes effect");
         }
     }
 

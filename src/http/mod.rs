@@ -142,7 +142,11 @@ impl Warnings {
         // numbers (bytes left on the disk), and would fill the log otherwise.
         if warnings.len() > before.len() {
             for warning in warnings.iter().filter(|warning| !before.contains(warning)) {
-                tracing::warn!("{warning}");
+                tracing::warn!(
+                    about,
+                    %warning,
+                    "warning raised; commands and `/v1/health` show it"
+                );
             }
         }
     }

@@ -30,7 +30,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(super) struct Alerter {
     pub(super) core: Core,
-    /// Somebody may be owed a notification.
+    /// A notification may be owed.
     pub(super) bell: Bell,
 }
 
@@ -65,7 +65,8 @@ impl Alerter {
                         }
                     }
                     Err(_) => {
-                        tracing::error!("notification panicked; retrying");
+                        let channels: Vec<&str> = busy.iter().map(|busy| busy.name()).collect();
+                        tracing::error!(?channels, "notification panicked; retrying");
                         lanes.shutdown().await;
                         busy.clear();
                         tokio::time::sleep(PAUSES.first).await;

@@ -34,7 +34,7 @@ pub(super) struct OpenAsks {
     open: Arc<watch::Sender<HashMap<String, PermissionRequest>>>,
     /// Wakes the reconciler: a run continues after an answer.
     look: Bell,
-    /// Somebody may be owed a notification.
+    /// A notification may be owed.
     alerts: Bell,
 }
 
@@ -171,7 +171,12 @@ impl OpenAsks {
             }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "age of a permission request unreadable; counting from now");
+                tracing::warn!(
+                    task = %task.id,
+                    ask = ask.id,
+                    error,
+                    "age of a permission request unreadable; counting from now"
+                );
                 now
             }
         };
@@ -188,12 +193,15 @@ impl OpenAsks {
         let noted =
             self.core.store().asks().first_seen_by_people(&task.id, &ask.id, &ask.what, now);
         let alerts = self.alerts.clone();
+        let (task, ask) = (task.id.clone(), ask.id.clone());
         self.core.spawn(async move {
             match noted.await {
                 Ok(()) => alerts.ring(),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(
+                        %task,
+                        ask,
                         error,
                         "permission request not recorded; nobody is notified of it"
                     );

@@ -42,7 +42,7 @@ pub(super) struct Wakes {
     pub(super) prompts: Bell,
     /// A transcript is owed to be kept.
     pub(super) transcripts: Bell,
-    /// Somebody is owed a notification.
+    /// A notification for people is owed.
     pub(super) alerts: Bell,
 }
 
@@ -57,11 +57,11 @@ pub(super) struct EndDetails {
     pub(super) key: Option<String>,
 }
 
-/// Who cancels a task, and why, as far as anybody does.
+/// Who cancels a task, and why, where a caller does.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cancellation<'a> {
-    /// `None` when it follows from something else (the parent was cancelled or deleted); then nobody is woken
-    /// for it.
+    /// `None` when it follows from something else (the parent was cancelled or deleted); then no parent is
+    /// woken for it.
     pub(super) caller: Option<&'a Caller>,
     pub(super) why: Option<&'a str>,
     pub(super) key: Option<&'a str>,
@@ -210,13 +210,15 @@ impl Ends {
     pub(super) fn abort(&self, task: &Task) {
         let (ends, task) = (self.clone(), task.clone());
         self.core.spawn(async move {
-            let mut tries = 0;
-            while !ends.abort_now(&task, task.run).await {
+            let mut attempt = 1;
+            while let Err(error) = ends.abort_now(&task, task.run).await {
+                let delay = BETWEEN_ABORTS.pause(attempt - 1);
+                log_failed_abort(&task, &error, attempt, delay);
                 tokio::select! {
-                    () = tokio::time::sleep(BETWEEN_ABORTS.pause(tries)) => {}
+                    () = tokio::time::sleep(delay) => {}
                     () = ends.core.stopping().cancelled() => return,
                 }
-                tries += 1;
+                attempt += 1;
             }
         });
     }
@@ -233,8 +235,8 @@ impl Ends {
         }
     }
 
-    /// Sends one abort. `false`: it failed and has to be retried.
-    pub(super) async fn abort_now(&self, task: &Task, run: u32) -> bool {
+    /// Sends one abort. One that fails has to be retried.
+    pub(super) async fn abort_now(&self, task: &Task, run: u32) -> Result<(), Error> {
         // A resume waits for this lock: an abort that is slow to arrive would stop the next run.
         let turn = self.stop_turn(&task.id).await;
         self.abort_in_turn(&turn, task, run).await
@@ -246,7 +248,7 @@ impl Ends {
     }
 
     /// The same for a caller that holds the lock already; the parameter proves it.
-    pub(super) async fn abort_in_turn(&self, _: &Turn, task: &Task, run: u32) -> bool {
+    pub(super) async fn abort_in_turn(&self, _: &Turn, task: &Task, run: u32) -> Result<(), Error> {
         // Checked under the lock: once a later run has taken over the session, an abort would hit that one.
         let current = self.core.store().tasks().get(&task.id).ok().flatten();
         let superseded = current.is_none_or(|now| now.run != run || now.is_live());
@@ -259,13 +261,25 @@ impl Ends {
             // Nothing is left to abort: the session is deleted, or its host is not configured any more.
             Ok(())
             | Err(Error::Host(host::Error::NoSuchSession(_)) | Error::UnknownHost { .. }) => {
-                self.core.store().tasks().abort_sent(&task.id, run).await.is_ok()
+                Ok(self.core.store().tasks().abort_sent(&task.id, run).await?)
             }
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::debug!(task = %task.id, error, "session abort failed; retrying");
-                false
-            }
+            Err(error) => Err(error),
         }
+    }
+}
+
+/// A warning at the first attempt only: the attempts go on for as long as the host is away.
+pub(super) fn log_failed_abort(task: &Task, error: &Error, attempt: u32, delay: Duration) {
+    let error = error as &dyn std::error::Error;
+    if attempt == 1 {
+        tracing::warn!(
+            task = %task.id,
+            attempt,
+            ?delay,
+            error,
+            "session abort failed; retrying, and the agent may still be running"
+        );
+    } else {
+        tracing::debug!(task = %task.id, attempt, ?delay, error, "session abort failed; retrying");
     }
 }

@@ -100,7 +100,7 @@ impl Prompter {
         let admitted = match self.core.store().slots().any_queued() {
             Ok(true) => {
                 self.core.store().slots().admit(limits, now).await.map(|started| {
-                    // One that was parked in mid-run is owed no prompt: observing it resumes it.
+                    // One that was parked during a run is owed no prompt: observing it resumes it.
                     if !started.is_empty() {
                         self.look.ring();
                     }
@@ -151,7 +151,7 @@ impl Prompter {
         let next = next.min().unwrap_or(Duration::from_secs(3600));
         // No event tells when a key was set, so it is polled for.
         let next = if lacking { next.min(PARKED_POLL_INTERVAL) } else { next };
-        // Tasks wait for slots that are free, and nobody rings for them again.
+        // Tasks wait for slots that are free, and the bell is not rung for them again.
         let next = if admitted.is_err() { next.min(AFTER_AN_ERROR) } else { next };
         next.max(Duration::from_millis(10))
     }
@@ -370,7 +370,13 @@ impl Prompter {
             error => {
                 self.ledger.show_retrying(active, error.to_string()).await;
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(task = %task.id, error, "prompt delivery failed; retrying");
+                tracing::warn!(
+                    task = %task.id,
+                    host = task.origin.host,
+                    ?failing_for,
+                    error,
+                    "prompt delivery failed; retrying"
+                );
                 return false;
             }
         };
@@ -380,8 +386,8 @@ impl Prompter {
     }
 }
 
-/// The end of a run whose host takes no prompt. One that is at work, and was sent a message, is aborted: nobody
-/// would watch it any more.
+/// The end of a run whose host takes no prompt. One that is at work, and was sent a message, is aborted,
+/// because it would no longer be watched.
 fn refused(active: &ActiveTask, error: String) -> Option<Change> {
     let failed = Report::Failed { error, partial: None };
     match active.run.sent_at {

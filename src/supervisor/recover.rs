@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
+use super::ends::log_failed_abort;
 use super::launch::LaunchIntent;
 use super::{Error, Supervisor};
 use crate::host::{self, NewSession, OpenedSession, Place};
@@ -33,7 +34,9 @@ impl Supervisor {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "queued tasks not updated; their texts about a pause may be old");
         }
+        let mut round = 0;
         loop {
+            round += 1;
             let intents = self.0.core.store().intents().all().unwrap_or_else(|error| {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -53,7 +56,7 @@ impl Supervisor {
             }
             // Concurrently: a host that does not answer delays only its own.
             let (stopped, settled) =
-                tokio::join!(self.stop_what_is_over(), self.settle_all(intents));
+                tokio::join!(self.stop_what_is_over(round), self.settle_all(intents));
             // Unfinished recovery is retried soon; otherwise a look once a minute is enough.
             let unsettled = !(stopped && settled);
             let pause = if unsettled { BETWEEN_TRIES } else { BETWEEN_TRIES * 30 };
@@ -71,7 +74,12 @@ impl Supervisor {
             let Some(_turn) = self.0.launches.try_turn(&intent.nonce) else { return true };
             self.settle_again(&intent.nonce).await.unwrap_or_else(|error| {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "launch not recovered; retrying");
+                tracing::warn!(
+                    nonce = intent.nonce,
+                    host = intent.host,
+                    error,
+                    "launch not recovered; retrying"
+                );
                 false
             })
         };
@@ -79,8 +87,9 @@ impl Supervisor {
         settled.fold(true, |all, settled| async move { all && settled }).await
     }
 
-    /// Sends the aborts that are still owed, and cancels what a cancelled task left behind.
-    async fn stop_what_is_over(&self) -> bool {
+    /// Sends the aborts that are still owed, and cancels what a cancelled task left behind. The round counts as
+    /// the attempt: in the first one all are owed by an earlier daemon.
+    async fn stop_what_is_over(&self, round: u32) -> bool {
         let owed = self.0.core.store().tasks().owed_aborts().unwrap_or_else(|error| {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
@@ -90,10 +99,17 @@ impl Supervisor {
         });
         let stop = |(task, run): (Task, u32)| async move {
             // Only a cancel takes its descendants along; a run that failed leaves them at work. The abort
-            // comes last: once it is recorded as sent, nobody looks for the descendants any more.
+            // comes last: once it is recorded as sent, the descendants are not looked for again.
             let over = task.status() != Status::Cancelled
                 || self.0.ends.cancel_descendants(&task).await.is_ok();
-            over && self.0.ends.abort_now(&task, run).await
+            if !over {
+                return false;
+            }
+            let aborted = self.0.ends.abort_now(&task, run).await;
+            if let Err(error) = &aborted {
+                log_failed_abort(&task, error, round, BETWEEN_TRIES);
+            }
+            aborted.is_ok()
         };
         let stopped = stream::iter(owed).map(stop).buffer_unordered(AT_ONCE);
         stopped.fold(true, |all, stopped| async move { all && stopped }).await

@@ -42,7 +42,7 @@ impl Supervisor {
         }
         // Under the lock, so that they hit the previous run and not the next one.
         for (owed, run) in self.0.core.store().tasks().owed_aborts()? {
-            if owed.id == task.id && !self.0.ends.abort_in_turn(&turn, &owed, run).await {
+            if owed.id == task.id && self.0.ends.abort_in_turn(&turn, &owed, run).await.is_err() {
                 return Err(Error::StillStopping(task.short_id.to_string()));
             }
         }

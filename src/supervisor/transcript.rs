@@ -84,10 +84,10 @@ impl Transcripts {
     pub(super) async fn read(&self, task: &Task) -> Result<String, Error> {
         let kept = self.core.store().transcripts().kept(&task.id)?;
         match kept {
-            Some(kept) if !task.is_live() && kept.run == task.run => unpack(kept).await,
+            Some(kept) if !task.is_live() && kept.run == task.run => unpack(&task.id, kept).await,
             kept => match (self.ask(&task.origin.host, task.into()).await, kept) {
                 (Ok(messages), _) => Ok(messages),
-                (Err(_), Some(kept)) => unpack(kept).await,
+                (Err(_), Some(kept)) => unpack(&task.id, kept).await,
                 (Err(error), None) => Err(error),
             },
         }
@@ -115,7 +115,7 @@ impl Transcripts {
             // Not through `read`, which would ask the host again: the first timeout may have taken as long
             // as a caller waits.
             Err(error) => match self.core.store().transcripts().kept(&task.id)? {
-                Some(kept) => return unpack(kept).await,
+                Some(kept) => return unpack(&task.id, kept).await,
                 None => return Err(error),
             },
         };
@@ -135,15 +135,20 @@ impl Transcripts {
         let mut tries = 0;
         loop {
             let wait = match self.keep_owed().await {
-                Ok(Remaining::Nothing) => {
+                Ok(0) => {
                     tries = 0;
                     Duration::MAX
                 }
-                Ok(Remaining::Something) => PAUSES.pause(tries),
+                Ok(left) => {
+                    let delay = PAUSES.pause(tries);
+                    tracing::debug!(left, ?delay, "hosts did not give transcripts; retrying");
+                    delay
+                }
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "transcripts not archived; retrying");
-                    PAUSES.pause(tries)
+                    let (attempt, delay) = (tries + 1, PAUSES.pause(tries));
+                    tracing::warn!(attempt, ?delay, error, "transcripts not archived; retrying");
+                    delay
                 }
             };
             tokio::select! {
@@ -154,8 +159,9 @@ impl Transcripts {
         }
     }
 
-    async fn keep_owed(&self) -> Result<Remaining, Error> {
-        let (mut after, mut left) = (0, Remaining::Nothing);
+    /// Returns how many transcripts are left to be retried, because their hosts did not answer.
+    async fn keep_owed(&self) -> Result<u64, Error> {
+        let (mut after, mut left) = (0, 0);
         let mut silent: HashSet<String> = HashSet::new();
         loop {
             let owed = self.core.store().transcripts().owed(after, AT_ONCE)?;
@@ -169,11 +175,11 @@ impl Transcripts {
                     false => Some(self.ask(&host, self.core.place(&task)).await),
                 };
                 let body = match asked {
-                    Some(Ok(messages)) => Some(pack(messages).await?),
+                    Some(Ok(messages)) => Some(pack(&task, messages).await?),
                     Some(Err(Error::Host(host::Error::NoSuchSession(_)))) => None,
                     Some(Err(_)) | None => {
                         silent.insert(host);
-                        left = Remaining::Something;
+                        left += 1;
                         continue;
                     }
                 };
@@ -199,43 +205,42 @@ impl Supervisor {
     }
 }
 
-/// Whether a pass over the owed transcripts left some to be retried.
-enum Remaining {
-    Nothing,
-    Something,
-}
-
 /// Compresses on a blocking thread: long ones take a while.
-async fn pack(messages: String) -> Result<Vec<u8>, Error> {
-    run_blocking(move || {
+async fn pack(task: &TaskId, messages: String) -> Result<Vec<u8>, Error> {
+    let packed = run_blocking(move || {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(messages.as_bytes())?;
         encoder.finish()
+    });
+    packed.await.map_err(|error| {
+        let error = &error as &dyn std::error::Error;
+        tracing::error!(%task, error, "transcript not compressed; it is archived later");
+        unreadable()
     })
-    .await
 }
 
-async fn unpack(archived: ArchivedTranscript) -> Result<String, Error> {
-    run_blocking(move || {
+async fn unpack(task: &TaskId, archived: ArchivedTranscript) -> Result<String, Error> {
+    let unpacked = run_blocking(move || {
         let mut messages = String::new();
         DeflateDecoder::new(archived.body.as_slice()).read_to_string(&mut messages)?;
         Ok(messages)
+    });
+    unpacked.await.map_err(|error| {
+        let error = &error as &dyn std::error::Error;
+        tracing::error!(%task, error, "archived transcript damaged; it cannot be shown");
+        unreadable()
     })
-    .await
+}
+
+fn unreadable() -> Error {
+    Error::Store(crate::store::Error::Unreadable { column: "transcript" })
 }
 
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
-) -> Result<T, Error> {
+) -> std::io::Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    let done = done.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-    done.map_err(|error| {
-        tracing::error!(
-            error = &error as &dyn std::error::Error,
-            "transcript not compressed or unpacked; it cannot be shown"
-        );
-        Error::Store(crate::store::Error::Unreadable { column: "transcript" })
-    })
+    done.unwrap_or_else(|error| Err(std::io::Error::other(error)))
 }
 
 #[cfg(test)]
@@ -269,14 +274,17 @@ mod tests {
     #[tokio::test]
     async fn a_transcript_is_compressed_without_loss() {
         let messages = format!("[{}]", vec!["{\"info\":\"äöü\"}"; 1000].join(","));
-        let body = pack(messages.clone()).await.unwrap();
+        let task = TaskId::new("a");
+        let body = pack(&task, messages.clone()).await.unwrap();
         assert!(body.len() * 20 < messages.len(), "{}", body.len());
-        assert_eq!(unpack(ArchivedTranscript { run: 0, body }).await.unwrap(), messages);
+        let archived = ArchivedTranscript { run: 0, body };
+        assert_eq!(unpack(&task, archived).await.unwrap(), messages);
     }
 
     #[tokio::test]
     async fn a_damaged_transcript_is_reported_as_damaged() {
-        let error = unpack(ArchivedTranscript { run: 0, body: vec![0xff; 9] }).await.unwrap_err();
+        let archived = ArchivedTranscript { run: 0, body: vec![0xff; 9] };
+        let error = unpack(&TaskId::new("a"), archived).await.unwrap_err();
         assert_eq!(error.to_string(), "the task store holds something unreadable in `transcript`");
     }
 }

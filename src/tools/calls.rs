@@ -89,9 +89,9 @@ struct Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         // On drop and not at the end of the future: a call that panics or is cancelled would otherwise stay
-        // in the map, and every later look would wait for an answer that nobody composes.
+        // in the map, and every later look would wait for an answer that is never composed.
         self.calls.0.running.lock().remove(&self.running.deferral.id);
-        // For whoever waits for it: nothing more will come.
+        // Tells waiters that nothing more will come.
         self.running.stop.cancel();
     }
 }
@@ -195,9 +195,10 @@ impl Calls {
         asks: Option<HashSet<String>>,
     ) -> Result<CallStart, Error> {
         let key = call.key.clone().unwrap_or_default();
+        let failed = |error: supervisor::Error| in_store(&key, error);
         // A repeat after the daemon went away, or after the answer with the handle was lost on its way.
-        if let Some(stored) = self.0.supervisor.call_with_key(&key).map_err(in_store)? {
-            return Ok(CallStart::Deferred(self.view(&stored).map_err(in_store)?));
+        if let Some(stored) = self.0.supervisor.call_with_key(&key).map_err(failed)? {
+            return Ok(CallStart::Deferred(self.view(&stored).map_err(failed)?));
         }
         let clock = self.0.supervisor.clock();
         // The client does not wait, so that its timeout does not matter.
@@ -227,8 +228,8 @@ impl Calls {
             () = running.stop.cancelled() => return Err(Error::Stopping),
         }
         // Read back and not built from memory: the client gets a handle only for what is on disk.
-        match self.0.supervisor.call_with_key(&key).map_err(in_store)? {
-            Some(stored) => Ok(CallStart::Deferred(self.view(&stored).map_err(in_store)?)),
+        match self.0.supervisor.call_with_key(&key).map_err(failed)? {
+            Some(stored) => Ok(CallStart::Deferred(self.view(&stored).map_err(failed)?)),
             None => Err(Error::Stopping),
         }
     }
@@ -515,9 +516,9 @@ fn parse(outcome: &str) -> Outcome {
         .unwrap_or_else(|_| Outcome::Failure("the stored answer cannot be read".to_owned()))
 }
 
-fn in_store(error: supervisor::Error) -> Error {
+fn in_store(key: &str, error: supervisor::Error) -> Error {
     let error = &error as &dyn std::error::Error;
-    tracing::error!(error, "call not deferred; its client repeats it");
+    tracing::error!(key, error, "call not deferred; its client repeats it");
     Error::Stopping
 }
 

@@ -58,17 +58,21 @@ pub(super) async fn preamble(
     if left > 0 {
         texts.push(format!("… and {left} more, which come with your next calls."));
     }
-    note_retrieval(supervisor, &shown).await;
+    note_retrieval(supervisor, caller, &shown).await;
     let receipt = notices.iter().map(|notice| notice.id).collect();
     MailPreamble { text: Some(texts.join("\n\n")), receipt }
 }
 
 /// Marks the results that were shown whole as retrieved, so that the next wait does not repeat them.
-async fn note_retrieval(supervisor: &Supervisor, shown: &[&LeasedNotice]) {
+async fn note_retrieval(supervisor: &Supervisor, caller: &Caller, shown: &[&LeasedNotice]) {
     let tasks = shown.iter().filter_map(|notice| supervisor.task(&notice.task).ok());
     let tasks: Vec<Task> = tasks.collect();
     if let Err(error) = supervisor.retrieved(&tasks.iter().collect::<Vec<_>>()).await {
         let error = &error as &dyn std::error::Error;
-        tracing::warn!(error, "results not marked as retrieved; a wait may show them again");
+        tracing::warn!(
+            parent = %caller.session,
+            error,
+            "results not marked as retrieved; a wait may show them again"
+        );
     }
 }

@@ -247,7 +247,11 @@ async fn call_with(
         && let Err(error) = supervisor.mail_was_read(std::mem::take(&mut receipt)).await
     {
         let error = &error as &dyn std::error::Error;
-        tracing::warn!(error, "notices not marked as read; they may be delivered again");
+        tracing::warn!(
+            parent = %caller.session,
+            error,
+            "notices not marked as read; they may be delivered again"
+        );
     }
     let parts: Vec<String> = preamble.into_iter().chain([text]).collect();
     Ok(ToolAnswer { text: parts.join("\n\n---\n\n"), is_error, receipt, structured })

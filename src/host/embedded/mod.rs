@@ -387,6 +387,9 @@ fn figures(session: &SessionId, messages: &[Message]) -> Figures {
 }
 
 fn broken(error: store::Error) -> Error {
-    tracing::error!(error = &error as &dyn std::error::Error, "the embedded host's store failed");
+    tracing::error!(
+        error = &error as &dyn std::error::Error,
+        "task store failed in the embedded host; runs retry, other calls fail"
+    );
     Error::Unreachable(error.to_string())
 }

@@ -135,7 +135,7 @@ impl Embedded {
             let (host, session) = (guard.host.clone(), guard.session.clone());
             drop(guard);
             // Race: a message said after the run had decided to end and before it left `runs` found the
-            // session at work and started nothing. Nobody else would.
+            // session at work and started nothing. Nothing else would.
             let waits = host.session(&session).is_ok_and(|session| session.running);
             if waits && !host.suspended().contains_key(&session) && !host.0.stop.is_cancelled() {
                 host.work(&session);
@@ -446,7 +446,7 @@ impl EmbeddedEnvironment {
             None => return Answer::Deny,
         }
         self.host.ring();
-        // The sender is dropped with the run's entry or its requests; then nobody can answer any more.
+        // The sender is dropped with the run's entry or its requests; then no answer can come.
         let answer = answer.await.unwrap_or(Answer::Deny);
         if let Some(running) = self.host.runs().get_mut(&self.session.id) {
             running.asks.retain(|(ask, _)| ask.id != id);

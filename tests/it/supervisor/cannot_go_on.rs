@@ -189,7 +189,7 @@ fn while_nothing_can_be_saved_the_model_is_not_asked() {
     until("it is retrying", || place.task(&id)["progress"]["phase"] == "retrying");
     let full = "the disk is full; free some space, nothing was changed";
     assert_eq!(place.task(&id)["progress"]["detail"], full);
-    let tries = || place.shell.log().matches("the embedded host's store failed").count();
+    let tries = || place.shell.log().matches("task store failed in the embedded host").count();
     let before = tries();
     until("it is tried again", || tries() >= before + 2);
     assert_eq!(place.server.asked(prompt), 1, "the answer is kept and not requested again");
